@@ -1,0 +1,1 @@
+"""The only bounded map of the house."""

@@ -1,0 +1,1 @@
+"""Lookup functions, partial and full caching, reload triggers, connectors."""

@@ -1,0 +1,1 @@
+"""What is counted, and where the counts go."""

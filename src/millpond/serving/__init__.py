@@ -1,0 +1,1 @@
+"""Fetcher, IR caches, serving info, HTTP app."""

@@ -1,0 +1,1 @@
+"""What an operator remembers per key. Pure Python, no Spark."""
