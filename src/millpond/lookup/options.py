@@ -20,18 +20,14 @@ from millpond.lookup.trigger import ScheduleMode
 
 Mode: TypeAlias = Literal["NONE", "PARTIAL", "FULL"]
 
-_UNITS_MS = {"ms": 1, "s": 1_000, "min": 60_000, "h": 3_600_000, "d": 86_400_000}
-_UNIT_WORDS = {
-    "": "ms",
-    "milli": "ms",
-    "millisecond": "ms",
-    "sec": "s",
-    "second": "s",
-    "m": "min",
-    "minute": "min",
-    "hour": "h",
-    "day": "d",
+_UNITS = {
+    1: ("", "ms", "milli", "millis", "millisecond", "milliseconds"),
+    1_000: ("s", "sec", "secs", "second", "seconds"),
+    60_000: ("m", "min", "mins", "minute", "minutes"),
+    3_600_000: ("h", "hour", "hours"),
+    86_400_000: ("d", "day", "days"),
 }
+_UNITS_MS = {word: unit_ms for unit_ms, words in _UNITS.items() for word in words}
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,11 +136,9 @@ def _duration(value: Any) -> int:
         duration_ms = value // timedelta(milliseconds=1)
     else:
         parts = re.fullmatch(r"(\d+)\s*([a-z]*)", str(value).strip().lower())
-        unit = "" if parts is None else parts[2]
-        unit = _UNIT_WORDS.get(unit, _UNIT_WORDS.get(unit.removesuffix("s"), unit))
-        if parts is None or unit not in _UNITS_MS:
-            raise ValueError(f"a duration such as '10 min', in {', '.join(_UNITS_MS)}")
-        duration_ms = int(parts[1]) * _UNITS_MS[unit]
+        if parts is None or parts[2] not in _UNITS_MS:
+            raise ValueError("a duration such as '10 min', in ms, s, min, h or d")
+        duration_ms = int(parts[1]) * _UNITS_MS[parts[2]]
     if duration_ms < 1:
         raise ValueError("a duration of at least 1 ms")
     return duration_ms
