@@ -21,6 +21,7 @@ from millpond.errors import DataError
 
 Row = tuple[Any, ...]
 
+_NAN = float("nan")
 _INTEGER_BITS = {pa.int8(): 8, pa.int16(): 16, pa.int32(): 32, pa.int64(): 64}
 
 
@@ -48,7 +49,7 @@ class RowCodec:
         """The tuples that `columns` was made of."""
         lists: list[Iterable[Any]] = []
         for column, field, plain in zip(columns, self.schema, self._plain, strict=True):
-            values = column.to_pylist(maps_as_pydicts="strict")
+            values = _with_one_nan(column)
             lists.append(values if plain else [_rebuilt(value, field.type) for value in values])
         return zip(*lists, strict=True)
 
@@ -75,6 +76,22 @@ class RowCodec:
                 "Convert the value, or declare the field with a type that holds it."
             ) from error
         return _rebuilt(exact.as_py(maps_as_pydicts="strict"), field.type)
+
+
+def grouping_values(column: pa.ChunkedArray) -> list[Any]:
+    """A key column's values as Spark groups by them: every NaN is one key, and so are 0.0 and -0.0."""
+    values = _with_one_nan(column)
+    if pa.types.is_floating(column.type):
+        return [value if value is None else _NAN if value is _NAN else value + 0.0 for value in values]
+    return values
+
+
+def _with_one_nan(column: pa.Array | pa.ChunkedArray) -> list[Any]:
+    """The column's values, in which every NaN is the same object: so that tuples with NaN are equal keys."""
+    values: list[Any] = column.to_pylist(maps_as_pydicts="strict")
+    if pa.types.is_floating(column.type):
+        return [_NAN if value != value else value for value in values]  # noqa: PLR0124
+    return values
 
 
 def _needs_rebuilding(kind: pa.DataType) -> bool:

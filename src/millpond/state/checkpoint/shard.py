@@ -151,6 +151,13 @@ class Shard:
     def commit(self, token: str, watermark_ms: int = -1) -> Commit:
         """End the version under the attempt's token. What is returned must be stored whole or not at all."""
         changes = self.backend.commit()
+        try:
+            return self._committed(changes, token, watermark_ms)
+        except BaseException:
+            self.backend.undo_commit()
+            raise
+
+    def _committed(self, changes: Mapping[str, Cells], token: str, watermark_ms: int) -> Commit:
         version = self.head.version + 1
         refs: list[SegmentRef] = []
         segments: dict[int, bytes] = {}
