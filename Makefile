@@ -16,3 +16,5 @@ lint: setup
 lock: setup
 	.venv/bin/python -m pip install -q uv
 	.venv/bin/uv pip compile pyproject.toml --all-extras --group dev --universal --generate-hashes --python-version 3.11 --quiet -o requirements.lock --custom-compile-command "make lock"
+bench: setup
+	$(PY) -m benchmarks
