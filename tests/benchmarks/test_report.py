@@ -4,6 +4,7 @@ import json
 from pathlib import Path
 
 import pytest
+
 from benchmarks.__main__ import names, run_all
 from benchmarks.report import grouped_bars, report
 

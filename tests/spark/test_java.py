@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import pytest
+
 from millpond.errors import MissingDependencyError
 from millpond.spark.java import find_java
 from millpond.spark.session import session
