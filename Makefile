@@ -6,7 +6,7 @@ BIN := .venv/bin
 COMPILE := $(BIN)/uv pip compile --universal --generate-hashes --python-version 3.11 --quiet --custom-compile-command "make lock"
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test lint format bench lock
+.PHONY: help setup demo test lint format bench figures lock
 
 help: ## say what there is
 	@sed -n 's/^\([a-z]*\):.*## /  make \1\t/p' $(MAKEFILE_LIST)
@@ -32,6 +32,9 @@ format: setup ## format, and mend what ruff can mend
 
 bench: setup ## run all benchmarks; one: .venv/bin/python -m benchmarks.NAME
 	$(BIN)/python -m benchmarks
+
+figures: setup ## copy the measured tables into the README and the docs
+	$(BIN)/python -m benchmarks.figures
 
 lock: setup ## resolve the dependencies of pyproject.toml anew
 	$(BIN)/python -m pip install -q uv

@@ -10,7 +10,7 @@ import sys
 from collections.abc import Iterable
 from pathlib import Path
 
-_SHARED = frozenset({"__main__", "report"})
+_SHARED = frozenset({"__main__", "figures", "report"})
 
 
 def names(folder: Path) -> list[str]:

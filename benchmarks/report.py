@@ -1,9 +1,9 @@
 """How every benchmark reports: a table to read now, a picture to keep, one line of JSON to compare.
 
-A benchmark measures, then calls `report` once. The invariant: the table, the picture and the JSON
-come from the same run, and the JSON is the last line on stdout, so that `... | tail -n 1` is a
-result. Files appear whole or not at all. The machine is part of the result, because a figure
-without its machine says nothing.
+A benchmark measures, then calls `report` once. The invariant: table, picture and JSON come from the
+same run, and the JSON is the last line on stdout, so that `... | tail -n 1` is a result. Files
+appear whole or not at all. The machine is part of the result, because a figure without its machine
+says nothing. The table is kept as Markdown too, which `benchmarks.figures` copies into the docs.
 
 The colours are Okabe and Ito's, told apart with every common kind of colour blindness; bars also
 carry their values, so that no reading depends on colour.
@@ -77,7 +77,7 @@ def report(
     draw: "Callable[[Axes], None]",
     folder: Path = RESULTS,
 ) -> None:
-    """Print the table, write `folder/name.png` and `folder/name.json`, print the JSON as the last line.
+    """Print the table, write `name.md`, `name.png` and `name.json`, print the JSON as the last line.
 
     Args:
         name: the benchmark's module name; the files are called after it.
@@ -96,6 +96,8 @@ def report(
     console = Console(width=None if os.isatty(1) else 160, highlight=False)
     console.print(_table(title, columns, rows))
     folder.mkdir(parents=True, exist_ok=True)
+    markdown = f"{_markdown(columns, rows)}\n\n{_where()}: `.venv/bin/python -m benchmarks.{name}`\n"
+    _replace(folder / f"{name}.md", lambda path: path.write_text(markdown, encoding="utf-8"))
     _write_picture(folder / f"{name}.png", title, draw)
     _replace(folder / f"{name}.json", lambda path: path.write_text(line + "\n", encoding="utf-8"))
     print(f"picture: {folder / name}.png", flush=True)
@@ -150,17 +152,35 @@ def machine() -> dict[str, object]:
     }
 
 
+def _where() -> str:
+    return "{cores} cores, {memory_gib} GiB, {processor}, {system}, Python {python}".format(**machine())
+
+
 def _table(title: str, columns: Sequence[str], rows: Sequence[Sequence[object]]) -> Table:
     table = Table(title=title, title_justify="left", title_style="bold", box=box.SIMPLE_HEAD)
-    for index, column in enumerate(columns):
-        numeric = all(isinstance(row[index], int | float) for row in rows if index < len(row))
-        table.add_column(column, justify="right" if numeric else "left", no_wrap=True)
     for row in rows:
         if len(row) != len(columns):
             message = f"table {title!r}: expected {len(columns)} cells ({', '.join(columns)}), got {len(row)}: {row!r}"
             raise ValueError(message)
-        table.add_row(*(format_number(cell) if isinstance(cell, int | float) else str(cell) for cell in row))
+    for column, numeric in zip(columns, _numeric(rows), strict=True):
+        table.add_column(column, justify="right" if numeric else "left", no_wrap=True)
+    for row in rows:
+        table.add_row(*map(_cell, row))
     return table
+
+
+def _markdown(columns: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
+    rule = ["---:" if numeric else "---" for numeric in _numeric(rows)]
+    return "\n".join(f"| {' | '.join(line)} |" for line in (columns, rule, *(map(_cell, row) for row in rows)))
+
+
+def _numeric(rows: Sequence[Sequence[object]]) -> list[bool]:
+    """Per column, whether all its cells are numbers."""
+    return [all(isinstance(cell, int | float) for cell in column) for column in zip(*rows, strict=True)]
+
+
+def _cell(cell: object) -> str:
+    return format_number(cell) if isinstance(cell, int | float) else str(cell)
 
 
 def _write_picture(path: Path, title: str, draw: "Callable[[Axes], None]") -> None:
@@ -174,8 +194,7 @@ def _write_picture(path: Path, title: str, draw: "Callable[[Axes], None]") -> No
         figure, axes = plt.subplots(layout="constrained")
         axes.set_title(title, color=_INK)
         draw(axes)
-        note = "{cores} cores, {memory_gib} GiB, {processor}, {system}, Python {python}".format(**machine())
-        figure.supxlabel(note, x=0.99, ha="right", fontsize=8, color="#777777")
+        figure.supxlabel(_where(), x=0.99, ha="right", fontsize=8, color="#777777")
         _replace(path, lambda place: figure.savefig(place, format="png"))
         plt.close(figure)
 

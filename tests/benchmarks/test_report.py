@@ -37,10 +37,17 @@ def test_the_table_aligns_numbers_and_separates_thousands(tmp_path, capsys):
     assert "98,000" in first
 
 
+def test_the_table_is_kept_as_markdown_with_the_command_that_gives_it(tmp_path):
+    _report_example(tmp_path)
+    lines = (tmp_path / "example.md").read_text().splitlines()
+    assert lines[:3] == ["| size | peer | millpond |", "| --- | ---: | ---: |", "| 100k | 9,900 | 98,000 |"]
+    assert lines[-1].endswith("`.venv/bin/python -m benchmarks.example`")
+
+
 def test_the_picture_is_a_png_and_nothing_unfinished_stays(tmp_path):
     _report_example(tmp_path)
     assert (tmp_path / "example.png").read_bytes().startswith(b"\x89PNG")
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["example.json", "example.png"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["example.json", "example.md", "example.png"]
 
 
 def test_a_row_that_does_not_fit_the_columns_is_named_and_nothing_is_written(tmp_path):
@@ -56,7 +63,7 @@ def test_a_result_that_json_cannot_hold_is_refused_before_anything_is_written(tm
 
 
 def test_every_benchmark_is_found_and_the_shared_code_is_not(tmp_path):
-    for name in ("report", "__main__", "second", "first"):
+    for name in ("report", "figures", "__main__", "second", "first"):
         (tmp_path / f"{name}.py").touch()
     assert names(tmp_path) == ["first", "second"]
 
