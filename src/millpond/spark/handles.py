@@ -8,6 +8,7 @@ state room keeps aware UTC datetimes and tuples.
 
 import datetime as dt
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 import pyarrow as pa
@@ -180,19 +181,30 @@ def _converter(kind: DataType, *, top: bool = False) -> _Convert | None:
     if isinstance(kind, TimestampType):
         return _naive_local
     if isinstance(kind, ArrayType):
-        item = _converter(kind.elementType)
-        return None if item is None else lambda values: values and [item(value) for value in values]
+        element = _converter(kind.elementType)
+        return None if element is None else partial(_convert_list, element)
     if isinstance(kind, MapType):
-        item = _converter(kind.valueType)
-        return None if item is None else lambda entries: entries and {at: item(entry) for at, entry in entries.items()}
+        entry = _converter(kind.valueType)
+        return None if entry is None else partial(_convert_map, entry)
     if isinstance(kind, StructType):
         converters = [_converter(field.dataType) for field in kind]
         if top and not any(converters):
             return None
-        each: list[_Convert] = [converter or _as_is for converter in converters]
-        make: _Convert = _tuple_of if top else Row(*kind.names)
-        return lambda row: row and make(*(convert(value) for convert, value in zip(each, row, strict=True)))
+        each = [converter or _as_is for converter in converters]
+        return partial(_convert_row, each, _tuple_of if top else Row(*kind.names))
     return None
+
+
+def _convert_list(element: _Convert, values: list[Any] | None) -> list[Any] | None:
+    return None if values is None else [element(value) for value in values]
+
+
+def _convert_map(entry: _Convert, entries: dict[Any, Any] | None) -> dict[Any, Any] | None:
+    return None if entries is None else {at: entry(value) for at, value in entries.items()}
+
+
+def _convert_row(each: list[_Convert], make: _Convert, row: StateRow | None) -> StateRow | None:
+    return None if row is None else make(*(convert(value) for convert, value in zip(each, row, strict=True)))
 
 
 def _naive_local(value: dt.datetime | None) -> dt.datetime | None:

@@ -58,7 +58,7 @@ class HostAddress:
     def _spawned(self) -> Connection:
         self.socket_path.unlink(missing_ok=True)
         # A session of its own: the signal that ends the workers' daemon must not end the host.
-        host = subprocess.Popen(  # noqa: S603 - the worker's own interpreter
+        host = subprocess.Popen(
             [sys.executable, "-m", "millpond.spark.host.server", str(self.socket_path), str(self.executor)],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,

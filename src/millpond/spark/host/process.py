@@ -27,7 +27,7 @@ def _parent_and_name(pid: int) -> tuple[int, str]:
     if stat.exists():
         name, _, rest = stat.read_text().partition("(")[2].rpartition(")")
         return int(rest.split()[1]), name
-    listed = subprocess.run(  # noqa: S603 - fixed words and a number
+    listed = subprocess.run(
         ["/bin/ps", "-o", "ppid=,ucomm=", "-p", str(pid)], capture_output=True, text=True, check=True
     )
     parent, _, name = listed.stdout.strip().partition(" ")
