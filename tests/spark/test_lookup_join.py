@@ -32,7 +32,7 @@ def rows_of(df):
 
 
 def test_a_partial_join_gives_what_sparks_own_join_gives(spark, planes):
-    from millpond.spark.lookup_join import lookup_join
+    from millpond.spark import lookup_join
 
     events = spark.range(400).selectExpr("id", "if(id % 9 = 0, null, concat('N', id % 60)) as tailnum").repartition(3)
     known = spark.createDataFrame(planes.scan().to_pandas())
@@ -48,7 +48,7 @@ def test_a_partial_join_gives_what_sparks_own_join_gives(spark, planes):
 
 
 def test_a_full_join_maps_one_file_and_follows_reloads(spark):
-    from millpond.spark.lookup_join import lookup_join
+    from millpond.spark import lookup_join
 
     weather = {"origin": ["JFK", "JFK", "EWR"], "hour": [5, 6, 5], "temp": [1.5, 2.5, None]}
     times = [datetime(2013, 1, 1, hour, tzinfo=UTC) for hour in weather["hour"]]
@@ -84,7 +84,7 @@ def test_a_full_join_maps_one_file_and_follows_reloads(spark):
 def test_a_stream_is_joined_with_its_watermark_and_one_cache_over_all_batches(spark, planes, tmp_path):
     from pyspark.sql.functions import window
 
-    from millpond.spark.lookup_join import lookup_join
+    from millpond.spark import lookup_join
 
     source = tmp_path / "events"
     for number in range(3):
@@ -118,7 +118,7 @@ def test_a_stream_is_joined_with_its_watermark_and_one_cache_over_all_batches(sp
 
 
 def test_a_worker_that_dies_changes_no_answer(spark, tmp_path):
-    from millpond.spark.lookup_join import lookup_join
+    from millpond.spark import lookup_join
 
     died = tmp_path / "died"
 
@@ -141,7 +141,7 @@ def test_a_worker_that_dies_changes_no_answer(spark, tmp_path):
 
 
 def test_a_lookup_that_fails_fails_the_query_with_the_users_own_error(spark):
-    from millpond.spark.lookup_join import lookup_join
+    from millpond.spark import lookup_join
 
     def fail(number):
         raise ZeroDivisionError(f"no row for {number}")
@@ -154,7 +154,7 @@ def test_a_lookup_that_fails_fails_the_query_with_the_users_own_error(spark):
 
 
 def test_whole_numbers_of_any_width_and_casts_that_spark_makes_match(spark):
-    from millpond.spark.lookup_join import lookup_join
+    from millpond.spark import lookup_join
 
     table = pa.table({"key": pa.array([1, 2], pa.int32()), "day": ["a", "b"]})
     events = spark.sql("select * from values ('1', 1L, 1Y), ('2', 3000000000L, 2Y) as t(text, big, tiny)")
@@ -166,7 +166,7 @@ def test_whole_numbers_of_any_width_and_casts_that_spark_makes_match(spark):
 
 
 def test_what_is_wrong_with_a_join_is_said_when_it_is_planned(spark):
-    from millpond.spark.lookup_join import lookup_join
+    from millpond.spark import lookup_join
 
     table = pa.table({"code": ["a"], "hour": [1], "gate": [2]})
     gates = LookupTable("gates", TableScan(table, ["code", "hour"]), FULL)
