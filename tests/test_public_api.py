@@ -20,7 +20,7 @@ PUBLIC = {
         CorruptionError DataError MillpondError MissingDependencyError OptionError UnavailableError
     """,
     "millpond.cache": """
-        MISSING Cache CacheStats Cause Missing Policy deep_size monotonic_ms
+        MISSING Cache CacheStats Missing deep_size monotonic_ms
     """,
     "millpond.demo": "",
     "millpond.features": "",
@@ -32,7 +32,7 @@ PUBLIC = {
         PeriodicCacheReloadTrigger PythonLookup ReloadContext Retries Row Rows SqlLookup TableScan
     """,
     "millpond.metrics": """
-        NO_METRICS RESULTS MemoryRecorder NullRecorder Recorder Result
+        NO_METRICS RESULTS MemoryRecorder NullRecorder Recorder
     """,
     "millpond.serving": "",
     "millpond.spark": "",
