@@ -165,6 +165,70 @@ def test_whole_numbers_of_any_width_and_casts_that_spark_makes_match(spark):
             assert [row.day for row in joined.orderBy("text").collect()] == expected
 
 
+def test_moments_and_days_match_as_spark_compares_them_in_any_time_zone(spark):
+    from millpond.spark import lookup_join
+
+    zoned, naive = pa.timestamp("ms", "Europe/Vienna"), pa.timestamp("s")
+    midnight = datetime(2013, 6, 1, tzinfo=UTC)
+    tables = {
+        "zoned": pa.table({"at": pa.array([midnight], zoned), "found": ["zoned"]}),
+        "naive": pa.table({"at": pa.array([midnight.replace(tzinfo=None)], naive), "found": ["naive"]}),
+        "day": pa.table({"at": pa.array([midnight.date()], pa.date32()), "found": ["day"]}),
+    }
+    spark.conf.set("spark.sql.session.timeZone", "America/New_York")
+    try:
+        events = spark.sql(
+            "select timestamp_seconds(1370044800) as instant, timestamp_ntz'2013-06-01 00:00:00' as local,"
+            " date'2013-06-01' as day, '2013-06-01' as text"
+        )
+        expected = {
+            "zoned": {"instant": "zoned", "local": None, "day": None, "text": None},
+            "naive": {"instant": None, "local": "naive", "day": "naive", "text": "naive"},
+            "day": {"day": "day", "text": "day"},
+        }
+        for name, arrow in tables.items():
+            with LookupTable(name, TableScan(arrow, ["at"]), FULL) as table:
+                joined = {event: lookup_join(events, table, on={event: "at"}) for event in expected[name]}
+                assert {event: df.collect()[0].found for event, df in joined.items()} == expected[name]
+                if name == "day":
+                    with pytest.raises(OptionError, match=r"'instant' is timestamp.*'at'.*date"):
+                        lookup_join(events, table, on={"instant": "at"})
+    finally:
+        spark.conf.unset("spark.sql.session.timeZone")
+
+
+def test_a_join_made_anew_for_every_micro_batch_finds_its_caches_again(spark, tmp_path):
+    from millpond.spark import lookup_join
+
+    calls = tmp_path / "calls"
+
+    def square(number):
+        with calls.open("a") as log:
+            log.write(f"{number}\n")
+        return [(number * number,)]
+
+    keys, rows = pa.schema([("number", pa.int64())]), pa.schema([("square", pa.int64())])
+    events = spark.range(0, 20, 1, 1).withColumnRenamed("id", "number")
+    with LookupTable("squares", PythonLookup(square, keys, rows), PARTIAL) as table:
+        for _ in range(3):
+            assert lookup_join(events, table, on="number").count() == 20
+        stats = table.stats()
+        assert stats.hit_count + stats.miss_count == 60
+        assert stats.load_count == len(calls.read_text().split()) < 60
+
+
+def test_the_files_of_a_full_table_go_when_it_is_closed(spark):
+    from millpond.spark import lookup_join
+    from millpond.spark.lookup_join import _PLANNED
+
+    arrow = pa.table({"key": range(1_000), "value": range(1_000)})
+    with LookupTable("values", TableScan(arrow, ["key"]), FULL) as table:
+        lookup_join(spark.range(3).withColumnRenamed("id", "key"), table, on="key")
+        planned = next(planned for (_, known), planned in _PLANNED.items() if known is table)
+        assert [path.suffix for path in planned.directory.iterdir()] == [".arrow"]
+    assert not planned.directory.exists()
+
+
 def test_what_is_wrong_with_a_join_is_said_when_it_is_planned(spark):
     from millpond.spark import lookup_join
 

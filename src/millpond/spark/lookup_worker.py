@@ -36,14 +36,15 @@ MOST_OPEN_TABLES = 64
 class JoinPlan:
     """What a worker needs to know of one lookup join.
 
-    `directory` has the files of a fully cached table, and is None for the others. `key_places` are
-    the event's columns that make its key, in the order of the table's key columns; columns from
-    `kept` on were added only to cast a key.
+    `source` is the table to open, or the directory with the files of a fully cached one, whose
+    declaration stays on the driver. `key_places` are the event's columns that make its key, in the
+    order of the table's `keys`; columns from `kept` on were added only to cast a key.
     """
 
     table_id: str
-    table: LookupTable
-    directory: Path | None
+    name: str
+    source: LookupTable | Path
+    keys: tuple[str, ...]
     key_places: tuple[int, ...]
     kept: int
     inner: bool
@@ -158,7 +159,7 @@ class PartialRows:
             return pa.array(values, field.type)
         except (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError) as error:
             raise DataError(
-                f"lookup table {self._plan.table.name!r}, column {field.name!r}: expected {field.type} as declared, "
+                f"lookup table {self._plan.name!r}, column {field.name!r}: expected {field.type} as declared, "
                 f"but the source returned a value that is not: {error}; mend the source or declare another type"
             ) from error
 
@@ -176,7 +177,7 @@ class FullRows:
 
     def __init__(self, plan: JoinPlan, path: Path) -> None:
         self.path = path
-        self._table = KeyedTable.read(path, plan.table.key_schema.names)
+        self._table = KeyedTable.read(path, plan.keys)
         self._starts = np.frombuffer(self._table.starts, np.int64)
         self._columns = [
             pa.concat_arrays(self._table.table.column(name).cast(field.type).chunks or [pa.array([], field.type)])
@@ -210,9 +211,10 @@ _OPEN: Cache[str, Rows] = Cache("open lookup tables", max_entries=MOST_OPEN_TABL
 
 
 def _opened(plan: JoinPlan) -> Rows:
-    if plan.directory is None:
-        return _OPEN.get_or_load(plan.table_id, lambda _: _open_partial(plan))
-    newest = _newest(plan, plan.directory)
+    source = plan.source
+    if isinstance(source, LookupTable):
+        return _OPEN.get_or_load(plan.table_id, lambda _: _open_partial(plan, source))
+    newest = _newest(plan, source)
     rows = _OPEN.get(plan.table_id)
     if not isinstance(rows, FullRows) or rows.path != newest:
         rows = FullRows(plan, newest)
@@ -220,10 +222,9 @@ def _opened(plan: JoinPlan) -> Rows:
     return rows
 
 
-def _open_partial(plan: JoinPlan) -> Rows:
-    lookup = plan.table.lookup_function()
-    lookup.open()
-    assert isinstance(lookup, PartialCachingLookup)  # noqa: S101 - full tables come with a directory
+def _open_partial(plan: JoinPlan, table: LookupTable) -> Rows:
+    lookup = table.open()
+    assert isinstance(lookup, PartialCachingLookup)  # noqa: S101 - a fully cached table comes as a directory
     return PartialRows(plan, lookup)
 
 
@@ -231,7 +232,7 @@ def _newest(plan: JoinPlan, directory: Path) -> Path:
     versions = sorted(directory.glob("*.arrow"))
     if not versions:
         raise UnavailableError(
-            f"lookup table {plan.table.name!r}: no file of it in {directory} on this host; the driver writes it there, "
+            f"lookup table {plan.name!r}: no file of it in {directory} on this host; the driver writes it there, "
             "so the executors must see the driver's temporary folder (TMPDIR), and the table must not be closed"
         )
     return versions[-1]
