@@ -1,5 +1,7 @@
 """One batch joined by position gives what a loop over rows gives."""
 
+from dataclasses import replace
+
 import pyarrow as pa
 import pytest
 from hypothesis import given, settings
@@ -76,7 +78,7 @@ def test_every_kind_of_table_joins_as_a_walk_over_rows_does(batches, table, inne
     full = make_plan(path.parent, inner=inner)
     for plan, rows in (
         (partial, PartialRows(partial, partial.source.open())),
-        (full, FullRows(full, path)),
+        (full, FullRows(full, KeyedTable.read(path, full.keys))),
     ):
         for keys in batches:
             joined = join_batch(plan, rows, make_batch(keys))
@@ -159,3 +161,22 @@ def test_a_full_table_whose_files_are_not_there_is_unavailable_and_not_empty(tmp
     plan = make_plan(tmp_path / "nowhere", table_id="nowhere")
     with pytest.raises(UnavailableError, match=r"'gates'.*nowhere"):
         list(join_batches(plan, iter([make_batch([("a", 1)])]), lambda _: None))
+
+
+def test_joins_of_other_columns_share_one_open_table(tmp_path):
+    asked = []
+
+    def find(code, hour):
+        asked.append((code, hour))
+        return [(1, "north")]
+
+    wide = pa.schema([("gate", pa.int64()), ("pier", pa.string())])
+    arrow = pa.table({"code": ["a"], "hour": [1], "gate": [1], "pier": ["north"]})
+    KeyedTable.of(arrow, ["code", "hour"]).write(tmp_path / "1.arrow")
+    for source in (partial_table(PythonLookup(find, KEYS, wide)), tmp_path):
+        gates = make_plan(source, table_id=f"shared {source}")
+        piers = replace(gates, columns=("pier",), row_fields=(pa.field("pier", pa.string()),))
+        for plan, expected in ((gates, 1), (piers, "north"), (gates, 1)):
+            (joined,) = join_batches(plan, iter([make_batch([("a", 1)])]), lambda _: None)
+            assert joined.column(2).to_pylist() == [expected]
+    assert asked == [("a", 1)]
