@@ -227,6 +227,17 @@ class TinyLfuKeepsItsPromises(RuleBasedStateMachine):
         stats = self.cache.stats()
         assert stats.bytes == sum(weigh(*entry) for entry in held) <= self.max_bytes
         assert self.max_entries is None or stats.entries <= self.max_entries
+        self.every_key_has_one_home_and_the_shares_are_kept()
+
+    def every_key_has_one_home_and_the_shares_are_kept(self):
+        order = self.cache._order
+        segments = (order._window, order._probation, order._protected)
+        assert sum(len(segment.weights) for segment in segments) == len(order._home) == len(self.cache)
+        for key, home in order._home.items():
+            assert home.weights[key] == weigh(key, self.last_put[key])
+        for segment in segments:
+            assert segment.bytes == sum(segment.weights.values())
+            assert not segment.is_over()
 
 
 TestLruMatchesAPlainList = LruMatchesAPlainList.TestCase

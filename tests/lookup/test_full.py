@@ -1,6 +1,8 @@
 """Full caching: one whole table at a time, and the last good one when a reload fails."""
 
-from concurrent.futures import Future
+import itertools
+import threading
+from concurrent.futures import Future, ThreadPoolExecutor
 
 import pyarrow as pa
 import pytest
@@ -18,6 +20,8 @@ from millpond.lookup import (
     Retries,
     TableScan,
 )
+
+PATIENCE_S = 20
 
 
 class Timer:
@@ -211,3 +215,59 @@ def test_a_missing_parquet_file_and_a_missing_column_are_named(tmp_path):
 def test_a_key_without_exact_equality_is_refused():
     with pytest.raises(OptionError, match=r"'x'.*double"):
         TableScan(pa.table({"x": [1.5], "y": [1]}), ["x"])
+
+
+def test_the_real_timer_reloads_until_it_is_closed():
+    reads = threading.Semaphore(0)
+
+    def read():
+        reads.release()
+        return gates(1)
+
+    lookup = open_full(read, PeriodicCacheReloadTrigger(1))
+    for _ in range(5):
+        assert reads.acquire(timeout=PATIENCE_S)
+    lookup.close()
+    lookup.close()
+    assert lookup.lookup(("JFK",)) == [(1,)]
+
+
+def test_readers_see_one_table_or_the_other_while_it_reloads():
+    versions = itertools.count()
+
+    def read():
+        version = next(versions)
+        return gates(*[version] * (version % 5 + 1))
+
+    lookup = open_full(read)
+
+    def watch(_):
+        for _ in range(300):
+            rows = lookup.lookup(("JFK",))
+            assert len(set(rows)) == 1
+            assert len(rows) == rows[0][0] % 5 + 1
+        return True
+
+    with ThreadPoolExecutor(3) as pool:
+        watchers = [pool.submit(watch, number) for number in range(2)]
+        while not all(watcher.done() for watcher in watchers):
+            lookup.trigger_reload()
+        assert all(watcher.result() for watcher in watchers)
+
+
+def test_a_table_reloads_on_demand_and_keeps_its_counts_when_closed():
+    tables = [gates(1), gates(1), gates(2)]
+    table = LookupTable("gates", TableScan(lambda: tables.pop(0), ["code"]), {"lookup.cache": "FULL"})
+    with table:
+        lookup = table.open()
+        table.reload()
+        assert lookup.lookup(("JFK",)) == [(2,)]
+        assert table.stats().num_cached_record == 1
+    table.close()
+    assert (table.stats().load_count, table.stats().hit_count) == (2, 1)
+    assert table.stats().num_cached_record is None
+
+
+def test_the_interval_of_a_reload_is_positive():
+    with pytest.raises(OptionError, match="at least 1 ms, got 0"):
+        PeriodicCacheReloadTrigger(0)
