@@ -26,8 +26,11 @@ PUBLIC = {
     "millpond.lookup": "",
     "millpond.metrics": "",
     "millpond.serving": "",
-    "millpond.spark": "",
-    "millpond.state": "",
+    "millpond.spark": "KeyedData StateConfig keyed session",
+    "millpond.state": """
+        ABSENT Cells HeapBackend KeyContext KeyedStateBackend ListState MapState RowCodec StateDescriptor StateKind
+        ValueState
+    """,
 }
 
 HEAVY = {
