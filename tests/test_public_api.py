@@ -59,8 +59,8 @@ def test_every_folder_has_its_line():
 
 @pytest.mark.parametrize("name", sorted(PUBLIC))
 def test_the_public_names_are_the_frozen_ones(name):
-    listed = getattr(importlib.import_module(name), "__all__", [])
-    assert sorted(listed) == sorted(PUBLIC[name].split())
+    listed = sorted(getattr(importlib.import_module(name), "__all__", []))
+    assert listed == sorted(PUBLIC[name].split()), f"if this is meant, its line is\n{name!r}: {' '.join(listed)!r},"
 
 
 @pytest.mark.parametrize("name", sorted(PUBLIC))
