@@ -19,12 +19,21 @@ PUBLIC = {
     "millpond": """
         CorruptionError DataError MillpondError MissingDependencyError OptionError UnavailableError
     """,
-    "millpond.cache": "",
+    "millpond.cache": """
+        MISSING Cache CacheStats Missing deep_size monotonic_ms
+    """,
     "millpond.demo": "",
     "millpond.features": "",
     "millpond.kv": "",
-    "millpond.lookup": "",
-    "millpond.metrics": "",
+    "millpond.lookup": """
+        CacheMetricGroup CacheReloadTrigger DefaultLookupCache FullCachingLookup
+        FullCachingLookupProvider Key KeyedTable LookupCache LookupFunction LookupOptions LookupScan
+        LookupStats LookupTable ParquetScan PartialCachingLookup PartialCachingLookupProvider
+        PeriodicCacheReloadTrigger PythonLookup ReloadContext Retries Row Rows SqlLookup TableScan
+    """,
+    "millpond.metrics": """
+        NO_METRICS RESULTS MemoryRecorder NullRecorder Recorder
+    """,
     "millpond.serving": "",
     "millpond.spark": "KeyedData StateConfig keyed session",
     "millpond.state": """
