@@ -167,9 +167,8 @@ def test_no_data_gives_none_for_every_feature():
 def test_none_inputs_are_skipped_by_all_but_the_count_of_events():
     values = PLAN.finish(B, B, PLAN.batch_ir([(B - 1, (None, None, None, None))], B), [])
     assert values.pop("count_1h") == 1
-    assert {name: value for name, value in values.items() if value is not None} == dict.fromkeys(
-        ("count_6h", "count_1d", "count_7d", "count_30d", "count"), 1
-    )
+    names = ("count_6h", "count_1d", "count_7d", "count_30d", "count")
+    assert {name: value for name, value in values.items() if value is not None} == dict.fromkeys(names, 1)
 
 
 def test_tiles_before_the_batch_end_are_left_out():
