@@ -137,6 +137,11 @@ def test_irs_batches_and_tiles_refuse_to_be_changed():
             setattr(thing, name, ())
 
 
+def test_a_key_of_many_events_is_collected_in_parts():
+    events = [(B - 1 - number, (0.1, number % 2 == 0, number, str(number))) for number in range(10_000)]
+    assert answer(PLAN, events, B) == oracle.features(ROUTE, events, B)
+
+
 def test_an_event_at_exactly_the_batch_end_belongs_to_the_stream():
     at_the_end = [(B, (1.0, True, 1, "a"))]
     assert PLAN.batch_ir(at_the_end, B).suffixes == ()

@@ -39,6 +39,9 @@ _ACCEPTED: dict[str, frozenset[type]] = {
     "long": frozenset({int, NoneType}),
     "string": frozenset({str, NoneType}),
 }
+_COLLECTED_AT_ONCE = 4096
+"""How many events of a segment wait to be collected together: a key may have more than memory holds."""
+
 _EVENTS = -1
 """Stands for the events themselves among the columns of inputs."""
 
@@ -181,17 +184,24 @@ class GroupByPlan:
         """
         check_batch_end(batch_end_ms)
         segment_of = self._timeline.segment
-        by_segment: dict[int, list[Inputs]] = {}
+        irs: dict[int, Ir] = {}
+        pending: dict[int, list[Inputs]] = {}
         for time_ms, inputs in events:
             if time_ms < batch_end_ms:
-                by_segment.setdefault(segment_of(time_ms - batch_end_ms), []).append(inputs)
+                segment = segment_of(time_ms - batch_end_ms)
+                waiting = pending.setdefault(segment, [])
+                waiting.append(inputs)
+                if len(waiting) == _COLLECTED_AT_ONCE:
+                    irs[segment] = self.merge(irs.get(segment, self._empty), self.collect(waiting))
+                    waiting.clear()
         if not self._keeps_all:
-            by_segment.pop(0, None)
-        segments = sorted(by_segment)
+            pending.pop(0, None)
+        segments = sorted(pending)
         suffixes: list[Ir] = []
         suffix = self._empty
         for segment in reversed(segments):
-            suffix = self.merge(suffix, self.collect(by_segment[segment]))
+            ir = self.merge(irs.get(segment, self._empty), self.collect(pending[segment]))
+            suffix = self.merge(suffix, ir)
             suffixes.append(suffix)
         return BatchIr(batch_end_ms, tuple(segments), tuple(reversed(suffixes)))
 
