@@ -131,9 +131,8 @@ class LmdbStore:
         return f"LmdbStore({self.path!r})"
 
     def _open(self) -> Environment:
-        environment = self._environment
-        if environment is not None and environment.pid == os.getpid():
-            return environment
+        if self._environment is not None:
+            return self._environment
         if self._closed:
             raise UnavailableError(f"the store {self.path} is closed. Make a new LmdbStore.")
         environment, self._give_back = lease(self, self.path, map_bytes=self._map_bytes, sync=self._sync)
