@@ -110,6 +110,11 @@ class Fetcher:
         self._count(requests=len(requests), errors=failed)
         return [answers[position] for position in range(len(requests))]
 
+    def serving_infos(self) -> dict[str, ServingInfo | None]:
+        """Which batch of each GroupBy is served, as `fetch` knows it; None where there is none."""
+        names = list(self._plans)
+        return dict(zip(names, self._infos.get_many(names), strict=True))
+
     def refresh(self) -> dict[str, ServingInfo | None]:
         """Read now which batch of each GroupBy is served, and return it; None where there is none."""
         names = list(self._plans)
