@@ -16,6 +16,7 @@ import pytest
 from millpond.errors import CorruptionError, MissingDependencyError, OptionError, UnavailableError
 from millpond.kv import Get, LmdbStore, MemoryStore, Put
 from millpond.kv import lmdb as lmdb_module
+from millpond.kv.gate import Gate
 
 MIB = 1 << 20
 
@@ -179,6 +180,72 @@ def test_what_a_killed_process_had_committed_is_there_and_the_rest_is_not(tmp_pa
     assert child.stdout == b"committed\n"
     store = LmdbStore(tmp_path)
     assert times(store) == [1]
+    store.close()
+
+
+KILLED_INSIDE = """
+import os, signal, sys
+from millpond.kv import LmdbStore, Put
+from millpond.kv import lmdb as module
+store = LmdbStore(sys.argv[1])
+store.put_many("d", [Put(b"k", b"v", 1)])
+inside = module._dataset_id
+def die(transaction, name):
+    transaction.put(b"\\x10half", b"written")
+    os.kill(os.getpid(), signal.SIGKILL)
+module._dataset_id = die
+store.put_many("d", [Put(b"k", b"v", 2)])
+"""
+
+
+def test_a_writer_that_is_killed_inside_its_transaction_leaves_no_trace_and_no_lock(tmp_path):
+    store = LmdbStore(tmp_path)
+    store.put_many("d", [Put(b"k", b"v", 0)])
+    child = subprocess.run([sys.executable, "-c", KILLED_INSIDE, str(tmp_path)], timeout=60, check=False)
+    assert child.returncode == -signal.SIGKILL
+    assert times(store) == [0, 1]
+    store.put_many("d", [Put(b"k", b"v", 3)])
+    assert times(store) == [0, 1, 3]
+    store.close()
+    with lmdb.open(str(tmp_path)) as environment, environment.begin() as transaction:
+        assert transaction.get(b"\x10half") is None
+
+
+def test_a_fork_waits_until_no_transaction_is_open(tmp_path, monkeypatch):
+    store = LmdbStore(tmp_path, sync=False)
+    store.put_many("d", [Put(b"k", b"v", 0)])
+    inside, forking = threading.Event(), threading.Event()
+    write = lmdb_module._dataset_id
+
+    def slow(transaction, name):
+        inside.set()
+        assert forking.wait(20)
+        return write(transaction, name)
+
+    monkeypatch.setattr(lmdb_module, "_dataset_id", slow)
+    writer = threading.Thread(target=store.put_many, args=("d", [Put(b"k", b"v", 1)]))
+    writer.start()
+    assert inside.wait(20)
+    monkeypatch.setattr(lmdb_module, "_dataset_id", write)
+    shut = Gate.shut
+
+    def told(gate):
+        forking.set()
+        shut(gate)
+
+    monkeypatch.setattr(Gate, "shut", told)
+    pid = os.fork()
+    if pid == 0:
+        status = 1
+        try:
+            assert times(store) == [0, 1]
+            store.put_many("d", [Put(b"k", b"v", 2)])
+            status = 0
+        finally:
+            os._exit(status)
+    assert os.waitpid(pid, 0)[1] == 0
+    writer.join(20)
+    assert times(store) == [0, 1, 2]
     store.close()
 
 

@@ -13,7 +13,7 @@ import pytest
 from millpond.errors import CorruptionError, DataError, MissingDependencyError, OptionError, UnavailableError
 from millpond.features import DAY_MS, HOUR_MS
 from millpond.kv import MemoryStore, Put
-from millpond.serving import FetchClient, Fetcher, FetchRequest, http_app, running_server, serve
+from millpond.serving import FetchClient, Fetcher, FetchRequest, http_app, running_server, serve, server
 
 from .world import BATCH_END_MS, EWR, JFK, NOBODY, PLANS, ROUTE_PLAN, FailingStore, small_world, upload
 
@@ -232,6 +232,33 @@ def test_a_server_that_has_ended_leaves_its_port_and_its_thread(fetcher):
     assert servers() == before
     with FetchClient(url) as client, pytest.raises(UnavailableError, match=f"no answer from {url}"):
         client.fetch([FetchRequest("route", EWR, NOON_MS)])
+
+
+def test_a_server_ends_though_its_store_hangs(monkeypatch):
+    asked, release, outcome = threading.Event(), threading.Event(), []
+
+    class Hanging(MemoryStore):
+        def get_many(self, gets):
+            asked.set()
+            release.wait(60)
+            return super().get_many(gets)
+
+    def ask(url):
+        with FetchClient(url) as client:
+            try:
+                outcome.append(client.fetch([FetchRequest("route", EWR, NOON_MS)]))
+            except UnavailableError as error:
+                outcome.append(error)
+
+    monkeypatch.setattr(server, "STOP_SECONDS", 1)
+    with running_server(http_app(Fetcher(Hanging(), PLANS))) as url:
+        client = threading.Thread(target=ask, args=(url,))
+        client.start()
+        assert asked.wait(20)
+    assert not release.is_set()
+    client.join(20)
+    release.set()
+    assert isinstance(outcome[0], UnavailableError)
 
 
 def test_a_client_refuses_what_is_no_url_and_what_is_no_fetcher():
