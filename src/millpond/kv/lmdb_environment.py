@@ -129,10 +129,7 @@ class Environment:
                 self._handle.set_mapsize(wanted)
             except self._lmdb.Error as error:
                 self._close_handle()
-                raise UnavailableError(
-                    f"the LMDB map of {self.path} cannot grow to {wanted} bytes: {error}. The map counts as address "
-                    "space: raise RLIMIT_AS (spark.executor.pyspark.memory), or drop old datasets."
-                ) from error
+                raise self._failure(error) from error
             self._map_bytes = max(self._map_bytes, self._handle.info()["map_size"])
 
     def _sweep_readers(self) -> None:
@@ -152,6 +149,11 @@ class Environment:
             return CorruptionError(
                 f"{self.path} is not a sound LMDB environment: {error}. Restore the folder, or remove it and "
                 "upload again."
+            )
+        if isinstance(error, lmdb.MemoryError):
+            return UnavailableError(
+                f"the LMDB map of {self.path} does not fit into the address space of this process: {error}. Raise "
+                "RLIMIT_AS (spark.executor.pyspark.memory), or drop old datasets."
             )
         return UnavailableError(
             f"LMDB in {self.path} failed: {error}. Nothing of this call was written; check space and rights of "
