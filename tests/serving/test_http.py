@@ -15,7 +15,7 @@ from millpond.features import DAY_MS, HOUR_MS
 from millpond.kv import MemoryStore, Put
 from millpond.serving import FetchClient, Fetcher, FetchRequest, http_app, running_server, serve, server
 
-from .world import BATCH_END_MS, EWR, JFK, NOBODY, PLANS, ROUTE_PLAN, FailingStore, small_world, upload
+from .world import AIRCRAFT_PLAN, BATCH_END_MS, EWR, JFK, NOBODY, PLANS, ROUTE_PLAN, FailingStore, small_world, upload
 
 NOON_MS = BATCH_END_MS + 12 * HOUR_MS
 
@@ -76,6 +76,18 @@ def test_the_body_of_an_answer_is_the_documented_one(url):
     }
     assert second["features"] == {}
     assert "before the batch end" in second["error"]
+
+
+def test_a_sum_that_overflowed_is_left_out_and_named_and_never_null():
+    store = MemoryStore()
+    upload(store, AIRCRAFT_PLAN, {("N1",): [(BATCH_END_MS - HOUR_MS, (1.7e308,))] * 2})
+    request = FetchRequest("aircraft", {"tail": "N1"}, BATCH_END_MS)
+    fetcher = Fetcher(store, PLANS)
+    assert fetcher.fetch([request])[0].features == {"dep_delay_sum_1d": float("inf")}
+    with running_server(http_app(fetcher)) as url, FetchClient(url) as client:
+        response = client.fetch([request])[0]
+    assert response.features == {}
+    assert "dep_delay_sum_1d overflowed" in response.error
 
 
 def test_what_is_served_is_listed_with_its_batch(url):

@@ -18,6 +18,7 @@ the others, and the threads of the pool (40) bound the calls in flight.
 """
 
 from collections.abc import Callable
+from math import isfinite
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
@@ -126,7 +127,8 @@ def http_app(fetcher: Fetcher, *, max_body_bytes: int = MAX_BODY_BYTES) -> "Star
             return _problem(413, "too_large", message, {"Connection": "close"})
         body = _decode(content)
         requests = [FetchRequest(group_by, item.keys, item.query_ms) for item in body.requests]
-        return _json(FetchResults(await on_a_thread(fetcher.fetch, requests)))
+        responses = await on_a_thread(fetcher.fetch, requests)
+        return _json(FetchResults([_writable(response) for response in responses]))
 
     async def group_bys(_request: "Request") -> "Response":
         infos = await on_a_thread(fetcher.serving_infos)
@@ -168,6 +170,19 @@ def _decode(body: bytes) -> FetchBody:
             f"the body is not what a fetch takes: {error}. "
             'Expected {"requests": [{"keys": {"name": value}, "query_ms": milliseconds}]}.'
         ) from error
+
+
+def _writable(response: FetchResponse) -> FetchResponse:
+    """Leave out, and name in `error`, what JSON would turn into null, and a reader into "no data"."""
+    infinite = [name for name, value in response.features.items() if isinstance(value, float) and not isfinite(value)]
+    if not infinite:
+        return response
+    lost = f"GroupBy {response.group_by!r}: {', '.join(infinite)} overflowed, and JSON has no word for infinity."
+    return msgspec.structs.replace(
+        response,
+        features={name: value for name, value in response.features.items() if name not in infinite},
+        error=lost if response.error is None else f"{response.error} {lost}",
+    )
 
 
 def _served(fetcher: Fetcher, name: str, info: ServingInfo | None) -> ServedGroupBy:
