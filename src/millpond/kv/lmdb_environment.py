@@ -5,9 +5,10 @@ to run a transaction. It holds what LMDB leaves to its users [1]:
 
 - *An environment may be open once per process.* Its file locks belong to the process, and a second
   handle that closes releases the first one's. So all stores on a path share one `Environment`, counted
-  by leases.
-- *It may not be used after fork.* A child finds the registry empty and opens its own. It keeps the
-  inherited handle referenced for ever: closing it would release the child's own locks.
+  by leases; it stays in the registry, closed, when the last is given back.
+- *It may not be used after fork.* So a fork waits until no transaction is open, and the child closes
+  the inherited handle at once, while it has no locks of its own to lose by that; it opens its own when
+  it first needs one.
 - *The map has a size.* A write that does not fit (MapFull) is undone; the map is doubled and the write
   is run again. A map that another process has grown (MapResized) is adopted. Both need the process to
   have no transaction open, so transactions pass a gate that a resize closes: nobody waits for a lock
@@ -23,63 +24,18 @@ Invariant: a transaction body may run more than once, and takes effect exactly o
 import os
 import threading
 import weakref
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
 from typing import Any, TypeVar
 
 from millpond.errors import CorruptionError, MissingDependencyError, OptionError, UnavailableError
+from millpond.kv.gate import Gate
 
 _T = TypeVar("_T")
 
 _MAX_READERS = 1022
 """Read transactions at one time over all processes; LMDB fixes it when the lock file is made."""
-
-
-class Gate:
-    """Lets any number of transactions in, or one resize alone.
-
-    >>> gate = Gate()
-    >>> with gate.shared(), gate.shared():
-    ...     gate.users
-    2
-    """
-
-    def __init__(self) -> None:
-        self.users = 0
-        self._closed = False
-        self._changed = threading.Condition(threading.Lock())
-
-    @contextmanager
-    def shared(self) -> Iterator[None]:
-        """Be inside with others; waits while a resize is going on."""
-        with self._changed:
-            while self._closed:
-                self._changed.wait()
-            self.users += 1
-        try:
-            yield
-        finally:
-            with self._changed:
-                self.users -= 1
-                self._changed.notify_all()
-
-    @contextmanager
-    def alone(self) -> Iterator[None]:
-        """Be inside alone; waits until all others have left."""
-        with self._changed:
-            while self._closed:
-                self._changed.wait()
-            self._closed = True
-            while self.users:
-                self._changed.wait()
-        try:
-            yield
-        finally:
-            with self._changed:
-                self._closed = False
-                self._changed.notify_all()
 
 
 class Environment:
@@ -91,13 +47,11 @@ class Environment:
     def __init__(self, path: str, *, map_bytes: int, sync: bool) -> None:
         self.path = path
         self.sync = sync
-        self.pid = os.getpid()
         self.leases = 0
         self._map_bytes = map_bytes
         self._lmdb = _import_lmdb()
-        self._gate = Gate()
+        self.gate = Gate()
         self._handle: Any = None
-        self._retired = False
 
     def read(self, body: Callable[[Any], _T]) -> _T:
         """Run `body(transaction)` on one snapshot."""
@@ -107,18 +61,23 @@ class Environment:
         """Run `body(transaction)` and commit; if it raises, nothing of it is kept."""
         return self._run(body, write=True)
 
-    def retire(self) -> None:
-        """Wait for open transactions and close the handle for good. May be called twice."""
-        with self._gate.alone():
-            self._retired = True
-            self._close_handle()
+    def close_if_unused(self) -> None:
+        """Wait for open transactions and close the handle, unless somebody has taken a lease meanwhile."""
+        with self.gate.alone():
+            if self.leases == 0:
+                self._close_handle()
+
+    def start_anew(self) -> None:
+        """In a forked child, before anything else: close the parent's handle, forget its threads."""
+        self._close_handle()
+        self.gate = Gate()
 
     def _run(self, body: Callable[[Any], _T], *, write: bool) -> _T:
         readers_swept = False
         while True:
             handle = None
             try:
-                with self._gate.shared():
+                with self.gate.shared():
                     handle = self._handle
                     if handle is not None:
                         with handle.begin(write=write) as transaction:
@@ -134,14 +93,12 @@ class Environment:
                 readers_swept = True
                 self._sweep_readers()
             except self._lmdb.Error as error:
-                with self._gate.alone():
+                with self.gate.alone():
                     self._close_handle()
                 raise self._failure(error) from error
 
     def _open(self) -> None:
-        with self._gate.alone():
-            if self._retired:
-                raise UnavailableError(f"the store {self.path} was closed. Make a new LmdbStore.")
+        with self.gate.alone():
             if self._handle is not None:
                 return
             try:
@@ -164,7 +121,7 @@ class Environment:
 
     def _resize(self, seen: Any, factor: int) -> None:
         """Multiply the map, or with factor 0 adopt the size that another process gave it."""
-        with self._gate.alone():
+        with self.gate.alone():
             if self._handle is None or self._handle is not seen:
                 return
             wanted = self._handle.info()["map_size"] * factor
@@ -172,20 +129,17 @@ class Environment:
                 self._handle.set_mapsize(wanted)
             except self._lmdb.Error as error:
                 self._close_handle()
-                raise UnavailableError(
-                    f"the LMDB map of {self.path} cannot grow to {wanted} bytes: {error}. The map counts as address "
-                    "space: raise RLIMIT_AS (spark.executor.pyspark.memory), or drop old datasets."
-                ) from error
+                raise self._failure(error) from error
             self._map_bytes = max(self._map_bytes, self._handle.info()["map_size"])
 
     def _sweep_readers(self) -> None:
-        with self._gate.shared():
+        with self.gate.shared():
             if self._handle is not None:
                 self._handle.reader_check()
 
     def _close_handle(self) -> None:
         handle, self._handle = self._handle, None
-        if handle is not None and self.pid == os.getpid():
+        if handle is not None:
             handle.close()
 
     def _failure(self, error: Exception) -> CorruptionError | UnavailableError:
@@ -196,6 +150,11 @@ class Environment:
                 f"{self.path} is not a sound LMDB environment: {error}. Restore the folder, or remove it and "
                 "upload again."
             )
+        if isinstance(error, lmdb.MemoryError):
+            return UnavailableError(
+                f"the LMDB map of {self.path} does not fit into the address space of this process: {error}. Raise "
+                "RLIMIT_AS (spark.executor.pyspark.memory), or drop old datasets."
+            )
         return UnavailableError(
             f"LMDB in {self.path} failed: {error}. Nothing of this call was written; check space and rights of "
             "that disk and try again."
@@ -204,7 +163,6 @@ class Environment:
 
 _registry_lock = threading.RLock()
 _registry: dict[str, Environment] = {}
-_inherited: list[Environment] = []
 
 
 def lease(holder: object, path: str, *, map_bytes: int, sync: bool) -> tuple[Environment, Callable[[], object]]:
@@ -216,6 +174,8 @@ def lease(holder: object, path: str, *, map_bytes: int, sync: bool) -> tuple[Env
         environment = _registry.get(path)
         if environment is None:
             environment = _registry[path] = Environment(path, map_bytes=map_bytes, sync=sync)
+        elif environment.leases == 0:
+            environment.sync = sync
         elif environment.sync != sync:
             raise OptionError(
                 f"{path} is already open in this process with sync={environment.sync}, asked was sync={sync}. "
@@ -227,22 +187,32 @@ def lease(holder: object, path: str, *, map_bytes: int, sync: bool) -> tuple[Env
 
 def _give_back(environment: Environment) -> None:
     with _registry_lock:
-        if environment.pid != os.getpid():
-            return
         environment.leases -= 1
-        if environment.leases == 0:
-            _registry.pop(environment.path, None)
-            environment.retire()
+    # Not under the lock: it waits for transactions, and one of those may be collecting a forgotten store.
+    environment.close_if_unused()
 
 
-def _forget_after_fork() -> None:
-    global _registry_lock  # noqa: PLW0603 - another thread may have held it when the process forked
+def _before_fork() -> None:
+    _registry_lock.acquire()
+    for environment in _registry.values():
+        environment.gate.shut()
+
+
+def _after_fork_in_parent() -> None:
+    for environment in _registry.values():
+        environment.gate.reopen()
+    _registry_lock.release()
+
+
+def _after_fork_in_child() -> None:
+    # Threads that waited at a lock or gate when the process forked do not exist here: start with fresh ones.
+    global _registry_lock  # noqa: PLW0603
     _registry_lock = threading.RLock()
-    _inherited.extend(_registry.values())
-    _registry.clear()
+    for environment in _registry.values():
+        environment.start_anew()
 
 
-os.register_at_fork(after_in_child=_forget_after_fork)
+os.register_at_fork(before=_before_fork, after_in_parent=_after_fork_in_parent, after_in_child=_after_fork_in_child)
 
 
 def _import_lmdb() -> ModuleType:
