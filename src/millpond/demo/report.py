@@ -97,9 +97,9 @@ def caches_json(caches: Mapping[str, CacheCount]) -> dict[str, dict[str, float |
 class Display:
     """The one progress display. A context manager; says nothing if `quiet`."""
 
-    def __init__(self, total_events: int, *, quiet: bool = False, out: TextIO | None = None) -> None:
+    def __init__(self, *, quiet: bool = False, out: TextIO | None = None) -> None:
         self.console = Console(file=out or sys.stderr, quiet=quiet, soft_wrap=True)
-        self._total = total_events
+        self._total = 0
         self._measures: list[Measure] = []
         self._stages: list[str] = []
         self._live = (
@@ -116,6 +116,10 @@ class Display:
     ) -> None:
         if self._live:
             self._live.stop()
+
+    def expect(self, total_events: int) -> None:
+        """Say how many events there are in all."""
+        self._total = total_events
 
     def stage(self, text: str) -> None:
         """Say what is being done now."""

@@ -3,7 +3,7 @@
 Every stage of the demo leaves its outputs here, so that a run which was killed goes on where it was.
 The invariant: `millpond-demo.json` names a stage as finished only after all of that stage's outputs
 are on disk, and a folder without that file is not ours to write into. A file with a name is whole:
-`publish` writes under a hidden name, flushes, and links; `replace_json` is the one that replaces,
+`publish` writes under a hidden name, flushes, and links; `replace_bytes` is the one that replaces,
 and only the manifest and the summary are replaced.
 
 Two runs at once would each undo the other, so a run holds a lock on the folder, which the operating
@@ -140,11 +140,20 @@ def publish(path: Path, write: Callable[[Path], object], *, mtime_s: int | None 
 
 
 def replace_json(path: Path, value: object) -> None:
-    """Put `value` as JSON where `path` is, so that a reader finds the old text or the new, never a part."""
+    """Put `value` as JSON where `path` is; see `replace_bytes`."""
+    replace_bytes(path, msgspec.json.format(msgspec.json.encode(value), indent=2) + b"\n")
+
+
+def replace_bytes(path: Path, content: bytes) -> None:
+    """Put `content` where `path` is, so that a reader finds the old or the new, never a part.
+
+    Raises:
+        UnavailableError: the disk is full, or does not let the file be written.
+    """
     hidden = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         try:
-            hidden.write_bytes(msgspec.json.format(msgspec.json.encode(value), indent=2) + b"\n")
+            hidden.write_bytes(content)
             _flush(hidden)
             hidden.replace(path)
             _flush(path.parent)
