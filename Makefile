@@ -1,18 +1,42 @@
-PY := .venv/bin/python
+# Every command sets up what it needs first; setting up is quick when nothing changed.
+# PYTHON=python3.12 make setup   chooses the interpreter (>= 3.11) of the virtual environment.
 
-.PHONY: setup demo test lint lock bench
-setup: .venv/.installed
-.venv/.installed: requirements.lock pyproject.toml scripts/setup.sh
-	scripts/setup.sh
-demo: setup
-	.venv/bin/millpond demo
-test: setup
-	$(PY) -m pytest
-lint: setup
-	.venv/bin/ruff format --check .
-	.venv/bin/ruff check .
-	.venv/bin/mypy
-	.venv/bin/lint-imports
-lock: setup
-	.venv/bin/python -m pip install -q uv
-	.venv/bin/uv pip compile pyproject.toml --all-extras --group dev --universal --generate-hashes --python-version 3.11 --quiet -o requirements.lock --custom-compile-command "make lock"
+export PYTHON ?= python3
+BIN := .venv/bin
+COMPILE := $(BIN)/uv pip compile --universal --generate-hashes --python-version 3.11 --quiet --custom-compile-command "make lock"
+
+.DEFAULT_GOAL := help
+.PHONY: help setup demo test lint format bench figures lock
+
+help: ## say what there is
+	@sed -n 's/^\([a-z]*\):.*## /  make \1\t/p' $(MAKEFILE_LIST)
+
+setup: ## make .venv from the lock files, and find or install Java
+	@scripts/setup.sh
+
+demo: setup ## a year of real flights through every room
+	$(BIN)/millpond demo
+
+test: setup ## run all tests
+	$(BIN)/python -m pytest
+
+lint: setup ## formatting, lint, types and the directions of imports
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+format: setup ## format, and mend what ruff can mend
+	$(BIN)/ruff check --fix-only .
+	$(BIN)/ruff format .
+
+bench: setup ## run all benchmarks; one: .venv/bin/python -m benchmarks.NAME
+	$(BIN)/python -m benchmarks
+
+figures: setup ## copy the measured tables into the README and the docs
+	$(BIN)/python -m benchmarks.figures
+
+lock: setup ## resolve the dependencies of pyproject.toml anew
+	$(BIN)/python -m pip install -q uv
+	$(COMPILE) --group build -o requirements-build.lock
+	$(COMPILE) pyproject.toml --all-extras --group dev -o requirements.lock

@@ -1,1 +1,7 @@
 """Everything that imports pyspark."""
+
+from millpond.spark.keyed import KeyedData, keyed
+from millpond.spark.operator_spec import StateConfig
+from millpond.spark.session import session
+
+__all__ = ["KeyedData", "StateConfig", "keyed", "session"]

@@ -7,7 +7,8 @@ from collections.abc import Mapping
 
 from pyspark.sql import SparkSession
 
-from millpond.errors import OptionError
+from millpond.errors import MissingDependencyError, OptionError
+from millpond.spark.java import find_java
 
 _PROVIDER_KEY = "spark.sql.streaming.stateStore.providerClass"
 _FORMAT_KEY = "spark.sql.streaming.stateStore.checkpointFormatVersion"
@@ -30,7 +31,11 @@ winner; large Arrow batches make the packed shuffle cheap.
 def session(app_name: str = "millpond", *, master: str | None = None, **settings: str) -> SparkSession:
     """A Spark session with Millpond's settings; `settings` (dots as `__`) are added and win.
 
-    The workers run the driver's interpreter, so a virtual environment need not be activated.
+    The workers run the driver's interpreter, so a virtual environment need not be activated; Java is
+    found where package managers put it, so `JAVA_HOME` need not be set.
+
+    Raises:
+        MissingDependencyError: there is no Java that Spark can use.
     """
     builder = SparkSession.Builder().appName(app_name)
     if master is not None:
@@ -38,10 +43,23 @@ def session(app_name: str = "millpond", *, master: str | None = None, **settings
     chosen = dict(SESSION_SETTINGS)
     # Spark reads the workers' interpreter from the environment alone; a deliberate choice of the user's stays.
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    os.environ["JAVA_HOME"] = _java_home()
     chosen |= {name.replace("__", "."): value for name, value in settings.items()}
     for name, value in chosen.items():
         builder = builder.config(name, value)
     return builder.getOrCreate()
+
+
+def _java_home() -> str:
+    try:
+        return str(find_java().home)
+    except LookupError as error:
+        message = (
+            f"{error} Install one (Debian, Ubuntu: sudo apt-get install openjdk-17-jre-headless; "
+            "Fedora: sudo dnf install java-21-openjdk-headless; macOS: brew install openjdk@17), "
+            "or point JAVA_HOME at one."
+        )
+        raise MissingDependencyError(message) from error
 
 
 def check_session(spark: SparkSession) -> None:

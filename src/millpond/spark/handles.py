@@ -1,0 +1,211 @@
+"""The handle that an unchanged PySpark `StatefulProcessor` sees: PySpark's names over Millpond's states.
+
+A value state needs no translation: its methods have the same names, and so user code calls the
+backend directly. Lists and maps differ in names alone. States with timestamps or nested structs are
+converted at this seam, since PySpark hands user code naive local datetimes and `Row`s, while the
+state room keeps aware UTC datetimes and tuples.
+"""
+
+import datetime as dt
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.types import ArrayType, DataType, MapType, Row, StructType, TimestampType
+
+from millpond.errors import DataError, OptionError
+from millpond.state import ListState, MapState, StateDescriptor, StateKind, ValueState
+from millpond.state.checkpoint import Shard
+from millpond.state.rows import Row as StateRow
+
+_Convert = Callable[..., Any]
+
+
+class ProcessorHandle:
+    """Stands for PySpark's `StatefulProcessorHandle`, over one shard.
+
+    `parse` turns a schema's DDL text into a StructType: only a driver can ask Spark's own parser, so
+    elsewhere it looks up what the driver found.
+    """
+
+    def __init__(self, shard: Shard, time_mode: str, parse: Callable[[str], StructType]) -> None:
+        self._shard = shard
+        self._time_mode = time_mode
+        self._parse = parse
+
+    def getValueState(
+        self,
+        stateName: str,
+        schema: StructType | str,
+        ttlDurationMs: int | None = None,
+    ) -> Any:
+        """A value state of the current key, under PySpark's rules."""
+        spark_schema, descriptor = self._declare(StateKind.VALUE, stateName, schema, None, ttlDurationMs)
+        state = self._shard.backend.value_state(descriptor)
+        outward = _outward(spark_schema)
+        return state if outward is None else _ConvertedValueState(state, outward)
+
+    def getListState(
+        self,
+        stateName: str,
+        schema: StructType | str,
+        ttlDurationMs: int | None = None,
+    ) -> "PySparkListState":
+        """A list state of the current key, under PySpark's rules."""
+        spark_schema, descriptor = self._declare(StateKind.LIST, stateName, schema, None, ttlDurationMs)
+        return PySparkListState(self._shard.backend.list_state(descriptor), _outward(spark_schema))
+
+    def getMapState(
+        self,
+        stateName: str,
+        userKeySchema: StructType | str,
+        valueSchema: StructType | str,
+        ttlDurationMs: int | None = None,
+    ) -> "PySparkMapState":
+        """A map state of the current key, under PySpark's rules."""
+        spark_schema, descriptor = self._declare(StateKind.MAP, stateName, valueSchema, userKeySchema, ttlDurationMs)
+        key_outward = _outward(self._parsed(userKeySchema, stateName))
+        return PySparkMapState(self._shard.backend.map_state(descriptor), key_outward, _outward(spark_schema))
+
+    def _declare(
+        self,
+        kind: StateKind,
+        name: str,
+        schema: StructType | str,
+        map_key_schema: StructType | str | None,
+        ttl_ms: int | None,
+    ) -> tuple[StructType, StateDescriptor]:
+        if ttl_ms is not None:
+            raise OptionError(
+                f"state {name!r}: ttlDurationMs needs timeMode 'ProcessingTime', as in PySpark, and this operator runs "
+                f"with timeMode {self._time_mode!r}. Leave ttlDurationMs out."
+            )
+        spark_schema = self._parsed(schema, name)
+        descriptor = StateDescriptor(
+            name=name,
+            kind=kind,
+            value_schema=_arrow_schema(spark_schema),
+            map_key_schema=None if map_key_schema is None else _arrow_schema(self._parsed(map_key_schema, name)),
+        )
+        self._shard.declare(descriptor)
+        return spark_schema, descriptor
+
+    def _parsed(self, schema: StructType | str, name: str) -> StructType:
+        parsed = self._parse(schema) if isinstance(schema, str) else schema
+        if not isinstance(parsed, StructType):
+            raise DataError(f"state {name!r}: its schema must be a StructType or its DDL text, got {schema!r}.")
+        return parsed
+
+
+class PySparkListState:
+    """PySpark's names for a list state."""
+
+    def __init__(self, state: ListState, outward: _Convert | None) -> None:
+        self._state = state
+        self._outward = outward
+        self.exists = state.exists
+        self.put = state.put
+        self.appendValue = state.append
+        self.appendList = state.extend
+        self.clear = state.clear
+
+    def get(self) -> Iterator[StateRow]:
+        """The elements."""
+        return self._state.get() if self._outward is None else map(self._outward, self._state.get())
+
+
+class PySparkMapState:
+    """PySpark's names for a map state."""
+
+    def __init__(self, state: MapState, key_outward: _Convert | None, outward: _Convert | None) -> None:
+        self._state = state
+        self._key_outward = key_outward or _as_is
+        self._outward = outward or _as_is
+        self.exists = state.exists
+        self.containsKey = state.contains
+        self.updateValue = state.put
+        self.removeKey = state.remove
+        self.clear = state.clear
+
+    def getValue(self, key: StateRow) -> StateRow | None:
+        """The value of one entry, or None."""
+        found = self._state.get(key)
+        return None if found is None else self._outward(found)
+
+    def iterator(self) -> Iterator[tuple[StateRow, StateRow]]:
+        """The entries."""
+        return ((self._key_outward(key), self._outward(value)) for key, value in self._state.items())
+
+    def keys(self) -> Iterator[StateRow]:
+        """The keys of the entries."""
+        return (key for key, _ in self.iterator())
+
+    def values(self) -> Iterator[StateRow]:
+        """The values of the entries."""
+        return (value for _, value in self.iterator())
+
+
+class _ConvertedValueState:
+    def __init__(self, state: ValueState, outward: _Convert) -> None:
+        self._state = state
+        self._outward = outward
+        self.exists = state.exists
+        self.update = state.update
+        self.clear = state.clear
+
+    def get(self) -> StateRow | None:
+        found = self._state.get()
+        return None if found is None else self._outward(found)
+
+
+def _tuple_of(*fields: Any) -> StateRow:
+    return fields
+
+
+def _as_is(value: Any) -> Any:
+    return value
+
+
+def _arrow_schema(schema: StructType) -> pa.Schema:
+    return pa.schema([pa.field(field.name, field.type) for field in to_arrow_schema(schema, timezone="UTC")])
+
+
+def _outward(kind: DataType) -> _Convert | None:
+    """A conversion to what PySpark hands to user code, or None where nothing differs."""
+    return _converter(kind, top=True)
+
+
+def _converter(kind: DataType, *, top: bool = False) -> _Convert | None:
+    if isinstance(kind, TimestampType):
+        return _naive_local
+    if isinstance(kind, ArrayType):
+        element = _converter(kind.elementType)
+        return None if element is None else partial(_convert_list, element)
+    if isinstance(kind, MapType):
+        entry = _converter(kind.valueType)
+        return None if entry is None else partial(_convert_map, entry)
+    if isinstance(kind, StructType):
+        converters = [_converter(field.dataType) for field in kind]
+        if top and not any(converters):
+            return None
+        each = [converter or _as_is for converter in converters]
+        return partial(_convert_row, each, _tuple_of if top else Row(*kind.names))
+    return None
+
+
+def _convert_list(element: _Convert, values: list[Any] | None) -> list[Any] | None:
+    return None if values is None else [element(value) for value in values]
+
+
+def _convert_map(entry: _Convert, entries: dict[Any, Any] | None) -> dict[Any, Any] | None:
+    return None if entries is None else {at: entry(value) for at, value in entries.items()}
+
+
+def _convert_row(each: list[_Convert], make: _Convert, row: StateRow | None) -> StateRow | None:
+    return None if row is None else make(*(convert(value) for convert, value in zip(each, row, strict=True)))
+
+
+def _naive_local(value: dt.datetime | None) -> dt.datetime | None:
+    return None if value is None else value.astimezone().replace(tzinfo=None)

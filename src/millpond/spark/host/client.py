@@ -1,0 +1,132 @@
+"""The worker's side: find a shard's state host, or start it, and hold one batch's conversation.
+
+Hosts of one executor have their sockets in one private folder, named after the user and
+the executor's process. A file lock makes sure that each is started once.
+"""
+
+import fcntl
+import os
+import socket
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from pyspark import cloudpickle
+
+from millpond.errors import UnavailableError
+from millpond.spark.host.process import executor_pid
+from millpond.spark.host.wire import Blob, Committed, Connection, End, Failed, Message, Ready, Restore, Segment
+
+
+@dataclass(frozen=True)
+class HostAddress:
+    """Where one state host of this executor listens."""
+
+    socket_path: Path
+    executor: int
+
+    @staticmethod
+    def of_shard(shard: int, hosts: int) -> "HostAddress":
+        """The host that owns a shard, of the executor that this worker belongs to."""
+        executor = executor_pid()
+        folder = Path(tempfile.gettempdir()) / f"millpond-{os.getuid()}" / f"executor-{executor}"
+        return HostAddress(folder / f"{shard % hosts}.sock", executor)
+
+    def connect(self) -> Connection:
+        """A connection to the host, which is started if it does not run."""
+        return self._connected() or self._started()
+
+    def _connected(self) -> Connection | None:
+        sock = socket.socket(socket.AF_UNIX)
+        try:
+            sock.connect(str(self.socket_path))
+        except (FileNotFoundError, ConnectionRefusedError):
+            sock.close()
+            return None
+        return Connection(sock)
+
+    def _started(self) -> Connection:
+        _make_private(self.socket_path.parent.parent)
+        _make_private(self.socket_path.parent)
+        with self.socket_path.with_suffix(".lock").open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            return self._connected() or self._spawned()
+
+    def _spawned(self) -> Connection:
+        self.socket_path.unlink(missing_ok=True)
+        # A session of its own: the signal that ends the workers' daemon must not end the host.
+        host = subprocess.Popen(
+            [sys.executable, "-m", "millpond.spark.host.server", str(self.socket_path), str(self.executor)],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            start_new_session=True,
+            env=os.environ | {"PYTHONPATH": os.pathsep.join(path for path in sys.path if path)},
+        )
+        said = host.stdout.readline() if host.stdout else b""
+        connection = self._connected() if said else None
+        if connection is None:
+            raise UnavailableError(
+                f"a state host did not start (exit code {host.poll()}); its error is in the executor's log. "
+                'If this platform forbids subprocesses, use StateConfig(host="inline").'
+            )
+        return connection
+
+
+def _make_private(folder: Path) -> None:
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    found = folder.stat()
+    if found.st_uid != os.getuid() or found.st_mode & 0o077:
+        raise UnavailableError(
+            f"{folder} belongs to user {found.st_uid} with mode {found.st_mode & 0o777:o}; state hosts need a "
+            "folder of their own. Remove it, or chmod 700 it."
+        )
+
+
+def restore_wanted(connection: Connection) -> bool:
+    """Wait for the host's word: whether it needs the segments first."""
+    return isinstance(_expect(connection, Ready, Restore)[0], Restore)
+
+
+def committed(connection: Connection) -> tuple[Committed, bytes, Iterator[tuple[int, bytes]]]:
+    """Wait for the commit: what to drop, the new head, and the new segments, to be read to their end."""
+    message, head = _expect(connection, Committed)
+    assert isinstance(message, Committed)  # noqa: S101 - for the type checker; _expect refused the rest
+    return message, head, _segments(connection)
+
+
+def _segments(connection: Connection) -> Iterator[tuple[int, bytes]]:
+    while True:
+        message, data = _expect(connection, Segment, End)
+        if not isinstance(message, Segment):
+            return
+        yield message.id, data
+
+
+def output_blobs(connection: Connection) -> Iterator[bytes]:
+    """The output, to be read to its end."""
+    while True:
+        message, data = _expect(connection, Blob, End)
+        if not isinstance(message, Blob):
+            return
+        yield data
+
+
+class _HostTraceback(Exception):  # noqa: N818 - only ever a cause
+    """Shows where in the state host an error came from."""
+
+    def __str__(self) -> str:
+        return f"\n{self.args[0]}"
+
+
+def _expect(connection: Connection, *kinds: type[Message]) -> tuple[Message, bytes]:
+    message, payload = connection.receive()
+    if isinstance(message, Failed):
+        error = cloudpickle.loads(payload) if payload else RuntimeError("the processor failed in its state host")
+        raise error from _HostTraceback(message.traceback)
+    if not isinstance(message, kinds):
+        names = " or ".join(kind.__name__ for kind in kinds)
+        raise UnavailableError(f"the state host sent {type(message).__name__} where {names} was expected.")
+    return message, payload

@@ -1,0 +1,125 @@
+"""The host's side of one batch of one shard, from `Open` to the last `End`.
+
+Used by the host process over a socket. The order is fixed: take the shard, stand at the head (or
+restore), take all rows, run, commit in memory, hand over head and segments, then the output. An
+error on the way rolls the shard back and goes to the worker with the user's own traceback.
+"""
+
+import sys
+import traceback
+from collections.abc import Iterator
+from typing import TypeVar
+
+import msgspec
+from pyspark import cloudpickle
+
+from millpond.errors import UnavailableError
+from millpond.spark.host.slots import Attempt, Slot, Slots
+from millpond.spark.host.wire import (
+    Blob,
+    Committed,
+    Connection,
+    End,
+    Failed,
+    Open,
+    Ready,
+    Restore,
+    Segment,
+)
+from millpond.spark.operator_spec import OperatorSpec
+from millpond.spark.pack import Layout, read_blob
+from millpond.spark.shard_run import BatchTime, ShardRun
+from millpond.state import HeapBackend
+from millpond.state.checkpoint import Commit, Head, Shard
+
+M = TypeVar("M", bound=Segment | Blob)
+
+
+def converse(connection: Connection, slots: Slots) -> None:
+    """Serve one batch, then prepare bases while the shard is idle."""
+    message, payload = connection.receive()
+    if not isinstance(message, Open):
+        raise _unexpected(message, Open)
+    head = Head.decode(message.head, "the head sent by the worker")
+    slot = slots.of(head.lineage)
+    attempt = Attempt(message.application, message.task_attempt)
+    try:
+        _serve(connection, slot, attempt, message, head, payload)
+    except Exception as error:  # noqa: BLE001 - whatever user code raises belongs to the worker
+        connection.send(Failed("".join(traceback.format_exception(error))), _pickled(error))
+        return
+    while _prepare_bases(slot, attempt):
+        continue
+
+
+def _serve(connection: Connection, slot: Slot, attempt: Attempt, opened: Open, head: Head, pickled_spec: bytes) -> None:
+    sys.path.extend(path for path in opened.sys_path if path not in sys.path)
+    spec: OperatorSpec = cloudpickle.loads(pickled_spec)
+    with slot.held(attempt):
+        shard = _standing_at(head, slot, connection)
+        layout = Layout(head.shards, head.max_parallelism)
+        blobs = [read_blob(blob, layout) for blob in _payloads(connection, Blob)]
+        time = BatchTime(opened.processing_ms, opened.watermark_ms)
+        try:
+            output = ShardRun(spec, shard, time, lambda: slot.check(attempt)).run(blobs)
+            commit = shard.commit(opened.token, opened.watermark_ms)
+        except BaseException:
+            shard.backend.rollback()
+            raise
+    _hand_over(connection, commit, output)
+
+
+def _standing_at(head: Head, slot: Slot, connection: Connection) -> Shard:
+    if slot.shard is None or not slot.shard.stand_at(head):
+        slot.shard = None
+        connection.send(Restore())
+        segments = {segment.id: payload for segment, payload in _frames(connection, Segment)}
+        shard = Shard(head, HeapBackend(head.key_groups))
+        shard.restore(segments)
+        shard.stand_at(head)
+        slot.shard = shard
+    connection.send(Ready())
+    return slot.shard
+
+
+def _hand_over(connection: Connection, commit: Commit, output: list[bytes]) -> None:
+    connection.send(Committed(commit.dropped), commit.head.encode())
+    for segment_id, data in commit.segments.items():
+        connection.send(Segment(segment_id), data)
+    connection.send(End())
+    for blob in output:
+        connection.send(Blob(), blob)
+    connection.send(End())
+
+
+def _prepare_bases(slot: Slot, attempt: Attempt) -> bool:
+    with slot.idle(attempt) as shard:
+        return shard is not None and shard.prepare_bases()
+
+
+def _frames(connection: Connection, kind: type[M]) -> Iterator[tuple[M, bytes]]:
+    while True:
+        message, payload = connection.receive()
+        if isinstance(message, End):
+            return
+        if not isinstance(message, kind):
+            raise _unexpected(message, kind)
+        yield message, payload
+
+
+def _payloads(connection: Connection, kind: type[M]) -> Iterator[bytes]:
+    return (payload for _, payload in _frames(connection, kind))
+
+
+def _unexpected(message: msgspec.Struct, expected: type[msgspec.Struct]) -> UnavailableError:
+    return UnavailableError(f"the worker sent {type(message).__name__} where {expected.__name__} was expected.")
+
+
+def _pickled(error: BaseException) -> bytes:
+    """The exception itself where it can travel, else nothing: its traceback goes along as text."""
+    try:
+        data: bytes = cloudpickle.dumps(error)
+        cloudpickle.loads(data)
+    except Exception:  # noqa: BLE001 - user exceptions may fail to pickle in any way they like
+        return b""
+    return data

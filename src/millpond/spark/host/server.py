@@ -1,0 +1,103 @@
+"""The state host process: listens, serves each connection in a thread, and ends with its executor.
+
+Started by the first task that needs it (`millpond.spark.host.client`) with the path of its socket
+and the process id of its executor. It writes one line when it listens. It ends when the executor's
+JVM ends, or when it has held no shard for a while; then it removes its socket.
+
+Python's cycle collector is off while batches run: state is tuples and dictionaries without cycles,
+and searching them would cost more than building them. Between batches the collector runs over what
+is new, and what survives is frozen, so that the next search does not see it again.
+"""
+
+import contextlib
+import gc
+import os
+import selectors
+import socket
+import struct
+import sys
+import threading
+import time
+from pathlib import Path
+
+from millpond.errors import UnavailableError
+from millpond.spark.host.conversation import converse
+from millpond.spark.host.process import ProcessWatch
+from millpond.spark.host.slots import Slots
+from millpond.spark.host.wire import Connection
+
+IDLE_SECONDS = 1800.0
+_TICK_SECONDS = 1.0
+_COLLECT_SECONDS = 10.0
+
+
+class HostServer:
+    """One state host. `run` returns when it is no longer needed."""
+
+    def __init__(self, path: Path, watch: ProcessWatch) -> None:
+        self._path = path
+        self._watch = watch
+        self._slots = Slots(time.monotonic, IDLE_SECONDS)
+        self._busy = 0
+        self._busy_lock = threading.Lock()
+        self._collected = time.monotonic()
+
+    def run(self) -> None:
+        """Listen until the executor has ended or nothing was used for long."""
+        gc.disable()
+        with socket.socket(socket.AF_UNIX) as listener, selectors.DefaultSelector() as selector:
+            listener.bind(str(self._path))
+            listener.listen(64)
+            selector.register(listener, selectors.EVENT_READ)
+            print("listening", flush=True)  # noqa: T201 - the line that whoever started the host waits for
+            last_used = time.monotonic()
+            try:
+                while not self._watch.ended() and time.monotonic() - last_used < IDLE_SECONDS:
+                    if selector.select(_TICK_SECONDS):
+                        connection, _ = listener.accept()
+                        threading.Thread(target=self._serve, args=(connection,), daemon=True).start()
+                    if self._slots.drop_idle() or self._busy:
+                        last_used = time.monotonic()
+                    self._collect_garbage()
+            finally:
+                self._path.unlink(missing_ok=True)
+                self._path.with_suffix(".lock").unlink(missing_ok=True)
+                with contextlib.suppress(OSError):
+                    self._path.parent.rmdir()
+
+    def _serve(self, accepted: socket.socket) -> None:
+        with self._busy_lock:
+            self._busy += 1
+        try:
+            with Connection(accepted) as connection:
+                _check_peer(accepted)
+                converse(connection, self._slots)
+        except (UnavailableError, OSError) as error:
+            print(f"millpond state host: {error}", file=sys.stderr, flush=True)  # noqa: T201 - the executor's log
+        finally:
+            with self._busy_lock:
+                self._busy -= 1
+
+    def _collect_garbage(self) -> None:
+        now = time.monotonic()
+        if not self._busy and now - self._collected > _COLLECT_SECONDS:
+            gc.collect()
+            gc.freeze()
+            self._collected = now
+
+
+def _check_peer(accepted: socket.socket) -> None:
+    """Refuse a peer of another user, where the system can tell."""
+    if hasattr(socket, "SO_PEERCRED"):
+        _, uid, _ = struct.unpack("3i", accepted.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
+        if uid != os.getuid():
+            raise UnavailableError(f"a process of user {uid} tried to use the state host of user {os.getuid()}.")
+
+
+def main() -> None:
+    """Run a state host: `python -m millpond.spark.host.server SOCKET EXECUTOR_PID`."""
+    HostServer(Path(sys.argv[1]), ProcessWatch(int(sys.argv[2]))).run()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,93 @@
+"""The shards in a state host's memory, each held by one attempt at a time.
+
+Spark may run a shard's batch again while the first attempt still runs: a zombie of a stopped query,
+a speculative copy, a retry. The latest attempt (by Spark's task attempt id) gets the shard: it claims the slot,
+the earlier one finds at its next key that the slot is no longer its own, and what it changed is
+rolled back before the later one begins.
+
+Invariant: whoever is inside `Slot.held` is alone with the slot's shard.
+"""
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import NamedTuple
+
+from millpond.errors import UnavailableError
+from millpond.state.checkpoint import Shard
+
+LEASE_SECONDS = 60.0
+
+
+class Attempt(NamedTuple):
+    """Who asks for a shard. `order` grows from attempt to attempt of one application."""
+
+    application: str
+    order: int
+
+
+class Slot:
+    """One shard's place. `shard` is None until somebody has restored it."""
+
+    def __init__(self, now: Callable[[], float]) -> None:
+        self.shard: Shard | None = None
+        self._now = now
+        self._lock = threading.Lock()
+        self._latest = Attempt("", -1)
+        self.last_used = now()
+
+    @contextmanager
+    def held(self, attempt: Attempt) -> Iterator[None]:
+        """Claim the slot for an attempt, wait for the one before it to let go, and hold it."""
+        earlier = self._latest
+        if attempt.application != earlier.application or attempt.order > earlier.order:
+            self._latest = attempt
+        if not self._lock.acquire(timeout=LEASE_SECONDS):
+            raise UnavailableError(
+                f"the shard is still held by {earlier} after {LEASE_SECONDS:.0f} s: a single call of the "
+                "processor seems to take that long. Spark runs the batch again."
+            )
+        try:
+            self.check(attempt)
+            self.last_used = self._now()
+            yield
+        finally:
+            self._lock.release()
+
+    def check(self, attempt: Attempt) -> None:
+        """Raise unless this attempt is still the latest."""
+        if self._latest != attempt:
+            raise UnavailableError(f"{attempt} was superseded by {self._latest}, which has the shard now.")
+
+    @contextmanager
+    def idle(self, attempt: Attempt) -> Iterator[Shard | None]:
+        """Hold the slot's shard if the attempt is still the latest and nobody has it; else None."""
+        if not self._lock.acquire(blocking=False):
+            yield None
+            return
+        try:
+            yield self.shard if self._latest == attempt else None
+        finally:
+            self._lock.release()
+
+
+class Slots:
+    """All slots of a host, by lineage. What nobody used for `idle_seconds` is dropped: it is a cache."""
+
+    def __init__(self, now: Callable[[], float], idle_seconds: float) -> None:
+        self._now = now
+        self._idle_seconds = idle_seconds
+        self._lock = threading.Lock()
+        self._slots: dict[str, Slot] = {}
+
+    def of(self, lineage: str) -> Slot:
+        """The slot of a lineage."""
+        with self._lock:
+            return self._slots.setdefault(lineage, Slot(self._now))
+
+    def drop_idle(self) -> int:
+        """Forget slots that were not used for long; how many are left."""
+        with self._lock:
+            limit = self._now() - self._idle_seconds
+            self._slots = {lineage: slot for lineage, slot in self._slots.items() if slot.last_used >= limit}
+            return len(self._slots)

@@ -1,0 +1,120 @@
+"""How a worker and its state host talk: frames over a Unix socket.
+
+A frame is a message and perhaps a payload of bytes:
+
+    message length, 4 bytes | payload length, 8 bytes | message, msgpack | payload
+
+Both lengths, message and payload go out in one write: a peer that closes after its last answer
+would turn a second, empty write into a broken pipe.
+"""
+
+import socket
+import struct
+from types import TracebackType
+from typing import Self
+
+import msgspec
+
+from millpond.errors import UnavailableError
+
+_LENGTHS = struct.Struct("<IQ")
+
+
+class Open(msgspec.Struct, tag=True, frozen=True):
+    """Worker: begin a version of a shard. The payload is the pickled operator spec.
+
+    `application` and `task_attempt` say who asks; `token` will name the version.
+    """
+
+    head: bytes
+    application: str
+    task_attempt: int
+    token: str
+    processing_ms: int
+    watermark_ms: int
+    sys_path: tuple[str, ...]
+
+
+class Ready(msgspec.Struct, tag=True, frozen=True):
+    """Host: memory stands at the head; send rows."""
+
+
+class Restore(msgspec.Struct, tag=True, frozen=True):
+    """Host: send the segments of the head first."""
+
+
+class Segment(msgspec.Struct, tag=True, frozen=True):
+    """A segment, in either direction; the payload is its bytes."""
+
+    id: int
+
+
+class Blob(msgspec.Struct, tag=True, frozen=True):
+    """Packed rows, in either direction; the payload is the Arrow IPC stream."""
+
+
+class End(msgspec.Struct, tag=True, frozen=True):
+    """No more of what was being sent."""
+
+
+class Committed(msgspec.Struct, tag=True, frozen=True):
+    """Host: the version is committed in memory. The payload is the new head; segments, blobs and End follow."""
+
+    dropped: tuple[int, ...]
+
+
+class Failed(msgspec.Struct, tag=True, frozen=True):
+    """Host: the version was rolled back. The payload is the pickled exception."""
+
+    traceback: str
+
+
+Message = Open | Ready | Restore | Segment | Blob | End | Committed | Failed
+
+_ENCODER = msgspec.msgpack.Encoder()
+_DECODER = msgspec.msgpack.Decoder(Message)
+
+
+class Connection:
+    """One end of a conversation. A context manager: leaving it closes the socket."""
+
+    def __init__(self, sock: socket.socket) -> None:
+        self._socket = sock
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._socket.close()
+
+    def send(self, message: Message, payload: bytes | memoryview = b"") -> None:
+        """Send one frame."""
+        text = _ENCODER.encode(message)
+        parts = [memoryview(_LENGTHS.pack(len(text), len(payload)) + text), memoryview(payload)]
+        while parts:
+            sent = self._socket.sendmsg(parts)
+            while parts and sent >= len(parts[0]):
+                sent -= len(parts.pop(0))
+            if parts:
+                parts[0] = parts[0][sent:]
+
+    def receive(self) -> tuple[Message, bytes]:
+        """Wait for one frame. An UnavailableError says that the peer is gone."""
+        text_length, payload_length = _LENGTHS.unpack(self._exactly(_LENGTHS.size))
+        message = _DECODER.decode(self._exactly(text_length))
+        return message, self._exactly(payload_length)
+
+    def _exactly(self, length: int) -> bytes:
+        buffer = bytearray(length)
+        view, filled = memoryview(buffer), 0
+        while filled < length:
+            received = self._socket.recv_into(view[filled:])
+            if not received:
+                raise UnavailableError(
+                    "the other end of the state host's socket closed in the middle of a batch; Spark runs the batch "
+                    "again. If it comes back, look for the state host's last lines in the executor's log."
+                )
+            filled += received
+        return bytes(buffer)

@@ -1,0 +1,173 @@
+"""`keyed(df, "key")`: PySpark's stateful API over warm state.
+
+What a user wrote for `df.groupBy("key").transformWithState(...)` runs unchanged after
+`keyed(df, "key").transformWithState(...)`. Planned here, on the driver: the data is packed by shard,
+goes through Spark's own stateful operator as a few blobs, and is unpacked again.
+
+Delivery: exactly once into the state, at least once into the sink, as Spark's own. Freshness: the
+micro-batch. Recovery: Spark's checkpoint; nothing else is written anywhere.
+"""
+
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import pyarrow as pa
+from pyspark import cloudpickle
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F  # noqa: N812 - as everybody writes it
+from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.streaming import StatefulProcessor
+from pyspark.sql.types import ArrayType, DataType, MapType, StructType, VariantType, _parse_datatype_string
+
+from millpond.errors import DataError, OptionError
+from millpond.spark.handles import ProcessorHandle
+from millpond.spark.operator_spec import OperatorSpec, StateConfig
+from millpond.spark.pack import PACKED_SCHEMA, pack, unpack
+from millpond.spark.session import check_session
+from millpond.spark.shard_processor import ShardProcessor
+from millpond.state import HeapBackend
+from millpond.state.checkpoint import Shard, birth
+
+_KEY = "__millpond_key_"
+_HASH = "__millpond_hash"
+
+
+class KeyedData:
+    """A DataFrame grouped by key columns. Made by `keyed`."""
+
+    def __init__(self, df: DataFrame, keys: tuple[str | Column, ...]) -> None:
+        if not keys:
+            raise OptionError('keyed() needs at least one key column, as in keyed(df, "user").')
+        self._df = df
+        self._keys = keys
+
+    def transformWithState(
+        self,
+        statefulProcessor: StatefulProcessor,
+        outputStructType: StructType | str,
+        outputMode: str,
+        timeMode: str,
+        *,
+        late: str = "drop",
+        state: StateConfig | None = None,
+    ) -> DataFrame:
+        """Run a PySpark `StatefulProcessor` over rows, key by key; PySpark's parameters, and two more.
+
+        Args:
+            statefulProcessor: as written for PySpark's `transformWithState`.
+            outputStructType: what it yields, a StructType or DDL text.
+            outputMode: "Append" or "Update".
+            timeMode: "None".
+            late: "drop" or "keep": what becomes of rows later than the watermark.
+            state: where the live state is held.
+
+        Raises:
+            OptionError: an argument is not one of those above, or the session lacks what state needs.
+            DataError: a key column is missing or of a type that cannot be a key.
+        """
+        _check_choice("timeMode", timeMode, ("None",))
+        _check_choice("outputMode", outputMode, ("Append", "Update"))
+        _check_choice("late", late, ("drop", "keep"))
+        check_session(self._df.sparkSession)
+        output = _parse_datatype_string(outputStructType) if isinstance(outputStructType, str) else outputStructType
+        if not isinstance(output, StructType):
+            raise OptionError(f"outputStructType must be a StructType or its DDL text, got {outputStructType!r}.")
+        data, positions = self._data()
+        spec = OperatorSpec(
+            application=self._df.sparkSession.sparkContext.applicationId,
+            processor=statefulProcessor,
+            key_schema=_arrow(StructType([data.schema[at] for at in positions])),
+            key_positions=positions,
+            row_names=tuple(self._df.columns),
+            output_schema=_arrow(output),
+            time_mode=timeMode.lower(),
+            event_time=None,
+            keep_late=late == "keep",
+            hosts=_hosts(self._df),
+            config=state or StateConfig(),
+            ddl=_declared_schemas(statefulProcessor, timeMode),
+        )
+        packed = _packed(data, positions)
+        operated = packed.groupBy("shard").transformWithState(ShardProcessor(spec), "blob binary", outputMode, timeMode)
+        return operated.mapInArrow(_unpack, output)
+
+    def _data(self) -> tuple[DataFrame, tuple[int, ...]]:
+        """The DataFrame with every key as one of its columns, and where they are."""
+        df, names = self._df, []
+        for at, key in enumerate(self._keys):
+            if isinstance(key, Column):
+                names.append(f"{_KEY}{at}")
+                df = df.withColumn(names[-1], key)
+            elif key in df.columns:
+                names.append(key)
+            else:
+                raise DataError(f"key column {key!r} is not in the DataFrame; its columns are {df.columns}.")
+        for name in names:
+            kind = df.schema[name].dataType
+            if isinstance(kind, ArrayType | MapType | StructType | VariantType):
+                raise DataError(
+                    f"key column {name!r} is {kind.simpleString()}; keys are atomic. Key by its parts, each a column."
+                )
+        return df, tuple(df.columns.index(name) for name in names)
+
+
+def keyed(df: DataFrame, *keys: str | Column) -> KeyedData:
+    """Group a streaming or batch DataFrame by key columns, for warm keyed state.
+
+    In place of `df.groupBy("user").transformWithState(Counter(), …)` write
+    `keyed(df, "user").transformWithState(Counter(), …)`.
+    """
+    return KeyedData(df, keys)
+
+
+def _packed(data: DataFrame, positions: tuple[int, ...]) -> DataFrame:
+    arrow_schema = _arrow(data.schema)
+
+    def pack_batches(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        return pack(batches, arrow_schema)
+
+    hashed = data.withColumn(_HASH, F.xxhash64(*(F.col(f"`{data.columns[at]}`") for at in positions)))
+    return hashed.mapInArrow(pack_batches, PACKED_SCHEMA)
+
+
+def _unpack(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    return unpack(batches)
+
+
+def _arrow(schema: StructType) -> pa.Schema:
+    return pa.schema([pa.field(field.name, field.type) for field in to_arrow_schema(schema, timezone="UTC")])
+
+
+def _declared_schemas(processor: StatefulProcessor, time_mode: str) -> dict[str, StructType]:
+    """Every schema that the processor's init gives as text, parsed: only the driver can ask Spark's parser.
+
+    A copy of the processor is initialised, as PySpark does it too, so that a state that cannot be
+    declared is refused here, before the query starts.
+    """
+    parsed: dict[str, StructType] = {}
+
+    def parse(ddl: str) -> StructType:
+        kind: DataType = _parse_datatype_string(ddl)
+        if not isinstance(kind, StructType):
+            raise DataError(f"the state schema {ddl!r} is not a list of fields, such as 'count long'.")
+        return parsed.setdefault(ddl, kind)
+
+    head = birth("driver", 0, 1, 1, pa.schema([("key", pa.string())]))
+    copy: StatefulProcessor = cloudpickle.loads(cloudpickle.dumps(processor))
+    copy.init(ProcessorHandle(Shard(head, HeapBackend(head.key_groups)), time_mode, parse))
+    copy.close()
+    return parsed
+
+
+def _hosts(df: DataFrame) -> int:
+    """State hosts per executor: one a core."""
+    conf = df.sparkSession.conf
+    master = str(conf.get("spark.master", "") or "")
+    if master.startswith("local"):
+        return int(df.sparkSession.sparkContext.defaultParallelism)
+    return int(str(conf.get("spark.executor.cores", "1") or "1"))
+
+
+def _check_choice(option: str, value: Any, known: tuple[str, ...]) -> None:
+    if str(value).lower() not in [choice.lower() for choice in known]:
+        raise OptionError(f"{option}={value!r}: expected one of {', '.join(map(repr, known))}.")

@@ -1,0 +1,71 @@
+"""What one keyed operator is: everything that a task or a state host must know of it, as data."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql.streaming import StatefulProcessor
+from pyspark.sql.types import StructType
+
+from millpond.errors import OptionError
+
+
+@dataclass(frozen=True)
+class StateConfig:
+    """Where a keyed operator holds its live state.
+
+    Attributes:
+        backend: "heap", Python objects in memory.
+        host: "process", long-lived state hosts beside the workers; or "inline", inside the workers
+            themselves: slower, since a worker is no home, but `print` and `breakpoint()` work.
+
+    >>> StateConfig(backend="heap", host="inline")
+    StateConfig(backend='heap', host='inline')
+    """
+
+    backend: str = "heap"
+    host: str = "process"
+
+    def __post_init__(self) -> None:
+        _one_of("backend", self.backend, ("heap",))
+        _one_of("host", self.host, ("process", "inline"))
+
+
+@dataclass(frozen=True)
+class OperatorSpec:
+    """One keyed operator, as the driver planned it.
+
+    Attributes:
+        application: the id of the Spark application that planned it.
+        processor: the user's own object. It travels as an object, so that what it refers to is
+            pickled with the function that carries it.
+        key_schema: of the grouping key.
+        key_positions: where the key's columns are in the packed rows.
+        row_names: the columns that user code sees; packed rows may end with more.
+        output_schema: of what the processor yields.
+        time_mode: "none", "eventtime" or "processingtime".
+        event_time: the position of the column with the watermark, or None.
+        keep_late: whether rows later than the watermark are kept.
+        ddl: schemas that the processor gives as text, parsed by the driver.
+        hosts: how many state hosts an executor has.
+        config: where the live state is held.
+    """
+
+    application: str
+    processor: StatefulProcessor
+    key_schema: pa.Schema
+    key_positions: tuple[int, ...]
+    row_names: tuple[str, ...]
+    output_schema: pa.Schema
+    time_mode: str
+    event_time: int | None
+    keep_late: bool
+    hosts: int
+    config: StateConfig
+    ddl: Mapping[str, StructType] = field(default_factory=dict)
+
+
+def _one_of(option: str, value: Any, known: tuple[str, ...]) -> None:
+    if value not in known:
+        raise OptionError(f"StateConfig({option}={value!r}): expected one of {', '.join(map(repr, known))}.")

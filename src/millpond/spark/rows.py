@@ -1,0 +1,93 @@
+"""Rows for user code, and rows from it: the two places where the `Row` form is won or lost.
+
+A `Row` built by its constructor costs more than everything else about it. Here rows are made by one
+`map` over the columns' zip, of a class that is derived from PySpark's `Row` once per schema: its
+field names stand on the class, and its fields are descriptors in C instead of a search through the
+names. They are `Row`s all the same: equal, ordered, pickled and printed alike.
+"""
+
+from collections import namedtuple
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql import Row
+
+from millpond.errors import DataError
+
+
+def row_maker(names: Sequence[str]) -> Callable[[tuple[Any, ...]], Row]:
+    """A function from a tuple to a `Row` with these names.
+
+    >>> make = row_maker(["user", "amount"])
+    >>> make(("ann", 3)).amount, make(("ann", 3))
+    (3, Row(user='ann', amount=3))
+    """
+    # A named tuple's fields are descriptors written in C that read any tuple; they are borrowed here.
+    fields = vars(namedtuple("Fields", [f"at_{position}" for position in range(len(names))]))  # noqa: PYI024
+    attributes: dict[str, Any] = {"__fields__": list(names)}
+    for position, name in reversed(list(enumerate(names))):
+        # Names like `count` are tuple's own methods on any Row; they stay so.
+        if not hasattr(Row, name):
+            attributes[name] = fields[f"at_{position}"]
+    return partial(tuple.__new__, type("Row", (Row,), attributes))
+
+
+def rows_of(table: pa.Table, width: int, make: Callable[[tuple[Any, ...]], Row]) -> Iterator[Row]:
+    """The first `width` columns of a table as rows."""
+    return map(make, zip(*(table.column(at).to_pylist() for at in range(width)), strict=True))
+
+
+class OutputColumns:
+    """Turns the rows that user code yields into Arrow, by the names of the output schema.
+
+    As in PySpark, a row's fields are matched by name; one that is missing is null.
+    """
+
+    def __init__(self, schema: pa.Schema) -> None:
+        self.schema = schema
+        self._names = list(schema.names)
+        self._nested = any(pa.types.is_nested(field.type) for field in schema)
+
+    def table(self, rows: list[Any]) -> pa.Table:
+        """The rows as columns; a DataError names the column and value that do not fit."""
+        columns = self._columns(rows)
+        return pa.table(
+            [self._array(values, field) for values, field in zip(columns, self.schema, strict=True)],
+            schema=self.schema,
+        )
+
+    def _columns(self, rows: list[Any]) -> Sequence[Sequence[Any]]:
+        if not rows:
+            return [()] * len(self._names)
+        try:
+            in_order = not self._nested and all(row.__fields__ == self._names for row in rows)
+        except AttributeError:
+            wrong = next(row for row in rows if not (isinstance(row, Row) and hasattr(row, "__fields__")))
+            raise DataError(
+                f"the processor gave {type(wrong).__name__} {wrong!r}; expected a Row with the fields {self._names}, "
+                f"as in Row({self._names[0]}=…)."
+            ) from None
+        if in_order:
+            return list(zip(*rows, strict=True))
+        by_name = [row.asDict(recursive=True) for row in rows]
+        return [[row.get(name) for row in by_name] for name in self._names]
+
+    def _array(self, values: Sequence[Any], field: pa.Field) -> pa.Array:
+        try:
+            return pa.array(values, type=field.type)
+        except (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError) as error:
+            wrong = next((value for value in values if not _fits(value, field.type)), values[0])
+            raise DataError(
+                f"output column {field.name!r} is {field.type}, the processor gave {type(wrong).__name__} {wrong!r}. "
+                "Convert the value, or declare the column with a type that holds it."
+            ) from error
+
+
+def _fits(value: Any, kind: pa.DataType) -> bool:
+    try:
+        pa.scalar(value, type=kind)
+    except (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError):
+        return False
+    return True

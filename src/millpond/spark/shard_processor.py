@@ -1,0 +1,196 @@
+"""The operator as Spark sees it: a PySpark `StatefulProcessor` keyed by shard.
+
+It runs in Spark's Python worker and holds nothing from batch to batch. Spark's state store keeps,
+per shard, a *head* and *segments* of a schema that never depends on the user's; each batch reads the
+head, has the batch run where the live state is (a state host, or right here), puts what changed and
+the new head into the store, and only then gives out the output. Spark commits, aborts, versions and
+cleans all of it with the task.
+
+Delivery: exactly once into the state, as Spark's own stateful operators. Freshness: the batch's
+rows. Recovery: from head and segments, by Spark's retry or restart.
+"""
+
+import gc
+import secrets
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any, ClassVar, Protocol
+
+from pyspark import TaskContext, cloudpickle
+from pyspark.sql import Row
+from pyspark.sql.streaming import StatefulProcessor, StatefulProcessorHandle
+from pyspark.sql.streaming.stateful_processor import TimerValues
+
+from millpond.errors import CorruptionError
+from millpond.spark.anchors import partition_of
+from millpond.spark.host.client import HostAddress, committed, output_blobs, restore_wanted
+from millpond.spark.host.wire import Blob, End, Open, Segment
+from millpond.spark.operator_spec import OperatorSpec
+from millpond.spark.pack import Layout, read_blob
+from millpond.spark.shard_run import BatchTime, ShardRun
+from millpond.state import HeapBackend
+from millpond.state.checkpoint import Commit, Head, Shard, birth
+
+_RESET_HINT = (
+    "The state part of the checkpoint was deleted or is incomplete. Restore it, or start the query with a new "
+    "checkpoint folder to begin without state on purpose."
+)
+
+
+class Durable:
+    """One shard's head and segments in Spark's state store."""
+
+    def __init__(self, handle: StatefulProcessorHandle) -> None:
+        self._head = handle.getValueState("head", "head binary")
+        self._segments = handle.getMapState("segments", "id long", "data binary")
+
+    def head(self, name: str) -> Head | None:
+        """The head, or None where there never was one."""
+        stored = self._head.get()
+        return None if stored is None else Head.decode(bytes(stored[0]), f"the head of {name}")
+
+    def segment(self, segment_id: int, name: str) -> bytes:
+        """One segment. They are read by key: the store's iterator would load hundreds at once."""
+        stored = self._segments.getValue((segment_id,))
+        if stored is None:
+            raise CorruptionError(f"segment {segment_id} of {name} is missing. {_RESET_HINT}")
+        return bytes(stored[0])
+
+    def put(self, segments: Iterator[tuple[int, bytes]], dropped: tuple[int, ...], head: bytes) -> None:
+        """Store a version: segments first, the head last."""
+        for segment_id, data in segments:
+            self._segments.updateValue((segment_id,), (data,))
+        for segment_id in dropped:
+            self._segments.removeKey((segment_id,))
+        self._head.update((head,))
+
+
+class _Runner(Protocol):
+    """Where a batch runs: in a state host, or inside this worker."""
+
+    def __call__(
+        self, spec: OperatorSpec, task: "_Task", head: Head, durable: Durable, blobs: Iterator[bytes], time: BatchTime
+    ) -> Iterator[bytes]: ...
+
+
+class ShardProcessor(StatefulProcessor):  # type: ignore[misc]
+    """Runs a keyed operator's batches, shard by shard."""
+
+    def __init__(self, spec: OperatorSpec) -> None:
+        self._spec = spec
+
+    def init(self, handle: StatefulProcessorHandle) -> None:
+        """Declare head and segments."""
+        self._durable = Durable(handle)
+
+    def handleInputRows(self, key: Any, rows: Iterator[Row], timerValues: TimerValues) -> Iterator[Row]:
+        """Run one batch of one shard and give out its output as packed blobs."""
+        layout = Layout.of_task()
+        shard = partition_of(key[0], layout.shards)
+        task = _Task()
+        head = self._head(shard, layout, task)
+        time = BatchTime(timerValues.getCurrentProcessingTimeInMs(), timerValues.getCurrentWatermarkInMs())
+        runner: _Runner = _run_in_host if self._spec.config.host == "process" else _run_inline
+        for blob in runner(self._spec, task, head, self._durable, (bytes(row[1]) for row in rows), time):
+            yield Row(blob=blob)
+
+    def _head(self, shard: int, layout: Layout, task: "_Task") -> Head:
+        name = f"shard {shard} of query {task.query}"
+        head = self._durable.head(name)
+        if head is None:
+            if task.batch > 0:
+                raise CorruptionError(f"{name} has no head in batch {task.batch}. {_RESET_HINT}")
+            spec = self._spec
+            return birth(secrets.token_hex(8), shard, layout.shards, layout.max_parallelism, spec.key_schema)
+        if (head.shard, head.shards, head.max_parallelism) != (shard, layout.shards, layout.max_parallelism):
+            raise CorruptionError(
+                f"{name}: its state was written as shard {head.shard} of {head.shards} with maximum parallelism "
+                f"{head.max_parallelism}, and is read as shard {shard} of {layout.shards} with maximum parallelism "
+                f"{layout.max_parallelism}. "
+                "A query keeps the number of partitions of its first start; this checkpoint belongs to another one."
+            )
+        return head
+
+
+class _Task:
+    """What the running task says of itself."""
+
+    def __init__(self) -> None:
+        task = TaskContext.get()
+        self.attempt = task.taskAttemptId() if task else 0
+        batch = task and task.getLocalProperty("streaming.sql.batchId")
+        self.batch = int(batch) if batch else 0
+        self.query = (task and task.getLocalProperty("sql.streaming.queryId")) or "a batch job"
+        self.token = f"{secrets.token_hex(8)}-{self.attempt}"
+
+
+def _run_in_host(
+    spec: OperatorSpec, task: _Task, head: Head, durable: Durable, blobs: Iterator[bytes], time: BatchTime
+) -> Iterator[bytes]:
+    address = HostAddress.of_shard(head.shard, spec.hosts)
+    with address.connect() as connection:
+        opened = Open(
+            head.encode(),
+            spec.application,
+            task.attempt,
+            task.token,
+            time.processing_ms,
+            time.watermark_ms,
+            tuple(sys.path),
+        )
+        connection.send(opened, cloudpickle.dumps(spec))
+        if restore_wanted(connection):
+            for ref in head.segments:
+                name = f"shard {head.shard} of query {task.query}, version {head.version}"
+                connection.send(Segment(ref.id), durable.segment(ref.id, name))
+            connection.send(End())
+            restore_wanted(connection)
+        for blob in blobs:
+            connection.send(Blob(), blob)
+        connection.send(End())
+        commit, new_head, segments = committed(connection)
+        durable.put(segments, commit.dropped, new_head)
+        yield from output_blobs(connection)
+
+
+class _Inline:
+    """Shards held by this worker. A worker is no home: the next batch may well find none and restore."""
+
+    shards: ClassVar[dict[str, Shard]] = {}
+
+
+def _run_inline(
+    spec: OperatorSpec, task: _Task, head: Head, durable: Durable, blobs: Iterator[bytes], time: BatchTime
+) -> Iterator[bytes]:
+    shard = _Inline.shards.get(head.lineage)
+    if shard is None or not shard.stand_at(head):
+        shard = Shard(head, HeapBackend(head.key_groups))
+        name = f"shard {head.shard} of query {task.query}, version {head.version}"
+        shard.restore({ref.id: durable.segment(ref.id, name) for ref in head.segments})
+        shard.stand_at(head)
+        _Inline.shards = {head.lineage: shard}
+    layout = Layout(head.shards, head.max_parallelism)
+    with _no_garbage_collection():
+        # The processor is new in every batch, as in PySpark, although this worker has only one of it.
+        run = ShardRun(cloudpickle.loads(cloudpickle.dumps(spec)), shard, time, lambda: None)
+        output = run.run([read_blob(blob, layout) for blob in blobs])
+        commit: Commit = shard.commit(task.token, time.watermark_ms)
+    durable.put(iter(_items(commit.segments)), commit.dropped, commit.head.encode())
+    yield from output
+
+
+def _items(segments: Mapping[int, bytes]) -> Iterator[tuple[int, bytes]]:
+    yield from segments.items()
+
+
+@contextmanager
+def _no_garbage_collection() -> Iterator[None]:
+    """A batch makes many objects and no cycles; looking for cycles among them would cost more than making them."""
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()

@@ -1,0 +1,132 @@
+"""One batch of one shard, through the user's processor.
+
+The rows of the batch are worked off key group by key group, so that only one key group's rows are
+Python objects at a time, and every key's rows reach the processor in one call. Nothing leaves this
+module before the caller has committed: the output waits as Arrow.
+
+Delivery: exactly once, with Spark's state store. Freshness: the batch's own rows. Recovery: the
+caller rolls the shard back, and the batch is run again.
+"""
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from pyspark.sql import Row
+from pyspark.sql.streaming.stateful_processor import TimerValues
+from pyspark.sql.types import StructType
+
+from millpond.errors import DataError, OptionError
+from millpond.spark.handles import ProcessorHandle
+from millpond.spark.operator_spec import OperatorSpec
+from millpond.spark.pack import KEY_GROUP
+from millpond.spark.rows import OutputColumns, row_maker, rows_of
+from millpond.state.checkpoint import Shard
+from millpond.state.rows import grouping_values
+
+OUTPUT_BLOB_ROWS = 100_000
+
+
+@dataclass(frozen=True)
+class BatchTime:
+    """The times of one micro-batch, in ms; -1 where the time mode has none."""
+
+    processing_ms: int = -1
+    watermark_ms: int = -1
+
+
+class ShardRun:
+    """Drives one processor over one shard for one batch.
+
+    `still_wanted` is asked before every key; when it says no, another attempt has the shard.
+    """
+
+    def __init__(self, spec: OperatorSpec, shard: Shard, time: BatchTime, still_wanted: Callable[[], None]) -> None:
+        self._spec = spec
+        self._shard = shard
+        self._time = TimerValues(time.processing_ms, time.watermark_ms)
+        self._still_wanted = still_wanted
+        self._output = OutputColumns(spec.output_schema)
+        self._make_row = row_maker(spec.row_names)
+        self._width = len(spec.row_names)
+
+    def run(self, blobs: Iterable[pa.Table]) -> list[bytes]:
+        """Process the rows; the output as Arrow IPC blobs."""
+        processor = self._spec.processor
+        processor.init(ProcessorHandle(self._shard, self._spec.time_mode, self._parse))
+        tables = [table for table in blobs if table.num_rows]
+        output = [self._key_group(*part) for part in _key_groups(pa.concat_tables(tables))] if tables else []
+        processor.close()
+        return list(_blobs(output))
+
+    def _parse(self, ddl: str) -> StructType:
+        if ddl not in self._spec.ddl:
+            raise OptionError(
+                f"the state schema {ddl!r} was not declared when the query was planned. init() must declare the same "
+                "states every time."
+            )
+        return self._spec.ddl[ddl]
+
+    def _key_group(self, key_group: int, rows: pa.Table) -> pa.Table:
+        backend = self._shard.backend
+        backend.enter(key_group)
+        context, handle, times, check = (
+            backend.context,
+            self._spec.processor.handleInputRows,
+            self._time,
+            self._still_wanted,
+        )
+        output: list[Any] = []
+        for key, group in self._grouped(rows):
+            check()
+            context.key = key
+            result = handle(key, group, times)
+            if result is None:
+                raise DataError(
+                    f"{type(self._spec.processor).__name__}.handleInputRows returned None for key {key!r}; expected an "
+                    "iterator of Rows. Write it as a generator, or return iter([])."
+                )
+            output.extend(result)
+        return self._output.table(output)
+
+    def _grouped(self, table: pa.Table) -> Iterator[tuple[tuple[Any, ...], Iterator[Row]]]:
+        """Keys with all their rows, in the order in which the keys appear."""
+        keys = self._keys(table)
+        rows = rows_of(table, self._width, self._make_row)
+        if len(set(keys)) == len(keys):
+            yield from zip(keys, map(iter, zip(rows, strict=True)), strict=True)
+            return
+        groups: dict[tuple[Any, ...], list[Row]] = {}
+        for key, row in zip(keys, rows, strict=True):
+            groups.setdefault(key, []).append(row)
+        for key, group in groups.items():
+            yield key, iter(group)
+
+    def _keys(self, table: pa.Table) -> list[tuple[Any, ...]]:
+        columns = [grouping_values(table.column(at)) for at in self._spec.key_positions]
+        return list(zip(*columns, strict=True))
+
+
+def _key_groups(table: pa.Table) -> Iterator[tuple[int, pa.Table]]:
+    """The rows of each key group, in the order they came."""
+    key_groups = table.column(KEY_GROUP).to_numpy()
+    order = np.argsort(key_groups, kind="stable")
+    if table.column(KEY_GROUP).num_chunks > 1:
+        table = table.take(pa.array(order))
+        key_groups = key_groups[order]
+    starts = np.flatnonzero(np.diff(key_groups, prepend=-1))
+    for start, end in zip(starts, [*starts[1:], len(key_groups)], strict=True):
+        yield int(key_groups[start]), table.slice(start, end - start)
+
+
+def _blobs(tables: list[pa.Table]) -> Iterator[bytes]:
+    if not tables:
+        return
+    whole = pa.concat_tables(tables).combine_chunks()
+    for first in range(0, whole.num_rows, OUTPUT_BLOB_ROWS):
+        sink = pa.BufferOutputStream()
+        with pa.ipc.new_stream(sink, whole.schema) as writer:
+            writer.write_table(whole.slice(first, OUTPUT_BLOB_ROWS))
+        yield sink.getvalue().to_pybytes()

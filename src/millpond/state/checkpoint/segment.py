@@ -1,0 +1,147 @@
+"""Segments: the bytes in which changed or whole key groups are kept.
+
+A segment holds cells of one state as one Arrow IPC stream behind a short header:
+
+    magic "MPSG" | format version, 1 byte | 3 zero bytes | xxh64 of the body, 8 bytes | body length, 8 bytes | body
+
+Its columns are `key_group`, `deleted`, then `key.*`, `map_key.*` and `value.*` as the state's schemas
+name them (a list state has one column `value`, a list of structs). So an exported segment can be read by
+anything that reads Arrow.
+
+Invariant: a segment is whole or refused. Nothing is taken from one whose magic, version, length or
+checksum is not as written.
+"""
+
+import struct
+from collections.abc import Iterator
+from itertools import pairwise
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import xxhash
+
+from millpond.errors import CorruptionError
+from millpond.state.backend import ABSENT, Cells
+from millpond.state.descriptor import StateDescriptor, StateKind
+from millpond.state.rows import RowCodec
+
+FORMAT_VERSION = 1
+MAX_SEGMENT_BYTES = 1 << 20
+
+_MAGIC = b"MPSG"
+_HEADER = struct.Struct("<4sB3xQQ")
+_WRITE_OPTIONS = pa.ipc.IpcWriteOptions(compression="lz4")
+
+
+class CellCodec:
+    """Cells of one state to Arrow and back. Made once per state and shard."""
+
+    def __init__(self, descriptor: StateDescriptor, key_schema: pa.Schema) -> None:
+        self._kind = descriptor.kind
+        self._keys = RowCodec(key_schema, f"key of state {descriptor.name!r}")
+        self._values = RowCodec(descriptor.value_schema, f"state {descriptor.name!r}")
+        map_keys = descriptor.map_key_schema
+        self._map_keys = None if map_keys is None else RowCodec(map_keys, f"key of map state {descriptor.name!r}")
+        self._blank = (None,) * len(descriptor.value_schema)
+
+    def table(self, cells: Cells) -> pa.Table:
+        """The cells as columns. A deleted cell has null values."""
+        deleted = [value is ABSENT for value in cells.values]
+        arrays = {
+            "key_group": pa.array(cells.key_groups, type=pa.int32()),
+            "deleted": pa.array(deleted, type=pa.bool_()),
+        }
+        arrays |= _prefixed("key", self._keys, self._keys.columns(cells.keys))
+        if self._map_keys is not None:
+            arrays |= _prefixed("map_key", self._map_keys, self._map_keys.columns(cells.map_keys or []))
+        arrays |= self._value_arrays(cells, any_deleted=any(deleted))
+        return pa.table(arrays)
+
+    def _value_arrays(self, cells: Cells, *, any_deleted: bool) -> dict[str, pa.Array]:
+        if self._kind is StateKind.LIST:
+            lists = [() if value is ABSENT else value for value in cells.values]
+            offsets = [0]
+            for values in lists:
+                offsets.append(offsets[-1] + len(values))
+            columns = self._values.columns([row for values in lists for row in values])
+            items = pa.StructArray.from_arrays(columns, fields=list(self._values.schema))
+            return {"value": pa.ListArray.from_arrays(pa.array(offsets, type=pa.int32()), items)}
+        rows = [self._blank if row is ABSENT else row for row in cells.values] if any_deleted else cells.values
+        return _prefixed("value", self._values, self._values.columns(rows))
+
+    def cells(self, table: pa.Table) -> Cells:
+        """The inverse of `table`."""
+        cells = Cells(
+            key_groups=table["key_group"].to_pylist(),
+            keys=list(self._keys.rows(_columns("key", self._keys, table))),
+            map_keys=None if self._map_keys is None else list(self._rows_of_map_keys(table)),
+            values=self._value_rows(table),
+        )
+        if pc.any(table["deleted"]).as_py():
+            deleted = table["deleted"].to_pylist()
+            cells.values = [ABSENT if gone else row for row, gone in zip(cells.values, deleted, strict=True)]
+        return cells
+
+    def _rows_of_map_keys(self, table: pa.Table) -> Iterator[tuple[object, ...]]:
+        if self._map_keys is not None:
+            yield from self._map_keys.rows(_columns("map_key", self._map_keys, table))
+
+    def _value_rows(self, table: pa.Table) -> list[object]:
+        if self._kind is not StateKind.LIST:
+            return list(self._values.rows(_columns("value", self._values, table)))
+        lists = table["value"].combine_chunks()
+        items = lists.values
+        rows = list(self._values.rows([items.field(position) for position in range(len(self._values.names))]))
+        offsets = lists.offsets.to_pylist()
+        return [rows[first:end] for first, end in pairwise(offsets)]
+
+
+def encode_segments(table: pa.Table) -> Iterator[tuple[pa.Table, bytes]]:
+    """The table cut into segments of about `MAX_SEGMENT_BYTES` at most, each with the rows it holds."""
+    rows_each = max(1, table.num_rows * MAX_SEGMENT_BYTES // max(1, table.nbytes))
+    for first in range(0, table.num_rows, rows_each):
+        part = table.slice(first, rows_each)
+        sink = pa.BufferOutputStream()
+        with pa.ipc.new_stream(sink, part.schema, options=_WRITE_OPTIONS) as writer:
+            writer.write_table(part)
+        yield part, sealed(_MAGIC, sink.getvalue().to_pybytes())
+
+
+def decode_segment(data: bytes, name: str) -> pa.Table:
+    """The table in a segment. A CorruptionError names the segment when it is not whole."""
+    with pa.ipc.open_stream(pa.py_buffer(unsealed(_MAGIC, data, name))) as reader:
+        return reader.read_all()
+
+
+def sealed(magic: bytes, body: bytes) -> bytes:
+    """A body behind its header."""
+    return _HEADER.pack(magic, FORMAT_VERSION, xxhash.xxh64_intdigest(body), len(body)) + body
+
+
+def unsealed(magic: bytes, data: bytes, name: str) -> memoryview:
+    """The body of sealed bytes, after every part of the header was checked."""
+    mend = "Nothing was taken from it. Restore an earlier version of the checkpoint or start from a savepoint."
+    if len(data) < _HEADER.size:
+        raise CorruptionError(f"{name} has {len(data)} bytes, fewer than its header of {_HEADER.size}. {mend}")
+    found, version, checksum, length = _HEADER.unpack_from(data)
+    body = memoryview(data)[_HEADER.size :]
+    if found != magic:
+        raise CorruptionError(f"{name} begins with {found!r}, expected {magic!r}. {mend}")
+    if version != FORMAT_VERSION:
+        raise CorruptionError(
+            f"{name} has format version {version}; this Millpond reads version {FORMAT_VERSION}. "
+            "Use the release that wrote it, or a later one."
+        )
+    if len(body) != length:
+        raise CorruptionError(f"{name} has a body of {len(body)} bytes, expected {length}. {mend}")
+    if xxhash.xxh64_intdigest(body) != checksum:
+        raise CorruptionError(f"{name} does not match its checksum. {mend}")
+    return body
+
+
+def _prefixed(prefix: str, codec: RowCodec, columns: list[pa.Array]) -> dict[str, pa.Array]:
+    return {f"{prefix}.{name}": column for name, column in zip(codec.names, columns, strict=True)}
+
+
+def _columns(prefix: str, codec: RowCodec, table: pa.Table) -> list[pa.Array]:
+    return [table[f"{prefix}.{name}"] for name in codec.names]

@@ -1,0 +1,139 @@
+"""Tuples under an Arrow schema: checked when they enter the state, columns when they leave it.
+
+State values, state keys and map keys are plain tuples, one element a field. `RowCodec` is made once
+per schema and gives two things: `check`, which every update runs and which therefore is code made
+for that schema (one expression, no loop), and the conversion of many tuples to and from Arrow
+columns, which a checkpoint runs once per batch.
+
+Invariant: a tuple that `check` returned converts to Arrow and back to an equal tuple. So what a
+restored operator sees is what the running one saw, and a value that could not be stored is refused
+at the update, by name, and not at the checkpoint.
+"""
+
+import datetime as dt
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from operator import itemgetter
+from typing import Any
+
+import pyarrow as pa
+
+from millpond.errors import DataError
+
+Row = tuple[Any, ...]
+
+_NAN = float("nan")
+_INTEGER_BITS = {pa.int8(): 8, pa.int16(): 16, pa.int32(): 32, pa.int64(): 64}
+
+
+class RowCodec:
+    """Checks and converts the tuples of one schema. `what` names them in errors ("state 'count'")."""
+
+    __slots__ = ("_plain", "check", "mutable", "names", "schema", "what")
+
+    def __init__(self, schema: pa.Schema, what: str) -> None:
+        self.schema = schema
+        self.what = what
+        self.names = tuple(schema.names)
+        self.mutable = any(pa.types.is_nested(field.type) for field in schema)
+        self._plain = tuple(not _needs_rebuilding(field.type) for field in schema)
+        self.check: Callable[[Any], Row] = _compile_check(schema, self._normalise)
+
+    def columns(self, rows: Sequence[Row]) -> list[pa.Array]:
+        """One Arrow array a field, in the schema's order."""
+        return [
+            pa.array(list(map(itemgetter(position), rows)), type=field.type)
+            for position, field in enumerate(self.schema)
+        ]
+
+    def rows(self, columns: Sequence[pa.Array]) -> Iterator[Row]:
+        """The tuples that `columns` was made of."""
+        lists: list[Iterable[Any]] = []
+        for column, field, plain in zip(columns, self.schema, self._plain, strict=True):
+            values = _with_one_nan(column)
+            lists.append(values if plain else [_rebuilt(value, field.type) for value in values])
+        return zip(*lists, strict=True)
+
+    def _normalise(self, value: Any) -> Row:
+        """The slow way of `check`: convert what loses nothing, refuse the rest by name."""
+        if isinstance(value, str | bytes) or not hasattr(value, "__len__") or not hasattr(value, "__iter__"):
+            raise DataError(
+                f"{self.what}: expected a tuple of {len(self.names)} fields {self.names}, got "
+                f"{type(value).__name__} {value!r}. A single value is written with a comma: (value,)."
+            )
+        if len(value) != len(self.names):
+            raise DataError(
+                f"{self.what}: expected {len(self.names)} fields {self.names}, got {len(value)}: {tuple(value)!r}."
+            )
+        return tuple(self._normalised(item, field) for item, field in zip(value, self.schema, strict=True))
+
+    def _normalised(self, item: Any, field: pa.Field) -> Any:
+        item = item.item() if type(item).__module__ == "numpy" and hasattr(item, "item") else item
+        try:
+            exact = pa.scalar(item, type=field.type)
+        except (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError, OverflowError, TypeError) as error:
+            raise DataError(
+                f"{self.what}: field {field.name!r} is {field.type}, got {type(item).__name__} {item!r}. "
+                "Convert the value, or declare the field with a type that holds it."
+            ) from error
+        return _rebuilt(exact.as_py(maps_as_pydicts="strict"), field.type)
+
+
+def grouping_values(column: pa.ChunkedArray) -> list[Any]:
+    """A key column's values as Spark groups by them: every NaN is one key, and so are 0.0 and -0.0."""
+    values = _with_one_nan(column)
+    if pa.types.is_floating(column.type):
+        return [value if value is None else _NAN if value is _NAN else value + 0.0 for value in values]
+    return values
+
+
+def _with_one_nan(column: pa.Array | pa.ChunkedArray) -> list[Any]:
+    """The column's values, in which every NaN is the same object: so that tuples with NaN are equal keys."""
+    values: list[Any] = column.to_pylist(maps_as_pydicts="strict")
+    if pa.types.is_floating(column.type):
+        return [_NAN if value != value else value for value in values]  # noqa: PLR0124
+    return values
+
+
+def _needs_rebuilding(kind: pa.DataType) -> bool:
+    if pa.types.is_struct(kind):
+        return True
+    if pa.types.is_list(kind):
+        return _needs_rebuilding(kind.value_type)
+    return bool(pa.types.is_map(kind)) and _needs_rebuilding(kind.item_type)
+
+
+def _rebuilt(value: Any, kind: pa.DataType) -> Any:
+    """Arrow gives structs as dicts; rows are tuples here, at every depth."""
+    if value is None or not _needs_rebuilding(kind):
+        return value
+    if pa.types.is_struct(kind):
+        return tuple(_rebuilt(value[field.name], field.type) for field in kind)
+    if pa.types.is_list(kind):
+        return [_rebuilt(item, kind.value_type) for item in value]
+    return {key: _rebuilt(item, kind.item_type) for key, item in value.items()}
+
+
+def _compile_check(schema: pa.Schema, normalise: Callable[[Any], Row]) -> Callable[[Any], Row]:
+    """One expression that lets an exactly typed tuple pass as it is and sends the rest to `normalise`.
+
+    Generated, because a loop over the fields would cost several times the update itself. The text
+    is made of positions, numbers and fixed words only, never of names.
+    """
+    tests = [f"type(v) is tuple and len(v) == {len(schema)}"]
+    for position, field in enumerate(schema):
+        test = _exact_test(f"v[{position}]", field.type)
+        if test is None:
+            return normalise
+        tests.append(f"(v[{position}] is None or {test})")
+    scope = {"normalise": normalise, "date": dt.date}
+    check: Callable[[Any], Row] = eval(f"lambda v: v if {' and '.join(tests)} else normalise(v)", scope)  # noqa: S307
+    return check
+
+
+def _exact_test(item: str, kind: pa.DataType) -> str | None:
+    """The source of a test that `item` is already what Arrow would give back; None if there is no cheap one."""
+    if kind in _INTEGER_BITS:
+        bound = 1 << (_INTEGER_BITS[kind] - 1)
+        return f"(type({item}) is int and {-bound} <= {item} < {bound})"
+    simple = {pa.string(): "str", pa.float64(): "float", pa.bool_(): "bool", pa.binary(): "bytes", pa.date32(): "date"}
+    return f"type({item}) is {simple[kind]}" if kind in simple else None

