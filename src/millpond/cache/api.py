@@ -8,11 +8,11 @@ gives the same answers.
 Three forms share this contract, and construction picks one, so that nobody pays for what they did
 not ask for: `plain` (LRU by entries, nothing else: the hot path of the keyed state), `metered`
 (bytes, expiry, W-TinyLFU) and `shared` (one lock around either, and single flight). The trade-off
-is that calling `Cache` gives an object of a subclass, as `pathlib.Path` does.
+is that calling `Cache` gives an object of a subclass, as `pathlib.Path` does; `Cache` itself has no
+entries and no code.
 """
 
 import time
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from enum import Enum
@@ -75,7 +75,7 @@ class CacheStats:
         return self.hits / requests if requests else 0.0
 
 
-class Cache(ABC, Generic[K, V]):
+class Cache(Generic[K, V]):
     """A bounded map from hashable keys to values.
 
     - Key: anything hashable; keys that are equal in Python (`1`, `True`, `1.0`) are one key, so
@@ -170,31 +170,30 @@ class Cache(ABC, Generic[K, V]):
     def get(self, key: K) -> V | None: ...
     @overload
     def get(self, key: K, default: D) -> V | D: ...
-    @abstractmethod
     def get(self, key: K, default: object = None) -> object:
         """The value of `key`, which counts as its use; `default` where it is not cached."""
+        raise NotImplementedError
 
     @overload
     def peek(self, key: K) -> V | None: ...
     @overload
     def peek(self, key: K, default: D) -> V | D: ...
-    @abstractmethod
     def peek(self, key: K, default: object = None) -> object:
         """As `get`, but neither a use nor in the statistics."""
+        raise NotImplementedError
 
-    @abstractmethod
     def put(self, key: K, value: V) -> None:
         """Cache `value` under `key`, in place of what was there."""
+        raise NotImplementedError
 
-    @abstractmethod
     def invalidate(self, key: K) -> None:
         """Forget `key`; a load of it that is under way will not be cached."""
+        raise NotImplementedError
 
-    @abstractmethod
     def clear(self) -> None:
         """Forget every key, as `invalidate` does."""
+        raise NotImplementedError
 
-    @abstractmethod
     def get_or_load(self, key: K, loader: Callable[[K], V]) -> V:
         """The value of `key`; on a miss, what `loader(key)` returns, which is then cached.
 
@@ -204,17 +203,18 @@ class Cache(ABC, Generic[K, V]):
             OptionError: the loader asks, directly or through another thread's load, for the key
                 that it is loading, which could never end.
         """
+        raise NotImplementedError
 
-    @abstractmethod
     def items(self) -> Iterator[tuple[K, V]]:
         """What is cached now, coldest first; a copy, so the cache may change meanwhile."""
+        raise NotImplementedError
 
-    @abstractmethod
     def stats(self) -> CacheStats:
         """The counters and the sizes now."""
+        raise NotImplementedError
 
-    @abstractmethod
-    def __len__(self) -> int: ...
+    def __len__(self) -> int:
+        raise NotImplementedError
 
     def __bool__(self) -> bool:
         """A cache is a thing, true even when it is empty."""
