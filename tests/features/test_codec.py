@@ -5,12 +5,12 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.features.oracle import DAY, HOUR
-from tests.features.test_plan import EVENTS, PLAN, B, tiles_of
 
 from millpond.errors import CorruptionError, DataError
 from millpond.features import Aggregation, Field, GroupBy, Tile, compile_group_by
 from millpond.features.codec import KeyCodec
+from tests.features.oracle import DAY, HOUR
+from tests.features.test_plan import EVENTS, PLAN, B, tiles_of
 
 GOLDEN = Path(__file__).parent / "golden"
 TYPES = ("boolean", "double", "long", "string")

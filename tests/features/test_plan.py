@@ -4,11 +4,11 @@ import pickle
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.features import oracle
-from tests.features.oracle import DAY, HOUR, MINUTE
 
 from millpond.errors import DataError, OptionError
 from millpond.features import Aggregation, Field, GroupBy, Tile, compile_group_by, tile_start
+from tests.features import oracle
+from tests.features.oracle import DAY, HOUR, MINUTE
 
 MARK = 5 * MINUTE
 B = 19_000 * DAY

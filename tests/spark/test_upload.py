@@ -3,12 +3,12 @@ import random
 import pytest
 from pyspark.errors import PythonException
 from pyspark.sql.functions import lit, timestamp_millis
-from tests.features import oracle
 
 from millpond.errors import DataError, OptionError, UnavailableError
 from millpond.features import DAY_MS, HOUR_MS, Aggregation, Field, GroupBy, ServingInfo, compile_group_by
 from millpond.kv import Get, LmdbStore, MemoryStore
 from millpond.spark.upload import read_serving_info, upload_batch
+from tests.features import oracle
 
 pytestmark = pytest.mark.spark
 
@@ -29,7 +29,7 @@ SCHEMA = "origin string, gate float, delay double, legs int, late boolean, at bi
 
 
 def random_rows(count=400):
-    rng = random.Random(7)  # noqa: S311
+    rng = random.Random(7)
     return [
         (
             rng.choice(("JFK", "EWR", "", None)),

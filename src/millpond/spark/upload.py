@@ -71,7 +71,8 @@ def upload_batch(
     check_batch_end(batch_end_ms)
     plan = compile_group_by(group_by)
     columns = feature_columns(events, group_by, time_column)
-    landing_ms = time.time_ns() // 1_000_000 if landing_ms is None else landing_ms
+    if landing_ms is None:
+        landing_ms = time.time_ns() // 1_000_000  # noqa: TID251 - "now" by the wall clock is what landing means
     previous = read_serving_info(store, group_by.name)
     if previous is not None and previous.batch_landing_ms > landing_ms:
         raise OptionError(
