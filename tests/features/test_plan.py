@@ -137,6 +137,11 @@ def test_irs_batches_and_tiles_refuse_to_be_changed():
             setattr(thing, name, ())
 
 
+def test_a_key_of_many_events_is_collected_in_parts():
+    events = [(B - 1 - number, (0.1, number % 2 == 0, number, str(number))) for number in range(10_000)]
+    assert answer(PLAN, events, B) == oracle.features(ROUTE, events, B)
+
+
 def test_an_event_at_exactly_the_batch_end_belongs_to_the_stream():
     at_the_end = [(B, (1.0, True, 1, "a"))]
     assert PLAN.batch_ir(at_the_end, B).suffixes == ()
@@ -234,31 +239,6 @@ def test_what_is_not_stale_is_exact_at_any_time_and_what_is_stale_reaches_back_f
             assert given[name] == expected[name]
         elif name.startswith("count"):
             assert (given[name] or 0) >= (expected[name] or 0)
-
-
-@pytest.mark.parametrize(
-    ("inputs", "named"),
-    [
-        (("1", None, None, None), ["'delay'", "double", "'1'", "str"]),
-        ((True, None, None, None), ["'delay'", "bool"]),
-        ((float("nan"), None, None, None), ["'delay'", "nan", "None"]),
-        ((float("inf"), None, None, None), ["'delay'", "inf"]),
-        ((None, 1, None, None), ["'late'", "boolean", "int"]),
-        ((None, None, 1.0, None), ["'distance'", "long", "float"]),
-        ((None, None, 1 << 63, None), ["'distance'", "64 bits"]),
-        ((None, None, None, b"a"), ["'tail'", "string", "bytes"]),
-        ((None, None, None), ["'delay', 'late', 'distance', 'tail'", "3"]),
-    ],
-)
-def test_an_input_that_is_not_as_declared_is_refused_by_name(inputs, named):
-    with pytest.raises(DataError) as refused:
-        PLAN.update(PLAN.new_ir(), inputs)
-    for part in ["'route'", *named]:
-        assert part in str(refused.value)
-
-
-def test_whole_numbers_are_taken_for_doubles():
-    assert PLAN.collect([(3, None, None, None)]) == PLAN.collect([(3.0, None, None, None)])
 
 
 def test_a_group_by_that_only_counts_needs_no_inputs():

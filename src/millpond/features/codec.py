@@ -25,13 +25,12 @@ import msgspec
 from millpond.errors import CorruptionError, DataError
 from millpond.features.batch import BatchIr
 from millpond.features.definitions import Field
+from millpond.features.inputs import LONG_MAX, LONG_MIN
 from millpond.features.operations import CellKind, Ir
 from millpond.features.tiles import Tile
 
 KEY_FORMAT_VERSION = 1
 VALUE_FORMAT_VERSION = 1
-
-LONG_MIN, LONG_MAX = -(1 << 63), (1 << 63) - 1
 
 _HEADER = struct.Struct(">BII")
 _DOUBLE = struct.Struct(">cd")

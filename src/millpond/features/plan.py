@@ -19,28 +19,19 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from itertools import groupby
 from operator import itemgetter
-from types import NoneType
 from typing import Any
 
 from millpond.errors import DataError, OptionError
 from millpond.features.batch import BatchIr, Timeline, check_batch_end
-from millpond.features.codec import KEY_FORMAT_VERSION, LONG_MAX, LONG_MIN, IrCodec, KeyCodec
-from millpond.features.definitions import Field, GroupBy
+from millpond.features.codec import KEY_FORMAT_VERSION, IrCodec, KeyCodec
+from millpond.features.definitions import GroupBy
+from millpond.features.inputs import EVENTS, InputColumns, Inputs
 from millpond.features.operations import CELLS_OF, CellKind, Ir, Value, cell_operation, finisher
 from millpond.features.tiles import Tile, tiles_between
 from millpond.features.windows import TILE_MS, hop_ms, parse_window, window_start
 
-Inputs = Sequence[Any]
-"""The inputs of one event, in declared order; each of its declared type, or None."""
-
-_ACCEPTED: dict[str, frozenset[type]] = {
-    "boolean": frozenset({bool, NoneType}),
-    "double": frozenset({float, int, NoneType}),
-    "long": frozenset({int, NoneType}),
-    "string": frozenset({str, NoneType}),
-}
-_EVENTS = -1
-"""Stands for the events themselves among the columns of inputs."""
+_COLLECTED_AT_ONCE = 4096
+"""How many events of a segment wait to be collected together: a key may have more than memory holds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,12 +56,12 @@ class GroupByPlan:
         self.name = group_by.name
         self.feature_names = group_by.feature_names
         self.definition_hash = _definition_hash(group_by)
-        self._width = len(group_by.inputs)
+        self._inputs = InputColumns(group_by)
         cells = _cells(group_by)
         self._cells = tuple(cells)
         types = [field.type for field in group_by.inputs]
         typed: list[tuple[CellKind, str | None]] = [
-            (kind, None if column == _EVENTS else types[column]) for kind, column in cells
+            (kind, None if column == EVENTS else types[column]) for kind, column in cells
         ]
         self._operations = tuple(cell_operation(*cell) for cell in typed)
         self._columns = tuple(column for _, column in cells)
@@ -135,18 +126,7 @@ class GroupByPlan:
         """
         if not events:
             return self._empty
-        columns: list[Sequence[Any]] = []
-        if self._width:
-            try:
-                columns = list(zip(*events, strict=True))
-            except ValueError as cause:
-                raise self._wrong_width(set(map(len, events))) from cause
-            if len(columns) != self._width:
-                raise self._wrong_width({len(columns)})
-            columns = [
-                self._cleaned(field, column) for field, column in zip(self.group_by.inputs, columns, strict=True)
-            ]
-        columns.append(events)
+        columns = self._inputs.columns(events)
         return tuple(
             operation.collect(columns[column])
             for operation, column in zip(self._operations, self._columns, strict=True)
@@ -181,17 +161,24 @@ class GroupByPlan:
         """
         check_batch_end(batch_end_ms)
         segment_of = self._timeline.segment
-        by_segment: dict[int, list[Inputs]] = {}
+        irs: dict[int, Ir] = {}
+        pending: dict[int, list[Inputs]] = {}
         for time_ms, inputs in events:
             if time_ms < batch_end_ms:
-                by_segment.setdefault(segment_of(time_ms - batch_end_ms), []).append(inputs)
+                segment = segment_of(time_ms - batch_end_ms)
+                waiting = pending.setdefault(segment, [])
+                waiting.append(inputs)
+                if len(waiting) == _COLLECTED_AT_ONCE:
+                    irs[segment] = self.merge(irs.get(segment, self._empty), self.collect(waiting))
+                    waiting.clear()
         if not self._keeps_all:
-            by_segment.pop(0, None)
-        segments = sorted(by_segment)
+            pending.pop(0, None)
+        segments = sorted(pending)
         suffixes: list[Ir] = []
         suffix = self._empty
         for segment in reversed(segments):
-            suffix = self.merge(suffix, self.collect(by_segment[segment]))
+            ir = self.merge(irs.get(segment, self._empty), self.collect(pending[segment]))
+            suffix = self.merge(suffix, ir)
             suffixes.append(suffix)
         return BatchIr(batch_end_ms, tuple(segments), tuple(reversed(suffixes)))
 
@@ -265,7 +252,7 @@ class GroupByPlan:
             "  cells of an IR:",
         ]
         for position, (kind, column) in enumerate(self._cells):
-            lines.append(f"    {position}: {kind} of {'events' if column == _EVENTS else names[column]}")
+            lines.append(f"    {position}: {kind} of {'events' if column == EVENTS else names[column]}")
         lines.append(f"  batch timeline: {len(self._timeline.cuts_ms) + 1} segments; tiles of {self.tile_ms} ms")
         lines.append("  windows, shortest first:")
         for window in self._windows:
@@ -287,24 +274,6 @@ class GroupByPlan:
             for operation, cells in zip(self._operations, zip(*irs, strict=True), strict=True)
         )
 
-    def _cleaned(self, field: Field, values: Sequence[Any]) -> Sequence[Any]:
-        """Give one column of inputs without its Nones, each value as its declared type wants it."""
-        kinds = set(map(type, values))
-        if not kinds <= _ACCEPTED[field.type]:
-            wrong = next(value for value in values if type(value) not in _ACCEPTED[field.type])
-            raise self._unfit(field, wrong, f"it is of type {type(wrong).__name__}")
-        if NoneType in kinds:
-            values = [value for value in values if value is not None]
-        if int in kinds and (min(whole := [v for v in values if type(v) is int]) < LONG_MIN or max(whole) > LONG_MAX):
-            raise self._unfit(field, max(whole, key=abs), "it does not fit into 64 bits")
-        if field.type == "double":
-            # Adding 0.0 turns whole numbers into doubles, and -0.0 into 0.0, so that equal IRs have equal bytes.
-            values = [value + 0.0 for value in values]
-            if not all(map(math.isfinite, values)):
-                wrong = next(value for value in values if not math.isfinite(value))
-                raise self._unfit(field, wrong, "it is not finite; say None where there is no value")
-        return values
-
     def _check_query(self, query_ms: int, batch_end_ms: int, batch_ir: BatchIr | None) -> None:
         check_batch_end(batch_end_ms)
         if query_ms < batch_end_ms:
@@ -317,16 +286,6 @@ class GroupByPlan:
                 f"GroupBy {self.name!r}: the batch IR ends at {batch_ir.batch_end_ms}, expected {batch_end_ms}; "
                 "read the batch and its end from the same serving info"
             )
-
-    def _unfit(self, field: Field, value: object, reason: str) -> DataError:
-        return DataError(
-            f"GroupBy {self.name!r}: input {field.name!r} must be of type {field.type} or None, got {value!r}: "
-            f"{reason}; convert it before it is aggregated"
-        )
-
-    def _wrong_width(self, widths: set[int]) -> DataError:
-        names = tuple(field.name for field in self.group_by.inputs)
-        return DataError(f"GroupBy {self.name!r}: an event has the inputs {names}, got {sorted(widths)} values")
 
     def _straddling(self, tile: Tile, start_ms: int) -> DataError:
         return DataError(
@@ -366,7 +325,7 @@ def _cells(group_by: GroupBy) -> list[tuple[CellKind, int]]:
     columns = {field.name: position for position, field in enumerate(group_by.inputs)}
     cells: dict[tuple[CellKind, int], None] = {}
     for aggregation in group_by.aggregations:
-        column = _EVENTS if aggregation.input is None else columns[aggregation.input]
+        column = EVENTS if aggregation.input is None else columns[aggregation.input]
         cells.update(dict.fromkeys((kind, column) for kind in CELLS_OF[aggregation.operation]))
     return list(cells)
 
@@ -376,9 +335,9 @@ def _windows(group_by: GroupBy, cells: list[tuple[CellKind, int]], types: list[s
     columns = {field.name: position for position, field in enumerate(group_by.inputs)}
     features: list[tuple[float, int, Callable[[Ir], Value | None]]] = []
     for aggregation in group_by.aggregations:
-        column = _EVENTS if aggregation.input is None else columns[aggregation.input]
+        column = EVENTS if aggregation.input is None else columns[aggregation.input]
         positions = tuple(cells.index((kind, column)) for kind in CELLS_OF[aggregation.operation])
-        finished = finisher(aggregation.operation, None if column == _EVENTS else types[column], positions)
+        finished = finisher(aggregation.operation, None if column == EVENTS else types[column], positions)
         for window in aggregation.windows:
             features.append((math.inf if window is None else parse_window(window), len(features), finished))
     by_length = groupby(sorted(features, key=itemgetter(0)), key=itemgetter(0))

@@ -20,6 +20,8 @@ tiles of a time range are one cursor walk. Ids are never used twice.
 Trade-off: LMDB's named databases would drop faster, but each is a handle in every process that ever
 saw it, up to a limit fixed at opening, and a fetcher meets a new dataset with every upload. Here drop
 removes rows in steps, between which others can write; if its process dies, the next drop goes on.
+py-lmdb takes a lock around every call within a process and does not hand it out in turn: threads that
+read without any pause can hold up a writer in the same process for seconds. Write from another one.
 
 Durability: with `sync=True` a `put_many` that returned survives a power cut. With `sync=False` the
 operating system writes when it likes: a killed process loses nothing, a power cut may lose the last
@@ -131,9 +133,8 @@ class LmdbStore:
         return f"LmdbStore({self.path!r})"
 
     def _open(self) -> Environment:
-        environment = self._environment
-        if environment is not None and environment.pid == os.getpid():
-            return environment
+        if self._environment is not None:
+            return self._environment
         if self._closed:
             raise UnavailableError(f"the store {self.path} is closed. Make a new LmdbStore.")
         environment, self._give_back = lease(self, self.path, map_bytes=self._map_bytes, sync=self._sync)

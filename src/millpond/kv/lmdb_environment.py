@@ -6,8 +6,9 @@ to run a transaction. It holds what LMDB leaves to its users [1]:
 - *An environment may be open once per process.* Its file locks belong to the process, and a second
   handle that closes releases the first one's. So all stores on a path share one `Environment`, counted
   by leases.
-- *It may not be used after fork.* A child finds the registry empty and opens its own. It keeps the
-  inherited handle referenced for ever: closing it would release the child's own locks.
+- *It may not be used after fork.* So a fork waits until no transaction is open, and the child closes
+  the inherited handle at once, while it has no locks of its own to lose by that; it opens its own when
+  it first needs one.
 - *The map has a size.* A write that does not fit (MapFull) is undone; the map is doubled and the write
   is run again. A map that another process has grown (MapResized) is adopted. Both need the process to
   have no transaction open, so transactions pass a gate that a resize closes: nobody waits for a lock
@@ -23,63 +24,18 @@ Invariant: a transaction body may run more than once, and takes effect exactly o
 import os
 import threading
 import weakref
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
 from typing import Any, TypeVar
 
 from millpond.errors import CorruptionError, MissingDependencyError, OptionError, UnavailableError
+from millpond.kv.gate import Gate
 
 _T = TypeVar("_T")
 
 _MAX_READERS = 1022
 """Read transactions at one time over all processes; LMDB fixes it when the lock file is made."""
-
-
-class Gate:
-    """Lets any number of transactions in, or one resize alone.
-
-    >>> gate = Gate()
-    >>> with gate.shared(), gate.shared():
-    ...     gate.users
-    2
-    """
-
-    def __init__(self) -> None:
-        self.users = 0
-        self._closed = False
-        self._changed = threading.Condition(threading.Lock())
-
-    @contextmanager
-    def shared(self) -> Iterator[None]:
-        """Be inside with others; waits while a resize is going on."""
-        with self._changed:
-            while self._closed:
-                self._changed.wait()
-            self.users += 1
-        try:
-            yield
-        finally:
-            with self._changed:
-                self.users -= 1
-                self._changed.notify_all()
-
-    @contextmanager
-    def alone(self) -> Iterator[None]:
-        """Be inside alone; waits until all others have left."""
-        with self._changed:
-            while self._closed:
-                self._changed.wait()
-            self._closed = True
-            while self.users:
-                self._changed.wait()
-        try:
-            yield
-        finally:
-            with self._changed:
-                self._closed = False
-                self._changed.notify_all()
 
 
 class Environment:
@@ -91,11 +47,10 @@ class Environment:
     def __init__(self, path: str, *, map_bytes: int, sync: bool) -> None:
         self.path = path
         self.sync = sync
-        self.pid = os.getpid()
         self.leases = 0
         self._map_bytes = map_bytes
         self._lmdb = _import_lmdb()
-        self._gate = Gate()
+        self.gate = Gate()
         self._handle: Any = None
         self._retired = False
 
@@ -109,16 +64,21 @@ class Environment:
 
     def retire(self) -> None:
         """Wait for open transactions and close the handle for good. May be called twice."""
-        with self._gate.alone():
+        with self.gate.alone():
             self._retired = True
             self._close_handle()
+
+    def start_anew(self) -> None:
+        """In a forked child, before anything else: close the parent's handle, forget its threads."""
+        self._close_handle()
+        self.gate = Gate()
 
     def _run(self, body: Callable[[Any], _T], *, write: bool) -> _T:
         readers_swept = False
         while True:
             handle = None
             try:
-                with self._gate.shared():
+                with self.gate.shared():
                     handle = self._handle
                     if handle is not None:
                         with handle.begin(write=write) as transaction:
@@ -134,12 +94,12 @@ class Environment:
                 readers_swept = True
                 self._sweep_readers()
             except self._lmdb.Error as error:
-                with self._gate.alone():
+                with self.gate.alone():
                     self._close_handle()
                 raise self._failure(error) from error
 
     def _open(self) -> None:
-        with self._gate.alone():
+        with self.gate.alone():
             if self._retired:
                 raise UnavailableError(f"the store {self.path} was closed. Make a new LmdbStore.")
             if self._handle is not None:
@@ -164,7 +124,7 @@ class Environment:
 
     def _resize(self, seen: Any, factor: int) -> None:
         """Multiply the map, or with factor 0 adopt the size that another process gave it."""
-        with self._gate.alone():
+        with self.gate.alone():
             if self._handle is None or self._handle is not seen:
                 return
             wanted = self._handle.info()["map_size"] * factor
@@ -179,13 +139,13 @@ class Environment:
             self._map_bytes = max(self._map_bytes, self._handle.info()["map_size"])
 
     def _sweep_readers(self) -> None:
-        with self._gate.shared():
+        with self.gate.shared():
             if self._handle is not None:
                 self._handle.reader_check()
 
     def _close_handle(self) -> None:
         handle, self._handle = self._handle, None
-        if handle is not None and self.pid == os.getpid():
+        if handle is not None:
             handle.close()
 
     def _failure(self, error: Exception) -> CorruptionError | UnavailableError:
@@ -204,7 +164,6 @@ class Environment:
 
 _registry_lock = threading.RLock()
 _registry: dict[str, Environment] = {}
-_inherited: list[Environment] = []
 
 
 def lease(holder: object, path: str, *, map_bytes: int, sync: bool) -> tuple[Environment, Callable[[], object]]:
@@ -227,22 +186,33 @@ def lease(holder: object, path: str, *, map_bytes: int, sync: bool) -> tuple[Env
 
 def _give_back(environment: Environment) -> None:
     with _registry_lock:
-        if environment.pid != os.getpid():
-            return
         environment.leases -= 1
         if environment.leases == 0:
             _registry.pop(environment.path, None)
             environment.retire()
 
 
-def _forget_after_fork() -> None:
-    global _registry_lock  # noqa: PLW0603 - another thread may have held it when the process forked
+def _before_fork() -> None:
+    _registry_lock.acquire()
+    for environment in _registry.values():
+        environment.gate.shut()
+
+
+def _after_fork_in_parent() -> None:
+    for environment in _registry.values():
+        environment.gate.reopen()
+    _registry_lock.release()
+
+
+def _after_fork_in_child() -> None:
+    # Threads that waited at a lock or gate when the process forked do not exist here: start with fresh ones.
+    global _registry_lock  # noqa: PLW0603
     _registry_lock = threading.RLock()
-    _inherited.extend(_registry.values())
-    _registry.clear()
+    for environment in _registry.values():
+        environment.start_anew()
 
 
-os.register_at_fork(after_in_child=_forget_after_fork)
+os.register_at_fork(before=_before_fork, after_in_parent=_after_fork_in_parent, after_in_child=_after_fork_in_child)
 
 
 def _import_lmdb() -> ModuleType:

@@ -230,6 +230,14 @@ def write_tiles(
 
     Raises:
         OptionError, DataError: as `tile_updates`.
+
+    Example::
+
+        query = write_tiles(
+            flights, route, LmdbStore("kv"), "checkpoints/route",
+            time_column="time_ms", start_ms=info.batch_end_ms, lateness_ms=600_000,
+        )
+        query.awaitTermination()
     """
     updates = tile_updates(
         events,

@@ -67,6 +67,12 @@ def upload_batch(
         OptionError: the batch end is not a midnight, or a later upload is already served.
         DataError: a column is missing or of a wrong type (then nothing has been written), or a value in
             it cannot be aggregated (then the former upload is still served).
+
+    Example::
+
+        store = LmdbStore("kv")
+        info = upload_batch(flights, route, store, batch_end_ms=1_388_361_600_000, time_column="time_ms")
+        store.get_many([Get(info.batch_dataset, plan.encode_key(("JFK", "UA")))])
     """
     check_batch_end(batch_end_ms)
     plan = compile_group_by(group_by)
