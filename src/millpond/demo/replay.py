@@ -28,6 +28,9 @@ EVENTS = FLIGHTS.append(pa.field("received_ms", pa.int64(), nullable=False))
 
 SEED = 2013
 _FIRST_FILE_TIME_S = 1_400_000_000
+MOST_LAG_MS = 6 * HOUR_MS
+"""The longest that a record takes to be received."""
+
 _PROMPT, _SOME_MINUTES = 0.90, 0.985
 
 
@@ -62,7 +65,7 @@ def receive(flights: pa.Table, *, seed: int = SEED) -> pa.Table:
     lag_ms = np.select(
         [kind < _PROMPT, kind < _SOME_MINUTES],
         [share * MINUTE_MS, MINUTE_MS + share * 29 * MINUTE_MS],
-        30 * MINUTE_MS + share * 5.5 * HOUR_MS,
+        30 * MINUTE_MS + share * (MOST_LAG_MS - 30 * MINUTE_MS),
     ).astype(np.int64)
     received = pa.array(flights["time_ms"].to_numpy() + lag_ms)
     return (

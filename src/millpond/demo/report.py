@@ -11,7 +11,6 @@ import io
 import itertools
 import sys
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Self, TextIO
 
@@ -249,10 +248,3 @@ def _finish(axes: "Axes") -> None:
     axes.set_xlim(left=0)
     if axes.get_legend_handles_labels()[0]:
         axes.legend(frameon=True, framealpha=0.9, edgecolor="none", loc="best", fontsize=9)
-
-
-def what_next(workdir: Path, *, serving: bool) -> str:
-    """What a reader can do now with what the run left."""
-    again = f"millpond demo --workdir {workdir}"
-    ask = "curl" if serving else f"{again} --serve"
-    return f"Try next: `{ask}`"

@@ -20,7 +20,7 @@ from pyspark.sql import DataFrame
 
 from millpond.demo.report import CacheCount, Measure
 from millpond.demo.workdir import publish
-from millpond.errors import MillpondError
+from millpond.errors import CorruptionError, MillpondError
 
 _MEASURE_KEY = b"millpond.measure"
 
@@ -87,18 +87,20 @@ def written_measures(folder: Path) -> list[Measure]:
     ]
 
 
-def rows_written(folder: Path) -> int:
-    """How many rows all batches in `folder` hold."""
-    return sum(pq.read_metadata(path).num_rows for path in folder.glob("batch-*.parquet"))
+def written(folder: Path) -> dict[str, int]:
+    """How many batches are in `folder`, and how many rows they hold.
+
+    Raises:
+        CorruptionError: two rows are of one flight, so a batch went out twice.
+    """
+    paths = sorted(folder.glob("batch-*.parquet"))
+    flights = pa.concat_tables([pq.read_table(path, columns=["flight_id"]) for path in paths])["flight_id"]
+    twice = len(flights) - len(flights.unique())
+    if twice:
+        raise CorruptionError(f"{folder}: {twice} flights came out twice. Remove the workdir and start again.")
+    return {"batches": len(paths), "rows": len(flights)}
 
 
 def events_per_slice(folder: Path) -> list[int]:
     """How many events each slice in `folder` holds, in the order of the stream."""
     return [pq.read_metadata(path).num_rows for path in sorted(folder.glob("slice-*.parquet"))]
-
-
-def duplicated_flights(folder: Path) -> int:
-    """How many rows in `folder` are of a flight that another row is of, too."""
-    tables = [pq.read_table(path, columns=["flight_id"]) for path in sorted(folder.glob("batch-*.parquet"))]
-    ids = pa.concat_tables(tables)["flight_id"]
-    return len(ids) - len(ids.unique())

@@ -34,12 +34,19 @@ class Asked(msgspec.Struct, frozen=True):
     events: int | None = None
     until: str | None = None
 
+    @property
+    def options(self) -> tuple[str, ...]:
+        """What was asked, as words of the command line.
+
+        >>> Asked(events=4000).options
+        ('--events', '4000')
+        """
+        events = () if self.events is None else ("--events", str(self.events))
+        until = () if self.until is None else ("--until", self.until)
+        return events + until
+
     def __str__(self) -> str:
-        parts = [
-            f"--events {self.events}" if self.events is not None else "",
-            f"--until {self.until}" if self.until else "",
-        ]
-        return " ".join(filter(None, parts)) or "the whole year"
+        return " ".join(self.options) or "the whole year"
 
 
 class Manifest(msgspec.Struct, forbid_unknown_fields=True):
