@@ -41,10 +41,14 @@ class FullCachingLookupProvider:
         return cls(scan, trigger)
 
     def create_lookup_function(
-        self, metrics: CacheMetricGroup, retries: Retries, clock: Clock = monotonic_ms
+        self,
+        metrics: CacheMetricGroup,
+        retries: Retries,
+        clock: Clock = monotonic_ms,
+        on_swap: Callable[[KeyedTable], None] | None = None,
     ) -> "FullCachingLookup":
         """The function that holds the table, not yet open."""
-        return FullCachingLookup(self.scan, self.trigger, metrics, retries, clock)
+        return FullCachingLookup(self.scan, self.trigger, metrics, retries, clock, on_swap=on_swap)
 
 
 class FullCachingLookup(LookupFunction):

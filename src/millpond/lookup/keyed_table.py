@@ -2,7 +2,8 @@
 
 The rows are sorted by key, so that the rows of a key lie together and one number says where they
 begin. The invariant: group g is the rows `starts[g]` to `starts[g + 1]`. Null keys match nothing
-and are left out when the table is made.
+and are left out when the table is made, and timestamps in keys are brought to microseconds (and UTC, where
+they have a zone), so that equal moments are equal keys.
 
 The index is a dictionary of Python keys, fast to ask and as large as the keys; the rows themselves
 stay in Arrow, memory-mapped where they come from a file. Trade-off: every process that looks up has
@@ -56,6 +57,7 @@ class KeyedTable:
                     "name one of these as the key, or add the column to the scan"
                 )
         check_key_types("the scanned table", pa.schema([table.schema.field(name) for name in keys]))
+        table = table.cast(exact_times(table.schema, keys))
         for name in keys:
             table = table.filter(pc.is_valid(table.column(name)))
         order = pc.sort_indices(table, sort_keys=[(name, "ascending") for name in keys])
@@ -91,3 +93,13 @@ class KeyedTable:
             rows = self.table.slice(start, self.starts[group + 1] - start)
             found[key] = list(zip(*(column.to_pylist() for column in rows.columns), strict=True))
         return found
+
+
+def exact_times(schema: pa.Schema, keys: Sequence[str]) -> pa.Schema:
+    """The schema with the timestamps among the key columns in microseconds, in UTC where they have a zone."""
+    for name in keys:
+        place = schema.get_field_index(name)
+        field = schema.field(place)
+        if pa.types.is_timestamp(field.type):
+            schema = schema.set(place, field.with_type(pa.timestamp("us", "UTC" if field.type.tz else None)))
+    return schema

@@ -61,6 +61,16 @@ class LookupStats:
             _sum(self.num_cached_bytes, other.num_cached_bytes),
         )
 
+    def since(self, earlier: "LookupStats") -> "LookupStats":
+        """What the counters grew by since `earlier`; levels do not grow and are None."""
+        return LookupStats(
+            self.hit_count - earlier.hit_count,
+            self.miss_count - earlier.miss_count,
+            self.load_count - earlier.load_count,
+            self.num_load_failure - earlier.num_load_failure,
+            self.latest_load_time_ms if self.load_count > earlier.load_count else None,
+        )
+
 
 def _sum(one: int | None, other: int | None) -> int | None:
     return other if one is None else one if other is None else one + other

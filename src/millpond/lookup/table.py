@@ -6,7 +6,8 @@ opens the same table. What each process counts is added up here, in `stats`.
 """
 
 from collections.abc import Callable, Mapping
-from typing import Any, cast
+from types import TracebackType
+from typing import Any, Self, cast
 
 import pyarrow as pa
 
@@ -16,6 +17,7 @@ from millpond.errors import OptionError
 from millpond.lookup.cache import DefaultLookupCache
 from millpond.lookup.full import FullCachingLookup, FullCachingLookupProvider
 from millpond.lookup.function import LookupFunction
+from millpond.lookup.keyed_table import KeyedTable
 from millpond.lookup.metrics import CacheMetricGroup, LookupStats
 from millpond.lookup.options import LookupOptions
 from millpond.lookup.partial import PartialCachingLookup, PartialCachingLookupProvider
@@ -63,7 +65,9 @@ class LookupTable:
         self.source = source
         self.options = LookupOptions.parse({} if options is None else options)
         self._recorder = recorder
-        self._counted: list[Callable[[], LookupStats]] = []
+        self._opened: list[PartialCachingLookup | FullCachingLookup] = []
+        self._elsewhere: list[tuple[Callable[[], LookupStats], Callable[[], None]]] = []
+        self._closed = LookupStats()
         kind = LookupScan if self.options.mode == "FULL" else LookupFunction
         if not isinstance(source, kind):
             raise OptionError(
@@ -81,35 +85,64 @@ class LookupTable:
         """The columns of a row and their types."""
         return self.source.row_schema
 
-    def open(self, clock: Clock = monotonic_ms) -> PartialCachingLookup | FullCachingLookup:
-        """Open the table in this process, caches and all; the caller closes it."""
-        lookup = self.lookup_function(clock)
+    def open(
+        self, clock: Clock = monotonic_ms, on_swap: Callable[[KeyedTable], None] | None = None
+    ) -> PartialCachingLookup | FullCachingLookup:
+        """Open the table in this process, caches and all; close it, or the table."""
+        lookup = self.lookup_function(clock, on_swap)
         lookup.open()
-        self.watch(lookup.stats)
+        self._opened.append(lookup)
         return lookup
 
-    def lookup_function(self, clock: Clock = monotonic_ms) -> PartialCachingLookup | FullCachingLookup:
-        """The source with its cache before it, not yet open and not in `stats`."""
+    def lookup_function(
+        self, clock: Clock = monotonic_ms, on_swap: Callable[[KeyedTable], None] | None = None
+    ) -> PartialCachingLookup | FullCachingLookup:
+        """The source with its cache before it, not yet open; `on_swap` gets every full table before it is used."""
         metrics = CacheMetricGroup(self.name, self._recorder)
         retries = Retries(self.options.max_retries)
         if self.options.mode == "FULL":
             full = FullCachingLookupProvider.of(cast("LookupScan", self.source), self._trigger())
-            return full.create_lookup_function(metrics, retries, clock)
+            return full.create_lookup_function(metrics, retries, clock, on_swap)
         cache = self._cache(clock) if self.options.mode == "PARTIAL" else None
         partial = PartialCachingLookupProvider.of(cast("LookupFunction", self.source), cache)
         return partial.create_lookup_function(metrics, retries, clock)
 
-    def watch(self, stats: Callable[[], LookupStats]) -> None:
-        """Add what another process or place counts to `stats`."""
-        self._counted.append(stats)
+    def watch(self, stats: Callable[[], LookupStats], close: Callable[[], None]) -> None:
+        """Add what is counted elsewhere to `stats`; `close` is called when the table closes."""
+        self._elsewhere.append((stats, close))
+
+    def reload(self) -> None:
+        """Load a full table again now; a failure is counted, warned of, and keeps the last good table."""
+        for lookup in self._opened:
+            if isinstance(lookup, FullCachingLookup):
+                lookup.trigger_reload()
+
+    def close(self) -> None:
+        """Close whatever was opened of this table; what it counted stays in `stats`."""
+        self._closed = self.stats().since(LookupStats())
+        opened, elsewhere = self._opened, self._elsewhere
+        self._opened, self._elsewhere = [], []
+        for lookup in opened:
+            lookup.close()
+        for _, close in elsewhere:
+            close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
 
     def stats(self) -> LookupStats:
         """The sums over everything that was opened or is watched."""
-        return sum((stats() for stats in self._counted), LookupStats())
+        here = [lookup.stats() for lookup in self._opened]
+        return sum([*here, *(stats() for stats, _ in self._elsewhere)], self._closed)
 
     def __getstate__(self) -> dict[str, Any]:
         """The declaration alone, for another process."""
-        return {**self.__dict__, "_recorder": NO_METRICS, "_counted": []}
+        return {**self.__dict__, "_recorder": NO_METRICS, "_opened": [], "_elsewhere": []}
 
     def _cache(self, clock: Clock) -> DefaultLookupCache:
         return DefaultLookupCache(

@@ -15,6 +15,7 @@ import pyarrow as pa
 from pyspark.sql import Row
 
 from millpond.errors import DataError
+from millpond.state.rows import python_values
 
 
 def row_maker(names: Sequence[str]) -> Callable[[tuple[Any, ...]], Row]:
@@ -36,7 +37,7 @@ def row_maker(names: Sequence[str]) -> Callable[[tuple[Any, ...]], Row]:
 
 def rows_of(table: pa.Table, width: int, make: Callable[[tuple[Any, ...]], Row]) -> Iterator[Row]:
     """The first `width` columns of a table as rows."""
-    return map(make, zip(*(table.column(at).to_pylist() for at in range(width)), strict=True))
+    return map(make, zip(*(python_values(table.column(at)) for at in range(width)), strict=True))
 
 
 class OutputColumns:

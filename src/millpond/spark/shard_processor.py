@@ -25,6 +25,7 @@ from pyspark.sql.streaming.stateful_processor import TimerValues
 from millpond.errors import CorruptionError
 from millpond.spark.anchors import partition_of
 from millpond.spark.host.client import HostAddress, committed, output_blobs, restore_wanted
+from millpond.spark.host.slots import Attempt, Claim
 from millpond.spark.host.wire import Blob, End, Open, Segment
 from millpond.spark.operator_spec import OperatorSpec
 from millpond.spark.pack import Layout, read_blob
@@ -173,7 +174,9 @@ def _run_inline(
     layout = Layout(head.shards, head.max_parallelism)
     with _no_garbage_collection():
         # The processor is new in every batch, as in PySpark, although this worker has only one of it.
-        run = ShardRun(cloudpickle.loads(cloudpickle.dumps(spec)), shard, time, lambda: None)
+        run = ShardRun(
+            cloudpickle.loads(cloudpickle.dumps(spec)), shard, time, Claim(Attempt(spec.application, task.attempt))
+        )
         output = run.run([read_blob(blob, layout) for blob in blobs])
         commit: Commit = shard.commit(task.token, time.watermark_ms)
     durable.put(iter(_items(commit.segments)), commit.dropped, commit.head.encode())

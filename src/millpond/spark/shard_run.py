@@ -8,7 +8,7 @@ Delivery: exactly once, with Spark's state store. Freshness: the batch's own row
 caller rolls the shard back, and the batch is run again.
 """
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,6 +20,7 @@ from pyspark.sql.types import StructType
 
 from millpond.errors import DataError, OptionError
 from millpond.spark.handles import ProcessorHandle
+from millpond.spark.host.slots import Claim
 from millpond.spark.operator_spec import OperatorSpec
 from millpond.spark.pack import KEY_GROUP
 from millpond.spark.rows import OutputColumns, row_maker, rows_of
@@ -40,14 +41,14 @@ class BatchTime:
 class ShardRun:
     """Drives one processor over one shard for one batch.
 
-    `still_wanted` is asked before every key; when it says no, another attempt has the shard.
+    The claim is looked at before every key: when another attempt has the shard, this one stops.
     """
 
-    def __init__(self, spec: OperatorSpec, shard: Shard, time: BatchTime, still_wanted: Callable[[], None]) -> None:
+    def __init__(self, spec: OperatorSpec, shard: Shard, time: BatchTime, claim: Claim) -> None:
         self._spec = spec
         self._shard = shard
         self._time = TimerValues(time.processing_ms, time.watermark_ms)
-        self._still_wanted = still_wanted
+        self._claim = claim
         self._output = OutputColumns(spec.output_schema)
         self._make_row = row_maker(spec.row_names)
         self._width = len(spec.row_names)
@@ -72,15 +73,12 @@ class ShardRun:
     def _key_group(self, key_group: int, rows: pa.Table) -> pa.Table:
         backend = self._shard.backend
         backend.enter(key_group)
-        context, handle, times, check = (
-            backend.context,
-            self._spec.processor.handleInputRows,
-            self._time,
-            self._still_wanted,
-        )
+        context, claim, times = backend.context, self._claim, self._time
+        handle = self._spec.processor.handleInputRows
         output: list[Any] = []
         for key, group in self._grouped(rows):
-            check()
+            if claim.superseded_by:
+                claim.refuse()
             context.key = key
             result = handle(key, group, times)
             if result is None:

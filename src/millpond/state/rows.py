@@ -22,6 +22,7 @@ from millpond.errors import DataError
 Row = tuple[Any, ...]
 
 _NAN = float("nan")
+_UTC_NAMES = frozenset({"UTC", "Etc/UTC", "Z", "+00:00"})
 _INTEGER_BITS = {pa.int8(): 8, pa.int16(): 16, pa.int32(): 32, pa.int64(): 64}
 
 
@@ -49,7 +50,7 @@ class RowCodec:
         """The tuples that `columns` was made of."""
         lists: list[Iterable[Any]] = []
         for column, field, plain in zip(columns, self.schema, self._plain, strict=True):
-            values = _with_one_nan(column)
+            values = python_values(column)
             lists.append(values if plain else [_rebuilt(value, field.type) for value in values])
         return zip(*lists, strict=True)
 
@@ -78,20 +79,36 @@ class RowCodec:
         return _rebuilt(exact.as_py(maps_as_pydicts="strict"), field.type)
 
 
-def grouping_values(column: pa.ChunkedArray) -> list[Any]:
-    """A key column's values as Spark groups by them: every NaN is one key, and so are 0.0 and -0.0."""
-    values = _with_one_nan(column)
-    if pa.types.is_floating(column.type):
-        return [value if value is None else _NAN if value is _NAN else value + 0.0 for value in values]
-    return values
+def python_values(column: pa.Array | pa.ChunkedArray) -> list[Any]:
+    """A column as Arrow's own `to_pylist` gives it, except that every NaN is the same object.
 
-
-def _with_one_nan(column: pa.Array | pa.ChunkedArray) -> list[Any]:
-    """The column's values, in which every NaN is the same object: so that tuples with NaN are equal keys."""
+    One NaN object makes tuples that hold it equal keys. Timestamps, for which `to_pylist` is slow,
+    are made by adding a time difference to an epoch.
+    """
+    if pa.types.is_timestamp(column.type) and column.type.unit == "us" and column.type.tz:
+        return _aware_datetimes(column)
     values: list[Any] = column.to_pylist(maps_as_pydicts="strict")
     if pa.types.is_floating(column.type):
         return [_NAN if value != value else value for value in values]  # noqa: PLR0124
     return values
+
+
+def grouping_values(column: pa.Array | pa.ChunkedArray) -> list[Any]:
+    """A key column's values as Spark groups by them: every NaN is one key, and so are 0.0 and -0.0."""
+    values = python_values(column)
+    if pa.types.is_floating(column.type):
+        return [value if value is None or value is _NAN else value + 0.0 for value in values]
+    return values
+
+
+def _aware_datetimes(column: pa.Array | pa.ChunkedArray) -> list[dt.datetime | None]:
+    zone = pa.lib.string_to_tzinfo(column.type.tz)
+    epoch = dt.datetime(1970, 1, 1, tzinfo=zone)
+    since_epoch = column.cast(pa.int64()).cast(pa.duration("us")).to_numpy(zero_copy_only=False).tolist()
+    # The sum is the UTC time dressed in the zone, which is what `fromutc` asks for.
+    if column.type.tz in _UTC_NAMES:
+        return [None if difference is None else epoch + difference for difference in since_epoch]
+    return [None if difference is None else zone.fromutc(epoch + difference) for difference in since_epoch]
 
 
 def _needs_rebuilding(kind: pa.DataType) -> bool:

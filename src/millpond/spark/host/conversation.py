@@ -55,13 +55,13 @@ def converse(connection: Connection, slots: Slots) -> None:
 def _serve(connection: Connection, slot: Slot, attempt: Attempt, opened: Open, head: Head, pickled_spec: bytes) -> None:
     sys.path.extend(path for path in opened.sys_path if path not in sys.path)
     spec: OperatorSpec = cloudpickle.loads(pickled_spec)
-    with slot.held(attempt):
+    with slot.held(attempt) as claim:
         shard = _standing_at(head, slot, connection)
         layout = Layout(head.shards, head.max_parallelism)
         blobs = [read_blob(blob, layout) for blob in _payloads(connection, Blob)]
         time = BatchTime(opened.processing_ms, opened.watermark_ms)
         try:
-            output = ShardRun(spec, shard, time, lambda: slot.check(attempt)).run(blobs)
+            output = ShardRun(spec, shard, time, claim).run(blobs)
             commit = shard.commit(opened.token, opened.watermark_ms)
         except BaseException:
             shard.backend.rollback()

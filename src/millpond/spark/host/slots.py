@@ -11,7 +11,7 @@ Invariant: whoever is inside `Slot.held` is alone with the slot's shard.
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import NamedTuple
+from typing import NamedTuple, NoReturn
 
 from millpond.errors import UnavailableError
 from millpond.state.checkpoint import Shard
@@ -26,6 +26,20 @@ class Attempt(NamedTuple):
     order: int
 
 
+class Claim:
+    """An attempt's hold on a slot. Whoever works under it looks at `superseded_by` before every key."""
+
+    __slots__ = ("attempt", "superseded_by")
+
+    def __init__(self, attempt: Attempt) -> None:
+        self.attempt = attempt
+        self.superseded_by: Attempt | None = None
+
+    def refuse(self) -> NoReturn:
+        """Say who has the shard now."""
+        raise UnavailableError(f"{self.attempt} was superseded by {self.superseded_by}, which has the shard now.")
+
+
 class Slot:
     """One shard's place. `shard` is None until somebody has restored it."""
 
@@ -33,31 +47,37 @@ class Slot:
         self.shard: Shard | None = None
         self._now = now
         self._lock = threading.Lock()
-        self._latest = Attempt("", -1)
+        self._claims = threading.Lock()
+        self._latest = Claim(Attempt("", -1))
         self.last_used = now()
 
     @contextmanager
-    def held(self, attempt: Attempt) -> Iterator[None]:
+    def held(self, attempt: Attempt) -> Iterator[Claim]:
         """Claim the slot for an attempt, wait for the one before it to let go, and hold it."""
-        earlier = self._latest
-        if attempt.application != earlier.application or attempt.order > earlier.order:
-            self._latest = attempt
+        claim, earlier = self._claim(attempt)
         if not self._lock.acquire(timeout=LEASE_SECONDS):
             raise UnavailableError(
-                f"the shard is still held by {earlier} after {LEASE_SECONDS:.0f} s: a single call of the "
-                "processor seems to take that long. Spark runs the batch again."
+                f"the shard is still held by {earlier} after {LEASE_SECONDS:.0f} s: a single call of the processor "
+                "seems to take that long. Spark runs the batch again."
             )
         try:
-            self.check(attempt)
+            if claim.superseded_by:
+                claim.refuse()
             self.last_used = self._now()
-            yield
+            yield claim
         finally:
             self._lock.release()
 
-    def check(self, attempt: Attempt) -> None:
-        """Raise unless this attempt is still the latest."""
-        if self._latest != attempt:
-            raise UnavailableError(f"{attempt} was superseded by {self._latest}, which has the shard now.")
+    def _claim(self, attempt: Attempt) -> tuple[Claim, Attempt]:
+        claim = Claim(attempt)
+        with self._claims:
+            earlier = self._latest
+            if attempt.application == earlier.attempt.application and attempt.order < earlier.attempt.order:
+                claim.superseded_by = earlier.attempt
+                claim.refuse()
+            earlier.superseded_by = attempt
+            self._latest = claim
+        return claim, earlier.attempt
 
     @contextmanager
     def idle(self, attempt: Attempt) -> Iterator[Shard | None]:
@@ -66,7 +86,7 @@ class Slot:
             yield None
             return
         try:
-            yield self.shard if self._latest == attempt else None
+            yield self.shard if self._latest.attempt == attempt else None
         finally:
             self._lock.release()
 
