@@ -12,7 +12,7 @@ Spark's checkpoint that knows how far they are.
 import contextlib
 import datetime as dt
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -23,9 +23,10 @@ import pyarrow.parquet as pq
 
 from millpond.demo import answers, data, replay, report, spark_stages, stream
 from millpond.demo.definitions import AIRCRAFT, ROUTE
-from millpond.demo.report import Display, Measure, Outcome
+from millpond.demo.report import CacheCount, Display, Measure, Outcome
 from millpond.demo.workdir import Asked, Workdir, open_workdir, publish, replace_bytes, replace_json
 from millpond.errors import OptionError
+from millpond.lookup import LookupTable
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -112,11 +113,17 @@ def stream_stage(job: Job, spark: "SparkSession") -> None:
     with job.stage("stream", "streaming: looking up planes and weather, following each aircraft") as facts:
         if facts is None:
             return
-        sink = stream.AircraftSink(
-            job.path / "aircraft", stream.events_per_slice(job.path / "events"), dict, time.monotonic, job.step
-        )
-        spark_stages.follow_aircraft(spark, job.path, sink)
+        slices = stream.events_per_slice(job.path / "events")
+        with spark_stages.lookup_tables(job.path) as tables:
+            counts = partial(_lookup_counts, tables)
+            sink = stream.AircraftSink(job.path / "aircraft", slices, counts, time.monotonic, job.step)
+            spark_stages.follow_aircraft(spark, job.path, tables, sink)
         facts.update(stream.written(job.path / "aircraft"))
+
+
+def _lookup_counts(tables: Mapping[str, LookupTable]) -> dict[str, CacheCount]:
+    stats = {name: table.stats() for name, table in tables.items()}
+    return {name: CacheCount(of.hit_count, of.miss_count) for name, of in stats.items()}
 
 
 def answers_stage(job: Job) -> None:

@@ -10,7 +10,7 @@ import os
 import shutil
 import sqlite3
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from functools import reduce
 from operator import and_
 from pathlib import Path
@@ -18,9 +18,8 @@ from pathlib import Path
 import pyarrow as pa
 from pyspark.errors import PySparkRuntimeError, StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql import functions as F  # noqa: N812 -- as everybody writes it
+from pyspark.sql import functions as F
 from pyspark.sql.streaming import StreamingQuery
-from pyspark.sql.types import DoubleType, LongType
 
 from millpond.demo.aircraft_day import OUTPUT, AircraftDay
 from millpond.demo.data import HOUR_MS
@@ -30,7 +29,9 @@ from millpond.demo.workdir import publish
 from millpond.errors import MissingDependencyError, UnavailableError
 from millpond.features import GroupBy
 from millpond.kv import LmdbStore
+from millpond.lookup import LookupTable, ParquetScan, SqlLookup
 from millpond.spark import keyed
+from millpond.spark.lookup_join import lookup_join
 from millpond.spark.session import session
 from millpond.spark.tile_stream import write_tiles
 from millpond.spark.upload import upload_batch
@@ -41,6 +42,9 @@ EVENT_DDL = (
     "weather_hour_ms LONG, service_day LONG, received_ms LONG"
 )
 
+
+PLANES_CACHED = 3_000
+"""Rows in each worker's cache of planes; 4,043 aircraft flew in the year."""
 
 SLICES_PER_TILE_BATCH = 8
 """Tiles come from the last slices only, so that the stream of them takes more slices at a time."""
@@ -126,10 +130,31 @@ def read_events(spark: SparkSession, workdir: Path, *, slices_per_batch: int = 1
     return reader.parquet(str(workdir / "events"))
 
 
-def follow_aircraft(spark: SparkSession, workdir: Path, sink: AircraftSink) -> None:
+@contextlib.contextmanager
+def lookup_tables(workdir: Path) -> Iterator[dict[str, LookupTable]]:
+    """What the stream looks up: planes in SQLite, by tail number, and weather, whole in memory, by airport and hour.
+
+    Not every aircraft that flew fits into the planes' cache at once, as in a job of a real size.
+    """
+    planes = LookupTable(
+        "planes",
+        SqlLookup(f"sqlite:///{workdir / 'planes.sqlite'}", "planes", keys=["tailnum"], columns=["seats"]),
+        {"lookup.cache": "PARTIAL", "lookup.partial-cache.max-rows": PLANES_CACHED},
+    )
+    weather = LookupTable(
+        "weather",
+        ParquetScan(workdir / "weather.parquet", keys=["origin", "hour_ms"], columns=["visib"]),
+        {"lookup.cache": "FULL"},
+    )
+    with planes, weather:
+        yield {"planes": planes, "weather": weather}
+
+
+def follow_aircraft(spark: SparkSession, workdir: Path, tables: Mapping[str, LookupTable], sink: AircraftSink) -> None:
     """Stream all slices through the lookups and `AircraftDay` into the sink."""
     events = read_events(spark, workdir).where(F.col("tailnum").isNotNull())
-    known = events.withColumns({"seats": F.lit(None).cast(LongType()), "visib": F.lit(None).cast(DoubleType())})
+    known = lookup_join(events, tables["planes"], on="tailnum")
+    known = lookup_join(known, tables["weather"], on={"origin": "origin", "weather_hour_ms": "hour_ms"})
     days = keyed(known, "tailnum").transformWithState(AircraftDay(), OUTPUT, "Update", "None")
     query = (
         days.writeStream.outputMode("update")
