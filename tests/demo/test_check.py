@@ -39,17 +39,19 @@ def test_a_flight_without_the_key_asks_nothing() -> None:
 def test_right_answers_have_no_mismatch_and_wrong_missing_or_unknown_ones_do() -> None:
     events = flights((1, END - DAY_MS, "N1"), (2, END, "N1"))
     asked = requests(events, END, ["tailnum"])
-    (right,) = expected(asked, events, ["tailnum"]).to_pylist()
+    checked = expected(asked, events, ["tailnum"])
+    (right,) = checked.to_pylist()
     del right["request_id"]
-    assert mismatches("aircraft", asked, events, ["tailnum"], {2: right}) == []
+    assert mismatches("aircraft", checked, {2: right}) == []
 
     wrong = right | {"dep_delay_max": 5.0, "dep_delay_median": 4.0}
     del wrong["dep_delay_count"]
-    found = mismatches("aircraft", asked, events, ["tailnum"], {2: wrong})
+    found = mismatches("aircraft", checked, {2: wrong})
     assert [mismatch.feature for mismatch in found] == ["dep_delay_count", "dep_delay_max", "dep_delay_median"]
     assert str(found[1]) == "aircraft of flight 2: dep_delay_max is 5.0, expected 4.0"
 
 
 def test_an_unanswered_request_is_wrong_in_every_feature() -> None:
     events = flights((2, END, "N1"))
-    assert len(mismatches("aircraft", requests(events, END, ["tailnum"]), events, ["tailnum"], {})) == 24
+    checked = expected(requests(events, END, ["tailnum"]), events, ["tailnum"])
+    assert len(mismatches("aircraft", checked, {})) == 24

@@ -77,7 +77,7 @@ def test_batch_and_tiles_give_what_the_raw_events_give(group_by: GroupBy, flight
         got[asked["request_id"]] = plan.finish(
             asked["query_ms"], END, batch, [Tile(start, ir=ir) for start, ir in tiles.items()]
         )
-    assert mismatches(group_by.name, requests(events, END, keys), events, keys, got) == []
+    assert mismatches(group_by.name, expected(requests(events, END, keys), events, keys), got) == []
 
 
 @pytest.mark.parametrize("group_by", [ROUTE, AIRCRAFT], ids=lambda group_by: group_by.name)

@@ -16,6 +16,7 @@ from typing import Any
 import msgspec
 import pyarrow as pa
 
+from millpond.demo import oracle
 from millpond.demo.check import mismatches, requests
 from millpond.demo.definitions import AIRCRAFT, ROUTE
 from millpond.demo.report import CacheCount, Measure
@@ -78,12 +79,10 @@ def ask_and_check(
         in_process = _ask_all("serve", fetcher.fetch, questions, fetcher, clock, step)
         with running_server(http_app(fetcher)) as url, FetchClient(url) as client:
             over_http = _ask_all("http", client.fetch, questions, fetcher, clock, step)
-    wrong = [
-        mismatch
-        for answers in (in_process, over_http)
-        for name, table in asked.items()
-        for mismatch in mismatches(name, table, events, _keys(name), answers[name])
-    ]
+    wrong = []
+    for name, table in asked.items():
+        expected = oracle.expected(table, events, _keys(name))
+        wrong += mismatches(name, expected, in_process[name]) + mismatches(name, expected, over_http[name])
     return Facts(
         requests=len(questions),
         checked=sum(len(features) for answered in in_process.values() for features in answered.values()),

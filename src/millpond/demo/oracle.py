@@ -57,6 +57,7 @@ def expected(requests: pa.Table, events: pa.Table, keys: Sequence[str]) -> pa.Ta
         `request_id` and one column per feature, in the order of `request_id`.
     """
     with duckdb.connect() as connection:
+        connection.execute("SET enable_progress_bar = false").fetchall()
         connection.register("requests", requests)
         connection.register("events", events)
         return connection.sql(query(keys)).to_arrow_table()

@@ -247,4 +247,4 @@ def _finish(axes: "Axes") -> None:
     axes.tick_params(colors=_INK)
     axes.set_xlim(left=0)
     if axes.get_legend_handles_labels()[0]:
-        axes.legend(frameon=True, framealpha=0.9, edgecolor="none", loc="best", fontsize=9)
+        axes.legend(frameon=False, loc="lower right", bbox_to_anchor=(1.0, 0.98), ncols=2, fontsize=9, borderaxespad=0)
