@@ -35,7 +35,7 @@ def test_elsewhere_than_on_a_terminal_every_step_is_one_plain_line() -> None:
         "[1] streaming",
         "batch 1  1,000 of 2,000 events  500 events/s  hit rates: planes 60 %, weather 100 %",
         "batch 2  2,000 of 2,000 events  667 events/s  hit rates: planes 75 %, weather 100 %",
-        "round 1  200 requests  400 requests/s  hit rates: batch_irs 75 %",
+        "round 1  200 requests in-process  400 requests/s  hit rates: batch_irs 75 %",
     ]
 
 

@@ -7,9 +7,14 @@ import pyarrow.parquet as pq
 import pytest
 
 from millpond.demo import stream
+from millpond.demo.replay import EVENTS
 from millpond.demo.report import CacheCount, Measure
 from millpond.demo.stream import AircraftSink, events_per_slice, written, written_measures
-from millpond.errors import CorruptionError, UnavailableError
+from millpond.errors import CorruptionError, DataError, UnavailableError
+
+
+def events(rows: int) -> pa.Table:
+    return pa.table({field.name: pa.nulls(rows, field.type) for field in EVENTS})
 
 
 class FakeBatch:
@@ -76,5 +81,26 @@ def test_a_refusal_of_the_disk_is_kept_for_the_one_who_waits(tmp_path: Path, mon
 
 def test_slices_are_counted_in_the_order_of_the_stream(tmp_path: Path) -> None:
     for number, rows in ((1, 5), (0, 7)):
-        pq.write_table(pa.table({"x": range(rows)}), tmp_path / f"slice-{number:05d}.parquet")
+        pq.write_table(events(rows), tmp_path / f"slice-{number:05d}.parquet")
     assert events_per_slice(tmp_path) == [7, 5]
+
+
+def test_a_slice_that_was_cut_off_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "slice-00000.parquet"
+    pq.write_table(events(5), path)
+    path.write_bytes(path.read_bytes()[:-100])
+    with pytest.raises(CorruptionError, match=r"slice-00000\.parquet"):
+        events_per_slice(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("changed", "found"),
+    [
+        (events(5).drop_columns(["carrier"]), "no such column"),
+        (events(5).set_column(5, "carrier", [[1.5] * 5]), "double"),
+    ],
+)
+def test_a_slice_with_a_missing_column_or_a_wrong_type_is_named(tmp_path: Path, changed: pa.Table, found: str) -> None:
+    pq.write_table(changed, tmp_path / "slice-00000.parquet")
+    with pytest.raises(DataError, match=f"slice-00000.*'carrier' of type string, found {found}"):
+        events_per_slice(tmp_path)

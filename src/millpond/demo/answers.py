@@ -28,7 +28,7 @@ from millpond.serving import FetchClient, Fetcher, FetchRequest, FetchResponse, 
 CACHE_SIZE = 2_000
 """Entries of each GroupBy's batch IRs: more than the aircraft and routes of two days."""
 
-REQUESTS_PER_ROUND = 300
+REQUESTS_PER_ROUND = 600
 _MOST_LISTED = 100
 _GROUP_BYS = {group_by.name: group_by for group_by in (ROUTE, AIRCRAFT)}
 

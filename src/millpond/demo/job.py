@@ -159,6 +159,8 @@ def run(asked: Asked, path: Path, *, quiet: bool) -> Run:
         raise OptionError(f"--events {asked.events}: expected at least 1.")
     with open_workdir(path, asked) as workdir, Display(quiet=quiet) as display:
         job = Job(workdir, display)
+        if workdir.done("answers"):
+            display.stage(f"this run is finished; remove {path} to do it again")
         replay_stage(job)
         display.expect(workdir.facts("replay")["events"])
         if not all(map(workdir.done, _SPARK_STAGES)):

@@ -24,6 +24,10 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 
+_UNITS = {"stream": "events", "serve": "requests in-process", "http": "requests over HTTP"}
+"""What the steps of a stage are made of."""
+
+
 class CacheCount(msgspec.Struct, frozen=True):
     """How often a cache was asked for what it had, and for what it had not."""
 
@@ -153,7 +157,7 @@ def describe(measures: Sequence[Measure], total_events: int) -> str:
     if last.stage == "stream":
         text = f"batch {len(same)}  {done:,} of {total_events:,} events  {rate} events/s"
     else:
-        text = f"round {len(same)}  {done:,} requests  {rate} requests/s"
+        text = f"round {len(same)}  {done:,} {_UNITS[last.stage]}  {rate} requests/s"
     rates = [
         f"{name} {c.hit_rate:.0%}".replace("%", " %")
         for name, c in total_caches(same).items()
@@ -164,7 +168,7 @@ def describe(measures: Sequence[Measure], total_events: int) -> str:
 
 def summary(outcome: Outcome, facts: Mapping[str, str], console: Console) -> None:
     """Print the table at the end: the result, then `facts`, then the caches."""
-    table = Table(title="A year of flights through the millpond", title_justify="left", show_header=False)
+    table = Table(title="Flights through the millpond", title_justify="left", show_header=False)
     table.add_column(style="bold")
     table.add_column(justify="right")
     table.add_row("events", f"{outcome.events:,}")
@@ -184,7 +188,6 @@ def summary(outcome: Outcome, facts: Mapping[str, str], console: Console) -> Non
 
 _INK, _GRID = "#1f2933", "#d9dee3"
 _COLOURS = ("#1b6ca8", "#d1603d", "#3a7d44", "#7a5195", "#b8860b")
-_UNITS = {"stream": "events", "serve": "requests, in-process", "http": "requests, over HTTP"}
 
 
 def picture(measures: Sequence[Measure], title: str) -> bytes:
@@ -221,7 +224,7 @@ def _throughput(axes: "Axes", steps: Sequence[Measure]) -> None:
             if m.stage == stage
         ]
         left, height, width = zip(*bars, strict=True)
-        label = _UNITS.get(stage, stage)
+        label = _UNITS[stage]
         axes.bar(
             left, height, width, align="edge", color=colour, alpha=0.85, edgecolor="white", linewidth=0.5, label=label
         )

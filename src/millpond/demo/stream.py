@@ -18,9 +18,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from pyspark.sql import DataFrame
 
+from millpond.demo.replay import EVENTS
 from millpond.demo.report import CacheCount, Measure
 from millpond.demo.workdir import publish
-from millpond.errors import CorruptionError, MillpondError
+from millpond.errors import CorruptionError, DataError, MillpondError
 
 _MEASURE_KEY = b"millpond.measure"
 
@@ -91,10 +92,10 @@ def written(folder: Path) -> dict[str, int]:
     """How many batches are in `folder`, and how many rows they hold.
 
     Raises:
-        CorruptionError: two rows are of one flight, so a batch went out twice.
+        CorruptionError: a file does not read, or two rows are of one flight, so a batch went out twice.
     """
     paths = sorted(folder.glob("batch-*.parquet"))
-    flights = pa.concat_tables([pq.read_table(path, columns=["flight_id"]) for path in paths])["flight_id"]
+    flights = pa.concat_tables([_opened(path).read(columns=["flight_id"]) for path in paths])["flight_id"]
     twice = len(flights) - len(flights.unique())
     if twice:
         raise CorruptionError(f"{folder}: {twice} flights came out twice. Remove the workdir and start again.")
@@ -102,5 +103,31 @@ def written(folder: Path) -> dict[str, int]:
 
 
 def events_per_slice(folder: Path) -> list[int]:
-    """How many events each slice in `folder` holds, in the order of the stream."""
-    return [pq.read_metadata(path).num_rows for path in sorted(folder.glob("slice-*.parquet"))]
+    """How many events each slice in `folder` holds, in the order of the stream.
+
+    Raises:
+        CorruptionError: a slice does not read.
+        DataError: a slice has other columns than an event.
+    """
+    counts = []
+    for path in sorted(folder.glob("slice-*.parquet")):
+        slice_ = _opened(path)
+        for field in EVENTS:
+            at = slice_.schema_arrow.get_field_index(field.name)
+            got = "no such column" if at < 0 else str(slice_.schema_arrow.field(at).type)
+            if got != str(field.type):
+                raise DataError(
+                    f"{path}: expected the column {field.name!r} of type {field.type}, found {got}. "
+                    "The slices are written by the demo alone; remove the workdir and start again."
+                )
+        counts.append(slice_.metadata.num_rows)
+    return counts
+
+
+def _opened(path: Path) -> pq.ParquetFile:
+    try:
+        return pq.ParquetFile(path)
+    except pa.ArrowInvalid as error:
+        raise CorruptionError(
+            f"{path}: expected a whole Parquet file, and it does not read: {error}. Remove the workdir and start again."
+        ) from error
