@@ -172,8 +172,8 @@ class HeapAgainstDictionaries(RuleBasedStateMachine):
         assert handle.exists() == bool(entries)
         assert dict(handle.items()) == entries
         if name in NESTED:
-            for _, value in handle.items():
-                value[0].append(95)
+            for found in dict(handle.items()).values():
+                found[0].append(95)
 
     @rule(data=st.data())
     def a_refused_change_changes_nothing(self, data):
@@ -259,7 +259,7 @@ def test_zero_and_minus_zero_are_one_map_key_with_one_spelling():
 
 
 def test_a_map_key_that_cannot_be_a_key_is_refused_when_declared():
-    with pytest.raises(OptionError, match="'m'.*'at'"):
+    with pytest.raises(OptionError, match=r"'m'.*'at'"):
         _map_state(HeapBackend(range(1)), pa.list_(pa.int64()))
 
 
