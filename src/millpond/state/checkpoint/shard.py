@@ -29,7 +29,7 @@ import pyarrow.compute as pc
 from millpond.errors import CorruptionError
 from millpond.state.backend import Cells, KeyedStateBackend
 from millpond.state.checkpoint.head import Head, SegmentRef
-from millpond.state.checkpoint.segment import CellCodec, decode_segment, encode_segments
+from millpond.state.checkpoint.segment import CellCodec, checksum_of, decode_segment, encode_segments
 from millpond.state.descriptor import StateDescriptor
 from millpond.state.timers import TIMERS, Timers
 
@@ -113,7 +113,13 @@ class Shard:
                     f"{name} is missing. The state part of the checkpoint was deleted or is incomplete: restore it, or "
                     "start the query with a new checkpoint folder."
                 )
-            cells = self._codecs[ref.state].cells(decode_segment(segments[ref.id], name))
+            table = decode_segment(segments[ref.id], name)
+            if checksum_of(segments[ref.id]) != ref.checksum:
+                raise CorruptionError(
+                    f"{name} is whole, but another one than its head names: head and segments come from different "
+                    "attempts or checkpoints. Restore an earlier version of the checkpoint."
+                )
+            cells = self._codecs[ref.state].cells(table)
             # A base speaks for the key groups it is the newest base of; a delta for those based before it.
             bases = self.head.base_versions
             wanted = [
@@ -193,6 +199,7 @@ class Shard:
                 last_group=groups["max"],
                 rows=part.num_rows,
                 bytes=len(data),
+                checksum=checksum_of(data),
             )
             refs.append(ref)
             segments[ref.id] = data
