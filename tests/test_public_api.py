@@ -35,8 +35,11 @@ PUBLIC = {
         NO_METRICS RESULTS MemoryRecorder NullRecorder Recorder
     """,
     "millpond.serving": "",
-    "millpond.spark": "",
-    "millpond.state": "",
+    "millpond.spark": "KeyedData StateConfig keyed session",
+    "millpond.state": """
+        ABSENT Cells HeapBackend KeyContext KeyedStateBackend ListState MapState RowCodec StateDescriptor StateKind
+        ValueState
+    """,
 }
 
 HEAVY = {
@@ -54,7 +57,7 @@ HEAVY = {
 }
 """What `import millpond` must not load: optional parts, loaded at use."""
 
-MODULES_BUDGET = 150
+MODULES_BUDGET = 200
 """How many modules `import millpond` may add to a bare interpreter: import time, without a clock."""
 
 
@@ -65,8 +68,8 @@ def test_every_folder_has_its_line():
 
 @pytest.mark.parametrize("name", sorted(PUBLIC))
 def test_the_public_names_are_the_frozen_ones(name):
-    listed = getattr(importlib.import_module(name), "__all__", [])
-    assert sorted(listed) == sorted(PUBLIC[name].split())
+    listed = sorted(getattr(importlib.import_module(name), "__all__", []))
+    assert listed == sorted(PUBLIC[name].split()), f"if this is meant, its line is\n{name!r}: {' '.join(listed)!r},"
 
 
 @pytest.mark.parametrize("name", sorted(PUBLIC))
