@@ -180,3 +180,22 @@ def test_joins_of_other_columns_share_one_open_table(tmp_path):
             (joined,) = join_batches(plan, iter([make_batch([("a", 1)])]), lambda _: None)
             assert joined.column(2).to_pylist() == [expected]
     assert asked == [("a", 1)]
+
+
+def test_a_version_that_two_reloads_made_outdated_is_passed_over(tmp_path, monkeypatch):
+    def write(version):
+        table = pa.table({"code": ["a"], "hour": [1], "gate": [version]})
+        KeyedTable.of(table, ["code", "hour"]).write(tmp_path / f"{version}.arrow")
+
+    write(1)
+    read = KeyedTable.read
+
+    def read_late(path, keys):
+        if path.name == "1.arrow":
+            write(2)
+            path.unlink()
+        return read(path, keys)
+
+    monkeypatch.setattr(KeyedTable, "read", read_late)
+    (joined,) = join_batches(make_plan(tmp_path, table_id="outdated"), iter([make_batch([("a", 1)])]), lambda _: None)
+    assert joined.column(2).to_pylist() == [2]

@@ -221,12 +221,23 @@ def _opened(plan: JoinPlan) -> Rows:
     if isinstance(source, LookupTable):
         lookup = _OPEN.get_or_load(plan.table_id, lambda _: _open(source))
         return PartialRows(plan, cast("PartialCachingLookup", lookup))
-    newest = _newest(plan, source)
-    mapped = _OPEN.get(plan.table_id)
-    if not isinstance(mapped, MappedTable) or mapped.path != newest:
-        mapped = MappedTable(newest, KeyedTable.read(newest, plan.keys))
+    return FullRows(plan, _mapped(plan, source).table)
+
+
+def _mapped(plan: JoinPlan, directory: Path) -> MappedTable:
+    """The newest version, mapped now or before."""
+    while True:
+        newest = _newest(plan, directory)
+        known = _OPEN.get(plan.table_id)
+        if isinstance(known, MappedTable) and known.path == newest:
+            return known
+        try:
+            mapped = MappedTable(newest, KeyedTable.read(newest, plan.keys))
+        except FileNotFoundError:
+            # Two reloads since we looked have made it outdated, so there is a newer one.
+            continue
         _OPEN.put(plan.table_id, mapped)
-    return FullRows(plan, mapped.table)
+        return mapped
 
 
 def _open(table: LookupTable) -> PartialCachingLookup:
