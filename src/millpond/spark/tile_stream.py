@@ -31,6 +31,7 @@ from millpond.features import HORIZON_MS, TILE_MS, GroupBy, Tile, compile_group_
 from millpond.features.batch import check_batch_end
 from millpond.kv import KVStore, Put
 from millpond.spark.feature_columns import feature_columns, key_names
+from millpond.spark.keyed import keyed
 
 TILE_SCHEMA = "key binary, start_ms bigint, tile binary, complete boolean, version bigint"
 """What `TileProcessor` emits: the encoded key, the tile's start, its bytes, and two of its fields in the clear."""
@@ -176,9 +177,8 @@ def tile_updates(
         .withColumn("event_time", F.timestamp_millis("time_ms"))
         .withWatermark("event_time", f"{lateness_ms} milliseconds")
     )
-    return timed.groupBy(*keys).transformWithState(
-        TileProcessor(group_by, retention_ms), TILE_SCHEMA, "Update", "EventTime"
-    )
+    processor = TileProcessor(group_by, retention_ms)
+    return keyed(timed, *keys).transformWithState(processor, TILE_SCHEMA, "Update", "EventTime", late="keep")
 
 
 def put_tiles(group_by: GroupBy, store: KVStore) -> Callable[[DataFrame, int], None]:
