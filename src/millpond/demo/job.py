@@ -162,7 +162,8 @@ def run(asked: Asked, path: Path, *, quiet: bool) -> Run:
         if workdir.done("answers"):
             display.stage(f"this run is finished; remove {path} to do it again")
         replay_stage(job)
-        display.expect(workdir.facts("replay")["events"])
+        before = sum(measure.items for measure in stream.written_measures(path / "aircraft"))
+        display.expect(workdir.facts("replay")["events"], before=before)
         if not all(map(workdir.done, _SPARK_STAGES)):
             with spark_stages.spark_session(path) as spark:
                 stream_stage(job, spark)
