@@ -19,15 +19,27 @@ PUBLIC = {
     "millpond": """
         CorruptionError DataError MillpondError MissingDependencyError OptionError UnavailableError
     """,
-    "millpond.cache": "",
+    "millpond.cache": """
+        MISSING Cache CacheStats Missing deep_size monotonic_ms
+    """,
     "millpond.demo": "",
     "millpond.features": "",
     "millpond.kv": "",
-    "millpond.lookup": "",
-    "millpond.metrics": "",
+    "millpond.lookup": """
+        CacheMetricGroup CacheReloadTrigger DefaultLookupCache FullCachingLookup
+        FullCachingLookupProvider Key KeyedTable LookupCache LookupFunction LookupOptions LookupScan
+        LookupStats LookupTable ParquetScan PartialCachingLookup PartialCachingLookupProvider
+        PeriodicCacheReloadTrigger PythonLookup ReloadContext Retries Row Rows SqlLookup TableScan
+    """,
+    "millpond.metrics": """
+        NO_METRICS RESULTS MemoryRecorder NullRecorder Recorder
+    """,
     "millpond.serving": "",
-    "millpond.spark": "",
-    "millpond.state": "",
+    "millpond.spark": "KeyedData StateConfig keyed session",
+    "millpond.state": """
+        ABSENT Cells HeapBackend KeyContext KeyedStateBackend ListState MapState RowCodec StateDescriptor StateKind
+        ValueState
+    """,
 }
 
 HEAVY = {
@@ -45,7 +57,7 @@ HEAVY = {
 }
 """What `import millpond` must not load: optional parts, loaded at use."""
 
-MODULES_BUDGET = 150
+MODULES_BUDGET = 200
 """How many modules `import millpond` may add to a bare interpreter: import time, without a clock."""
 
 
@@ -56,8 +68,8 @@ def test_every_folder_has_its_line():
 
 @pytest.mark.parametrize("name", sorted(PUBLIC))
 def test_the_public_names_are_the_frozen_ones(name):
-    listed = getattr(importlib.import_module(name), "__all__", [])
-    assert sorted(listed) == sorted(PUBLIC[name].split())
+    listed = sorted(getattr(importlib.import_module(name), "__all__", []))
+    assert listed == sorted(PUBLIC[name].split()), f"if this is meant, its line is\n{name!r}: {' '.join(listed)!r},"
 
 
 @pytest.mark.parametrize("name", sorted(PUBLIC))

@@ -64,4 +64,4 @@ def test_a_scan_does_not_flush_w_tinylfu_as_it_flushes_lru():
                 cache.put(key, True)
         rates[policy] = sum(cache.get(key) is not None for key in islice(keys, len(keys) - len(popular), None))
     assert rates["lru"] == 0
-    assert rates["w-tinylfu"] > 60
+    assert rates["w-tinylfu"] > 30

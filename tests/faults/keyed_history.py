@@ -19,7 +19,7 @@ class History(StatefulProcessor):
     def init(self, handle: StatefulProcessorHandle) -> None:
         self._seen = handle.getListState("seen", "id long")
 
-    def handleInputRows(self, key: Any, rows: Iterator[Row], timerValues: Any) -> Iterator[Row]:  # noqa: N802, N803
+    def handleInputRows(self, key: Any, rows: Iterator[Row], timerValues: Any) -> Iterator[Row]:
         self._seen.appendList([(row.id,) for row in rows])
         yield Row(user=key[0], history=[seen[0] for seen in self._seen.get()])
 

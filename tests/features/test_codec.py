@@ -160,3 +160,9 @@ def test_every_golden_value_still_reads():
     assert batch == plan.batch_ir(GOLDEN_EVENTS, B)
     tile = plan.decode_tile((GOLDEN / "tile_v1.bin").read_bytes())
     assert tile == Tile(B, complete=True, version=2, ir=plan.collect([inputs for _, inputs in GOLDEN_EVENTS]))
+
+
+@pytest.mark.parametrize("delay", [1.5, -1.5])
+def test_sums_are_written_without_the_zeros_they_end_in(delay):
+    tile = Tile(B, ir=PLAN.collect([(delay, None, None, None)]))
+    assert len(PLAN.encode_tile(tile)) < 80

@@ -14,8 +14,9 @@ import lmdb
 import pytest
 
 from millpond.errors import CorruptionError, MissingDependencyError, OptionError, UnavailableError
-from millpond.kv import Get, LmdbStore, MemoryStore, Put
+from millpond.kv import Get, LmdbStore, MemoryStore, Put, lmdb_environment
 from millpond.kv import lmdb as lmdb_module
+from millpond.kv.gate import Gate
 
 MIB = 1 << 20
 
@@ -160,6 +161,58 @@ def test_a_full_disk_names_the_path_keeps_what_was_there_and_goes_on_once_there_
     assert (before, after) == ("[1]", "[1, 3]")
 
 
+NO_ADDRESS_SPACE = """
+import resource, sys
+from millpond.errors import UnavailableError
+from millpond.kv import Get, LmdbStore, Put
+store = LmdbStore(sys.argv[1], map_bytes=1 << 20, sync=False)
+store.put_many("d", [Put(b"k", b"v", 1)])
+with open("/proc/self/statm") as statm:
+    used = int(statm.read().split()[0]) * resource.getpagesize()
+resource.setrlimit(resource.RLIMIT_AS, (used + (96 << 20), resource.RLIM_INFINITY))
+written = 1
+try:
+    for number in range(60):
+        store.put_many("ballast", [Put(b"%d" % number, b"x" * (2 << 20))])
+        written += 1
+except UnavailableError as error:
+    print(error)
+print(1 < written < 60, [row.time_ms for row in store.get_many([Get("d", b"k")])[0]])
+"""
+
+
+def test_a_map_that_may_not_grow_says_so_and_keeps_what_was_there(tmp_path):
+    message, outcome = run_child(NO_ADDRESS_SPACE, str(tmp_path)).splitlines()
+    assert f"the LMDB map of {tmp_path} does not fit into the address space" in message
+    assert "spark.executor.pyspark.memory" in message
+    assert outcome == "True [1]"
+
+
+def test_more_readers_than_lmdb_has_room_for_are_a_typed_error_and_the_next_one_is_served(tmp_path, monkeypatch):
+    monkeypatch.setattr(lmdb_environment, "_MAX_READERS", 1)
+    store = LmdbStore(tmp_path, sync=False)
+    store.put_many("d", [Put(b"k", b"v", 1)])
+    inside, leave = threading.Event(), threading.Event()
+
+    def occupy(transaction, gets):
+        inside.set()
+        assert leave.wait(20)
+        return []
+
+    read = lmdb_module._read
+    monkeypatch.setattr(lmdb_module, "_read", occupy)
+    reader = threading.Thread(target=store.get_many, args=([],))
+    reader.start()
+    assert inside.wait(20)
+    monkeypatch.setattr(lmdb_module, "_read", read)
+    with pytest.raises(UnavailableError, match="READERS_FULL"):
+        times(store)
+    leave.set()
+    reader.join(20)
+    assert times(store) == [1]
+    store.close()
+
+
 KILLED = """
 import os, signal, sys
 from millpond.kv import LmdbStore, Put
@@ -179,6 +232,72 @@ def test_what_a_killed_process_had_committed_is_there_and_the_rest_is_not(tmp_pa
     assert child.stdout == b"committed\n"
     store = LmdbStore(tmp_path)
     assert times(store) == [1]
+    store.close()
+
+
+KILLED_INSIDE = """
+import os, signal, sys
+from millpond.kv import LmdbStore, Put
+from millpond.kv import lmdb as module
+store = LmdbStore(sys.argv[1])
+store.put_many("d", [Put(b"k", b"v", 1)])
+inside = module._dataset_id
+def die(transaction, name):
+    transaction.put(b"\\x10half", b"written")
+    os.kill(os.getpid(), signal.SIGKILL)
+module._dataset_id = die
+store.put_many("d", [Put(b"k", b"v", 2)])
+"""
+
+
+def test_a_writer_that_is_killed_inside_its_transaction_leaves_no_trace_and_no_lock(tmp_path):
+    store = LmdbStore(tmp_path)
+    store.put_many("d", [Put(b"k", b"v", 0)])
+    child = subprocess.run([sys.executable, "-c", KILLED_INSIDE, str(tmp_path)], timeout=60, check=False)
+    assert child.returncode == -signal.SIGKILL
+    assert times(store) == [0, 1]
+    store.put_many("d", [Put(b"k", b"v", 3)])
+    assert times(store) == [0, 1, 3]
+    store.close()
+    with lmdb.open(str(tmp_path)) as environment, environment.begin() as transaction:
+        assert transaction.get(b"\x10half") is None
+
+
+def test_a_fork_waits_until_no_transaction_is_open(tmp_path, monkeypatch):
+    store = LmdbStore(tmp_path, sync=False)
+    store.put_many("d", [Put(b"k", b"v", 0)])
+    inside, forking = threading.Event(), threading.Event()
+    write = lmdb_module._dataset_id
+
+    def slow(transaction, name):
+        inside.set()
+        assert forking.wait(20)
+        return write(transaction, name)
+
+    monkeypatch.setattr(lmdb_module, "_dataset_id", slow)
+    writer = threading.Thread(target=store.put_many, args=("d", [Put(b"k", b"v", 1)]))
+    writer.start()
+    assert inside.wait(20)
+    monkeypatch.setattr(lmdb_module, "_dataset_id", write)
+    shut = Gate.shut
+
+    def told(gate):
+        forking.set()
+        shut(gate)
+
+    monkeypatch.setattr(Gate, "shut", told)
+    pid = os.fork()
+    if pid == 0:
+        status = 1
+        try:
+            assert times(store) == [0, 1]
+            store.put_many("d", [Put(b"k", b"v", 2)])
+            status = 0
+        finally:
+            os._exit(status)
+    assert os.waitpid(pid, 0)[1] == 0
+    writer.join(20)
+    assert times(store) == [0, 1, 2]
     store.close()
 
 

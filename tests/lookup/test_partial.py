@@ -1,5 +1,6 @@
 """Partial caching asks the source once per key, and takes no failure for an answer."""
 
+import random
 import threading
 from concurrent.futures import ThreadPoolExecutor
 
@@ -45,9 +46,14 @@ class Source(LookupFunction):
         return super().lookup_many(keys)
 
 
+class Longest(random.Random):
+    def uniform(self, a, b):
+        return b
+
+
 def open_lookup(source, cache, *, max_retries=0, waits=None, recorder=None):
     metrics = CacheMetricGroup("planes", recorder) if recorder else CacheMetricGroup("planes")
-    retries = Retries(max_retries, sleep=(waits if waits is not None else []).append, uniform=lambda _, high: high)
+    retries = Retries(max_retries, sleep=(waits if waits is not None else []).append, randomness=Longest())
     lookup = PartialCachingLookupProvider.of(source, cache).create_lookup_function(metrics, retries)
     lookup.open()
     return lookup

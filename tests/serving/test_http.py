@@ -13,9 +13,9 @@ import pytest
 from millpond.errors import CorruptionError, DataError, MissingDependencyError, OptionError, UnavailableError
 from millpond.features import DAY_MS, HOUR_MS
 from millpond.kv import MemoryStore, Put
-from millpond.serving import FetchClient, Fetcher, FetchRequest, http_app, running_server, serve
+from millpond.serving import FetchClient, Fetcher, FetchRequest, http_app, running_server, serve, server
 
-from .world import BATCH_END_MS, EWR, JFK, NOBODY, PLANS, ROUTE_PLAN, FailingStore, small_world, upload
+from .world import AIRCRAFT_PLAN, BATCH_END_MS, EWR, JFK, NOBODY, PLANS, ROUTE_PLAN, FailingStore, small_world, upload
 
 NOON_MS = BATCH_END_MS + 12 * HOUR_MS
 
@@ -76,6 +76,18 @@ def test_the_body_of_an_answer_is_the_documented_one(url):
     }
     assert second["features"] == {}
     assert "before the batch end" in second["error"]
+
+
+def test_a_sum_that_overflowed_is_left_out_and_named_and_never_null():
+    store = MemoryStore()
+    upload(store, AIRCRAFT_PLAN, {("N1",): [(BATCH_END_MS - HOUR_MS, (1.7e308,))] * 2})
+    request = FetchRequest("aircraft", {"tail": "N1"}, BATCH_END_MS)
+    fetcher = Fetcher(store, PLANS)
+    assert fetcher.fetch([request])[0].features == {"dep_delay_sum_1d": float("inf")}
+    with running_server(http_app(fetcher)) as url, FetchClient(url) as client:
+        response = client.fetch([request])[0]
+    assert response.features == {}
+    assert "dep_delay_sum_1d overflowed" in response.error
 
 
 def test_what_is_served_is_listed_with_its_batch(url):
@@ -232,6 +244,33 @@ def test_a_server_that_has_ended_leaves_its_port_and_its_thread(fetcher):
     assert servers() == before
     with FetchClient(url) as client, pytest.raises(UnavailableError, match=f"no answer from {url}"):
         client.fetch([FetchRequest("route", EWR, NOON_MS)])
+
+
+def test_a_server_ends_though_its_store_hangs(monkeypatch):
+    asked, release, outcome = threading.Event(), threading.Event(), []
+
+    class Hanging(MemoryStore):
+        def get_many(self, gets):
+            asked.set()
+            release.wait(60)
+            return super().get_many(gets)
+
+    def ask(url):
+        with FetchClient(url) as client:
+            try:
+                outcome.append(client.fetch([FetchRequest("route", EWR, NOON_MS)]))
+            except UnavailableError as error:
+                outcome.append(error)
+
+    monkeypatch.setattr(server, "STOP_SECONDS", 1)
+    with running_server(http_app(Fetcher(Hanging(), PLANS))) as url:
+        client = threading.Thread(target=ask, args=(url,))
+        client.start()
+        assert asked.wait(20)
+    assert not release.is_set()
+    client.join(20)
+    release.set()
+    assert isinstance(outcome[0], UnavailableError)
 
 
 def test_a_client_refuses_what_is_no_url_and_what_is_no_fetcher():

@@ -32,7 +32,7 @@ def rows_of(df):
 
 
 def test_a_partial_join_gives_what_sparks_own_join_gives(spark, planes):
-    from millpond.spark.lookup_join import lookup_join
+    from millpond.spark import lookup_join
 
     events = spark.range(400).selectExpr("id", "if(id % 9 = 0, null, concat('N', id % 60)) as tailnum").repartition(3)
     known = spark.createDataFrame(planes.scan().to_pandas())
@@ -48,7 +48,7 @@ def test_a_partial_join_gives_what_sparks_own_join_gives(spark, planes):
 
 
 def test_a_full_join_maps_one_file_and_follows_reloads(spark):
-    from millpond.spark.lookup_join import lookup_join
+    from millpond.spark import lookup_join
 
     weather = {"origin": ["JFK", "JFK", "EWR"], "hour": [5, 6, 5], "temp": [1.5, 2.5, None]}
     times = [datetime(2013, 1, 1, hour, tzinfo=UTC) for hour in weather["hour"]]
@@ -84,7 +84,7 @@ def test_a_full_join_maps_one_file_and_follows_reloads(spark):
 def test_a_stream_is_joined_with_its_watermark_and_one_cache_over_all_batches(spark, planes, tmp_path):
     from pyspark.sql.functions import window
 
-    from millpond.spark.lookup_join import lookup_join
+    from millpond.spark import lookup_join
 
     source = tmp_path / "events"
     for number in range(3):
@@ -118,7 +118,7 @@ def test_a_stream_is_joined_with_its_watermark_and_one_cache_over_all_batches(sp
 
 
 def test_a_worker_that_dies_changes_no_answer(spark, tmp_path):
-    from millpond.spark.lookup_join import lookup_join
+    from millpond.spark import lookup_join
 
     died = tmp_path / "died"
 
@@ -141,7 +141,7 @@ def test_a_worker_that_dies_changes_no_answer(spark, tmp_path):
 
 
 def test_a_lookup_that_fails_fails_the_query_with_the_users_own_error(spark):
-    from millpond.spark.lookup_join import lookup_join
+    from millpond.spark import lookup_join
 
     def fail(number):
         raise ZeroDivisionError(f"no row for {number}")
@@ -154,7 +154,7 @@ def test_a_lookup_that_fails_fails_the_query_with_the_users_own_error(spark):
 
 
 def test_whole_numbers_of_any_width_and_casts_that_spark_makes_match(spark):
-    from millpond.spark.lookup_join import lookup_join
+    from millpond.spark import lookup_join
 
     table = pa.table({"key": pa.array([1, 2], pa.int32()), "day": ["a", "b"]})
     events = spark.sql("select * from values ('1', 1L, 1Y), ('2', 3000000000L, 2Y) as t(text, big, tiny)")
@@ -165,8 +165,72 @@ def test_whole_numbers_of_any_width_and_casts_that_spark_makes_match(spark):
             assert [row.day for row in joined.orderBy("text").collect()] == expected
 
 
+def test_moments_and_days_match_as_spark_compares_them_in_any_time_zone(spark):
+    from millpond.spark import lookup_join
+
+    zoned, naive = pa.timestamp("ms", "Europe/Vienna"), pa.timestamp("s")
+    midnight = datetime(2013, 6, 1, tzinfo=UTC)
+    tables = {
+        "zoned": pa.table({"at": pa.array([midnight], zoned), "found": ["zoned"]}),
+        "naive": pa.table({"at": pa.array([midnight.replace(tzinfo=None)], naive), "found": ["naive"]}),
+        "day": pa.table({"at": pa.array([midnight.date()], pa.date32()), "found": ["day"]}),
+    }
+    spark.conf.set("spark.sql.session.timeZone", "America/New_York")
+    try:
+        events = spark.sql(
+            "select timestamp_seconds(1370044800) as instant, timestamp_ntz'2013-06-01 00:00:00' as local,"
+            " date'2013-06-01' as day, '2013-06-01' as text"
+        )
+        expected = {
+            "zoned": {"instant": "zoned", "local": None, "day": None, "text": None},
+            "naive": {"instant": None, "local": "naive", "day": "naive", "text": "naive"},
+            "day": {"day": "day", "text": "day"},
+        }
+        for name, arrow in tables.items():
+            with LookupTable(name, TableScan(arrow, ["at"]), FULL) as table:
+                joined = {event: lookup_join(events, table, on={event: "at"}) for event in expected[name]}
+                assert {event: df.collect()[0].found for event, df in joined.items()} == expected[name]
+                if name == "day":
+                    with pytest.raises(OptionError, match=r"'instant' is timestamp.*'at'.*date"):
+                        lookup_join(events, table, on={"instant": "at"})
+    finally:
+        spark.conf.unset("spark.sql.session.timeZone")
+
+
+def test_a_join_made_anew_for_every_micro_batch_finds_its_caches_again(spark, tmp_path):
+    from millpond.spark import lookup_join
+
+    calls = tmp_path / "calls"
+
+    def square(number):
+        with calls.open("a") as log:
+            log.write(f"{number}\n")
+        return [(number * number,)]
+
+    keys, rows = pa.schema([("number", pa.int64())]), pa.schema([("square", pa.int64())])
+    events = spark.range(0, 20, 1, 1).withColumnRenamed("id", "number")
+    with LookupTable("squares", PythonLookup(square, keys, rows), PARTIAL) as table:
+        for _ in range(3):
+            assert lookup_join(events, table, on="number").count() == 20
+        stats = table.stats()
+        assert stats.hit_count + stats.miss_count == 60
+        assert stats.load_count == len(calls.read_text().split()) < 60
+
+
+def test_the_files_of_a_full_table_go_when_it_is_closed(spark):
+    from millpond.spark import lookup_join
+    from millpond.spark.lookup_join import _PLANNED
+
+    arrow = pa.table({"key": range(1_000), "value": range(1_000)})
+    with LookupTable("values", TableScan(arrow, ["key"]), FULL) as table:
+        lookup_join(spark.range(3).withColumnRenamed("id", "key"), table, on="key")
+        planned = next(planned for (_, known), planned in _PLANNED.items() if known is table)
+        assert [path.suffix for path in planned.directory.iterdir()] == [".arrow"]
+    assert not planned.directory.exists()
+
+
 def test_what_is_wrong_with_a_join_is_said_when_it_is_planned(spark):
-    from millpond.spark.lookup_join import lookup_join
+    from millpond.spark import lookup_join
 
     table = pa.table({"code": ["a"], "hour": [1], "gate": [2]})
     gates = LookupTable("gates", TableScan(table, ["code", "hour"]), FULL)

@@ -1,7 +1,6 @@
 """One batch joined by position gives what a loop over rows gives."""
 
 from dataclasses import replace
-from pathlib import Path
 
 import pyarrow as pa
 import pytest
@@ -9,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from millpond.errors import DataError, UnavailableError
-from millpond.lookup import KeyedTable, LookupTable, PythonLookup, TableScan
+from millpond.lookup import KeyedTable, LookupTable, PythonLookup
 from millpond.spark.lookup_worker import FullRows, JoinPlan, PartialRows, distinct_keys, join_batch, join_batches
 
 KEYS = pa.schema([("code", pa.string()), ("hour", pa.int64())])
@@ -18,17 +17,22 @@ EVENT_KEY = st.tuples(st.one_of(st.none(), st.sampled_from("abc")), st.one_of(st
 PARTIAL = {"lookup.cache": "PARTIAL", "lookup.partial-cache.max-rows": 3}
 
 
-def make_plan(source, options, *, inner=False, directory=None, table_id="t"):
+def make_plan(source, *, inner=False, table_id="t"):
     return JoinPlan(
         table_id=table_id,
-        table=LookupTable("gates", source, options),
-        directory=directory,
+        name="gates",
+        source=source,
+        keys=("code", "hour"),
         key_places=(1, 2),
         kept=2,
         inner=inner,
         columns=("gate",),
         row_fields=(pa.field("gate", pa.int64()),),
     )
+
+
+def partial_table(source):
+    return LookupTable("gates", source, PARTIAL)
 
 
 def make_batch(keys):
@@ -70,11 +74,11 @@ def test_every_kind_of_table_joins_as_a_walk_over_rows_does(batches, table, inne
     )
     path = tmp_path_factory.mktemp("full") / "1.arrow"
     KeyedTable.of(arrow, ["code", "hour"]).write(path)
-    partial = make_plan(source, PARTIAL, inner=inner)
-    full = make_plan(TableScan(arrow, ["code", "hour"]), {"lookup.cache": "FULL"}, inner=inner)
+    partial = make_plan(partial_table(source), inner=inner)
+    full = make_plan(path.parent, inner=inner)
     for plan, rows in (
-        (partial, PartialRows(partial, partial.table.open())),
-        (full, FullRows(full, path)),
+        (partial, PartialRows(partial, partial.source.open())),
+        (full, FullRows(full, KeyedTable.read(path, full.keys))),
     ):
         for keys in batches:
             joined = join_batch(plan, rows, make_batch(keys))
@@ -99,7 +103,7 @@ def test_a_key_is_asked_once_per_batch_and_what_was_counted_is_reported_per_batc
         asked.append((code, hour))
 
     reported = []
-    plan = make_plan(PythonLookup(find, KEYS, ROWS), PARTIAL, table_id="asked once")
+    plan = make_plan(partial_table(PythonLookup(find, KEYS, ROWS)), table_id="asked once")
     batches = [make_batch([("a", 1), ("a", 1), ("b", None)]), make_batch([("a", 1), ("c", 2)])]
     joined = list(join_batches(plan, iter(batches), reported.append))
     assert [batch.num_rows for batch in joined] == [3, 2]
@@ -114,7 +118,7 @@ def test_a_used_worker_keeps_its_cache_and_another_table_has_its_own():
         asked.append((code, hour))
 
     for table_id in ("one", "one", "two"):
-        plan = make_plan(PythonLookup(find, KEYS, ROWS), PARTIAL, table_id=f"kept {table_id}")
+        plan = make_plan(partial_table(PythonLookup(find, KEYS, ROWS)), table_id=f"kept {table_id}")
         list(join_batches(plan, iter([make_batch([("a", 1)])]), lambda _: None))
     assert asked == [("a", 1), ("a", 1)]
 
@@ -123,13 +127,13 @@ def test_a_failed_lookup_fails_the_batch():
     def fail(code, hour):
         raise ZeroDivisionError("source bug")
 
-    plan = make_plan(PythonLookup(fail, KEYS, ROWS), PARTIAL, table_id="fails")
+    plan = make_plan(partial_table(PythonLookup(fail, KEYS, ROWS)), table_id="fails")
     with pytest.raises(ZeroDivisionError, match="source bug"):
         list(join_batches(plan, iter([make_batch([("a", 1)])]), lambda _: None))
 
 
 def test_a_value_that_is_not_of_its_declared_type_is_named():
-    plan = make_plan(PythonLookup(lambda code, hour: [("gate 7",)], KEYS, ROWS), PARTIAL, table_id="wrong type")
+    plan = make_plan(partial_table(PythonLookup(lambda code, hour: [("gate 7",)], KEYS, ROWS)), table_id="wrong type")
     with pytest.raises(DataError, match=r"'gates'.*'gate'.*int64"):
         list(join_batches(plan, iter([make_batch([("a", 1)])]), lambda _: None))
 
@@ -138,11 +142,9 @@ def test_a_new_version_of_a_full_table_is_found_by_the_next_partition_and_not_wi
     def write(version, gate):
         table = pa.table({"code": ["a"], "hour": [1], "gate": [gate]})
         KeyedTable.of(table, ["code", "hour"]).write(tmp_path / f"{version:03d}.arrow")
-        return table
 
-    plan = make_plan(
-        TableScan(write(1, 10), ["code", "hour"]), {"lookup.cache": "FULL"}, directory=tmp_path, table_id="versions"
-    )
+    write(1, 10)
+    plan = make_plan(tmp_path, table_id="versions")
 
     def batches():
         yield make_batch([("a", 1)])
@@ -156,8 +158,25 @@ def test_a_new_version_of_a_full_table_is_found_by_the_next_partition_and_not_wi
 
 
 def test_a_full_table_whose_files_are_not_there_is_unavailable_and_not_empty(tmp_path):
-    table = pa.table({"code": ["a"], "hour": [1], "gate": [1]})
-    plan = make_plan(TableScan(table, ["code", "hour"]), {"lookup.cache": "FULL"}, table_id="nowhere")
-    plan = replace(plan, directory=Path(tmp_path / "nowhere"))
+    plan = make_plan(tmp_path / "nowhere", table_id="nowhere")
     with pytest.raises(UnavailableError, match=r"'gates'.*nowhere"):
         list(join_batches(plan, iter([make_batch([("a", 1)])]), lambda _: None))
+
+
+def test_joins_of_other_columns_share_one_open_table(tmp_path):
+    asked = []
+
+    def find(code, hour):
+        asked.append((code, hour))
+        return [(1, "north")]
+
+    wide = pa.schema([("gate", pa.int64()), ("pier", pa.string())])
+    arrow = pa.table({"code": ["a"], "hour": [1], "gate": [1], "pier": ["north"]})
+    KeyedTable.of(arrow, ["code", "hour"]).write(tmp_path / "1.arrow")
+    for source in (partial_table(PythonLookup(find, KEYS, wide)), tmp_path):
+        gates = make_plan(source, table_id=f"shared {source}")
+        piers = replace(gates, columns=("pier",), row_fields=(pa.field("pier", pa.string()),))
+        for plan, expected in ((gates, 1), (piers, "north"), (gates, 1)):
+            (joined,) = join_batches(plan, iter([make_batch([("a", 1)])]), lambda _: None)
+            assert joined.column(2).to_pylist() == [expected]
+    assert asked == [("a", 1)]

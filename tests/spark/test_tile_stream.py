@@ -3,6 +3,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pyspark.sql import Row
 from pyspark.sql.streaming.stateful_processor import ExpiredTimerInfo, TimerValues
+from pyspark.sql.streaming.tws_tester import TwsTester
 
 from millpond.errors import DataError, OptionError
 from millpond.features import DAY_MS, TILE_MS, Aggregation, Field, GroupBy, Tile, compile_group_by, tile_start
@@ -174,6 +175,17 @@ def test_a_batch_run_again_in_another_order_writes_the_same_bytes(events, data):
     again = data.draw(st.permutations(events))
     one, other = OneKey(TileProcessor(GROUP_BY)), OneKey(TileProcessor(GROUP_BY))
     assert one.batch(*events) == other.batch(*again)
+
+
+def test_the_processor_runs_under_pyspark_s_own_tester():
+    tester = TwsTester(
+        TileProcessor(GROUP_BY), timeMode="EventTime", outputMode="Update", eventTimeExtractor=lambda row: row.time_ms
+    )
+    event = Row(key_0="JFK", time_ms=B, input_0=1.0)
+    assert told(tester.test("JFK", [event, event])) == [(0, 2, False, 0)]
+    assert told(tester.setWatermark(B + TILE_MS)) == [(0, 2, True, 0)]
+    assert tester.setWatermark(B + TILE_MS + DEFAULT_RETENTION_MS) == []
+    assert tester.peekMapState("tiles", "JFK") == {}
 
 
 def test_emitted_tiles_answer_queries(key):

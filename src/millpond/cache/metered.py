@@ -92,16 +92,16 @@ class MeteredCache(Cache[K, V]):
 
     def get(self, key: K, default: Any = None) -> Any:
         """The value of `key`, which counts as its use."""
-        if self._expiry is not None:
-            self._sweep(self._expiry)
+        expiry = self._expiry
+        now_ms = 0 if expiry is None else self._sweep(expiry)
         value = self._values.get(key, MISSING)
         if value is MISSING:
             self._misses += 1
             return default
         self._hits += 1
         self._order.read(key)
-        if self._expiry is not None:
-            self._expiry.read(key)
+        if expiry is not None:
+            expiry.read(key, now_ms)
         return value
 
     def peek(self, key: K, default: Any = None) -> Any:
@@ -112,8 +112,8 @@ class MeteredCache(Cache[K, V]):
 
     def put(self, key: K, value: V) -> None:
         """Cache `value`, then let others go, or it, until the bounds hold."""
-        if self._expiry is not None:
-            self._sweep(self._expiry)
+        expiry = self._expiry
+        now_ms = 0 if expiry is None else self._sweep(expiry)
         weight = 0 if self._weigher is None else self._weigher(key, value)
         if weight > self._max_bytes:
             self._refuse(key, value)
@@ -126,8 +126,8 @@ class MeteredCache(Cache[K, V]):
             self._order.added(key, weight)
         self._values[key] = value
         self._weights[key] = weight
-        if self._expiry is not None:
-            self._expiry.wrote(key)
+        if expiry is not None:
+            expiry.wrote(key, now_ms)
         while len(self._values) > self._max_entries or self._bytes > self._max_bytes:
             self._evict(self._order.victim(), "size")
 
@@ -138,9 +138,13 @@ class MeteredCache(Cache[K, V]):
         self._evictions += 1
         self.invalidate(key)
 
-    def _sweep(self, expiry: Expiry[K]) -> None:
-        for key in expiry.due():
-            self._evict(key, "expired")
+    def _sweep(self, expiry: Expiry[K]) -> int:
+        """Let go of what is due; the time it is."""
+        now_ms = expiry.now_ms()
+        if now_ms >= expiry.earliest_ms:
+            for key in expiry.due(now_ms):
+                self._evict(key, "expired")
+        return now_ms
 
     def _evict(self, key: K, cause: Cause) -> None:
         if self._on_evict is not None:

@@ -12,13 +12,14 @@ popular once fades with that half-life. Increments to a key whose counters are a
 count towards ageing.
 
 Caffeine packs sixteen 4-bit counters into a long. In CPython shifting and masking costs more than
-it saves: a byte holds a counter of 0 to 15, a row is a `bytearray`, and halving it is one
-`translate` in C. The invariant: no counter above 15. When the cache outgrows the rows they double:
-appending a row to itself keeps every estimate, since the longer index has the shorter one as its
-low bits.
+it saves, and so does a loop over the rows: a byte holds a counter of 0 to 15, a row is a
+`bytearray`, and halving it is one `translate` in C. The invariant: no counter above 15. When the
+cache outgrows the rows they double: appending a row to itself keeps every estimate, since the
+longer index has the shorter one as its low bits.
 
-Keys are spread with Python's `hash`, which is right here, though never for what outlives a process:
-a sketch lives and dies with its cache. Trade-off: with strings, whose hash changes from run to run,
+Keys are spread with Python's hash of a tuple, which mixes its bits well (a number's own hash is the
+number) and of which each row reads another part. It is right here, though never for what outlives
+a process: a sketch lives and dies with its cache. Trade-off: with strings, whose hash changes from run to run,
 two runs may decide a near tie differently.
 
 1. Cormode, Muthukrishnan: "An improved data stream summary: the count-min sketch" (2005).
@@ -29,12 +30,6 @@ _CAP = 15
 _SAMPLE_PER_ENTRY = 10
 _LEAST_WIDTH = 64
 _HALVED = bytes(count // 2 for count in range(256))
-_MASK = (1 << 64) - 1
-_MULTIPLIER = 0x9E3779B97F4A7C15
-"""2^64 divided by the golden ratio: neighbouring hashes land far apart."""
-
-_SHIFTS = (0, 11, 22, 33)
-"""Where in the spread hash each row reads its place."""
 
 
 class FrequencySketch:
@@ -46,44 +41,56 @@ class FrequencySketch:
     (3, 0)
     """
 
-    __slots__ = ("_increments", "_rows", "_width")
+    __slots__ = ("_increments", "_last", "_rows")
 
     def __init__(self, entries: int = _LEAST_WIDTH) -> None:
-        self._width = max(_LEAST_WIDTH, 1 << max(entries - 1, 0).bit_length())
-        self._rows = tuple((bytearray(self._width), shift) for shift in _SHIFTS)
+        width = max(_LEAST_WIDTH, 1 << max(entries - 1, 0).bit_length())
+        self._rows = (bytearray(width), bytearray(width), bytearray(width), bytearray(width))
+        self._last = width - 1
         self._increments = 0
 
     def ensure_width(self, entries: int) -> None:
         """Make room for the counts of as many keys, keeping every estimate."""
-        while self._width < entries:
-            for row, _ in self._rows:
+        while self._last < entries - 1:
+            for row in self._rows:
                 row.extend(bytes(row))
-            self._width *= 2
+            self._last = 2 * self._last + 1
 
     def increment(self, key: object) -> None:
         """Count one use."""
-        spread = hash(key) * _MULTIPLIER & _MASK
-        spread ^= spread >> 32
-        last = self._width - 1
-        counted = False
-        for row, shift in self._rows:
-            place = spread >> shift & last
-            if row[place] < _CAP:
-                row[place] += 1
-                counted = True
-        if counted:
-            self._increments += 1
-            if self._increments >= _SAMPLE_PER_ENTRY * self._width:
-                self._age()
+        spread = hash((key,))
+        last = self._last
+        first, second, third, fourth = self._rows
+        before = self._increments
+        place = spread & last
+        if first[place] < _CAP:
+            first[place] += 1
+            self._increments = before + 1
+        place = spread >> 11 & last
+        if second[place] < _CAP:
+            second[place] += 1
+            self._increments = before + 1
+        place = spread >> 22 & last
+        if third[place] < _CAP:
+            third[place] += 1
+            self._increments = before + 1
+        place = spread >> 33 & last
+        if fourth[place] < _CAP:
+            fourth[place] += 1
+            self._increments = before + 1
+        if self._increments > _SAMPLE_PER_ENTRY * last:
+            self._age()
 
     def frequency(self, key: object) -> int:
         """The estimate of a key's uses."""
-        spread = hash(key) * _MULTIPLIER & _MASK
-        spread ^= spread >> 32
-        last = self._width - 1
-        return min([row[spread >> shift & last] for row, shift in self._rows])
+        spread = hash((key,))
+        last = self._last
+        first, second, third, fourth = self._rows
+        return min(
+            first[spread & last], second[spread >> 11 & last], third[spread >> 22 & last], fourth[spread >> 33 & last]
+        )
 
     def _age(self) -> None:
-        for row, _ in self._rows:
+        for row in self._rows:
             row[:] = row.translate(_HALVED)
         self._increments //= 2

@@ -5,7 +5,7 @@ to run a transaction. It holds what LMDB leaves to its users [1]:
 
 - *An environment may be open once per process.* Its file locks belong to the process, and a second
   handle that closes releases the first one's. So all stores on a path share one `Environment`, counted
-  by leases.
+  by leases; it stays in the registry, closed, when the last is given back.
 - *It may not be used after fork.* So a fork waits until no transaction is open, and the child closes
   the inherited handle at once, while it has no locks of its own to lose by that; it opens its own when
   it first needs one.
@@ -52,7 +52,6 @@ class Environment:
         self._lmdb = _import_lmdb()
         self.gate = Gate()
         self._handle: Any = None
-        self._retired = False
 
     def read(self, body: Callable[[Any], _T]) -> _T:
         """Run `body(transaction)` on one snapshot."""
@@ -62,11 +61,11 @@ class Environment:
         """Run `body(transaction)` and commit; if it raises, nothing of it is kept."""
         return self._run(body, write=True)
 
-    def retire(self) -> None:
-        """Wait for open transactions and close the handle for good. May be called twice."""
+    def close_if_unused(self) -> None:
+        """Wait for open transactions and close the handle, unless somebody has taken a lease meanwhile."""
         with self.gate.alone():
-            self._retired = True
-            self._close_handle()
+            if self.leases == 0:
+                self._close_handle()
 
     def start_anew(self) -> None:
         """In a forked child, before anything else: close the parent's handle, forget its threads."""
@@ -100,8 +99,6 @@ class Environment:
 
     def _open(self) -> None:
         with self.gate.alone():
-            if self._retired:
-                raise UnavailableError(f"the store {self.path} was closed. Make a new LmdbStore.")
             if self._handle is not None:
                 return
             try:
@@ -132,10 +129,7 @@ class Environment:
                 self._handle.set_mapsize(wanted)
             except self._lmdb.Error as error:
                 self._close_handle()
-                raise UnavailableError(
-                    f"the LMDB map of {self.path} cannot grow to {wanted} bytes: {error}. The map counts as address "
-                    "space: raise RLIMIT_AS (spark.executor.pyspark.memory), or drop old datasets."
-                ) from error
+                raise self._failure(error) from error
             self._map_bytes = max(self._map_bytes, self._handle.info()["map_size"])
 
     def _sweep_readers(self) -> None:
@@ -156,6 +150,11 @@ class Environment:
                 f"{self.path} is not a sound LMDB environment: {error}. Restore the folder, or remove it and "
                 "upload again."
             )
+        if isinstance(error, lmdb.MemoryError):
+            return UnavailableError(
+                f"the LMDB map of {self.path} does not fit into the address space of this process: {error}. Raise "
+                "RLIMIT_AS (spark.executor.pyspark.memory), or drop old datasets."
+            )
         return UnavailableError(
             f"LMDB in {self.path} failed: {error}. Nothing of this call was written; check space and rights of "
             "that disk and try again."
@@ -175,6 +174,8 @@ def lease(holder: object, path: str, *, map_bytes: int, sync: bool) -> tuple[Env
         environment = _registry.get(path)
         if environment is None:
             environment = _registry[path] = Environment(path, map_bytes=map_bytes, sync=sync)
+        elif environment.leases == 0:
+            environment.sync = sync
         elif environment.sync != sync:
             raise OptionError(
                 f"{path} is already open in this process with sync={environment.sync}, asked was sync={sync}. "
@@ -187,9 +188,8 @@ def lease(holder: object, path: str, *, map_bytes: int, sync: bool) -> tuple[Env
 def _give_back(environment: Environment) -> None:
     with _registry_lock:
         environment.leases -= 1
-        if environment.leases == 0:
-            _registry.pop(environment.path, None)
-            environment.retire()
+    # Not under the lock: it waits for transactions, and one of those may be collecting a forgotten store.
+    environment.close_if_unused()
 
 
 def _before_fork() -> None:

@@ -63,7 +63,7 @@ class PartialCachingLookup(LookupFunction):
         self._retries = retries
         self._clock = clock
         self._lock = threading.Lock()
-        self._loading: dict[Key, Future[Rows]] = {}
+        self._loading: dict[Key, Future[dict[Key, Rows]]] = {}
 
     def open(self) -> None:
         """Open the function, with retries, and the cache."""
@@ -87,49 +87,47 @@ class PartialCachingLookup(LookupFunction):
 
     def lookup_many(self, keys: Sequence[Key]) -> dict[Key, Rows]:
         """The rows of every key, from the cache or from one request to the source."""
-        wanted = dict.fromkeys(keys)
         found: dict[Key, Rows] = {}
-        others: dict[Key, Future[Rows]] = {}
-        mine: dict[Key, Future[Rows]] = {}
+        others: dict[Key, Future[dict[Key, Rows]]] = {}
+        mine: list[Key] = []
+        request: Future[dict[Key, Rows]] = Future()
         with self._lock:
-            for key in wanted:
+            for key in dict.fromkeys(keys):
                 rows = None if self._cache is None else self._cache.get_if_present(key)
                 if rows is not None:
                     found[key] = rows
                 elif key in self._loading:
                     others[key] = self._loading[key]
                 else:
-                    mine[key] = Future()
-            self._loading |= mine
+                    mine.append(key)
+            self._loading |= dict.fromkeys(mine, request)
         self._metrics.asked(hits=len(found) + len(others), misses=len(mine))
         if mine:
-            found |= self._load(mine)
+            found |= self._load(mine, request)
         for key, loading in others.items():
-            found[key] = loading.result()
+            found[key] = loading.result()[key]
         return found
 
-    def _load(self, mine: dict[Key, Future[Rows]]) -> dict[Key, Rows]:
+    def _load(self, mine: list[Key], request: Future[dict[Key, Rows]]) -> dict[Key, Rows]:
         started_ms = self._clock()
         try:
-            answer = self._retries.run("a lookup", lambda: self._function.lookup_many(list(mine)))
+            answer = self._retries.run("a lookup", lambda: self._function.lookup_many(mine))
             loaded = {key: answer.get(key, []) for key in mine}
         except BaseException as error:
             self._metrics.failed(len(mine))
-            self._end(mine)
-            for future in mine.values():
-                future.set_exception(error)
+            self._end(mine, {})
+            request.set_exception(error)
             raise
         self._metrics.loaded(len(mine), self._clock() - started_ms)
-        with self._lock:
-            if self._cache is not None:
-                for key, rows in loaded.items():
-                    self._cache.put(key, rows)
-        self._end(mine)
-        for key, future in mine.items():
-            future.set_result(loaded[key])
+        self._end(mine, loaded)
+        request.set_result(loaded)
         return loaded
 
-    def _end(self, mine: dict[Key, Future[Rows]]) -> None:
+    def _end(self, mine: list[Key], loaded: dict[Key, Rows]) -> None:
+        """Nobody joins the request any more: from here on its answer is cached, or asked for anew."""
         with self._lock:
             for key in mine:
                 del self._loading[key]
+            if self._cache is not None:
+                for key, rows in loaded.items():
+                    self._cache.put(key, rows)

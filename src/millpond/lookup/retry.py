@@ -29,7 +29,7 @@ class Retries:
         first_wait_ms: the limit of the first wait.
         longest_wait_ms: the limit at which doubling ends.
         sleep: waits the given seconds.
-        uniform: a random number between two limits.
+        randomness: draws the waits; seeded by the system if None.
     """
 
     def __init__(
@@ -38,14 +38,14 @@ class Retries:
         *,
         first_wait_ms: int = 100,
         longest_wait_ms: int = 5_000,
-        sleep: Callable[[float], None] = time.sleep,
-        uniform: Callable[[float, float], float] = random.uniform,
+        sleep: Callable[[float], None] = time.sleep,  # noqa: TID251 - backing off waits for time alone
+        randomness: random.Random | None = None,
     ) -> None:
         self._max_retries = max_retries
         self._first_wait_ms = first_wait_ms
         self._longest_wait_ms = longest_wait_ms
         self._sleep = sleep
-        self._uniform = uniform
+        self._randomness = random.Random() if randomness is None else randomness
 
     def run(self, what: str, call: Callable[[], T]) -> T:
         """The result of `call`, after as many tries as it takes and are allowed."""
@@ -59,6 +59,6 @@ class Retries:
                         f"{what}: no answer after {tries + 1} tries, the last failed with "
                         f"{type(error).__name__}: {error}; check that the source is up, or raise lookup.max-retries"
                     ) from error
-            self._sleep(self._uniform(0, limit_ms) / 1_000)
+            self._sleep(self._randomness.uniform(0, limit_ms) / 1_000)
             limit_ms = min(2 * limit_ms, self._longest_wait_ms)
         raise AssertionError("the last try returns or raises")

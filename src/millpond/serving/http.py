@@ -17,7 +17,9 @@ Trade-off: a fetch runs on a thread, for the store's client blocks; so one slow 
 the others, and the threads of the pool (40) bound the calls in flight.
 """
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from math import isfinite
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 
@@ -37,6 +39,8 @@ if TYPE_CHECKING:
     from starlette.applications import Starlette
     from starlette.requests import Request
     from starlette.responses import Response
+
+_T = TypeVar("_T")
 
 MAX_BODY_BYTES = 1 << 20
 """The largest body of a request; some ten thousand keys."""
@@ -99,14 +103,18 @@ def http_app(fetcher: Fetcher, *, max_body_bytes: int = MAX_BODY_BYTES) -> "Star
     ['/v1/fetch/{group_by:path}', '/v1/group_bys', '/v1/stats', '/health']
     """
     try:
+        from anyio import to_thread
         from starlette.applications import Starlette
-        from starlette.concurrency import run_in_threadpool
         from starlette.exceptions import HTTPException
         from starlette.routing import Route
     except ImportError as error:
         raise MissingDependencyError(
             "serving over HTTP needs the package starlette, which is not installed: pip install 'millpond[serving]'"
         ) from error
+
+    async def on_a_thread(act: Callable[..., _T], *arguments: object) -> _T:
+        # Abandoned, not awaited, when the server is told to stop: a store that hangs must not hold it up.
+        return await to_thread.run_sync(act, *arguments, abandon_on_cancel=True)
 
     async def fetch(request: "Request") -> "Response":
         group_by = request.path_params["group_by"]
@@ -119,17 +127,18 @@ def http_app(fetcher: Fetcher, *, max_body_bytes: int = MAX_BODY_BYTES) -> "Star
             return _problem(413, "too_large", message, {"Connection": "close"})
         body = _decode(content)
         requests = [FetchRequest(group_by, item.keys, item.query_ms) for item in body.requests]
-        return _json(FetchResults(await run_in_threadpool(fetcher.fetch, requests)))
+        responses = await on_a_thread(fetcher.fetch, requests)
+        return _json(FetchResults([_writable(response) for response in responses]))
 
     async def group_bys(_request: "Request") -> "Response":
-        infos = await run_in_threadpool(fetcher.serving_infos)
+        infos = await on_a_thread(fetcher.serving_infos)
         return _json({"group_bys": [_served(fetcher, name, info) for name, info in infos.items()]})
 
     async def stats(_request: "Request") -> "Response":
         return _json(fetcher.stats())
 
     async def health(_request: "Request") -> "Response":
-        await run_in_threadpool(fetcher.serving_infos)
+        await on_a_thread(fetcher.serving_infos)
         return _json({"status": "ok"})
 
     return Starlette(
@@ -161,6 +170,19 @@ def _decode(body: bytes) -> FetchBody:
             f"the body is not what a fetch takes: {error}. "
             'Expected {"requests": [{"keys": {"name": value}, "query_ms": milliseconds}]}.'
         ) from error
+
+
+def _writable(response: FetchResponse) -> FetchResponse:
+    """Leave out, and name in `error`, what JSON would turn into null, and a reader into "no data"."""
+    infinite = [name for name, value in response.features.items() if isinstance(value, float) and not isfinite(value)]
+    if not infinite:
+        return response
+    lost = f"GroupBy {response.group_by!r}: {', '.join(infinite)} overflowed, and JSON has no word for infinity."
+    return msgspec.structs.replace(
+        response,
+        features={name: value for name, value in response.features.items() if name not in infinite},
+        error=lost if response.error is None else f"{response.error} {lost}",
+    )
 
 
 def _served(fetcher: Fetcher, name: str, info: ServingInfo | None) -> ServedGroupBy:

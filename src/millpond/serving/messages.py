@@ -1,8 +1,9 @@
 """What goes into the fetcher and what comes out of it.
 
 Place on the data path: the last step before the model. Invariant: a feature that is in `features` is
-exact, and None there means that the key is known to have no data; what could not be answered is not in
-`features` at all, and `error` says why. So no failure can be read as "no data".
+what `plan.finish` gives (exact on a five-minute mark), and None there means that the key is known to
+have no data; what could not be answered is not in `features` at all, and `error` says why. So no failure
+can be read as "no data".
 """
 
 from collections.abc import Mapping

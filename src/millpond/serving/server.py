@@ -28,9 +28,10 @@ _MAX_PORT = 65_535
 
 
 def serve(fetcher: Fetcher, host: str = "127.0.0.1", port: int = 8765) -> None:
-    """Serve a fetcher over HTTP until the process is interrupted.
+    """Serve a fetcher over HTTP until the process is interrupted; calls in flight end first.
 
-    Raises `UnavailableError`, before anything is served, if the port is taken.
+    Raises `UnavailableError`, before anything is served, if the port is taken, and `KeyboardInterrupt`
+    when it was interrupted.
     """
     app = http_app(fetcher)
     with _bound(host, port) as listener:

@@ -107,8 +107,9 @@ def lookup_join(
             df = df.withColumn(f"__{planned.table_id}_{place}", df[event_column].cast(wanted))
     plan = JoinPlan(
         table_id=planned.table_id,
-        table=table,
-        directory=planned.directory,
+        name=table.name,
+        source=table if planned.directory is None else planned.directory,
+        keys=tuple(table.key_schema.names),
         key_places=tuple(key_places),
         kept=kept,
         inner=how == "inner",

@@ -15,7 +15,7 @@ keeps to one file, so it sees one version of the table.
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeAlias, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -36,14 +36,15 @@ MOST_OPEN_TABLES = 64
 class JoinPlan:
     """What a worker needs to know of one lookup join.
 
-    `directory` has the files of a fully cached table, and is None for the others. `key_places` are
-    the event's columns that make its key, in the order of the table's key columns; columns from
-    `kept` on were added only to cast a key.
+    `source` is the table to open, or the directory with the files of a fully cached one, whose
+    declaration stays on the driver. `key_places` are the event's columns that make its key, in the
+    order of the table's `keys`; columns from `kept` on were added only to cast a key.
     """
 
     table_id: str
-    table: LookupTable
-    directory: Path | None
+    name: str
+    source: LookupTable | Path
+    keys: tuple[str, ...]
     key_places: tuple[int, ...]
     kept: int
     inner: bool
@@ -68,9 +69,6 @@ class Rows(Protocol):
 
     def stats(self) -> LookupStats:
         """What it counted in this process."""
-
-    def close(self) -> None:
-        """Let go of it."""
 
 
 def join_batches(
@@ -158,7 +156,7 @@ class PartialRows:
             return pa.array(values, field.type)
         except (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError) as error:
             raise DataError(
-                f"lookup table {self._plan.table.name!r}, column {field.name!r}: expected {field.type} as declared, "
+                f"lookup table {self._plan.name!r}, column {field.name!r}: expected {field.type} as declared, "
                 f"but the source returned a value that is not: {error}; mend the source or declare another type"
             ) from error
 
@@ -166,26 +164,19 @@ class PartialRows:
         """What was counted in this process."""
         return self._lookup.stats()
 
-    def close(self) -> None:
-        """Close source and cache."""
-        self._lookup.close()
-
 
 class FullRows:
-    """One version of a fully cached table, mapped from its file."""
+    """One version of a fully cached table: the index is asked, the rows stay where they are mapped."""
 
-    def __init__(self, plan: JoinPlan, path: Path) -> None:
-        self.path = path
-        self._table = KeyedTable.read(path, plan.table.key_schema.names)
-        self._starts = np.frombuffer(self._table.starts, np.int64)
-        self._columns = [
-            pa.concat_arrays(self._table.table.column(name).cast(field.type).chunks or [pa.array([], field.type)])
-            for name, field in zip(plan.columns, plan.row_fields, strict=True)
-        ]
+    def __init__(self, plan: JoinPlan, table: KeyedTable) -> None:
+        self._table = table
+        self._starts = np.frombuffer(table.starts, np.int64)
+        columns = [table.table.column(name).cast(field.type) for name, field in _added(plan)]
+        self._columns = [column.chunk(0) if column.num_chunks == 1 else column.combine_chunks() for column in columns]
         self._hits = 0
 
     def match(self, keys: Sequence[Key]) -> Matches:
-        """Find the keys in the index; the rows stay where they are mapped."""
+        """Find the keys in the index."""
         self._hits += len(keys)
         groups = np.fromiter((self._table.groups.get(key, -1) for key in keys), np.int64, len(keys))
         known = groups >= 0
@@ -198,40 +189,56 @@ class FullRows:
         """Every key asked for is a hit."""
         return LookupStats(hit_count=self._hits)
 
+
+def _added(plan: JoinPlan) -> Iterator[tuple[str, pa.Field]]:
+    return zip(plan.columns, plan.row_fields, strict=True)
+
+
+@dataclass(frozen=True)
+class MappedTable:
+    """A version of a full table that this process has mapped."""
+
+    path: Path
+    table: KeyedTable
+
     def close(self) -> None:
-        """The mapping goes with the last reader."""
+        """The mapping goes with its last reader."""
 
 
-def _close(_table_id: str, rows: Rows, _cause: str) -> None:
-    rows.close()
+Opened: TypeAlias = PartialCachingLookup | MappedTable
 
 
-_OPEN: Cache[str, Rows] = Cache("open lookup tables", max_entries=MOST_OPEN_TABLES, on_evict=_close, shared=True)
+def _close(_table_id: str, opened: Opened, _cause: str) -> None:
+    opened.close()
+
+
+_OPEN: Cache[str, Opened] = Cache("open lookup tables", max_entries=MOST_OPEN_TABLES, on_evict=_close, shared=True)
 
 
 def _opened(plan: JoinPlan) -> Rows:
-    if plan.directory is None:
-        return _OPEN.get_or_load(plan.table_id, lambda _: _open_partial(plan))
-    newest = _newest(plan, plan.directory)
-    rows = _OPEN.get(plan.table_id)
-    if not isinstance(rows, FullRows) or rows.path != newest:
-        rows = FullRows(plan, newest)
-        _OPEN.put(plan.table_id, rows)
-    return rows
+    """The table as this join wants it; joins of other columns share what is open."""
+    source = plan.source
+    if isinstance(source, LookupTable):
+        lookup = _OPEN.get_or_load(plan.table_id, lambda _: _open(source))
+        return PartialRows(plan, cast("PartialCachingLookup", lookup))
+    newest = _newest(plan, source)
+    mapped = _OPEN.get(plan.table_id)
+    if not isinstance(mapped, MappedTable) or mapped.path != newest:
+        mapped = MappedTable(newest, KeyedTable.read(newest, plan.keys))
+        _OPEN.put(plan.table_id, mapped)
+    return FullRows(plan, mapped.table)
 
 
-def _open_partial(plan: JoinPlan) -> Rows:
-    lookup = plan.table.lookup_function()
-    lookup.open()
-    assert isinstance(lookup, PartialCachingLookup)  # noqa: S101 - full tables come with a directory
-    return PartialRows(plan, lookup)
+def _open(table: LookupTable) -> PartialCachingLookup:
+    """Open a table that is not cached in full; those come as a directory."""
+    return cast("PartialCachingLookup", table.open())
 
 
 def _newest(plan: JoinPlan, directory: Path) -> Path:
     versions = sorted(directory.glob("*.arrow"))
     if not versions:
         raise UnavailableError(
-            f"lookup table {plan.table.name!r}: no file of it in {directory} on this host; the driver writes it there, "
+            f"lookup table {plan.name!r}: no file of it in {directory} on this host; the driver writes it there, "
             "so the executors must see the driver's temporary folder (TMPDIR), and the table must not be closed"
         )
     return versions[-1]

@@ -64,6 +64,7 @@ class HeapBackend:
         """Bind every handle to the dictionaries of one key group."""
         if key_group not in self.key_groups:
             raise OptionError(f"key group {key_group} is not one of this shard's: {self.key_groups}.")
+        self._context.key_group = key_group
         for state in self._states.values():
             state.bind(key_group)
 
@@ -254,7 +255,7 @@ class _HeapMapState(_HeapState):
 
     def __init__(self, descriptor: StateDescriptor, context: KeyContext) -> None:
         super().__init__(descriptor, context)
-        self._check_key = RowCodec(_map_key_schema(descriptor), f"key of map state {descriptor.name!r}").check
+        self._check_key = RowCodec(_map_key_schema(descriptor), f"key of map state {descriptor.name!r}").check_key()
 
     def get(self, map_key: Row) -> Row | None:
         value: Row | None = self._table.get(self._context.key, {}).get(self._check_key(map_key))

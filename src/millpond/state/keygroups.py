@@ -13,6 +13,7 @@ Source of the idea: Flink's key groups (FLINK-3755).
 
 import datetime as dt
 import decimal
+import math
 import struct
 from collections.abc import Sequence
 
@@ -24,6 +25,7 @@ from millpond.errors import OptionError
 _SEED = 42
 _MIN_PARALLELISM = 128
 _DECIMAL_AS_LONG_PRECISION = 18
+_ANY_DECIMAL = decimal.Context(prec=76)
 _EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
 _EPOCH_DAY = dt.date(1970, 1, 1)
 
@@ -93,7 +95,9 @@ def _hashed_bytes(column: object, kind: pa.DataType) -> bytes:
     if isinstance(column, int):
         return struct.pack("<q" if pa.types.is_int64(kind) else "<i", column)
     if isinstance(column, float):
-        return struct.pack("<f" if pa.types.is_float32(kind) else "<d", column + 0.0)
+        # One NaN and one zero, as in Spark.
+        number = math.nan if math.isnan(column) else column + 0.0
+        return struct.pack("<f" if pa.types.is_float32(kind) else "<d", number)
     if isinstance(column, dt.datetime):
         aware = column if column.tzinfo else column.replace(tzinfo=dt.UTC)
         return struct.pack("<q", (aware - _EPOCH) // dt.timedelta(microseconds=1))
@@ -107,7 +111,7 @@ def _hashed_bytes(column: object, kind: pa.DataType) -> bytes:
 
 
 def _decimal_bytes(column: decimal.Decimal, kind: pa.DataType) -> bytes:
-    unscaled = int(column.scaleb(kind.scale))
+    unscaled = int(column.scaleb(kind.scale, _ANY_DECIMAL))
     if kind.precision <= _DECIMAL_AS_LONG_PRECISION:
         return struct.pack("<q", unscaled)
     magnitude = unscaled if unscaled >= 0 else ~unscaled

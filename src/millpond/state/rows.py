@@ -11,13 +11,14 @@ at the update, by name, and not at the checkpoint.
 """
 
 import datetime as dt
+import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from operator import itemgetter
 from typing import Any
 
 import pyarrow as pa
 
-from millpond.errors import DataError
+from millpond.errors import DataError, OptionError
 
 Row = tuple[Any, ...]
 
@@ -70,13 +71,63 @@ class RowCodec:
     def _normalised(self, item: Any, field: pa.Field) -> Any:
         item = item.item() if type(item).__module__ == "numpy" and hasattr(item, "item") else item
         try:
-            exact = pa.scalar(item, type=field.type)
-        except (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError, OverflowError, TypeError) as error:
+            exact = pa.scalar(item, type=field.type).as_py(maps_as_pydicts="strict")
+            fits = not loses(item, field.type)
+        except MISFITS as error:
+            fits, cause = False, error
+        else:
+            cause = None
+        if not fits:
             raise DataError(
                 f"{self.what}: field {field.name!r} is {field.type}, got {type(item).__name__} {item!r}. "
                 "Convert the value, or declare the field with a type that holds it."
-            ) from error
-        return _rebuilt(exact.as_py(maps_as_pydicts="strict"), field.type)
+            ) from cause
+        return _rebuilt(exact, field.type)
+
+    def check_key(self) -> Callable[[Any], Row]:
+        """`check` for tuples that are to be keys of a map: every NaN is one key, and so are 0.0 and -0.0.
+
+        An OptionError names a field whose values cannot be keys.
+        """
+        for field in self.schema:
+            if not _hashable(field.type):
+                raise OptionError(
+                    f"{self.what}: field {field.name!r} is {field.type}, whose values cannot be keys. "
+                    "Use atomic fields, or a text made of the value."
+                )
+        check, floats = self.check, [pa.types.is_floating(field.type) for field in self.schema]
+        if not any(floats):
+            return check
+        return lambda key: tuple(
+            _grouping_float(item) if is_float else item for item, is_float in zip(check(key), floats, strict=True)
+        )
+
+
+MISFITS = (pa.ArrowException, OverflowError, TypeError, UnicodeEncodeError, KeyError)
+"""What Arrow raises for a value that a type cannot hold."""
+
+
+def loses(value: Any, kind: pa.DataType) -> bool:
+    """Whether Arrow would take the value for this type and silently cut it: a fraction, or a time of day.
+
+    >>> loses(1.5, pa.int64()), loses(2.0, pa.int64()), loses([1.5], pa.list_(pa.int64()))
+    (True, False, True)
+    """
+    if value is None:
+        return False
+    if pa.types.is_integer(kind):
+        return bool(value % 1 != 0)
+    if pa.types.is_date(kind):
+        return isinstance(value, dt.datetime)
+    if pa.types.is_list(kind):
+        return any(loses(item, kind.value_type) for item in value)
+    if pa.types.is_map(kind):
+        entries = value.items() if isinstance(value, dict) else value
+        return any(loses(at, kind.key_type) or loses(item, kind.item_type) for at, item in entries)
+    if pa.types.is_struct(kind):
+        items = dict(value) if not isinstance(value, tuple) else dict(zip(kind.names, value, strict=True))
+        return any(loses(items.get(field.name), field.type) for field in kind)
+    return False
 
 
 def python_values(column: pa.Array | pa.ChunkedArray) -> list[Any]:
@@ -96,9 +147,13 @@ def python_values(column: pa.Array | pa.ChunkedArray) -> list[Any]:
 def grouping_values(column: pa.Array | pa.ChunkedArray) -> list[Any]:
     """A key column's values as Spark groups by them: every NaN is one key, and so are 0.0 and -0.0."""
     values = python_values(column)
-    if pa.types.is_floating(column.type):
-        return [value if value is None or value is _NAN else value + 0.0 for value in values]
-    return values
+    return list(map(_grouping_float, values)) if pa.types.is_floating(column.type) else values
+
+
+def _grouping_float(value: float | None) -> float | None:
+    if value is None:
+        return None
+    return _NAN if math.isnan(value) else value + 0.0
 
 
 def _aware_datetimes(column: pa.Array | pa.ChunkedArray) -> list[dt.datetime | None]:
@@ -109,6 +164,12 @@ def _aware_datetimes(column: pa.Array | pa.ChunkedArray) -> list[dt.datetime | N
     if column.type.tz in _UTC_NAMES:
         return [None if difference is None else epoch + difference for difference in since_epoch]
     return [None if difference is None else zone.fromutc(epoch + difference) for difference in since_epoch]
+
+
+def _hashable(kind: pa.DataType) -> bool:
+    if pa.types.is_struct(kind):
+        return all(_hashable(field.type) for field in kind)
+    return not pa.types.is_nested(kind)
 
 
 def _needs_rebuilding(kind: pa.DataType) -> bool:
@@ -142,7 +203,7 @@ def _compile_check(schema: pa.Schema, normalise: Callable[[Any], Row]) -> Callab
         if test is None:
             return normalise
         tests.append(f"(v[{position}] is None or {test})")
-    scope = {"normalise": normalise, "date": dt.date}
+    scope = {"normalise": normalise, "date": dt.date, "encodes": _encodes}
     check: Callable[[Any], Row] = eval(f"lambda v: v if {' and '.join(tests)} else normalise(v)", scope)  # noqa: S307
     return check
 
@@ -152,5 +213,16 @@ def _exact_test(item: str, kind: pa.DataType) -> str | None:
     if kind in _INTEGER_BITS:
         bound = 1 << (_INTEGER_BITS[kind] - 1)
         return f"(type({item}) is int and {-bound} <= {item} < {bound})"
-    simple = {pa.string(): "str", pa.float64(): "float", pa.bool_(): "bool", pa.binary(): "bytes", pa.date32(): "date"}
+    if kind == pa.string():
+        return f"(type({item}) is str and ({item}.isascii() or encodes({item})))"
+    simple = {pa.float64(): "float", pa.bool_(): "bool", pa.binary(): "bytes", pa.date32(): "date"}
     return f"type({item}) is {simple[kind]}" if kind in simple else None
+
+
+def _encodes(text: str) -> bool:
+    """Whether a text is valid Unicode: half of a surrogate pair, as `json.loads` may give, is not."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True

@@ -20,7 +20,8 @@ _MAGIC = b"MPHD"
 class SegmentRef(msgspec.Struct, frozen=True, array_like=True):
     """One segment, by what the head must know of it.
 
-    `first_group` and `last_group` bound the key groups whose cells it holds, both included.
+    `first_group` and `last_group` bound the key groups whose cells it holds, both included. `checksum`
+    is the segment's own, so that another segment under the same id is not taken for it.
     """
 
     id: int
@@ -31,6 +32,7 @@ class SegmentRef(msgspec.Struct, frozen=True, array_like=True):
     last_group: int
     rows: int
     bytes: int
+    checksum: int
 
 
 class Head(msgspec.Struct, frozen=True):

@@ -29,7 +29,8 @@ FORMAT_VERSION = 1
 MAX_SEGMENT_BYTES = 1 << 20
 
 _MAGIC = b"MPSG"
-_HEADER = struct.Struct("<4sB3xQQ")
+_HEADER = struct.Struct("<4sB3sQQ")
+_RESERVED = bytes(3)
 _WRITE_OPTIONS = pa.ipc.IpcWriteOptions(compression="lz4")
 
 
@@ -97,14 +98,29 @@ class CellCodec:
 
 
 def encode_segments(table: pa.Table) -> Iterator[tuple[pa.Table, bytes]]:
-    """The table cut into segments of about `MAX_SEGMENT_BYTES` at most, each with the rows it holds."""
-    rows_each = max(1, table.num_rows * MAX_SEGMENT_BYTES // max(1, table.nbytes))
-    for first in range(0, table.num_rows, rows_each):
-        part = table.slice(first, rows_each)
+    """The table cut into segments of about `MAX_SEGMENT_BYTES` at most, each with the rows it holds.
+
+    Only a single row may be larger.
+    """
+    for part in _cut(table):
         sink = pa.BufferOutputStream()
         with pa.ipc.new_stream(sink, part.schema, options=_WRITE_OPTIONS) as writer:
             writer.write_table(part)
         yield part, sealed(_MAGIC, sink.getvalue().to_pybytes())
+
+
+def _cut(table: pa.Table) -> Iterator[pa.Table]:
+    """Even parts by the rows' mean size; a part where large rows lie together is cut again."""
+    parts = -(-table.nbytes // MAX_SEGMENT_BYTES)
+    if parts <= 1 or table.num_rows <= 1:
+        if table.num_rows:
+            yield table
+        return
+    rows_each = -(-table.num_rows // parts)
+    for first in range(0, table.num_rows, rows_each):
+        part = table.slice(first, rows_each)
+        # What is a little over the limit because rows are not all alike may stay so.
+        yield from [part] if part.nbytes <= 2 * MAX_SEGMENT_BYTES else _cut(part)
 
 
 def decode_segment(data: bytes, name: str) -> pa.Table:
@@ -115,7 +131,13 @@ def decode_segment(data: bytes, name: str) -> pa.Table:
 
 def sealed(magic: bytes, body: bytes) -> bytes:
     """A body behind its header."""
-    return _HEADER.pack(magic, FORMAT_VERSION, xxhash.xxh64_intdigest(body), len(body)) + body
+    return _HEADER.pack(magic, FORMAT_VERSION, _RESERVED, xxhash.xxh64_intdigest(body), len(body)) + body
+
+
+def checksum_of(data: bytes) -> int:
+    """The checksum that sealed bytes carry."""
+    checksum: int = _HEADER.unpack_from(data)[3]
+    return checksum
 
 
 def unsealed(magic: bytes, data: bytes, name: str) -> memoryview:
@@ -123,7 +145,7 @@ def unsealed(magic: bytes, data: bytes, name: str) -> memoryview:
     mend = "Nothing was taken from it. Restore an earlier version of the checkpoint or start from a savepoint."
     if len(data) < _HEADER.size:
         raise CorruptionError(f"{name} has {len(data)} bytes, fewer than its header of {_HEADER.size}. {mend}")
-    found, version, checksum, length = _HEADER.unpack_from(data)
+    found, version, reserved, checksum, length = _HEADER.unpack_from(data)
     body = memoryview(data)[_HEADER.size :]
     if found != magic:
         raise CorruptionError(f"{name} begins with {found!r}, expected {magic!r}. {mend}")
@@ -132,6 +154,8 @@ def unsealed(magic: bytes, data: bytes, name: str) -> memoryview:
             f"{name} has format version {version}; this Millpond reads version {FORMAT_VERSION}. "
             "Use the release that wrote it, or a later one."
         )
+    if reserved != _RESERVED:
+        raise CorruptionError(f"{name} has {reserved!r} in its header where zeros are expected. {mend}")
     if len(body) != length:
         raise CorruptionError(f"{name} has a body of {len(body)} bytes, expected {length}. {mend}")
     if xxhash.xxh64_intdigest(body) != checksum:
