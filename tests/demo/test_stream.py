@@ -21,7 +21,7 @@ class FakeBatch:
     def __init__(self, *flights: int) -> None:
         self.flights = flights
 
-    def toArrow(self) -> pa.Table:  # noqa: N802
+    def toArrow(self) -> pa.Table:
         return pa.table({"flight_id": list(self.flights)})
 
 
