@@ -23,8 +23,12 @@ PUBLIC = {
         MISSING Cache CacheStats Missing deep_size monotonic_ms
     """,
     "millpond.demo": "",
-    "millpond.features": "",
-    "millpond.kv": "",
+    "millpond.features": """
+        Aggregation BatchIr DAY_MS Field GroupBy GroupByPlan HORIZON_MS HOUR_MS Ir MINUTE_MS SERVING_INFO_DATASET
+        ServingInfo TILE_MS Tile batch_dataset compile_group_by hop_ms in_window parse_window serving_info_key
+        stream_dataset tile_start window_start
+    """,
+    "millpond.kv": "Get KVStore LmdbStore MAX_KEY_BYTES MemoryStore Put TimedValue",
     "millpond.lookup": """
         CacheMetricGroup CacheReloadTrigger DefaultLookupCache FullCachingLookup
         FullCachingLookupProvider Key KeyedTable LookupCache LookupFunction LookupOptions LookupScan
@@ -34,8 +38,10 @@ PUBLIC = {
     "millpond.metrics": """
         NO_METRICS RESULTS MemoryRecorder NullRecorder Recorder
     """,
-    "millpond.serving": "",
-    "millpond.spark": "KeyedData StateConfig keyed session",
+    "millpond.serving": """
+        FetchClient FetchRequest FetchResponse Fetcher FetcherStats ServingInfoCache http_app running_server serve
+    """,
+    "millpond.spark": "KeyedData StateConfig keyed lookup_join session upload_batch write_tiles",
     "millpond.state": """
         ABSENT Cells HeapBackend KeyContext KeyedStateBackend ListState MapState RowCodec StateDescriptor StateKind
         ValueState

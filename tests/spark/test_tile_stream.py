@@ -28,19 +28,19 @@ class OneKey:
         self.processor = processor
         processor.init(self)
 
-    def getMapState(self, name, key_schema, value_schema):  # noqa: N802
+    def getMapState(self, name, key_schema, value_schema):
         return self
 
-    def getValue(self, key):  # noqa: N802
+    def getValue(self, key):
         return self.map.get(key)
 
-    def updateValue(self, key, value):  # noqa: N802
+    def updateValue(self, key, value):
         self.map[key] = value
 
-    def removeKey(self, key):  # noqa: N802
+    def removeKey(self, key):
         self.map.pop(key, None)
 
-    def registerTimer(self, expiry):  # noqa: N802
+    def registerTimer(self, expiry):
         self.timers.add(expiry)
 
     def batch(self, *events, watermark=None):

@@ -38,7 +38,7 @@ class Retries:
         *,
         first_wait_ms: int = 100,
         longest_wait_ms: int = 5_000,
-        sleep: Callable[[float], None] = time.sleep,  # noqa: TID251 - backing off waits for time alone
+        sleep: Callable[[float], None] = time.sleep,
         randomness: random.Random | None = None,
     ) -> None:
         self._max_retries = max_retries

@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from pyspark.sql import Column, DataFrame
-from pyspark.sql import functions as F  # noqa: N812 - the name everybody knows it by
+from pyspark.sql import functions as F
 
 from millpond.errors import DataError
 from millpond.features import Field, GroupBy

@@ -19,7 +19,7 @@ from operator import itemgetter
 
 import pyarrow as pa
 from pyspark.sql import DataFrame
-from pyspark.sql import functions as F  # noqa: N812 - the name everybody knows it by
+from pyspark.sql import functions as F
 
 from millpond.errors import DataError, OptionError
 from millpond.features import (
