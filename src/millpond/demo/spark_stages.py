@@ -116,10 +116,10 @@ def follow_aircraft(spark: SparkSession, workdir: Path, tables: Mapping[str, Loo
         .foreachBatch(sink)
         .start()
     )
-    wait_for(query, sink)
+    wait_for(query, workdir, sink)
 
 
-def wait_for(query: StreamingQuery, sink: AircraftSink | None = None) -> None:
+def wait_for(query: StreamingQuery, workdir: Path, sink: AircraftSink | None = None) -> None:
     """Wait for a query's end, and tell a failure as what it is: ours, a full disk, or the user code's."""
     try:
         query.awaitTermination()
@@ -128,7 +128,7 @@ def wait_for(query: StreamingQuery, sink: AircraftSink | None = None) -> None:
             raise sink.failure from error
         if "No space left on device" in str(error):
             raise UnavailableError(
-                "The disk is full, says Spark. Free some space and give the same command again: it goes on."
+                f"{workdir}: the disk is full. Free some space and give the same command again: it goes on."
             ) from error
         raise
 
@@ -155,6 +155,6 @@ def upload_and_tile(spark: SparkSession, workdir: Path, group_by: GroupBy, batch
             lateness_ms=MOST_LAG_MS + HOUR_MS,
             trigger={"availableNow": True},
         )
-        wait_for(query)
+        wait_for(query, workdir)
     finally:
         store.close()
