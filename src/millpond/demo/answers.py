@@ -9,7 +9,7 @@ their answers are checked like the others.
 import json
 import threading
 from collections.abc import Callable, Sequence
-from contextlib import closing
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any
 
@@ -101,7 +101,8 @@ def serve_until_stopped(store_path: Path, port: int, say: Callable[[str], None])
     """
     with closing(LmdbStore(store_path)) as store, running_server(http_app(open_fetcher(store)), port=port) as url:
         say(url)
-        threading.Event().wait()
+        with suppress(KeyboardInterrupt):
+            threading.Event().wait()
 
 
 def _keys(name: str) -> list[str]:
@@ -110,7 +111,7 @@ def _keys(name: str) -> list[str]:
 
 def _example(questions: Sequence[tuple[int, FetchRequest]]) -> str:
     """What a reader can send to /v1/fetch/route."""
-    request = next(request for _, request in questions if request.group_by == ROUTE.name)
+    request = next(request for _, request in reversed(questions) if request.group_by == ROUTE.name)
     return json.dumps({"requests": [{"keys": dict(request.keys), "query_ms": request.query_ms}]})
 
 

@@ -21,10 +21,10 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import pyarrow.parquet as pq
 
-from millpond.demo import answers, data, replay, report, spark_stages, stream
+from millpond.demo import answers, data, lookups, replay, report, spark_stages, stream
 from millpond.demo.definitions import AIRCRAFT, ROUTE
 from millpond.demo.report import CacheCount, Display, Measure, Outcome
-from millpond.demo.workdir import Asked, Workdir, open_workdir, publish, replace_bytes, replace_json
+from millpond.demo.workdir import Asked, Workdir, open_workdir, replace_bytes, replace_json
 from millpond.errors import OptionError
 from millpond.lookup import LookupTable
 
@@ -99,8 +99,8 @@ def replay_stage(job: Job) -> None:
         year = data.load()
         flights = replay.choose(year.flights, events=asked.events, until_ms=until_ms(asked.until))
         received = replay.receive(flights)
-        spark_stages.write_planes(job.path / "planes.sqlite", year.planes)
-        publish(job.path / "weather.parquet", partial(pq.write_table, year.weather))
+        lookups.write_planes(job.path, year.planes)
+        lookups.write_weather(job.path, year.weather)
         slices = max(1, min(MOST_SLICES, flights.num_rows // EVENTS_PER_SLICE))
         facts["slices"] = replay.write_slices(received, job.path / "events", slices=slices)
         facts["events"] = flights.num_rows
@@ -114,7 +114,7 @@ def stream_stage(job: Job, spark: "SparkSession") -> None:
         if facts is None:
             return
         slices = stream.events_per_slice(job.path / "events")
-        with spark_stages.lookup_tables(job.path) as tables:
+        with lookups.lookup_tables(job.path) as tables:
             counts = partial(_lookup_counts, tables)
             sink = stream.AircraftSink(job.path / "aircraft", slices, counts, time.monotonic, job.step)
             spark_stages.follow_aircraft(spark, job.path, tables, sink)
@@ -162,7 +162,8 @@ def run(asked: Asked, path: Path, *, quiet: bool) -> Run:
         if workdir.done("answers"):
             display.stage(f"this run is finished; remove {path} to do it again")
         replay_stage(job)
-        display.expect(workdir.facts("replay")["events"])
+        before = sum(measure.items for measure in stream.written_measures(path / "aircraft"))
+        display.expect(workdir.facts("replay")["events"], before=before)
         if not all(map(workdir.done, _SPARK_STAGES)):
             with spark_stages.spark_session(path) as spark:
                 stream_stage(job, spark)

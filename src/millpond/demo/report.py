@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Self, TextIO
 import msgspec
 from rich.console import Console, Group
 from rich.live import Live
+from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
@@ -26,6 +27,9 @@ if TYPE_CHECKING:
 
 _UNITS = {"stream": "events", "serve": "requests in-process", "http": "requests over HTTP"}
 """What the steps of a stage are made of."""
+
+
+_BAR_WIDTH = 60
 
 
 class CacheCount(msgspec.Struct, frozen=True):
@@ -102,7 +106,7 @@ class Display:
 
     def __init__(self, *, quiet: bool = False, out: TextIO | None = None) -> None:
         self.console = Console(file=out or sys.stderr, quiet=quiet, soft_wrap=True)
-        self._total = 0
+        self._total, self._before = 0, 0
         self._measures: list[Measure] = []
         self._stages: list[str] = []
         self._live = (
@@ -120,9 +124,9 @@ class Display:
         if self._live:
             self._live.stop()
 
-    def expect(self, total_events: int) -> None:
-        """Say how many events there are in all."""
-        self._total = total_events
+    def expect(self, total_events: int, *, before: int = 0) -> None:
+        """Say how many events there are in all, and how many of them an earlier process has done."""
+        self._total, self._before = total_events, before
 
     def stage(self, text: str) -> None:
         """Say what is being done now."""
@@ -132,20 +136,28 @@ class Display:
     def step(self, measure: Measure) -> None:
         """Say what one step did."""
         self._measures.append(measure)
-        self._show(describe(self._measures, self._total))
+        self._show(describe(self._measures, self._total, self._before))
 
     def _show(self, line: str) -> None:
         if self._live is None:
             self.console.print(line, markup=False, highlight=False)
             return
-        stages: list[Text] = [Text(f"  done  {text}", style="dim") for text in self._stages[:-1]]
+        stages = [Text(f"  done  {text}", style="dim") for text in self._stages[:-1]]
         stages += [Text(f"  now   {text}", style="bold") for text in self._stages[-1:]]
-        facts = [Text(f"        {describe(self._measures, self._total)}")] if self._measures else []
-        self._live.update(Group(*stages, *facts))
+        if not self._measures:
+            self._live.update(Group(*stages))
+            return
+        streamed = sum(measure.items for measure in self._measures if measure.stage == "stream")
+        facts = Table.grid(padding=(0, 0, 0, 2))
+        facts.add_row(ProgressBar(total=self._total, completed=self._before + streamed, width=_BAR_WIDTH))
+        facts.add_row(describe(self._measures, self._total, self._before))
+        self._live.update(Group(*stages, facts))
 
 
-def describe(measures: Sequence[Measure], total_events: int) -> str:
+def describe(measures: Sequence[Measure], total_events: int, before: int = 0) -> str:
     """One line on the steps so far: how many, how much, how fast, and how often the caches had it.
+
+    `before` are events that an earlier process has done.
 
     >>> describe([Measure("stream", 0.5, 1000, {"planes": CacheCount(3, 1)})], 4000)
     'batch 1  1,000 of 4,000 events  2,000 events/s  hit rates: planes 75 %'
@@ -155,7 +167,7 @@ def describe(measures: Sequence[Measure], total_events: int) -> str:
     done, seconds = sum(m.items for m in same), sum(m.seconds for m in same)
     rate = f"{done / seconds:,.0f}" if seconds else "-"
     if last.stage == "stream":
-        text = f"batch {len(same)}  {done:,} of {total_events:,} events  {rate} events/s"
+        text = f"batch {len(same)}  {before + done:,} of {total_events:,} events  {rate} events/s"
     else:
         text = f"round {len(same)}  {done:,} {_UNITS[last.stage]}  {rate} requests/s"
     rates = [

@@ -8,14 +8,12 @@ a process that comes after a killed one starts the same query on it.
 import contextlib
 import os
 import shutil
-import sqlite3
 import sys
 from collections.abc import Iterator, Mapping
 from functools import reduce
 from operator import and_
 from pathlib import Path
 
-import pyarrow as pa
 from pyspark.errors import PySparkRuntimeError, StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
@@ -25,11 +23,10 @@ from millpond.demo.aircraft_day import OUTPUT, AircraftDay
 from millpond.demo.data import HOUR_MS
 from millpond.demo.replay import MOST_LAG_MS
 from millpond.demo.stream import AircraftSink
-from millpond.demo.workdir import publish
 from millpond.errors import MissingDependencyError, UnavailableError
 from millpond.features import GroupBy
 from millpond.kv import LmdbStore
-from millpond.lookup import LookupTable, ParquetScan, SqlLookup
+from millpond.lookup import LookupTable
 from millpond.spark import keyed
 from millpond.spark.lookup_join import lookup_join
 from millpond.spark.session import session
@@ -42,9 +39,6 @@ EVENT_DDL = (
     "weather_hour_ms LONG, service_day LONG, received_ms LONG"
 )
 
-
-PLANES_CACHED = 3_000
-"""Rows in each worker's cache of planes; 4,043 aircraft flew in the year."""
 
 SLICES_PER_TILE_BATCH = 8
 """Tiles come from the last slices only, so that the stream of them takes more slices at a time."""
@@ -103,51 +97,10 @@ def _stderr_into(path: Path) -> Iterator[None]:
         os.close(ours)
 
 
-def write_planes(path: Path, planes: pa.Table) -> None:
-    """Put the planes into a SQLite database with one table `planes`, keyed by tail number."""
-
-    def write(hidden: Path) -> None:
-        with sqlite3.connect(hidden) as database:
-            columns = ", ".join(
-                f"{name} {'TEXT' if pa.types.is_string(t) else 'INTEGER'}" for name, t in _types(planes)
-            )
-            database.execute(f"CREATE TABLE planes ({columns}, PRIMARY KEY (tailnum))")
-            marks = ", ".join("?" * planes.num_columns)
-            rows = zip(*(column.to_pylist() for column in planes.columns), strict=True)
-            database.executemany(f"INSERT INTO planes VALUES ({marks})", rows)  # noqa: S608 -- question marks alone
-        database.close()
-
-    publish(path, write)
-
-
-def _types(table: pa.Table) -> list[tuple[str, pa.DataType]]:
-    return [(column.name, column.type) for column in table.schema]
-
-
 def read_events(spark: SparkSession, workdir: Path, *, slices_per_batch: int = 1) -> DataFrame:
     """The slices as a stream."""
     reader = spark.readStream.schema(EVENT_DDL).option("maxFilesPerTrigger", slices_per_batch)
     return reader.parquet(str(workdir / "events"))
-
-
-@contextlib.contextmanager
-def lookup_tables(workdir: Path) -> Iterator[dict[str, LookupTable]]:
-    """What the stream looks up: planes in SQLite, by tail number, and weather, whole in memory, by airport and hour.
-
-    Not every aircraft that flew fits into the planes' cache at once, as in a job of a real size.
-    """
-    planes = LookupTable(
-        "planes",
-        SqlLookup(f"sqlite:///{workdir / 'planes.sqlite'}", "planes", keys=["tailnum"], columns=["seats"]),
-        {"lookup.cache": "PARTIAL", "lookup.partial-cache.max-rows": PLANES_CACHED},
-    )
-    weather = LookupTable(
-        "weather",
-        ParquetScan(workdir / "weather.parquet", keys=["origin", "hour_ms"], columns=["visib"]),
-        {"lookup.cache": "FULL"},
-    )
-    with planes, weather:
-        yield {"planes": planes, "weather": weather}
 
 
 def follow_aircraft(spark: SparkSession, workdir: Path, tables: Mapping[str, LookupTable], sink: AircraftSink) -> None:
@@ -163,10 +116,10 @@ def follow_aircraft(spark: SparkSession, workdir: Path, tables: Mapping[str, Loo
         .foreachBatch(sink)
         .start()
     )
-    wait_for(query, sink)
+    wait_for(query, workdir, sink)
 
 
-def wait_for(query: StreamingQuery, sink: AircraftSink | None = None) -> None:
+def wait_for(query: StreamingQuery, workdir: Path, sink: AircraftSink | None = None) -> None:
     """Wait for a query's end, and tell a failure as what it is: ours, a full disk, or the user code's."""
     try:
         query.awaitTermination()
@@ -175,7 +128,7 @@ def wait_for(query: StreamingQuery, sink: AircraftSink | None = None) -> None:
             raise sink.failure from error
         if "No space left on device" in str(error):
             raise UnavailableError(
-                "The disk is full, says Spark. Free some space and give the same command again: it goes on."
+                f"{workdir}: the disk is full. Free some space and give the same command again: it goes on."
             ) from error
         raise
 
@@ -202,6 +155,6 @@ def upload_and_tile(spark: SparkSession, workdir: Path, group_by: GroupBy, batch
             lateness_ms=MOST_LAG_MS + HOUR_MS,
             trigger={"availableNow": True},
         )
-        wait_for(query)
+        wait_for(query, workdir)
     finally:
         store.close()
