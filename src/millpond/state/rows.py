@@ -103,7 +103,15 @@ class RowCodec:
         )
 
 
-MISFITS = (pa.ArrowException, OverflowError, TypeError, UnicodeEncodeError, KeyError)
+MISFITS = (
+    pa.ArrowInvalid,
+    pa.ArrowTypeError,
+    pa.ArrowNotImplementedError,
+    OverflowError,
+    TypeError,
+    UnicodeEncodeError,
+    KeyError,
+)
 """What Arrow raises for a value that a type cannot hold."""
 
 
