@@ -2,6 +2,7 @@
 
 import datetime as dt
 import decimal
+import gc
 import pickle
 
 import pyarrow as pa
@@ -65,6 +66,16 @@ def test_made_rows_sort_compare_and_unpack_like_tuples():
     assert (user, amount) == make(("ann", 3)) == ("ann", 3)
     assert {make(("ann", 3)): 1}[Row(user="ann", amount=3)] == 1
     assert make(("ann", 3))[0:1] == ("ann",)
+
+
+def test_rows_are_made_whenever_the_cycle_collector_runs():
+    threshold = gc.get_threshold()
+    gc.set_threshold(1)
+    try:
+        made = [row_maker(["user", "amount", "at"])(("ann", 1, 2)) for _ in range(20)]
+    finally:
+        gc.set_threshold(*threshold)
+    assert {(row.user, row.amount, row.at) for row in made} == {("ann", 1, 2)}
 
 
 def test_a_made_row_is_read_only():

@@ -28,12 +28,13 @@ def row_maker(names: Sequence[str]) -> Callable[[tuple[Any, ...]], Row]:
     (3, Row(user='ann', amount=3))
     """
     # A named tuple's fields are descriptors written in C that read any tuple; they are borrowed here.
-    fields = vars(namedtuple("Fields", [f"at_{position}" for position in range(len(names))]))  # noqa: PYI024
+    # The class is held, not its `vars`: the cycle collector would empty those once nobody had the class.
+    field_at = partial(getattr, namedtuple("Fields", [f"at_{position}" for position in range(len(names))]))  # noqa: PYI024
     attributes: dict[str, Any] = {"__fields__": list(names)}
     for position, name in reversed(list(enumerate(names))):
         # Names like `count` are tuple's own methods on any Row; they stay so.
         if not hasattr(Row, name):
-            attributes[name] = fields[f"at_{position}"]
+            attributes[name] = field_at(f"at_{position}")
     return partial(tuple.__new__, type("Row", (Row,), attributes))
 
 
