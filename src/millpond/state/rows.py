@@ -57,7 +57,8 @@ class RowCodec:
 
     def _normalise(self, value: Any) -> Row:
         """The slow way of `check`: convert what loses nothing, refuse the rest by name."""
-        if isinstance(value, str | bytes) or not hasattr(value, "__len__") or not hasattr(value, "__iter__"):
+        # A dict or a set has a length and can be iterated, but its order or its keys are not the fields.
+        if isinstance(value, str | bytes | dict | set | frozenset) or not hasattr(value, "__len__"):
             raise DataError(
                 f"{self.what}: expected a tuple of {len(self.names)} fields {self.names}, got "
                 f"{type(value).__name__} {value!r}. A single value is written with a comma: (value,)."
