@@ -1,5 +1,7 @@
 # Every command sets up what it needs first; setting up is quick when nothing changed.
-# PYTHON=python3.12 make setup   chooses the interpreter (>= 3.11) of the virtual environment.
+#
+#   PYTHON=python3.12 make setup   chooses the interpreter (>= 3.11) of the virtual environment
+#   make demo ARGS="..."           hands arguments on
 
 export PYTHON ?= python3
 BIN := .venv/bin
@@ -14,11 +16,11 @@ help: ## say what there is
 setup: ## make .venv from the lock files, and find or install Java
 	@scripts/setup.sh
 
-demo: setup ## a year of real flights through every room
-	$(BIN)/millpond demo
+demo: setup ## a year of real flights through every room; ARGS="--events 50000" for less, ARGS=--help for more
+	$(BIN)/millpond demo $(ARGS)
 
-test: setup ## run all tests
-	$(BIN)/python -m pytest
+test: setup ## run all tests; ARGS="tests/cache -x" for some
+	$(BIN)/python -m pytest $(ARGS)
 
 lint: setup ## formatting, lint, types and the directions of imports
 	$(BIN)/ruff format --check .

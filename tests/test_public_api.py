@@ -19,15 +19,33 @@ PUBLIC = {
     "millpond": """
         CorruptionError DataError MillpondError MissingDependencyError OptionError UnavailableError
     """,
-    "millpond.cache": "",
+    "millpond.cache": """
+        MISSING Cache CacheStats Missing deep_size monotonic_ms
+    """,
     "millpond.demo": "",
-    "millpond.features": "",
-    "millpond.kv": "",
-    "millpond.lookup": "",
-    "millpond.metrics": "",
-    "millpond.serving": "",
-    "millpond.spark": "",
-    "millpond.state": "",
+    "millpond.features": """
+        Aggregation BatchIr DAY_MS Field GroupBy GroupByPlan HORIZON_MS HOUR_MS Ir MINUTE_MS SERVING_INFO_DATASET
+        ServingInfo TILE_MS Tile batch_dataset compile_group_by hop_ms in_window parse_window serving_info_key
+        stream_dataset tile_start window_start
+    """,
+    "millpond.kv": "Get KVStore LmdbStore MAX_KEY_BYTES MemoryStore Put TimedValue",
+    "millpond.lookup": """
+        CacheMetricGroup CacheReloadTrigger DefaultLookupCache FullCachingLookup
+        FullCachingLookupProvider Key KeyedTable LookupCache LookupFunction LookupOptions LookupScan
+        LookupStats LookupTable ParquetScan PartialCachingLookup PartialCachingLookupProvider
+        PeriodicCacheReloadTrigger PythonLookup ReloadContext Retries Row Rows SqlLookup TableScan
+    """,
+    "millpond.metrics": """
+        NO_METRICS RESULTS MemoryRecorder NullRecorder Recorder
+    """,
+    "millpond.serving": """
+        FetchClient FetchRequest FetchResponse Fetcher FetcherStats ServingInfoCache http_app running_server serve
+    """,
+    "millpond.spark": "KeyedData StateConfig keyed lookup_join session upload_batch write_tiles",
+    "millpond.state": """
+        ABSENT Cells HeapBackend KeyContext KeyedStateBackend ListState MapState RowCodec StateDescriptor StateKind
+        ValueState
+    """,
 }
 
 HEAVY = {
@@ -45,7 +63,7 @@ HEAVY = {
 }
 """What `import millpond` must not load: optional parts, loaded at use."""
 
-MODULES_BUDGET = 150
+MODULES_BUDGET = 200
 """How many modules `import millpond` may add to a bare interpreter: import time, without a clock."""
 
 
@@ -56,8 +74,8 @@ def test_every_folder_has_its_line():
 
 @pytest.mark.parametrize("name", sorted(PUBLIC))
 def test_the_public_names_are_the_frozen_ones(name):
-    listed = getattr(importlib.import_module(name), "__all__", [])
-    assert sorted(listed) == sorted(PUBLIC[name].split())
+    listed = sorted(getattr(importlib.import_module(name), "__all__", []))
+    assert listed == sorted(PUBLIC[name].split()), f"if this is meant, its line is\n{name!r}: {' '.join(listed)!r},"
 
 
 @pytest.mark.parametrize("name", sorted(PUBLIC))

@@ -1,5 +1,6 @@
 """Finding the Java that Spark runs on, with stand-ins that answer as `java` does."""
 
+from importlib import import_module
 from pathlib import Path
 
 import pytest
@@ -58,6 +59,7 @@ def test_a_file_that_is_no_java_is_passed_over(tmp_path):
 
 
 def test_a_session_without_java_says_what_to_install(monkeypatch):
-    monkeypatch.setattr("millpond.spark.session.find_java", lambda: find_java({}, ()))
+    # `millpond.spark.session` as an attribute is the function; this is the module of the same name.
+    monkeypatch.setattr(import_module("millpond.spark.session"), "find_java", lambda: find_java({}, ()))
     with pytest.raises(MissingDependencyError, match="apt-get install openjdk-17-jre-headless"):
         session()

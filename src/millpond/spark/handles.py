@@ -16,6 +16,7 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import ArrayType, DataType, MapType, Row, StructType, TimestampType
 
 from millpond.errors import DataError, OptionError
+from millpond.spark.operator_spec import BatchTime
 from millpond.state import ListState, MapState, StateDescriptor, StateKind, ValueState
 from millpond.state.checkpoint import Shard
 from millpond.state.rows import Row as StateRow
@@ -30,9 +31,10 @@ class ProcessorHandle:
     elsewhere it looks up what the driver found.
     """
 
-    def __init__(self, shard: Shard, time_mode: str, parse: Callable[[str], StructType]) -> None:
+    def __init__(self, shard: Shard, time_mode: str, time: BatchTime, parse: Callable[[str], StructType]) -> None:
         self._shard = shard
         self._time_mode = time_mode
+        self._time = time
         self._parse = parse
 
     def getValueState(
@@ -70,6 +72,30 @@ class ProcessorHandle:
         state = self._shard.backend.map_state(descriptor)
         return PySparkMapState(state, self._parsed(userKeySchema, stateName), spark_schema)
 
+    def registerTimer(self, expiryTimestampMs: int) -> None:
+        """Set a timer of the current key, in ms. In event time it must lie after the watermark, as in PySpark."""
+        self._need_timers()
+        if self._time_mode == "eventtime" and expiryTimestampMs <= self._time.watermark_ms:
+            raise OptionError(
+                f"cannot register a timer at {expiryTimestampMs} ms, which is not later than the current watermark "
+                f"{self._time.watermark_ms} ms. Register it later, or act at once."
+            )
+        self._shard.timers.register(int(expiryTimestampMs))
+
+    def deleteTimer(self, expiryTimestampMs: int) -> None:
+        """Forget a timer of the current key."""
+        self._need_timers()
+        self._shard.timers.delete(int(expiryTimestampMs))
+
+    def listTimers(self) -> Iterator[int]:
+        """The current key's timers, in ms."""
+        self._need_timers()
+        return self._shard.timers.of_key()
+
+    def _need_timers(self) -> None:
+        if self._time_mode == "none":
+            raise OptionError("timers need timeMode 'EventTime' or 'ProcessingTime'; this operator runs with 'None'.")
+
     def _declare(
         self,
         kind: StateKind,
@@ -80,8 +106,8 @@ class ProcessorHandle:
     ) -> tuple[StructType, StateDescriptor]:
         if ttl_ms is not None:
             raise OptionError(
-                f"state {name!r}: ttlDurationMs needs timeMode 'ProcessingTime', as in PySpark, and this operator runs "
-                f"with timeMode {self._time_mode!r}. Leave ttlDurationMs out."
+                f"state {name!r}: ttlDurationMs={ttl_ms} is not supported by keyed(). Leave it out, and clear the "
+                "state from a timer."
             )
         spark_schema = self._parsed(schema, name)
         descriptor = StateDescriptor(

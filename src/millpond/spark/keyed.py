@@ -12,16 +12,24 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 import pyarrow as pa
-from pyspark import cloudpickle
-from pyspark.sql import Column, DataFrame
+from pyspark import Accumulator, cloudpickle
+from pyspark.sql import Column, DataFrame, GroupedData
 from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.streaming import StatefulProcessor
-from pyspark.sql.types import ArrayType, DataType, MapType, StructType, VariantType, _parse_datatype_string
+from pyspark.sql.types import (
+    ArrayType,
+    DataType,
+    MapType,
+    StructType,
+    TimestampType,
+    VariantType,
+    _parse_datatype_string,
+)
 
 from millpond.errors import DataError, OptionError
 from millpond.spark.handles import ProcessorHandle
-from millpond.spark.operator_spec import OperatorSpec, StateConfig
+from millpond.spark.operator_spec import BatchTime, OperatorSpec, StateConfig
 from millpond.spark.pack import PACKED_SCHEMA, pack, unpack
 from millpond.spark.session import check_session
 from millpond.spark.shard_processor import ShardProcessor
@@ -30,6 +38,7 @@ from millpond.state.checkpoint import Shard, birth
 
 _KEY = "__millpond_key_"
 _HASH = "__millpond_hash"
+_WATERMARK_MARK = "spark.watermarkDelayMs"
 
 
 class KeyedData:
@@ -40,6 +49,12 @@ class KeyedData:
             raise OptionError('keyed() needs at least one key column, as in keyed(df, "user").')
         self._df = df
         self._keys = keys
+        self._late_rows: Accumulator[int] = df.sparkSession.sparkContext.accumulator(0)
+
+    @property
+    def late_rows(self) -> int:
+        """Rows dropped so far because the watermark had passed them. Batches that ran again count again."""
+        return int(self._late_rows.value)
 
     def transformWithState(
         self,
@@ -47,6 +62,8 @@ class KeyedData:
         outputStructType: StructType | str,
         outputMode: str,
         timeMode: str,
+        initialState: GroupedData | None = None,
+        eventTimeColumnName: str = "",
         *,
         late: str = "drop",
         state: StateConfig | None = None,
@@ -57,17 +74,25 @@ class KeyedData:
             statefulProcessor: as written for PySpark's `transformWithState`.
             outputStructType: what it yields, a StructType or DDL text.
             outputMode: "Append" or "Update".
-            timeMode: "None".
-            late: "drop" or "keep": what becomes of rows later than the watermark.
+            timeMode: "None", "EventTime" or "ProcessingTime".
+            initialState: not supported; refused unless None.
+            eventTimeColumnName: not supported; refused unless empty.
+            late: "drop" or "keep": what becomes of rows later than the watermark in event time. They are
+                dropped by Spark's own rule: by the watermark of the batch before.
             state: where the live state is held.
 
         Raises:
             OptionError: an argument is not one of those above, or the session lacks what state needs.
             DataError: a key column is missing or of a type that cannot be a key.
         """
-        _check_choice("timeMode", timeMode, ("None",))
+        _check_choice("timeMode", timeMode, ("None", "EventTime", "ProcessingTime"))
         _check_choice("outputMode", outputMode, ("Append", "Update"))
         _check_choice("late", late, ("drop", "keep"))
+        if initialState is not None or eventTimeColumnName:
+            raise OptionError(
+                "keyed() supports neither initialState nor eventTimeColumnName; leave them out, or use PySpark's own "
+                "df.groupBy(…).transformWithState for this query."
+            )
         check_session(self._df.sparkSession)
         output = _parse_datatype_string(outputStructType) if isinstance(outputStructType, str) else outputStructType
         if not isinstance(output, StructType):
@@ -81,8 +106,9 @@ class KeyedData:
             row_names=tuple(self._df.columns),
             output_schema=_arrow(output),
             time_mode=timeMode.lower(),
-            event_time=None,
+            event_time=_event_time(data, timeMode),
             keep_late=late == "keep",
+            late_rows=self._late_rows,
             hosts=_hosts(self._df),
             config=state or StateConfig(),
             ddl=_declared_schemas(statefulProcessor, timeMode),
@@ -154,9 +180,22 @@ def _declared_schemas(processor: StatefulProcessor, time_mode: str) -> dict[str,
 
     head = birth("driver", 0, 1, 1, pa.schema([("key", pa.string())]))
     copy: StatefulProcessor = cloudpickle.loads(cloudpickle.dumps(processor))
-    copy.init(ProcessorHandle(Shard(head, HeapBackend(head.key_groups)), time_mode, parse))
+    copy.init(ProcessorHandle(Shard(head, HeapBackend(head.key_groups)), time_mode.lower(), BatchTime(), parse))
     copy.close()
     return parsed
+
+
+def _event_time(df: DataFrame, time_mode: str) -> int | None:
+    """Where the column with the watermark is; Spark marks it in the schema."""
+    if time_mode.lower() != "eventtime":
+        return None
+    for position, column in enumerate(df.schema):
+        if _WATERMARK_MARK in column.metadata and isinstance(column.dataType, TimestampType):
+            return position
+    raise OptionError(
+        "timeMode 'EventTime' needs a watermark on a timestamp column, as in "
+        f'df.withWatermark("at", "10 minutes"); the columns are {df.columns}.'
+    )
 
 
 def _hosts(df: DataFrame) -> int:

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import pyarrow as pa
+from pyspark import Accumulator
 from pyspark.sql.streaming import StatefulProcessor
 from pyspark.sql.types import StructType
 
@@ -33,6 +34,14 @@ class StateConfig:
 
 
 @dataclass(frozen=True)
+class BatchTime:
+    """The times of one micro-batch, in ms; -1 where the time mode has none."""
+
+    processing_ms: int = -1
+    watermark_ms: int = -1
+
+
+@dataclass(frozen=True)
 class OperatorSpec:
     """One keyed operator, as the driver planned it.
 
@@ -48,6 +57,7 @@ class OperatorSpec:
         event_time: the position of the column with the watermark, or None.
         keep_late: whether rows later than the watermark are kept.
         ddl: schemas that the processor gives as text, parsed by the driver.
+        late_rows: counts the rows that came too late, on the driver.
         hosts: how many state hosts an executor has.
         config: where the live state is held.
     """
@@ -61,6 +71,7 @@ class OperatorSpec:
     time_mode: str
     event_time: int | None
     keep_late: bool
+    late_rows: "Accumulator[int]"
     hosts: int
     config: StateConfig
     ddl: Mapping[str, StructType] = field(default_factory=dict)

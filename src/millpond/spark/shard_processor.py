@@ -13,23 +13,25 @@ rows. Recovery: from head and segments, by Spark's retry or restart.
 import gc
 import secrets
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any, ClassVar, Protocol
+from dataclasses import dataclass
+from typing import Any, ClassVar
 
+import pyarrow as pa
 from pyspark import TaskContext, cloudpickle
 from pyspark.sql import Row
 from pyspark.sql.streaming import StatefulProcessor, StatefulProcessorHandle
-from pyspark.sql.streaming.stateful_processor import TimerValues
+from pyspark.sql.streaming.stateful_processor import ExpiredTimerInfo, TimerValues
 
-from millpond.errors import CorruptionError
+from millpond.errors import CorruptionError, OptionError
 from millpond.spark.anchors import partition_of
 from millpond.spark.host.client import HostAddress, committed, output_blobs, restore_wanted
 from millpond.spark.host.slots import Attempt, Claim
 from millpond.spark.host.wire import Blob, End, Open, Segment
-from millpond.spark.operator_spec import OperatorSpec
+from millpond.spark.operator_spec import BatchTime, OperatorSpec
 from millpond.spark.pack import Layout, read_blob
-from millpond.spark.shard_run import BatchTime, ShardRun
+from millpond.spark.shard_run import ShardRun
 from millpond.state import HeapBackend
 from millpond.state.checkpoint import Commit, Head, Shard, birth
 
@@ -67,34 +69,61 @@ class Durable:
         self._head.update((head,))
 
 
-class _Runner(Protocol):
-    """Where a batch runs: in a state host, or inside this worker."""
-
-    def __call__(
-        self, spec: OperatorSpec, task: "_Task", head: Head, durable: Durable, blobs: Iterator[bytes], time: BatchTime
-    ) -> Iterator[bytes]: ...
-
-
 class ShardProcessor(StatefulProcessor):  # type: ignore[misc]
-    """Runs a keyed operator's batches, shard by shard."""
+    """Runs a keyed operator's batches, shard by shard.
+
+    Spark calls a shard with its rows, and then once for each of the shard's own timers that expired.
+    Rows and due user timers are worked off in the first call, which then sets the shard's timer
+    anew; so the second kind of call reaches only shards without rows.
+    """
 
     def __init__(self, spec: OperatorSpec) -> None:
         self._spec = spec
 
     def init(self, handle: StatefulProcessorHandle) -> None:
         """Declare head and segments."""
+        self._handle = handle
         self._durable = Durable(handle)
 
     def handleInputRows(self, key: Any, rows: Iterator[Row], timerValues: TimerValues) -> Iterator[Row]:
         """Run one batch of one shard and give out its output as packed blobs."""
+        return self._run(key[0], (bytes(row[1]) for row in rows), timerValues)
+
+    def handleExpiredTimer(
+        self,
+        key: Any,
+        timerValues: TimerValues,
+        expiredTimerInfo: ExpiredTimerInfo,  # noqa: ARG002
+    ) -> Iterator[Row]:
+        """Run a batch without rows: time has passed."""
+        return self._run(key[0], iter(()), timerValues)
+
+    def _run(self, anchor: int, blobs: Iterator[bytes], timer_values: TimerValues) -> Iterator[Row]:
+        task = _Task(self._spec.application)
         layout = Layout.of_task()
-        shard = partition_of(key[0], layout.shards)
-        task = _Task()
-        head = self._head(shard, layout, task)
-        time = BatchTime(timerValues.getCurrentProcessingTimeInMs(), timerValues.getCurrentWatermarkInMs())
-        runner: _Runner = _run_in_host if self._spec.config.host == "process" else _run_inline
-        for blob in runner(self._spec, task, head, self._durable, (bytes(row[1]) for row in rows), time):
-            yield Row(blob=blob)
+        head = self._head(partition_of(anchor, layout.shards), layout, task)
+        time = BatchTime(timer_values.getCurrentProcessingTimeInMs(), timer_values.getCurrentWatermarkInMs())
+        run = _run_in_host if self._spec.config.host == "process" else _run_inline
+        with run(self._spec, task, head, self._durable, blobs, time) as done:
+            self._spec.late_rows.add(done.late_rows)
+            self._set_shard_timer(time, done.next_timer_ms)
+            for blob in done.output:
+                yield Row(blob=blob)
+
+    def _set_shard_timer(self, time: BatchTime, next_timer_ms: int) -> None:
+        """Have Spark call this shard when time passes, even if no rows come for it.
+
+        In event time every advance of the watermark matters: it is what the next batch's late rows are
+        judged by. In processing time only the user's next timer does.
+        """
+        if self._spec.time_mode == "none":
+            return
+        for timer in list(self._handle.listTimers()):
+            self._handle.deleteTimer(timer)
+        if self._spec.time_mode == "eventtime":
+            self._handle.registerTimer(time.watermark_ms + 1)
+        elif next_timer_ms >= 0:
+            self._handle.registerTimer(max(next_timer_ms, time.processing_ms + 1))
 
     def _head(self, shard: int, layout: Layout, task: "_Task") -> Head:
         name = f"shard {shard} of query {task.query}"
@@ -111,34 +140,53 @@ class ShardProcessor(StatefulProcessor):  # type: ignore[misc]
                 f"{layout.max_parallelism}. "
                 "A query keeps the number of partitions of its first start; this checkpoint belongs to another one."
             )
+        found = pa.ipc.read_schema(pa.py_buffer(head.key_schema))
+        if not found.equals(self._spec.key_schema):
+            raise OptionError(
+                f"{name}: its state is keyed by [{_described(found)}] and the query now keys by "
+                f"[{_described(self._spec.key_schema)}]. Keep the key, or start with a new checkpoint folder."
+            )
         return head
+
+
+def _described(schema: pa.Schema) -> str:
+    return ", ".join(f"{field.name}: {field.type}" for field in schema)
 
 
 class _Task:
     """What the running task says of itself."""
 
-    def __init__(self) -> None:
+    def __init__(self, application: str) -> None:
         task = TaskContext.get()
-        self.attempt = task.taskAttemptId() if task else 0
+        self.attempt = Attempt(application, task.taskAttemptId() if task else 0)
         batch = task and task.getLocalProperty("streaming.sql.batchId")
         self.batch = int(batch) if batch else 0
         self.query = (task and task.getLocalProperty("sql.streaming.queryId")) or "a batch job"
-        self.token = f"{secrets.token_hex(8)}-{self.attempt}"
+        self.token = f"{secrets.token_hex(8)}-{self.attempt.order}"
 
 
+@dataclass(frozen=True)
+class _Done:
+    """A batch whose version is in Spark's store; what is left is to give out its output."""
+
+    late_rows: int
+    next_timer_ms: int
+    output: Iterator[bytes]
+
+
+@contextmanager
 def _run_in_host(
     spec: OperatorSpec, task: _Task, head: Head, durable: Durable, blobs: Iterator[bytes], time: BatchTime
-) -> Iterator[bytes]:
-    address = HostAddress.of_shard(head.shard, spec.hosts)
-    with address.connect() as connection:
+) -> Iterator[_Done]:
+    with HostAddress.of_shard(head.shard, spec.hosts).connect() as connection:
         opened = Open(
-            head.encode(),
-            spec.application,
-            task.attempt,
-            task.token,
-            time.processing_ms,
-            time.watermark_ms,
-            tuple(sys.path),
+            head=head.encode(),
+            application=task.attempt.application,
+            task_attempt=task.attempt.order,
+            token=task.token,
+            processing_ms=time.processing_ms,
+            watermark_ms=time.watermark_ms,
+            sys_path=tuple(sys.path),
         )
         connection.send(opened, cloudpickle.dumps(spec))
         if restore_wanted(connection):
@@ -152,18 +200,19 @@ def _run_in_host(
         connection.send(End())
         commit, new_head, segments = committed(connection)
         durable.put(segments, commit.dropped, new_head)
-        yield from output_blobs(connection)
+        yield _Done(commit.late_rows, commit.next_timer_ms, output_blobs(connection))
 
 
 class _Inline:
-    """Shards held by this worker. A worker is no home: the next batch may well find none and restore."""
+    """The shard held by this worker. A worker is no home: the next batch may well find none and restore."""
 
     shards: ClassVar[dict[str, Shard]] = {}
 
 
+@contextmanager
 def _run_inline(
     spec: OperatorSpec, task: _Task, head: Head, durable: Durable, blobs: Iterator[bytes], time: BatchTime
-) -> Iterator[bytes]:
+) -> Iterator[_Done]:
     shard = _Inline.shards.get(head.lineage)
     if shard is None or not shard.stand_at(head):
         shard = Shard(head, HeapBackend(head.key_groups))
@@ -174,17 +223,11 @@ def _run_inline(
     layout = Layout(head.shards, head.max_parallelism)
     with _no_garbage_collection():
         # The processor is new in every batch, as in PySpark, although this worker has only one of it.
-        run = ShardRun(
-            cloudpickle.loads(cloudpickle.dumps(spec)), shard, time, Claim(Attempt(spec.application, task.attempt))
-        )
-        output = run.run([read_blob(blob, layout) for blob in blobs])
+        run = ShardRun(cloudpickle.loads(cloudpickle.dumps(spec)), shard, time, Claim(task.attempt))
+        result = run.run([read_blob(blob, layout) for blob in blobs])
         commit: Commit = shard.commit(task.token, time.watermark_ms)
-    durable.put(iter(_items(commit.segments)), commit.dropped, commit.head.encode())
-    yield from output
-
-
-def _items(segments: Mapping[int, bytes]) -> Iterator[tuple[int, bytes]]:
-    yield from segments.items()
+    durable.put(iter(commit.segments.items()), commit.dropped, commit.head.encode())
+    yield _Done(result.late_rows, result.next_timer_ms, iter(result.output))
 
 
 @contextmanager

@@ -14,28 +14,37 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 from pyspark.sql import Row
-from pyspark.sql.streaming.stateful_processor import TimerValues
+from pyspark.sql.streaming.stateful_processor import ExpiredTimerInfo, TimerValues
 from pyspark.sql.types import StructType
 
 from millpond.errors import DataError, OptionError
 from millpond.spark.handles import ProcessorHandle
 from millpond.spark.host.slots import Claim
-from millpond.spark.operator_spec import OperatorSpec
+from millpond.spark.operator_spec import BatchTime, OperatorSpec
 from millpond.spark.pack import KEY_GROUP
 from millpond.spark.rows import OutputColumns, row_maker, rows_of
 from millpond.state.checkpoint import Shard
 from millpond.state.rows import grouping_values
+from millpond.state.timers import Timers
 
 OUTPUT_BLOB_ROWS = 100_000
 
 
 @dataclass(frozen=True)
-class BatchTime:
-    """The times of one micro-batch, in ms; -1 where the time mode has none."""
+class RunResult:
+    """What a batch gave.
 
-    processing_ms: int = -1
-    watermark_ms: int = -1
+    Attributes:
+        output: Arrow IPC blobs.
+        late_rows: how many rows were dropped because the watermark had passed them.
+        next_timer_ms: the earliest timer left, or -1.
+    """
+
+    output: tuple[bytes, ...]
+    late_rows: int
+    next_timer_ms: int
 
 
 class ShardRun:
@@ -47,20 +56,51 @@ class ShardRun:
     def __init__(self, spec: OperatorSpec, shard: Shard, time: BatchTime, claim: Claim) -> None:
         self._spec = spec
         self._shard = shard
-        self._time = TimerValues(time.processing_ms, time.watermark_ms)
+        self._time = time
+        self._times = TimerValues(time.processing_ms, time.watermark_ms)
         self._claim = claim
         self._output = OutputColumns(spec.output_schema)
         self._make_row = row_maker(spec.row_names)
         self._width = len(spec.row_names)
 
-    def run(self, blobs: Iterable[pa.Table]) -> list[bytes]:
-        """Process the rows; the output as Arrow IPC blobs."""
-        processor = self._spec.processor
-        processor.init(ProcessorHandle(self._shard, self._spec.time_mode, self._parse))
-        tables = [table for table in blobs if table.num_rows]
-        output = [self._key_group(*part) for part in _key_groups(pa.concat_tables(tables))] if tables else []
+    def run(self, blobs: Iterable[pa.Table]) -> RunResult:
+        """Process the rows, then the timers that are due."""
+        processor, spec = self._spec.processor, self._spec
+        processor.init(ProcessorHandle(self._shard, spec.time_mode, self._time, self._parse))
+        timers = None if spec.time_mode == "none" else self._shard.timers
+        rows, late_rows = self._in_time([table for table in blobs if table.num_rows])
+        output = [self._key_group(*part) for part in _key_groups(rows)] if rows is not None else []
+        next_timer_ms = None
+        if timers is not None:
+            output.append(self._output.table(list(self._due_timers(timers))))
+            next_timer_ms = timers.next_expiry_ms()
         processor.close()
-        return list(_blobs(output))
+        return RunResult(tuple(_blobs(output)), late_rows, -1 if next_timer_ms is None else next_timer_ms)
+
+    def _in_time(self, tables: list[pa.Table]) -> tuple[pa.Table | None, int]:
+        """The rows that are not late, by Spark's rule: later than the watermark of the batch before this one."""
+        if not tables:
+            return None, 0
+        rows = pa.concat_tables(tables)
+        if self._spec.event_time is None or self._spec.keep_late:
+            return rows, 0
+        limit = pa.scalar(self._shard.head.watermark_ms * 1000, type=pa.timestamp("us", tz="UTC"))
+        event_times = rows.column(self._spec.event_time).cast(limit.type)
+        kept = rows.filter(pc.greater(event_times, limit))
+        return (kept if kept.num_rows else None), rows.num_rows - kept.num_rows
+
+    def _due_timers(self, timers: Timers) -> Iterator[Any]:
+        event_time = self._spec.time_mode == "eventtime"
+        backend = self._shard.backend
+        for due in timers.due(self._time.watermark_ms if event_time else self._time.processing_ms):
+            if self._claim.superseded_by:
+                self._claim.refuse()
+            backend.enter(due.key_group)
+            backend.context.key = due.key
+            info = ExpiredTimerInfo(due.expiry_ms)
+            yield from self._spec.processor.handleExpiredTimer(due.key, self._times, info) or ()
+            # As in PySpark: a timer is deleted after its handler ran, so one set again at its own time is lost.
+            timers.delete(due.expiry_ms)
 
     def _parse(self, ddl: str) -> StructType:
         if ddl not in self._spec.ddl:
@@ -73,7 +113,7 @@ class ShardRun:
     def _key_group(self, key_group: int, rows: pa.Table) -> pa.Table:
         backend = self._shard.backend
         backend.enter(key_group)
-        context, claim, times = backend.context, self._claim, self._time
+        context, claim, times = backend.context, self._claim, self._times
         handle = self._spec.processor.handleInputRows
         output: list[Any] = []
         for key, group in self._grouped(rows):

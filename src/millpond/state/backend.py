@@ -47,12 +47,16 @@ class Cells:
 
 
 class KeyContext:
-    """Whose state the handles speak of. The operator assigns `key` before it calls user code."""
+    """Whose state the handles speak of.
 
-    __slots__ = ("key",)
+    The backend's `enter` sets `key_group`; the operator assigns `key` before it calls user code.
+    """
+
+    __slots__ = ("key", "key_group")
 
     def __init__(self) -> None:
         self.key: Row = ()
+        self.key_group = -1
 
 
 class ValueState(Protocol):

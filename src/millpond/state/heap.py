@@ -64,6 +64,7 @@ class HeapBackend:
         """Bind every handle to the dictionaries of one key group."""
         if key_group not in self.key_groups:
             raise OptionError(f"key group {key_group} is not one of this shard's: {self.key_groups}.")
+        self._context.key_group = key_group
         for state in self._states.values():
             state.bind(key_group)
 

@@ -26,9 +26,9 @@ from millpond.spark.host.wire import (
     Restore,
     Segment,
 )
-from millpond.spark.operator_spec import OperatorSpec
+from millpond.spark.operator_spec import BatchTime, OperatorSpec
 from millpond.spark.pack import Layout, read_blob
-from millpond.spark.shard_run import BatchTime, ShardRun
+from millpond.spark.shard_run import RunResult, ShardRun
 from millpond.state import HeapBackend
 from millpond.state.checkpoint import Commit, Head, Shard
 
@@ -61,12 +61,12 @@ def _serve(connection: Connection, slot: Slot, attempt: Attempt, opened: Open, h
         blobs = [read_blob(blob, layout) for blob in _payloads(connection, Blob)]
         time = BatchTime(opened.processing_ms, opened.watermark_ms)
         try:
-            output = ShardRun(spec, shard, time, claim).run(blobs)
+            result = ShardRun(spec, shard, time, claim).run(blobs)
             commit = shard.commit(opened.token, opened.watermark_ms)
         except BaseException:
-            shard.backend.rollback()
+            shard.rollback()
             raise
-    _hand_over(connection, commit, output)
+    _hand_over(connection, commit, result)
 
 
 def _standing_at(head: Head, slot: Slot, connection: Connection) -> Shard:
@@ -82,12 +82,12 @@ def _standing_at(head: Head, slot: Slot, connection: Connection) -> Shard:
     return slot.shard
 
 
-def _hand_over(connection: Connection, commit: Commit, output: list[bytes]) -> None:
-    connection.send(Committed(commit.dropped), commit.head.encode())
+def _hand_over(connection: Connection, commit: Commit, result: RunResult) -> None:
+    connection.send(Committed(commit.dropped, result.late_rows, result.next_timer_ms), commit.head.encode())
     for segment_id, data in commit.segments.items():
         connection.send(Segment(segment_id), data)
     connection.send(End())
-    for blob in output:
+    for blob in result.output:
         connection.send(Blob(), blob)
     connection.send(End())
 

@@ -65,6 +65,8 @@ class Committed(msgspec.Struct, tag=True, frozen=True):
     """Host: the version is committed in memory. The payload is the new head; segments, blobs and End follow."""
 
     dropped: tuple[int, ...]
+    late_rows: int
+    next_timer_ms: int
 
 
 class Failed(msgspec.Struct, tag=True, frozen=True):

@@ -31,6 +31,7 @@ from millpond.state.backend import Cells, KeyedStateBackend
 from millpond.state.checkpoint.head import Head, SegmentRef
 from millpond.state.checkpoint.segment import CellCodec, checksum_of, decode_segment, encode_segments
 from millpond.state.descriptor import StateDescriptor
+from millpond.state.timers import TIMERS, Timers
 
 BASE_STEP_ROWS = 50_000
 
@@ -66,17 +67,35 @@ class Shard:
         self.head = head
         self.backend = backend
         self._before: Head | None = None
-        self._key_schema = pa.ipc.read_schema(pa.py_buffer(head.key_schema))
+        self.key_schema = pa.ipc.read_schema(pa.py_buffer(head.key_schema))
         self._descriptors: dict[str, StateDescriptor] = {}
         self._codecs: dict[str, CellCodec] = {}
         self._prepared: list[_PreparedBase] = []
         self._attached: list[_PreparedBase] = []
+        self._timers: Timers | None = None
+
+    @property
+    def timers(self) -> Timers:
+        """The shard's timers, declared at the first use."""
+        if self._timers is None:
+            self.declare(TIMERS)
+            self._timers = Timers(self.backend, self.head.key_groups)
+        return self._timers
+
+    def rollback(self) -> None:
+        """Drop every change since the last commit."""
+        self.backend.rollback()
+        self._forget_queue()
+
+    def _forget_queue(self) -> None:
+        if self._timers is not None:
+            self._timers.forget_queue()
 
     def declare(self, descriptor: StateDescriptor) -> None:
         """Make a state known to the checkpoints of this shard."""
         if descriptor.name not in self._descriptors:
             self._descriptors[descriptor.name] = descriptor
-            self._codecs[descriptor.name] = CellCodec(descriptor, self._key_schema)
+            self._codecs[descriptor.name] = CellCodec(descriptor, self.key_schema)
 
     def restore(self, segments: Mapping[int, bytes]) -> None:
         """Load the head's version from its segments into the (empty) backend.
@@ -116,7 +135,7 @@ class Shard:
 
         False means that only a restore will do. Bases still owed to the head are made up here.
         """
-        self.backend.rollback()
+        self.rollback()
         if self.head.stands_with(head):
             self.backend.settle()
         elif self._before is not None and self._before.stands_with(head):
@@ -161,6 +180,7 @@ class Shard:
             return self._committed(changes, token, watermark_ms)
         except BaseException:
             self.backend.undo_commit()
+            self._forget_queue()
             raise
 
     def _committed(self, changes: Mapping[str, Cells], token: str, watermark_ms: int) -> Commit:

@@ -1,0 +1,208 @@
+"""The cache with everything that costs: bytes, expiry, and either eviction order.
+
+The invariant: after every call `_values`, `_weights`, the eviction order and the expiry know the
+same keys, the sum of the weights is `_bytes`, and both bounds hold. Every way in goes through `put`
+and every way out through `_remove`, so that there is one place each to keep that so.
+
+Entries that fell due are swept at the beginning of every call, so nobody sees one and none holds
+room that a live one needs; see `expiry` for why that is cheap.
+"""
+
+from collections.abc import Callable, Iterator
+from math import inf
+from typing import Any, cast
+
+from millpond.cache.api import (
+    MISSING,
+    Cache,
+    CacheStats,
+    Cause,
+    Clock,
+    EvictionListener,
+    K,
+    Policy,
+    V,
+    Weigher,
+)
+from millpond.cache.expiry import Expiry
+from millpond.cache.loading import Loads
+from millpond.cache.order import EvictionOrder, LruOrder
+from millpond.cache.tinylfu import TinyLfuOrder
+from millpond.cache.weight import deep_size
+
+
+class MeteredCache(Cache[K, V]):
+    """What `Cache` makes when more than a number of entries is asked for; see there."""
+
+    __slots__ = (
+        "_bytes",
+        "_evictions",
+        "_expirations",
+        "_expiry",
+        "_hits",
+        "_loads",
+        "_max_bytes",
+        "_max_entries",
+        "_misses",
+        "_on_evict",
+        "_order",
+        "_values",
+        "_weigher",
+        "_weights",
+    )
+
+    def __new__(
+        cls,
+        name: str,
+        *,
+        max_entries: int | None,
+        max_bytes: int | None,
+        weigher: Weigher[K, V] | None,
+        policy: Policy,
+        expire_after_access_ms: int | None,
+        expire_after_write_ms: int | None,
+        on_evict: EvictionListener[K, V] | None,
+        clock: Clock,
+    ) -> "MeteredCache[K, V]":
+        """Make it; the options were checked by `Cache`."""
+        self = object.__new__(cls)
+        self.name = name
+        self._bound(max_entries, max_bytes, weigher)
+        order: EvictionOrder[K] = LruOrder() if policy == "lru" else TinyLfuOrder(max_entries, max_bytes)
+        expires = expire_after_access_ms is not None or expire_after_write_ms is not None
+        expiry = Expiry[K](expire_after_access_ms, expire_after_write_ms, clock) if expires else None
+        self._set_up(order, expiry, on_evict)
+        return self
+
+    def _bound(self, max_entries: int | None, max_bytes: int | None, weigher: Weigher[K, V] | None) -> None:
+        self._max_entries: float = inf if max_entries is None else max_entries
+        self._max_bytes: float = inf if max_bytes is None else max_bytes
+        self._weigher = deep_size if weigher is None and max_bytes is not None else weigher
+
+    def _set_up(
+        self, order: EvictionOrder[K], expiry: Expiry[K] | None, on_evict: EvictionListener[K, V] | None
+    ) -> None:
+        self._order = order
+        self._expiry = expiry
+        self._on_evict = on_evict
+        self._loads: Loads[K, V] = Loads(self.name)
+        self._values: dict[K, V] = {}
+        self._weights: dict[K, int] = {}
+        self._bytes = self._hits = self._misses = self._evictions = self._expirations = 0
+
+    def get(self, key: K, default: Any = None) -> Any:
+        """The value of `key`, which counts as its use."""
+        expiry = self._expiry
+        now_ms = 0 if expiry is None else self._sweep(expiry)
+        value = self._values.get(key, MISSING)
+        if value is MISSING:
+            self._misses += 1
+            return default
+        self._hits += 1
+        self._order.read(key)
+        if expiry is not None:
+            expiry.read(key, now_ms)
+        return value
+
+    def peek(self, key: K, default: Any = None) -> Any:
+        """The value of `key`, leaving order and counters alone."""
+        if self._expiry is not None:
+            self._sweep(self._expiry)
+        return self._values.get(key, default)
+
+    def put(self, key: K, value: V) -> None:
+        """Cache `value`, then let others go, or it, until the bounds hold."""
+        expiry = self._expiry
+        now_ms = 0 if expiry is None else self._sweep(expiry)
+        weight = 0 if self._weigher is None else self._weigher(key, value)
+        if weight > self._max_bytes:
+            self._refuse(key, value)
+            return
+        if key in self._values:
+            self._bytes += weight - self._weights[key]
+            self._order.replaced(key, weight)
+        else:
+            self._bytes += weight
+            self._order.added(key, weight)
+        self._values[key] = value
+        self._weights[key] = weight
+        if expiry is not None:
+            expiry.wrote(key, now_ms)
+        while len(self._values) > self._max_entries or self._bytes > self._max_bytes:
+            self._evict(self._order.victim(), "size")
+
+    def _refuse(self, key: K, value: V) -> None:
+        """An entry too heavy for the whole cache does not push out the others first."""
+        if self._on_evict is not None:
+            self._on_evict(key, value, "size")
+        self._evictions += 1
+        self.invalidate(key)
+
+    def _sweep(self, expiry: Expiry[K]) -> int:
+        """Let go of what is due; the time it is."""
+        now_ms = expiry.now_ms()
+        if now_ms >= expiry.earliest_ms:
+            for key in expiry.due(now_ms):
+                self._evict(key, "expired")
+        return now_ms
+
+    def _evict(self, key: K, cause: Cause) -> None:
+        if self._on_evict is not None:
+            self._on_evict(key, self._values[key], cause)
+        self._remove(key)
+        if cause == "expired":
+            self._expirations += 1
+        else:
+            self._evictions += 1
+
+    def _remove(self, key: K) -> None:
+        del self._values[key]
+        self._bytes -= self._weights.pop(key)
+        self._order.removed(key)
+        if self._expiry is not None:
+            self._expiry.forget(key)
+
+    def invalidate(self, key: K) -> None:
+        """Forget `key`."""
+        if key in self._values:
+            self._remove(key)
+
+    def clear(self) -> None:
+        """Forget every key, but not how often each came."""
+        for key in list(self._values):
+            self._remove(key)
+
+    def get_or_load(self, key: K, loader: Callable[[K], V]) -> V:
+        """The value of `key`, loaded on a miss."""
+        value = self.get(key, MISSING)
+        if value is not MISSING:
+            return cast("V", value)
+        loaded = self._loads.run(key, loader)
+        self.put(key, loaded)
+        return loaded
+
+    def items(self) -> Iterator[tuple[K, V]]:
+        """A copy of what is cached, coldest first."""
+        if self._expiry is not None:
+            self._sweep(self._expiry)
+        return iter([(key, self._values[key]) for key in self._order.keys()])  # noqa: SIM118 - a policy is no dict
+
+    def stats(self) -> CacheStats:
+        """The counters and the sizes."""
+        if self._expiry is not None:
+            self._sweep(self._expiry)
+        return CacheStats(
+            hits=self._hits,
+            misses=self._misses,
+            loads=self._loads.tried,
+            load_failures=self._loads.failed,
+            evictions=self._evictions,
+            expirations=self._expirations,
+            entries=len(self._values),
+            bytes=None if self._weigher is None else self._bytes,
+        )
+
+    def __len__(self) -> int:
+        if self._expiry is not None:
+            self._sweep(self._expiry)
+        return len(self._values)

@@ -1,0 +1,68 @@
+"""The command line: `millpond demo` and `millpond --version`.
+
+An error that Millpond raises on purpose is printed as its one message, with exit code 2. Progress
+goes to stderr, results to stdout, so that `--json` can be piped.
+"""
+
+import sys
+from importlib.metadata import version
+from pathlib import Path
+
+from millpond.errors import MillpondError, MissingDependencyError
+
+try:
+    import click
+except ImportError as error:
+    raise MissingDependencyError('The command line needs click. Run: pip install "millpond[demo]"') from error
+
+_STOPPED = 130
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(version("millpond"), prog_name="millpond")
+def cli() -> None:
+    """Keeps the state of PySpark streams warm."""
+
+
+@cli.command()
+@click.option("--events", type=click.IntRange(min=1), help="Replay the first N flights only.")
+@click.option("--until", metavar="DATE", help="Replay the flights before this day only (UTC, as 2013-02-01).")
+@click.option(
+    "--workdir",
+    type=click.Path(path_type=Path),
+    default=Path("millpond-demo"),
+    show_default=True,
+    help="Where the run keeps its files. The same command on the same folder goes on where it stopped.",
+)
+@click.option("--serve", is_flag=True, help="Leave the HTTP server up at the end.")
+@click.option("--port", type=click.IntRange(1, 65535), default=8765, show_default=True, help="The port of --serve.")
+@click.option(
+    "--json",
+    "json_file",
+    metavar="[FILE|-]",
+    is_flag=False,
+    flag_value="-",
+    help="Write the result as JSON to FILE, or to stdout.",
+)
+@click.option("--quiet", is_flag=True, help="Show no progress.")
+def demo(
+    *, events: int | None, until: str | None, workdir: Path, serve: bool, port: int, json_file: str | None, quiet: bool
+) -> None:
+    """Send a year of real flights through lookups, keyed state, features and the fetcher, and check the answers."""
+    from millpond.demo.show import Request, show
+
+    request = Request(events, until, workdir, serve=serve, port=port, json_file=json_file, quiet=quiet)
+    try:
+        sys.exit(0 if show(request) else 1)
+    except KeyboardInterrupt:
+        click.echo("millpond: stopped. The same command goes on from here.", err=True)
+        sys.exit(_STOPPED)
+
+
+def main() -> None:
+    """Run the command line; the entry point `millpond`."""
+    try:
+        cli()
+    except MillpondError as error:
+        click.echo(f"millpond: {error}", err=True)
+        sys.exit(2)

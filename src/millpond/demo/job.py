@@ -1,0 +1,213 @@
+"""The main job: a year of flights through every room, in stages that a killed run does not repeat.
+
+    replay ──> stream (lookups, aircraft's day) ──┐
+       └─────> upload ──> tiles ──> answers ──────┴──> summary and picture
+
+Each stage reads what earlier ones left in the workdir and leaves its own there; the manifest names a
+stage only when its outputs are on disk. So the one invariant of a run: **giving the same command
+again goes on where the last process stopped**, wherever that was. Within the Spark stages it is
+Spark's checkpoint that knows how far they are.
+"""
+
+import contextlib
+import datetime as dt
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import pyarrow.parquet as pq
+
+from millpond.demo import answers, data, replay, report, spark_stages, stream
+from millpond.demo.definitions import AIRCRAFT, ROUTE
+from millpond.demo.report import CacheCount, Display, Measure, Outcome
+from millpond.demo.workdir import Asked, Workdir, open_workdir, publish, replace_bytes, replace_json
+from millpond.errors import OptionError
+from millpond.lookup import LookupTable
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+MOST_SLICES, EVENTS_PER_SLICE = 24, 1000
+"""A slice is a file and a micro-batch: of at least so many events, and so many slices at most."""
+
+
+@dataclass
+class Job:
+    """One process's work on a run: the workdir, the display, and the seconds since they were last noted."""
+
+    workdir: Workdir
+    display: Display
+    last_s: float = field(default_factory=time.monotonic)
+
+    @property
+    def path(self) -> Path:
+        """The workdir's folder."""
+        return self.workdir.path
+
+    @contextlib.contextmanager
+    def stage(self, name: str, text: str) -> Iterator[dict[str, Any] | None]:
+        """Do a stage unless it is done: gives a dict for its facts, or None if there is nothing to do."""
+        if self.workdir.done(name):
+            yield None
+            return
+        self.display.stage(text)
+        facts: dict[str, Any] = {}
+        yield facts
+        self.note_time()
+        self.workdir.finish(name, facts)
+
+    def step(self, measure: Measure) -> None:
+        """Show one step of a stage, and note the time it took."""
+        self.note_time()
+        self.display.step(measure)
+
+    def note_time(self) -> None:
+        """Add the seconds since the last note to the run's."""
+        now = time.monotonic()
+        self.workdir.spend(now - self.last_s)
+        self.last_s = now
+
+
+def until_ms(text: str | None) -> int | None:
+    """A date as the first moment of that day in UTC.
+
+    Raises:
+        OptionError: it is no date.
+
+    >>> until_ms("2013-02-01")
+    1359676800000
+    """
+    if text is None:
+        return None
+    try:
+        day = dt.datetime.strptime(text, "%Y-%m-%d").replace(tzinfo=dt.UTC)
+    except ValueError as error:
+        raise OptionError(f"--until {text!r}: expected a date such as 2013-02-01.") from error
+    return int(day.timestamp() * 1000)
+
+
+def replay_stage(job: Job) -> None:
+    """Write the events as slices, and beside them what the stream looks up: planes and weather."""
+    with job.stage("replay", "writing the flights as a stream of files") as facts:
+        if facts is None:
+            return
+        asked = job.workdir.manifest.asked
+        year = data.load()
+        flights = replay.choose(year.flights, events=asked.events, until_ms=until_ms(asked.until))
+        received = replay.receive(flights)
+        spark_stages.write_planes(job.path / "planes.sqlite", year.planes)
+        publish(job.path / "weather.parquet", partial(pq.write_table, year.weather))
+        slices = max(1, min(MOST_SLICES, flights.num_rows // EVENTS_PER_SLICE))
+        facts["slices"] = replay.write_slices(received, job.path / "events", slices=slices)
+        facts["events"] = flights.num_rows
+        facts["out_of_order"] = replay.out_of_order(received)
+        facts["batch_end_ms"] = replay.default_batch_end_ms(flights)
+
+
+def stream_stage(job: Job, spark: "SparkSession") -> None:
+    """Run the streaming query to the end of the slices."""
+    with job.stage("stream", "streaming: looking up planes and weather, following each aircraft") as facts:
+        if facts is None:
+            return
+        slices = stream.events_per_slice(job.path / "events")
+        with spark_stages.lookup_tables(job.path) as tables:
+            counts = partial(_lookup_counts, tables)
+            sink = stream.AircraftSink(job.path / "aircraft", slices, counts, time.monotonic, job.step)
+            spark_stages.follow_aircraft(spark, job.path, tables, sink)
+        facts.update(stream.written(job.path / "aircraft"))
+
+
+def _lookup_counts(tables: Mapping[str, LookupTable]) -> dict[str, CacheCount]:
+    stats = {name: table.stats() for name, table in tables.items()}
+    return {name: CacheCount(of.hit_count, of.miss_count) for name, of in stats.items()}
+
+
+def answers_stage(job: Job) -> None:
+    """Ask the fetcher, in-process and over HTTP, and check every answer against the raw events."""
+    with job.stage("answers", "asking for features and checking them against the raw events") as facts:
+        if facts is None:
+            return
+        events = pq.read_table(job.path / "events")
+        batch_end_ms = job.workdir.facts("replay")["batch_end_ms"]
+        store = job.path / "features.lmdb"
+        found = answers.ask_and_check(store, events, batch_end_ms, time.monotonic, job.step)
+        facts.update(msgspec.to_builtins(found))
+
+
+@dataclass(frozen=True)
+class Run:
+    """What came of a run: the outcome; further facts and the first mismatches in words; a request to try."""
+
+    outcome: Outcome
+    facts: dict[str, str]
+    mismatches: list[str]
+    example: str
+
+
+def run(asked: Asked, path: Path, *, quiet: bool) -> Run:
+    """Do what is left of a run, write its summary and picture, and give what came of it.
+
+    Raises:
+        MillpondError: what was asked, the workdir, the data or the disk does not allow it.
+    """
+    until_ms(asked.until)
+    if asked.events is not None and asked.events < 1:
+        raise OptionError(f"--events {asked.events}: expected at least 1.")
+    with open_workdir(path, asked) as workdir, Display(quiet=quiet) as display:
+        job = Job(workdir, display)
+        if workdir.done("answers"):
+            display.stage(f"this run is finished; remove {path} to do it again")
+        replay_stage(job)
+        display.expect(workdir.facts("replay")["events"])
+        if not all(map(workdir.done, _SPARK_STAGES)):
+            with spark_stages.spark_session(path) as spark:
+                stream_stage(job, spark)
+                features_stage(job, spark)
+        answers_stage(job)
+        job.note_time()
+        return summarize(workdir)
+
+
+_SPARK_STAGES = ("stream", "route", "aircraft")
+
+
+def features_stage(job: Job, spark: "SparkSession") -> None:
+    """Upload the history of both GroupBys, and stream their tiles after it."""
+    batch_end_ms = job.workdir.facts("replay")["batch_end_ms"]
+    for group_by in (ROUTE, AIRCRAFT):
+        with job.stage(group_by.name, f"features of {group_by.name}: batch upload, then tiles") as facts:
+            if facts is not None:
+                spark_stages.upload_and_tile(spark, job.path, group_by, batch_end_ms)
+
+
+def summarize(workdir: Workdir) -> Run:
+    """Write summary.json and summary.png from what the stages left."""
+    replayed = workdir.facts("replay")
+    answered = msgspec.convert(workdir.facts("answers"), answers.Facts)
+    measures = stream.written_measures(workdir.path / "aircraft") + answered.measures
+    seconds = workdir.manifest.spent_seconds
+    outcome = Outcome(
+        events=replayed["events"],
+        seconds=round(seconds, 3),
+        events_per_second=round(replayed["events"] / seconds, 1),
+        features_checked=answered.checked,
+        mismatches=answered.mismatch_count,
+        caches=report.caches_json(report.total_caches(measures)),
+        resumed=workdir.resumed,
+    )
+    replace_json(workdir.path / "summary.json", outcome)
+    drawn = report.picture(measures, f"{outcome.events:,} flights: throughput and hit rates")
+    replace_bytes(workdir.path / "summary.png", drawn)
+    batch_end = dt.datetime.fromtimestamp(replayed["batch_end_ms"] / 1000, dt.UTC)
+    facts = {
+        "micro-batches": f"{workdir.facts('stream')['batches']:,}",
+        "records out of order": f"{replayed['out_of_order']:,}",
+        "rows of aircraft's days": f"{workdir.facts('stream')['rows']:,}",
+        "batch end": f"{batch_end:%Y-%m-%d %H:%MZ}",
+        "requests": f"{answered.requests:,} in-process, as many over HTTP",
+    }
+    return Run(outcome, facts, answered.mismatches, answered.example)

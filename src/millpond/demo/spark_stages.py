@@ -1,0 +1,207 @@
+"""The stages of the demo that Spark runs: the session and the queries.
+
+The streaming query reads one slice a micro-batch, so that a year comes in as many batches as there
+are slices, and stops when it has read them all (`availableNow`). Its checkpoint lies in the workdir;
+a process that comes after a killed one starts the same query on it.
+"""
+
+import contextlib
+import os
+import shutil
+import sqlite3
+import sys
+from collections.abc import Iterator, Mapping
+from functools import reduce
+from operator import and_
+from pathlib import Path
+
+import pyarrow as pa
+from pyspark.errors import PySparkRuntimeError, StreamingQueryException
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+from pyspark.sql.streaming import StreamingQuery
+
+from millpond.demo.aircraft_day import OUTPUT, AircraftDay
+from millpond.demo.data import HOUR_MS
+from millpond.demo.replay import MOST_LAG_MS
+from millpond.demo.stream import AircraftSink
+from millpond.demo.workdir import publish
+from millpond.errors import MissingDependencyError, UnavailableError
+from millpond.features import GroupBy
+from millpond.kv import LmdbStore
+from millpond.lookup import LookupTable, ParquetScan, SqlLookup
+from millpond.spark import keyed
+from millpond.spark.lookup_join import lookup_join
+from millpond.spark.session import session
+from millpond.spark.tile_stream import write_tiles
+from millpond.spark.upload import upload_batch
+
+EVENT_DDL = (
+    "flight_id LONG, time_ms LONG, sched_ms LONG, origin STRING, dest STRING, carrier STRING, flight LONG, "
+    "tailnum STRING, dep_delay DOUBLE, delayed_15 DOUBLE, landed_ms LONG, arr_delay DOUBLE, air_minutes DOUBLE, "
+    "weather_hour_ms LONG, service_day LONG, received_ms LONG"
+)
+
+
+PLANES_CACHED = 3_000
+"""Rows in each worker's cache of planes; 4,043 aircraft flew in the year."""
+
+SLICES_PER_TILE_BATCH = 8
+"""Tiles come from the last slices only, so that the stream of them takes more slices at a time."""
+
+
+@contextlib.contextmanager
+def spark_session(workdir: Path) -> Iterator[SparkSession]:
+    """A session on two cores, with its scratch space in the workdir; what Java says goes into spark.log there.
+
+    Raises:
+        MissingDependencyError: there is no Java.
+    """
+    scratch = workdir / "spark-scratch"
+    shutil.rmtree(scratch, ignore_errors=True)
+    try:
+        with _stderr_into(workdir / "spark.log"):
+            spark = session(
+                "millpond-demo",
+                master="local[2]",
+                spark__ui__enabled="false",
+                spark__ui__showConsoleProgress="false",
+                spark__sql__shuffle__partitions="2",
+                spark__sql__session__timeZone="UTC",
+                spark__driver__bindAddress="127.0.0.1",
+                spark__driver__host="127.0.0.1",
+                spark__driver__memory="2g",
+                spark__local__dir=str(scratch),
+                spark__sql__warehouse__dir=str(scratch / "warehouse"),
+            )
+    except PySparkRuntimeError as error:
+        if error.getCondition() != "JAVA_GATEWAY_EXITED":
+            raise
+        raise MissingDependencyError(
+            "Spark did not start: it needs Java 17 or newer, found through JAVA_HOME or PATH. "
+            "On Debian: apt-get install openjdk-17-jre-headless"
+        ) from error
+    try:
+        spark.sparkContext.setLogLevel("ERROR")
+        yield spark
+    finally:
+        spark.stop()
+        shutil.rmtree(scratch, ignore_errors=True)
+
+
+@contextlib.contextmanager
+def _stderr_into(path: Path) -> Iterator[None]:
+    """Let a process that is started meanwhile inherit the file as its stderr; Java and its workers keep it."""
+    sys.stderr.flush()
+    ours = os.dup(2)
+    try:
+        with path.open("ab") as log:
+            os.dup2(log.fileno(), 2)
+        yield
+    finally:
+        os.dup2(ours, 2)
+        os.close(ours)
+
+
+def write_planes(path: Path, planes: pa.Table) -> None:
+    """Put the planes into a SQLite database with one table `planes`, keyed by tail number."""
+
+    def write(hidden: Path) -> None:
+        with sqlite3.connect(hidden) as database:
+            columns = ", ".join(
+                f"{name} {'TEXT' if pa.types.is_string(t) else 'INTEGER'}" for name, t in _types(planes)
+            )
+            database.execute(f"CREATE TABLE planes ({columns}, PRIMARY KEY (tailnum))")
+            marks = ", ".join("?" * planes.num_columns)
+            rows = zip(*(column.to_pylist() for column in planes.columns), strict=True)
+            database.executemany(f"INSERT INTO planes VALUES ({marks})", rows)  # noqa: S608 -- question marks alone
+        database.close()
+
+    publish(path, write)
+
+
+def _types(table: pa.Table) -> list[tuple[str, pa.DataType]]:
+    return [(column.name, column.type) for column in table.schema]
+
+
+def read_events(spark: SparkSession, workdir: Path, *, slices_per_batch: int = 1) -> DataFrame:
+    """The slices as a stream."""
+    reader = spark.readStream.schema(EVENT_DDL).option("maxFilesPerTrigger", slices_per_batch)
+    return reader.parquet(str(workdir / "events"))
+
+
+@contextlib.contextmanager
+def lookup_tables(workdir: Path) -> Iterator[dict[str, LookupTable]]:
+    """What the stream looks up: planes in SQLite, by tail number, and weather, whole in memory, by airport and hour.
+
+    Not every aircraft that flew fits into the planes' cache at once, as in a job of a real size.
+    """
+    planes = LookupTable(
+        "planes",
+        SqlLookup(f"sqlite:///{workdir / 'planes.sqlite'}", "planes", keys=["tailnum"], columns=["seats"]),
+        {"lookup.cache": "PARTIAL", "lookup.partial-cache.max-rows": PLANES_CACHED},
+    )
+    weather = LookupTable(
+        "weather",
+        ParquetScan(workdir / "weather.parquet", keys=["origin", "hour_ms"], columns=["visib"]),
+        {"lookup.cache": "FULL"},
+    )
+    with planes, weather:
+        yield {"planes": planes, "weather": weather}
+
+
+def follow_aircraft(spark: SparkSession, workdir: Path, tables: Mapping[str, LookupTable], sink: AircraftSink) -> None:
+    """Stream all slices through the lookups and `AircraftDay` into the sink."""
+    events = read_events(spark, workdir).where(F.col("tailnum").isNotNull())
+    known = lookup_join(events, tables["planes"], on="tailnum")
+    known = lookup_join(known, tables["weather"], on={"origin": "origin", "weather_hour_ms": "hour_ms"})
+    days = keyed(known, "tailnum").transformWithState(AircraftDay(), OUTPUT, "Update", "None")
+    query = (
+        days.writeStream.outputMode("update")
+        .option("checkpointLocation", str(workdir / "checkpoint" / "aircraft-day"))
+        .trigger(availableNow=True)
+        .foreachBatch(sink)
+        .start()
+    )
+    wait_for(query, sink)
+
+
+def wait_for(query: StreamingQuery, sink: AircraftSink | None = None) -> None:
+    """Wait for a query's end, and tell a failure as what it is: ours, a full disk, or the user code's."""
+    try:
+        query.awaitTermination()
+    except StreamingQueryException as error:
+        if sink is not None and sink.failure is not None:
+            raise sink.failure from error
+        if "No space left on device" in str(error):
+            raise UnavailableError(
+                "The disk is full, says Spark. Free some space and give the same command again: it goes on."
+            ) from error
+        raise
+
+
+def upload_and_tile(spark: SparkSession, workdir: Path, group_by: GroupBy, batch_end_ms: int) -> None:
+    """Upload a GroupBy's features before the batch end, and stream the tiles of what comes after it.
+
+    Both can be done again from any point: an upload is served only when it is whole, and the stream goes
+    on from its checkpoint.
+    """
+    store = LmdbStore(workdir / "features.lmdb")
+    has_key = reduce(and_, (F.col(field.name).isNotNull() for field in group_by.keys))
+    history = spark.read.schema(EVENT_DDL).parquet(str(workdir / "events")).where(has_key)
+    stream = read_events(spark, workdir, slices_per_batch=SLICES_PER_TILE_BATCH).where(has_key)
+    try:
+        upload_batch(history, group_by, store, batch_end_ms=batch_end_ms, time_column="time_ms")
+        query = write_tiles(
+            stream,
+            group_by,
+            store,
+            str(workdir / "checkpoint" / f"{group_by.name}-tiles"),
+            time_column="time_ms",
+            start_ms=batch_end_ms,
+            lateness_ms=MOST_LAG_MS + HOUR_MS,
+            trigger={"availableNow": True},
+        )
+        wait_for(query)
+    finally:
+        store.close()

@@ -1,0 +1,93 @@
+"""The one window rule, in whole milliseconds UTC.
+
+Backfill, upload, stream and fetcher all ask this module which events a window holds, so what a model
+was trained on is what it is served.
+
+The rule: event ``t`` is in window ``w`` of query ``q`` iff ``floor((q - w) / hop) * hop <= t < q``. The
+near end is exact and the far end steps in hops: a long window need not know its far end to the
+second, and stepping is what lets it be kept as a few sums instead of as events. The hop is one day
+from 12 days up, one hour from 12 hours up, else 5 minutes, so the far end is never more than a
+twelfth of the window too early (for windows of an hour and more). Without a window, ``t < q``.
+
+Every hop divides the next, and a day, so hops of all sizes share the midnights, and a longer window
+never starts after a shorter one. Both facts are relied upon elsewhere.
+"""
+
+import re
+
+from millpond.errors import OptionError
+
+MINUTE_MS = 60_000
+HOUR_MS = 60 * MINUTE_MS
+DAY_MS = 24 * HOUR_MS
+TILE_MS = 5 * MINUTE_MS
+"""The smallest hop, and so the size of a tile."""
+
+_UNITS_MS = {"m": MINUTE_MS, "h": HOUR_MS, "d": DAY_MS}
+_WINDOW = re.compile(r"([1-9][0-9]*)([mhd])")
+
+
+def parse_window(text: str) -> int:
+    """Give the length of a window written as ``"5m"``, ``"6h"`` or ``"30d"``, in milliseconds.
+
+    Raises:
+        OptionError: the text is not a whole number above 0 followed by m, h or d.
+
+    >>> parse_window("6h")
+    21600000
+    """
+    match = _WINDOW.fullmatch(text) if isinstance(text, str) else None
+    if match is None:
+        raise OptionError(
+            f"window {text!r} is not a whole number above 0 followed by m, h or d; "
+            f"write it like {_nearest_window(text)!r}, or None for no window"
+        )
+    return int(match[1]) * _UNITS_MS[match[2]]
+
+
+def hop_ms(window_ms: int) -> int:
+    """Give the step of a window's far end, in milliseconds.
+
+    >>> hop_ms(parse_window("30d")) == DAY_MS, hop_ms(parse_window("1h")) == 5 * MINUTE_MS
+    (True, True)
+    """
+    if window_ms >= 12 * DAY_MS:
+        return DAY_MS
+    return HOUR_MS if window_ms >= 12 * HOUR_MS else TILE_MS
+
+
+def window_start(query_ms: int, window_ms: int) -> int:
+    """Give the time of the earliest event that a window holds, a whole number of hops.
+
+    >>> window_start(query_ms=DAY_MS + 7 * MINUTE_MS, window_ms=HOUR_MS) == DAY_MS - 55 * MINUTE_MS
+    True
+    """
+    hop = hop_ms(window_ms)
+    return (query_ms - window_ms) // hop * hop
+
+
+def in_window(event_ms: int, query_ms: int, window_ms: int | None) -> bool:
+    """Tell whether an event is in the window of a query; ``None`` is all time before the query.
+
+    >>> in_window(event_ms=99, query_ms=100, window_ms=None), in_window(100, 100, None)
+    (True, False)
+    """
+    if window_ms is None:
+        return event_ms < query_ms
+    return window_start(query_ms, window_ms) <= event_ms < query_ms
+
+
+def tile_start(time_ms: int) -> int:
+    """Give the start of the tile that a time lies in.
+
+    >>> tile_start(TILE_MS + 1) == TILE_MS
+    True
+    """
+    return time_ms // TILE_MS * TILE_MS
+
+
+def _nearest_window(text: object) -> str:
+    """Guess what a malformed window was meant to be: its number (else 1) and its unit (else h)."""
+    number = re.search(r"[1-9][0-9]*", str(text))
+    unit = re.search(r"[mhd]", str(text).lower())
+    return f"{number[0] if number else 1}{unit[0] if unit else 'h'}"

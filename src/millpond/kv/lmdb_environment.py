@@ -1,0 +1,226 @@
+"""One open LMDB environment per process and path: opening, growing, failing, forking.
+
+Place on the data path: under `LmdbStore`, which knows what the rows mean; this module only knows how
+to run a transaction. It holds what LMDB leaves to its users [1]:
+
+- *An environment may be open once per process.* Its file locks belong to the process, and a second
+  handle that closes releases the first one's. So all stores on a path share one `Environment`, counted
+  by leases; it stays in the registry, closed, when the last is given back.
+- *It may not be used after fork.* So a fork waits until no transaction is open, and the child closes
+  the inherited handle at once, while it has no locks of its own to lose by that; it opens its own when
+  it first needs one.
+- *The map has a size.* A write that does not fit (MapFull) is undone; the map is doubled and the write
+  is run again. A map that another process has grown (MapResized) is adopted. Both need the process to
+  have no transaction open, so transactions pass a gate that a resize closes: nobody waits for a lock
+  while a commit is being synced, except during a resize.
+- *After some failures it refuses all work* (a failed write of the meta page). So after any failure
+  that is not understood, the handle is closed, and the next call opens a new one.
+
+Invariant: a transaction body may run more than once, and takes effect exactly once or not at all.
+
+[1] http://www.lmdb.tech/doc/ (Caveats), https://lmdb.readthedocs.io
+"""
+
+import os
+import threading
+import weakref
+from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType
+from typing import Any, TypeVar
+
+from millpond.errors import CorruptionError, MissingDependencyError, OptionError, UnavailableError
+from millpond.kv.gate import Gate
+
+_T = TypeVar("_T")
+
+_MAX_READERS = 1022
+"""Read transactions at one time over all processes; LMDB fixes it when the lock file is made."""
+
+
+class Environment:
+    """The one handle of this process on the LMDB files in `path`; see the module's text.
+
+    Get it from `lease`. `read` and `write` run a body in one transaction, from any thread.
+    """
+
+    def __init__(self, path: str, *, map_bytes: int, sync: bool) -> None:
+        self.path = path
+        self.sync = sync
+        self.leases = 0
+        self._map_bytes = map_bytes
+        self._lmdb = _import_lmdb()
+        self.gate = Gate()
+        self._handle: Any = None
+
+    def read(self, body: Callable[[Any], _T]) -> _T:
+        """Run `body(transaction)` on one snapshot."""
+        return self._run(body, write=False)
+
+    def write(self, body: Callable[[Any], _T]) -> _T:
+        """Run `body(transaction)` and commit; if it raises, nothing of it is kept."""
+        return self._run(body, write=True)
+
+    def close_if_unused(self) -> None:
+        """Wait for open transactions and close the handle, unless somebody has taken a lease meanwhile."""
+        with self.gate.alone():
+            if self.leases == 0:
+                self._close_handle()
+
+    def start_anew(self) -> None:
+        """In a forked child, before anything else: close the parent's handle, forget its threads."""
+        self._close_handle()
+        self.gate = Gate()
+
+    def _run(self, body: Callable[[Any], _T], *, write: bool) -> _T:
+        readers_swept = False
+        while True:
+            handle = None
+            try:
+                with self.gate.shared():
+                    handle = self._handle
+                    if handle is not None:
+                        with handle.begin(write=write) as transaction:
+                            return body(transaction)
+                self._open()
+            except self._lmdb.MapFullError:
+                self._resize(handle, 2)
+            except self._lmdb.MapResizedError:
+                self._resize(handle, 0)
+            except self._lmdb.ReadersFullError as error:
+                if readers_swept:
+                    raise self._failure(error) from error
+                readers_swept = True
+                self._sweep_readers()
+            except self._lmdb.Error as error:
+                with self.gate.alone():
+                    self._close_handle()
+                raise self._failure(error) from error
+
+    def _open(self) -> None:
+        with self.gate.alone():
+            if self._handle is not None:
+                return
+            try:
+                Path(self.path).mkdir(parents=True, exist_ok=True)
+                handle = self._lmdb.open(
+                    self.path,
+                    map_size=self._map_bytes,
+                    sync=self.sync,
+                    metasync=self.sync,
+                    max_readers=_MAX_READERS,
+                    readahead=False,
+                )
+            except OSError as error:
+                raise UnavailableError(
+                    f"cannot make the folder {self.path} for LMDB: {error}. Choose another path or mend its rights."
+                ) from error
+            # Slots of readers that were killed would keep old pages alive for ever.
+            handle.reader_check()
+            self._handle = handle
+
+    def _resize(self, seen: Any, factor: int) -> None:
+        """Multiply the map, or with factor 0 adopt the size that another process gave it."""
+        with self.gate.alone():
+            if self._handle is None or self._handle is not seen:
+                return
+            wanted = self._handle.info()["map_size"] * factor
+            try:
+                self._handle.set_mapsize(wanted)
+            except self._lmdb.Error as error:
+                self._close_handle()
+                raise self._failure(error) from error
+            self._map_bytes = max(self._map_bytes, self._handle.info()["map_size"])
+
+    def _sweep_readers(self) -> None:
+        with self.gate.shared():
+            if self._handle is not None:
+                self._handle.reader_check()
+
+    def _close_handle(self) -> None:
+        handle, self._handle = self._handle, None
+        if handle is not None:
+            handle.close()
+
+    def _failure(self, error: Exception) -> CorruptionError | UnavailableError:
+        lmdb = self._lmdb
+        broken = (lmdb.CorruptedError, lmdb.PageNotFoundError, lmdb.InvalidError, lmdb.VersionMismatchError)
+        if isinstance(error, broken):
+            return CorruptionError(
+                f"{self.path} is not a sound LMDB environment: {error}. Restore the folder, or remove it and "
+                "upload again."
+            )
+        if isinstance(error, lmdb.MemoryError):
+            return UnavailableError(
+                f"the LMDB map of {self.path} does not fit into the address space of this process: {error}. Raise "
+                "RLIMIT_AS (spark.executor.pyspark.memory), or drop old datasets."
+            )
+        return UnavailableError(
+            f"LMDB in {self.path} failed: {error}. Nothing of this call was written; check space and rights of "
+            "that disk and try again."
+        )
+
+
+_registry_lock = threading.RLock()
+_registry: dict[str, Environment] = {}
+
+
+def lease(holder: object, path: str, *, map_bytes: int, sync: bool) -> tuple[Environment, Callable[[], object]]:
+    """The environment of `path` for `holder`, and what gives it back (also done when holder is collected).
+
+    Raises `OptionError` if the path is already open in this process with another `sync`.
+    """
+    with _registry_lock:
+        environment = _registry.get(path)
+        if environment is None:
+            environment = _registry[path] = Environment(path, map_bytes=map_bytes, sync=sync)
+        elif environment.leases == 0:
+            environment.sync = sync
+        elif environment.sync != sync:
+            raise OptionError(
+                f"{path} is already open in this process with sync={environment.sync}, asked was sync={sync}. "
+                "Close the other store or use the same option."
+            )
+        environment.leases += 1
+        return environment, weakref.finalize(holder, _give_back, environment)
+
+
+def _give_back(environment: Environment) -> None:
+    with _registry_lock:
+        environment.leases -= 1
+    # Not under the lock: it waits for transactions, and one of those may be collecting a forgotten store.
+    environment.close_if_unused()
+
+
+def _before_fork() -> None:
+    _registry_lock.acquire()
+    for environment in _registry.values():
+        environment.gate.shut()
+
+
+def _after_fork_in_parent() -> None:
+    for environment in _registry.values():
+        environment.gate.reopen()
+    _registry_lock.release()
+
+
+def _after_fork_in_child() -> None:
+    # Threads that waited at a lock or gate when the process forked do not exist here: start with fresh ones.
+    global _registry_lock  # noqa: PLW0603
+    _registry_lock = threading.RLock()
+    for environment in _registry.values():
+        environment.start_anew()
+
+
+os.register_at_fork(before=_before_fork, after_in_parent=_after_fork_in_parent, after_in_child=_after_fork_in_child)
+
+
+def _import_lmdb() -> ModuleType:
+    try:
+        import lmdb
+    except ImportError as error:
+        raise MissingDependencyError(
+            "LmdbStore needs the package lmdb, which is not installed: pip install 'millpond[lmdb]'"
+        ) from error
+    module: ModuleType = lmdb
+    return module

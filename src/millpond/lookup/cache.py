@@ -1,0 +1,125 @@
+"""The cache before a lookup function: its interface, and the one that suits most.
+
+The invariant: **None means not cached, an empty list is a cached missing key**. Only an answer of
+the source is ever put here, so a failure can never look like a missing key.
+
+The capacity is counted in keys, whatever the option's name `max-rows` says: so does Flink's code.
+
+Source: FLIP-221, `LookupCache` and `DefaultLookupCache`.
+"""
+
+from sys import getsizeof
+from typing import Protocol
+
+from millpond.cache import Cache, monotonic_ms
+from millpond.cache.api import Clock
+from millpond.lookup.function import Key, Rows
+from millpond.lookup.metrics import CacheMetricGroup
+
+_ENTRY_BYTES = 400
+
+
+class LookupCache(Protocol):
+    """A map from keys to the rows they have. Implementations are thread-safe."""
+
+    def open(self, metrics: CacheMetricGroup) -> None:
+        """Become usable, and register the sizes with `metrics`."""
+
+    def get_if_present(self, key: Key) -> Rows | None:
+        """The cached rows, empty for a cached missing key; None where nothing is cached."""
+
+    def put(self, key: Key, rows: Rows) -> Rows | None:
+        """Cache the rows of a key; what was cached for it before, or None."""
+
+    def invalidate(self, key: Key) -> None:
+        """Forget a key."""
+
+    def size(self) -> int:
+        """How many keys are cached, missing ones included."""
+
+    def close(self) -> None:
+        """Forget everything; the cache may be opened again."""
+
+
+class DefaultLookupCache:
+    """A bounded, thread-safe `LookupCache`.
+
+    - Key: the tuple of key values.
+    - Capacity: `max_rows` keys (a key with several rows is one), or `max_bytes` estimated bytes.
+    - Freshness: a key goes `expire_after_write_ms` after it was looked up in the source, or
+      `expire_after_access_ms` after it was last used.
+    - Concurrent miss: the lookup before it sees to that one of the callers asks the source.
+
+    Args:
+        max_rows: how many keys at most.
+        max_bytes: how many bytes at most.
+        expire_after_access_ms: age since the last use at which a key goes.
+        expire_after_write_ms: age since its load at which a key goes.
+        cache_missing_key: whether to remember that a key has no rows.
+        clock: monotonic milliseconds.
+
+    Raises:
+        OptionError: no limit of any kind, or a bad one.
+
+    >>> cache = DefaultLookupCache(max_rows=100)
+    >>> cache.put(("N101",), [("A320",)]); cache.put(("N102",), [])
+    >>> cache.get_if_present(("N101",)), cache.get_if_present(("N102",)), cache.get_if_present(("N103",))
+    ([('A320',)], [], None)
+    """
+
+    def __init__(
+        self,
+        *,
+        max_rows: int | None = None,
+        max_bytes: int | None = None,
+        expire_after_access_ms: int | None = None,
+        expire_after_write_ms: int | None = None,
+        cache_missing_key: bool = True,
+        clock: Clock = monotonic_ms,
+    ) -> None:
+        self._cache_missing_key = cache_missing_key
+        self._cache: Cache[Key, Rows] = Cache(
+            "lookup",
+            max_entries=max_rows,
+            max_bytes=max_bytes,
+            weigher=_weigh,
+            expire_after_access_ms=expire_after_access_ms,
+            expire_after_write_ms=expire_after_write_ms,
+            clock=clock,
+            shared=True,
+        )
+
+    def open(self, metrics: CacheMetricGroup) -> None:
+        """Register numCachedRecord and numCachedBytes."""
+        metrics.sizes(self.size, lambda: self._cache.stats().bytes)
+
+    def get_if_present(self, key: Key) -> Rows | None:
+        """The cached rows, empty for a cached missing key; None where nothing is cached."""
+        return self._cache.get(key)
+
+    def put(self, key: Key, rows: Rows) -> Rows | None:
+        """Cache a copy of the rows; a missing key only if `cache_missing_key`."""
+        before = self._cache.peek(key)
+        if rows or self._cache_missing_key:
+            self._cache.put(key, list(rows))
+        else:
+            self._cache.invalidate(key)
+        return before
+
+    def invalidate(self, key: Key) -> None:
+        """Forget a key."""
+        self._cache.invalidate(key)
+
+    def size(self) -> int:
+        """How many keys are cached."""
+        return len(self._cache)
+
+    def close(self) -> None:
+        """Forget everything."""
+        self._cache.clear()
+
+
+def _weigh(key: Key, rows: Rows) -> int:
+    """Keys and rows are flat, so one level is the whole depth."""
+    cells = sum(map(getsizeof, key)) + sum(getsizeof(row) + sum(map(getsizeof, row)) for row in rows)
+    return _ENTRY_BYTES + getsizeof(key) + getsizeof(rows) + cells

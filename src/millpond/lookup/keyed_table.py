@@ -1,0 +1,105 @@
+"""An immutable Arrow table that is found by key: the whole of a fully cached table.
+
+The rows are sorted by key, so that the rows of a key lie together and one number says where they
+begin. The invariant: group g is the rows `starts[g]` to `starts[g + 1]`. Null keys match nothing
+and are left out when the table is made, and timestamps in keys are brought to microseconds (and UTC, where
+they have a zone), so that equal moments are equal keys.
+
+The index is a dictionary of Python keys, fast to ask and as large as the keys; the rows themselves
+stay in Arrow, memory-mapped where they come from a file. Trade-off: every process that looks up has
+its own dictionary, while the mapped rows are shared.
+"""
+
+from array import array
+from collections.abc import Sequence
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from millpond.errors import CorruptionError, DataError
+from millpond.lookup.function import Key, Rows, check_key_types
+
+
+class KeyedTable:
+    """A table sorted by its key columns, with an index.
+
+    >>> table = KeyedTable.of(pa.table({"code": ["JFK", "EWR", "JFK"], "gate": [1, 2, 3]}), ["code"])
+    >>> table.find([("JFK",), ("LHR",)])
+    {('JFK',): [('JFK', 1), ('JFK', 3)], ('LHR',): []}
+    """
+
+    def __init__(self, table: pa.Table, keys: Sequence[str]) -> None:
+        self.table = table
+        self.keys = tuple(keys)
+        self.groups: dict[Key, int] = {}
+        self.starts = array("q")
+        last: Key | None = None
+        for position, key in enumerate(zip(*(table.column(name).to_pylist() for name in self.keys), strict=True)):
+            if key != last:
+                self.groups[key] = len(self.starts)
+                self.starts.append(position)
+                last = key
+        self.starts.append(table.num_rows)
+
+    @classmethod
+    def of(cls, table: pa.Table, keys: Sequence[str]) -> "KeyedTable":
+        """Sort any table by its key columns and index it.
+
+        Raises:
+            DataError: a key column is not in the table.
+            OptionError: a key column has no exact equality.
+        """
+        for name in keys:
+            if name not in table.column_names:
+                raise DataError(
+                    f"key column {name!r} is not in the scanned table; it has {', '.join(table.column_names)}; "
+                    "name one of these as the key, or add the column to the scan"
+                )
+        check_key_types("the scanned table", pa.schema([table.schema.field(name) for name in keys]))
+        table = table.cast(exact_times(table.schema, keys))
+        for name in keys:
+            table = table.filter(pc.is_valid(table.column(name)))
+        order = pc.sort_indices(table, sort_keys=[(name, "ascending") for name in keys])
+        return cls(table.take(order).combine_chunks(), keys)
+
+    @classmethod
+    def read(cls, path: Path, keys: Sequence[str]) -> "KeyedTable":
+        """Map a file that `write` made; its pages are shared by every process that maps it."""
+        try:
+            with pa.memory_map(str(path)) as source:
+                return cls(pa.ipc.open_file(source).read_all(), keys)
+        except pa.ArrowInvalid as error:
+            raise CorruptionError(
+                f"lookup table file {path}: not a whole Arrow file ({error}); reload the table, which writes another"
+            ) from error
+
+    def write(self, path: Path) -> None:
+        """Write the rows as an Arrow IPC file; it appears under its name only when it is whole."""
+        unfinished = path.with_suffix(".unfinished")
+        with pa.OSFile(str(unfinished), "wb") as sink, pa.ipc.new_file(sink, self.table.schema) as writer:
+            writer.write_table(self.table)
+        unfinished.rename(path)
+
+    def find(self, keys: Sequence[Key]) -> dict[Key, Rows]:
+        """The rows of every key, with all columns of the table."""
+        found: dict[Key, Rows] = {}
+        for key in keys:
+            group = self.groups.get(key)
+            if group is None:
+                found[key] = []
+                continue
+            start = self.starts[group]
+            rows = self.table.slice(start, self.starts[group + 1] - start)
+            found[key] = list(zip(*(column.to_pylist() for column in rows.columns), strict=True))
+        return found
+
+
+def exact_times(schema: pa.Schema, keys: Sequence[str]) -> pa.Schema:
+    """The schema with the timestamps among the key columns in microseconds, in UTC where they have a zone."""
+    for name in keys:
+        place = schema.get_field_index(name)
+        field = schema.field(place)
+        if pa.types.is_timestamp(field.type):
+            schema = schema.set(place, field.with_type(pa.timestamp("us", "UTC" if field.type.tz else None)))
+    return schema

@@ -1,0 +1,127 @@
+"""What a lookup table counts, by the seed's names and meanings.
+
+The invariant: every key asked for is one hit or one miss, and in partial mode every miss is one
+load. A batch adds its sums once, under a lock, so counting costs nothing per key. A caller that
+waits for another's load counts a hit; a retry counts nothing.
+
+Source: FLIP-221, "Cache Metrics".
+"""
+
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from millpond.metrics import NO_METRICS, Recorder
+
+
+@dataclass(frozen=True, slots=True)
+class LookupStats:
+    """The counters and levels of a lookup table; a level that nobody knows is None.
+
+    >>> total = LookupStats(hit_count=3, miss_count=1) + LookupStats(miss_count=4, latest_load_time_ms=7)
+    >>> total.hit_count, total.miss_count, total.latest_load_time_ms, total.hit_rate
+    (3, 5, 7, 0.375)
+    """
+
+    hit_count: int = 0
+    miss_count: int = 0
+    load_count: int = 0
+    num_load_failure: int = 0
+    latest_load_time_ms: int | None = None
+    num_cached_record: int | None = None
+    num_cached_bytes: int | None = None
+
+    @property
+    def hit_rate(self) -> float:
+        """Hits per key asked for, 0.0 before the first."""
+        asked = self.hit_count + self.miss_count
+        return self.hit_count / asked if asked else 0.0
+
+    def named(self) -> dict[str, int | None]:
+        """The same by the names of FLIP-221."""
+        return {
+            "hitCount": self.hit_count,
+            "missCount": self.miss_count,
+            "loadCount": self.load_count,
+            "numLoadFailure": self.num_load_failure,
+            "latestLoadTime": self.latest_load_time_ms,
+            "numCachedRecord": self.num_cached_record,
+            "numCachedBytes": self.num_cached_bytes,
+        }
+
+    def __add__(self, other: "LookupStats") -> "LookupStats":
+        later = other.latest_load_time_ms
+        return LookupStats(
+            self.hit_count + other.hit_count,
+            self.miss_count + other.miss_count,
+            self.load_count + other.load_count,
+            self.num_load_failure + other.num_load_failure,
+            self.latest_load_time_ms if later is None else later,
+            _sum(self.num_cached_record, other.num_cached_record),
+            _sum(self.num_cached_bytes, other.num_cached_bytes),
+        )
+
+    def since(self, earlier: "LookupStats") -> "LookupStats":
+        """What the counters grew by since `earlier`; levels do not grow and are None."""
+        return LookupStats(
+            self.hit_count - earlier.hit_count,
+            self.miss_count - earlier.miss_count,
+            self.load_count - earlier.load_count,
+            self.num_load_failure - earlier.num_load_failure,
+            self.latest_load_time_ms if self.load_count > earlier.load_count else None,
+        )
+
+
+def _sum(one: int | None, other: int | None) -> int | None:
+    return other if one is None else one if other is None else one + other
+
+
+class CacheMetricGroup:
+    """The metrics of one table in this process; every method is thread-safe.
+
+    Args:
+        name: the table's name, as a label.
+        recorder: where the sums go, batch by batch.
+    """
+
+    def __init__(self, name: str, recorder: Recorder = NO_METRICS) -> None:
+        self._name = name
+        self._recorder = recorder
+        self._lock = threading.Lock()
+        self._sum = LookupStats()
+        self._records: Callable[[], int | None] = _unknown
+        self._bytes: Callable[[], int | None] = _unknown
+
+    def asked(self, *, hits: int, misses: int) -> None:
+        """Add what a batch found cached and what it did not."""
+        with self._lock:
+            self._sum += LookupStats(hit_count=hits, miss_count=misses)
+        self._recorder.count("millpond_lookup_requests_total", hits, name=self._name, result="hit")
+        self._recorder.count("millpond_lookup_requests_total", misses, name=self._name, result="miss")
+
+    def loaded(self, loads: int, took_ms: int) -> None:
+        """Add loads that succeeded, and the time they took together."""
+        with self._lock:
+            self._sum += LookupStats(load_count=loads, latest_load_time_ms=took_ms)
+        self._recorder.count("millpond_lookup_loads_total", loads, name=self._name, result="ok")
+        self._recorder.gauge("millpond_lookup_latest_load_seconds", took_ms / 1_000, name=self._name)
+
+    def failed(self, loads: int) -> None:
+        """Add loads that failed."""
+        with self._lock:
+            self._sum += LookupStats(load_count=loads, num_load_failure=loads)
+        self._recorder.count("millpond_lookup_loads_total", loads, name=self._name, result="failure")
+
+    def sizes(self, records: Callable[[], int | None], cached_bytes: Callable[[], int | None]) -> None:
+        """Register where the levels numCachedRecord and numCachedBytes are read from."""
+        self._records, self._bytes = records, cached_bytes
+
+    def stats(self) -> LookupStats:
+        """The sums so far and the levels now."""
+        with self._lock:
+            counted = self._sum
+        return counted + LookupStats(num_cached_record=self._records(), num_cached_bytes=self._bytes())
+
+
+def _unknown() -> None:
+    return None

@@ -1,0 +1,143 @@
+"""What one fetch gathers, by GroupBy and key: which rows it needs, and what they decode to.
+
+Place on the data path: between the fetcher, which talks to the store, and the plan, which computes. The
+batch part goes through the cache; the streaming part is `stream_get` and `take_tiles`, and nothing else
+knows how tiles are got, so a cache of merged complete tiles has its place there.
+
+Invariant: a batch that was found in the cache is held here until the answer is made, so an eviction in
+between does no harm; and what did not decode is a `problem` of its key, never an absence.
+"""
+
+from collections.abc import Sequence
+
+from millpond.cache import Cache
+from millpond.errors import CorruptionError, DataError, OptionError
+from millpond.features import HORIZON_MS, BatchIr, GroupByPlan, ServingInfo, Tile
+from millpond.kv import Get, TimedValue
+from millpond.serving.batch_cache import BatchKey, CachedBatch
+from millpond.serving.messages import FetchRequest, FetchResponse
+
+_HOUR_MS = 3_600_000
+
+
+class WantedKey:
+    """One key of one GroupBy in one fetch, for all requests that ask for it."""
+
+    __slots__ = ("batch_ir", "end_ms", "key", "positions", "problem", "tiles")
+
+    def __init__(self, key: bytes, end_ms: int) -> None:
+        self.key = key
+        self.end_ms = end_ms
+        self.positions: list[int] = []
+        self.batch_ir: BatchIr | None = None
+        self.tiles: Sequence[Tile] = ()
+        self.problem: str | None = None
+
+
+class WantedGroup:
+    """One GroupBy in one fetch: its keys in the order they were first asked for, and the batch that answers."""
+
+    __slots__ = ("cache", "info", "keys", "plan")
+
+    def __init__(self, plan: GroupByPlan, cache: Cache[BatchKey, CachedBatch]) -> None:
+        self.plan = plan
+        self.cache = cache
+        self.info: ServingInfo | None = None
+        self.keys: dict[bytes, WantedKey] = {}
+
+    def add(self, position: int, request: FetchRequest) -> None:
+        """Take a request in; `DataError` if its key or time is not as declared."""
+        if type(request.query_ms) is not int:
+            raise DataError(
+                f"GroupBy {self.plan.name!r}: query_ms is {request.query_ms!r}; whole milliseconds since 1970 UTC "
+                "are needed."
+            )
+        key = self.plan.encode_key(request.keys)
+        wanted = self.keys.get(key)
+        if wanted is None:
+            wanted = self.keys[key] = WantedKey(key, request.query_ms)
+        wanted.positions.append(position)
+        wanted.end_ms = max(wanted.end_ms, request.query_ms)
+
+    def refusal(self) -> str | None:
+        """Why no key of this GroupBy can be answered, if so."""
+        if self.info is None:
+            return f"GroupBy {self.plan.name!r}: no batch has been uploaded. Run its upload first."
+        if self.info.definition_hash != self.plan.definition_hash:
+            return (
+                f"GroupBy {self.plan.name!r}: the batch was written under definition {self.info.definition_hash}, "
+                f"this fetcher serves definition {self.plan.definition_hash}. Upload again, or serve with the "
+                "definition of the upload."
+            )
+        return None
+
+    def look_up(self, info: ServingInfo) -> list[WantedKey]:
+        """Take from the cache what it has of the batch, and return the keys whose batch row must be read."""
+        missing = []
+        for wanted in self.keys.values():
+            cached = self.cache.get(_batch_key(info, wanted.key))
+            if cached is None:
+                missing.append(wanted)
+            else:
+                wanted.batch_ir = cached.ir
+        return missing
+
+    def take_batch(self, info: ServingInfo, wanted: WantedKey, rows: Sequence[TimedValue]) -> None:
+        """Decode a batch row, or note its absence, and cache either."""
+        try:
+            wanted.batch_ir = self.plan.decode_batch(rows[0].value) if rows else None
+        except CorruptionError as error:
+            wanted.problem = str(error)
+        else:
+            row_bytes = len(rows[0].value) if rows else 0
+            self.cache.put(_batch_key(info, wanted.key), CachedBatch(wanted.batch_ir, row_bytes))
+
+    def take_tiles(self, wanted: WantedKey, rows: Sequence[TimedValue]) -> None:
+        """Decode the tiles of a key."""
+        try:
+            wanted.tiles = [self.plan.decode_tile(row.value) for row in rows]
+        except CorruptionError as error:
+            wanted.problem = str(error)
+
+    def respond(self, info: ServingInfo, wanted: WantedKey, request: FetchRequest) -> FetchResponse:
+        """Make the answer to one request from what was gathered for its key."""
+        if wanted.problem is not None:
+            return self.refused(request, wanted.problem)
+        try:
+            features = self.plan.finish(request.query_ms, info.batch_end_ms, wanted.batch_ir, wanted.tiles)
+        except (DataError, OptionError) as cause:
+            return self.refused(request, str(cause))
+        error: str | None = None
+        stale: tuple[str, ...] = ()
+        if request.query_ms > info.batch_end_ms + HORIZON_MS:
+            stale = self.plan.stale_features(request.query_ms, info.batch_end_ms)
+            for name in stale:
+                del features[name]
+            error = self._too_old(info, request) if stale else None
+        return FetchResponse(request.group_by, request.keys, features, info.batch_end_ms, error, stale)
+
+    def refused(self, request: FetchRequest, error: str) -> FetchResponse:
+        """The answer to a request none of whose features can be told."""
+        batch_end_ms = None if self.info is None else self.info.batch_end_ms
+        return FetchResponse(request.group_by, request.keys, {}, batch_end_ms, error)
+
+    def _too_old(self, info: ServingInfo, request: FetchRequest) -> str:
+        hours = (request.query_ms - info.batch_end_ms) // _HOUR_MS
+        return (
+            f"GroupBy {self.plan.name!r}: the batch ends {hours} hours before query_ms {request.query_ms} and answers "
+            f"all windows for {HORIZON_MS // _HOUR_MS}. The features in `stale` are left out; upload a newer batch."
+        )
+
+
+def batch_get(info: ServingInfo, wanted: WantedKey) -> Get:
+    """The get of a key's batch row."""
+    return Get(info.batch_dataset, wanted.key, info.batch_end_ms, info.batch_end_ms + 1)
+
+
+def stream_get(info: ServingInfo, wanted: WantedKey) -> Get:
+    """The get of a key's tiles from the batch end up to the latest request for it."""
+    return Get(info.streaming_dataset, wanted.key, info.batch_end_ms, wanted.end_ms)
+
+
+def _batch_key(info: ServingInfo, key: bytes) -> BatchKey:
+    return (info.batch_dataset, key, info.batch_end_ms, info.batch_landing_ms)

@@ -1,0 +1,248 @@
+"""Joins a DataFrame, streaming or batch, with an external table: the driver's part.
+
+The first hop of the data path. What can be wrong is found here, at plan time: key columns and their
+types, names that collide, a table that is not there. The work is done by `lookup_worker` in the
+Python workers, batch by batch. The invariant: an event leaves with the rows that the source or the
+table gave for its key at that time, or the query fails; no failure makes a row unmatched.
+
+Keys are compared as in Spark's join: whole numbers of any width by value, and where Spark would
+cast the event's side (a date or a string to a timestamp, a string to a number), Spark casts it
+before the lookup. Where Spark would cast the *table's* side, the table cannot be asked so, and the
+join is refused with what to cast. Null keys match nothing.
+
+A full table is loaded on the driver and written to an immutable Arrow file per load, which every
+worker maps; the two newest are kept. Trade-off: a lookup join has the time of processing, not of
+events, so a replayed batch sees the table as it is then. Counters come back through a Spark
+accumulator, which counts a task that ran twice twice.
+
+Source: FLIP-221; Flink's processing-time lookup join.
+"""
+
+import atexit
+import shutil
+import tempfile
+import uuid
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any, Literal, cast
+
+import pyarrow as pa
+from pyspark.sql import DataFrame
+from pyspark.sql.pandas.types import from_arrow_type, to_arrow_type
+from pyspark.sql.types import (
+    BinaryType,
+    BooleanType,
+    DataType,
+    DateType,
+    DecimalType,
+    IntegralType,
+    StringType,
+    StructField,
+    StructType,
+    TimestampNTZType,
+    TimestampType,
+)
+
+from millpond.errors import OptionError
+from millpond.lookup import KeyedTable, LookupStats, LookupTable
+from millpond.spark.lookup_worker import JoinPlan, join_batches
+
+_KEPT_VERSIONS = 2
+
+
+def lookup_join(
+    df: DataFrame,
+    table: LookupTable,
+    *,
+    on: str | Sequence[str] | Mapping[str, str],
+    how: Literal["left", "inner"] = "left",
+    columns: Sequence[str] | None = None,
+    prefix: str = "",
+) -> DataFrame:
+    """`df` with the matching rows of an external table beside its own columns.
+
+    Commonly used to enrich a stream from a database or from a table that changes slowly. An event
+    with several matching rows comes out once for each; without one it comes out with nulls (`left`)
+    or not at all (`inner`). Watermarks pass through.
+
+    - Delivery: as `df`'s; a lookup that fails, after its retries, fails the batch.
+    - Freshness: the cache options of the table, in each Python worker.
+    - Recovery: nothing is kept that is needed; a new worker starts with an empty cache.
+
+    Args:
+        df: the events.
+        table: what to look up, and how it is cached. Its `stats()` has the sums over all workers;
+            in a worker a key is asked for once per Arrow batch. Close it when the query has ended.
+        on: the key columns: names that event and table share, or a mapping from the event's column
+            to the table's key column. All key columns of the table are needed.
+        how: `"left"` or `"inner"`.
+        columns: which of the table's row columns to add; by default all but the keys that have the
+            event's name.
+        prefix: put before the names of the added columns.
+
+    Raises:
+        OptionError: a column is not there, a name would be there twice, or key types do not match.
+
+    For example, with a `LookupTable` of planes whose rows have a year and a model::
+
+        joined = lookup_join(flights, planes, on="tailnum", prefix="plane_")
+        joined.columns  # ['tailnum', 'dep_delay', 'plane_year', 'plane_model']
+    """
+    if how not in ("left", "inner"):
+        raise OptionError(f"lookup_join with {table.name!r}, how: expected 'left' or 'inner', got {how!r}")
+    pairs = _pairs(df, table, on)
+    shared = {event_column for event_column, key_field in pairs if event_column == key_field.name}
+    added = _added(df, table, columns, prefix, shared)
+    planned = _planned(df, table)
+    kept = len(df.columns)
+    key_places: list[int] = []
+    for place, (event_column, key_field) in enumerate(pairs):
+        wanted = _cast(table.name, df.schema[event_column], key_field)
+        if wanted is None:
+            key_places.append(df.columns.index(event_column))
+        else:
+            key_places.append(len(df.columns))
+            df = df.withColumn(f"__{planned.table_id}_{place}", df[event_column].cast(wanted))
+    plan = JoinPlan(
+        table_id=planned.table_id,
+        name=table.name,
+        source=table if planned.directory is None else planned.directory,
+        keys=tuple(table.key_schema.names),
+        key_places=tuple(key_places),
+        kept=kept,
+        inner=how == "inner",
+        columns=tuple(added),
+        row_fields=tuple(pa.field(field.name, to_arrow_type(field.dataType)) for field in added.values()),
+    )
+    counted = planned.counted
+
+    def join(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        return join_batches(plan, batches, counted.add)
+
+    return df.mapInArrow(join, StructType([*df.schema.fields[:kept], *added.values()]))
+
+
+@dataclass(frozen=True)
+class _Planned:
+    """What the driver holds for one table in one Spark application."""
+
+    table_id: str
+    directory: Path | None
+    counted: Any
+
+
+_PLANNED: dict[tuple[str, LookupTable], _Planned] = {}
+"""Tables by application, so that a join made anew for every micro-batch finds its caches again."""
+
+
+def _planned(df: DataFrame, table: LookupTable) -> _Planned:
+    context = df.sparkSession.sparkContext
+    key = (str(context.applicationId), table)
+    if key not in _PLANNED:
+        table_id = uuid.uuid4().hex
+        directory = _write_versions(table) if table.options.mode == "FULL" else None
+        counted = context.accumulator(LookupStats(), _SummedStats())
+        table.watch(lambda: cast("LookupStats", counted.value), lambda: _release(key))
+        _PLANNED[key] = _Planned(table_id, directory, counted)
+    return _PLANNED[key]
+
+
+def _release(key: tuple[str, LookupTable]) -> None:
+    planned = _PLANNED.pop(key, None)
+    if planned is not None and planned.directory is not None:
+        shutil.rmtree(planned.directory, ignore_errors=True)
+
+
+def _write_versions(table: LookupTable) -> Path:
+    """Load the table and write this and every later load as a file of its own."""
+    directory = Path(tempfile.mkdtemp(prefix="millpond-lookup-"))
+    atexit.register(shutil.rmtree, directory, ignore_errors=True)
+    try:
+        table.open(on_swap=partial(_write_version, directory))
+    except BaseException:
+        shutil.rmtree(directory)
+        raise
+    return directory
+
+
+def _write_version(directory: Path, loaded: KeyedTable) -> None:
+    versions = sorted(directory.glob("*.arrow"))
+    number = int(versions[-1].stem) + 1 if versions else 1
+    loaded.write(directory / f"{number:012d}.arrow")
+    for outdated in versions[: 1 - _KEPT_VERSIONS]:
+        outdated.unlink()
+
+
+class _SummedStats:
+    """How Spark adds up what the workers counted."""
+
+    def zero(self, _: LookupStats) -> LookupStats:
+        return LookupStats()
+
+    def addInPlace(self, one: LookupStats, other: LookupStats) -> LookupStats:  # noqa: N802 - Spark's name
+        return one + other
+
+
+def _pairs(
+    df: DataFrame, table: LookupTable, on: str | Sequence[str] | Mapping[str, str]
+) -> list[tuple[str, pa.Field]]:
+    """For every key column of the table, in its order, the event's column."""
+    names = {on: on} if isinstance(on, str) else dict(on) if isinstance(on, Mapping) else {name: name for name in on}
+    where = f"lookup_join with {table.name!r}, on"
+    for event_column in names:
+        if event_column not in df.columns:
+            raise OptionError(f"{where}: the events have no column {event_column!r}; they have {', '.join(df.columns)}")
+    by_key = {key: event_column for event_column, key in names.items()}
+    keys = table.key_schema.names
+    if sorted(names.values()) != sorted(keys):
+        raise OptionError(
+            f"{where}: expected each key column of the table once ({', '.join(keys)}), got "
+            f"{', '.join(names.values())}; map them, as in on={{'event_column': 'key_column'}}"
+        )
+    return [(by_key[field.name], field) for field in table.key_schema]
+
+
+def _added(
+    df: DataFrame, table: LookupTable, columns: Sequence[str] | None, prefix: str, shared: set[str]
+) -> dict[str, StructField]:
+    """The added fields by the table's column; a key that both sides call the same is there once, as in Spark."""
+    there = table.row_schema.names
+    wanted = [name for name in there if prefix or name not in shared] if columns is None else list(columns)
+    added: dict[str, StructField] = {}
+    for name in wanted:
+        if name not in there:
+            raise OptionError(
+                f"lookup_join with {table.name!r}, columns: the table has no column {name!r}; it has {', '.join(there)}"
+            )
+        spark_type = from_arrow_type(table.row_schema.field(name).type, prefer_timestamp_ntz=True)
+        added[name] = StructField(prefix + name, spark_type, nullable=True)
+    taken = [field.name for field in added.values() if field.name in df.columns]
+    if taken or len(added) < len(wanted):
+        raise OptionError(
+            f"lookup_join with {table.name!r}, columns: {', '.join(taken or wanted)} would be there twice; "
+            "give a prefix, or choose other columns"
+        )
+    return added
+
+
+def _cast(name: str, event: StructField, key: pa.Field) -> DataType | None:
+    """The type to cast the event's column to before it is looked up; None for none."""
+    wanted = from_arrow_type(key.type, prefer_timestamp_ntz=True)
+    given = event.dataType
+    exact = (IntegralType, DecimalType)
+    if isinstance(given, exact) and isinstance(wanted, exact):
+        return None
+    for same in (StringType, BooleanType, BinaryType, DateType, TimestampType, TimestampNTZType):
+        if isinstance(given, same) and isinstance(wanted, same):
+            return None
+    moments = (TimestampType, TimestampNTZType)
+    if isinstance(wanted, moments) and isinstance(given, (*moments, DateType, StringType)):
+        return wanted
+    if isinstance(given, StringType) and isinstance(wanted, (*exact, DateType, BooleanType)):
+        return wanted
+    raise OptionError(
+        f"lookup_join with {name!r}, on: column {event.name!r} is {given.simpleString()}, but key column {key.name!r} "
+        f"of the table is {wanted.simpleString()}; cast one so that both have the same type"
+    )

@@ -1,0 +1,104 @@
+"""Timers: moments at which a key wants to be called, kept as durably as its state.
+
+A key's timers are a map state of their own (`$timers`: expiry in ms -> true), so they travel in the
+same deltas and bases and are undone with the same rollbacks. Beside it stands a priority queue over
+all keys, which answers what is due without looking at every key.
+
+Invariant: every timer in the state is in the queue, once it is built. The reverse need not hold: an
+entry whose timer was deleted is passed over when it comes up. After an undo the queue is thrown
+away and built again from the state when it is next asked.
+
+Times are event or processing time, in ms, as the operator's time mode says; this module does not care.
+"""
+
+import heapq
+import itertools
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import pyarrow as pa
+
+from millpond.state.backend import KeyedStateBackend
+from millpond.state.descriptor import StateDescriptor, StateKind
+from millpond.state.rows import Row
+
+TIMERS = StateDescriptor(
+    name="$timers",
+    kind=StateKind.MAP,
+    value_schema=pa.schema([("set", pa.bool_())]),
+    map_key_schema=pa.schema([("expiry_ms", pa.int64())]),
+)
+
+
+class DueTimer(NamedTuple):
+    """A timer whose time has come."""
+
+    expiry_ms: int
+    key_group: int
+    key: Row
+
+
+class Timers:
+    """The timers of one shard. `register`, `delete` and `of_key` speak of the backend's current key."""
+
+    def __init__(self, backend: KeyedStateBackend, key_groups: range) -> None:
+        self._backend = backend
+        self._key_groups = key_groups
+        self._state = backend.map_state(TIMERS)
+        self._order = itertools.count()
+        self._queue: list[tuple[int, int, int, Row]] | None = None
+
+    def register(self, expiry_ms: int) -> None:
+        """Set a timer of the current key. Setting it twice sets it once."""
+        if not self._state.contains((expiry_ms,)):
+            self._state.put((expiry_ms,), (True,))
+            if self._queue is not None:
+                context = self._backend.context
+                heapq.heappush(self._queue, (expiry_ms, next(self._order), context.key_group, context.key))
+
+    def delete(self, expiry_ms: int) -> None:
+        """Forget a timer of the current key."""
+        self._state.remove((expiry_ms,))
+
+    def of_key(self) -> Iterator[int]:
+        """The current key's timers, in ms, in their order."""
+        return iter(sorted(expiry for (expiry,), _ in self._state.items()))
+
+    def due(self, limit_ms: int) -> list[DueTimer]:
+        """Every timer at or before the limit, in the order of time. They stay set until they are deleted."""
+        queue, found = self._built(), []
+        while queue and queue[0][0] <= limit_ms:
+            expiry, _, key_group, key = heapq.heappop(queue)
+            if self._is_set(expiry, key_group, key):
+                found.append(DueTimer(expiry, key_group, key))
+        for timer in found:
+            heapq.heappush(queue, (timer.expiry_ms, next(self._order), timer.key_group, timer.key))
+        return found
+
+    def next_expiry_ms(self) -> int | None:
+        """The earliest timer, or None."""
+        queue = self._built()
+        while queue and not self._is_set(queue[0][0], queue[0][2], queue[0][3]):
+            heapq.heappop(queue)
+        return queue[0][0] if queue else None
+
+    def forget_queue(self) -> None:
+        """The state was undone or restored: build the queue anew when it is next asked."""
+        self._queue = None
+
+    def _is_set(self, expiry_ms: int, key_group: int, key: Row) -> bool:
+        self._backend.enter(key_group)
+        self._backend.context.key = key
+        return self._state.contains((expiry_ms,))
+
+    def _built(self) -> list[tuple[int, int, int, Row]]:
+        if self._queue is None:
+            # Between versions `cells` gives all timers; within one, the handles' own view is the same tables.
+            self._queue = [
+                (map_key[0], next(self._order), key_group, key)
+                for group in self._key_groups
+                for cells in (self._backend.cells(TIMERS.name, group),)
+                for key_group, key, map_key in zip(cells.key_groups, cells.keys, cells.map_keys or (), strict=True)
+            ]
+            heapq.heapify(self._queue)
+        return self._queue

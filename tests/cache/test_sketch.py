@@ -1,0 +1,45 @@
+"""The sketch never forgets a use before it ages, and ages by halves."""
+
+from collections import Counter
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from millpond.cache.sketch import FrequencySketch
+
+
+@given(st.lists(st.one_of(st.integers(), st.text(max_size=3)), max_size=300))
+def test_an_estimate_is_never_below_the_truth(keys):
+    sketch = FrequencySketch(64)
+    for key in keys:
+        sketch.increment(key)
+    for key, count in Counter(keys).items():
+        assert min(15, count) <= sketch.frequency(key) <= 15
+
+
+def test_most_estimates_are_exact_when_the_rows_are_as_wide_as_the_keys_are_many():
+    sketch = FrequencySketch(1_024)
+    for key in range(1_024):
+        for _ in range(key % 4):
+            sketch.increment(key)
+    exact = sum(sketch.frequency(key) == key % 4 for key in range(1_024))
+    assert exact > 900
+
+
+@given(st.lists(st.integers(), max_size=200))
+def test_growing_keeps_every_estimate(keys):
+    sketch = FrequencySketch(64)
+    for key in keys:
+        sketch.increment(key)
+    before = {key: sketch.frequency(key) for key in keys}
+    sketch.ensure_width(1_000)
+    assert before == {key: sketch.frequency(key) for key in keys}
+
+
+def test_what_was_popular_once_fades():
+    sketch = FrequencySketch(64)
+    for _ in range(15):
+        sketch.increment("hot")
+    for key in range(64 * 10):
+        sketch.increment(key)
+    assert sketch.frequency("hot") < 15

@@ -1,0 +1,253 @@
+"""Partial caching asks the source once per key, and takes no failure for an answer."""
+
+import random
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from millpond.errors import DataError, OptionError, UnavailableError
+from millpond.lookup import (
+    CacheMetricGroup,
+    DefaultLookupCache,
+    LookupFunction,
+    LookupTable,
+    PartialCachingLookupProvider,
+    PythonLookup,
+    Retries,
+)
+from millpond.metrics import MemoryRecorder
+
+KEYS = pa.schema([("n", pa.int64())])
+ROWS = pa.schema([("text", pa.string())])
+PATIENCE_S = 20
+
+
+class Source(LookupFunction):
+    """Even keys have as many rows as half their value modulo 3 says; failures are queued."""
+
+    key_schema, row_schema = KEYS, ROWS
+
+    def __init__(self):
+        self.batches = []
+        self.failures = []
+
+    def lookup(self, keys):
+        (n,) = keys
+        return [(f"{n}.{row}",) for row in range(n // 2 % 3)] if n % 2 == 0 else []
+
+    def lookup_many(self, keys):
+        self.batches.append(list(keys))
+        if self.failures:
+            raise self.failures.pop(0)
+        return super().lookup_many(keys)
+
+
+class Longest(random.Random):
+    def uniform(self, a, b):
+        return b
+
+
+def open_lookup(source, cache, *, max_retries=0, waits=None, recorder=None):
+    metrics = CacheMetricGroup("planes", recorder) if recorder else CacheMetricGroup("planes")
+    retries = Retries(max_retries, sleep=(waits if waits is not None else []).append, randomness=Longest())
+    lookup = PartialCachingLookupProvider.of(source, cache).create_lookup_function(metrics, retries)
+    lookup.open()
+    return lookup
+
+
+@settings(deadline=None)
+@given(
+    batches=st.lists(st.lists(st.tuples(st.integers(0, 20)), max_size=12), max_size=12),
+    max_rows=st.integers(0, 8),
+    cache_missing_key=st.booleans(),
+)
+def test_any_cache_gives_the_answers_of_the_source(batches, max_rows, cache_missing_key):
+    source = Source()
+    lookup = open_lookup(source, DefaultLookupCache(max_rows=max_rows, cache_missing_key=cache_missing_key))
+    for keys in batches:
+        assert lookup.lookup_many(keys) == {key: source.lookup(key) for key in keys}
+    stats = lookup.stats()
+    assert stats.hit_count + stats.miss_count == sum(len(set(keys)) for keys in batches)
+    assert stats.load_count == stats.miss_count == sum(map(len, source.batches))
+    assert stats.num_cached_record <= max_rows
+
+
+def test_a_batch_is_one_request_for_its_distinct_missing_keys():
+    source = Source()
+    lookup = open_lookup(source, DefaultLookupCache(max_rows=10))
+    lookup.lookup_many([(2,), (4,), (2,)])
+    lookup.lookup_many([(4,), (6,)])
+    assert source.batches == [[(2,), (4,)], [(6,)]]
+
+
+def test_a_missing_key_is_remembered_as_an_empty_list_and_not_as_none():
+    cache = DefaultLookupCache(max_rows=10)
+    source = Source()
+    lookup = open_lookup(source, cache)
+    assert cache.get_if_present((1,)) is None
+    assert lookup.lookup((1,)) == []
+    assert cache.get_if_present((1,)) == []
+    assert lookup.lookup((1,)) == []
+    assert len(source.batches) == 1
+
+
+def test_a_missing_key_is_asked_again_when_missing_keys_are_not_cached():
+    source = Source()
+    lookup = open_lookup(source, DefaultLookupCache(max_rows=10, cache_missing_key=False))
+    lookup.lookup((1,))
+    lookup.lookup((1,))
+    assert len(source.batches) == 2
+
+
+def test_a_key_with_several_rows_counts_as_one():
+    lookup = open_lookup(Source(), cache := DefaultLookupCache(max_rows=2))
+    lookup.lookup_many([(4,), (10,)])
+    assert cache.size() == lookup.stats().num_cached_record == 2
+    assert lookup.stats().num_cached_bytes > 0
+
+
+def test_put_tells_what_was_there_before():
+    cache = DefaultLookupCache(max_rows=2)
+    assert cache.put((1,), [("a",)]) is None
+    assert cache.put((1,), []) == [("a",)]
+    assert cache.put((1,), [("b",)]) == []
+
+
+def test_rows_expire_by_the_injected_clock():
+    now_ms = 0
+    cache = DefaultLookupCache(expire_after_write_ms=100, clock=lambda: now_ms)
+    source = Source()
+    lookup = open_lookup(source, cache)
+    lookup.lookup((2,))
+    now_ms = 99
+    lookup.lookup((2,))
+    assert len(source.batches) == 1
+    now_ms = 100
+    lookup.lookup((2,))
+    assert len(source.batches) == 2
+
+
+def test_a_cache_without_any_limit_is_refused():
+    with pytest.raises(OptionError, match="no bound"):
+        DefaultLookupCache()
+
+
+def test_a_passing_failure_is_tried_again_with_doubling_waits_and_counts_one_load():
+    source, waits = Source(), []
+    source.failures = [ConnectionError("reset"), TimeoutError("slow"), UnavailableError("down")]
+    lookup = open_lookup(source, DefaultLookupCache(max_rows=9), max_retries=3, waits=waits)
+    assert lookup.lookup((4,)) == [("4.0",), ("4.1",)]
+    assert waits == [0.1, 0.2, 0.4]
+    assert (lookup.stats().load_count, lookup.stats().num_load_failure) == (1, 0)
+
+
+def test_a_failure_that_lasts_is_raised_counted_and_not_cached():
+    source, waits = Source(), []
+    source.failures = [ConnectionError("reset")] * 2
+    cache = DefaultLookupCache(max_rows=9)
+    lookup = open_lookup(source, cache, max_retries=1, waits=waits)
+    with pytest.raises(UnavailableError, match=r"2 tries.*reset.*max-retries"):
+        lookup.lookup_many([(4,), (5,)])
+    assert cache.size() == 0
+    assert (lookup.stats().load_count, lookup.stats().num_load_failure) == (2, 2)
+    assert lookup.lookup_many([(4,), (5,)]) == {(4,): [("4.0",), ("4.1",)], (5,): []}
+
+
+def test_a_failure_that_no_retry_can_help_is_raised_at_once_as_it_is():
+    source, waits = Source(), []
+    source.failures = [KeyError("bug")]
+    lookup = open_lookup(source, DefaultLookupCache(max_rows=9), max_retries=3, waits=waits)
+    with pytest.raises(KeyError, match="bug"):
+        lookup.lookup((4,))
+    assert waits == []
+
+
+def test_threads_that_miss_one_key_make_one_request_and_all_see_its_failure():
+    entered, leave = threading.Event(), threading.Event()
+    calls = []
+
+    def slow(n):
+        calls.append(n)
+        entered.set()
+        assert leave.wait(PATIENCE_S)
+        raise ValueError("broken")
+
+    lookup = open_lookup(PythonLookup(slow, KEYS, ROWS), DefaultLookupCache(max_rows=9))
+    with ThreadPoolExecutor(4) as pool:
+        futures = [pool.submit(lookup.lookup, (1,))]
+        assert entered.wait(PATIENCE_S)
+        futures += [pool.submit(lookup.lookup, (1,)) for _ in range(3)]
+        while lookup.stats().hit_count < 3:
+            threading.Event().wait(0.001)
+        leave.set()
+        for future in futures:
+            with pytest.raises(ValueError, match="broken"):
+                future.result(PATIENCE_S)
+    assert calls == [1]
+
+
+def test_threads_with_crossing_batches_all_get_their_answers():
+    source = Source()
+    lookup = open_lookup(source, DefaultLookupCache(max_rows=5))
+
+    def work(seed):
+        for step in range(300):
+            keys = [((seed * 7 + step * part) % 24,) for part in range(1, 9)]
+            assert lookup.lookup_many(keys) == {key: source.lookup(key) for key in keys}
+        return True
+
+    with ThreadPoolExecutor(4) as pool:
+        assert all(pool.map(work, range(4)))
+    stats = lookup.stats()
+    assert stats.load_count == stats.miss_count
+
+
+def test_a_row_of_the_wrong_width_names_function_key_and_columns():
+    def broken(n):
+        return [(n, n)]
+
+    with pytest.raises(DataError, match=r"broken.*\(7,\).*1 values \(text\).*\(7, 7\)"):
+        PythonLookup(broken, KEYS, ROWS).lookup((7,))
+
+
+def test_metrics_reach_the_recorder_and_have_the_names_of_the_seed():
+    recorder = MemoryRecorder()
+    lookup = open_lookup(Source(), DefaultLookupCache(max_rows=9), recorder=recorder)
+    lookup.lookup((2,))
+    lookup.lookup((2,))
+    assert recorder.total("millpond_lookup_requests_total", name="planes", result="hit") == 1
+    assert recorder.total("millpond_lookup_loads_total", name="planes") == 1
+    named = lookup.stats().named()
+    assert {name: named[name] for name in ("hitCount", "missCount", "loadCount", "numLoadFailure")} == {
+        "hitCount": 1,
+        "missCount": 1,
+        "loadCount": 1,
+        "numLoadFailure": 0,
+    }
+    assert named["numCachedRecord"] == 1
+    assert named["latestLoadTime"] >= 0
+
+
+def test_a_table_without_a_cache_asks_the_source_every_time():
+    source = Source()
+    table = LookupTable("planes", source)
+    with table.open() as lookup:
+        lookup.lookup((2,))
+        lookup.lookup((2,))
+    assert len(source.batches) == 2
+    assert table.stats().miss_count == table.stats().load_count == 2
+
+
+def test_a_scan_alone_cannot_be_cached_partially():
+    class OnlyScan:
+        key_schema, row_schema = KEYS, ROWS
+
+        def scan(self):
+            raise AssertionError("never scanned")
+
+    with pytest.raises(OptionError, match=r"'planes'.*PARTIAL.*LookupFunction.*OnlyScan"):
+        LookupTable("planes", OnlyScan(), {"lookup.cache": "PARTIAL", "lookup.partial-cache.max-rows": 1})

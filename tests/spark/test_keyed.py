@@ -1,0 +1,277 @@
+"""The keyed operator through Spark: what a user of PySpark's `transformWithState` would notice."""
+
+import contextlib
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from pyspark.errors import StreamingQueryException
+from pyspark.sql import DataFrame, Row, SparkSession
+from pyspark.sql import functions as F
+from pyspark.sql.streaming import StatefulProcessor
+
+from millpond import DataError, OptionError
+from millpond.spark import StateConfig, keyed
+
+pytestmark = pytest.mark.spark
+
+EVENTS = "user string, id long, at timestamp"
+
+
+class Diary(StatefulProcessor):
+    """One of each kind of state."""
+
+    def init(self, handle: Any) -> None:
+        self._count = handle.getValueState("count", "n long")
+        self._ids = handle.getListState("ids", "id long")
+        self._last = handle.getMapState("last", "parity long", "id long, at timestamp")
+
+    def handleInputRows(self, key: Any, rows: Iterator[Row], timerValues: Any) -> Iterator[Row]:
+        count = self._count.get()[0] if self._count.exists() else 0
+        for row in rows:
+            count += 1
+            self._ids.appendValue((row.id,))
+            self._last.updateValue((row.id % 2,), (row.id, row.at))
+        self._count.update((count,))
+        last = {parity: value[0] for (parity,), value in self._last.iterator()}
+        yield Row(user=key[0], n=count, ids=[seen[0] for seen in self._ids.get()], last=last)
+
+    def close(self) -> None:
+        pass
+
+
+DIARY = "user string, n long, ids array<long>, last map<long,long>"
+
+
+class Stream:
+    """A stream of files, run batch by batch, with its output in memory."""
+
+    def __init__(self, spark: SparkSession, folder: Path) -> None:
+        self.spark, self.folder = spark, folder
+        (folder / "events").mkdir()
+        self.rows: list[list[Row]] = []
+        self._files = 0
+
+    def add(self, rows: list[tuple[Any, ...]]) -> None:
+        columns = list(zip(*rows, strict=True))
+        arrays = [pa.array(columns[0], pa.string()), pa.array(columns[1], pa.int64())]
+        seconds = pa.array([int(at * 1e6) for at in columns[2]], pa.int64()).cast(pa.timestamp("us", tz="UTC"))
+        table = pa.table([*arrays, seconds], names=["user", "id", "at"])
+        hidden = self.folder / "events" / f".{self._files:04d}"
+        pq.write_table(table, hidden)
+        # Spark takes files in the order of their times, in whole seconds on some file systems.
+        os.utime(hidden, (1_700_000_000 + self._files,) * 2)
+        hidden.rename(self.folder / "events" / f"{self._files:04d}.parquet")
+        self._files += 1
+
+    def frame(self) -> DataFrame:
+        reader = self.spark.readStream.schema(EVENTS).option("maxFilesPerTrigger", 1)
+        return reader.parquet(str(self.folder / "events"))
+
+    def run(self, output: DataFrame) -> list[list[Row]]:
+        """Work off every file; the rows of each batch."""
+        batches: list[list[Row]] = []
+        writer = output.writeStream.outputMode("update").trigger(availableNow=True)
+        writer = writer.foreachBatch(lambda batch, _: batches.append(batch.collect()))
+        query = writer.option("checkpointLocation", str(self.folder / "checkpoint")).start()
+        query.awaitTermination()
+        return batches
+
+
+@pytest.fixture
+def stream(spark: SparkSession, tmp_path: Path) -> Stream:
+    return Stream(spark, tmp_path)
+
+
+def diary(stream: Stream, host: str = "process") -> DataFrame:
+    return keyed(stream.frame(), "user").transformWithState(
+        Diary(), DIARY, "Update", "None", state=StateConfig(host=host)
+    )
+
+
+def hosts() -> list[psutil.Process]:
+    found = []
+    for process in psutil.process_iter():
+        with contextlib.suppress(psutil.Error):
+            if "millpond.spark.host.server" in process.cmdline():
+                found.append(process)
+    return found
+
+
+@pytest.mark.parametrize("host", ["process", "inline"])
+def test_state_of_every_kind_goes_on_from_batch_to_batch_and_over_a_restart(stream: Stream, host: str) -> None:
+    stream.add([("ann", 1, 0.0), ("bob", 2, 0.0), ("ann", 3, 1.0), (None, 4, 1.0)])
+    stream.add([("ann", 4, 2.0)])
+    first = stream.run(diary(stream, host))
+    assert {row.user: (row.n, row.ids, row.last) for row in first[0]} == {
+        "ann": (2, [1, 3], {1: 3}),
+        "bob": (1, [2], {0: 2}),
+        None: (1, [4], {0: 4}),
+    }
+    assert [(row.user, row.n, row.ids, row.last) for row in first[1]] == [("ann", 3, [1, 3, 4], {1: 3, 0: 4})]
+    stream.add([("bob", 7, 3.0)])
+    again = stream.run(diary(stream, host))
+    assert [[(row.user, row.n, row.ids) for row in batch] for batch in again] == [[("bob", 2, [2, 7])]]
+
+
+def test_a_killed_host_is_replaced_and_restored(stream: Stream) -> None:
+    stream.add([(f"user-{at}", at, 0.0) for at in range(500)])
+    stream.run(diary(stream))
+    for process in hosts():
+        process.kill()
+    stream.add([(f"user-{at}", at, 0.0) for at in range(500)])
+    (batch,) = stream.run(diary(stream))
+    assert {row.n for row in batch} == {2}
+    assert len(batch) == 500
+
+
+def test_a_restart_with_another_number_of_shuffle_partitions_finds_every_key(stream: Stream) -> None:
+    stream.add([(f"user-{at}", at, 0.0) for at in range(50)])
+    stream.run(diary(stream))
+    stream.spark.conf.set("spark.sql.shuffle.partitions", "5")
+    try:
+        stream.add([(f"user-{at}", at, 0.0) for at in range(50)])
+        (batch,) = stream.run(diary(stream))
+    finally:
+        stream.spark.conf.set("spark.sql.shuffle.partitions", "2")
+    assert [row.n for row in batch] == [2] * 50
+
+
+def test_a_batch_dataframe_works_too(spark: SparkSession) -> None:
+    events = spark.range(1000).select(
+        (F.col("id") % 7).cast("string").alias("user"), "id", F.timestamp_seconds("id").alias("at")
+    )
+    rows = keyed(events, "user").transformWithState(Diary(), DIARY, "Update", "None").collect()
+    assert sum(row.n for row in rows) == 1000
+    assert len(rows) == 7
+
+
+class Failing(Diary):
+    def handleInputRows(self, key: Any, rows: Iterator[Row], timerValues: Any) -> Iterator[Row]:
+        for row in rows:
+            if row.id == 13:
+                raise ValueError("thirteen is not welcome")
+        yield from super().handleInputRows(key, iter([]), timerValues)
+
+
+class WrongOutput(Diary):
+    def handleInputRows(self, key: Any, rows: Iterator[Row], timerValues: Any) -> Iterator[Row]:
+        yield Row(user=key[0], n="many")
+
+
+@pytest.mark.parametrize(
+    ("processor", "said"),
+    [(Failing(), ["thirteen is not welcome", "test_keyed.py"]), (WrongOutput(), ["'n'", "int64", "'many'"])],
+)
+def test_what_user_code_does_wrong_reaches_the_driver_with_its_own_words(
+    stream: Stream, processor: StatefulProcessor, said: list[str]
+) -> None:
+    stream.add([("ann", 12, 0.0), ("ann", 13, 0.0)])
+    with pytest.raises(StreamingQueryException) as caught:
+        stream.run(keyed(stream.frame(), "user").transformWithState(processor, DIARY, "Update", "None"))
+    assert all(words in str(caught.value) for words in said)
+
+
+class OtherDiary(Diary):
+    def init(self, handle: Any) -> None:
+        self._count = handle.getValueState("count", "n string")
+
+
+def test_a_changed_state_schema_is_refused_with_both_schemas(stream: Stream) -> None:
+    stream.add([("ann", 1, 0.0)])
+    stream.run(diary(stream))
+    stream.add([("ann", 2, 0.0)])
+    with pytest.raises(StreamingQueryException) as caught:
+        stream.run(keyed(stream.frame(), "user").transformWithState(OtherDiary(), DIARY, "Update", "None"))
+    assert "n: int64" in str(caught.value)
+    assert "n: string" in str(caught.value)
+
+
+def test_wrong_arguments_are_refused_before_anything_runs(spark: SparkSession) -> None:
+    events = spark.range(3).withColumn("parts", F.array("id"))
+    with pytest.raises(DataError, match="'user' is not in the DataFrame"):
+        keyed(events, "user").transformWithState(Diary(), DIARY, "Update", "None")
+    with pytest.raises(DataError, match="'parts' is array<bigint>"):
+        keyed(events, "parts").transformWithState(Diary(), DIARY, "Update", "None")
+    with pytest.raises(OptionError, match="timeMode='Sometimes'"):
+        keyed(events, "id").transformWithState(Diary(), DIARY, "Update", "Sometimes")
+    with pytest.raises(OptionError, match="needs a watermark"):
+        keyed(events, "id").transformWithState(Diary(), DIARY, "Update", "EventTime")
+    with pytest.raises(OptionError, match="at least one key"):
+        keyed(events)
+    provider = "spark.sql.streaming.stateStore.providerClass"
+    right = spark.conf.get(provider)
+    spark.conf.unset(provider)
+    try:
+        with pytest.raises(OptionError, match=provider):
+            keyed(events, "id").transformWithState(Diary(), DIARY, "Update", "None")
+    finally:
+        spark.conf.set(provider, right)
+
+
+class Alarm(StatefulProcessor):
+    """Counts a user's events and tells of them 10 s after the first, then starts again."""
+
+    def init(self, handle: Any) -> None:
+        self._handle = handle
+        self._count = handle.getValueState("count", "n long")
+
+    def handleInputRows(self, key: Any, rows: Iterator[Row], timerValues: Any) -> Iterator[Row]:
+        for row in rows:
+            if not self._count.exists():
+                self._handle.registerTimer(int(row.at.timestamp() * 1000) + 10_000)
+            count = self._count.get()
+            self._count.update(((count[0] if count else 0) + 1,))
+        yield Row(user=key[0], n=self._count.get()[0], fired=None, watermark=timerValues.getCurrentWatermarkInMs())
+
+    def handleExpiredTimer(self, key: Any, timerValues: Any, expiredTimerInfo: Any) -> Iterator[Row]:
+        fired, watermark = expiredTimerInfo.getExpiryTimeInMs(), timerValues.getCurrentWatermarkInMs()
+        yield Row(user=key[0], n=self._count.get()[0], fired=fired, watermark=watermark)
+        self._count.clear()
+
+    def close(self) -> None:
+        pass
+
+
+ALARM = "user string, n long, fired long, watermark long"
+
+
+def test_timers_watermarks_and_late_rows_are_those_of_pyspark(spark: SparkSession, tmp_path: Path) -> None:
+    """The same stream through PySpark's own operator and through Millpond's, batch by batch."""
+    outputs = {}
+    for name in ("pyspark", "millpond"):
+        folder = tmp_path / name
+        folder.mkdir()
+        stream = Stream(spark, folder)
+        stream.add([("ann", 1, 100.0), ("bob", 2, 101.0), ("cid", 3, 102.0)])
+        stream.add([("ann", 4, 108.0), ("dan", 5, 120.0)])
+        stream.add([("bob", 6, 104.0), ("eve", 7, 116.0), ("ann", 8, 117.0)])
+        stream.add([("fay", 9, 200.0), ("bob", 10, 112.0)])
+        stream.add([("ann", 11, 190.0), ("gus", 12, 260.0)])
+        events = stream.frame().withWatermark("at", "5 seconds")
+        grouped = events.groupBy("user") if name == "pyspark" else keyed(events, "user")
+        batches = stream.run(grouped.transformWithState(Alarm(), ALARM, "Update", "EventTime"))
+        outputs[name] = [sorted((tuple(row) for row in batch), key=repr) for batch in batches]
+    assert outputs["millpond"] == outputs["pyspark"]
+    assert any(row[2] for batch in outputs["millpond"] for row in batch)
+
+
+def test_late_rows_are_counted_or_kept(stream: Stream) -> None:
+    stream.add([("ann", 1, 100.0)])
+    stream.add([("ann", 2, 200.0)])
+    stream.add([("ann", 3, 50.0), ("ann", 4, 210.0)])
+    stream.add([("ann", 5, 20.0)])
+    events = keyed(stream.frame().withWatermark("at", "1 second"), "user")
+    batches = stream.run(events.transformWithState(Diary(), DIARY, "Update", "EventTime"))
+    assert events.late_rows == 2
+    assert max(row.n for batch in batches for row in batch) == 3
+    (stream.folder / "checkpoint").rename(stream.folder / "old")
+    kept = keyed(stream.frame().withWatermark("at", "1 second"), "user")
+    batches = stream.run(kept.transformWithState(Diary(), DIARY, "Update", "EventTime", late="keep"))
+    assert kept.late_rows == 0
+    assert max(row.n for batch in batches for row in batch) == 5

@@ -1,0 +1,250 @@
+"""The lookup join on Spark: the answers of Spark's own join, from tables Spark does not know."""
+
+import os
+import signal
+import sqlite3
+from datetime import UTC, datetime
+
+import pyarrow as pa
+import pytest
+
+from millpond.errors import OptionError
+from millpond.lookup import LookupTable, PythonLookup, SqlLookup, TableScan
+
+PARTIAL = {"lookup.cache": "PARTIAL", "lookup.partial-cache.max-rows": 100}
+FULL = {"lookup.cache": "FULL"}
+
+pytestmark = pytest.mark.spark
+
+
+@pytest.fixture
+def planes(tmp_path):
+    path = tmp_path / "planes.db"
+    with sqlite3.connect(path) as connection:
+        connection.execute("create table planes (tailnum varchar(10), year integer, model text)")
+        rows = [(f"N{number}", 1990 + number % 20, f"M{number}") for number in range(50)]
+        connection.executemany("insert into planes values (?, ?, ?)", [*rows, ("N7", 2001, "second")])
+    return SqlLookup(f"sqlite:///{path}", "planes", ["tailnum"], ["tailnum", "year", "model"])
+
+
+def rows_of(df):
+    return sorted(map(tuple, df.collect()), key=repr)
+
+
+def test_a_partial_join_gives_what_sparks_own_join_gives(spark, planes):
+    from millpond.spark import lookup_join
+
+    events = spark.range(400).selectExpr("id", "if(id % 9 = 0, null, concat('N', id % 60)) as tailnum").repartition(3)
+    known = spark.createDataFrame(planes.scan().to_pandas())
+    for how in ("left", "inner"):
+        with LookupTable("planes", planes, PARTIAL) as table:
+            joined = lookup_join(events, table, on="tailnum", how=how)
+            assert joined.columns == ["id", "tailnum", "year", "model"]
+            expected = rows_of(events.join(known, "tailnum", how).select("id", "tailnum", "year", "model"))
+            assert rows_of(joined) == expected
+            stats = table.stats()
+            assert stats.miss_count == stats.load_count > 0
+            assert stats.hit_count + stats.miss_count <= 60 * 3
+
+
+def test_a_full_join_maps_one_file_and_follows_reloads(spark):
+    from millpond.spark import lookup_join
+
+    weather = {"origin": ["JFK", "JFK", "EWR"], "hour": [5, 6, 5], "temp": [1.5, 2.5, None]}
+    times = [datetime(2013, 1, 1, hour, tzinfo=UTC) for hour in weather["hour"]]
+    tables = []
+
+    def read():
+        temp = [None if temp is None else temp + 10 * len(tables) for temp in weather["temp"]]
+        return pa.table({"origin": weather["origin"], "time": times, "temp": temp})
+
+    with LookupTable("weather", TableScan(read, ["origin", "time"]), FULL) as table:
+        events = spark.createDataFrame(
+            [("JFK", 5), ("JFK", 6), ("EWR", 5), ("LGA", 5), (None, 5), ("JFK", None)], "origin string, hour int"
+        ).selectExpr("origin", "hour", "timestamp_seconds(1356998400 + hour * 3600) as time")
+        joined = lookup_join(events, table, on=["origin", "time"]).select("origin", "hour", "temp")
+        before = [
+            ("EWR", 5, None),
+            ("JFK", 5, 1.5),
+            ("JFK", 6, 2.5),
+            ("JFK", None, None),
+            ("LGA", 5, None),
+            (None, 5, None),
+        ]
+        assert rows_of(joined) == sorted(before, key=repr)
+        assert table.stats().named()["loadCount"] == 1
+        assert table.stats().hit_count == 4
+        assert table.stats().num_cached_record == 3
+        tables.append("reloaded")
+        table.reload()
+        assert ("JFK", 5, 11.5) in rows_of(joined)
+        assert table.stats().load_count == 2
+
+
+def test_a_stream_is_joined_with_its_watermark_and_one_cache_over_all_batches(spark, planes, tmp_path):
+    from pyspark.sql.functions import window
+
+    from millpond.spark import lookup_join
+
+    source = tmp_path / "events"
+    for number in range(3):
+        lines = "\n".join(f'{{"tailnum":"N{key % 40}","time":"2013-01-0{number + 1}T05:00:00Z"}}' for key in range(80))
+        source.mkdir(exist_ok=True)
+        (source / f"{number}.json").write_text(lines)
+        os.utime(source / f"{number}.json", (number, number))
+    stream = (
+        spark.readStream.schema("tailnum string, time timestamp")
+        .option("maxFilesPerTrigger", 1)
+        .json(str(source))
+        .withWatermark("time", "1 hour")
+    )
+    with LookupTable("planes", planes, PARTIAL) as table:
+        joined = lookup_join(stream, table, on="tailnum", columns=["year"], prefix="plane_")
+        counted = joined.groupBy(window("time", "1 day")).count()
+        query = (
+            counted.writeStream.format("memory")
+            .queryName("joined_planes")
+            .outputMode("append")
+            .option("checkpointLocation", str(tmp_path / "checkpoint"))
+            .trigger(availableNow=True)
+            .start()
+        )
+        query.awaitTermination(120)
+        counts = [row["count"] for row in spark.table("joined_planes").orderBy("window").collect()]
+        assert counts == [82, 82]
+        stats = table.stats()
+        assert stats.hit_count > 0
+        assert stats.load_count < 3 * 40
+
+
+def test_a_worker_that_dies_changes_no_answer(spark, tmp_path):
+    from millpond.spark import lookup_join
+
+    died = tmp_path / "died"
+
+    def square(number):
+        if number == 13 and not died.exists():
+            died.touch()
+            os.kill(os.getpid(), signal.SIGKILL)
+        return [(number * number,)]
+
+    keys, rows = pa.schema([("number", pa.int64())]), pa.schema([("square", pa.int64())])
+    events = spark.range(0, 100, 1, 4).selectExpr("id", "id % 50 as number")
+    with LookupTable("squares", PythonLookup(square, keys, rows), PARTIAL) as table:
+        joined = lookup_join(events, table, on="number")
+        # A task of a local session has one try only, so the run itself is what is tried again.
+        with pytest.raises(Exception, match="crashed"):
+            joined.collect()
+        assert died.exists()
+        answer = rows_of(joined)
+    assert answer == sorted(((n, n % 50, (n % 50) ** 2) for n in range(100)), key=repr)
+
+
+def test_a_lookup_that_fails_fails_the_query_with_the_users_own_error(spark):
+    from millpond.spark import lookup_join
+
+    def fail(number):
+        raise ZeroDivisionError(f"no row for {number}")
+
+    keys, rows = pa.schema([("number", pa.int64())]), pa.schema([("square", pa.int64())])
+    with LookupTable("squares", PythonLookup(fail, keys, rows)) as table:
+        joined = lookup_join(spark.range(3).withColumnRenamed("id", "number"), table, on="number")
+        with pytest.raises(Exception, match="ZeroDivisionError: no row for"):
+            joined.collect()
+
+
+def test_whole_numbers_of_any_width_and_casts_that_spark_makes_match(spark):
+    from millpond.spark import lookup_join
+
+    table = pa.table({"key": pa.array([1, 2], pa.int32()), "day": ["a", "b"]})
+    events = spark.sql("select * from values ('1', 1L, 1Y), ('2', 3000000000L, 2Y) as t(text, big, tiny)")
+    for column, expected in (("text", ["a", "b"]), ("big", ["a", None]), ("tiny", ["a", "b"])):
+        with LookupTable("days", TableScan(table, ["key"]), FULL) as days:
+            joined = lookup_join(events, days, on={column: "key"})
+            assert joined.columns == ["text", "big", "tiny", "day"]
+            assert [row.day for row in joined.orderBy("text").collect()] == expected
+
+
+def test_moments_and_days_match_as_spark_compares_them_in_any_time_zone(spark):
+    from millpond.spark import lookup_join
+
+    zoned, naive = pa.timestamp("ms", "Europe/Vienna"), pa.timestamp("s")
+    midnight = datetime(2013, 6, 1, tzinfo=UTC)
+    tables = {
+        "zoned": pa.table({"at": pa.array([midnight], zoned), "found": ["zoned"]}),
+        "naive": pa.table({"at": pa.array([midnight.replace(tzinfo=None)], naive), "found": ["naive"]}),
+        "day": pa.table({"at": pa.array([midnight.date()], pa.date32()), "found": ["day"]}),
+    }
+    spark.conf.set("spark.sql.session.timeZone", "America/New_York")
+    try:
+        events = spark.sql(
+            "select timestamp_seconds(1370044800) as instant, timestamp_ntz'2013-06-01 00:00:00' as local,"
+            " date'2013-06-01' as day, '2013-06-01' as text"
+        )
+        expected = {
+            "zoned": {"instant": "zoned", "local": None, "day": None, "text": None},
+            "naive": {"instant": None, "local": "naive", "day": "naive", "text": "naive"},
+            "day": {"day": "day", "text": "day"},
+        }
+        for name, arrow in tables.items():
+            with LookupTable(name, TableScan(arrow, ["at"]), FULL) as table:
+                joined = {event: lookup_join(events, table, on={event: "at"}) for event in expected[name]}
+                assert {event: df.collect()[0].found for event, df in joined.items()} == expected[name]
+                if name == "day":
+                    with pytest.raises(OptionError, match=r"'instant' is timestamp.*'at'.*date"):
+                        lookup_join(events, table, on={"instant": "at"})
+    finally:
+        spark.conf.unset("spark.sql.session.timeZone")
+
+
+def test_a_join_made_anew_for_every_micro_batch_finds_its_caches_again(spark, tmp_path):
+    from millpond.spark import lookup_join
+
+    calls = tmp_path / "calls"
+
+    def square(number):
+        with calls.open("a") as log:
+            log.write(f"{number}\n")
+        return [(number * number,)]
+
+    keys, rows = pa.schema([("number", pa.int64())]), pa.schema([("square", pa.int64())])
+    events = spark.range(0, 20, 1, 1).withColumnRenamed("id", "number")
+    with LookupTable("squares", PythonLookup(square, keys, rows), PARTIAL) as table:
+        for _ in range(3):
+            assert lookup_join(events, table, on="number").count() == 20
+        stats = table.stats()
+        assert stats.hit_count + stats.miss_count == 60
+        assert stats.load_count == len(calls.read_text().split()) < 60
+
+
+def test_the_files_of_a_full_table_go_when_it_is_closed(spark):
+    from millpond.spark import lookup_join
+    from millpond.spark.lookup_join import _PLANNED
+
+    arrow = pa.table({"key": range(1_000), "value": range(1_000)})
+    with LookupTable("values", TableScan(arrow, ["key"]), FULL) as table:
+        lookup_join(spark.range(3).withColumnRenamed("id", "key"), table, on="key")
+        planned = next(planned for (_, known), planned in _PLANNED.items() if known is table)
+        assert [path.suffix for path in planned.directory.iterdir()] == [".arrow"]
+    assert not planned.directory.exists()
+
+
+def test_what_is_wrong_with_a_join_is_said_when_it_is_planned(spark):
+    from millpond.spark import lookup_join
+
+    table = pa.table({"code": ["a"], "hour": [1], "gate": [2]})
+    gates = LookupTable("gates", TableScan(table, ["code", "hour"]), FULL)
+    events = spark.sql("select 'a' as code, 1 as hour, 2 as gate, 1.5D as ratio, true as flag")
+    wrong = [
+        ({"on": ["code", "minute"]}, r"no column 'minute'.*code, hour, gate"),
+        ({"on": "code"}, r"each key column.*code, hour.*got code"),
+        ({"on": ["code", "hour"]}, "gate would be there twice"),
+        ({"on": ["code", "hour"], "columns": ["gait"], "prefix": "x_"}, "no column 'gait'"),
+        ({"on": {"code": "code", "ratio": "hour"}, "prefix": "x_"}, r"'ratio' is double.*'hour'.*bigint"),
+        ({"on": {"hour": "code", "flag": "hour"}, "prefix": "x_"}, r"'hour' is int.*'code'.*string"),
+        ({"on": ["code", "hour"], "how": "outer", "prefix": "x_"}, "'left' or 'inner'"),
+    ]
+    for options, complaint in wrong:
+        with pytest.raises(OptionError, match=complaint):
+            lookup_join(events, gates, **options)
+    gates.close()

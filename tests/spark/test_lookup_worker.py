@@ -1,0 +1,182 @@
+"""One batch joined by position gives what a loop over rows gives."""
+
+from dataclasses import replace
+
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from millpond.errors import DataError, UnavailableError
+from millpond.lookup import KeyedTable, LookupTable, PythonLookup
+from millpond.spark.lookup_worker import FullRows, JoinPlan, PartialRows, distinct_keys, join_batch, join_batches
+
+KEYS = pa.schema([("code", pa.string()), ("hour", pa.int64())])
+ROWS = pa.schema([("gate", pa.int64())])
+EVENT_KEY = st.tuples(st.one_of(st.none(), st.sampled_from("abc")), st.one_of(st.none(), st.integers(0, 2)))
+PARTIAL = {"lookup.cache": "PARTIAL", "lookup.partial-cache.max-rows": 3}
+
+
+def make_plan(source, *, inner=False, table_id="t"):
+    return JoinPlan(
+        table_id=table_id,
+        name="gates",
+        source=source,
+        keys=("code", "hour"),
+        key_places=(1, 2),
+        kept=2,
+        inner=inner,
+        columns=("gate",),
+        row_fields=(pa.field("gate", pa.int64()),),
+    )
+
+
+def partial_table(source):
+    return LookupTable("gates", source, PARTIAL)
+
+
+def make_batch(keys):
+    return pa.RecordBatch.from_arrays(
+        [
+            pa.array(range(len(keys)), pa.int64()),
+            pa.array([key[0] for key in keys], pa.string()),
+            pa.array([key[1] for key in keys], pa.int64()),
+        ],
+        names=["id", "code", "hour"],
+    )
+
+
+def walk(keys, table, inner):
+    """The oracle."""
+    for number, key in enumerate(keys):
+        gates = [] if None in key else [gate for row_key, gate in table if row_key == key]
+        for gate in gates or ([] if inner else [None]):
+            yield number, key[0], gate
+
+
+@settings(deadline=None)
+@given(
+    batches=st.lists(st.lists(EVENT_KEY, max_size=12), max_size=4),
+    table=st.lists(st.tuples(EVENT_KEY.filter(lambda key: None not in key), st.integers(0, 9)), max_size=9),
+    inner=st.booleans(),
+)
+def test_every_kind_of_table_joins_as_a_walk_over_rows_does(batches, table, inner, tmp_path_factory):
+    by_key = {}
+    for key, gate in table:
+        by_key.setdefault(key, []).append((gate,))
+    source = PythonLookup(lambda code, hour: by_key.get((code, hour)), KEYS, ROWS)
+    arrow = pa.table(
+        {
+            "code": pa.array([key[0] for key, _ in table], pa.string()),
+            "hour": pa.array([key[1] for key, _ in table], pa.int64()),
+            "gate": pa.array([gate for _, gate in table], pa.int64()),
+        }
+    )
+    path = tmp_path_factory.mktemp("full") / "1.arrow"
+    KeyedTable.of(arrow, ["code", "hour"]).write(path)
+    partial = make_plan(partial_table(source), inner=inner)
+    full = make_plan(path.parent, inner=inner)
+    for plan, rows in (
+        (partial, PartialRows(partial, partial.source.open())),
+        (full, FullRows(full, KeyedTable.read(path, full.keys))),
+    ):
+        for keys in batches:
+            joined = join_batch(plan, rows, make_batch(keys))
+            assert joined.schema.names == ["id", "code", "gate"]
+            answer = list(zip(*(column.to_pylist() for column in joined.columns), strict=True))
+            assert answer == list(walk(keys, table, inner))
+
+
+@given(st.lists(EVENT_KEY, max_size=30))
+def test_keys_are_numbered_once_each(keys):
+    batch = make_batch(keys)
+    numbers, distinct = distinct_keys([batch.column(1), batch.column(2)])
+    assert len(set(distinct)) == len(distinct)
+    for key, number in zip(keys, numbers.tolist(), strict=True):
+        assert (number == -1) if None in key else (distinct[number] == key)
+
+
+def test_a_key_is_asked_once_per_batch_and_what_was_counted_is_reported_per_batch():
+    asked = []
+
+    def find(code, hour):
+        asked.append((code, hour))
+
+    reported = []
+    plan = make_plan(partial_table(PythonLookup(find, KEYS, ROWS)), table_id="asked once")
+    batches = [make_batch([("a", 1), ("a", 1), ("b", None)]), make_batch([("a", 1), ("c", 2)])]
+    joined = list(join_batches(plan, iter(batches), reported.append))
+    assert [batch.num_rows for batch in joined] == [3, 2]
+    assert asked == [("a", 1), ("c", 2)]
+    assert [(stats.hit_count, stats.miss_count, stats.load_count) for stats in reported] == [(0, 1, 1), (1, 1, 1)]
+
+
+def test_a_used_worker_keeps_its_cache_and_another_table_has_its_own():
+    asked = []
+
+    def find(code, hour):
+        asked.append((code, hour))
+
+    for table_id in ("one", "one", "two"):
+        plan = make_plan(partial_table(PythonLookup(find, KEYS, ROWS)), table_id=f"kept {table_id}")
+        list(join_batches(plan, iter([make_batch([("a", 1)])]), lambda _: None))
+    assert asked == [("a", 1), ("a", 1)]
+
+
+def test_a_failed_lookup_fails_the_batch():
+    def fail(code, hour):
+        raise ZeroDivisionError("source bug")
+
+    plan = make_plan(partial_table(PythonLookup(fail, KEYS, ROWS)), table_id="fails")
+    with pytest.raises(ZeroDivisionError, match="source bug"):
+        list(join_batches(plan, iter([make_batch([("a", 1)])]), lambda _: None))
+
+
+def test_a_value_that_is_not_of_its_declared_type_is_named():
+    plan = make_plan(partial_table(PythonLookup(lambda code, hour: [("gate 7",)], KEYS, ROWS)), table_id="wrong type")
+    with pytest.raises(DataError, match=r"'gates'.*'gate'.*int64"):
+        list(join_batches(plan, iter([make_batch([("a", 1)])]), lambda _: None))
+
+
+def test_a_new_version_of_a_full_table_is_found_by_the_next_partition_and_not_within_one(tmp_path):
+    def write(version, gate):
+        table = pa.table({"code": ["a"], "hour": [1], "gate": [gate]})
+        KeyedTable.of(table, ["code", "hour"]).write(tmp_path / f"{version:03d}.arrow")
+
+    write(1, 10)
+    plan = make_plan(tmp_path, table_id="versions")
+
+    def batches():
+        yield make_batch([("a", 1)])
+        write(2, 20)
+        yield make_batch([("a", 1)])
+
+    gates = [batch.column(2).to_pylist() for batch in join_batches(plan, batches(), lambda _: None)]
+    assert gates == [[10], [10]]
+    (after,) = join_batches(plan, iter([make_batch([("a", 1)])]), lambda _: None)
+    assert after.column(2).to_pylist() == [20]
+
+
+def test_a_full_table_whose_files_are_not_there_is_unavailable_and_not_empty(tmp_path):
+    plan = make_plan(tmp_path / "nowhere", table_id="nowhere")
+    with pytest.raises(UnavailableError, match=r"'gates'.*nowhere"):
+        list(join_batches(plan, iter([make_batch([("a", 1)])]), lambda _: None))
+
+
+def test_joins_of_other_columns_share_one_open_table(tmp_path):
+    asked = []
+
+    def find(code, hour):
+        asked.append((code, hour))
+        return [(1, "north")]
+
+    wide = pa.schema([("gate", pa.int64()), ("pier", pa.string())])
+    arrow = pa.table({"code": ["a"], "hour": [1], "gate": [1], "pier": ["north"]})
+    KeyedTable.of(arrow, ["code", "hour"]).write(tmp_path / "1.arrow")
+    for source in (partial_table(PythonLookup(find, KEYS, wide)), tmp_path):
+        gates = make_plan(source, table_id=f"shared {source}")
+        piers = replace(gates, columns=("pier",), row_fields=(pa.field("pier", pa.string()),))
+        for plan, expected in ((gates, 1), (piers, "north"), (gates, 1)):
+            (joined,) = join_batches(plan, iter([make_batch([("a", 1)])]), lambda _: None)
+            assert joined.column(2).to_pylist() == [expected]
+    assert asked == [("a", 1)]
