@@ -19,6 +19,7 @@ from pyspark.sql.types import (
 
 from millpond.errors import DataError, OptionError
 from millpond.spark.handles import ProcessorHandle
+from millpond.spark.operator_spec import BatchTime
 from millpond.state import HeapBackend
 from millpond.state.checkpoint import Shard, birth
 
@@ -57,7 +58,7 @@ def _entered(shard):
 
 
 def _handle(shard, ddl=None):
-    return ProcessorHandle(shard, "none", (ddl or {}).__getitem__)
+    return ProcessorHandle(shard, "none", BatchTime(), (ddl or {}).__getitem__)
 
 
 def test_a_value_state_is_used_as_in_pyspark():
@@ -153,8 +154,8 @@ def test_nested_times_and_rows_come_back_as_pyspark_gives_them(zone):
     assert len(state.get()[1]) == 2
 
 
-def test_a_ttl_is_refused_without_processing_time():
-    with pytest.raises(OptionError, match=r"state 'v': ttlDurationMs needs timeMode 'ProcessingTime'.*'none'"):
+def test_a_ttl_is_refused_by_the_states_name():
+    with pytest.raises(OptionError, match="state 'v': ttlDurationMs=1000"):
         _handle(_shard()).getValueState("v", NUMBER, 1000)
 
 

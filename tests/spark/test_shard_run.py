@@ -15,9 +15,9 @@ from millpond.errors import DataError, OptionError, UnavailableError
 from millpond.spark import pack as pack_module
 from millpond.spark import shard_run
 from millpond.spark.host.slots import Attempt, Claim
-from millpond.spark.operator_spec import OperatorSpec, StateConfig
+from millpond.spark.operator_spec import BatchTime, OperatorSpec, StateConfig
 from millpond.spark.pack import Layout, pack, read_blob, unpack
-from millpond.spark.shard_run import BatchTime, ShardRun
+from millpond.spark.shard_run import ShardRun
 from millpond.state import HeapBackend
 from millpond.state.checkpoint import Shard, birth
 from millpond.state.keygroups import key_hash
@@ -37,7 +37,7 @@ class Seeing(StatefulProcessor):
     def init(self, handle):
         self.count = handle.getValueState("count", StructType([StructField("n", LongType())]))
 
-    def handleInputRows(self, key, rows, timerValues):  # noqa: N802, N803 - PySpark's names
+    def handleInputRows(self, key, rows, timerValues):
         rows = list(rows)
         before = self.count.get()
         self.count.update(((before[0] if before else 0) + len(rows),))
@@ -59,6 +59,7 @@ def _spec(processor, keys, row_names=("key", "at"), **changes):
         "time_mode": "none",
         "event_time": None,
         "keep_late": False,
+        "late_rows": None,
         "hosts": 1,
         "config": StateConfig(),
     }
@@ -100,7 +101,7 @@ def _run(processor, values, kind, chunks=1, claim=None, shard=None, **changes):
     shard = shard or _shard(keys)
     claim = claim or Claim(Attempt("app", 1))
     run = ShardRun(_spec(processor, keys, **changes), shard, BatchTime(), claim)
-    blobs = run.run(_packed(_table(values, kind, chunks), keys))
+    blobs = run.run(_packed(_table(values, kind, chunks), keys)).output
     packed = [pa.record_batch([pa.array(blobs, type=pa.binary())], names=["blob"])]
     return [row for batch in unpack(packed) for row in batch.to_pylist()], shard
 

@@ -19,7 +19,7 @@ MESSAGES = [
     Segment(1 << 40),
     Blob(),
     End(),
-    Committed((1, 2, 3)),
+    Committed((1, 2, 3), 4, -1),
     Failed("Traceback\nValueError: Mühle"),
 ]
 
