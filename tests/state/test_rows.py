@@ -174,7 +174,11 @@ def test_what_does_not_fit_is_refused_with_state_field_and_value(kind, value):
         assert named in message
 
 
-@pytest.mark.parametrize("value", ["ann", b"ann", 1, None, (), (1,), (1, 2, 3), [1], iter((1, 2))], ids=repr)
+@pytest.mark.parametrize(
+    "value",
+    ["ann", b"ann", 1, None, (), (1,), (1, 2, 3), [1], iter((1, 2)), {"user": 1, "amount": 2}, {1, 2}],
+    ids=repr,
+)
 def test_what_is_no_tuple_of_all_fields_is_refused_with_their_names(value):
     codec = RowCodec(pa.schema([("user", pa.int64()), ("amount", pa.int64())]), "state 'orders'")
     with pytest.raises(DataError, match=r"state 'orders': expected .*2 fields \('user', 'amount'\)"):

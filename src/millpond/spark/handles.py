@@ -47,7 +47,7 @@ class ProcessorHandle:
         spark_schema, descriptor = self._declare(StateKind.VALUE, stateName, schema, None, ttlDurationMs)
         state = self._shard.backend.value_state(descriptor)
         outward = _outward(spark_schema)
-        return state if outward is None else _ConvertedValueState(state, outward)
+        return state if outward is None else _ConvertedValueState(state, _inward(spark_schema), outward)
 
     def getListState(
         self,
@@ -57,7 +57,8 @@ class ProcessorHandle:
     ) -> "PySparkListState":
         """A list state of the current key, under PySpark's rules."""
         spark_schema, descriptor = self._declare(StateKind.LIST, stateName, schema, None, ttlDurationMs)
-        return PySparkListState(self._shard.backend.list_state(descriptor), _outward(spark_schema))
+        state = self._shard.backend.list_state(descriptor)
+        return PySparkListState(state, _inward(spark_schema), _outward(spark_schema))
 
     def getMapState(
         self,
@@ -68,8 +69,8 @@ class ProcessorHandle:
     ) -> "PySparkMapState":
         """A map state of the current key, under PySpark's rules."""
         spark_schema, descriptor = self._declare(StateKind.MAP, stateName, valueSchema, userKeySchema, ttlDurationMs)
-        key_outward = _outward(self._parsed(userKeySchema, stateName))
-        return PySparkMapState(self._shard.backend.map_state(descriptor), key_outward, _outward(spark_schema))
+        state = self._shard.backend.map_state(descriptor)
+        return PySparkMapState(state, self._parsed(userKeySchema, stateName), spark_schema)
 
     def registerTimer(self, expiryTimestampMs: int) -> None:
         """Set a timer of the current key, in ms. In event time it must lie after the watermark, as in PySpark."""
@@ -128,14 +129,17 @@ class ProcessorHandle:
 class PySparkListState:
     """PySpark's names for a list state."""
 
-    def __init__(self, state: ListState, outward: _Convert | None) -> None:
+    def __init__(self, state: ListState, inward: _Convert | None, outward: _Convert | None) -> None:
         self._state = state
         self._outward = outward
         self.exists = state.exists
-        self.put = state.put
-        self.appendValue = state.append
-        self.appendList = state.extend
         self.clear = state.clear
+        if inward is None:
+            self.put, self.appendValue, self.appendList = state.put, state.append, state.extend
+        else:
+            self.put = lambda values: state.put(map(inward, values))
+            self.appendValue = lambda value: state.append(inward(value))
+            self.appendList = lambda values: state.extend(map(inward, values))
 
     def get(self) -> Iterator[StateRow]:
         """The elements."""
@@ -145,19 +149,25 @@ class PySparkListState:
 class PySparkMapState:
     """PySpark's names for a map state."""
 
-    def __init__(self, state: MapState, key_outward: _Convert | None, outward: _Convert | None) -> None:
+    def __init__(self, state: MapState, key_schema: StructType, schema: StructType) -> None:
         self._state = state
-        self._key_outward = key_outward or _as_is
-        self._outward = outward or _as_is
+        self._key_outward = _outward(key_schema) or _as_is
+        self._outward = _outward(schema) or _as_is
         self.exists = state.exists
-        self.containsKey = state.contains
-        self.updateValue = state.put
-        self.removeKey = state.remove
         self.clear = state.clear
+        to_key, to_value = _inward(key_schema) or _as_is, _inward(schema) or _as_is
+        self._key_inward = to_key
+        self.containsKey: _Convert = state.contains
+        self.updateValue: _Convert = state.put
+        self.removeKey: _Convert = state.remove
+        if to_key is not _as_is or to_value is not _as_is:
+            self.containsKey = lambda key: state.contains(to_key(key))
+            self.updateValue = lambda key, value: state.put(to_key(key), to_value(value))
+            self.removeKey = lambda key: state.remove(to_key(key))
 
     def getValue(self, key: StateRow) -> StateRow | None:
         """The value of one entry, or None."""
-        found = self._state.get(key)
+        found = self._state.get(self._key_inward(key))
         return None if found is None else self._outward(found)
 
     def iterator(self) -> Iterator[tuple[StateRow, StateRow]]:
@@ -174,11 +184,11 @@ class PySparkMapState:
 
 
 class _ConvertedValueState:
-    def __init__(self, state: ValueState, outward: _Convert) -> None:
+    def __init__(self, state: ValueState, inward: _Convert | None, outward: _Convert) -> None:
         self._state = state
         self._outward = outward
         self.exists = state.exists
-        self.update = state.update
+        self.update = state.update if inward is None else lambda value: state.update(inward(value))
         self.clear = state.clear
 
     def get(self) -> StateRow | None:
@@ -235,3 +245,46 @@ def _convert_row(each: list[_Convert], make: _Convert, row: StateRow | None) -> 
 
 def _naive_local(value: dt.datetime | None) -> dt.datetime | None:
     return None if value is None else value.astimezone().replace(tzinfo=None)
+
+
+def _inward(kind: DataType) -> _Convert | None:
+    """A conversion of what PySpark's users give to what the state room keeps, or None where nothing differs.
+
+    Only times differ: one without a zone is local. What does not have the form of its type goes on as it
+    is, to be refused by name.
+    """
+    if isinstance(kind, TimestampType):
+        return _aware
+    if isinstance(kind, ArrayType):
+        element = _inward(kind.elementType)
+        return None if element is None else partial(_aware_items, element)
+    if isinstance(kind, MapType):
+        entry = _inward(kind.valueType)
+        return None if entry is None else partial(_aware_entries, entry)
+    if isinstance(kind, StructType):
+        converters = {field.name: _inward(field.dataType) or _as_is for field in kind}
+        if all(converter is _as_is for converter in converters.values()):
+            return None
+        return partial(_aware_fields, converters)
+    return None
+
+
+def _aware(value: Any) -> Any:
+    naive = isinstance(value, dt.datetime) and value.tzinfo is None
+    return value.astimezone() if naive else value
+
+
+def _aware_items(element: _Convert, values: Any) -> Any:
+    return [element(value) for value in values] if isinstance(values, list | tuple) else values
+
+
+def _aware_entries(entry: _Convert, entries: Any) -> Any:
+    return {at: entry(value) for at, value in entries.items()} if isinstance(entries, dict) else entries
+
+
+def _aware_fields(converters: dict[str, _Convert], row: Any) -> Any:
+    if isinstance(row, dict):
+        return {name: converters[name](value) if name in converters else value for name, value in row.items()}
+    if isinstance(row, list | tuple) and len(row) == len(converters):
+        return tuple(convert(value) for convert, value in zip(converters.values(), row, strict=True))
+    return row

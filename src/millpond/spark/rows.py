@@ -6,16 +6,18 @@ field names stand on the class, and its fields are descriptors in C instead of a
 names. They are `Row`s all the same: equal, ordered, pickled and printed alike.
 """
 
+import datetime as dt
 from collections import namedtuple
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any
 
 import pyarrow as pa
+from pyspark.errors import PySparkTypeError
 from pyspark.sql import Row
 
 from millpond.errors import DataError
-from millpond.state.rows import python_values
+from millpond.state.rows import MISFITS, loses, python_values
 
 
 def row_maker(names: Sequence[str]) -> Callable[[tuple[Any, ...]], Row]:
@@ -26,12 +28,13 @@ def row_maker(names: Sequence[str]) -> Callable[[tuple[Any, ...]], Row]:
     (3, Row(user='ann', amount=3))
     """
     # A named tuple's fields are descriptors written in C that read any tuple; they are borrowed here.
-    fields = vars(namedtuple("Fields", [f"at_{position}" for position in range(len(names))]))  # noqa: PYI024
+    # The class is held, not its `vars`: the cycle collector would empty those once nobody had the class.
+    field_at = partial(getattr, namedtuple("Fields", [f"at_{position}" for position in range(len(names))]))  # noqa: PYI024
     attributes: dict[str, Any] = {"__fields__": list(names)}
     for position, name in reversed(list(enumerate(names))):
         # Names like `count` are tuple's own methods on any Row; they stay so.
         if not hasattr(Row, name):
-            attributes[name] = fields[f"at_{position}"]
+            attributes[name] = field_at(f"at_{position}")
     return partial(tuple.__new__, type("Row", (Row,), attributes))
 
 
@@ -63,32 +66,50 @@ class OutputColumns:
         if not rows:
             return [()] * len(self._names)
         try:
-            in_order = not self._nested and all(row.__fields__ == self._names for row in rows)
-        except AttributeError:
+            if not self._nested and all(row.__fields__ == self._names for row in rows):
+                return list(zip(*rows, strict=True))
+            by_name = [row.asDict(recursive=True) for row in rows]
+        except (AttributeError, PySparkTypeError):
             wrong = next(row for row in rows if not (isinstance(row, Row) and hasattr(row, "__fields__")))
             raise DataError(
                 f"the processor gave {type(wrong).__name__} {wrong!r}; expected a Row with the fields {self._names}, "
                 f"as in Row({self._names[0]}=…)."
             ) from None
-        if in_order:
-            return list(zip(*rows, strict=True))
-        by_name = [row.asDict(recursive=True) for row in rows]
         return [[row.get(name) for row in by_name] for name in self._names]
 
     def _array(self, values: Sequence[Any], field: pa.Field) -> pa.Array:
+        cause: Exception | None = None
         try:
-            return pa.array(values, type=field.type)
-        except (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError) as error:
-            wrong = next((value for value in values if not _fits(value, field.type)), values[0])
-            raise DataError(
-                f"output column {field.name!r} is {field.type}, the processor gave {type(wrong).__name__} {wrong!r}. "
-                "Convert the value, or declare the column with a type that holds it."
-            ) from error
+            array = pa.array(values, type=field.type)
+            if not _cuts(values, field.type):
+                return array
+        except MISFITS as error:
+            cause = error
+        wrong = next((value for value in values if not _fits(value, field.type)), values[0])
+        raise DataError(
+            f"output column {field.name!r} is {field.type}, the processor gave {type(wrong).__name__} {wrong!r}. "
+            "Convert the value, or declare the column with a type that holds it."
+        ) from cause
+
+
+# Where Arrow would cut other values silently: a float to a whole number, a datetime to its day.
+_EXACT: dict[pa.DataType, frozenset[type]] = {
+    pa.int8(): frozenset((int, type(None))),
+    pa.int16(): frozenset((int, type(None))),
+    pa.int32(): frozenset((int, type(None))),
+    pa.int64(): frozenset((int, type(None))),
+    pa.date32(): frozenset((dt.date, type(None))),
+}
+
+
+def _cuts(values: Sequence[Any], kind: pa.DataType) -> bool:
+    exact = _EXACT.get(kind)
+    return exact is not None and not exact.issuperset(map(type, values)) and any(loses(value, kind) for value in values)
 
 
 def _fits(value: Any, kind: pa.DataType) -> bool:
     try:
         pa.scalar(value, type=kind)
-    except (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError):
+    except MISFITS:
         return False
-    return True
+    return not loses(value, kind)

@@ -57,7 +57,8 @@ class RowCodec:
 
     def _normalise(self, value: Any) -> Row:
         """The slow way of `check`: convert what loses nothing, refuse the rest by name."""
-        if isinstance(value, str | bytes) or not hasattr(value, "__len__") or not hasattr(value, "__iter__"):
+        # A dict or a set has a length and can be iterated, but its order or its keys are not the fields.
+        if isinstance(value, str | bytes | dict | set | frozenset) or not hasattr(value, "__len__"):
             raise DataError(
                 f"{self.what}: expected a tuple of {len(self.names)} fields {self.names}, got "
                 f"{type(value).__name__} {value!r}. A single value is written with a comma: (value,)."
@@ -103,7 +104,15 @@ class RowCodec:
         )
 
 
-MISFITS = (pa.ArrowException, OverflowError, TypeError, UnicodeEncodeError, KeyError)
+MISFITS = (
+    pa.ArrowInvalid,
+    pa.ArrowTypeError,
+    pa.ArrowNotImplementedError,
+    OverflowError,
+    TypeError,
+    UnicodeEncodeError,
+    KeyError,
+)
 """What Arrow raises for a value that a type cannot hold."""
 
 

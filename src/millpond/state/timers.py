@@ -66,14 +66,16 @@ class Timers:
 
     def due(self, limit_ms: int) -> list[DueTimer]:
         """Every timer at or before the limit, in the order of time. They stay set until they are deleted."""
-        queue, found = self._built(), []
+        queue = self._built()
+        # A timer that was deleted and set again stands in the queue twice.
+        found: dict[DueTimer, None] = {}
         while queue and queue[0][0] <= limit_ms:
             expiry, _, key_group, key = heapq.heappop(queue)
             if self._is_set(expiry, key_group, key):
-                found.append(DueTimer(expiry, key_group, key))
+                found[DueTimer(expiry, key_group, key)] = None
         for timer in found:
             heapq.heappush(queue, (timer.expiry_ms, next(self._order), timer.key_group, timer.key))
-        return found
+        return list(found)
 
     def next_expiry_ms(self) -> int | None:
         """The earliest timer, or None."""

@@ -39,7 +39,7 @@ class ProcessWatch:
 
     def __init__(self, pid: int) -> None:
         self._pid = pid
-        self._descriptor = os.pidfd_open(pid) if hasattr(os, "pidfd_open") else None
+        self._descriptor = _descriptor(pid)
 
     def ended(self) -> bool:
         """Whether the process is gone."""
@@ -50,3 +50,11 @@ class ProcessWatch:
         except ProcessLookupError:
             return True
         return False
+
+
+def _descriptor(pid: int) -> int | None:
+    """What stands for the process itself, where the system has such; None, too, when it is gone already."""
+    try:
+        return os.pidfd_open(pid) if hasattr(os, "pidfd_open") else None
+    except ProcessLookupError:
+        return None

@@ -49,7 +49,7 @@ class Slot:
         self._lock = threading.Lock()
         self._claims = threading.Lock()
         self._latest = Claim(Attempt("", -1))
-        self.last_used = now()
+        self._last_used = now()
 
     @contextmanager
     def held(self, attempt: Attempt) -> Iterator[Claim]:
@@ -63,10 +63,14 @@ class Slot:
         try:
             if claim.superseded_by:
                 claim.refuse()
-            self.last_used = self._now()
             yield claim
         finally:
+            self._last_used = self._now()
             self._lock.release()
+
+    def used_since(self, limit: float) -> bool:
+        """Whether anybody has held the slot since then, or holds it now."""
+        return self._lock.locked() or self._last_used >= limit
 
     def _claim(self, attempt: Attempt) -> tuple[Claim, Attempt]:
         claim = Claim(attempt)
@@ -109,5 +113,5 @@ class Slots:
         """Forget slots that were not used for long; how many are left."""
         with self._lock:
             limit = self._now() - self._idle_seconds
-            self._slots = {lineage: slot for lineage, slot in self._slots.items() if slot.last_used >= limit}
+            self._slots = {lineage: slot for lineage, slot in self._slots.items() if slot.used_since(limit)}
             return len(self._slots)

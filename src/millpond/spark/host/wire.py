@@ -18,6 +18,10 @@ import msgspec
 from millpond.errors import UnavailableError
 
 _LENGTHS = struct.Struct("<IQ")
+_GONE = (
+    "the other end of the state host's socket closed in the middle of a batch; Spark runs the batch again. If it comes "
+    "back, look for the state host's last lines in the executor's log."
+)
 
 
 class Open(msgspec.Struct, tag=True, frozen=True):
@@ -92,11 +96,14 @@ class Connection:
         self._socket.close()
 
     def send(self, message: Message, payload: bytes | memoryview = b"") -> None:
-        """Send one frame."""
+        """Send one frame. An UnavailableError says that the peer is gone."""
         text = _ENCODER.encode(message)
         parts = [memoryview(_LENGTHS.pack(len(text), len(payload)) + text), memoryview(payload)]
         while parts:
-            sent = self._socket.sendmsg(parts)
+            try:
+                sent = self._socket.sendmsg(parts)
+            except ConnectionError as error:
+                raise UnavailableError(_GONE) from error
             while parts and sent >= len(parts[0]):
                 sent -= len(parts.pop(0))
             if parts:
@@ -112,11 +119,11 @@ class Connection:
         buffer = bytearray(length)
         view, filled = memoryview(buffer), 0
         while filled < length:
-            received = self._socket.recv_into(view[filled:])
+            try:
+                received = self._socket.recv_into(view[filled:])
+            except ConnectionError as error:
+                raise UnavailableError(_GONE) from error
             if not received:
-                raise UnavailableError(
-                    "the other end of the state host's socket closed in the middle of a batch; Spark runs the batch "
-                    "again. If it comes back, look for the state host's last lines in the executor's log."
-                )
+                raise UnavailableError(_GONE)
             filled += received
         return bytes(buffer)

@@ -1,0 +1,121 @@
+"""Frames over a real pair of sockets: whole, or refused."""
+
+import os
+import socket
+import struct
+import threading
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from millpond.errors import UnavailableError
+from millpond.spark.host.wire import Blob, Committed, Connection, End, Failed, Open, Ready, Restore, Segment
+
+MESSAGES = [
+    Open(b"\x00head", "app-1", 7, "token", -1, 1_388_447_999_999, ("/a", "/b")),
+    Ready(),
+    Restore(),
+    Segment(1 << 40),
+    Blob(),
+    End(),
+    Committed((1, 2, 3), 4, -1),
+    Failed("Traceback\nValueError: Mühle"),
+]
+
+
+@pytest.fixture
+def pair():
+    left, right = socket.socketpair()
+    left.settimeout(20)
+    right.settimeout(20)
+    with Connection(left) as a, Connection(right) as b:
+        yield a, b
+
+
+def _sending(connection, *frames):
+    thread = threading.Thread(target=lambda: [connection.send(*frame) for frame in frames])
+    thread.start()
+    return thread
+
+
+@pytest.mark.parametrize("message", MESSAGES, ids=lambda message: type(message).__name__)
+@pytest.mark.parametrize("payload", [b"", b"x", b"\x00" * 300], ids=len)
+def test_a_frame_arrives_as_it_was_sent(pair, message, payload):
+    pair[0].send(message, payload)
+    assert pair[1].receive() == (message, payload)
+
+
+@given(st.lists(st.tuples(st.sampled_from(MESSAGES), st.binary(max_size=50)), max_size=8))
+@settings(max_examples=30, deadline=None)
+def test_many_frames_arrive_in_order_in_both_directions(frames):
+    left, right = socket.socketpair()
+    with Connection(left) as a, Connection(right) as b:
+        for message, payload in frames:
+            a.send(message, payload)
+            b.send(message, memoryview(payload))
+        assert [b.receive() for _ in frames] == frames
+        assert [a.receive() for _ in frames] == frames
+
+
+def test_payloads_larger_than_any_socket_buffer_arrive_whole(pair):
+    payload = os.urandom(1 << 20) * 5
+    thread = _sending(pair[0], (Segment(1), payload), (Segment(2), b""), (End(),))
+    assert pair[1].receive() == (Segment(1), payload)
+    assert pair[1].receive() == (Segment(2), b"")
+    assert pair[1].receive() == (End(), b"")
+    thread.join(20)
+
+
+def _frame(message, payload):
+    """The bytes of a frame, read off the wire."""
+    left, right = socket.socketpair()
+    with Connection(left) as connection, right:
+        connection.send(message, payload)
+        return right.recv(10_000)
+
+
+def test_a_frame_is_two_lengths_the_message_and_the_payload():
+    frame = _frame(Segment(5), b"payload")
+    text_length, payload_length = struct.unpack_from("<IQ", frame)
+    assert payload_length == 7
+    assert frame.endswith(b"payload")
+    assert len(frame) == 12 + text_length + 7
+
+
+FRAME = _frame(Segment(5), b"payload")
+
+
+@pytest.mark.parametrize("length", range(len(FRAME)))
+def test_a_peer_that_closes_in_the_middle_of_a_frame_is_unavailable(length):
+    left, right = socket.socketpair()
+    with Connection(right) as connection:
+        left.sendall(FRAME[:length])
+        left.close()
+        with pytest.raises(UnavailableError, match="closed in the middle of a batch"):
+            connection.receive()
+
+
+def test_a_peer_that_closes_with_unread_bytes_is_unavailable_too(pair):
+    """The system then answers with a reset instead of an end."""
+    left, right = socket.socketpair()
+    with Connection(right) as connection:
+        connection.send(Blob(), b"never read")
+        left.close()
+        with pytest.raises(UnavailableError, match="closed in the middle of a batch"):
+            connection.receive()
+
+
+def test_sending_to_a_peer_that_is_gone_is_unavailable():
+    left, right = socket.socketpair()
+    left.close()
+    with Connection(right) as connection, pytest.raises(UnavailableError, match="closed in the middle of a batch"):
+        connection.send(Blob(), b"x" * 100)
+
+
+def test_what_a_peer_said_before_it_closed_is_still_heard():
+    left, right = socket.socketpair()
+    with Connection(left) as gone, Connection(right) as connection:
+        gone.send(Failed("why"), b"error")
+        gone.__exit__(None, None, None)
+        assert connection.receive() == (Failed("why"), b"error")

@@ -1,0 +1,22 @@
+"""Shard anchors: one for each partition, by Spark's own hash."""
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from millpond.errors import OptionError
+from millpond.spark.anchors import anchors, partition_of
+
+
+@given(st.integers(1, 300))
+@settings(max_examples=40, deadline=None)
+def test_every_shard_has_the_smallest_anchor_of_its_own_partition(shards):
+    found = anchors(shards)
+    assert [partition_of(anchor, shards) for anchor in found] == list(range(shards))
+    for shard in {0, shards // 2, shards - 1}:
+        assert all(partition_of(smaller, shards) != shard for smaller in range(found[shard]))
+
+
+def test_an_operator_without_shards_has_no_anchors():
+    with pytest.raises(OptionError, match="shards is 0"):
+        anchors(0)

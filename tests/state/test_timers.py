@@ -1,0 +1,103 @@
+"""Timers against a plain set: what is due, in what order, through commits, rollbacks and undos."""
+
+import copy
+
+import pyarrow as pa
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, rule
+
+from millpond.state import HeapBackend
+from millpond.state.checkpoint import Shard, birth
+
+KEY = pa.schema([("user", pa.string())])
+GROUPS = range(2)
+
+
+class TimersAgainstASet(RuleBasedStateMachine):
+    """`live` holds (expiry, key group, key) of every timer that is set."""
+
+    def __init__(self):
+        super().__init__()
+        self.shard = Shard(birth("lineage", 0, 1, 2, KEY), HeapBackend(GROUPS))
+        assert self.shard.stand_at(self.shard.head)
+        self.live, self.committed, self.commits = set(), set(), 0
+
+    def _at(self, group, user):
+        self.shard.timers  # noqa: B018 - declares the state before the group is entered
+        self.shard.backend.enter(group)
+        self.shard.backend.context.key = (f"{group}-{user}",)
+        return group, self.shard.backend.context.key
+
+    @rule(group=st.sampled_from(GROUPS), user=st.integers(0, 1), at=st.integers(0, 2))
+    def register(self, group, user, at):
+        self.live.add((at, *self._at(group, user)))
+        self.shard.timers.register(at)
+
+    @rule(group=st.sampled_from(GROUPS), user=st.integers(0, 1), at=st.integers(0, 2))
+    def delete(self, group, user, at):
+        self.live.discard((at, *self._at(group, user)))
+        self.shard.timers.delete(at)
+
+    @rule(group=st.sampled_from(GROUPS), user=st.integers(0, 1))
+    def list_those_of_a_key(self, group, user):
+        at = self._at(group, user)
+        assert list(self.shard.timers.of_key()) == sorted(expiry for expiry, *of in self.live if tuple(of) == at)
+
+    @rule(limit=st.integers(-1, 3))
+    def ask_what_is_due(self, limit):
+        due = self.shard.timers.due(limit)
+        assert len(set(due)) == len(due), "a timer is due once"
+        assert {tuple(timer) for timer in due} == {timer for timer in self.live if timer[0] <= limit}
+        assert [timer.expiry_ms for timer in due] == sorted(timer.expiry_ms for timer in due)
+
+    @rule(limit=st.integers(-1, 3))
+    def work_off_what_is_due(self, limit):
+        for due in self.shard.timers.due(limit):
+            self.shard.backend.enter(due.key_group)
+            self.shard.backend.context.key = due.key
+            self.shard.timers.delete(due.expiry_ms)
+        self.live = {timer for timer in self.live if timer[0] > limit}
+
+    @rule()
+    def commit(self):
+        self.commits += 1
+        self.shard.commit(f"attempt {self.commits}")
+        self.committed = copy.copy(self.live)
+        assert self.shard.stand_at(self.shard.head)
+
+    @rule()
+    def rollback(self):
+        self.shard.rollback()
+        self.live = copy.copy(self.committed)
+
+    @rule(asked=st.booleans())
+    def commit_and_be_undone(self, asked):
+        self.commits += 1
+        head = self.shard.head
+        self.shard.commit(f"attempt {self.commits}")
+        if asked:
+            self.shard.timers.next_expiry_ms()
+        assert self.shard.stand_at(head)
+        self.live = copy.copy(self.committed)
+
+    @rule()
+    def the_next_one_is_the_earliest(self):
+        assert self.shard.timers.next_expiry_ms() == min((expiry for expiry, *_ in self.live), default=None)
+
+
+TimersAgainstASet.TestCase.settings = settings(max_examples=60, stateful_step_count=30, deadline=None)
+TestTimersAgainstASet = TimersAgainstASet.TestCase
+
+
+def test_a_timer_set_deleted_and_set_again_is_due_once():
+    shard = Shard(birth("lineage", 0, 1, 2, KEY), HeapBackend(GROUPS))
+    timers = shard.timers
+    assert timers.next_expiry_ms() is None
+    shard.backend.enter(1)
+    shard.backend.context.key = ("ann",)
+    timers.register(5)
+    timers.delete(5)
+    timers.register(5)
+    assert [tuple(timer) for timer in timers.due(9)] == [(5, 1, ("ann",))]
+    assert [tuple(timer) for timer in timers.due(9)] == [(5, 1, ("ann",))]
