@@ -261,6 +261,55 @@ def test_timers_watermarks_and_late_rows_are_those_of_pyspark(spark: SparkSessio
     assert any(row[2] for batch in outputs["millpond"] for row in batch)
 
 
+class Once(StatefulProcessor):
+    """Fires one processing-time timer per key, a moment after its first row."""
+
+    def init(self, handle: Any) -> None:
+        self._handle = handle
+        self._seen = handle.getValueState("seen", "n long")
+
+    def handleInputRows(self, key: Any, rows: Iterator[Row], timerValues: Any) -> Iterator[Row]:
+        if not self._seen.exists():
+            self._handle.registerTimer(timerValues.getCurrentProcessingTimeInMs() + 1)
+        self._seen.update((len(list(rows)),))
+        return iter([])
+
+    def handleExpiredTimer(self, key: Any, timerValues: Any, expiredTimerInfo: Any) -> Iterator[Row]:
+        yield Row(user=key[0], left=len(list(self._handle.listTimers())))
+
+    def close(self) -> None:
+        pass
+
+
+def test_processing_time_timers_fire_once_and_without_rows(stream: Stream) -> None:
+    stream.add([("ann", 1, 0.0), ("bob", 2, 0.0)])
+    once = keyed(stream.frame(), "user").transformWithState(Once(), "user string, left int", "Update", "ProcessingTime")
+    fired: list[tuple[str, int]] = []
+    writer = once.writeStream.outputMode("update")
+    writer = writer.foreachBatch(lambda batch, _: fired.extend((row.user, row.left) for row in batch.collect()))
+    query = writer.option("checkpointLocation", str(stream.folder / "checkpoint")).start()
+    try:
+        # In processing time Spark runs batches without rows one after the other.
+        while len(fired) < 2 and len(query.recentProgress) < 20:
+            query.awaitTermination(1)
+    finally:
+        query.stop()
+    assert sorted(fired) == [("ann", 1), ("bob", 1)]
+
+
+def test_a_batch_that_its_sink_runs_twice_counts_once(stream: Stream) -> None:
+    stream.add([("ann", 1, 0.0), ("bob", 2, 0.0)])
+    stream.add([("ann", 3, 0.0)])
+    seen: list[tuple[int, int]] = []
+
+    def sink(batch: DataFrame, _: int) -> None:
+        seen.append((batch.count(), max(row.n for row in batch.collect())))
+
+    writer = diary(stream).writeStream.outputMode("update").trigger(availableNow=True).foreachBatch(sink)
+    writer.option("checkpointLocation", str(stream.folder / "checkpoint")).start().awaitTermination()
+    assert seen == [(2, 1), (1, 2)]
+
+
 def test_late_rows_are_counted_or_kept(stream: Stream) -> None:
     stream.add([("ann", 1, 100.0)])
     stream.add([("ann", 2, 200.0)])
