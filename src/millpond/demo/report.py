@@ -218,7 +218,7 @@ def picture(measures: Sequence[Measure], title: str) -> bytes:
     for column, (steps, name) in enumerate(((streamed, "Stream"), (served, "Fetcher"))):
         _throughput(axes[0, column], steps)
         _hit_rates(axes[1, column], steps, colour_of)
-        axes[0, column].set_title(name, loc="left", fontsize=11, color=_INK)
+        axes[0, column].set_title(name, loc="left", fontsize=11, color=_INK, pad=22)
         axes[1, column].set_xlabel("seconds at work", color=_INK)
     axes[0, 0].set_ylabel("per second", color=_INK)
     axes[1, 0].set_ylabel("hit rate, %", color=_INK)
