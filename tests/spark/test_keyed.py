@@ -17,6 +17,7 @@ from pyspark.sql.streaming import StatefulProcessor
 
 from millpond import DataError, OptionError
 from millpond.spark import StateConfig, keyed
+from millpond.spark.session import check_session
 
 pytestmark = pytest.mark.spark
 
@@ -60,7 +61,9 @@ class Stream:
     def add(self, rows: list[tuple[Any, ...]]) -> None:
         columns = list(zip(*rows, strict=True))
         arrays = [pa.array(columns[0], pa.string()), pa.array(columns[1], pa.int64())]
-        seconds = pa.array([int(at * 1e6) for at in columns[2]], pa.int64()).cast(pa.timestamp("us", tz="UTC"))
+        seconds = pa.array([None if at is None else int(at * 1e6) for at in columns[2]], pa.int64()).cast(
+            pa.timestamp("us", tz="UTC")
+        )
         table = pa.table([*arrays, seconds], names=["user", "id", "at"])
         hidden = self.folder / "events" / f".{self._files:04d}"
         pq.write_table(table, hidden)
@@ -200,7 +203,7 @@ def test_wrong_arguments_are_refused_before_anything_runs(spark: SparkSession) -
         keyed(events, "parts").transformWithState(Diary(), DIARY, "Update", "None")
     with pytest.raises(OptionError, match="timeMode='Sometimes'"):
         keyed(events, "id").transformWithState(Diary(), DIARY, "Update", "Sometimes")
-    with pytest.raises(OptionError, match="needs a watermark"):
+    with pytest.raises(OptionError, match="batch DataFrame has no watermark"):
         keyed(events, "id").transformWithState(Diary(), DIARY, "Update", "EventTime")
     with pytest.raises(OptionError, match="at least one key"):
         keyed(events)
@@ -314,13 +317,34 @@ def test_late_rows_are_counted_or_kept(stream: Stream) -> None:
     stream.add([("ann", 1, 100.0)])
     stream.add([("ann", 2, 200.0)])
     stream.add([("ann", 3, 50.0), ("ann", 4, 210.0)])
-    stream.add([("ann", 5, 20.0)])
+    stream.add([("ann", 5, 20.0), ("ann", 6, None)])
     events = keyed(stream.frame().withWatermark("at", "1 second"), "user")
     batches = stream.run(events.transformWithState(Diary(), DIARY, "Update", "EventTime"))
     assert events.late_rows == 2
-    assert max(row.n for batch in batches for row in batch) == 3
+    assert [row.ids for batch in batches for row in batch][-1] == [1, 2, 4, 6], "a row without a time is never late"
     (stream.folder / "checkpoint").rename(stream.folder / "old")
     kept = keyed(stream.frame().withWatermark("at", "1 second"), "user")
     batches = stream.run(kept.transformWithState(Diary(), DIARY, "Update", "EventTime", late="keep"))
     assert kept.late_rows == 0
-    assert max(row.n for batch in batches for row in batch) == 5
+    assert max(row.n for batch in batches for row in batch) == 6
+
+
+def test_a_session_that_is_only_less_safe_gets_one_warning(spark: SparkSession) -> None:
+    format_key = "spark.sql.streaming.stateStore.checkpointFormatVersion"
+    changelog_key = "spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled"
+    spark.conf.set(format_key, "1")
+    spark.conf.set(changelog_key, "false")
+    try:
+        with pytest.warns(UserWarning, match="is not 2") as warned:
+            check_session(spark)
+    finally:
+        spark.conf.set(format_key, "2")
+        spark.conf.set(changelog_key, "true")
+    assert len(warned) == 1
+    assert changelog_key in str(warned[0].message)
+
+
+def test_workers_of_another_python_are_refused_by_name(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(spark.sparkContext, "pythonExec", "/usr/bin/python3")
+    with pytest.raises(OptionError, match="PYSPARK_PYTHON"):
+        check_session(spark)

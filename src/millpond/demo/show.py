@@ -4,6 +4,7 @@ The last step before the reader. Table and advice go to stdout, unless the JSON 
 goes to stderr.
 """
 
+import shutil
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -18,7 +19,7 @@ from millpond.demo.job import Run
 from millpond.demo.workdir import Asked, refused
 
 _BUSIEST = (
-    '    python -c \'import duckdb; print(duckdb.sql("""SELECT tailnum, max(legs_today) legs, avg(ground_minutes) '
+    '    PYTHON -c \'import duckdb; print(duckdb.sql("""SELECT tailnum, max(legs_today) legs, avg(ground_minutes) '
     'ground FROM "WORKDIR/aircraft/*.parquet" GROUP BY ALL ORDER BY legs DESC LIMIT 10"""))\''
 )
 
@@ -86,11 +87,20 @@ def _what_next(request: Request) -> Iterator[str]:
     yield "\nTry next"
     if not request.serve:
         limits = Asked(request.events, request.until).options
-        again = " ".join(("millpond demo", *limits, "--workdir", str(request.workdir), "--serve"))
+        again = " ".join((f"{_here('millpond')} demo", *limits, "--workdir", str(request.workdir), "--serve"))
         yield f"  ask for features over HTTP (nothing is done twice):\n    {again}"
     yield "  the busiest aircraft, and how long they stood on the ground:"
-    yield _BUSIEST.replace("WORKDIR", str(request.workdir))
+    yield _BUSIEST.replace("PYTHON", _here("python")).replace("WORKDIR", str(request.workdir))
     yield "  the code of your own job starts like millpond/demo/aircraft_day.py and definitions.py"
+
+
+def _here(program: str) -> str:
+    """A program of this environment as it can be typed: by its name if that finds it, else by its path."""
+    own = Path(sys.executable).parent / program
+    found = shutil.which(program)
+    if found is not None and Path(found) == own:
+        return program
+    return str(own.relative_to(Path.cwd()) if own.is_relative_to(Path.cwd()) else own)
 
 
 def _write_json(content: bytes, file: str) -> None:

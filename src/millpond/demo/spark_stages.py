@@ -21,7 +21,6 @@ from pyspark.sql.streaming import StreamingQuery
 
 from millpond.demo.aircraft_day import OUTPUT, AircraftDay
 from millpond.demo.data import HOUR_MS
-from millpond.demo.replay import MOST_LAG_MS
 from millpond.demo.stream import AircraftSink
 from millpond.errors import MissingDependencyError, UnavailableError
 from millpond.features import GroupBy
@@ -57,7 +56,7 @@ def spark_session(workdir: Path) -> Iterator[SparkSession]:
         with _stderr_into(workdir / "spark.log"):
             spark = session(
                 "millpond-demo",
-                master="local[2]",
+                master="local[2,4]",
                 spark__ui__enabled="false",
                 spark__ui__showConsoleProgress="false",
                 spark__sql__shuffle__partitions="2",
@@ -152,7 +151,7 @@ def upload_and_tile(spark: SparkSession, workdir: Path, group_by: GroupBy, batch
             str(workdir / "checkpoint" / f"{group_by.name}-tiles"),
             time_column="time_ms",
             start_ms=batch_end_ms,
-            lateness_ms=MOST_LAG_MS + HOUR_MS,
+            lateness_ms=HOUR_MS,
             trigger={"availableNow": True},
         )
         wait_for(query, workdir)

@@ -192,6 +192,8 @@ def _event_time(df: DataFrame, time_mode: str) -> int | None:
     for position, column in enumerate(df.schema):
         if _WATERMARK_MARK in column.metadata and isinstance(column.dataType, TimestampType):
             return position
+    if not df.isStreaming:
+        raise OptionError("timeMode 'EventTime' needs a stream: a batch DataFrame has no watermark. Use 'None'.")
     raise OptionError(
         "timeMode 'EventTime' needs a watermark on a timestamp column, as in "
         f'df.withWatermark("at", "10 minutes"); the columns are {df.columns}.'

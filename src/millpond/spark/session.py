@@ -1,9 +1,11 @@
 """A Spark session with what Millpond needs, and the check of a session it did not make."""
 
 import os
+import shutil
 import sys
 import warnings
 from collections.abc import Mapping
+from pathlib import Path
 
 from pyspark.sql import SparkSession
 
@@ -11,12 +13,13 @@ from millpond.errors import MissingDependencyError, OptionError
 from millpond.spark.java import find_java
 
 _PROVIDER_KEY = "spark.sql.streaming.stateStore.providerClass"
+_CHANGELOG_KEY = "spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled"
 _FORMAT_KEY = "spark.sql.streaming.stateStore.checkpointFormatVersion"
 _ROCKSDB_PROVIDER = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
 
 SESSION_SETTINGS: Mapping[str, str] = {
     _PROVIDER_KEY: _ROCKSDB_PROVIDER,
-    "spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled": "true",
+    _CHANGELOG_KEY: "true",
     _FORMAT_KEY: "2",
     "spark.sql.execution.arrow.maxRecordsPerBatch": "100000",
 }
@@ -63,17 +66,44 @@ def _java_home() -> str:
 
 
 def check_session(spark: SparkSession) -> None:
-    """Refuse a session in which keyed state would be wrong; warn of one that is only less safe."""
+    """Refuse a session in which keyed state would be wrong; warn once of what is only slower or less safe.
+
+    Raises:
+        OptionError: the state store is not RocksDB's, or a local session's workers run another Python.
+    """
     provider = str(spark.conf.get(_PROVIDER_KEY, ""))
     if provider != _ROCKSDB_PROVIDER:
-        message = (
+        raise OptionError(
             f"{_PROVIDER_KEY} is {provider!r}; keyed state lives in Spark's RocksDB state store. "
             f"Set it to {_ROCKSDB_PROVIDER!r}, or make the session with millpond.spark.session()."
         )
-        raise OptionError(message)
-    if str(spark.conf.get(_FORMAT_KEY, "1")) != "2":
+    _check_interpreter(spark)
+    concerns = [
+        f"{key} is not {wanted}: {concern}"
+        for key, (wanted, concern) in _CONCERNS.items()
+        if str(spark.conf.get(key, "")) != wanted
+    ]
+    if concerns:
         warnings.warn(
-            f"{_FORMAT_KEY} is 1: a task of a lost attempt may overwrite what the winner wrote. "
-            "Set it to 2 before the query's first start, or use millpond.spark.session().",
+            f"{'; '.join(concerns)}. Set it before the query's first start, or use millpond.spark.session().",
             stacklevel=3,
+        )
+
+
+_CONCERNS = {
+    _FORMAT_KEY: ("2", "a task of a lost attempt may overwrite what the winner wrote"),
+    _CHANGELOG_KEY: ("true", "every commit uploads whole RocksDB files"),
+}
+
+
+def _check_interpreter(spark: SparkSession) -> None:
+    """Without `PYSPARK_PYTHON` the workers run the `python3` on PATH, which knows nothing of a virtual environment."""
+    if not str(spark.conf.get("spark.master", "")).startswith("local"):
+        return
+    theirs = shutil.which(spark.sparkContext.pythonExec)
+    if theirs is None or Path(theirs).parent.resolve() != Path(sys.executable).parent.resolve():
+        raise OptionError(
+            f"Spark's Python workers run {theirs or spark.sparkContext.pythonExec}, this program {sys.executable}: "
+            "they would not find the same packages. Set the environment variable PYSPARK_PYTHON to sys.executable "
+            "before the session is made, or make it with millpond.spark.session()."
         )

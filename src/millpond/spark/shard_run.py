@@ -86,7 +86,8 @@ class ShardRun:
             return rows, 0
         limit = pa.scalar(self._shard.head.watermark_ms * 1000, type=pa.timestamp("us", tz="UTC"))
         event_times = rows.column(self._spec.event_time).cast(limit.type)
-        kept = rows.filter(pc.greater(event_times, limit))
+        # A row without an event time is never late, as in Spark.
+        kept = rows.filter(pc.fill_null(pc.greater(event_times, limit), fill_value=True))
         return (kept if kept.num_rows else None), rows.num_rows - kept.num_rows
 
     def _due_timers(self, timers: Timers) -> Iterator[Any]:

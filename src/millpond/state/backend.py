@@ -167,8 +167,8 @@ class KeyedStateBackend(Protocol):
         """End the version: what changed in it, by state. It can be taken back until `settle`."""
         ...
 
-    def rollback(self) -> None:
-        """Drop every change since the last commit."""
+    def rollback(self) -> bool:
+        """Drop every change since the last commit; whether there was any."""
         ...
 
     def undo_commit(self) -> None:

@@ -45,6 +45,7 @@ class HeapBackend:
     >>> backend.enter(7)
     >>> visits.update((2,))
     >>> backend.rollback()
+    True
     >>> backend.enter(7)
     >>> visits.get()
     (1,)
@@ -96,12 +97,14 @@ class HeapBackend:
         changed = {name: state.commit() for name, state in self._states.items()}
         return {name: cells for name, cells in changed.items() if len(cells)}
 
-    def rollback(self) -> None:
-        """Write the old values of the open version back."""
+    def rollback(self) -> bool:
+        """Write the old values of the open version back; whether there were any."""
+        changed = any(undo for state in self._states.values() for undo in state.undo.values())
         for state in self._states.values():
             state.revert(state.undo)
             state.undo = {}
             state.unbind()
+        return changed
 
     def undo_commit(self) -> None:
         """Write the old values of the last committed version back."""

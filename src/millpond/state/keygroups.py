@@ -24,6 +24,8 @@ from millpond.errors import OptionError
 
 _SEED = 42
 _MIN_PARALLELISM = 128
+# Key groups are 16-bit numbers, as in Flink: at most 32,768 of them.
+_MAX_SHARDS = (1 << 15) * 2 // 3
 _DECIMAL_AS_LONG_PRECISION = 18
 _ANY_DECIMAL = decimal.Context(prec=76)
 _EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
@@ -39,8 +41,8 @@ def max_parallelism(shards: int) -> int:
     >>> max_parallelism(2), max_parallelism(100)
     (128, 256)
     """
-    if shards < 1:
-        raise OptionError(f"shards is {shards}; an operator has at least 1 shard.")
+    if not 1 <= shards <= _MAX_SHARDS:
+        raise OptionError(f"shards is {shards}; an operator has from 1 to {_MAX_SHARDS} of them.")
     wanted = _MIN_PARALLELISM
     while 2 * wanted < 3 * shards:
         wanted *= 2

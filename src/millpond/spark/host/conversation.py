@@ -58,7 +58,9 @@ def _serve(connection: Connection, slot: Slot, attempt: Attempt, opened: Open, h
     with slot.held(attempt) as claim:
         shard = _standing_at(head, slot, connection)
         layout = Layout(head.shards, head.max_parallelism)
-        blobs = [read_blob(blob, layout) for blob in _payloads(connection, Blob)]
+        # All of them first: a worker that is still sending would not hear what is wrong with one.
+        received = list(_payloads(connection, Blob))
+        blobs = [read_blob(blob, layout) for blob in received]
         time = BatchTime(opened.processing_ms, opened.watermark_ms)
         try:
             result = ShardRun(spec, shard, time, claim).run(blobs)

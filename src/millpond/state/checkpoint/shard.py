@@ -84,8 +84,8 @@ class Shard:
 
     def rollback(self) -> None:
         """Drop every change since the last commit."""
-        self.backend.rollback()
-        self._forget_queue()
+        if self.backend.rollback():
+            self._forget_queue()
 
     def _forget_queue(self) -> None:
         if self._timers is not None:
@@ -140,6 +140,7 @@ class Shard:
             self.backend.settle()
         elif self._before is not None and self._before.stands_with(head):
             self.backend.undo_commit()
+            self._forget_queue()
             self.head, self._prepared = self._before, self._attached
         else:
             return False
