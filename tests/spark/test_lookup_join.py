@@ -225,8 +225,8 @@ def test_the_files_of_a_full_table_go_when_it_is_closed(spark):
     with LookupTable("values", TableScan(arrow, ["key"]), FULL) as table:
         lookup_join(spark.range(3).withColumnRenamed("id", "key"), table, on="key")
         planned = next(planned for (_, known), planned in _PLANNED.items() if known is table)
-        assert [path.suffix for path in planned.directory.iterdir()] == [".arrow"]
-    assert not planned.directory.exists()
+        assert [path.suffix for path in planned.folder.path.iterdir()] == [".arrow"]
+    assert not planned.folder.path.exists()
 
 
 def test_what_is_wrong_with_a_join_is_said_when_it_is_planned(spark):

@@ -18,9 +18,6 @@ accumulator, which counts a task that ran twice twice.
 Source: FLIP-221; Flink's processing-time lookup join.
 """
 
-import atexit
-import shutil
-import tempfile
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -47,6 +44,7 @@ from pyspark.sql.types import (
 
 from millpond.errors import OptionError
 from millpond.lookup import KeyedTable, LookupStats, LookupTable
+from millpond.spark.folders import OwnedFolder, user_folder
 from millpond.spark.lookup_worker import JoinPlan, join_batches
 
 _KEPT_VERSIONS = 2
@@ -108,7 +106,7 @@ def lookup_join(
     plan = JoinPlan(
         table_id=planned.table_id,
         name=table.name,
-        source=table if planned.directory is None else planned.directory,
+        source=table if planned.folder is None else planned.folder.path,
         keys=tuple(table.key_schema.names),
         key_places=tuple(key_places),
         kept=kept,
@@ -129,7 +127,7 @@ class _Planned:
     """What the driver holds for one table in one Spark application."""
 
     table_id: str
-    directory: Path | None
+    folder: OwnedFolder | None
     counted: Any
 
 
@@ -142,29 +140,28 @@ def _planned(df: DataFrame, table: LookupTable) -> _Planned:
     key = (str(context.applicationId), table)
     if key not in _PLANNED:
         table_id = uuid.uuid4().hex
-        directory = _write_versions(table) if table.options.mode == "FULL" else None
+        folder = _write_versions(table) if table.options.mode == "FULL" else None
         counted = context.accumulator(LookupStats(), _SummedStats())
         table.watch(lambda: cast("LookupStats", counted.value), lambda: _release(key))
-        _PLANNED[key] = _Planned(table_id, directory, counted)
+        _PLANNED[key] = _Planned(table_id, folder, counted)
     return _PLANNED[key]
 
 
 def _release(key: tuple[str, LookupTable]) -> None:
     planned = _PLANNED.pop(key, None)
-    if planned is not None and planned.directory is not None:
-        shutil.rmtree(planned.directory, ignore_errors=True)
+    if planned is not None and planned.folder is not None:
+        planned.folder.close()
 
 
-def _write_versions(table: LookupTable) -> Path:
+def _write_versions(table: LookupTable) -> OwnedFolder:
     """Load the table and write this and every later load as a file of its own."""
-    directory = Path(tempfile.mkdtemp(prefix="millpond-lookup-"))
-    atexit.register(shutil.rmtree, directory, ignore_errors=True)
+    folder = OwnedFolder(user_folder(), "lookup")
     try:
-        table.open(on_swap=partial(_write_version, directory))
+        table.open(on_swap=partial(_write_version, folder.path))
     except BaseException:
-        shutil.rmtree(directory)
+        folder.close()
         raise
-    return directory
+    return folder
 
 
 def _write_version(directory: Path, loaded: KeyedTable) -> None:

@@ -9,7 +9,6 @@ import os
 import socket
 import subprocess
 import sys
-import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,6 +16,7 @@ from pathlib import Path
 from pyspark import cloudpickle
 
 from millpond.errors import UnavailableError
+from millpond.spark.folders import private_folder, user_folder
 from millpond.spark.host.process import executor_pid
 from millpond.spark.host.wire import Blob, Committed, Connection, End, Failed, Message, Ready, Restore, Segment
 
@@ -32,7 +32,7 @@ class HostAddress:
     def of_shard(shard: int, hosts: int) -> "HostAddress":
         """The host that owns a shard, of the executor that this worker belongs to."""
         executor = executor_pid()
-        folder = Path(tempfile.gettempdir()) / f"millpond-{os.getuid()}" / f"executor-{executor}"
+        folder = user_folder() / f"executor-{executor}"
         return HostAddress(folder / f"{shard % hosts}.sock", executor)
 
     def connect(self) -> Connection:
@@ -49,8 +49,7 @@ class HostAddress:
         return Connection(sock)
 
     def _started(self) -> Connection:
-        _make_private(self.socket_path.parent.parent)
-        _make_private(self.socket_path.parent)
+        private_folder(self.socket_path.parent)
         with self.socket_path.with_suffix(".lock").open("w") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
             return self._connected() or self._spawned()
@@ -73,16 +72,6 @@ class HostAddress:
                 'If this platform forbids subprocesses, use StateConfig(host="inline").'
             )
         return connection
-
-
-def _make_private(folder: Path) -> None:
-    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    found = folder.stat()
-    if found.st_uid != os.getuid() or found.st_mode & 0o077:
-        raise UnavailableError(
-            f"{folder} belongs to user {found.st_uid} with mode {found.st_mode & 0o777:o}; state hosts need a "
-            "folder of their own. Remove it, or chmod 700 it."
-        )
 
 
 def restore_wanted(connection: Connection) -> bool:
