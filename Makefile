@@ -8,7 +8,7 @@ BIN := .venv/bin
 COMPILE := $(BIN)/uv pip compile --universal --generate-hashes --python-version 3.11 --quiet --custom-compile-command "make lock"
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test lint format bench figures lock
+.PHONY: help setup demo test coverage lint format bench figures lock
 
 help: ## say what there is
 	@sed -n 's/^\([a-z]*\):.*## /  make \1\t/p' $(MAKEFILE_LIST)
@@ -21,6 +21,9 @@ demo: setup ## a year of real flights through every room; ARGS="--events 50000" 
 
 test: setup ## run all tests; ARGS="tests/cache -x" for some
 	$(BIN)/python -m pytest $(ARGS)
+
+coverage: setup ## run all tests and say which lines none of them reached
+	$(BIN)/python -m pytest --cov --cov-report=term-missing:skip-covered $(ARGS)
 
 lint: setup ## formatting, lint, types and the directions of imports
 	$(BIN)/ruff format --check .

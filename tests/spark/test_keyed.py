@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -262,6 +263,62 @@ def test_timers_watermarks_and_late_rows_are_those_of_pyspark(spark: SparkSessio
         outputs[name] = [sorted((tuple(row) for row in batch), key=repr) for batch in batches]
     assert outputs["millpond"] == outputs["pyspark"]
     assert any(row[2] for batch in outputs["millpond"] for row in batch)
+
+
+class Chatty(Diary):
+    def handleInputRows(self, key: Any, rows: Iterator[Row], timerValues: Any) -> Iterator[Row]:
+        print("x" * 100_000)
+        return super().handleInputRows(key, rows, timerValues)
+
+
+def test_a_processor_may_print_as_much_as_it_likes(stream: Stream) -> None:
+    for at in range(2):
+        stream.add([(f"user-{user}", at, 0.0) for user in range(5)])
+    chatty = keyed(stream.frame(), "user").transformWithState(Chatty(), DIARY, "Update", "None")
+    assert [{row.n for row in batch} for batch in stream.run(chatty)] == [{1}, {2}]
+
+
+def test_a_first_batch_without_any_partition_does_no_harm(stream: Stream) -> None:
+    (stream.folder / "events" / "0000.json").touch()
+    os.utime(stream.folder / "events" / "0000.json", (1_600_000_000,) * 2)
+    (stream.folder / "events" / "0001.json").write_text('{"user": "ann", "id": 1}\n')
+    reader = stream.spark.readStream.schema(EVENTS).option("maxFilesPerTrigger", 1)
+    events = reader.json(str(stream.folder / "events"))
+    batches = stream.run(keyed(events, "user").transformWithState(Diary(), DIARY, "Update", "None"))
+    assert [(row.user, row.n) for batch in batches for row in batch] == [("ann", 1)]
+
+
+def test_a_checkpoint_whose_state_was_deleted_is_refused(stream: Stream) -> None:
+    stream.add([("ann", 1, 0.0)])
+    stream.run(diary(stream))
+    shutil.rmtree(stream.folder / "checkpoint" / "state")
+    for process in hosts():
+        process.kill()
+    stream.add([("ann", 2, 0.0)])
+    with pytest.raises(StreamingQueryException):
+        stream.run(diary(stream))
+
+
+def test_a_batch_inside_foreach_batch_has_state_of_its_own(stream: Stream) -> None:
+    stream.add([("ann", 1, 0.0)])
+    stream.add([("ann", 2, 0.0)])
+    counts: list[int] = []
+
+    def sink(batch: DataFrame, _: int) -> None:
+        rows = keyed(batch, "user").transformWithState(Diary(), DIARY, "Update", "None").collect()
+        counts.extend(row.n for row in rows)
+
+    writer = stream.frame().writeStream.trigger(availableNow=True).foreachBatch(sink)
+    writer.option("checkpointLocation", str(stream.folder / "checkpoint")).start().awaitTermination()
+    assert counts == [1, 1]
+
+
+def test_what_a_processor_cannot_take_along_is_refused_when_the_query_is_planned(spark: SparkSession) -> None:
+    for carried in (spark.sparkContext.accumulator(0), spark.sparkContext.broadcast({"a": 1})):
+        processor = Diary()
+        processor.carried = carried
+        with pytest.raises(OptionError, match=type(carried).__name__):
+            keyed(spark.range(3), "id").transformWithState(processor, DIARY, "Update", "None")
 
 
 class Once(StatefulProcessor):

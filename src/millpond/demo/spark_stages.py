@@ -14,7 +14,7 @@ from functools import reduce
 from operator import and_
 from pathlib import Path
 
-from pyspark.errors import PySparkRuntimeError, StreamingQueryException
+from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.streaming import StreamingQuery
@@ -22,7 +22,7 @@ from pyspark.sql.streaming import StreamingQuery
 from millpond.demo.aircraft_day import OUTPUT, AircraftDay
 from millpond.demo.data import HOUR_MS
 from millpond.demo.stream import AircraftSink
-from millpond.errors import MissingDependencyError, UnavailableError
+from millpond.errors import UnavailableError
 from millpond.features import GroupBy
 from millpond.kv import LmdbStore
 from millpond.lookup import LookupTable
@@ -52,28 +52,20 @@ def spark_session(workdir: Path) -> Iterator[SparkSession]:
     """
     scratch = workdir / "spark-scratch"
     shutil.rmtree(scratch, ignore_errors=True)
-    try:
-        with _stderr_into(workdir / "spark.log"):
-            spark = session(
-                "millpond-demo",
-                master="local[2,4]",
-                spark__ui__enabled="false",
-                spark__ui__showConsoleProgress="false",
-                spark__sql__shuffle__partitions="2",
-                spark__sql__session__timeZone="UTC",
-                spark__driver__bindAddress="127.0.0.1",
-                spark__driver__host="127.0.0.1",
-                spark__driver__memory="2g",
-                spark__local__dir=str(scratch),
-                spark__sql__warehouse__dir=str(scratch / "warehouse"),
-            )
-    except PySparkRuntimeError as error:
-        if error.getCondition() != "JAVA_GATEWAY_EXITED":
-            raise
-        raise MissingDependencyError(
-            "Spark did not start: it needs Java 17 or newer, found through JAVA_HOME or PATH. "
-            "On Debian: apt-get install openjdk-17-jre-headless"
-        ) from error
+    with _stderr_into(workdir / "spark.log"):
+        spark = session(
+            "millpond-demo",
+            master="local[2,4]",
+            spark__ui__enabled="false",
+            spark__ui__showConsoleProgress="false",
+            spark__sql__shuffle__partitions="2",
+            spark__sql__session__timeZone="UTC",
+            spark__driver__bindAddress="127.0.0.1",
+            spark__driver__host="127.0.0.1",
+            spark__driver__memory="2g",
+            spark__local__dir=str(scratch),
+            spark__sql__warehouse__dir=str(scratch / "warehouse"),
+        )
     try:
         spark.sparkContext.setLogLevel("ERROR")
         yield spark

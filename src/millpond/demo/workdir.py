@@ -100,26 +100,34 @@ def open_workdir(path: Path, asked: Asked) -> Iterator[Workdir]:
     if path.exists() and not path.is_dir():
         raise OptionError(f"--workdir {path}: expected a folder, found a file. Name another one.")
     manifest_path = path / MANIFEST
-    try:
-        strangers = (
-            [] if not path.exists() or manifest_path.exists() else [p.name for p in path.iterdir() if p.name != _LOCK]
-        )
-        if strangers:
-            raise OptionError(
-                f"--workdir {path}: expected an empty folder or one of a millpond demo (with {MANIFEST}), "
-                f"found {min(strangers)!r}. Name another folder."
-            )
-        path.mkdir(parents=True, exist_ok=True)
-        with (path / _LOCK).open("a+", encoding="utf-8") as lock:
+    with contextlib.ExitStack() as held:
+        try:
+            _refuse_strangers(path)
+            path.mkdir(parents=True, exist_ok=True)
+            lock = held.enter_context((path / _LOCK).open("a+", encoding="utf-8"))
             _take(lock, path)
             begun = manifest_path.exists()
             manifest = _read_manifest(manifest_path, asked) if begun else Manifest(FORMAT, asked)
             workdir = Workdir(path, manifest, resumed=begun)
             if not begun:
                 workdir.spend(0.0)
-            yield workdir
-    except OSError as error:
-        raise refused(error, path) from error
+        except OSError as error:
+            raise refused(error, path) from error
+        yield workdir
+
+
+def _refuse_strangers(path: Path) -> None:
+    """Refuse a folder that holds something, and not a run. A run may have been killed over its first manifest."""
+    if not path.exists() or (path / MANIFEST).exists():
+        return
+    strangers = [
+        each.name for each in path.iterdir() if each.name != _LOCK and not each.name.startswith(f".{MANIFEST}.")
+    ]
+    if strangers:
+        raise OptionError(
+            f"--workdir {path}: expected an empty folder or one of a millpond demo (with {MANIFEST}), "
+            f"found {min(strangers)!r}. Name another folder."
+        )
 
 
 def publish(path: Path, write: Callable[[Path], object], *, mtime_s: int | None = None) -> None:

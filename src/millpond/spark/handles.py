@@ -113,8 +113,8 @@ class ProcessorHandle:
         descriptor = StateDescriptor(
             name=name,
             kind=kind,
-            value_schema=_arrow_schema(spark_schema),
-            map_key_schema=None if map_key_schema is None else _arrow_schema(self._parsed(map_key_schema, name)),
+            value_schema=arrow_schema(spark_schema),
+            map_key_schema=None if map_key_schema is None else arrow_schema(self._parsed(map_key_schema, name)),
         )
         self._shard.declare(descriptor)
         return spark_schema, descriptor
@@ -204,7 +204,8 @@ def _as_is(value: Any) -> Any:
     return value
 
 
-def _arrow_schema(schema: StructType) -> pa.Schema:
+def arrow_schema(schema: StructType) -> pa.Schema:
+    """A Spark schema as the state room knows it: Arrow, times in UTC, no metadata."""
     return pa.schema([pa.field(field.name, field.type) for field in to_arrow_schema(schema, timezone="UTC")])
 
 

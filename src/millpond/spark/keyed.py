@@ -8,14 +8,14 @@ Delivery: exactly once into the state, at least once into the sink, as Spark's o
 micro-batch. Recovery: Spark's checkpoint; nothing else is written anywhere.
 """
 
+import io
 from collections.abc import Iterable, Iterator
 from typing import Any
 
 import pyarrow as pa
-from pyspark import Accumulator, cloudpickle
+from pyspark import Accumulator, Broadcast, cloudpickle
 from pyspark.sql import Column, DataFrame, GroupedData
 from pyspark.sql import functions as F
-from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.streaming import StatefulProcessor
 from pyspark.sql.types import (
     ArrayType,
@@ -28,7 +28,7 @@ from pyspark.sql.types import (
 )
 
 from millpond.errors import DataError, OptionError
-from millpond.spark.handles import ProcessorHandle
+from millpond.spark.handles import ProcessorHandle, arrow_schema
 from millpond.spark.operator_spec import BatchTime, OperatorSpec, StateConfig
 from millpond.spark.pack import PACKED_SCHEMA, pack, unpack
 from millpond.spark.session import check_session
@@ -101,10 +101,10 @@ class KeyedData:
         spec = OperatorSpec(
             application=self._df.sparkSession.sparkContext.applicationId,
             processor=statefulProcessor,
-            key_schema=_arrow(StructType([data.schema[at] for at in positions])),
+            key_schema=arrow_schema(StructType([data.schema[at] for at in positions])),
             key_positions=positions,
             row_names=tuple(self._df.columns),
-            output_schema=_arrow(output),
+            output_schema=arrow_schema(output),
             time_mode=timeMode.lower(),
             event_time=_event_time(data, timeMode),
             keep_late=late == "keep",
@@ -147,21 +147,35 @@ def keyed(df: DataFrame, *keys: str | Column) -> KeyedData:
 
 
 def _packed(data: DataFrame, positions: tuple[int, ...]) -> DataFrame:
-    arrow_schema = _arrow(data.schema)
+    packed_schema = arrow_schema(data.schema)
 
     def pack_batches(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        return pack(batches, arrow_schema)
+        return pack(batches, packed_schema)
 
-    hashed = data.withColumn(_HASH, F.xxhash64(*(F.col(f"`{data.columns[at]}`") for at in positions)))
+    hashed = data.withColumn(_HASH, F.xxhash64(*(_column(data.columns[at]) for at in positions)))
     return hashed.mapInArrow(pack_batches, PACKED_SCHEMA)
+
+
+def _column(name: str) -> Column:
+    escaped = name.replace("`", "``")
+    return F.col(f"`{escaped}`")
 
 
 def _unpack(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     return unpack(batches)
 
 
-def _arrow(schema: StructType) -> pa.Schema:
-    return pa.schema([pa.field(field.name, field.type) for field in to_arrow_schema(schema, timezone="UTC")])
+class _ProcessorPickler(cloudpickle.Pickler):  # type: ignore[misc]
+    """Refuses what a processor cannot take along to a state host, before the query starts."""
+
+    def reducer_override(self, obj: Any) -> Any:
+        if isinstance(obj, Accumulator | Broadcast):
+            raise OptionError(
+                f"the processor refers to a {type(obj).__name__}, which keyed() does not carry to its state hosts: an "
+                "accumulator's additions would be lost. Give the processor the plain value of a broadcast; yield what "
+                "is to be counted, or use PySpark's own df.groupBy(…).transformWithState."
+            )
+        return super().reducer_override(obj)
 
 
 def _declared_schemas(processor: StatefulProcessor, time_mode: str) -> dict[str, StructType]:
@@ -179,7 +193,9 @@ def _declared_schemas(processor: StatefulProcessor, time_mode: str) -> dict[str,
         return parsed.setdefault(ddl, kind)
 
     head = birth("driver", 0, 1, 1, pa.schema([("key", pa.string())]))
-    copy: StatefulProcessor = cloudpickle.loads(cloudpickle.dumps(processor))
+    pickled = io.BytesIO()
+    _ProcessorPickler(pickled).dump(processor)
+    copy: StatefulProcessor = cloudpickle.loads(pickled.getvalue())
     copy.init(ProcessorHandle(Shard(head, HeapBackend(head.key_groups)), time_mode.lower(), BatchTime(), parse))
     copy.close()
     return parsed

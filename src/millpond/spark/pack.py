@@ -26,6 +26,8 @@ PACKED_SCHEMA = "shard int, blob binary"
 _PACKED = pa.schema([("shard", pa.int32()), ("blob", pa.binary())])
 _STREAMING_PARTITIONS = "spark.sql.streaming.internal.stateStore.partitions"
 _BATCH_PARTITIONS = "spark.sql.shuffle.partitions"
+# Spark tells tasks only of settings that somebody set; a stream's number of partitions always is.
+_SPARKS_DEFAULT_PARTITIONS = 200
 
 
 @dataclass(frozen=True)
@@ -43,7 +45,7 @@ class Layout:
         """The layout of the query that the running task belongs to."""
         task = TaskContext.get()
         found = task and (task.getLocalProperty(_STREAMING_PARTITIONS) or task.getLocalProperty(_BATCH_PARTITIONS))
-        shards = int(found) if found else 200
+        shards = int(found) if found else _SPARKS_DEFAULT_PARTITIONS
         return Layout(shards, max_parallelism(shards))
 
 

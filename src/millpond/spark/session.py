@@ -13,6 +13,8 @@ from millpond.errors import MissingDependencyError, OptionError
 from millpond.spark.java import find_java
 
 _PROVIDER_KEY = "spark.sql.streaming.stateStore.providerClass"
+_ARROW_ROWS_KEY = "spark.sql.execution.arrow.maxRecordsPerBatch"
+_FEW_ARROW_ROWS = 50_000
 _CHANGELOG_KEY = "spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled"
 _FORMAT_KEY = "spark.sql.streaming.stateStore.checkpointFormatVersion"
 _ROCKSDB_PROVIDER = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
@@ -21,7 +23,7 @@ SESSION_SETTINGS: Mapping[str, str] = {
     _PROVIDER_KEY: _ROCKSDB_PROVIDER,
     _CHANGELOG_KEY: "true",
     _FORMAT_KEY: "2",
-    "spark.sql.execution.arrow.maxRecordsPerBatch": "100000",
+    _ARROW_ROWS_KEY: "100000",
 }
 """What `session` sets, beside the workers' interpreter.
 
@@ -83,6 +85,8 @@ def check_session(spark: SparkSession) -> None:
         for key, (wanted, concern) in _CONCERNS.items()
         if str(spark.conf.get(key, "")) != wanted
     ]
+    if 0 < int(str(spark.conf.get(_ARROW_ROWS_KEY))) < _FEW_ARROW_ROWS:
+        concerns.append(f"{_ARROW_ROWS_KEY} is below {_FEW_ARROW_ROWS}: rows cross the shuffle in many small blobs")
     if concerns:
         warnings.warn(
             f"{'; '.join(concerns)}. Set it before the query's first start, or use millpond.spark.session().",

@@ -16,7 +16,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any
 
 import pyarrow as pa
 from pyspark import TaskContext, cloudpickle
@@ -129,8 +129,7 @@ class ShardProcessor(StatefulProcessor):  # type: ignore[misc]
         name = f"shard {shard} of query {task.query}"
         head = self._durable.head(name)
         if head is None:
-            if task.batch > 0:
-                raise CorruptionError(f"{name} has no head in batch {task.batch}. {_RESET_HINT}")
+            # Spark itself refuses a version whose files are gone; a shard without a head has never had a row.
             spec = self._spec
             return birth(secrets.token_hex(8), shard, layout.shards, layout.max_parallelism, spec.key_schema)
         if (head.shard, head.shards, head.max_parallelism) != (shard, layout.shards, layout.max_parallelism):
@@ -159,8 +158,6 @@ class _Task:
     def __init__(self, application: str) -> None:
         task = TaskContext.get()
         self.attempt = Attempt(application, task.taskAttemptId() if task else 0)
-        batch = task and task.getLocalProperty("streaming.sql.batchId")
-        self.batch = int(batch) if batch else 0
         self.query = (task and task.getLocalProperty("sql.streaming.queryId")) or "a batch job"
         self.token = f"{secrets.token_hex(8)}-{self.attempt.order}"
 
@@ -203,23 +200,22 @@ def _run_in_host(
         yield _Done(commit.late_rows, commit.next_timer_ms, output_blobs(connection))
 
 
-class _Inline:
-    """The shard held by this worker. A worker is no home: the next batch may well find none and restore."""
-
-    shards: ClassVar[dict[str, Shard]] = {}
+_INLINE: dict[str, Shard] = {}
+"""The shard held by this worker. A worker is no home: the next batch may well find none and restore."""
 
 
 @contextmanager
 def _run_inline(
     spec: OperatorSpec, task: _Task, head: Head, durable: Durable, blobs: Iterator[bytes], time: BatchTime
 ) -> Iterator[_Done]:
-    shard = _Inline.shards.get(head.lineage)
+    shard = _INLINE.get(head.lineage)
     if shard is None or not shard.stand_at(head):
         shard = Shard(head, HeapBackend(head.key_groups))
         name = f"shard {head.shard} of query {task.query}, version {head.version}"
         shard.restore({ref.id: durable.segment(ref.id, name) for ref in head.segments})
         shard.stand_at(head)
-        _Inline.shards = {head.lineage: shard}
+        _INLINE.clear()
+        _INLINE[head.lineage] = shard
     layout = Layout(head.shards, head.max_parallelism)
     with _no_garbage_collection():
         # The processor is new in every batch, as in PySpark, although this worker has only one of it.

@@ -6,19 +6,24 @@ the executor's process. A file lock makes sure that each is started once.
 
 import fcntl
 import os
+import select
 import socket
 import subprocess
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import IO, cast
 
 from pyspark import cloudpickle
 
 from millpond.errors import UnavailableError
 from millpond.spark.folders import private_folder, user_folder
-from millpond.spark.host.process import executor_pid
+from millpond.spark.host.process import executor_name, executor_pid
 from millpond.spark.host.wire import Blob, Committed, Connection, End, Failed, Message, Ready, Restore, Segment
+
+_MAX_SOCKET_PATH = 103
+_START_SECONDS = 60.0
 
 
 @dataclass(frozen=True)
@@ -32,8 +37,13 @@ class HostAddress:
     def of_shard(shard: int, hosts: int) -> "HostAddress":
         """The host that owns a shard, of the executor that this worker belongs to."""
         executor = executor_pid()
-        folder = user_folder() / f"executor-{executor}"
-        return HostAddress(folder / f"{shard % hosts}.sock", executor)
+        path = user_folder() / executor_name(executor) / f"{shard % hosts}.sock"
+        if len(os.fsencode(path)) > _MAX_SOCKET_PATH:
+            raise UnavailableError(
+                f"the socket path {path} of a state host has more than {_MAX_SOCKET_PATH} bytes, the system's limit. "
+                "Point TMPDIR at a folder with a shorter name."
+            )
+        return HostAddress(path, executor)
 
     def connect(self) -> Connection:
         """A connection to the host, which is started if it does not run."""
@@ -64,12 +74,15 @@ class HostAddress:
             start_new_session=True,
             env=os.environ | {"PYTHONPATH": os.pathsep.join(path for path in sys.path if path)},
         )
-        said = host.stdout.readline() if host.stdout else b""
-        connection = self._connected() if said else None
+        # The host says one line when it listens; what it prints later goes to its stderr.
+        with cast("IO[bytes]", host.stdout) as lines:
+            ready = select.select([lines], [], [], _START_SECONDS)[0] and lines.readline()
+        connection = self._connected() if ready else None
         if connection is None:
+            host.kill()
             raise UnavailableError(
-                f"a state host did not start (exit code {host.poll()}); its error is in the executor's log. "
-                'If this platform forbids subprocesses, use StateConfig(host="inline").'
+                f"a state host did not start within {_START_SECONDS:.0f} s (exit code {host.wait()}); its error is in "
+                'the executor\'s log. If this platform forbids subprocesses, use StateConfig(host="inline").'
             )
         return connection
 

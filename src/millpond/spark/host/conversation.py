@@ -45,7 +45,7 @@ def converse(connection: Connection, slots: Slots) -> None:
     attempt = Attempt(message.application, message.task_attempt)
     try:
         _serve(connection, slot, attempt, message, head, payload)
-    except Exception as error:  # noqa: BLE001 - whatever user code raises belongs to the worker
+    except (Exception, SystemExit) as error:  # noqa: BLE001 - whatever user code raises belongs to the worker
         connection.send(Failed("".join(traceback.format_exception(error))), _pickled(error))
         return
     while _prepare_bases(slot, attempt):
@@ -55,7 +55,7 @@ def converse(connection: Connection, slots: Slots) -> None:
 def _serve(connection: Connection, slot: Slot, attempt: Attempt, opened: Open, head: Head, pickled_spec: bytes) -> None:
     sys.path.extend(path for path in opened.sys_path if path not in sys.path)
     spec: OperatorSpec = cloudpickle.loads(pickled_spec)
-    with slot.held(attempt) as claim:
+    with slot.held(attempt, connection.stop_receiving) as claim:
         shard = _standing_at(head, slot, connection)
         layout = Layout(head.shards, head.max_parallelism)
         # All of them first: a worker that is still sending would not hear what is wrong with one.

@@ -22,6 +22,19 @@ def executor_pid() -> int:
     )
 
 
+def executor_name(pid: int) -> str:
+    """A name for an executor's process that no other one on this host ever has.
+
+    Process numbers are given again, and containers that share a disk have numbers of their own: so
+    the start time and the number's namespace are part of it, where the system tells them.
+    """
+    stat, namespace = Path(f"/proc/{pid}/stat"), Path("/proc/self/ns/pid")
+    if not stat.exists():
+        return f"executor-{pid}"
+    started = stat.read_text().rpartition(")")[2].split()[19]
+    return f"executor-{pid}-{started}-{namespace.stat().st_ino}"
+
+
 def _parent_and_name(pid: int) -> tuple[int, str]:
     stat = Path(f"/proc/{pid}/stat")
     if stat.exists():

@@ -50,24 +50,41 @@ class HostServer:
             listener.listen(64)
             selector.register(listener, selectors.EVENT_READ)
             print("listening", flush=True)  # noqa: T201 - the line that whoever started the host waits for
+            # Nobody reads that pipe any more: what user code prints goes to the executor's log.
+            os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
             last_used = time.monotonic()
             try:
                 while not self._watch.ended() and time.monotonic() - last_used < IDLE_SECONDS:
                     if selector.select(_TICK_SECONDS):
-                        connection, _ = listener.accept()
-                        threading.Thread(target=self._serve, args=(connection,), daemon=True).start()
+                        self._accept(listener)
                     if self._slots.drop_idle() or self._busy:
                         last_used = time.monotonic()
                     self._collect_garbage()
             finally:
-                self._path.unlink(missing_ok=True)
-                self._path.with_suffix(".lock").unlink(missing_ok=True)
-                with contextlib.suppress(OSError):
-                    self._path.parent.rmdir()
+                self._leave(listener, selector)
 
-    def _serve(self, accepted: socket.socket) -> None:
+    def _accept(self, listener: socket.socket) -> None:
+        connection, _ = listener.accept()
         with self._busy_lock:
             self._busy += 1
+        threading.Thread(target=self._serve, args=(connection,), daemon=True).start()
+
+    def _leave(self, listener: socket.socket, selector: selectors.BaseSelector) -> None:
+        """Take the socket away, then serve whoever came before that.
+
+        The lock file and the folder stay while the executor lives: a worker may be starting the next host.
+        """
+        self._path.unlink(missing_ok=True)
+        if self._watch.ended():
+            self._path.with_suffix(".lock").unlink(missing_ok=True)
+            with contextlib.suppress(OSError):
+                self._path.parent.rmdir()
+            return
+        while self._busy or selector.select(0):
+            if selector.select(_TICK_SECONDS):
+                self._accept(listener)
+
+    def _serve(self, accepted: socket.socket) -> None:
         try:
             with Connection(accepted) as connection:
                 _check_peer(accepted)
@@ -97,6 +114,8 @@ def _check_peer(accepted: socket.socket) -> None:
 def main() -> None:
     """Run a state host: `python -m millpond.spark.host.server SOCKET EXECUTOR_PID`."""
     HostServer(Path(sys.argv[1]), ProcessWatch(int(sys.argv[2]))).run()
+    sys.stderr.flush()
+    os._exit(0)  # A thread that user code left behind must not keep the host alive.
 
 
 if __name__ == "__main__":

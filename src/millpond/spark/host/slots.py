@@ -29,11 +29,17 @@ class Attempt(NamedTuple):
 class Claim:
     """An attempt's hold on a slot. Whoever works under it looks at `superseded_by` before every key."""
 
-    __slots__ = ("attempt", "superseded_by")
+    __slots__ = ("_interrupt", "attempt", "superseded_by")
 
-    def __init__(self, attempt: Attempt) -> None:
+    def __init__(self, attempt: Attempt, interrupt: Callable[[], None] = lambda: None) -> None:
         self.attempt = attempt
         self.superseded_by: Attempt | None = None
+        self._interrupt = interrupt
+
+    def supersede(self, by: Attempt) -> None:
+        """Take the hold away: the holder stops at its next key, or at once where it waits for rows."""
+        self.superseded_by = by
+        self._interrupt()
 
     def refuse(self) -> NoReturn:
         """Say who has the shard now."""
@@ -52,9 +58,12 @@ class Slot:
         self._last_used = now()
 
     @contextmanager
-    def held(self, attempt: Attempt) -> Iterator[Claim]:
-        """Claim the slot for an attempt, wait for the one before it to let go, and hold it."""
-        claim, earlier = self._claim(attempt)
+    def held(self, attempt: Attempt, interrupt: Callable[[], None] = lambda: None) -> Iterator[Claim]:
+        """Claim the slot for an attempt, wait for the one before it to let go, and hold it.
+
+        `interrupt` is called when a later attempt claims it; it must end any wait for the worker.
+        """
+        claim, earlier = self._claim(attempt, interrupt)
         if not self._lock.acquire(timeout=LEASE_SECONDS):
             raise UnavailableError(
                 f"the shard is still held by {earlier} after {LEASE_SECONDS:.0f} s: a single call of the processor "
@@ -72,14 +81,14 @@ class Slot:
         """Whether anybody has held the slot since then, or holds it now."""
         return self._lock.locked() or self._last_used >= limit
 
-    def _claim(self, attempt: Attempt) -> tuple[Claim, Attempt]:
-        claim = Claim(attempt)
+    def _claim(self, attempt: Attempt, interrupt: Callable[[], None]) -> tuple[Claim, Attempt]:
+        claim = Claim(attempt, interrupt)
         with self._claims:
             earlier = self._latest
             if attempt.application == earlier.attempt.application and attempt.order < earlier.attempt.order:
                 claim.superseded_by = earlier.attempt
                 claim.refuse()
-            earlier.superseded_by = attempt
+            earlier.supersede(attempt)
             self._latest = claim
         return claim, earlier.attempt
 

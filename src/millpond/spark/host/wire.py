@@ -8,6 +8,7 @@ Both lengths, message and payload go out in one write: a peer that closes after 
 would turn a second, empty write into a broken pipe.
 """
 
+import contextlib
 import socket
 import struct
 from types import TracebackType
@@ -114,6 +115,11 @@ class Connection:
         text_length, payload_length = _LENGTHS.unpack(self._exactly(_LENGTHS.size))
         message = _DECODER.decode(self._exactly(text_length))
         return message, self._exactly(payload_length)
+
+    def stop_receiving(self) -> None:
+        """End a wait for the peer, in another thread; what is still to be said can be sent."""
+        with contextlib.suppress(OSError):
+            self._socket.shutdown(socket.SHUT_RD)
 
     def _exactly(self, length: int) -> bytes:
         buffer = bytearray(length)
