@@ -104,3 +104,14 @@ def test_replacing_never_shows_a_part(tmp_path: Path) -> None:
     replace_json(path, {"a": 2})
     assert path.read_text() == '{\n  "a": 2\n}\n'
     assert [found.name for found in tmp_path.iterdir()] == ["summary.json"]
+
+
+def test_a_run_killed_over_its_first_manifest_can_be_started_again(tmp_path):
+    (tmp_path / f".{MANIFEST}.4711").write_text("{")
+    with open_workdir(tmp_path, Asked(None, None)) as workdir:
+        assert not workdir.resumed
+
+
+def test_an_error_of_the_run_itself_is_not_taken_for_one_of_the_workdir(tmp_path):
+    with pytest.raises(ConnectionRefusedError), open_workdir(tmp_path, Asked(None, None)):
+        raise ConnectionRefusedError("a store somewhere else")

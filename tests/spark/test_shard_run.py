@@ -1,6 +1,8 @@
 """One batch of one shard: every key's rows in one call, Spark's grouping, and refusals that name what was wrong."""
 
 import math
+import tempfile
+from pathlib import Path
 from types import SimpleNamespace
 
 import pyarrow as pa
@@ -18,6 +20,7 @@ from millpond.spark.host.slots import Attempt, Claim
 from millpond.spark.operator_spec import BatchTime, OperatorSpec, StateConfig
 from millpond.spark.pack import Layout, pack, read_blob, unpack
 from millpond.spark.shard_run import ShardRun
+from millpond.spark.spool import Spool
 from millpond.state import HeapBackend
 from millpond.state.checkpoint import Shard, birth
 from millpond.state.keygroups import key_hash
@@ -72,7 +75,7 @@ def _shard(keys):
     return shard
 
 
-def _packed(table, keys):
+def _blobs(table, keys):
     """The blobs that pack makes of a table, one of each of its batches; the keys are its first columns."""
     schema, kinds = table.schema, [field.type for field in keys]
 
@@ -86,8 +89,11 @@ def _packed(table, keys):
     with pytest.MonkeyPatch.context() as patch:
         task = SimpleNamespace(partitionId=lambda: 0, getLocalProperty=lambda name: "1")
         patch.setattr(pack_module, "TaskContext", SimpleNamespace(get=lambda: task))
-        blobs = [row["blob"] for batch in pack(hashed(), schema) for row in batch.to_pylist()]
-    return [read_blob(blob, LAYOUT) for blob in blobs]
+        return [row["blob"] for batch in pack(hashed(), schema) for row in batch.to_pylist()]
+
+
+def _temporary() -> Path:
+    return Path(tempfile.gettempdir())
 
 
 def _table(values, kind, chunks=1):
@@ -101,7 +107,12 @@ def _run(processor, values, kind, chunks=1, claim=None, shard=None, **changes):
     shard = shard or _shard(keys)
     claim = claim or Claim(Attempt("app", 1))
     run = ShardRun(_spec(processor, keys, **changes), shard, BatchTime(), claim)
-    blobs = run.run(_packed(_table(values, kind, chunks), keys)).output
+    # Nothing fits into memory: rows and output wait in a file.
+    with Spool(_temporary, memory_bytes=0) as received, Spool(_temporary, memory_bytes=0) as output:
+        for blob in _blobs(_table(values, kind, chunks), keys):
+            received.add(blob)
+        run.run((read_blob(blob, LAYOUT) for blob in received), output)
+        blobs = [bytes(blob) for blob in output]
     packed = [pa.record_batch([pa.array(blobs, type=pa.binary())], names=["blob"])]
     return [row for batch in unpack(packed) for row in batch.to_pylist()], shard
 
@@ -149,7 +160,9 @@ def test_keys_of_several_columns_are_told_apart_with_their_nulls():
     )
     processor = Seeing()
     spec = _spec(processor, keys, row_names=("a", "b", "at"))
-    ShardRun(spec, _shard(keys), BatchTime(), Claim(Attempt("app", 1))).run(_packed(table, keys))
+    ShardRun(spec, _shard(keys), BatchTime(), Claim(Attempt("app", 1))).run(
+        [read_blob(blob, LAYOUT) for blob in _blobs(table, keys)], Spool(_temporary)
+    )
     assert {key: [row.at for row in found] for key, found in processor.calls} == {
         ("x", 1): [0, 4],
         ("x", None): [1],

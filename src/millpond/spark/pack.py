@@ -93,7 +93,7 @@ def _record_batch(blobs: dict[int, bytes], layout: Layout) -> pa.RecordBatch:
     return pa.record_batch([[anchor_of[shard] for shard in blobs], list(blobs.values())], schema=_PACKED)
 
 
-def read_blob(blob: bytes, layout: Layout) -> pa.Table:
+def read_blob(blob: bytes | memoryview, layout: Layout) -> pa.Table:
     """The rows of a blob, refused when it was packed for another layout."""
     with pa.ipc.open_stream(pa.py_buffer(blob)) as reader:
         packed_for = {name.decode(): int(value) for name, value in (reader.schema.metadata or {}).items()}

@@ -26,12 +26,14 @@ from pyspark.sql.streaming.stateful_processor import ExpiredTimerInfo, TimerValu
 
 from millpond.errors import CorruptionError, OptionError
 from millpond.spark.anchors import partition_of
+from millpond.spark.folders import user_folder
 from millpond.spark.host.client import HostAddress, committed, output_blobs, restore_wanted
 from millpond.spark.host.slots import Attempt, Claim
 from millpond.spark.host.wire import Blob, End, Open, Segment
 from millpond.spark.operator_spec import BatchTime, OperatorSpec
 from millpond.spark.pack import Layout, read_blob
 from millpond.spark.shard_run import ShardRun
+from millpond.spark.spool import Spool
 from millpond.state import HeapBackend
 from millpond.state.checkpoint import Commit, Head, Shard, birth
 
@@ -217,13 +219,15 @@ def _run_inline(
         _INLINE.clear()
         _INLINE[head.lineage] = shard
     layout = Layout(head.shards, head.max_parallelism)
-    with _no_garbage_collection():
+    with _no_garbage_collection(), Spool(user_folder) as received, Spool(user_folder) as output:
         # The processor is new in every batch, as in PySpark, although this worker has only one of it.
         run = ShardRun(cloudpickle.loads(cloudpickle.dumps(spec)), shard, time, Claim(task.attempt))
-        result = run.run([read_blob(blob, layout) for blob in blobs])
+        for blob in blobs:
+            received.add(blob)
+        result = run.run((read_blob(blob, layout) for blob in received), output)
         commit: Commit = shard.commit(task.token, time.watermark_ms)
-    durable.put(iter(commit.segments.items()), commit.dropped, commit.head.encode())
-    yield _Done(result.late_rows, result.next_timer_ms, iter(result.output))
+        durable.put(iter(commit.segments.items()), commit.dropped, commit.head.encode())
+        yield _Done(result.late_rows, result.next_timer_ms, map(bytes, output))
 
 
 @contextmanager

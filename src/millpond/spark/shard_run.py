@@ -25,6 +25,7 @@ from millpond.spark.host.slots import Claim
 from millpond.spark.operator_spec import BatchTime, OperatorSpec
 from millpond.spark.pack import KEY_GROUP
 from millpond.spark.rows import OutputColumns, row_maker, rows_of
+from millpond.spark.spool import Spool
 from millpond.state.checkpoint import Shard
 from millpond.state.rows import grouping_values
 from millpond.state.timers import Timers
@@ -37,12 +38,10 @@ class RunResult:
     """What a batch gave.
 
     Attributes:
-        output: Arrow IPC blobs.
         late_rows: how many rows were dropped because the watermark had passed them.
         next_timer_ms: the earliest timer left, or -1.
     """
 
-    output: tuple[bytes, ...]
     late_rows: int
     next_timer_ms: int
 
@@ -63,32 +62,36 @@ class ShardRun:
         self._make_row = row_maker(spec.row_names)
         self._width = len(spec.row_names)
 
-    def run(self, blobs: Iterable[pa.Table]) -> RunResult:
-        """Process the rows, then the timers that are due."""
+    def run(self, tables: Iterable[pa.Table], output: Spool) -> RunResult:
+        """Process the rows, then the timers that are due; what user code yields goes to `output` as Arrow IPC."""
         processor, spec = self._spec.processor, self._spec
         processor.init(ProcessorHandle(self._shard, spec.time_mode, self._time, self._parse))
         timers = None if spec.time_mode == "none" else self._shard.timers
-        rows, late_rows = self._in_time([table for table in blobs if table.num_rows])
-        output = [self._key_group(*part) for part in _key_groups(rows)] if rows is not None else []
+        late_rows, in_time = 0, []
+        for table in tables:
+            kept = self._in_time(table)
+            late_rows += table.num_rows - kept.num_rows
+            if kept.num_rows:
+                in_time.append(kept)
+        for blob in _blobs(self._key_group(*part) for part in _key_groups(in_time)):
+            output.add(blob)
         next_timer_ms = None
         if timers is not None:
-            output.append(self._output.table(list(self._due_timers(timers))))
+            for blob in _blobs([self._output.table(list(self._due_timers(timers)))]):
+                output.add(blob)
             next_timer_ms = timers.next_expiry_ms()
         processor.close()
-        return RunResult(tuple(_blobs(output)), late_rows, -1 if next_timer_ms is None else next_timer_ms)
+        return RunResult(late_rows, -1 if next_timer_ms is None else next_timer_ms)
 
-    def _in_time(self, tables: list[pa.Table]) -> tuple[pa.Table | None, int]:
+    def _in_time(self, rows: pa.Table) -> pa.Table:
         """The rows that are not late, by Spark's rule: later than the watermark of the batch before this one."""
-        if not tables:
-            return None, 0
-        rows = pa.concat_tables(tables)
         if self._spec.event_time is None or self._spec.keep_late:
-            return rows, 0
+            return rows
         limit = pa.scalar(self._shard.head.watermark_ms * 1000, type=pa.timestamp("us", tz="UTC"))
         event_times = rows.column(self._spec.event_time).cast(limit.type)
         # A row without an event time is never late, as in Spark.
-        kept = rows.filter(pc.fill_null(pc.greater(event_times, limit), fill_value=True))
-        return (kept if kept.num_rows else None), rows.num_rows - kept.num_rows
+        in_time = pc.fill_null(pc.greater(event_times, limit), fill_value=True)
+        return rows if pc.all(in_time).as_py() else rows.filter(in_time)
 
     def _due_timers(self, timers: Timers) -> Iterator[Any]:
         event_time = self._spec.time_mode == "eventtime"
@@ -148,24 +151,34 @@ class ShardRun:
         return list(zip(*columns, strict=True))
 
 
-def _key_groups(table: pa.Table) -> Iterator[tuple[int, pa.Table]]:
-    """The rows of each key group, in the order they came."""
-    key_groups = table.column(KEY_GROUP).to_numpy()
-    order = np.argsort(key_groups, kind="stable")
-    if table.column(KEY_GROUP).num_chunks > 1:
-        table = table.take(pa.array(order))
-        key_groups = key_groups[order]
-    starts = np.flatnonzero(np.diff(key_groups, prepend=-1))
-    for start, end in zip(starts, [*starts[1:], len(key_groups)], strict=True):
-        yield int(key_groups[start]), table.slice(start, end - start)
+def _key_groups(tables: Iterable[pa.Table]) -> Iterator[tuple[int, pa.Table]]:
+    """The rows of each key group, in the order they came. Each table is in the order of its key groups."""
+    parts: dict[int, list[pa.Table]] = {}
+    for table in tables:
+        key_groups = table.column(KEY_GROUP).to_numpy()
+        starts = np.flatnonzero(np.diff(key_groups, prepend=-1))
+        for start, end in zip(starts, [*starts[1:], len(key_groups)], strict=True):
+            parts.setdefault(int(key_groups[start]), []).append(table.slice(start, end - start))
+    for key_group in sorted(parts):
+        yield key_group, pa.concat_tables(parts[key_group])
 
 
-def _blobs(tables: list[pa.Table]) -> Iterator[bytes]:
-    if not tables:
-        return
+def _blobs(tables: Iterable[pa.Table]) -> Iterator[bytes]:
+    """The tables as Arrow IPC, small ones together."""
+    waiting: list[pa.Table] = []
+    for table in tables:
+        waiting.append(table)
+        if sum(each.num_rows for each in waiting) >= OUTPUT_BLOB_ROWS:
+            yield _blob(waiting)
+            waiting = []
+    if any(each.num_rows for each in waiting):
+        yield _blob(waiting)
+
+
+def _blob(tables: list[pa.Table]) -> bytes:
     whole = pa.concat_tables(tables).combine_chunks()
-    for first in range(0, whole.num_rows, OUTPUT_BLOB_ROWS):
-        sink = pa.BufferOutputStream()
-        with pa.ipc.new_stream(sink, whole.schema) as writer:
-            writer.write_table(whole.slice(first, OUTPUT_BLOB_ROWS))
-        yield sink.getvalue().to_pybytes()
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, whole.schema) as writer:
+        writer.write_table(whole)
+    data: bytes = sink.getvalue().to_pybytes()
+    return data

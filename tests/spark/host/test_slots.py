@@ -185,3 +185,18 @@ def test_a_slot_in_use_is_not_dropped_however_long_its_batch_takes():
     assert slots.of("ann") is slot
     clock.seconds = 105
     assert slots.drop_idle() == 1, "its batch ended five seconds ago"
+
+
+def test_a_later_claim_interrupts_the_wait_of_the_one_before():
+    slot, interrupted = Slot(lambda: 0.0), []
+    with slot.held(Attempt("app", 1), lambda: interrupted.append(1)) as claim:
+        assert interrupted == []
+        with pytest.raises(UnavailableError, match="superseded"), slot.held(Attempt("app", 0)):
+            pytest.fail("an earlier attempt must not get the slot")
+        assert interrupted == []
+        later = threading.Thread(target=lambda: slot.held(Attempt("app", 2)).__enter__())
+        later.start()
+        while claim.superseded_by is None:
+            later.join(0.01)
+        assert interrupted == [1]
+    later.join()

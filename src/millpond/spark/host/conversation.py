@@ -14,6 +14,7 @@ import msgspec
 from pyspark import cloudpickle
 
 from millpond.errors import UnavailableError
+from millpond.spark.folders import user_folder
 from millpond.spark.host.slots import Attempt, Slot, Slots
 from millpond.spark.host.wire import (
     Blob,
@@ -29,6 +30,7 @@ from millpond.spark.host.wire import (
 from millpond.spark.operator_spec import BatchTime, OperatorSpec
 from millpond.spark.pack import Layout, read_blob
 from millpond.spark.shard_run import RunResult, ShardRun
+from millpond.spark.spool import Spool
 from millpond.state import HeapBackend
 from millpond.state.checkpoint import Commit, Head, Shard
 
@@ -55,20 +57,22 @@ def converse(connection: Connection, slots: Slots) -> None:
 def _serve(connection: Connection, slot: Slot, attempt: Attempt, opened: Open, head: Head, pickled_spec: bytes) -> None:
     sys.path.extend(path for path in opened.sys_path if path not in sys.path)
     spec: OperatorSpec = cloudpickle.loads(pickled_spec)
-    with slot.held(attempt, connection.stop_receiving) as claim:
-        shard = _standing_at(head, slot, connection)
-        layout = Layout(head.shards, head.max_parallelism)
-        # All of them first: a worker that is still sending would not hear what is wrong with one.
-        received = list(_payloads(connection, Blob))
-        blobs = [read_blob(blob, layout) for blob in received]
-        time = BatchTime(opened.processing_ms, opened.watermark_ms)
-        try:
-            result = ShardRun(spec, shard, time, claim).run(blobs)
-            commit = shard.commit(opened.token, opened.watermark_ms)
-        except BaseException:
-            shard.rollback()
-            raise
-    _hand_over(connection, commit, result)
+    with Spool(user_folder) as received, Spool(user_folder) as output:
+        with slot.held(attempt, connection.stop_receiving) as claim:
+            shard = _standing_at(head, slot, connection)
+            # All of them first: a worker that is still sending would not hear what is wrong with one.
+            for _, blob in _frames(connection, Blob):
+                received.add(blob)
+            layout = Layout(head.shards, head.max_parallelism)
+            time = BatchTime(opened.processing_ms, opened.watermark_ms)
+            try:
+                run = ShardRun(spec, shard, time, claim)
+                result = run.run((read_blob(blob, layout) for blob in received), output)
+                commit = shard.commit(opened.token, opened.watermark_ms)
+            except BaseException:
+                shard.rollback()
+                raise
+        _hand_over(connection, commit, result, output)
 
 
 def _standing_at(head: Head, slot: Slot, connection: Connection) -> Shard:
@@ -84,12 +88,12 @@ def _standing_at(head: Head, slot: Slot, connection: Connection) -> Shard:
     return slot.shard
 
 
-def _hand_over(connection: Connection, commit: Commit, result: RunResult) -> None:
+def _hand_over(connection: Connection, commit: Commit, result: RunResult, output: Spool) -> None:
     connection.send(Committed(commit.dropped, result.late_rows, result.next_timer_ms), commit.head.encode())
     for segment_id, data in commit.segments.items():
         connection.send(Segment(segment_id), data)
     connection.send(End())
-    for blob in result.output:
+    for blob in output:
         connection.send(Blob(), blob)
     connection.send(End())
 
@@ -107,10 +111,6 @@ def _frames(connection: Connection, kind: type[M]) -> Iterator[tuple[M, bytes]]:
         if not isinstance(message, kind):
             raise _unexpected(message, kind)
         yield message, payload
-
-
-def _payloads(connection: Connection, kind: type[M]) -> Iterator[bytes]:
-    return (payload for _, payload in _frames(connection, kind))
 
 
 def _unexpected(message: msgspec.Struct, expected: type[msgspec.Struct]) -> UnavailableError:
