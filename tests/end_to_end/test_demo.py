@@ -84,7 +84,8 @@ def test_a_demo_killed_at_any_moment_resumes_and_every_feature_is_right(tmp_path
     assert outcome["resumed"]
     assert (workdir / "summary.png").read_bytes().startswith(b"\x89PNG")
 
-    rows = [row for path in sorted((workdir / "aircraft").iterdir()) for row in pq.read_table(path).to_pylist()]
+    batches = sorted((workdir / "aircraft").glob("batch-*.parquet"))
+    rows = [row for path in batches for row in pq.read_table(path).to_pylist()]
     got = {row["flight_id"]: (row["legs_today"], row["arrived_late_minutes"], row["ground_minutes"]) for row in rows}
     assert len(got) == len(rows)
     assert got == followed_by_hand(workdir)
