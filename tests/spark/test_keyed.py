@@ -334,7 +334,9 @@ class Once(StatefulProcessor):
         self._seen.update((len(list(rows)),))
         return iter([])
 
-    def handleExpiredTimer(self, key: Any, timerValues: Any, expiredTimerInfo: Any) -> Iterator[Row]:
+    def handleExpiredTimer(self, *, expiredTimerInfo: Any, timerValues: Any, key: Any) -> Iterator[Row]:
+        # PySpark calls this one by the names of its arguments, so their order is the user's.
+        assert expiredTimerInfo.getExpiryTimeInMs() <= timerValues.getCurrentProcessingTimeInMs()
         yield Row(user=key[0], left=len(list(self._handle.listTimers())))
 
     def close(self) -> None:

@@ -102,7 +102,11 @@ class ShardRun:
             backend.enter(due.key_group)
             backend.context.key = due.key
             info = ExpiredTimerInfo(due.expiry_ms)
-            yield from self._spec.processor.handleExpiredTimer(due.key, self._times, info) or ()
+            # By keyword, as PySpark calls it: user code may declare the arguments in any order.
+            yield from (
+                self._spec.processor.handleExpiredTimer(key=due.key, timerValues=self._times, expiredTimerInfo=info)
+                or ()
+            )
             # As in PySpark: a timer is deleted after its handler ran, so one set again at its own time is lost.
             timers.delete(due.expiry_ms)
 
