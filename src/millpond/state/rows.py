@@ -32,7 +32,7 @@ class RowCodec:
 
     __slots__ = ("_plain", "check", "mutable", "names", "schema", "what")
 
-    def __init__(self, schema: pa.Schema, what: str) -> None:
+    def __init__(self, schema: pa.Schema, what: object) -> None:
         self.schema = schema
         self.what = what
         self.names = tuple(schema.names)

@@ -176,15 +176,17 @@ class Shard:
 
     def commit(self, token: str, watermark_ms: int = -1) -> Commit:
         """End the version under the attempt's token. What is returned must be stored whole or not at all."""
-        changes = self.backend.commit()
+        snapshot = self.backend.commit()
         try:
-            return self._committed(changes, token, watermark_ms)
+            return self._committed(snapshot.changes(), token, watermark_ms)
         except BaseException:
             self.backend.undo_commit()
             self._forget_queue()
             raise
+        finally:
+            snapshot.release()
 
-    def _committed(self, changes: Mapping[str, Cells], token: str, watermark_ms: int) -> Commit:
+    def _committed(self, changes: Iterable[tuple[str, Cells]], token: str, watermark_ms: int) -> Commit:
         version = self.head.version + 1
         refs: list[SegmentRef] = []
         segments: dict[int, bytes] = {}
@@ -211,7 +213,7 @@ class Shard:
                 add(state, part, data, base=True)
             for position in prepared.positions:
                 base_versions[position] = self.head.version
-        for state, cells in changes.items():
+        for state, cells in changes:
             for name, part, data in self._encoded(state, cells):
                 add(name, part, data, base=False)
         kept = [ref for ref in self.head.segments if self._needed(ref, base_versions)]
