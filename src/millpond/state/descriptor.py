@@ -6,7 +6,6 @@ stored bytes mean before it touches them.
 
 from dataclasses import asdict, dataclass
 from enum import StrEnum
-
 from typing import Any
 
 import pyarrow as pa

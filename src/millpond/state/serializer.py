@@ -4,9 +4,13 @@ A `Serializer` is data, so that it can be compared: two are the same when their 
 what a checkpoint remembers of it (`msgspec int`).
 """
 
+import copy
+import pickle
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
+
+import msgspec
 
 
 @dataclass(frozen=True)
@@ -40,14 +44,38 @@ def raw_serializer(text: str) -> Serializer:
 
 def msgspec_serializer(kind: Any) -> Serializer:
     """Objects of a type that msgspec knows: builtins, dataclasses, Structs, enums, dates, and their unions."""
-    raise NotImplementedError
+    encode, decode = msgspec.msgpack.Encoder().encode, msgspec.msgpack.Decoder(kind).decode
+
+    def check(value: Any) -> Any:
+        if value is None:
+            raise TypeError("expected a value, got None: a state without a value is absent. Use clear().")
+        back = decode(encode(value))
+        if back != value:
+            raise ValueError(f"expected {kind}, got {value!r}.")
+        return value
+
+    return Serializer(
+        f"msgspec {getattr(kind, '__name__', kind)}",
+        dumps=encode,
+        loads=decode,
+        check=check,
+        mutable=kind not in {int, str, float, bool, bytes},
+        copy=copy.deepcopy,
+    )
 
 
 def pickle_serializer() -> Serializer:
     """Any object that pickles. Only for those who ask: a pickle runs code when it is read."""
-    raise NotImplementedError
+    return user_serializer("pickle", pickle.dumps, pickle.loads)
 
 
 def user_serializer(name: str, dumps: Callable[[Any], bytes], loads: Callable[[bytes], Any]) -> Serializer:
     """A user's own pair of functions, under a name that checkpoints remember."""
-    raise NotImplementedError
+
+    def check(value: Any) -> Any:
+        if value is None:
+            raise TypeError("expected a value, got None: a state without a value is absent. Use clear().")
+        dumps(value)
+        return value
+
+    return Serializer(name, dumps=dumps, loads=loads, check=check, mutable=True, copy=copy.deepcopy)
