@@ -1,0 +1,363 @@
+"""King's case study: one layer of 20,000 entries, two of 2,000 and 23,000, and FLIP-325's cache, on RocksDB.
+
+The stream has per-user sessions that overlap, and many more users than sessions. A session is a few
+*bursts* of events; within a burst a user's events come close together, between bursts a long way apart.
+A user's state is a map of 12 substates, two of them large and nested (11 kB together as bytes); each
+event reads it, changes four substates and updates it.
+
+Every column runs in a process of its own: the same users loaded into RocksDB, the same events, a
+checkpoint every so many events, whose blocking part (flush and commit) stands in the stream's way while
+the rest is written by another thread. In the first interval caches fill and nothing is paced, which
+gives the column's capacity. Then events arrive at one rate for all columns, 80 % of the lowest capacity,
+whether or not the job is ready for them: an event's latency counts from its arrival, so a blocked
+stream shows in the latency of all events that waited.
+
+King's figures are of another machine, job and scale; what is compared is the change from one layer to
+two. King's checkpoints grew by 25 % because RocksDB's files hold a key as often as it was written; a
+delta holds it once.
+
+    .venv/bin/python -m benchmarks.king            # about four minutes, with nothing else running
+    .venv/bin/python -m benchmarks.king --scale 0.05 --results /tmp/king
+
+Source: King's flink-state-cache, "Case study - caching in RBEA in King".
+"""
+
+import argparse
+import gc
+import multiprocessing
+import random
+import sys
+import tempfile
+import time
+from array import array
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, field
+from functools import partial
+from itertools import islice
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from benchmarks.report import COLOURS, RESULTS, format_number, grouped_bars, report, write_picture
+from millpond.state.backend import Cells
+from millpond.state.cached.lru import LruStateCache
+from millpond.state.cached.two_layer import TwoLayerCache
+from millpond.state.cached.write_back import WriteBackCache
+from millpond.state.checkpoint.checkpointer import Checkpointer, CheckpointStats
+from millpond.state.checkpoint.files import FileStorage
+from millpond.state.checkpoint.head import birth
+from millpond.state.descriptor import StateDescriptor, StateKind
+from millpond.state.object_codec import OBJECT_SCHEMA
+from millpond.state.rocksdb import RocksDbBackend
+from millpond.state.serializer import msgspec_serializer
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+KEY_GROUPS = 128
+EVENTS_PER_BURST = 4
+BURSTS_PER_SESSION = 4
+CHECKPOINTS = 3
+UTILISATION = 0.8
+SAMPLE_SECONDS = 0.5
+SEED = 20
+
+PROFILE = StateDescriptor(
+    "profile", StateKind.VALUE, OBJECT_SCHEMA, serializer=msgspec_serializer(dict[str, Any])
+)
+LABELS = {"single": "one layer", "two_layer": "two layers", "lru": "LruStateCache"}
+# max latency (s); blocking min, mean, max (s); checkpoint size (GB)
+KING = {"single": (90, 26, 41, 57, 1720), "two_layer": (35, 4, 9, 14, 2150)}
+
+
+@dataclass(frozen=True)
+class Size:
+    """King's sizes, and the stream that goes with them, by one factor."""
+
+    scale: float = 1.0
+
+    def __getattr__(self, name: str) -> int:
+        whole = {
+            "single": 20_000,
+            "l1": 2_000,
+            "l2": 23_000,
+            "users": 60_000,
+            "sessions": 8_000,
+            "open_bursts": 500,
+            "events": 60_000,
+        }
+        return max(1, int(whole[name] * self.scale))
+
+
+@dataclass
+class Counted:
+    """A backend that counts what reaches it: reads and writes of values, in which turn they came."""
+
+    inner: Any
+    gets: int = 0
+    puts: int = 0
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.inner, name)
+
+    def value_state(self, descriptor: StateDescriptor) -> "CountedState":
+        """The handle, counted."""
+        return CountedState(self, self.inner.value_state(descriptor))
+
+    def write(self, name: str, cells: Cells) -> None:
+        """Many cells at once."""
+        self.puts += len(cells)
+        self.inner.write(name, cells)
+
+
+class CountedState:
+    """The handle of a value state that counts for its backend."""
+
+    def __init__(self, counted: Counted, inner: Any) -> None:
+        self._counted = counted
+        self.descriptor = inner.descriptor
+        self.exists = inner.exists
+        self._get, self._update, self._clear = inner.get, inner.update, inner.clear
+
+    def get(self) -> Any:
+        """One read."""
+        self._counted.gets += 1
+        return self._get()
+
+    def update(self, value: Any) -> None:
+        """One write."""
+        self._counted.puts += 1
+        self._update(value)
+
+    def clear(self) -> None:
+        """One write."""
+        self._counted.puts += 1
+        self._clear()
+
+
+@dataclass
+class Hits:
+    """What each layer was asked and had; a cache of one layer has no second."""
+
+    asked: int = 0
+    l1: int = 0
+    l2: int = 0
+
+    def first(self, hit: bool) -> None:
+        """The tracker of L1."""
+        self.asked += 1
+        self.l1 += hit
+
+    def second(self, hit: bool) -> None:
+        """The tracker of L2."""
+        self.l2 += hit
+
+
+def column(name: str, counted: Counted, size: Size, hits: Hits) -> tuple[Any, Any]:
+    """The backend that a column's checkpoints commit, and the state that its events use."""
+    if name == "lru":
+        cached = LruStateCache(counted, max_entries=size.l1 + size.l2)
+        return cached, cached.value_state(PROFILE)
+    state = counted.value_state(PROFILE)
+    if name == "single":
+        return counted, WriteBackCache(counted, state, max_size=size.single, hit_tracker=hits.first)
+    return counted, TwoLayerCache(
+        counted, state, max_size=size.l1, max_size_l2=size.l2, hit_tracker=hits.first, hit_tracker_l2=hits.second
+    )
+
+
+def profile(rng: random.Random) -> dict[str, Any]:
+    """A user's state: 12 substates, of which `history` and `inventory` are large."""
+    return {
+        "events": 0,
+        "last_seen": 0.0,
+        "level": rng.randrange(400),
+        "lives": 5,
+        "coins": rng.randrange(10_000),
+        "country": "SE",
+        "segment": "casual",
+        "friends": [rng.randrange(10**6) for _ in range(20)],
+        "offers": {"shown": rng.randrange(50), "taken": rng.randrange(5)},
+        "levels": [[level, rng.randrange(4)] for level in range(50)],
+        "inventory": {f"item{number}": rng.randrange(100) for number in range(100)},
+        "history": [rng.random() for _ in range(1_150)],
+    }
+
+
+def stream(size: Size, events: int) -> array:
+    """The users of the events: bursts of sessions, several hundred bursts at a time, thousands of sessions."""
+    rng = random.Random(SEED)
+    idle = [[user, BURSTS_PER_SESSION] for user in rng.sample(range(size.users), size.sessions)]
+    for session in idle:
+        session[1] = rng.randint(1, BURSTS_PER_SESSION)
+    open_bursts = [[idle.pop(), EVENTS_PER_BURST] for _ in range(min(size.open_bursts, len(idle) - 1))]
+    users = array("q")
+    while len(users) < events:
+        burst = open_bursts[rng.randrange(len(open_bursts))]
+        session = burst[0]
+        users.append(session[0])
+        burst[1] -= 1
+        if not burst[1]:
+            session[1] -= 1
+            if not session[1]:
+                session[:] = [rng.randrange(size.users), BURSTS_PER_SESSION]
+            at = rng.randrange(len(idle))
+            idle[at], burst[0] = session, idle[at]
+            burst[1] = EVENTS_PER_BURST
+    return users
+
+
+def load(backend: RocksDbBackend, size: Size) -> None:
+    """Every user has a state before the stream begins."""
+    rng = random.Random(SEED)
+    profiles = [profile(rng) for _ in range(64)]
+    users = iter(range(size.users))
+    while piece := list(islice(users, 10_000)):
+        keys = [(user,) for user in piece]
+        groups = [user % KEY_GROUPS for user in piece]
+        backend.load(PROFILE, Cells(groups, keys, None, [profiles[user % 64] for user in piece]))
+
+
+@dataclass
+class Job:
+    """One column while it runs: the state it works on, and what is counted and sampled."""
+
+    backend: Any
+    state: Any
+    counted: Counted
+    hits: Hits
+    checkpointer: Checkpointer
+    latency: array = field(default_factory=lambda: array("d"))
+    samples: list[tuple[float, ...]] = field(default_factory=list)
+    written: list["Future[CheckpointStats]"] = field(default_factory=list)
+
+    def event(self, user: int, at: float) -> None:
+        """One event of one user: read, change, update."""
+        backend, state = self.backend, self.state
+        backend.enter(user % KEY_GROUPS)
+        backend.context.key = (user,)
+        value = state.get()
+        value["events"] += 1
+        value["last_seen"] = at
+        value["history"][value["events"] % 1_150] = at
+        value["inventory"][f"item{user % 100}"] += 1
+        state.update(value)
+
+    def checkpoint(self, pool: ThreadPoolExecutor) -> None:
+        """The blocking part here, the rest in the pool's thread."""
+        self.written.append(pool.submit(self.checkpointer.write, self.checkpointer.begin()))
+
+    def sample(self, at: float) -> None:
+        """The counters so far."""
+        found = self.counted.inner.properties()
+        counts = (len(self.latency), self.counted.gets, self.counted.puts, self.hits.asked, self.hits.l1, self.hits.l2)
+        self.samples.append((at, *counts, found["pending_compaction_bytes"], found["running_compactions"]))
+
+    def run(self, users: Iterator[int], events: int, interval: int, rate: float, pool: ThreadPoolExecutor) -> float:
+        """Work off `events`, which arrive at `rate`; the seconds it took. A rate of infinity: all are there at once."""
+        clock = time.perf_counter
+        start = now = next_sample = clock()
+        for number in range(events):
+            due = start + number / rate
+            while now < due:
+                time.sleep(due - now)  # noqa: TID251 - arrivals keep to the clock, whatever the job does
+                now = clock()
+            self.event(next(users), now)
+            now = clock()
+            self.latency.append(now - due)
+            if (number + 1) % interval == 0:
+                self.checkpoint(pool)
+                now = clock()
+            if now >= next_sample:
+                self.sample(now - start)
+                next_sample = now + SAMPLE_SECONDS
+        return now - start
+
+
+def run_column(name: str, size: Size, parent: Connection) -> None:
+    """In a process of its own: load, warm up, tell the capacity, be told the rate, measure, tell the result."""
+    gc.disable()  # as state hosts do: what the caches hold is long-lived, and has no cycles
+    sys.setswitchinterval(0.0005)  # the stream waits less for the thread that writes checkpoints
+    with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor(1) as pool:
+        database = RocksDbBackend(range(KEY_GROUPS), Path(folder) / "rocksdb")
+        database.value_state(PROFILE)
+        load(database, size)
+        counted, hits = Counted(database), Hits()
+        backend, state = column(name, counted, size, hits)
+        head = birth("king", 0, 1, KEY_GROUPS, pa.schema([("user", pa.int64())]))
+        storage = FileStorage(f"{folder}/checkpoints", shard=0)
+        job = Job(backend, state, counted, hits, Checkpointer(storage, backend, head, [PROFILE]))
+        users = iter(stream(size, size.events * (CHECKPOINTS + 1)))
+
+        seconds = job.run(users, size.events, size.events, float("inf"), pool)
+        job.written.pop().result()
+        parent.send(size.events / seconds)
+
+        rate = parent.recv()
+        counted.gets = counted.puts = hits.asked = hits.l1 = hits.l2 = 0
+        job.latency, job.samples = array("d"), []
+        before = cache_stats(backend)
+        # The last checkpoint is followed by half an interval, in which the stream recovers.
+        job.run(users, size.events * CHECKPOINTS, size.events, rate, pool)
+        parent.send(measured(job, before, cache_stats(backend)))
+        database.close()
+
+
+def cache_stats(backend: Any) -> tuple[int, int]:
+    """Hits and requests of an `LruStateCache`; zeros for King's, which have trackers."""
+    if not isinstance(backend, LruStateCache):
+        return 0, 0
+    return backend.hits, backend.hits + backend.misses
+
+
+def measured(job: Job, before: tuple[int, int], after: tuple[int, int]) -> dict[str, Any]:
+    """What a column found out, as plain values."""
+    checkpoints = [future.result() for future in job.written]
+    blocking = [checkpoint.blocking_ns / 1e6 for checkpoint in checkpoints]
+    events = len(job.latency)
+    ordered = sorted(job.latency)
+    hits, asked = job.hits.l1 + job.hits.l2, job.hits.asked
+    if not asked:
+        hits, asked = after[0] - before[0], after[1] - before[1]
+    return {
+        "latency": list(job.latency),
+        "samples": job.samples,
+        "result": {
+            "max_latency_ms": ordered[-1] * 1e3,
+            "p99_latency_ms": ordered[int(events * 0.99)] * 1e3,
+            "median_latency_ms": ordered[events // 2] * 1e3,
+            "blocking_ms": {"min": min(blocking), "mean": sum(blocking) / len(blocking), "max": max(blocking)},
+            "checkpoint_bytes": sum(checkpoint.bytes for checkpoint in checkpoints) / len(checkpoints),
+            "gets_per_record": job.counted.gets / events,
+            "puts_per_record": job.counted.puts / events,
+            "hit_rate": hits / asked,
+        },
+    }
+
+
+def run_columns(size: Size) -> tuple[float, dict[str, dict[str, Any]]]:
+    """The arrival rate, and what every column found out; one process works at a time."""
+    spawn = multiprocessing.get_context("spawn")
+    pipes: dict[str, Connection] = {}
+    capacities = {}
+    children = []
+    for name in LABELS:
+        pipes[name], theirs = spawn.Pipe()
+        child = spawn.Process(target=run_column, args=(name, size, theirs))
+        child.start()
+        theirs.close()
+        children.append(child)
+        capacities[name] = pipes[name].recv()
+        print(f"{LABELS[name]}: {capacities[name]:,.0f} events/s unpaced", flush=True)
+    rate = UTILISATION * min(capacities.values())
+    found = {}
+    for name, pipe in pipes.items():
+        pipe.send(rate)
+        found[name] = pipe.recv()
+        print(f"{LABELS[name]}: {found[name]['result']}", flush=True)
+    for child in children:
+        child.join()
+    return rate, found
