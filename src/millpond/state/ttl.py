@@ -68,3 +68,8 @@ class TtlCodec:
 
     def rows(self, columns: Sequence[pa.Array]) -> Iterator[tuple[Any, int]]:
         return zip(self._inner.rows(columns[:-1]), columns[-1].to_pylist(), strict=True)
+
+
+def alive(cells: "Cells", ttl: Ttl, now_ms: int) -> "Cells":
+    """The cells whose values have not expired, lists and maps included."""
+    raise NotImplementedError
