@@ -115,8 +115,3 @@ class TtlCodec:
     def rows(self, columns: Sequence[pa.Array]) -> Iterator[_Stamped]:
         """The pairs again."""
         return zip(self._inner.rows(columns[:-1]), columns[-1].to_pylist(), strict=True)
-
-
-def alive(cells: "Cells", ttl: Ttl, now_ms: int) -> "Cells":
-    """The cells whose values have not expired, lists and maps included."""
-    raise NotImplementedError

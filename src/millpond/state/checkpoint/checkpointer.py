@@ -40,7 +40,7 @@ from millpond.state.checkpoint.next_head import (
 from millpond.state.checkpoint.segment import CellCodec
 from millpond.state.checkpoint.storage import CheckpointStorage, Commit
 from millpond.state.descriptor import StateDescriptor
-from millpond.state.ttl import alive
+from millpond.state.expiry import alive
 
 MAX_CARRIED_BYTES = 64 << 20
 
