@@ -32,9 +32,9 @@ import time
 from array import array
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from functools import partial
-from itertools import islice
+from itertools import islice, pairwise
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -65,9 +65,7 @@ UTILISATION = 0.8
 SAMPLE_SECONDS = 0.5
 SEED = 20
 
-PROFILE = StateDescriptor(
-    "profile", StateKind.VALUE, OBJECT_SCHEMA, serializer=msgspec_serializer(dict[str, Any])
-)
+PROFILE = StateDescriptor("profile", StateKind.VALUE, OBJECT_SCHEMA, serializer=msgspec_serializer(dict[str, Any]))
 LABELS = {"single": "one layer", "two_layer": "two layers", "lru": "LruStateCache"}
 # max latency (s); blocking min, mean, max (s); checkpoint size (GB)
 KING = {"single": (90, 26, 41, 57, 1720), "two_layer": (35, 4, 9, 14, 2150)}
@@ -75,21 +73,19 @@ KING = {"single": (90, 26, 41, 57, 1720), "two_layer": (35, 4, 9, 14, 2150)}
 
 @dataclass(frozen=True)
 class Size:
-    """King's sizes, and the stream that goes with them, by one factor."""
+    """King's sizes, and the stream that goes with them. `events` are those of one checkpoint's interval."""
 
-    scale: float = 1.0
+    single: int = 20_000
+    l1: int = 2_000
+    l2: int = 23_000
+    users: int = 60_000
+    sessions: int = 8_000
+    open_bursts: int = 500
+    events: int = 60_000
 
-    def __getattr__(self, name: str) -> int:
-        whole = {
-            "single": 20_000,
-            "l1": 2_000,
-            "l2": 23_000,
-            "users": 60_000,
-            "sessions": 8_000,
-            "open_bursts": 500,
-            "events": 60_000,
-        }
-        return max(1, int(whole[name] * self.scale))
+    def scaled(self, scale: float) -> "Size":
+        """All of it smaller or larger, by one factor."""
+        return Size(**{name: max(1, int(value * scale)) for name, value in asdict(self).items()})
 
 
 @dataclass
@@ -218,7 +214,7 @@ def load(backend: RocksDbBackend, size: Size) -> None:
     while piece := list(islice(users, 10_000)):
         keys = [(user,) for user in piece]
         groups = [user % KEY_GROUPS for user in piece]
-        backend.load(PROFILE, Cells(groups, keys, None, [profiles[user % 64] for user in piece]))
+        backend.load(PROFILE, Cells(groups, keys, None, [profiles[user // KEY_GROUPS % 64] for user in piece]))
 
 
 @dataclass
@@ -290,7 +286,7 @@ def run_column(name: str, size: Size, parent: Connection) -> None:
         head = birth("king", 0, 1, KEY_GROUPS, pa.schema([("user", pa.int64())]))
         storage = FileStorage(f"{folder}/checkpoints", shard=0)
         job = Job(backend, state, counted, hits, Checkpointer(storage, backend, head, [PROFILE]))
-        users = iter(stream(size, size.events * (CHECKPOINTS + 1)))
+        users = iter(stream(size, size.events * (CHECKPOINTS + 2)))
 
         seconds = job.run(users, size.events, size.events, float("inf"), pool)
         job.written.pop().result()
@@ -301,7 +297,7 @@ def run_column(name: str, size: Size, parent: Connection) -> None:
         job.latency, job.samples = array("d"), []
         before = cache_stats(backend)
         # The last checkpoint is followed by half an interval, in which the stream recovers.
-        job.run(users, size.events * CHECKPOINTS, size.events, rate, pool)
+        job.run(users, size.events * CHECKPOINTS + size.events // 2, size.events, rate, pool)
         parent.send(measured(job, before, cache_stats(backend)))
         database.close()
 
@@ -344,14 +340,14 @@ def run_columns(size: Size) -> tuple[float, dict[str, dict[str, Any]]]:
     pipes: dict[str, Connection] = {}
     capacities = {}
     children = []
-    for name in LABELS:
+    for name, label in LABELS.items():
         pipes[name], theirs = spawn.Pipe()
         child = spawn.Process(target=run_column, args=(name, size, theirs))
         child.start()
         theirs.close()
         children.append(child)
         capacities[name] = pipes[name].recv()
-        print(f"{LABELS[name]}: {capacities[name]:,.0f} events/s unpaced", flush=True)
+        print(f"{label}: {capacities[name]:,.0f} events/s unpaced", flush=True)
     rate = UTILISATION * min(capacities.values())
     found = {}
     for name, pipe in pipes.items():
@@ -361,3 +357,139 @@ def run_columns(size: Size) -> tuple[float, dict[str, dict[str, Any]]]:
     for child in children:
         child.join()
     return rate, found
+
+
+def change(before: float, after: float) -> str:
+    """In per cent, as the seed's table has it."""
+    return f"{(after / before - 1) * 100:+.0f} %"
+
+
+def table(results: dict[str, dict[str, Any]]) -> list[tuple[str, ...]]:
+    """The seed's comparison, ours beside it, and the third column."""
+    picks: list[tuple[str, Callable[[dict[str, Any]], float], int | None]] = [
+        ("max latency (ms)", lambda found: found["max_latency_ms"], 0),
+        ("blocking, min (ms)", lambda found: found["blocking_ms"]["min"], 1),
+        ("blocking, mean (ms)", lambda found: found["blocking_ms"]["mean"], 2),
+        ("blocking, max (ms)", lambda found: found["blocking_ms"]["max"], 3),
+        ("checkpoint size, mean (MB)", lambda found: found["checkpoint_bytes"] / 1e6, 4),
+        ("p99 latency (ms)", lambda found: found["p99_latency_ms"], None),
+        ("median latency (ms)", lambda found: found["median_latency_ms"], None),
+        ("state reads per event", lambda found: found["gets_per_record"], None),
+        ("state writes per event", lambda found: found["puts_per_record"], None),
+        ("hit rate", lambda found: found["hit_rate"], None),
+    ]
+    rows = []
+    for label, pick, seed in picks:
+        single, two, lru = (pick(results[name]) for name in LABELS)
+        theirs = "" if seed is None else change(KING["single"][seed], KING["two_layer"][seed])
+        ours = change(single, two) if single else ""
+        rows.append((label, theirs, ours, *map(format_number, (single, two, lru))))
+    return rows
+
+
+def per_second(samples: list[tuple[float, ...]], *columns: int) -> tuple[list[float], list[float]]:
+    """The times between samples, and by how much the sum of some counters grew per second."""
+    times, rates = [], []
+    for (earlier, *old), (later, *new) in pairwise(samples):
+        times.append(later)
+        rates.append(sum(new[at] - old[at] for at in columns) / (later - earlier))
+    return times, rates
+
+
+def draw_latency(found: dict[str, dict[str, Any]], rate: float, axes: "Axes") -> None:
+    """The largest latency of every tenth of a second of arrivals."""
+    step = max(1, int(rate / 10))
+    for name, label in LABELS.items():
+        latency = found[name]["latency"]
+        worst = [max(latency[at : at + step]) for at in range(0, len(latency), step)]
+        axes.plot([at * step / rate for at in range(len(worst))], worst, label=label)
+    finish(axes, "largest latency, s")
+
+
+def draw_events(found: dict[str, dict[str, Any]], axes: "Axes") -> None:
+    """Events worked off."""
+    for name, label in LABELS.items():
+        times, rates = per_second(found[name]["samples"], 0)
+        axes.plot(times, [rate * 60 for rate in rates], label=label)
+    finish(axes, "events per minute")
+
+
+def draw_state(found: dict[str, dict[str, Any]], axes: "Axes") -> None:
+    """What reached RocksDB."""
+    for (name, label), colour in zip(LABELS.items(), COLOURS, strict=False):
+        axes.plot(*per_second(found[name]["samples"], 2), label=f"{label}, writes", color=colour)
+        axes.plot(*per_second(found[name]["samples"], 1), "--", label=f"{label}, reads", color=colour, linewidth=1.2)
+    finish(axes, "state reads and writes per second")
+
+
+def draw_rocksdb(found: dict[str, dict[str, Any]], axes: "Axes") -> None:
+    """What RocksDB has to do because of it."""
+    right = axes.twinx()
+    for (name, label), colour in zip(LABELS.items(), COLOURS, strict=False):
+        samples = found[name]["samples"]
+        times = [sample[0] for sample in samples]
+        axes.plot(times, [sample[7] / 1e6 for sample in samples], label=label, color=colour)
+        right.plot(times, [sample[8] for sample in samples], ":", color=colour, linewidth=1.2)
+    right.set_ylabel("running compactions (dotted)")
+    right.grid(visible=False)
+    right.set_ylim(0, 4)
+    finish(axes, "pending compaction, MB")
+
+
+def draw_hits(found: dict[str, dict[str, Any]], axes: "Axes") -> None:
+    """Where reads of the two-layer cache ended."""
+    samples = found["two_layer"]["samples"]
+    (times, asked), (_, l1), (_, l2) = (per_second(samples, column) for column in (4, 5, 6))
+    misses = [every - first - second for every, first, second in zip(asked, l1, l2, strict=True)]
+    for label, rates in {"L1 hits": l1, "L2 hits": l2, "misses": misses}.items():
+        axes.plot(times, rates, label=label)
+    finish(axes, "reads per second")
+
+
+def finish(axes: "Axes", ylabel: str) -> None:
+    """What all pictures over time share."""
+    axes.set_xlabel("seconds")
+    axes.set_ylabel(ylabel)
+    axes.set_ylim(bottom=0)
+    axes.yaxis.set_major_formatter(lambda value, _: format_number(value))
+    axes.margins(y=0.18)
+    axes.legend(loc="upper left", ncols=3, fontsize=9)
+
+
+def draw_checkpoints(results: dict[str, dict[str, Any]], axes: "Axes") -> None:
+    """The blocking part of the checkpoints."""
+    found = {LABELS[name]: list(result["blocking_ms"].values()) for name, result in results.items()}
+    grouped_bars(axes, ["min", "mean", "max"], found, ylabel="blocking part of a checkpoint, ms")
+
+
+def main() -> None:
+    """Measure, write the pictures, report."""
+    options = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    options.add_argument("--scale", type=float, default=1.0, help="of sizes, users and events; 1 is King's sizes")
+    options.add_argument("--results", type=Path, default=RESULTS)
+    chosen = options.parse_args()
+    rate, found = run_columns(Size().scaled(chosen.scale))
+    results = {name: column["result"] for name, column in found.items()}
+    chosen.results.mkdir(parents=True, exist_ok=True)
+    pictures: dict[str, tuple[str, Callable[[Axes], None]]] = {
+        "latency": ("Latency over time", partial(draw_latency, found, rate)),
+        "events": ("Events per minute", partial(draw_events, found)),
+        "state": ("State reads and writes", partial(draw_state, found)),
+        "rocksdb": ("RocksDB's compactions", partial(draw_rocksdb, found)),
+        "hits": ("Hits of the two layers", partial(draw_hits, found)),
+    }
+    for name, (title, draw) in pictures.items():
+        write_picture(chosen.results / f"king_{name}.png", f"{title}: {rate:,.0f} events arrive per second", draw)
+    report(
+        "king",
+        title=f"King's case study: checkpoints in a stream of {rate:,.0f} events/s",
+        columns=("", "King, change", "change", *LABELS.values()),
+        rows=table(results),
+        result={**results, "arrivals_per_second": rate, "scale": chosen.scale},
+        draw=partial(draw_checkpoints, results),
+        folder=chosen.results,
+    )
+
+
+if __name__ == "__main__":
+    main()

@@ -106,7 +106,9 @@ class KingAgainstDict(RuleBasedStateMachine):
     def look_at_old_snapshots(self):
         for snapshot, expected in self.snapshots:
             found = [snapshot.cells("lists", key_group) for key_group in range(3)]
-            assert {key[0]: value for cells in found for key, value in zip(cells.keys, cells.values)} == expected
+            assert dict(pair for cells in found for pair in zip(cells.keys, cells.values, strict=True)) == {
+                (user,): value for user, value in expected.items()
+            }
 
     @invariant()
     def it_is_within_its_size(self):

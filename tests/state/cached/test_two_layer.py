@@ -157,4 +157,4 @@ def test_a_checkpoint_writes_no_more_than_l1_holds_however_large_l2_is(room):
     before = len(room.state.puts)
     room.backend.commit().release()
     assert len(room.state.puts) - before == 2
-    assert {user: room.stored(user) for user in USERS} == dict.fromkeys(USERS, {"n": 0})
+    assert {user: room.stored(user) for user in USERS} == {user: {"n": 0} for user in USERS}

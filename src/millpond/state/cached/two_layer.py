@@ -17,7 +17,6 @@ Source: King's flink-state-cache, "Two layered cache".
 """
 
 from collections.abc import Callable
-from copy import deepcopy
 from typing import Any
 
 from millpond.cache import Cache
@@ -87,7 +86,7 @@ class TwoLayerCache:
         hit_tracker_l2: HitTracker | None = None,
         read_watch: Watch | None = None,
         write_watch: Watch | None = None,
-        copy: Callable[[Any], Any] = deepcopy,
+        copy: Callable[[Any], Any] | None = None,
     ) -> None:
         self.max_size = checked_size("max_size", max_size)
         self.max_size_l2 = checked_size("max_size_l2", max_size_l2)

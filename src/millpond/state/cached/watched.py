@@ -18,6 +18,7 @@ Source: King's flink-state-cache, whose hooks, trackers and watches these are.
 import datetime as dt
 import decimal
 from collections.abc import Callable, Iterable
+from copy import deepcopy
 from typing import Any, Protocol, TypeAlias
 
 from millpond.cache import Cache
@@ -105,7 +106,7 @@ class WatchedState:
         on_update: Hook | None,
         read_watch: Watch | None,
         write_watch: Watch | None,
-        copy: Callable[[Any], Any],
+        copy: Callable[[Any], Any] | None,
     ) -> None:
         if backend is None:
             raise OptionError("a state cache needs the backend of its state, got None: it gives the current key.")
@@ -118,10 +119,13 @@ class WatchedState:
         self._on_update = on_update
         self._read_watch = read_watch
         self._write_watch = write_watch
-        self._copy = copy if backend.shares_objects else None
         descriptor = getattr(state, "descriptor", None)
-        self._name = "a cached state" if descriptor is None else f"state {descriptor.name!r}"
-        self._check = _as_it_is if descriptor is None else descriptor.codec(self).check
+        if descriptor is None:
+            self._name, self._check, known_copy = "a cached state", _as_it_is, deepcopy
+        else:
+            codec = descriptor.codec(self)
+            self._name, self._check, known_copy = f"state {descriptor.name!r}", codec.check, codec.copy
+        self._copy = (copy or known_copy) if backend.shares_objects else None
 
     def __str__(self) -> str:
         """The state and the current key, as errors name them."""

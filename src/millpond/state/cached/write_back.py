@@ -15,7 +15,6 @@ Source: King's flink-state-cache, "Background of two layered state caching in Fl
 """
 
 from collections.abc import Callable
-from copy import deepcopy
 from typing import Any
 
 from millpond.cache import Cache
@@ -58,7 +57,8 @@ class WriteBackCache:
         hit_tracker: told of every read, True where the key was cached.
         read_watch: runs while the state is read.
         write_watch: runs while the state is written.
-        copy: what makes the copy that is written where the backend keeps the very objects it is given.
+        copy: makes the copy that is written where the backend keeps the very objects it is given; the state's own way
+            of copying unless given.
 
     Raises:
         OptionError: a size below 1, no backend, no state; later, a use without a current key.
@@ -89,7 +89,7 @@ class WriteBackCache:
         hit_tracker: HitTracker | None = None,
         read_watch: Watch | None = None,
         write_watch: Watch | None = None,
-        copy: Callable[[Any], Any] = deepcopy,
+        copy: Callable[[Any], Any] | None = None,
     ) -> None:
         self.max_size = checked_size("max_size", max_size)
         self._below = WatchedState(
