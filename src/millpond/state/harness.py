@@ -169,8 +169,14 @@ class Harness:
         return output
 
     def state(self, name: str) -> Mapping[Any, Any]:
-        """The state of every key as it is now, for a look at it: by key, and by map key within a map."""
-        raise NotImplementedError
+        """The state of every key as it is now, for a look at it: by key, and by map key within a map.
+
+        Keys and values are as the operator knows them; what has expired is left out.
+        """
+        found: dict[Any, Any] = {}
+        for shard in self._shards:
+            found |= shard.state(name)
+        return found
 
     def close(self) -> None:
         """Free the state. Idempotent."""

@@ -11,8 +11,9 @@ from collections.abc import Callable, Iterable
 from typing import Any, NoReturn
 
 from millpond.errors import OptionError
-from millpond.state.backend import KeyContext, KeyedStateBackend
-from millpond.state.descriptor import StateDescriptor
+from millpond.state.backend import Cells, KeyContext, KeyedStateBackend
+from millpond.state.descriptor import StateDescriptor, StateKind
+from millpond.state.expiry import alive
 from millpond.state.handles import States
 from millpond.state.key_places import given_form
 from millpond.state.operator import Context, KeyedOperator, TimeDomain, Timer, Times
@@ -31,6 +32,7 @@ class OperatorShard:
 
     Attributes:
         backend: the state.
+        key_groups: of this shard.
         descriptors: of every state that the operator declared, its timers included, by name.
         entered: the key group that is entered, or None.
         key_context: the backend's own.
@@ -45,12 +47,14 @@ class OperatorShard:
         "context",
         "descriptors",
         "entered",
+        "key_groups",
         "key_context",
         "process",
     )
 
     def __init__(self, operator: KeyedOperator, backend: KeyedStateBackend, key_groups: range, times: Times) -> None:
         self.backend = backend
+        self.key_groups = key_groups
         self.descriptors: dict[str, StateDescriptor] = {}
         self.entered: int | None = None
         self.key_context: KeyContext = backend.context
@@ -101,6 +105,24 @@ class OperatorShard:
             yield from self._on_timer(given_form(due.key), Timer(due.expiry_ms, domain), self.context) or ()
         self._timers[domain].delete(due.expiry_ms)
 
+    def state(self, name: str) -> dict[Any, Any]:
+        """What every key has of a state now, as users know it, without what has expired."""
+        descriptor = self.descriptors.get(name)
+        if descriptor is None:
+            raise OptionError(f"there is no state {name!r}; the operator declared {sorted(self.descriptors)}.")
+        found: dict[Any, Any] = {}
+        for key_group in self.key_groups:
+            cells = self.backend.cells(name, key_group)
+            if descriptor.ttl is not None:
+                cells = _without_times(alive(cells, descriptor.ttl, self.key_context.now_ms), descriptor.kind)
+            keys = map(given_form, cells.keys)
+            if cells.map_keys is None:
+                found |= zip(keys, cells.values, strict=True)
+            else:
+                for key, map_key, value in zip(keys, cells.map_keys, cells.values, strict=True):
+                    found.setdefault(key, {})[given_form(map_key)] = value
+        return found
+
     def state_changed(self) -> None:
         """The state was committed, undone or restored: no key is current, and timers are looked for anew."""
         self.entered = None
@@ -110,6 +132,14 @@ class OperatorShard:
     def close(self) -> None:
         """Free the state. Idempotent."""
         self.backend.close()
+
+
+def _without_times(cells: Cells, kind: StateKind) -> Cells:
+    if kind is StateKind.LIST:
+        values = [[value for value, _ in elements] for elements in cells.values]
+    else:
+        values = [value for value, _ in cells.values]
+    return Cells(cells.key_groups, cells.keys, cells.map_keys, values)
 
 
 class _NoTimers:
