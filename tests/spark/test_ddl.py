@@ -48,7 +48,6 @@ BOTH_REFUSE = (
     "$a int",
     "1 int",
     "ä int",
-    "`` int",
     "a char",
     "a array<int",
     "a array<int not null>",
@@ -64,7 +63,7 @@ BOTH_REFUSE = (
     "a int default 3",
 )
 
-ONLY_WE_REFUSE = ("", "int", "struct<a: int>", "1a int", "a int -- c", "a string collate UTF8_BINARY", "a geometry(4326)")
+ONLY_WE_REFUSE = ("", "`` int", "int", "struct<a: int>", "1a int", "a int -- c", "a string collate UTF8_BINARY", "a geometry(4326)")
 
 
 @pytest.mark.spark
