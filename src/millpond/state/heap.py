@@ -86,8 +86,8 @@ class HeapBackend:
     def _declare(self, descriptor: StateDescriptor, kind: type[S]) -> S:
         if _KINDS[descriptor.kind] is not kind:
             raise OptionError(
-                f"state {descriptor.name!r} is a {descriptor.kind} state: [{descriptor.describe()}]. Ask for it as what "
-                "it was declared as."
+                f"state {descriptor.name!r} is a {descriptor.kind} state: [{descriptor.describe()}]. Ask for it as "
+                "what it was declared as."
             )
         known = self._states.get(descriptor.name)
         if known is None:
@@ -120,8 +120,7 @@ class HeapBackend:
         state = self._states.get(name)
         if state is None:
             raise OptionError(f"state {name!r} is not declared; known are {sorted(self._states)}.")
-        state.tables.write(cells)
-        state.forget_handed()
+        state.write(cells)
 
     def commit(self) -> Snapshot:
         """End the version. Nothing is read or copied."""
@@ -173,8 +172,7 @@ class HeapBackend:
 
     def _undone(self) -> None:
         for state in self._states.values():
-            state.forget_handed()
-            state.unbind()
+            state.leave_version()
         self._leave()
         for cache in self._caches:
             cache.forget()

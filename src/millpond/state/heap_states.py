@@ -18,9 +18,9 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 from millpond.errors import OptionError
-from millpond.state.backend import ABSENT, KeyContext
+from millpond.state.backend import ABSENT, Cells, KeyContext
 from millpond.state.descriptor import StateDescriptor
-from millpond.state.heap_tables import EntryTables, FlatTables, Table, Version
+from millpond.state.heap_tables import EntryTables, FlatTables, ListTables, Table, Version
 from millpond.state.rows import Row, RowCodec
 
 
@@ -85,15 +85,23 @@ class HeapState:
         """No key group is entered: a handle that is used now must fail, not write somewhere."""
         self._table = self._undo = self._handed = _NoKeyGroup(self.descriptor.name)
 
-    def forget_handed(self) -> None:
-        """What was handed out is no longer given again."""
+    def leave_version(self) -> None:
+        """No key group is entered, and what was handed out is not given again."""
         self._handed_out = {}
+        self.unbind()
 
     def end_version(self) -> Version:
+        """Close the open version, which can be taken back as `last`."""
         self.last = self.tables.end_version()
-        self.forget_handed()
-        self.unbind()
+        self.leave_version()
         return self.last
+
+    def write(self, cells: Cells) -> None:
+        """Put or delete cells in the open version; what was handed out of them is not given again."""
+        self.tables.write(cells)
+        if self._handed_out:
+            for key_group, key in zip(cells.key_groups, cells.keys, strict=True):
+                self._handed_out.get(key_group, {}).pop(key, None)
 
     def exists(self) -> bool:
         return self._context.key in self._table
@@ -136,17 +144,19 @@ class HeapValueState(HeapState):
 class HeapListState(HeapState):
     """Lists are changed in place after a version's first touch, which leaves the old list to the undo map.
 
-    What is handed out of mutable elements is a list of copies beside the live one, and grows with it.
+    What is handed out of mutable elements is a second list, a copy of the live one as far as it goes.
     """
+
+    def _new_tables(self) -> FlatTables:
+        return ListTables()
 
     def get(self) -> Iterator[Any]:
         key = self._context.key
-        values: Iterable[Any] = self._table.get(key, ())
+        values = self._table.get(key, ())
         if self._mutable and values:
-            handed = self._handed
-            if key not in handed:
-                handed[key] = [self._copy(value) for value in values]
-            values = handed[key]
+            handed = self._handed.setdefault(key, [])
+            handed.extend(map(self._copy, values[len(handed) :]))
+            values = handed
         return iter(tuple(values))
 
     def put(self, values: Iterable[Any]) -> None:
@@ -156,8 +166,7 @@ class HeapListState(HeapState):
             undo[key] = table.get(key, ABSENT)
         table[key] = checked
         if self._mutable:
-            self._handed.pop(key, None)
-            self._hand_out(key, checked, [])
+            self._handed[key] = checked.copy() if self._keeps_what_it_is_given else []
 
     def append(self, value: Any) -> None:
         self.extend((value,))
@@ -170,12 +179,8 @@ class HeapListState(HeapState):
             table[key] = checked.copy() if old is ABSENT else [*old, *checked]
         else:
             table.setdefault(key, []).extend(checked)
-        if self._mutable and key in self._handed:
-            self._hand_out(key, checked, self._handed[key])
-
-    def _hand_out(self, key: Row, added: list[Any], before: list[Any]) -> None:
-        """Objects are given again as they came; of rows the state has its own, and gives copies."""
-        self._handed[key] = before + (added if self._keeps_what_it_is_given else list(map(self._copy, added)))
+        if self._keeps_what_it_is_given and self._mutable and key in self._handed:
+            self._handed[key].extend(checked)
 
 
 class HeapMapState(HeapState):
@@ -188,6 +193,12 @@ class HeapMapState(HeapState):
 
     def _new_tables(self) -> FlatTables:
         return EntryTables()
+
+    def write(self, cells: Cells) -> None:
+        self.tables.write(cells)
+        if self._handed_out:
+            for key_group, key, map_key in zip(cells.key_groups, cells.keys, cells.map_keys or (), strict=True):
+                self._handed_out.get(key_group, {}).get(key, {}).pop(map_key, None)
 
     def get(self, map_key: Row) -> Any:
         at = self._check_key(map_key)

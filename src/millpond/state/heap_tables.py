@@ -123,6 +123,16 @@ class FlatTables:
         cells.values.extend(table.values())
 
 
+class ListTables(FlatTables):
+    """Tables of list states. A list that the open version touched may still grow in place."""
+
+    def cells(self, key_group: int) -> Cells:
+        """Every list of a key group, as it is now."""
+        table = self.live.get(key_group, {})
+        touched = table.keys() & self.open.undo.get(key_group, {}).keys()
+        return self._as_cells(key_group, table | {key: table[key].copy() for key in touched} if touched else table)
+
+
 class EntryTables(FlatTables):
     """Tables of map states: a second level by map key, in live tables and undo maps alike. An entry is a cell.
 
