@@ -204,7 +204,10 @@ def _run_in_host(
 
 
 _INLINE: dict[str, tuple[StateOptions, Shard]] = {}
-"""The shard held by this worker, and what its backend was opened with. A worker is no home: the next batch may well find none and restore."""
+"""The shard held by this worker, and what its backend was opened with.
+
+A worker is no home: the next batch may well find none and restore.
+"""
 
 
 @contextmanager
