@@ -156,6 +156,7 @@ class RocksDbBackend:
         for cache in self._caches:
             cache.flush()
         taken = self._database.snapshot()
+        handed = [state.handed for state in self._states.values()]
         for state in self._states.values():
             state.committed_changed, state.changed = state.changed, set()
             state.handed = {}
