@@ -166,6 +166,7 @@ class RocksDbBackend:
             self._database,
             taken,
             {name: (state, state.committed_changed) for name, state in self._states.items()},
+            handed,
         )
         self._snapshots.add(snapshot)
         return snapshot
@@ -253,10 +254,12 @@ class _RocksDbSnapshot:
         database: Database,
         taken: Any,
         states: dict[str, tuple[RocksDbState, set[bytes]]],
+        handed: list[dict[bytes, Any]],
     ) -> None:
         self._database = database
         self._taken = taken
         self._states = states
+        self._handed = handed
         self._cursor = database.cursor()
         self._scanning = threading.Lock()
 
@@ -281,6 +284,11 @@ class _RocksDbSnapshot:
         """Let RocksDB drop what only this version needed. Idempotent."""
         self._taken = self._cursor = None
         self._states = {}
+        # Freeing many objects takes long. It happens here, where no record waits, and one at a time, so that
+        # another thread can go on in between.
+        for values in self._handed:
+            while values:
+                values.popitem()
 
     def _reader(self) -> Any:
         if self._taken is None:
