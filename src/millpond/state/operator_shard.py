@@ -123,8 +123,12 @@ class OperatorShard:
                     found.setdefault(key, {})[given_form(map_key)] = value
         return found
 
-    def state_changed(self) -> None:
-        """The state was committed, undone or restored: no key is current, and timers are looked for anew."""
+    def committed(self) -> None:
+        """The state was committed: no key is current."""
+        self.entered = None
+
+    def undone(self) -> None:
+        """The state was undone or restored: no key is current, and timers are looked for anew."""
         self.entered = None
         for timers in self._timers.values():
             timers.forget_queue()
