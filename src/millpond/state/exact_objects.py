@@ -111,7 +111,7 @@ def same(one: Any, other: Any) -> bool:
     if isinstance(one, float):
         return bool(one != one and other != other)  # noqa: PLR0124
     if isinstance(one, dt.datetime) and one.tzinfo is not None and other.tzinfo is not None:
-        return one.astimezone(dt.UTC) == other.astimezone(dt.UTC)
+        return bool(one.astimezone(dt.UTC) == other.astimezone(dt.UTC))
     if isinstance(one, list | tuple):
         return len(one) == len(other) and all(map(same, one, other))
     if isinstance(one, dict):
