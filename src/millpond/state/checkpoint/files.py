@@ -33,6 +33,7 @@ import re
 import secrets
 import warnings
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
@@ -236,7 +237,7 @@ class FileStorage:
         kept = {found.path for found in chain[: self._retain]}
         for found in heads:
             if found.path not in kept and found.writer <= self._mine:
-                self._filesystem.delete_file(found.path)
+                self._delete(found.path)
         named = {
             (ref.id, ref.checksum) for path in kept for ref in Head.decode(self._read(path), f"head {path}").segments
         }
@@ -249,11 +250,11 @@ class FileStorage:
         }
         self._refuse_if_passed(f"{self._name}: nothing was deleted")
         for path in unnamed & self._condemned:
-            self._filesystem.delete_file(path)
+            self._delete(path)
         self._condemned = frozenset(unnamed - self._condemned)
         for claim in self._claims():
             if claim < self._mine:
-                self._filesystem.delete_file(f"{self._folder}/writers/{claim.epoch:08d}-{claim.token}")
+                self._delete(f"{self._folder}/writers/{claim.epoch:08d}-{claim.token}")
 
     def _chain(self, heads: list[_HeadFile]) -> list[_HeadFile]:
         """The newest head, its parent, and so on."""
@@ -334,6 +335,10 @@ class FileStorage:
             stream.write(data)
         if self._local:
             _sync(path)
+
+    def _delete(self, path: str) -> None:
+        with suppress(FileNotFoundError):  # another writer, passed by or passing, saw that it is superfluous too
+            self._filesystem.delete_file(path)
 
     def _sync_folder(self, folder: str) -> None:
         if self._local:
