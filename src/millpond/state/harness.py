@@ -96,6 +96,7 @@ class Harness:
         self._opened = 0
         self._storage_of = _storage_of(storage or self._options.checkpoint_storage or f"{self._folder.name}/checkpoints")
         self._checkpoints: OperatorCheckpoints | None = None
+        self._moved = False
         self._times = Times()
         self._committed_times = (self._times.watermark_ms, self._times.processing_ms)
         self._output: list[Any] = []
@@ -242,7 +243,7 @@ class Harness:
         self._check_usable()
         if self._checkpoints is None:
             self._checkpoints = OperatorCheckpoints.born(
-                self._shards, self._storage_of, self._max_parallelism, self._key_schema
+                self._shards, self._storage_of, self._max_parallelism, self._key_schema, moved=self._moved
             )
         begun = self._checkpoints.begin(self._times.watermark_ms, full=full)
         for shard in self._shards:
@@ -297,9 +298,27 @@ class Harness:
         """Go on with another number of shards; every key's state and timers follow its key group.
 
         Checkpoints of the old shards are of no use to the new ones: new ones go to `storage`, a place that is
-        empty, or to a temporary folder.
+        empty, or to a temporary folder. The first holds everything.
         """
-        raise NotImplementedError
+        self._check_usable()
+        _parallelism(shards, self._max_parallelism)
+        opened = self._open_shards(shards)
+        try:
+            for shard in self._shards:
+                shard.move_state(opened)
+        except BaseException:
+            for shard in opened:
+                shard.close()
+            raise
+        output = self._output.copy()
+        self.crash()
+        self._output.extend(output)
+        self._committed_output = len(output)
+        self._committed_times = (self._times.watermark_ms, self._times.processing_ms)
+        self._opened += 1
+        self._storage_of = _storage_of(storage or f"{self._folder.name}/checkpoints-{self._opened}")
+        self._checkpoints, self._moved = None, True
+        self._use(opened)
 
     def close(self) -> None:
         """Free the state, and remove what is temporary. Idempotent."""

@@ -70,16 +70,25 @@ class BegunCheckpoint:
 
 
 class OperatorCheckpoints:
-    """Makes checkpoints of shards that stand at their checkpointers' heads."""
+    """Makes checkpoints of shards that stand at their checkpointers' heads.
 
-    def __init__(self, checkpointers: Sequence[Checkpointer]) -> None:
+    Where state was *moved* into new shards, no version tells of it: until one is stored, each is a full one.
+    """
+
+    def __init__(self, checkpointers: Sequence[Checkpointer], *, moved: bool = False) -> None:
         self._checkpointers = checkpointers
+        self._moved = moved
         self._begun: list[BegunCheckpoint] = []
         self._lock = threading.Lock()
 
     @staticmethod
     def born(
-        shards: Sequence[OperatorShard], storage_of: StorageOfShard, max_parallelism: int, key_schema: pa.Schema
+        shards: Sequence[OperatorShard],
+        storage_of: StorageOfShard,
+        max_parallelism: int,
+        key_schema: pa.Schema,
+        *,
+        moved: bool = False,
     ) -> "OperatorCheckpoints":
         """The checkpoints of an operator that was never stored. An OptionError where something else was."""
         storages = [storage_of(number) for number in range(len(shards))]
@@ -98,13 +107,15 @@ class OperatorCheckpoints:
             [
                 Checkpointer(storage, shard.backend, head, shard.descriptors.values())
                 for storage, shard, head in zip(storages, shards, heads, strict=True)
-            ]
+            ],
+            moved=moved,
         )
 
     def begin(self, watermark_ms: int, *, full: bool) -> BegunCheckpoint:
         """The blocking part, of all shards."""
         parts = [
-            (checkpointer, checkpointer.begin(watermark_ms, full=full)) for checkpointer in self._checkpointers
+            (checkpointer, checkpointer.begin(watermark_ms, full=full or self._moved and checkpointer.head.version == 0))
+            for checkpointer in self._checkpointers
         ]
         begun = BegunCheckpoint(self, parts)
         self._begun.append(begun)
@@ -171,7 +182,7 @@ def restored(
     for candidate in wanted:
         shards = open_shards()
         try:
-            parts = [_restore(storage, shard, len(shards), candidate) for storage, shard in zip(storages, shards)]
+            parts = [_restore(storage, shard, len(shards), candidate) for storage, shard in zip(storages, shards, strict=True)]
         except CorruptionError as error:
             _close(shards)
             if not fall_back:

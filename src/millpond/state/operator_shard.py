@@ -7,7 +7,7 @@ Invariant: `entered` is the key group that the backend's handles are bound to, o
 can say; so a run of records of one key group enters it once.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NoReturn
 
 from millpond.errors import OptionError
@@ -122,6 +122,17 @@ class OperatorShard:
                 for key, map_key, value in zip(keys, cells.map_keys, cells.values, strict=True):
                     found.setdefault(key, {})[given_form(map_key)] = value
         return found
+
+    def move_state(self, shards: "Sequence[OperatorShard]") -> None:
+        """Put everything, as it is now, into whichever of the new shards has the key group. They were just opened."""
+        for shard in shards:
+            for key_group in self.key_groups:
+                if key_group in shard.key_groups:
+                    for name, descriptor in self.descriptors.items():
+                        # A restored state that nobody declares travels on as it is.
+                        wanted = shard.descriptors.setdefault(name, descriptor)
+                        shard.backend.load(wanted, self.backend.cells(name, key_group))
+            shard.undone()
 
     def committed(self) -> None:
         """The state was committed: no key is current."""
