@@ -1,5 +1,6 @@
 """Checkpoints, crashes, rollbacks and rescaling in the harness, against plain dictionaries."""
 
+import tempfile
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -154,7 +155,7 @@ def test_rollback_goes_back_to_where_the_last_checkpoint_was_begun():
                 raise ZeroDivisionError
 
     with Harness(Poisoned, key=lambda record: record % 50, key_type=int, shards=2) as harness:
-        harness.process_many(range(10), )
+        harness.process_many(range(10))
         harness.process(11, at_ms=1)
         harness.checkpoint()
         stored, given = _state(harness), 11
@@ -168,8 +169,10 @@ def test_rollback_goes_back_to_where_the_last_checkpoint_was_begun():
         assert _state(harness) == stored
         assert (harness.watermark_ms, harness.processing_ms) == (-1, 0)
         assert len(harness.take_output()) == given
-        harness.advance_watermark(100)
-        assert harness.take_output() == [(11, "timer", 11)]
+        for _ in range(2):
+            harness.advance_watermark(100)
+            assert harness.take_output() == [(11, "timer", 11)]
+            harness.rollback()
 
 
 def test_rollback_before_any_checkpoint_goes_back_to_the_start_and_none_helps_after_a_crash():
@@ -219,8 +222,42 @@ class Failing:
 
     def put(self, commit):
         if commit.head.shard in self._failing:
-            raise OSError(commit.head.shard)
+            raise OSError("no space left")
         self._storage.put(commit)
+
+
+def test_a_shard_that_fails_for_long_holds_the_others_back_so_that_all_keep_a_version_in_common(tmp_path):
+    failing = set()
+    with _harness(3, storage=lambda number: Failing(FileStorage(str(tmp_path), number, retain=2), failing)) as harness:
+        harness.process_many(range(50))
+        harness.checkpoint()
+        stored = _state(harness)
+        failing.add(1)
+        for _ in range(4):
+            harness.process_many(range(50))
+            with pytest.raises(OSError, match="no space"):
+                harness.checkpoint()
+        harness.crash()
+        assert harness.restore().version == 1
+        assert _state(harness) == stored
+
+
+def test_after_a_checkpoint_that_only_some_shards_stored_all_count_alike(tmp_path):
+    failing = set()
+    with _harness(2, storage=lambda number: Failing(FileStorage(str(tmp_path), number), failing)) as harness:
+        harness.process_many(range(50))
+        harness.checkpoint()
+        failing.add(1)
+        with pytest.raises(OSError, match="no space"):
+            harness.checkpoint()
+        failing.clear()
+        harness.restore()
+        harness.process_many(range(50))
+        harness.checkpoint()
+        stored = _state(harness)
+        harness.crash()
+        assert harness.restore().version == 3
+        assert _state(harness) == stored
 
 
 class ShardsThatFail(RuleBasedStateMachine):
@@ -229,7 +266,7 @@ class ShardsThatFail(RuleBasedStateMachine):
     @initialize(shards=st.integers(1, 3))
     def start(self, shards):
         self.failing = set()
-        self.folder = __import__("tempfile").TemporaryDirectory()
+        self.folder = tempfile.TemporaryDirectory()
         self.harness = _harness(
             shards, storage=lambda number: Failing(FileStorage(self.folder.name, number, retain=2), self.failing)
         )
@@ -258,7 +295,7 @@ class ShardsThatFail(RuleBasedStateMachine):
         begun = self.harness.begin_checkpoint(full=full)
         self.moments[begun.version] = self.live.copy()
         if self.failing & set(range(self.shards)):
-            with pytest.raises(OSError):
+            with pytest.raises(OSError, match="no space"):
                 begun.write()
         else:
             begun.write()
@@ -288,14 +325,12 @@ def test_rescaling_keeps_every_count_and_every_timer(before, after):
     with _harness(before) as harness:
         for record in range(200):
             harness.process(record, at_ms=record)
-        harness.checkpoint()
         harness.process_many(range(200, 300))
         harness.advance_watermark(5)
         expected = _state(harness)
         harness.take_output()
         harness.rescale(after)
         assert _state(harness) == expected
-        harness.checkpoint()
         harness.process_many(range(50))
         harness.checkpoint()
         expected = _state(harness)
@@ -313,7 +348,7 @@ def test_the_first_checkpoint_after_rescaling_holds_everything_even_if_one_befor
         harness.process_many(range(100))
         expected = _state(harness)
         harness.rescale(3, storage=lambda number: Failing(FileStorage(str(tmp_path), number), failing))
-        with pytest.raises(OSError):
+        with pytest.raises(OSError, match="no space"):
             harness.checkpoint()
         failing.clear()
         harness.checkpoint()

@@ -94,7 +94,8 @@ class Harness:
         self._folder = tempfile.TemporaryDirectory(prefix="millpond-harness-")
         self._backend = backend or self._open_backend
         self._opened = 0
-        self._storage_of = _storage_of(storage or self._options.checkpoint_storage or f"{self._folder.name}/checkpoints")
+        place = storage or self._options.checkpoint_storage
+        self._storage_of = _storage_of(place or f"{self._folder.name}/checkpoints")
         self._checkpoints: OperatorCheckpoints | None = None
         self._moved = False
         self._times = Times()
@@ -253,7 +254,10 @@ class Harness:
         return begun
 
     def rollback(self) -> None:
-        """Go back to where the last checkpoint was begun, or to the start: state, timers, both times, untaken output."""
+        """Go back to where the last checkpoint was begun: state, timers, both times, output not taken since.
+
+        Before the first checkpoint that is where the harness was opened, restored or rescaled.
+        """
         if self._unusable == _CRASHED:
             self._check_usable()
         for shard in self._shards:

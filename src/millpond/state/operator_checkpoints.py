@@ -113,8 +113,9 @@ class OperatorCheckpoints:
 
     def begin(self, watermark_ms: int, *, full: bool) -> BegunCheckpoint:
         """The blocking part, of all shards."""
+        untold = self._moved and any(checkpointer.head.version == 0 for checkpointer in self._checkpointers)
         parts = [
-            (checkpointer, checkpointer.begin(watermark_ms, full=full or self._moved and checkpointer.head.version == 0))
+            (checkpointer, checkpointer.begin(watermark_ms, full=full or untold))
             for checkpointer in self._checkpointers
         ]
         begun = BegunCheckpoint(self, parts)
@@ -126,8 +127,8 @@ class OperatorCheckpoints:
         with self._lock:
             if not self._begun or self._begun[0] is not begun:
                 raise OptionError(
-                    f"checkpoint {begun.version} is not the oldest one begun: {[each.version for each in self._begun]}. "
-                    "Write or abort checkpoints in the order begun."
+                    f"checkpoint {begun.version} is not the oldest one begun: "
+                    f"{[each.version for each in self._begun]}. Write or abort checkpoints in the order begun."
                 )
             stats = []
             left = sorted(begun.parts, key=lambda part: part[0].head.version)
@@ -182,7 +183,10 @@ def restored(
     for candidate in wanted:
         shards = open_shards()
         try:
-            parts = [_restore(storage, shard, len(shards), candidate) for storage, shard in zip(storages, shards, strict=True)]
+            parts = [
+                _restore(storage, shard, len(shards), candidate)
+                for storage, shard in zip(storages, shards, strict=True)
+            ]
         except CorruptionError as error:
             _close(shards)
             if not fall_back:
@@ -217,9 +221,9 @@ def _restore(storage: CheckpointStorage, shard: OperatorShard, shards: int, vers
 def _check_layout(storage: CheckpointStorage, head: Head, shard: OperatorShard, shards: int) -> None:
     if head.shards != shards or head.key_groups != shard.key_groups:
         raise OptionError(
-            f"{storage.name} was written by {head.shards} shards with maximum parallelism {head.max_parallelism}; this "
-            f"operator has {shards} with key groups {shard.key_groups} in this one. Restore with as many as wrote it, "
-            "then rescale."
+            f"{storage.name} was written by {head.shards} shards with maximum parallelism {head.max_parallelism}, for "
+            f"key groups {head.key_groups}; this operator has {shards} shards, and {shard.key_groups} in this one. "
+            "Restore with as many as wrote it, then rescale."
         )
 
 

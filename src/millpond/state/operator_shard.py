@@ -47,8 +47,8 @@ class OperatorShard:
         "context",
         "descriptors",
         "entered",
-        "key_groups",
         "key_context",
+        "key_groups",
         "process",
     )
 
@@ -90,12 +90,6 @@ class OperatorShard:
         # Looking whether a timer is still set enters its key group.
         self.entered = None
         return timers.due(limit_ms)
-
-    def next_timer_ms(self, domain: TimeDomain) -> int | None:
-        """The earliest timer, or None."""
-        timers = self._timers.get(domain)
-        self.entered = None
-        return None if timers is None else timers.next_expiry_ms()
 
     def fire(self, domain: TimeDomain, due: DueTimer) -> Iterable[Any]:
         """Call the operator for one timer, then delete it: one set again at its own time is lost, as in PySpark."""
