@@ -32,9 +32,9 @@ from millpond.spark.host.slots import Attempt, Claim
 from millpond.spark.host.wire import Blob, End, Open, Segment
 from millpond.spark.operator_spec import BatchTime, OperatorSpec
 from millpond.spark.pack import Layout, read_blob
+from millpond.spark.shard_backend import open_shard_backend
 from millpond.spark.shard_run import ShardRun
 from millpond.spark.spool import Spool
-from millpond.state import HeapBackend
 from millpond.state.checkpoint import Commit, Head, Shard, birth
 
 _RESET_HINT = (
@@ -212,11 +212,16 @@ def _run_inline(
 ) -> Iterator[_Done]:
     shard = _INLINE.get(head.lineage)
     if shard is None or not shard.stand_at(head):
-        shard = Shard(head, HeapBackend(head.key_groups))
-        name = f"shard {head.shard} of query {task.query}, version {head.version}"
-        shard.restore({ref.id: durable.segment(ref.id, name) for ref in head.segments})
-        shard.stand_at(head)
-        _INLINE.clear()
+        while _INLINE:
+            _INLINE.popitem()[1].backend.close()
+        shard = Shard(head, open_shard_backend(spec.config.parsed, head.key_groups))
+        try:
+            name = f"shard {head.shard} of query {task.query}, version {head.version}"
+            shard.restore({ref.id: durable.segment(ref.id, name) for ref in head.segments})
+            shard.stand_at(head)
+        except BaseException:
+            shard.backend.close()
+            raise
         _INLINE[head.lineage] = shard
     layout = Layout(head.shards, head.max_parallelism)
     with _no_garbage_collection(), Spool(user_folder) as received, Spool(user_folder) as output:
