@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 
 from millpond.errors import DataError
 from millpond.state import HeapBackend, StateDescriptor, StateKind
-from millpond.state.rows import RowCodec, grouping_values, python_values
+from millpond.state.arrow_values import python_values
+from millpond.state.rows import RowCodec, grouping_values
 
 NEW_YORK = ZoneInfo("America/New_York")
 

@@ -92,11 +92,11 @@ def _of_list(kind: pa.DataType) -> _Detour:
 def _of_map(kind: pa.DataType) -> _Detour:
     """As pairs: msgspec reads a map's keys into fewer types than Arrow has."""
     pair, outward, inward = _of_fields([kind.key_type, kind.item_type])
-    pairs_out = (lambda entries: list(entries.items())) if outward is None else None
+    pairs_of: _Convert = dict.items if outward is None else lambda entries: map(outward, entries.items())
     return (
-        list[pair],
-        pairs_out or (lambda entries: list(map(outward, entries.items()))),
-        dict if inward is None else (lambda pairs: dict(map(inward, pairs))),
+        list[pair],  # type: ignore[valid-type]
+        lambda entries: list(pairs_of(entries)),
+        dict if inward is None else lambda pairs: dict(map(inward, pairs)),
     )
 
 

@@ -7,12 +7,14 @@ has expired is judged by the same time, so a replayed batch expires the same val
 Source: Flink's StateTtlConfig.
 """
 
-from collections.abc import Iterator, Sequence
+import datetime as dt
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import pyarrow as pa
 
+from millpond.errors import OptionError
 from millpond.state.codec import ValueCodec
 
 LIFE_FIELD = pa.field("$alive_since_ms", pa.int64())
@@ -22,18 +24,24 @@ Refresh = Literal["write", "read-and-write"]
 Visibility = Literal["never", "until-cleaned"]
 CleanUp = Literal["snapshot", "incremental", "compaction"]
 
+_Stamped = tuple[Any, int]
+
 
 @dataclass(frozen=True)
 class Ttl:
     """The time to live of one state's values.
 
     Attributes:
-        duration_ms: a value is expired when this much time has passed since its life began.
+        duration_ms: a value is expired when this much time, 1 ms or more, has passed since its life began.
         refresh: what begins a value's life anew: a `"write"`, or `"read-and-write"`.
         visibility: whether expired values are `"never"` returned, or `"until-cleaned"`: while they are still there.
         clean_up: when expired values are removed: `"snapshot"` leaves them out of every full snapshot,
             `"incremental"` looks at a few cells with every access, `"compaction"` removes those of a key group
             when the checkpoint rewrites it.
+
+    >>> hour = Ttl.of(dt.timedelta(hours=1))
+    >>> hour.expired(0, now_ms=3_599_999), hour.expired(0, now_ms=3_600_000)
+    (False, True)
     """
 
     duration_ms: int
@@ -41,30 +49,69 @@ class Ttl:
     visibility: Visibility = "never"
     clean_up: tuple[CleanUp, ...] = ("snapshot", "compaction")
 
+    def __post_init__(self) -> None:
+        if type(self.duration_ms) is not int or self.duration_ms < 1:
+            raise OptionError(f"ttl.duration_ms is {self.duration_ms!r}; expected a whole number of ms, 1 or more.")
+        for option, kinds, chosen in (
+            ("refresh", Refresh, (self.refresh,)),
+            ("visibility", Visibility, (self.visibility,)),
+            ("clean_up", CleanUp, self.clean_up),
+        ):
+            allowed = get_args(kinds)
+            wrong = [word for word in chosen if word not in allowed]
+            if wrong or not isinstance(chosen, tuple):
+                raise OptionError(f"ttl.{option} is {getattr(self, option)!r}; expected of {allowed}.")
+
+    @staticmethod
+    def of(duration: "Ttl | dt.timedelta | int") -> "Ttl":
+        """A Ttl as it is; a time difference, or a number of ms, as a Ttl that is otherwise as usual."""
+        if isinstance(duration, Ttl):
+            return duration
+        if isinstance(duration, dt.timedelta):
+            whole, rest = divmod(duration, dt.timedelta(milliseconds=1))
+            if rest:
+                raise OptionError(f"a ttl of {duration} is no whole number of ms. Round it.")
+            return Ttl(whole)
+        if isinstance(duration, bool) or not isinstance(duration, int):
+            raise OptionError(f"a ttl is a Ttl, a timedelta or a number of ms; got {duration!r}.")
+        return Ttl(duration)
+
+    def expired(self, alive_since_ms: int, now_ms: int) -> bool:
+        """Whether a life that began then is over now. One that begins later than now is not."""
+        return now_ms - alive_since_ms >= self.duration_ms
+
 
 class TtlCodec:
     """A `ValueCodec` for pairs `(value, alive_since_ms)` over the codec of the values."""
+
+    __slots__ = ("_inner", "copy", "mutable", "schema")
 
     def __init__(self, inner: ValueCodec) -> None:
         self._inner = inner
         self.schema = inner.schema.append(LIFE_FIELD)
         self.mutable = inner.mutable
+        copy = inner.copy
+        self.copy: Callable[[_Stamped], _Stamped] = (
+            (lambda stamped: (copy(stamped[0]), stamped[1])) if self.mutable else (lambda stamped: stamped)
+        )
 
-    def check(self, stamped: tuple[Any, int]) -> tuple[Any, int]:
+    def check(self, stamped: _Stamped) -> _Stamped:
+        """The pair with its value as it is kept."""
         return self._inner.check(stamped[0]), stamped[1]
 
-    def copy(self, stamped: tuple[Any, int]) -> tuple[Any, int]:
-        return self._inner.copy(stamped[0]), stamped[1]
-
-    def dumps(self, stamped: tuple[Any, int]) -> bytes:
+    def dumps(self, stamped: _Stamped) -> bytes:
+        """Eight bytes of time before those of the value."""
         return stamped[1].to_bytes(8, "big", signed=True) + self._inner.dumps(stamped[0])
 
-    def loads(self, data: bytes) -> tuple[Any, int]:
+    def loads(self, data: bytes) -> _Stamped:
+        """The pair again."""
         return self._inner.loads(data[8:]), int.from_bytes(data[:8], "big", signed=True)
 
-    def columns(self, values: Sequence[tuple[Any, int]]) -> list[pa.Array]:
+    def columns(self, values: Sequence[_Stamped]) -> list[pa.Array]:
+        """The columns of the values, and one of times."""
         inner = self._inner.columns([value for value, _ in values])
         return [*inner, pa.array([alive_since for _, alive_since in values], type=pa.int64())]
 
-    def rows(self, columns: Sequence[pa.Array]) -> Iterator[tuple[Any, int]]:
+    def rows(self, columns: Sequence[pa.Array]) -> Iterator[_Stamped]:
+        """The pairs again."""
         return zip(self._inner.rows(columns[:-1]), columns[-1].to_pylist(), strict=True)

@@ -1,0 +1,289 @@
+"""Typed handles: state declared as Python types, `states.value("visits", int)`.
+
+On the data path this stands between an operator's author and a backend, and mostly is not there: a
+state without a default and a time to live is the backend's own handle. What the author asked for
+beyond that is put around it, one thin handle each.
+"""
+
+import datetime as dt
+from collections.abc import Callable, Iterator
+from typing import Any, TypeVar, get_args, get_origin
+
+import pyarrow as pa
+
+from millpond.errors import DataError, OptionError
+from millpond.state.backend import KeyedStateBackend, MapState, ValueState
+from millpond.state.descriptor import StateDescriptor, StateKind
+from millpond.state.expiry import alive
+from millpond.state.folding import Aggregate, AggregatingState, ReducingState
+from millpond.state.object_codec import OBJECT_SCHEMA
+from millpond.state.rows import Row
+from millpond.state.serializer import Serializer, msgspec_serializer, pickle_serializer
+from millpond.state.ttl import Ttl
+from millpond.state.ttl_handles import TtlList, TtlMap, TtlValue
+from millpond.state.typed import List, Map, Value
+
+T = TypeVar("T")
+K = TypeVar("K")
+In = TypeVar("In")
+Out = TypeVar("Out")
+
+_TtlOption = Ttl | dt.timedelta | int | None
+_SerializerOption = Serializer | str | None
+
+_KEY_TYPES: dict[Any, pa.DataType] = {
+    int: pa.int64(),
+    str: pa.string(),
+    bytes: pa.binary(),
+    bool: pa.bool_(),
+    float: pa.float64(),
+    dt.date: pa.date32(),
+    dt.datetime: pa.timestamp("us", tz="UTC"),
+}
+
+
+class States:
+    """Declares the states of one operator over its backend. `declared` hears of every descriptor.
+
+    Values are Python objects of the declared type, stored by msgspec unless `serializer` says `"pickle"` or is
+    a `Serializer`. `ttl` is a `Ttl`, a timedelta or a number of ms. An OptionError says what is wrong with a
+    declaration: a name twice, a type that cannot be stored, a default that is not of the type.
+
+    >>> from millpond.state import HeapBackend
+    >>> backend = HeapBackend(range(128))
+    >>> states = States(backend)
+    >>> visits = states.value("visits", int, default=0)
+    >>> pages = states.map("pages", str, int)
+    >>> fastest = states.reducing("fastest", float, min)
+    >>> backend.enter(7)
+    >>> backend.context.key = ("ann",)
+    >>> visits.update(visits.get() + 1)
+    >>> pages.put("/home", 1)
+    >>> for seconds in (0.7, 0.3, 0.9):
+    ...     fastest.add(seconds)
+    >>> visits.get(), list(pages.items()), fastest.get(), list(states.keys("visits"))
+    (1, [('/home', 1)], 0.3, ['ann'])
+    """
+
+    def __init__(self, backend: KeyedStateBackend, declared: Callable[[StateDescriptor], object] | None = None) -> None:
+        self._backend = backend
+        self._declared = declared
+        self._descriptors: dict[str, StateDescriptor] = {}
+
+    def value(
+        self,
+        name: str,
+        kind: type[T],
+        *,
+        default: T | Callable[[], T] | None = None,
+        ttl: _TtlOption = None,
+        serializer: _SerializerOption = None,
+    ) -> Value[T]:
+        """A value state. What `default` is, or gives when it is called, is what `get` returns where there is none.
+
+        A default is not state: `exists()` stays False until an update.
+        """
+        state = self._value(self._declare(name, StateKind.VALUE, kind, ttl, serializer))
+        return state if default is None else _DefaultValue(state, self._default(name, default))
+
+    def list(
+        self, name: str, kind: type[T], *, ttl: _TtlOption = None, serializer: _SerializerOption = None
+    ) -> List[T]:
+        """A list state; with a Ttl each element expires alone."""
+        descriptor = self._declare(name, StateKind.LIST, kind, ttl, serializer)
+        if descriptor.ttl is None:
+            return self._backend.list_state(descriptor)
+        return TtlList(self._backend, descriptor, descriptor.ttl)
+
+    def map(
+        self,
+        name: str,
+        key_kind: type[K],
+        value_kind: type[T],
+        *,
+        ttl: _TtlOption = None,
+        serializer: _SerializerOption = None,
+    ) -> Map[K, T]:
+        """A map state; with a Ttl each entry expires alone. Map keys are of an atomic type, or tuples of such."""
+        key_schema = _key_schema(name, key_kind)
+        descriptor = self._declare(name, StateKind.MAP, value_kind, ttl, serializer, key_schema)
+        state: MapState = (
+            self._backend.map_state(descriptor)
+            if descriptor.ttl is None
+            else TtlMap(self._backend, descriptor, descriptor.ttl)
+        )
+        # A backend's map keys are tuples already.
+        return state if get_origin(key_kind) is tuple else _AtomicKeyMap(state)  # type: ignore[return-value]
+
+    def reducing(
+        self,
+        name: str,
+        kind: type[T],
+        reduce: Callable[[T, T], T],
+        *,
+        ttl: _TtlOption = None,
+        serializer: _SerializerOption = None,
+    ) -> ReducingState[T]:
+        """A value per key that every added value is reduced into: `reduce(so_far, value)`."""
+        state = self._value(self._declare(name, StateKind.VALUE, kind, ttl, serializer))
+        return ReducingState(state, _so_far(state), reduce)
+
+    def aggregating(
+        self,
+        name: str,
+        aggregate: Aggregate[In, Any, Out],
+        accumulator_kind: type[Any],
+        *,
+        ttl: _TtlOption = None,
+        serializer: _SerializerOption = None,
+    ) -> AggregatingState[In, Out]:
+        """An accumulator per key, that values of any type are added to and a result is read from."""
+        state = self._value(self._declare(name, StateKind.VALUE, accumulator_kind, ttl, serializer))
+        return AggregatingState(state, _so_far(state), aggregate)
+
+    def keys(self, name: str) -> Iterator[Any]:
+        """Every key that has this state to be seen, each once: the field itself where a key has one, else a tuple.
+
+        The current key stays what it is. State may be changed meanwhile; whether keys that appear meanwhile are
+        given is open.
+        """
+        descriptor = self._descriptors.get(name)
+        if descriptor is None:
+            raise OptionError(f"no state {name!r} was declared here; there are {sorted(self._descriptors)}.")
+        ttl = descriptor.ttl
+        if ttl is None or ttl.visibility == "until-cleaned":
+            return (_unwrapped(key) for _, key in self._backend.keys(name))
+        return self._living_keys(name, ttl)
+
+    def _living_keys(self, name: str, ttl: Ttl) -> Iterator[Any]:
+        backend = self._backend
+        for key_group in dict.fromkeys(key_group for key_group, _ in backend.keys(name)):
+            cells = alive(backend.cells(name, key_group), ttl, backend.context.now_ms)
+            yield from map(_unwrapped, dict.fromkeys(cells.keys))
+
+    def _declare(
+        self,
+        name: str,
+        state_kind: StateKind,
+        kind: Any,
+        ttl: _TtlOption,
+        serializer: _SerializerOption,
+        key_schema: pa.Schema | None = None,
+    ) -> StateDescriptor:
+        descriptor = StateDescriptor(
+            name,
+            state_kind,
+            OBJECT_SCHEMA,
+            key_schema,
+            _serializer(name, kind, serializer),
+            None if ttl is None else Ttl.of(ttl),
+        )
+        known = self._descriptors.get(name)
+        if known is not None:
+            raise OptionError(
+                f"state {name!r} was declared as [{known.describe()}] and again as [{descriptor.describe()}]. "
+                "Give each state of an operator its own name."
+            )
+        self._descriptors[name] = descriptor
+        if self._declared is not None:
+            self._declared(descriptor)
+        return descriptor
+
+    def _value(self, descriptor: StateDescriptor) -> ValueState:
+        if descriptor.ttl is None:
+            return self._backend.value_state(descriptor)
+        return TtlValue(self._backend, descriptor, descriptor.ttl)
+
+    def _default(self, name: str, default: Any) -> Callable[[], Any]:
+        if callable(default):
+            make: Callable[[], Any] = default
+            return make
+        serializer = self._descriptors[name].serializer
+        if serializer is None:  # pragma: no cover - every state declared here has one
+            return lambda: default
+        try:
+            checked = serializer.check(default)
+        except (TypeError, ValueError, DataError) as error:
+            raise OptionError(f"the default of state {name!r} is not of its type: {error}") from error
+        copy = serializer.copy
+        return (lambda: copy(checked)) if serializer.mutable else (lambda: checked)
+
+
+class _DefaultValue:
+    """A value state that gives a default where there is no value."""
+
+    __slots__ = ("_default", "_get", "clear", "exists", "update")
+
+    def __init__(self, state: ValueState, default: Callable[[], Any]) -> None:
+        self._default = default
+        self._get = state.get
+        self.exists = state.exists
+        self.update = state.update
+        self.clear = state.clear
+
+    def get(self) -> Any:
+        value = self._get()
+        return self._default() if value is None else value
+
+
+class _AtomicKeyMap:
+    """A map state whose map keys are given as they are, not as tuples of one."""
+
+    __slots__ = ("_state", "clear", "exists")
+
+    def __init__(self, state: MapState) -> None:
+        self._state = state
+        self.exists = state.exists
+        self.clear = state.clear
+
+    def get(self, map_key: Any) -> Any:
+        return self._state.get((map_key,))
+
+    def contains(self, map_key: Any) -> bool:
+        return self._state.contains((map_key,))
+
+    def put(self, map_key: Any, value: Any) -> None:
+        self._state.put((map_key,), value)
+
+    def remove(self, map_key: Any) -> None:
+        self._state.remove((map_key,))
+
+    def items(self) -> Iterator[tuple[Any, Any]]:
+        return ((map_key[0], value) for map_key, value in self._state.items())
+
+
+def _so_far(state: ValueState) -> Callable[[], Any]:
+    return state.get_alive if isinstance(state, TtlValue) else state.get
+
+
+def _serializer(name: str, kind: Any, serializer: _SerializerOption) -> Serializer:
+    if isinstance(serializer, Serializer):
+        return serializer
+    if serializer == "pickle":
+        return pickle_serializer()
+    if serializer in {None, "msgspec"}:
+        try:
+            return msgspec_serializer(kind)
+        except OptionError as error:
+            raise OptionError(f"state {name!r}: {error}") from error
+    raise OptionError(
+        f"state {name!r}: serializer is {serializer!r}; expected 'msgspec', 'pickle' or a Serializer "
+        "(see user_serializer)."
+    )
+
+
+def _key_schema(name: str, key_kind: Any) -> pa.Schema:
+    kinds = get_args(key_kind) if get_origin(key_kind) is tuple else (key_kind,)
+    wrong = [kind for kind in kinds if kind not in _KEY_TYPES]
+    if wrong or not kinds:
+        raise OptionError(
+            f"state {name!r}: map keys are declared as {key_kind!r}; expected one of "
+            f"{[kind.__name__ for kind in _KEY_TYPES]} or a tuple of them, as in tuple[str, int]."
+        )
+    if len(kinds) == 1:
+        return pa.schema([("key", _KEY_TYPES[kinds[0]])])
+    return pa.schema([(f"key_{at}", _KEY_TYPES[kind]) for at, kind in enumerate(kinds)])
+
+
+def _unwrapped(key: Row) -> Any:
+    return key[0] if len(key) == 1 else key
