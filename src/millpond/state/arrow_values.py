@@ -57,3 +57,12 @@ def rebuilt(value: Any, kind: pa.DataType) -> Any:
     if pa.types.is_list(kind):
         return [rebuilt(item, kind.value_type) for item in value]
     return {key: rebuilt(item, kind.item_type) for key, item in value.items()}
+
+
+def encodes(text: str) -> bool:
+    """Whether a text is valid Unicode: half of a surrogate pair, as `json.loads` may give, is not."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True

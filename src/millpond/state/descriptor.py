@@ -57,11 +57,9 @@ class StateDescriptor:
 
     def codec(self, what: object) -> ValueCodec:
         """What converts this state's values. `what` names them in errors; its text is asked for only then."""
-        values: ValueCodec
-        if self.serializer is None:
-            values = RowCodec(self.value_schema, what)
-        else:
-            values = ObjectCodec(self.serializer, what)
+        values: ValueCodec = (
+            RowCodec(self.value_schema, what) if self.serializer is None else ObjectCodec(self.serializer, what)
+        )
         return values if self.ttl is None else TtlCodec(values)
 
     def encode(self) -> dict[str, object]:
@@ -93,9 +91,20 @@ class StateDescriptor:
         )
 
     def describe(self) -> str:
-        """One line for people: `map visits (page: string) -> (count: int64)`."""
-        value = ", ".join(f"{field.name}: {field.type}" for field in self.value_schema)
-        if self.map_key_schema is None:
-            return f"{self.kind} {self.name} ({value})"
-        key = ", ".join(f"{field.name}: {field.type}" for field in self.map_key_schema)
-        return f"{self.kind} {self.name} ({key}) -> ({value})"
+        """One line for people.
+
+        >>> StateDescriptor("visits", StateKind.MAP, pa.schema([("count", pa.int64())]),
+        ...                 pa.schema([("page", pa.string())]), ttl=Ttl(60_000)).describe()
+        'map visits (page: string) -> (count: int64) ttl 60000 ms'
+        """
+        words = [f"{self.kind} {self.name}"]
+        if self.map_key_schema is not None:
+            words += [f"({_described(self.map_key_schema)})", "->"]
+        words.append(f"({_described(self.value_schema) if self.serializer is None else self.serializer.text})")
+        if self.ttl is not None:
+            words.append(f"ttl {self.ttl.describe()}")
+        return " ".join(words)
+
+
+def _described(schema: pa.Schema) -> str:
+    return ", ".join(f"{field.name}: {field.type}" for field in schema)

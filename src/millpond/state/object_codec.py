@@ -27,10 +27,11 @@ class ObjectCodec:
         self.loads: Callable[[bytes], Any] = serializer.loads
 
     def check(self, value: Any) -> Any:
+        """The object as it is kept. A DataError names state and key, what was expected and what was got."""
         try:
             return self._serializer.check(value)
         except (TypeError, ValueError) as error:
-            raise DataError(f"{self._what}: {error}") from error
+            raise DataError(f"{self._what}: {error}.") from error
 
     def columns(self, values: Sequence[Any]) -> list[pa.Array]:
         """One binary array."""

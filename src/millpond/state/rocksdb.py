@@ -7,7 +7,8 @@ RocksDB's own snapshots do the work of versions. A commit swaps the set of chang
 one and takes a snapshot: it reads, copies and flushes nothing, and costs the same for one changed cell and
 for a million. The delta is read from that snapshot later, by whoever writes it. A rollback puts back, for
 every changed key, what the last committed snapshot has; taking a commit back does the same with the
-snapshot before it.
+snapshot before it. A `Snapshot` has a cursor of its own beside the database's snapshot, for scans; it holds
+on to the memtables and files of its time until it is released.
 
 Invariant: `head` is the last committed version, and live data differs from it only in keys that are in a
 state's `changed`.
@@ -15,10 +16,12 @@ state's `changed`.
 The trade-off: every get decodes and every update encodes. A cache in front (`LruStateCache`) saves both.
 """
 
-from collections.abc import Callable, Iterable, Iterator
+import threading
+from collections.abc import Iterable, Iterator
 from itertools import islice
 from pathlib import Path
 from typing import Any, TypeVar
+from weakref import WeakSet
 
 from millpond.errors import OptionError, UnavailableError
 from millpond.state.backend import Cells, KeyContext, ListState, MapState, Snapshot, ValueCache, ValueState
@@ -73,7 +76,7 @@ class RocksDbBackend:
         self._context = KeyContext()
         self._states: dict[str, RocksDbState] = {}
         self._caches: list[ValueCache] = []
-        self._snapshots: set[_RocksDbSnapshot] = set()
+        self._snapshots: WeakSet[_RocksDbSnapshot] = WeakSet()
         self._head: Any = self._database.snapshot()
         self._before_head: Any = None
 
@@ -135,7 +138,7 @@ class RocksDbBackend:
         state = self._states.get(name)
         if state is None:
             return Cells()
-        return state.cells_of(self._database.scan(self._database.handle, state.group_prefix(key_group)))
+        return state.cells_of(self._database.scan(state.group_prefix(key_group)))
 
     def write(self, name: str, cells: Cells) -> None:
         """Put or delete cells in the open version."""
@@ -162,7 +165,6 @@ class RocksDbBackend:
             self._database,
             taken,
             {name: (state, state.committed_changed) for name, state in self._states.items()},
-            self._snapshots.discard,
         )
         self._snapshots.add(snapshot)
         return snapshot
@@ -243,19 +245,19 @@ class RocksDbBackend:
 
 
 class _RocksDbSnapshot:
-    """One committed version: the database's snapshot, and the keys that the version changed, by state."""
+    """One committed version: the database as it was, and the keys that the version changed, by state."""
 
     def __init__(
         self,
         database: Database,
         taken: Any,
         states: dict[str, tuple[RocksDbState, set[bytes]]],
-        on_release: Callable[["_RocksDbSnapshot"], object],
     ) -> None:
         self._database = database
         self._taken = taken
         self._states = states
-        self._on_release = on_release
+        self._cursor = database.cursor()
+        self._scanning = threading.Lock()
 
     def changes(self) -> Iterator[tuple[str, Cells]]:
         """The changed cells, in the order of the database, a few ten thousand at a time."""
@@ -267,17 +269,17 @@ class _RocksDbSnapshot:
 
     def cells(self, name: str, key_group: int) -> Cells:
         """Every cell of a state in one key group as of this version."""
-        taken = self._reader()
+        self._reader()
         if name not in self._states:
             return Cells()
         state, _ = self._states[name]
-        return state.cells_of(self._database.scan(taken, state.group_prefix(key_group)))
+        with self._scanning:
+            return state.cells_of(self._database.scan(state.group_prefix(key_group), self._cursor))
 
     def release(self) -> None:
         """Let RocksDB drop what only this version needed. Idempotent."""
-        self._taken = None
+        self._taken = self._cursor = None
         self._states = {}
-        self._on_release(self)
 
     def _reader(self) -> Any:
         if self._taken is None:

@@ -89,7 +89,7 @@ class RocksDbState:
     def keys(self) -> Iterator[tuple[int, Row]]:
         """Key group and key of every key, each once."""
         last = None
-        for at, _ in self._database.scan(self._db, self.prefix):
+        for at, _ in self._database.scan(self.prefix):
             _, key_group, length = KEY_PREFIX.unpack_from(at)
             cell = at[: KEY_PREFIX.size + length]
             if cell != last:
@@ -284,7 +284,7 @@ class RocksDbMapState(RocksDbState):
             self._delete(at)
 
     def _scan(self) -> Iterator[tuple[bytes, bytes]]:
-        return self._database.scan(self._db, self._turned())
+        return self._database.scan(self._turned())
 
     def _load_entry(self, _at: bytes, data: bytes) -> Any:
         return self._loads(data)

@@ -19,7 +19,7 @@ from typing import Any
 import pyarrow as pa
 
 from millpond.errors import DataError, OptionError
-from millpond.state.arrow_values import NAN, needs_rebuilding, python_values, rebuilt
+from millpond.state.arrow_values import NAN, encodes, needs_rebuilding, python_values, rebuilt
 from millpond.state.row_bytes import RowBytes, holds_containers
 
 Row = tuple[Any, ...]
@@ -173,7 +173,7 @@ def _compile_check(schema: pa.Schema, normalise: Callable[[Any], Row]) -> Callab
         if test is None:
             return normalise
         tests.append(f"(v[{position}] is None or {test})")
-    scope = {"normalise": normalise, "date": dt.date, "encodes": _encodes}
+    scope = {"normalise": normalise, "date": dt.date, "encodes": encodes}
     check: Callable[[Any], Row] = eval(f"lambda v: v if {' and '.join(tests)} else normalise(v)", scope)  # noqa: S307
     return check
 
@@ -187,12 +187,3 @@ def _exact_test(item: str, kind: pa.DataType) -> str | None:
         return f"(type({item}) is str and ({item}.isascii() or encodes({item})))"
     simple = {pa.float64(): "float", pa.bool_(): "bool", pa.binary(): "bytes", pa.date32(): "date"}
     return f"type({item}) is {simple[kind]}" if kind in simple else None
-
-
-def _encodes(text: str) -> bool:
-    """Whether a text is valid Unicode: half of a surrogate pair, as `json.loads` may give, is not."""
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return False
-    return True

@@ -80,6 +80,20 @@ class Ttl:
         """Whether a life that began then is over now. One that begins later than now is not."""
         return now_ms - alive_since_ms >= self.duration_ms
 
+    def describe(self) -> str:
+        """In a few words: the duration, and what is not as usual.
+
+        >>> Ttl(1_000, refresh="read-and-write").describe()
+        "1000 ms, refresh='read-and-write'"
+        """
+        usual = Ttl(self.duration_ms)
+        others = [
+            f"{name}={getattr(self, name)!r}"
+            for name in ("refresh", "visibility", "clean_up")
+            if getattr(self, name) != getattr(usual, name)
+        ]
+        return ", ".join([f"{self.duration_ms} ms", *others])
+
 
 class TtlCodec:
     """A `ValueCodec` for pairs `(value, alive_since_ms)` over the codec of the values."""

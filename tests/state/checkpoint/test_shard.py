@@ -12,6 +12,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from millpond.errors import CorruptionError
 from millpond.state import HeapBackend, StateDescriptor, StateKind
 from millpond.state.checkpoint import Head, Shard, birth
+from millpond.state.checkpoint import next_head as next_head_module
 from millpond.state.checkpoint import segment as segments_module
 from millpond.state.checkpoint import shard as shard_module
 
@@ -179,7 +180,7 @@ class ShardAgainstTheStore(RuleBasedStateMachine):
         self._begin()
         applied(self.memory, self.oracle, [*changes, (GROUPS[0], ("odd",), "update", 1)])
         with (
-            mock.patch.object(shard_module, "encode_segments", side_effect=MemoryError),
+            mock.patch.object(next_head_module, "encode_segments", side_effect=MemoryError),
             pytest.raises(MemoryError),
         ):
             self.memory.commit(self._token())

@@ -1,0 +1,173 @@
+"""From a head's segments back to cells: which of a segment's rows count, and proof that it is the right one.
+
+Segments are applied from the oldest version to the newest, a version's bases before its deltas. A
+base speaks for the key groups it is the newest base of, a delta for those based before it.
+
+Invariant: rows are taken from a segment only after its checksum was compared with the head's.
+"""
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from millpond.errors import CorruptionError, OptionError
+from millpond.state.backend import Cells, KeyedStateBackend
+from millpond.state.checkpoint.head import Head, SegmentRef
+from millpond.state.checkpoint.segment import CellCodec, checksum_of, decode_segment, verify_segment
+from millpond.state.checkpoint.storage import CheckpointStorage
+from millpond.state.descriptor import StateDescriptor
+from millpond.state.schema_change import migration
+
+
+@dataclass(frozen=True)
+class Version:
+    """One version of a shard in memory, still encoded: its head, and every segment by id, each found whole."""
+
+    head: Head
+    segments: Mapping[int, bytes]
+
+
+@dataclass(frozen=True)
+class Restored:
+    """What a restore brought back.
+
+    Attributes:
+        head: of the version that the backend now holds.
+        descriptors: of every state, as declared, or as stored where nobody declared it.
+        passed_over: what is wrong with each newer version that was damaged; empty unless falling back was allowed.
+    """
+
+    head: Head
+    descriptors: tuple[StateDescriptor, ...]
+    passed_over: tuple[str, ...] = ()
+
+
+def segment_name(head: Head, ref: SegmentRef) -> str:
+    """What errors call a segment."""
+    return f"segment {ref.id} of shard {head.shard}, version {head.version}, state {ref.state!r}"
+
+
+def in_order(head: Head) -> list[SegmentRef]:
+    """The head's segments in the order in which they are applied."""
+    return sorted(head.segments, key=lambda ref: (ref.version, not ref.base, ref.id))
+
+
+def check_segment(head: Head, ref: SegmentRef, data: bytes) -> None:
+    """Prove that the bytes are the segment that the head names; a CorruptionError says what is wrong with it."""
+    name = segment_name(head, ref)
+    verify_segment(data, name)
+    if checksum_of(data) != ref.checksum:
+        raise CorruptionError(
+            f"{name} is whole, but another one than its head names: head and segments come from different "
+            "attempts or checkpoints. Restore an earlier version of the checkpoint."
+        )
+
+
+def read_segment(head: Head, ref: SegmentRef, data: bytes) -> pa.Table:
+    """The rows of a segment that count under this head. A CorruptionError names the segment when it is not the one."""
+    check_segment(head, ref, data)
+    table = decode_segment(data, segment_name(head, ref))
+    first, bases = head.key_groups.start, head.base_versions
+    wanted = [
+        group
+        for group in range(ref.first_group, ref.last_group + 1)
+        if (bases[group - first] == ref.version if ref.base else bases[group - first] < ref.version)
+    ]
+    if len(wanted) > ref.last_group - ref.first_group:
+        return table
+    return table.filter(pc.is_in(table["key_group"], pa.array(wanted, type=pa.int32())))
+
+
+def read_version(storage: CheckpointStorage, version: int) -> Version:
+    """A version, with every segment proven to be the one that its head names before anything is made of any."""
+    head = storage.head(version)
+    if head is None:
+        raise OptionError(f"{storage.name} has no version {version}; it has {storage.versions()}.")
+    segments = {}
+    for ref in head.segments:
+        try:
+            segments[ref.id] = storage.segment(ref)
+            check_segment(head, ref, segments[ref.id])
+        except CorruptionError as error:
+            raise CorruptionError(f"{storage.name}, {segment_name(head, ref)}: {error}") from error
+    return Version(head, segments)
+
+
+def restore(
+    storage: CheckpointStorage,
+    backend: KeyedStateBackend,
+    declared: Iterable[StateDescriptor] = (),
+    *,
+    version: int | None = None,
+    fall_back: bool = False,
+) -> Restored | None:
+    """Load a version, the newest unless another is asked for, into an empty backend; None where there is none.
+
+    Every segment is read and proven, and every state's schema compared, before the backend is touched.
+    Raises a CorruptionError that names shard, version, segment, file and the last good version; with
+    `fall_back` that version is restored instead, and the result says what was passed over. Raises an
+    OptionError that shows both schemas where a declared state cannot hold the stored one.
+    """
+    versions = storage.versions()
+    if version is None and not versions:
+        return None
+    found, passed_over = _whole_version(storage, versions[-1] if version is None else version, fall_back=fall_back)
+    by_name = {descriptor.name: descriptor for descriptor in declared}
+    states = [_Restoring.of(plain, by_name, found.head) for plain in found.head.states]
+    by_state = {state.descriptor.name: state for state in states}
+    for ref in in_order(found.head):
+        state = by_state[ref.state]
+        backend.load(state.descriptor, state.cells(read_segment(found.head, ref, found.segments[ref.id])))
+    return Restored(
+        found.head, tuple({**by_name, **{name: s.descriptor for name, s in by_state.items()}}.values()), passed_over
+    )
+
+
+def _whole_version(storage: CheckpointStorage, version: int, *, fall_back: bool) -> tuple[Version, tuple[str, ...]]:
+    try:
+        return read_version(storage, version), ()
+    except CorruptionError as error:
+        damage = str(error)
+        good, passed_over = _last_good(storage, version)
+        if good is None:
+            raise CorruptionError(f"{damage} No earlier version in {storage.name} is whole.") from error
+        if not fall_back:
+            raise CorruptionError(
+                f"{damage} The last good version in {storage.name} is {good.head.version}; ask for it, or restore with "
+                "fall_back=True, to go on from there. What later versions held is then lost."
+            ) from error
+        return good, (damage, *passed_over)
+
+
+def _last_good(storage: CheckpointStorage, before: int) -> tuple[Version | None, tuple[str, ...]]:
+    """The newest whole version older than `before`, and what is wrong with those in between."""
+    damaged: list[str] = []
+    for version in reversed(storage.versions()):
+        if version < before:
+            try:
+                return read_version(storage, version), tuple(damaged)
+            except CorruptionError as error:
+                damaged.append(str(error))
+    return None, tuple(damaged)
+
+
+@dataclass(frozen=True)
+class _Restoring:
+    """How one state's stored rows become cells of the state as it is declared now."""
+
+    descriptor: StateDescriptor
+    codec: CellCodec
+    migrate: Callable[[pa.Table], pa.Table] | None
+
+    @staticmethod
+    def of(plain: dict[str, Any], declared: Mapping[str, StateDescriptor], head: Head) -> "_Restoring":
+        stored = StateDescriptor.decode(plain)
+        wanted = declared.get(stored.name, stored)
+        key_schema = pa.ipc.read_schema(pa.py_buffer(head.key_schema))
+        return _Restoring(wanted, CellCodec(wanted, key_schema), migration(stored, wanted))
+
+    def cells(self, table: pa.Table) -> Cells:
+        return self.codec.cells(table if self.migrate is None else self.migrate(table))
