@@ -4,7 +4,8 @@ A `Kind` makes values by number, so that the value a test expects is never the o
 """
 
 import copy
-from collections.abc import Callable, Iterator
+import datetime as dt
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -224,6 +225,17 @@ def everything(source: Any, name: str) -> dict[tuple[Any, ...], Any]:
         assert {place[0] for place in in_group} <= {group}
         cells |= in_group
     return cells
+
+
+def exact(values: Iterable[Any]) -> list[str]:
+    """Tuples in an order, as texts that tell apart what Python finds equal; but UTC is UTC, whoever implements it."""
+
+    def text(item: Any) -> str:
+        if isinstance(item, tuple):
+            return f"({', '.join(map(text, item))})"
+        return item.isoformat() if isinstance(item, dt.datetime) else repr(item)
+
+    return sorted(map(text, values))
 
 
 def _copied(value: Any) -> Any:
