@@ -7,7 +7,7 @@ beyond that is put around it, one thin handle each.
 
 import datetime as dt
 from collections.abc import Callable, Iterator
-from typing import Any, TypeVar, get_args, get_origin
+from typing import Any, TypeVar, get_args, get_origin, overload
 
 import pyarrow as pa
 
@@ -21,7 +21,7 @@ from millpond.state.rows import Row
 from millpond.state.serializer import Serializer, msgspec_serializer, pickle_serializer
 from millpond.state.ttl import Ttl
 from millpond.state.ttl_handles import TtlList, TtlMap, TtlValue
-from millpond.state.typed import List, Map, Value
+from millpond.state.typed import DefaultedValue, List, Map, Value
 
 T = TypeVar("T")
 K = TypeVar("K")
@@ -70,15 +70,31 @@ class States:
         self._declared = declared
         self._descriptors: dict[str, StateDescriptor] = {}
 
+    @overload
+    def value(
+        self, name: str, kind: type[T], *, ttl: _TtlOption = None, serializer: _SerializerOption = None
+    ) -> Value[T]: ...
+
+    @overload
     def value(
         self,
         name: str,
         kind: type[T],
         *,
-        default: T | Callable[[], T] | None = None,
+        default: T | Callable[[], T],
         ttl: _TtlOption = None,
         serializer: _SerializerOption = None,
-    ) -> Value[T]:
+    ) -> DefaultedValue[T]: ...
+
+    def value(
+        self,
+        name: str,
+        kind: type[Any],
+        *,
+        default: Any = None,
+        ttl: _TtlOption = None,
+        serializer: _SerializerOption = None,
+    ) -> Any:
         """A value state. What `default` is, or gives when it is called, is what `get` returns where there is none.
 
         A default is not state: `exists()` stays False until an update.
