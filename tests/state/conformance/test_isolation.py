@@ -20,9 +20,7 @@ from tests.state.conformance.kinds import (
 )
 
 
-@pytest.fixture(params=[LIST, NESTED_ROW, DICT], ids=repr)
-def kind(request):
-    return request.param
+KINDS_UNDER_TEST = [NESTED_ROW, LIST, DICT]
 
 
 @pytest.fixture
