@@ -306,7 +306,8 @@ def cache_stats(backend: Any) -> tuple[int, int]:
     """Hits and requests of an `LruStateCache`; zeros for King's, which have trackers."""
     if not isinstance(backend, LruStateCache):
         return 0, 0
-    return backend.hits, backend.hits + backend.misses
+    stats = backend.stats()
+    return stats.hits, stats.hits + stats.misses
 
 
 def measured(job: Job, before: tuple[int, int], after: tuple[int, int]) -> dict[str, Any]:

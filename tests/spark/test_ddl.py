@@ -63,7 +63,16 @@ BOTH_REFUSE = (
     "a int default 3",
 )
 
-ONLY_WE_REFUSE = ("", "`` int", "int", "struct<a: int>", "1a int", "a int -- c", "a string collate UTF8_BINARY", "a geometry(4326)")
+ONLY_WE_REFUSE = (
+    "",
+    "`` int",
+    "int",
+    "struct<a: int>",
+    "1a int",
+    "a int -- c",
+    "a string collate UTF8_BINARY",
+    "a geometry(4326)",
+)
 
 
 @pytest.mark.spark

@@ -152,9 +152,11 @@ def test_a_snapshot_is_restored_as_often_as_one_likes_and_into_any_backend(diary
     with ProcessorHarness(Diary(), rows=EVENTS, key="user", output=DIARY) as other:
         other.restore(snapshot)
         assert other.process([("ann", 2, None)])[0].ids == [1, 2]
-    with ProcessorHarness(Diary(), rows=EVENTS, key="id", output=DIARY) as keyed_otherwise:
-        with pytest.raises(OptionError, match="under another key"):
-            keyed_otherwise.restore(snapshot)
+    with (
+        ProcessorHarness(Diary(), rows=EVENTS, key="id", output=DIARY) as keyed_otherwise,
+        pytest.raises(OptionError, match="under another key"),
+    ):
+        keyed_otherwise.restore(snapshot)
 
 
 def test_nothing_stays_on_the_processor_from_batch_to_batch():
@@ -197,8 +199,7 @@ def test_processing_time_timers_fire_by_the_time_given():
             self._handle.registerTimer(timerValues.getCurrentProcessingTimeInMs() + 10)
             return iter(())
 
-    with _alarm(time_mode="processingtime", event_time=None) as harness:
-        harness = ProcessorHarness(Once(), rows=EVENTS, key="user", output=ALARM, time_mode="ProcessingTime")
+    with ProcessorHarness(Once(), rows=EVENTS, key="user", output=ALARM, time_mode="ProcessingTime") as harness:
         assert harness.process([("ann", 1, None)], processing_ms=1000) == []
         assert harness.advance(processing_ms=1009) == []
         assert [row.fired for row in harness.advance(processing_ms=1010)] == [1010]
@@ -210,11 +211,12 @@ def test_times_without_a_zone_are_local_both_ways():
             for row in rows:
                 yield Row(at=row.at, nested=Row(at=row.at))
 
-    naive = dt.datetime(2026, 7, 1, 12, 30)
+    naive = dt.datetime(2026, 7, 1, 12, 30)  # noqa: DTZ001 - what the test is about
     with ProcessorHarness(Echo(), rows=EVENTS, key="user", output="at timestamp, nested struct<at: timestamp>") as echo:
-        assert echo.process([("ann", 1, naive), ("ann", 1, naive.astimezone())]) == [
-            Row(at=naive, nested=Row(at=naive))
-        ] * 2
+        assert (
+            echo.process([("ann", 1, naive), ("ann", 1, naive.astimezone())])
+            == [Row(at=naive, nested=Row(at=naive))] * 2
+        )
 
 
 @pytest.mark.parametrize(

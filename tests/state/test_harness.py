@@ -79,9 +79,11 @@ def test_a_float_key_is_one_key_however_it_is_written():
     [(["a"], str, "list"), ("a", int, "int64"), ({}, str, "dict"), (("a",), tuple[str, int], "2 fields")],
 )
 def test_what_cannot_be_a_key_is_refused(key, key_type, says):
-    with Harness(Count, key=lambda record: record, key_type=key_type) as harness:
-        with pytest.raises(DataError, match=f"the key of a record.*{says}"):
-            harness.process(key)
+    with (
+        Harness(Count, key=lambda record: record, key_type=key_type) as harness,
+        pytest.raises(DataError, match=f"the key of a record.*{says}"),
+    ):
+        harness.process(key)
 
 
 def test_a_key_type_that_no_key_can_have_is_refused():
@@ -171,9 +173,11 @@ def test_a_timer_without_a_handler_is_refused_when_it_is_set():
         def process(self, key, record, context):
             context.event_timers.register(5)
 
-    with Harness(Forgetful, key=str, key_type=str) as harness:
-        with pytest.raises(OptionError, match=r"Forgetful uses a timer .* no on_timer"):
-            harness.process("ann")
+    with (
+        Harness(Forgetful, key=str, key_type=str) as harness,
+        pytest.raises(OptionError, match=r"Forgetful uses a timer .* no on_timer"),
+    ):
+        harness.process("ann")
 
 
 def test_a_record_at_or_before_the_watermark_is_late_and_counted():
@@ -228,9 +232,11 @@ def test_values_expire_by_the_processing_time(backend):
 
 
 def test_a_state_that_nobody_declared_is_refused_by_name():
-    with Harness(Count, key=str, key_type=str) as harness:
-        with pytest.raises(OptionError, match=r"no state 'sen'; the operator declared \['seen'\]"):
-            harness.state("sen")
+    with (
+        Harness(Count, key=str, key_type=str) as harness,
+        pytest.raises(OptionError, match=r"no state 'sen'; the operator declared \['seen'\]"),
+    ):
+        harness.state("sen")
 
 
 class Poisoned(Count):

@@ -162,7 +162,7 @@ class ProcessorHarness:
             shard.rollback()
             raise
         segments = {at: data for at, data in self._durable.segments.items() if at not in commit.dropped}
-        self._durable = ProcessorSnapshot(commit.head, segments | commit.segments)
+        self._durable = ProcessorSnapshot(commit.head, {**segments, **commit.segments})
         shard.stand_at(shard.head)
         self._time = time
         self.late_rows += result.late_rows
@@ -225,7 +225,7 @@ class ProcessorHarness:
             time_mode=self._time_mode,
             event_time=self._event_time,
             keep_late=self._keep_late,
-            late_rows=None,  # type: ignore[arg-type]  # counted by the driver, which is not here
+            late_rows=None,  # counted by the driver, which is not here
             hosts=1,
             config=StateConfig(),
             ddl=self._ddl,
@@ -256,7 +256,8 @@ class ProcessorHarness:
             if unknown:
                 raise DataError(f"a row has the fields {sorted(unknown)}, which are not among the columns {names}.")
             given = tuple(given.get(name) for name in names)
-        return given if self._inward is None else self._inward(given)
+        values: tuple[Any, ...] = given if self._inward is None else self._inward(given)
+        return values
 
     def _rows_of(self, blob: memoryview) -> list[Row]:
         with pa.ipc.open_stream(pa.py_buffer(blob)) as reader:

@@ -73,8 +73,8 @@ class KeyPlaces(Generic[S]):
             known = self.remembered.get(given)
         except TypeError as error:
             raise DataError(
-                f"the key of a record is {type(given).__name__} {given!r}, which cannot be a key. Give an atomic value, "
-                "or a tuple of them."
+                f"the key of a record is {type(given).__name__} {given!r}, which cannot be a key. Give an atomic "
+                "value, or a tuple of them."
             ) from error
         if known is not None:
             return known

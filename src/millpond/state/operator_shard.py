@@ -7,7 +7,7 @@ Invariant: `entered` is the key group that the backend's handles are bound to, o
 can say; so a run of records of one key group enters it once.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NoReturn
 
 from millpond.errors import OptionError
@@ -47,8 +47,8 @@ class OperatorShard:
         "context",
         "descriptors",
         "entered",
-        "key_groups",
         "key_context",
+        "key_groups",
         "process",
     )
 
@@ -91,12 +91,6 @@ class OperatorShard:
         self.entered = None
         return timers.due(limit_ms)
 
-    def next_timer_ms(self, domain: TimeDomain) -> int | None:
-        """The earliest timer, or None."""
-        timers = self._timers.get(domain)
-        self.entered = None
-        return None if timers is None else timers.next_expiry_ms()
-
     def fire(self, domain: TimeDomain, due: DueTimer) -> Iterable[Any]:
         """Call the operator for one timer, then delete it: one set again at its own time is lost, as in PySpark."""
         self.enter(due.key_group)
@@ -123,8 +117,23 @@ class OperatorShard:
                     found.setdefault(key, {})[given_form(map_key)] = value
         return found
 
-    def state_changed(self) -> None:
-        """The state was committed, undone or restored: no key is current, and timers are looked for anew."""
+    def move_state(self, shards: "Sequence[OperatorShard]") -> None:
+        """Put everything, as it is now, into whichever of the new shards has the key group. They were just opened."""
+        for shard in shards:
+            for key_group in self.key_groups:
+                if key_group in shard.key_groups:
+                    for name, descriptor in self.descriptors.items():
+                        # A restored state that nobody declares travels on as it is.
+                        wanted = shard.descriptors.setdefault(name, descriptor)
+                        shard.backend.load(wanted, self.backend.cells(name, key_group))
+            shard.undone()
+
+    def committed(self) -> None:
+        """The state was committed: no key is current."""
+        self.entered = None
+
+    def undone(self) -> None:
+        """The state was undone or restored: no key is current, and timers are looked for anew."""
         self.entered = None
         for timers in self._timers.values():
             timers.forget_queue()

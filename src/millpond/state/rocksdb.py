@@ -145,28 +145,27 @@ class RocksDbBackend:
         state = self._states.get(name)
         if state is None:
             raise OptionError(f"state {name!r} is not declared; known are {sorted(self._states)}.")
-        entries = list(state.entries_of(cells))
-        state.changed.update(at for at, _ in entries)
-        for at, _ in entries:
-            state.handed.pop(at, None)
-        self._put_all(entries)
+        entries = dict(state.entries_of(cells))
+        state.changed.update(entries)
+        for at in state.handed.keys() & entries:
+            del state.handed[at]
+        self._put_all(entries.items())
 
     def commit(self) -> Snapshot:
         """End the version: swap the sets of changed keys and take a snapshot of the database."""
         for cache in self._caches:
             cache.flush()
+        # Both at once: what fails here leaves the version open.
         taken = self._database.snapshot()
+        changed = {name: (state, state.changed) for name, state in self._states.items()}
+        handed = [state.handed for state in self._states.values()]
+        snapshot = _RocksDbSnapshot(self._database, taken, changed, handed)
         for state in self._states.values():
             state.committed_changed, state.changed = state.changed, set()
             state.handed = {}
         self._before_head, self._head = self._head, taken
-        self._leave()
-        snapshot = _RocksDbSnapshot(
-            self._database,
-            taken,
-            {name: (state, state.committed_changed) for name, state in self._states.items()},
-        )
         self._snapshots.add(snapshot)
+        self._leave()
         return snapshot
 
     def rollback(self) -> bool:
@@ -252,10 +251,12 @@ class _RocksDbSnapshot:
         database: Database,
         taken: Any,
         states: dict[str, tuple[RocksDbState, set[bytes]]],
+        handed: list[dict[bytes, Any]],
     ) -> None:
         self._database = database
         self._taken = taken
         self._states = states
+        self._handed = handed
         self._cursor = database.cursor()
         self._scanning = threading.Lock()
 
@@ -280,6 +281,11 @@ class _RocksDbSnapshot:
         """Let RocksDB drop what only this version needed. Idempotent."""
         self._taken = self._cursor = None
         self._states = {}
+        # Freeing many objects takes long. It happens here, where no record waits, and one at a time, so that
+        # another thread can go on in between.
+        for values in self._handed:
+            while values:
+                values.popitem()
 
     def _reader(self) -> Any:
         if self._taken is None:

@@ -39,8 +39,7 @@ _LONG = struct.Struct(">q")
 _NAN = float("nan")
 _EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
 _WALL_EPOCH = dt.datetime(1970, 1, 1)  # noqa: DTZ001 - for times that have no zone
-_UTC_NAMES = frozenset({"UTC", "Etc/UTC", "Z", "+00:00"})
-_ANY_DECIMAL = decimal.Context(prec=80)
+_UTC = zoneinfo.ZoneInfo("UTC")  # as Arrow's values come; Python's own is written the same way
 _MICROSECOND = dt.timedelta(microseconds=1)
 
 _pack = msgspec.msgpack.Encoder().encode
@@ -107,7 +106,7 @@ def _write_datetime(value: dt.datetime) -> bytes:
         return _LONG.pack((value - _WALL_EPOCH) // _MICROSECOND)
     instant = _LONG.pack((value - _EPOCH) // _MICROSECOND)
     name: str | None = getattr(zone, "key", None)
-    if name is not None and name not in _UTC_NAMES:
+    if name is not None and zone is not _UTC:
         return instant + b"Z" + name.encode()
     return instant + b"O" + _LONG.pack((value.utcoffset() or dt.timedelta(0)) // _MICROSECOND)
 
@@ -119,12 +118,12 @@ def _read_datetime(data: bytes) -> dt.datetime:
     if data[8:9] == b"Z":
         return (_EPOCH + since_epoch).astimezone(zoneinfo.ZoneInfo(data[9:].decode()))
     offset: dt.timedelta = _LONG.unpack(data[9:])[0] * _MICROSECOND
-    return (_EPOCH + since_epoch).astimezone(dt.timezone(offset) if offset else dt.UTC)
+    return (_EPOCH + since_epoch).astimezone(dt.timezone(offset) if offset else _UTC)
 
 
 def _write_decimal(value: decimal.Decimal) -> bytes:
-    # 1.0 and 1.00 are one key, as they are to Python and to Spark.
-    return format(value.normalize(_ANY_DECIMAL) + 0, "f").encode()
+    # With its digits: all keys of one schema have the same number of them after the point.
+    return str(value.copy_abs() if value.is_zero() else value).encode()
 
 
 # In the order in which types are asked for: a datetime is a date as well.

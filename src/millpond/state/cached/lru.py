@@ -127,6 +127,7 @@ class LruStateCache:
         self._entered: set[int] = set()
         # The numbers of the first versions that belong to the open and to the last committed one.
         self._opened = self._committed = 0
+        self._newest: LruSnapshot | None = None
 
     @property
     def context(self) -> KeyContext:
@@ -166,6 +167,8 @@ class LruStateCache:
         if not isinstance(known, kind):
             known = kind(descriptor, self._inner, inner, self._context, self._entries)
             self._states[descriptor.name] = known
+            if self._context.key_group >= 0:
+                known.bind(self._context.key_group)
         return known
 
     def attach(self, cache: ValueCache) -> None:
@@ -224,11 +227,11 @@ class LruStateCache:
         for bucket in self._buckets():
             bucket.commit()
         self._committed = self._opened
-        self._entries.version += 1
-        self._entries.any_change = False
+        self._entries.end_version()
         self._opened = self._entries.version
         self._leave()
-        return LruSnapshot(inner, parts)
+        self._newest = LruSnapshot(inner, parts)
+        return self._newest
 
     def rollback(self) -> bool:
         """Drop every change since the last commit; whether there was any."""
@@ -250,8 +253,14 @@ class LruStateCache:
     def settle(self) -> None:
         """The last commit will not be taken back."""
         self._inner.settle()
+        replaced = []
         for bucket in self._buckets():
-            bucket.previous = None
+            if bucket.previous is not None:
+                replaced.append(bucket.previous)
+                bucket.previous = None
+        if self._newest is not None:
+            self._newest.keep(replaced)
+            self._newest = None
 
     def load(self, descriptor: StateDescriptor, cells: Cells) -> None:
         """Put or delete cells in the backend as part of a restore; the cache forgets what it knew of them."""

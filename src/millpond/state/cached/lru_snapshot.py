@@ -27,6 +27,13 @@ class LruSnapshot:
     def __init__(self, inner: Snapshot, parts: dict[str, dict[int, Part]]) -> None:
         self._inner = inner
         self._parts = parts
+        self._replaced: list[dict[Row, Entry]] = []
+        self._released = False
+
+    def keep(self, replaced: list[dict[Row, Entry]]) -> None:
+        """Have what nobody needs any more freed with this snapshot: it takes long, and no record waits for that."""
+        if not self._released:
+            self._replaced += replaced
 
     def changes(self) -> Iterator[tuple[str, Cells]]:
         """The cache's changed entries, then what the backend was given of this version's changes."""
@@ -35,8 +42,7 @@ class LruSnapshot:
             if changed:
                 yield name, as_cells(changed, is_map=changed[0].bucket.is_map)
         for name, cells in self._inner.changes():
-            parts = self._parts.get(name)
-            yield name, cells if parts is None else _without(cells, parts)
+            yield name, _without(cells, self._parts.get(name, {}))
 
     def cells(self, name: str, key_group: int) -> Cells:
         """The backend's cells, with the cache's laid over them."""
@@ -46,7 +52,13 @@ class LruSnapshot:
 
     def release(self) -> None:
         """Let go of both. Idempotent."""
-        self._parts = {}
+        self._released = True
+        # A bucket at a time, so that another thread can go on in between.
+        while self._replaced:
+            self._replaced.pop()
+        for parts in self._parts.values():
+            while parts:
+                parts.popitem()
         self._inner.release()
 
 
@@ -69,6 +81,8 @@ def overlaid(cells: Cells, dirty: dict[Row, Entry]) -> Cells:
 
 def _without(cells: Cells, parts: dict[int, Part]) -> Cells:
     """The backend's changes that are neither carried from earlier versions nor changed again in the cache."""
+    if not parts:
+        return cells
     nothing = Part({}, {}, set())
     keep = []
     for key_group, cell in zip(cells.key_groups, places(cells), strict=True):

@@ -23,9 +23,9 @@ lost. The file system must show a file to all once it is written, as local disks
 Azure do.
 
 Deletion keeps the newest `retain` versions of the chain. Only files of this shard's lineage, by this
-writer or lower ones, are ever deleted: heads first; segments that no head names only if none named
-them when this writer stored its version before, either. Between the two lies another look for claims.
-So a writer that chose its version while the head was still there finds all its segments.
+writer or lower ones, are ever deleted: heads first, then, after another look for claims, the segments
+that no head left names. Who claimed before that look stops the deletion; who claims later does not see
+the deleted heads. So a writer finds every segment of the version it chose, whichever that is.
 """
 
 import os
@@ -125,7 +125,6 @@ class FileStorage:
         self._writer: _Writer | None = None
         self._lineage = ""
         self._attempts = 0
-        self._condemned: frozenset[str] = frozenset()
         self._segments: dict[tuple[int, int, int], str] = {}
 
     @property
@@ -249,9 +248,8 @@ class FileStorage:
             and (found.id, found.checksum) not in named
         }
         self._refuse_if_passed(f"{self._name}: nothing was deleted")
-        for path in unnamed & self._condemned:
+        for path in unnamed:
             self._delete(path)
-        self._condemned = frozenset(unnamed - self._condemned)
         for claim in self._claims():
             if claim < self._mine:
                 self._delete(f"{self._folder}/writers/{claim.epoch:08d}-{claim.token}")
