@@ -19,7 +19,6 @@ from tests.state.conformance.kinds import (
     turn_to,
 )
 
-
 KINDS_UNDER_TEST = [NESTED_ROW, LIST, DICT]
 
 
