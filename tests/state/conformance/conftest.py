@@ -5,14 +5,21 @@ from collections.abc import Iterator
 import pytest
 
 from millpond.state import KeyedStateBackend, StateKind
-from tests.state.conformance.kinds import FEW_KINDS, GROUPS, MUTABLE_KINDS, Cell, Kind
-from tests.state.conformance.subjects import SUBJECTS, Subject
+from tests.state.conformance.kinds import FEW_KINDS, GROUPS, NESTED_ROW, Cell
+from tests.state.conformance.subjects import SUBJECTS
 
 
-@pytest.fixture(params=SUBJECTS, ids=repr)
-def subject(request) -> Subject:
-    """What is tested."""
-    return request.param
+def pytest_generate_tests(metafunc) -> None:
+    """Run over every subject, and with it over the module's `kinds`: all of them, or one, as the subject says."""
+    if "subject" not in metafunc.fixturenames:
+        return
+    if "kind" not in metafunc.fixturenames:
+        metafunc.parametrize("subject", SUBJECTS, ids=repr)
+        return
+    kinds = getattr(metafunc.module, "KINDS_UNDER_TEST", FEW_KINDS)
+    one = NESTED_ROW if NESTED_ROW in kinds else kinds[0]
+    pairs = [(subject, kind) for subject in SUBJECTS for kind in (kinds if subject.every_kind else [one])]
+    metafunc.parametrize(("subject", "kind"), pairs, ids=repr)
 
 
 @pytest.fixture
@@ -26,18 +33,6 @@ def backend(subject, tmp_path) -> Iterator[KeyedStateBackend]:
 @pytest.fixture(params=list(StateKind))
 def shape(request) -> StateKind:
     """Value, list and map."""
-    return request.param
-
-
-@pytest.fixture(params=FEW_KINDS, ids=repr)
-def kind(request) -> Kind:
-    """Immutable rows, mutable rows, and objects with a TTL."""
-    return request.param
-
-
-@pytest.fixture(params=MUTABLE_KINDS, ids=repr)
-def mutable_kind(request) -> Kind:
-    """Every kind whose values can be changed in place."""
     return request.param
 
 

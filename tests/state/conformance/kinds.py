@@ -204,7 +204,7 @@ def placed(cells: Cells) -> dict[tuple[Any, ...], Any]:
     else:
         places = list(zip(cells.key_groups, cells.keys, cells.map_keys, strict=True))
     assert len(set(places)) == len(places), f"a cell came twice: {places}"
-    return dict(zip(places, map(_copied, cells.values), strict=True))
+    return dict(zip(places, map(copied, cells.values), strict=True))
 
 
 def changed(changes: Iterator[tuple[str, Cells]]) -> dict[str, dict[tuple[Any, ...], Any]]:
@@ -238,5 +238,6 @@ def exact(values: Iterable[Any]) -> list[str]:
     return sorted(map(text, values))
 
 
-def _copied(value: Any) -> Any:
+def copied(value: Any) -> Any:
+    """A deep copy, but for the one ABSENT."""
     return value if value is ABSENT else copy.deepcopy(value)

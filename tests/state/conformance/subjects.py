@@ -20,11 +20,14 @@ class Subject:
         open: a backend of some key groups, whose files, if it has any, go into an empty folder.
         keeps_what_it_hands_out: whether a second get of one version must give the very object of the first:
             not where values are bytes, nor where the first may have been evicted.
+        every_kind: whether it is tested with every kind of values, or with one: a wrapper asks the same codecs as
+            its backend.
     """
 
     name: str
     open: Open
     keeps_what_it_hands_out: bool = False
+    every_kind: bool = False
 
     def __repr__(self) -> str:
         return self.name
@@ -44,8 +47,8 @@ def lru(inner: Open, **limit: int) -> Open:
 
 
 SUBJECTS = [
-    Subject("heap", heap, keeps_what_it_hands_out=True),
-    Subject("rocksdb", rocksdb),
+    Subject("heap", heap, keeps_what_it_hands_out=True, every_kind=True),
+    Subject("rocksdb", rocksdb, every_kind=True),
     Subject("lru1-heap", lru(heap, max_entries=1)),
     Subject("lru2-heap", lru(heap, max_entries=2)),
     Subject("lru8-heap", lru(heap, max_entries=8)),

@@ -18,6 +18,8 @@ from tests.state.conformance.kinds import (
     turn_to,
 )
 
+KINDS_UNDER_TEST = KINDS
+
 USES = {
     StateKind.VALUE: {
         "get": lambda state, value: state.get(),
@@ -73,7 +75,6 @@ def test_a_state_declared_late_is_of_the_current_key(backend, shape, kind):
     assert cell.get() == kind.make(1)
 
 
-@pytest.mark.parametrize("kind", KINDS, ids=repr)
 def test_a_value_that_does_not_fit_is_refused_with_state_and_key(backend, shape, kind):
     cell = Cell(backend, shape, kind)
     turn_to(backend, 3, ANN)

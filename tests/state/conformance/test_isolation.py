@@ -19,10 +19,7 @@ from tests.state.conformance.kinds import (
     turn_to,
 )
 
-
-@pytest.fixture(params=[LIST, NESTED_ROW, DICT], ids=repr)
-def kind(request):
-    return request.param
+KINDS_UNDER_TEST = [NESTED_ROW, LIST, DICT]
 
 
 @pytest.fixture

@@ -10,7 +10,18 @@ from millpond.state import StateKind
 from millpond.state.arrow_values import NAN
 from millpond.state.keygroups import key_group_of
 from millpond.state.rows import RowCodec
-from tests.state.conformance.kinds import ANN, BOB, EVE, FLAT_ROW, GROUPS, INTEGER, Cell, describe, everything, exact, turn_to
+from tests.state.conformance.kinds import (
+    ANN,
+    BOB,
+    EVE,
+    GROUPS,
+    INTEGER,
+    Cell,
+    describe,
+    everything,
+    exact,
+    turn_to,
+)
 
 AT = [(3, ANN), (3, BOB), (4, EVE), (5, ("zoe",))]
 

@@ -89,7 +89,9 @@ def test_cells_already_read_are_not_changed_by_later_writes(versions):
     versions.cell.backend.commit()
     found = {}
     for piece in cells:
-        places = zip(piece.key_groups, piece.keys, *([piece.map_keys] if piece.map_keys is not None else []), strict=True)
+        places = zip(
+            piece.key_groups, piece.keys, *([piece.map_keys] if piece.map_keys is not None else []), strict=True
+        )
         found |= dict(zip(places, piece.values, strict=True))
     assert found == expected
 

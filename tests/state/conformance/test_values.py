@@ -5,7 +5,7 @@ import pytest
 from millpond.state import StateKind
 from tests.state.conformance.kinds import ANN, BOB, FLAT_ROW, KINDS, describe, turn_to
 
-pytestmark = pytest.mark.parametrize("kind", KINDS, ids=repr)
+KINDS_UNDER_TEST = KINDS
 
 
 @pytest.fixture
@@ -82,6 +82,7 @@ def test_a_value_is_its_keys_alone(state, kind, backend):
 
 def test_two_states_of_one_key_do_not_touch_each_other(state, kind, backend):
     other = backend.value_state(describe("visit", StateKind.VALUE, FLAT_ROW))
+    turn_to(backend, 3, ANN)
     state.update(kind.make(1))
     assert not other.exists()
     other.update((7, None))

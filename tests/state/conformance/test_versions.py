@@ -95,6 +95,36 @@ def test_the_last_of_several_changes_is_the_versions(room, backend):
     assert room.holds(ann=3)
 
 
+def test_a_cell_changed_before_and_after_many_others_is_one_change(room, backend):
+    names = [f"{'user' if number % 2 else 'users'}{number}" for number in range(20)]
+    for _ in range(2):
+        for round_number in (1, 2):
+            room.put(**dict.fromkeys(names, round_number))
+        snapshot = backend.commit()
+        assert room.changes(snapshot) == room.expected(**dict.fromkeys(names, 2))
+        room.put(**dict.fromkeys(names, 3))
+        room.put(**dict.fromkeys(names))
+        snapshot = backend.commit()
+        assert room.changes(snapshot) == room.expected(**dict.fromkeys(names))
+        assert everything(backend, "visits") == {}
+
+
+def test_reading_many_does_not_bring_the_changes_of_an_earlier_version_again(room, backend):
+    names = [f"user{number}" for number in range(20)]
+    room.put(**dict.fromkeys(names, 1))
+    backend.commit()
+    for name in names:
+        room.turn_to(name)
+        assert room.cell.get() == room.kind.make(1)
+        room.turn_to(f"no{name}")
+        assert room.cell.get() is None
+    room.put(ann=2)
+    snapshot = backend.commit()
+    assert room.changes(snapshot) == room.expected(ann=2)
+    backend.undo_commit()
+    assert everything(backend, "visits") == room.expected(**dict.fromkeys(names, 1))
+
+
 def test_reading_is_no_change(room, backend):
     room.put(ann=1)
     backend.commit()
