@@ -7,8 +7,8 @@ as a set of db keys, which all that follows (delta, rollback, undo) is made of.
 Invariant: a db key is in `changed` before the database is changed under it.
 
 Values are bytes in the database, so a copy of a mutable value is made by decoding it. It is kept, in
-`handed`, until the version ends: a second get gives the same object, and what was done to it without an
-update ends with the version.
+`handed`, while the key stays: a second get gives the same object, and memory does not grow with the keys
+that a version reads.
 """
 
 # ruff: noqa: D102 - the protocols in backend.py say what the methods of handles do
@@ -127,6 +127,7 @@ class RocksDbState:
                 "made for a key, not in init() or close()."
             )
         self._at = self.db_key(context.key_group, context.key)
+        self.handed = {}
         self._key, self._key_group = context.key, context.key_group
 
     def _data(self, at: bytes) -> bytes | None:
