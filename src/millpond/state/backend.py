@@ -9,9 +9,10 @@ undone without reading anything again.
 Invariant: between `commit` and the next change, the live state is exactly the committed version; a
 snapshot never changes, whatever happens after its commit.
 
-What a handle's `get` returns belongs to the caller until the end of the version. Changing it (adding
-to a list, say) becomes state with the next `update`, and only then: without one the change is gone
-at the latest when the version ends. It never reaches a snapshot of an earlier version.
+What a handle's `get` returns belongs to the caller until the key's call ends. Changing it (adding to a
+list, say) becomes state with the next `update`, and only then: without one the change is gone at the
+latest when the version ends. It never reaches a snapshot of an earlier version. What was given to
+`update` may be the state itself from then on, so change it no more without another `update`.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
