@@ -44,9 +44,11 @@ def _state(harness):
 
 
 @pytest.mark.parametrize("backend", ["heap", "rocksdb"])
+@pytest.mark.parametrize("entries", [0, 8])
 @pytest.mark.parametrize("shards", [1, 3])
-def test_after_a_crash_the_last_checkpoint_is_there_and_goes_on(backend, shards):
-    with _harness(shards, options={"state.backend.type": backend}) as harness:
+def test_after_a_crash_the_last_checkpoint_is_there_and_goes_on(backend, entries, shards):
+    options = {"state.backend.type": backend, "state.backend.cache.max-entries-num": entries}
+    with _harness(shards, options=options) as harness:
         harness.process_many(range(100))
         harness.checkpoint()
         harness.process_many(range(100, 130))
@@ -377,16 +379,23 @@ def test_a_savepoint_is_restored_by_any_number_of_shards_of_any_backend(tmp_path
         other.restore_savepoint(location, shards=after)
         assert (_state(other), other.watermark_ms, other.max_parallelism) == (expected, 5, layout)
         assert other.take_output() == []
-        other.process(3)
-        other.checkpoint()
-        expected = _state(other)
-        other.crash()
-        other.restore()
-        assert _state(other) == expected
-        assert other.state("count")[3] == 4
-        other.take_output()
         other.advance_watermark(1000)
         assert [fired[2] for fired in other.take_output()] == list(range(10, 110))
+
+
+def test_the_first_checkpoint_after_a_savepoint_holds_everything(tmp_path):
+    with _harness(2) as harness:
+        harness.process_many(range(100))
+        harness.savepoint(str(tmp_path / "savepoint"))
+        harness.process_many(range(100))
+        harness.restore_savepoint(str(tmp_path / "savepoint"))
+        harness.process(3)
+        harness.checkpoint()
+        expected = _state(harness)
+        harness.crash()
+        harness.restore()
+        assert _state(harness) == expected
+        assert harness.state("count") == {key: 3 if key == 3 else 2 for key in range(50)}
 
 
 def test_state_under_another_key_is_refused_and_what_is_in_memory_stays(tmp_path):

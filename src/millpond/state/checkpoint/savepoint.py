@@ -87,7 +87,7 @@ class ShardState:
 
     @staticmethod
     def of_snapshot(head: Head, snapshot: HasCells, states: Iterable[StateDescriptor]) -> "ShardState":
-        """What a snapshot holds, or a backend now. `head` is any head of the shard that has the savepoint's watermark."""
+        """What a snapshot holds, or a backend now. `head` is any of the shard's that has the savepoint's watermark."""
         states = tuple(states)
         key_schema = pa.ipc.read_schema(pa.py_buffer(head.key_schema))
         tables = {}
