@@ -158,7 +158,8 @@ class RocksDbBackend:
         # Both at once: what fails here leaves the version open.
         taken = self._database.snapshot()
         changed = {name: (state, state.changed) for name, state in self._states.items()}
-        snapshot = _RocksDbSnapshot(self._database, taken, changed)
+        handed = [state.handed for state in self._states.values()]
+        snapshot = _RocksDbSnapshot(self._database, taken, changed, handed)
         for state in self._states.values():
             state.committed_changed, state.changed = state.changed, set()
             state.handed = {}
@@ -250,10 +251,12 @@ class _RocksDbSnapshot:
         database: Database,
         taken: Any,
         states: dict[str, tuple[RocksDbState, set[bytes]]],
+        handed: list[dict[bytes, Any]],
     ) -> None:
         self._database = database
         self._taken = taken
         self._states = states
+        self._handed = handed
         self._cursor = database.cursor()
         self._scanning = threading.Lock()
 
@@ -278,6 +281,11 @@ class _RocksDbSnapshot:
         """Let RocksDB drop what only this version needed. Idempotent."""
         self._taken = self._cursor = None
         self._states = {}
+        # Freeing many objects takes long. It happens here, where no record waits, and one at a time, so that
+        # another thread can go on in between.
+        for values in self._handed:
+            while values:
+                values.popitem()
 
     def _reader(self) -> Any:
         if self._taken is None:

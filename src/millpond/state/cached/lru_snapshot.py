@@ -27,6 +27,13 @@ class LruSnapshot:
     def __init__(self, inner: Snapshot, parts: dict[str, dict[int, Part]]) -> None:
         self._inner = inner
         self._parts = parts
+        self._replaced: list[dict[Row, Entry]] = []
+        self._released = False
+
+    def keep(self, replaced: list[dict[Row, Entry]]) -> None:
+        """Have what nobody needs any more freed with this snapshot: it takes long, and no record waits for that."""
+        if not self._released:
+            self._replaced += replaced
 
     def changes(self) -> Iterator[tuple[str, Cells]]:
         """The cache's changed entries, then what the backend was given of this version's changes."""
@@ -45,7 +52,13 @@ class LruSnapshot:
 
     def release(self) -> None:
         """Let go of both. Idempotent."""
-        self._parts = {}
+        self._released = True
+        # A bucket at a time, so that another thread can go on in between.
+        while self._replaced:
+            self._replaced.pop()
+        for parts in self._parts.values():
+            while parts:
+                parts.popitem()
         self._inner.release()
 
 
