@@ -44,9 +44,11 @@ def _state(harness):
 
 
 @pytest.mark.parametrize("backend", ["heap", "rocksdb"])
+@pytest.mark.parametrize("entries", [0, 8])
 @pytest.mark.parametrize("shards", [1, 3])
-def test_after_a_crash_the_last_checkpoint_is_there_and_goes_on(backend, shards):
-    with _harness(shards, options={"state.backend.type": backend}) as harness:
+def test_after_a_crash_the_last_checkpoint_is_there_and_goes_on(backend, entries, shards):
+    options = {"state.backend.type": backend, "state.backend.cache.max-entries-num": entries}
+    with _harness(shards, options=options) as harness:
         harness.process_many(range(100))
         harness.checkpoint()
         harness.process_many(range(100, 130))
@@ -317,7 +319,7 @@ class ShardsThatFail(RuleBasedStateMachine):
             assert self.harness.state("count") == self.live
 
 
-ShardsThatFail.TestCase.settings = settings(max_examples=25, stateful_step_count=20, deadline=None)
+ShardsThatFail.TestCase.settings = settings(max_examples=15, stateful_step_count=20, deadline=None)
 test_shards_that_fail_alone_never_leave_half_a_checkpoint = ShardsThatFail.TestCase
 
 
@@ -356,6 +358,60 @@ def test_the_first_checkpoint_after_rescaling_holds_everything_even_if_one_befor
         harness.crash()
         harness.restore()
         assert _state(harness) == expected
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "backend"), [(4, 2, "rocksdb"), (2, 4, "rocksdb"), (15, 77, "heap"), (77, 15, "heap")]
+)
+def test_a_savepoint_is_restored_by_any_number_of_shards_of_any_backend(tmp_path, before, after, backend):
+    location = str(tmp_path / "savepoint")
+    with _harness(before) as harness:
+        for record in range(100):
+            harness.process(record, at_ms=record)
+        harness.checkpoint()
+        harness.process_many(range(100, 150))
+        harness.advance_watermark(5)
+        harness.savepoint(location)
+        expected, layout = _state(harness), harness.max_parallelism
+        harness.process(1)
+    with _harness(1, options={"state.backend.type": backend}, max_parallelism=256) as other:
+        other.process(1)
+        other.restore_savepoint(location, shards=after)
+        assert (_state(other), other.watermark_ms, other.max_parallelism) == (expected, 5, layout)
+        assert other.take_output() == []
+        other.advance_watermark(1000)
+        assert [fired[2] for fired in other.take_output()] == list(range(10, 110))
+
+
+def test_the_first_checkpoint_after_a_savepoint_holds_everything(tmp_path):
+    with _harness(2) as harness:
+        harness.process_many(range(100))
+        harness.savepoint(str(tmp_path / "savepoint"))
+        harness.process_many(range(100))
+        harness.restore_savepoint(str(tmp_path / "savepoint"))
+        harness.process(3)
+        harness.checkpoint()
+        expected = _state(harness)
+        harness.crash()
+        harness.restore()
+        assert _state(harness) == expected
+        assert harness.state("count") == {key: 3 if key == 3 else 2 for key in range(50)}
+
+
+def test_state_under_another_key_is_refused_and_what_is_in_memory_stays(tmp_path):
+    with _harness(2, storage=str(tmp_path / "checkpoints")) as harness:
+        harness.process(1)
+        harness.checkpoint()
+        harness.savepoint(str(tmp_path / "savepoint"))
+    with Harness(Diary, key=str, key_type=str, shards=2, storage=str(tmp_path / "checkpoints")) as other:
+        other.process(5)
+        with pytest.raises(OptionError, match=r"savepoint is keyed by \(int64\), and the operator's key_type is \(str"):
+            other.restore_savepoint(str(tmp_path / "savepoint"))
+        with pytest.raises(OptionError, match="128 key groups"):
+            _harness().restore_savepoint(str(tmp_path / "savepoint"), shards=129)
+        assert other.state("count") == {"5": 1}
+        with pytest.raises(OptionError, match=r"keyed by \(int64\)"):
+            other.restore()
 
 
 def test_shards_without_a_key_group_are_refused():

@@ -9,7 +9,9 @@ Invariant: a batch counts whole or not at all. If the processor raises, its erro
 the batch's changes are gone, and the next batch begins where this one did.
 """
 
+import shutil
 import tempfile
+import weakref
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -121,7 +123,8 @@ class ProcessorHarness:
         self._outward = _outward(self._output)
         self._make_row = row_maker(self._output.names)
         self._time = BatchTime(0, -1 if self._time_mode != "eventtime" else 0)
-        self._folder = tempfile.TemporaryDirectory(prefix="millpond-harness-")
+        self._folder = Path(tempfile.mkdtemp(prefix="millpond-harness-"))
+        self._remove_folder = weakref.finalize(self, shutil.rmtree, self._folder, ignore_errors=True)
         self._opened = 0
         self.late_rows = 0
         """How many rows were dropped because the watermark had passed them."""
@@ -154,7 +157,7 @@ class ProcessorHarness:
         shard = self._shard
         table = self._table(rows)
         try:
-            with Spool(lambda: Path(self._folder.name)) as spool:
+            with Spool(lambda: self._folder) as spool:
                 result = ShardRun(self._spec(), shard, time, Claim(Attempt("harness", 0))).run([table], spool)
                 output = [row for blob in spool for row in self._rows_of(blob)]
             commit = shard.commit(f"batch {shard.head.version}", time.watermark_ms)
@@ -203,12 +206,12 @@ class ProcessorHarness:
     def close(self) -> None:
         """Free the state. Idempotent."""
         self._shard.backend.close()
-        self._folder.cleanup()
+        self._remove_folder()
 
     def _restored(self) -> Shard:
         self._opened += 1
         head = self._durable.head
-        folder = Path(self._folder.name, f"state-{self._opened}")
+        folder = self._folder / f"state-{self._opened}"
         shard = Shard(head, open_backend(self._options, head.key_groups, folder))
         shard.restore(self._durable.segments)
         shard.stand_at(head)

@@ -18,7 +18,9 @@ batch fails whole, and who runs it decides what comes next.
 """
 
 import heapq
+import shutil
 import tempfile
+import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
@@ -27,6 +29,7 @@ from typing import Any, Self
 from millpond.errors import OptionError
 from millpond.state.backend import KeyedStateBackend
 from millpond.state.checkpoint import CheckpointStats, FileStorage
+from millpond.state.checkpoint.savepoint import Savepoint, write_savepoint
 from millpond.state.key_places import KeyPlaces, key_schema
 from millpond.state.keygroups import key_groups_of, max_parallelism
 from millpond.state.operator import KeyedOperator, TimeDomain, Times
@@ -36,6 +39,8 @@ from millpond.state.operator_checkpoints import (
     Restoration,
     StorageOfShard,
     restored,
+    restored_from_savepoint,
+    saved,
 )
 from millpond.state.operator_shard import OperatorShard
 from millpond.state.options import StateOptions
@@ -91,11 +96,12 @@ class Harness:
         self._time = time
         self._max_parallelism = _parallelism(shards, max_parallelism)
         self._options = StateOptions.parse(options or {})
-        self._folder = tempfile.TemporaryDirectory(prefix="millpond-harness-")
+        self._folder = Path(tempfile.mkdtemp(prefix="millpond-harness-"))
+        self._remove_folder = weakref.finalize(self, shutil.rmtree, self._folder, ignore_errors=True)
         self._backend = backend or self._open_backend
         self._opened = 0
         place = storage or self._options.checkpoint_storage
-        self._storage_of = _storage_of(place or f"{self._folder.name}/checkpoints")
+        self._storage_of = _storage_of(place or f"{self._folder}/checkpoints")
         self._checkpoints: OperatorCheckpoints | None = None
         self._moved = False
         self._times = Times()
@@ -105,18 +111,18 @@ class Harness:
         self._unusable = ""
         self.late_records = 0
         """How many records were dropped because the watermark had passed them."""
-        self._use(self._open_shards(shards))
+        self._use(self._open_shards(shards, self._max_parallelism))
 
     def _open_backend(self, key_groups: range) -> KeyedStateBackend:
         self._opened += 1
-        return open_backend(self._options, key_groups, Path(self._folder.name, f"state-{self._opened}"))
+        return open_backend(self._options, key_groups, self._folder / f"state-{self._opened}")
 
-    def _open_shards(self, shards: int) -> list[OperatorShard]:
+    def _open_shards(self, shards: int, max_parallelism: int) -> list[OperatorShard]:
         opened: list[OperatorShard] = []
         try:
             for number in range(shards):
-                groups = key_groups_of(number, shards, self._max_parallelism)
-                opened.append(OperatorShard(self._operator(), self._backend(groups), groups, self._times))
+                groups = key_groups_of(number, shards, max_parallelism)
+                opened.append(OperatorShard(self._operator, self._backend(groups), groups, self._times))
         except BaseException:
             for shard in opened:
                 shard.close()
@@ -145,6 +151,11 @@ class Harness:
     def watermark_ms(self) -> int:
         """The watermark; -1 before the first."""
         return self._times.watermark_ms
+
+    @property
+    def max_parallelism(self) -> int:
+        """How many key groups there are."""
+        return self._max_parallelism
 
     @property
     def processing_ms(self) -> int:
@@ -213,6 +224,7 @@ class Harness:
     def _fire(self, domain: TimeDomain, limit_ms: int) -> None:
         self._check_usable()
         self._unusable = _FAILED
+        self._times.at_ms = None
         due = ([(timer, shard) for timer in shard.due(domain, limit_ms)] for shard in self._shards)
         for timer, shard in heapq.merge(*due, key=lambda timer_and_shard: timer_and_shard[0].expiry_ms):
             self._output.extend(shard.fire(domain, timer))
@@ -291,7 +303,11 @@ class Harness:
         shards = len(self._shards)
         storages = [self._storage_of(number) for number in range(shards)]
         opened, self._checkpoints, done = restored(
-            lambda: self._open_shards(shards), storages, version, fall_back=fall_back
+            lambda: self._open_shards(shards, self._max_parallelism),
+            storages,
+            self._key_schema,
+            version,
+            fall_back=fall_back,
         )
         self._times.watermark_ms = done.watermark_ms
         self._committed_times = (done.watermark_ms, self._times.processing_ms)
@@ -306,7 +322,7 @@ class Harness:
         """
         self._check_usable()
         _parallelism(shards, self._max_parallelism)
-        opened = self._open_shards(shards)
+        opened = self._open_shards(shards, self._max_parallelism)
         try:
             for shard in self._shards:
                 shard.move_state(opened)
@@ -317,17 +333,50 @@ class Harness:
         output = self._output.copy()
         self.crash()
         self._output.extend(output)
-        self._committed_output = len(output)
+        self._begin_anew(opened, storage)
+
+    def _begin_anew(self, opened: Sequence[OperatorShard], storage: str | StorageOfShard | None) -> None:
+        """Go on with shards into which state was moved."""
+        self._committed_output = len(self._output)
         self._committed_times = (self._times.watermark_ms, self._times.processing_ms)
         self._opened += 1
-        self._storage_of = _storage_of(storage or f"{self._folder.name}/checkpoints-{self._opened}")
+        self._storage_of = _storage_of(storage or f"{self._folder}/checkpoints-{self._opened}")
         self._checkpoints, self._moved = None, True
         self._use(opened)
+
+    def savepoint(self, location: str) -> None:
+        """Write all state, as it is now, to an empty folder: a path or URI. It is read by any number of shards."""
+        self._check_usable()
+        write_savepoint(
+            location,
+            saved(self._shards, self._max_parallelism, self._key_schema, self._times.watermark_ms),
+        )
+
+    def restore_savepoint(
+        self, location: str, *, shards: int | None = None, storage: str | StorageOfShard | None = None
+    ) -> None:
+        """Go on from a savepoint, with as many shards as now or another number. What is in memory is lost.
+
+        Watermark and maximum parallelism are the savepoint's; the processing time goes on. Checkpoints go to
+        `storage`, a place that is empty, or to a temporary folder.
+
+        Raises:
+            OptionError: its keys or states are others than declared.
+            CorruptionError: it is torn, incomplete or altered; the file is named.
+        """
+        found = Savepoint.open(location)
+        opened = restored_from_savepoint(
+            found, self._key_schema, shards or len(self._shards), self._open_shards, now_ms=self._times.processing_ms
+        )
+        self.crash()
+        self._max_parallelism = found.manifest.max_parallelism
+        self._times.watermark_ms = found.manifest.watermark_ms
+        self._begin_anew(opened, storage)
 
     def close(self) -> None:
         """Free the state, and remove what is temporary. Idempotent."""
         self.crash()
-        self._folder.cleanup()
+        self._remove_folder()
 
     def _check_usable(self) -> None:
         if self._unusable:

@@ -15,6 +15,7 @@ import threading
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
+import msgspec
 import pyarrow as pa
 
 from millpond.errors import CorruptionError, OptionError
@@ -28,6 +29,7 @@ from millpond.state.checkpoint import (
     birth,
     restore,
 )
+from millpond.state.checkpoint.savepoint import Savepoint, ShardState
 from millpond.state.operator_shard import OperatorShard
 
 StorageOfShard = Callable[[int], CheckpointStorage]
@@ -163,6 +165,7 @@ class OperatorCheckpoints:
 def restored(
     open_shards: Callable[[], Sequence[OperatorShard]],
     storages: Sequence[CheckpointStorage],
+    key_schema: pa.Schema,
     version: int | None,
     *,
     fall_back: bool,
@@ -184,7 +187,7 @@ def restored(
         shards = open_shards()
         try:
             parts = [
-                _restore(storage, shard, len(shards), candidate)
+                _restore(storage, shard, len(shards), key_schema, candidate)
                 for storage, shard in zip(storages, shards, strict=True)
             ]
         except CorruptionError as error:
@@ -207,10 +210,56 @@ def restored(
     raise CorruptionError(f"no checkpoint is whole. {' '.join(passed_over)}")
 
 
-def _restore(storage: CheckpointStorage, shard: OperatorShard, shards: int, version: int) -> Restored:
+def saved(
+    shards: Sequence[OperatorShard], max_parallelism: int, key_schema: pa.Schema, watermark_ms: int
+) -> list[ShardState]:
+    """What the shards hold now, for a savepoint."""
+    states = []
+    for number, shard in enumerate(shards):
+        head = birth(secrets.token_hex(8), number, len(shards), max_parallelism, key_schema)
+        head = msgspec.structs.replace(head, watermark_ms=watermark_ms)
+        states.append(ShardState.of_snapshot(head, shard.backend, shard.descriptors.values()))
+    return states
+
+
+def restored_from_savepoint(
+    savepoint: Savepoint,
+    key_schema: pa.Schema,
+    shards: int,
+    open_shards: Callable[[int, int], Sequence[OperatorShard]],
+    *,
+    now_ms: int,
+) -> Sequence[OperatorShard]:
+    """Open that many shards, with the savepoint's maximum parallelism, and load it into them."""
+    found = pa.ipc.read_schema(pa.py_buffer(savepoint.manifest.key_schema))
+    _check_key(savepoint.location, found, key_schema)
+    if shards > savepoint.manifest.max_parallelism:
+        raise OptionError(
+            f"shards is {shards}; {savepoint.location} has {savepoint.manifest.max_parallelism} key groups, and that "
+            "many shards at most."
+        )
+    opened = open_shards(shards, savepoint.manifest.max_parallelism)
+    try:
+        for number, shard in enumerate(opened):
+            declared = list(shard.descriptors.values())
+            done = savepoint.restore(
+                number, shards, shard.backend, declared, lineage=secrets.token_hex(8), now_ms=now_ms
+            )
+            shard.descriptors.update((descriptor.name, descriptor) for descriptor in done.descriptors)
+            shard.undone()
+    except BaseException:
+        _close(opened)
+        raise
+    return opened
+
+
+def _restore(
+    storage: CheckpointStorage, shard: OperatorShard, shards: int, key_schema: pa.Schema, version: int
+) -> Restored:
     found = storage.head(version)
     if found is not None:
         _check_layout(storage, found, shard, shards)
+        _check_key(storage.name, pa.ipc.read_schema(pa.py_buffer(found.key_schema)), key_schema)
     done = restore(storage, shard.backend, list(shard.descriptors.values()), version=version)
     if done is None:
         raise OptionError(f"{storage.name} has no version {version} any more.")
@@ -224,6 +273,14 @@ def _check_layout(storage: CheckpointStorage, head: Head, shard: OperatorShard, 
             f"{storage.name} was written by {head.shards} shards with maximum parallelism {head.max_parallelism}, for "
             f"key groups {head.key_groups}; this operator has {shards} shards, and {shard.key_groups} in this one. "
             "Restore with as many as wrote it, then rescale."
+        )
+
+
+def _check_key(name: str, found: pa.Schema, wanted: pa.Schema) -> None:
+    if [field.type for field in found] != [field.type for field in wanted]:
+        raise OptionError(
+            f"{name} is keyed by ({', '.join(str(field.type) for field in found)}), and the operator's key_type is "
+            f"({', '.join(str(field.type) for field in wanted)}). Restore with the key it was written with."
         )
 
 

@@ -52,25 +52,33 @@ class OperatorShard:
         "process",
     )
 
-    def __init__(self, operator: KeyedOperator, backend: KeyedStateBackend, key_groups: range, times: Times) -> None:
+    def __init__(
+        self, make_operator: Callable[[], KeyedOperator], backend: KeyedStateBackend, key_groups: range, times: Times
+    ) -> None:
         self.backend = backend
         self.key_groups = key_groups
         self.descriptors: dict[str, StateDescriptor] = {}
         self.entered: int | None = None
         self.key_context: KeyContext = backend.context
-        self.process: Callable[[Any, Any, Context], Iterable[Any] | None] = operator.process
-        operator.open(States(backend, self._declared))
-        self._on_timer = getattr(operator, "on_timer", None)
         self._timers: dict[TimeDomain, Timers] = {}
+        try:
+            operator = make_operator()
+            self.process: Callable[[Any, Any, Context], Iterable[Any] | None] = operator.process
+            self._on_timer = getattr(operator, "on_timer", None)
+            operator.open(States(backend, self._declared))
+            self.context = self._context(type(operator).__name__, times)
+        except BaseException:
+            backend.close()
+            raise
+
+    def _context(self, operator: str, times: Times) -> Context:
+        """Only who has a handler pays for timers: every state costs a little at each change of key group."""
         if self._on_timer is None:
-            none = _NoTimers(type(operator).__name__)
-            self.context = Context(times, none, none)
-            return
-        # Only who has a handler pays for timers: every state costs a little at each change of key group.
+            return Context(times, _NoTimers(operator), _NoTimers(operator))
         for domain, descriptor in ((TimeDomain.EVENT, TIMERS), (TimeDomain.PROCESSING, PROCESSING_TIMERS)):
             self._declared(descriptor)
-            self._timers[domain] = Timers(backend, key_groups, descriptor)
-        self.context = Context(times, self._timers[TimeDomain.EVENT], self._timers[TimeDomain.PROCESSING])
+            self._timers[domain] = Timers(self.backend, self.key_groups, descriptor)
+        return Context(times, self._timers[TimeDomain.EVENT], self._timers[TimeDomain.PROCESSING])
 
     def _declared(self, descriptor: StateDescriptor) -> None:
         self.descriptors[descriptor.name] = descriptor

@@ -16,7 +16,7 @@ Invariant: no row is loaded before every file that the shard needs was found as 
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 from urllib.parse import quote
 
 import msgspec
@@ -27,7 +27,7 @@ import pyarrow.parquet as pq
 import xxhash
 
 from millpond.errors import CorruptionError, OptionError, UnavailableError
-from millpond.state.backend import KeyedStateBackend, Snapshot
+from millpond.state.backend import Cells, KeyedStateBackend
 from millpond.state.checkpoint.folder import Folder
 from millpond.state.checkpoint.head import Head, birth
 from millpond.state.checkpoint.object_columns import JSON_COLUMN, with_json
@@ -63,6 +63,14 @@ class Manifest(msgspec.Struct, frozen=True):
     files: tuple[SavepointFile, ...]
 
 
+class HasCells(Protocol):
+    """A snapshot, or a backend whose state is not changed meanwhile."""
+
+    def cells(self, name: str, key_group: int) -> Cells:
+        """Every cell of a state in one key group."""
+        ...
+
+
 @dataclass(frozen=True)
 class ShardState:
     """One shard's state, to be written into a savepoint: from a snapshot, or from a stored version.
@@ -78,8 +86,8 @@ class ShardState:
     tables: dict[str, pa.Table]
 
     @staticmethod
-    def of_snapshot(head: Head, snapshot: Snapshot, states: Iterable[StateDescriptor]) -> "ShardState":
-        """What a snapshot holds. `head` is any head of the shard that has the savepoint's watermark."""
+    def of_snapshot(head: Head, snapshot: HasCells, states: Iterable[StateDescriptor]) -> "ShardState":
+        """What a snapshot holds, or a backend now. `head` is any of the shard's that has the savepoint's watermark."""
         states = tuple(states)
         key_schema = pa.ipc.read_schema(pa.py_buffer(head.key_schema))
         tables = {}
