@@ -26,6 +26,7 @@ from typing import Any
 import msgspec
 
 from millpond.errors import CorruptionError, DataError
+from millpond.state.arrow_values import NAN
 from millpond.state.rows import Row
 
 STATE_PREFIX = struct.Struct(">H")
@@ -36,7 +37,6 @@ _PLAIN = frozenset({int, str, bytes, bool, type(None)})
 _FLOAT, _DATETIME, _DATE, _DURATION, _DECIMAL, _TIME, _TUPLE = range(1, 8)
 _DOUBLE = struct.Struct(">d")
 _LONG = struct.Struct(">q")
-_NAN = float("nan")
 _EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
 _WALL_EPOCH = dt.datetime(1970, 1, 1)  # noqa: DTZ001 - for times that have no zone
 _UTC = zoneinfo.ZoneInfo("UTC")  # as Arrow's values come; Python's own is written the same way
@@ -130,8 +130,8 @@ def _write_decimal(value: decimal.Decimal) -> bytes:
 _EXTENSIONS: dict[type, tuple[int, Callable[[Any], bytes], Callable[[bytes], Any]]] = {
     float: (
         _FLOAT,
-        lambda value: _DOUBLE.pack(_NAN if math.isnan(value) else value + 0.0),
-        lambda data: _NAN if math.isnan(number := _DOUBLE.unpack(data)[0]) else number,
+        lambda value: _DOUBLE.pack(NAN if math.isnan(value) else value + 0.0),
+        lambda data: NAN if math.isnan(number := _DOUBLE.unpack(data)[0]) else number,
     ),
     dt.datetime: (_DATETIME, _write_datetime, _read_datetime),
     dt.date: (
