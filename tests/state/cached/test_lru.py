@@ -171,7 +171,9 @@ def test_a_deletion_of_what_the_backend_never_saw_is_in_the_delta(inner):
     state.clear()
     count(cache, state, 1)
     snapshot = cache.commit()
-    changed = {key: value for _, cells in snapshot.changes() for key, value in zip(cells.keys, cells.values, strict=True)}
+    changed = {
+        key: value for _, cells in snapshot.changes() for key, value in zip(cells.keys, cells.values, strict=True)
+    }
     assert changed == {(0,): ABSENT, (1,): 1}
     assert _values(snapshot, "count") == {(1,): 1}
 

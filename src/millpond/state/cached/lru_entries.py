@@ -145,7 +145,13 @@ class Bucket:
 
 
 class Entries:
-    """Every cached entry of a shard, coldest first, and never more than the limit once a call has ended."""
+    """Every cached entry of a shard, coldest first, and never more than the limit once a call has ended.
+
+    Attributes:
+        load: take in what the backend has for a cell, given its bucket, itself and its value; the new entry.
+    """
+
+    load: Callable[[Bucket, Row, Any], Entry]
 
     def __init__(
         self, inner: KeyedStateBackend, max_entries: int | None, max_bytes: int | None, weigher: Weigher
@@ -163,11 +169,9 @@ class Entries:
         self._weigher = weigher
         share = _WRITTEN_TOGETHER if max_entries is None else max_entries // _SHARE_WRITTEN_TOGETHER
         self._together = max(1, min(_WRITTEN_TOGETHER, share))
+        self.load = self._load_weighed if self.weighs else self._admit
 
-    def load(self, bucket: Bucket, cell: Row, value: Any) -> Entry:
-        """Take in what the backend has."""
-        if not self.weighs:
-            return self._admit(bucket, cell, value)
+    def _load_weighed(self, bucket: Bucket, cell: Row, value: Any) -> Entry:
         if (bucket, cell) in self._handed_on:
             entry = Entry(bucket, cell, value, self.version)
             entry.lent, entry.lent_in = value, self.version
