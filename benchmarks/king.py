@@ -96,6 +96,9 @@ class Counted:
     gets: int = 0
     puts: int = 0
 
+    def __post_init__(self) -> None:
+        self.enter, self.context = self.inner.enter, self.inner.context
+
     def __getattr__(self, name: str) -> Any:
         return getattr(self.inner, name)
 
