@@ -7,6 +7,7 @@ from pyspark import cloudpickle
 
 from millpond.errors import OptionError
 from millpond.state import HeapBackend
+from millpond.state.cached.lru import LruStateCache
 from millpond.state.options import StateOptions
 from millpond.state.registry import _FACTORIES, open_backend, register_backend
 from millpond.state.rocksdb import RocksDbBackend
@@ -75,6 +76,16 @@ def test_each_name_opens_its_backend(name, kind, tmp_path):
     backend = open_backend(StateOptions.parse({"state.backend.type": name}), range(4), tmp_path / "backend")
     assert isinstance(backend, kind)
     backend.close()
+    assert not (tmp_path / "backend").exists()
+
+
+@pytest.mark.parametrize("limit", ["max-entries-num", "max-bytes"])
+@pytest.mark.parametrize("name", ["heap", "rocksdb"])
+def test_a_size_of_the_cache_puts_it_in_front_of_the_backend_and_closing_it_closes_both(name, limit, tmp_path):
+    options = {"state.backend.type": name, f"state.backend.cache.{limit}": "1000"}
+    cache = open_backend(StateOptions.parse(options), range(4), tmp_path / "backend")
+    assert isinstance(cache, LruStateCache)
+    cache.close()
     assert not (tmp_path / "backend").exists()
 
 

@@ -2,7 +2,6 @@
 
 import datetime as dt
 import decimal
-import math
 import zoneinfo
 
 import pytest
@@ -10,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from millpond.errors import CorruptionError, DataError
+from millpond.state.arrow_values import NAN
 from millpond.state.rocksdb_keys import after, decode_key, encode_key
 
 BERLIN = zoneinfo.ZoneInfo("Europe/Berlin")
@@ -65,14 +65,13 @@ def test_what_python_finds_equal_but_has_other_types_are_different_keys():
 def test_every_nan_is_one_key_and_so_are_both_zeros():
     nan = float("nan")
     assert encode_key((nan,)) == encode_key((-nan,))
-    assert math.isnan(decode_key(encode_key((nan,)))[0])
+    assert decode_key(encode_key((nan,)))[0] is NAN, "dictionaries find a NaN only by the one object"
     assert encode_key((-0.0,)) == encode_key((0.0,))
 
 
-def test_a_decimal_is_one_key_however_many_zeros_it_ends_with():
-    texts = ("100", "100.00", "1E+2")
-    assert {encode_key((decimal.Decimal(text),)) for text in texts} == {encode_key((decimal.Decimal(100),))}
-    assert str(decode_key(encode_key((decimal.Decimal("1E+2"),)))[0]) == "100"
+def test_a_decimal_keeps_its_digits_and_zero_has_no_sign():
+    assert str(decode_key(encode_key((decimal.Decimal("1.50"),)))[0]) == "1.50"
+    assert encode_key((decimal.Decimal("-0.00"),)) == encode_key((decimal.Decimal("0.00"),))
 
 
 def test_the_hour_that_comes_twice_in_autumn_is_two_keys():
@@ -85,6 +84,7 @@ def test_the_hour_that_comes_twice_in_autumn_is_two_keys():
 def test_utc_is_one_zone_whatever_its_name():
     noon = dt.datetime(2013, 1, 1, 12, tzinfo=dt.UTC)
     assert encode_key((noon.replace(tzinfo=zoneinfo.ZoneInfo("UTC")),)) == encode_key((noon,))
+    assert decode_key(encode_key((noon,))) == (noon,)
 
 
 def test_a_type_that_no_key_can_have_is_refused_by_name():

@@ -36,6 +36,7 @@ from millpond.spark.shard_backend import open_shard_backend
 from millpond.spark.shard_run import ShardRun
 from millpond.spark.spool import Spool
 from millpond.state.checkpoint import Commit, Head, SegmentRef, Shard, birth
+from millpond.state.options import StateOptions
 
 _RESET_HINT = (
     "The state part of the checkpoint was deleted or is incomplete. Restore it, or start the query with a new "
@@ -224,18 +225,22 @@ def _run_in_host(
         yield _Done(commit.late_rows, commit.next_timer_ms, output_blobs(connection))
 
 
-_INLINE: dict[str, Shard] = {}
-"""The shard held by this worker. A worker is no home: the next batch may well find none and restore."""
+_INLINE: dict[str, tuple[StateOptions, Shard]] = {}
+"""The shard held by this worker, and what its backend was opened with.
+
+A worker is no home: the next batch may well find none and restore.
+"""
 
 
 @contextmanager
 def _run_inline(
     spec: OperatorSpec, task: _Task, head: Head, durable: Durable, blobs: Iterator[bytes], time: BatchTime
 ) -> Iterator[_Done]:
-    shard = _INLINE.get(head.lineage)
-    if shard is None or not shard.stand_at(head):
+    options, shard = _INLINE.get(head.lineage, (None, None))
+    if shard is None or options != spec.config.parsed or not shard.stand_at(head):
         while _INLINE:
-            _INLINE.popitem()[1].backend.close()
+            _, (_, dropped) = _INLINE.popitem()
+            dropped.backend.close()
         shard = Shard(head, open_shard_backend(spec.config.parsed, head.key_groups))
         try:
             shard.restore({ref.id: durable.segment(ref) for ref in head.segments})
@@ -243,7 +248,7 @@ def _run_inline(
         except BaseException:
             shard.backend.close()
             raise
-        _INLINE[head.lineage] = shard
+        _INLINE[head.lineage] = spec.config.parsed, shard
     layout = Layout(head.shards, head.max_parallelism)
     with _no_garbage_collection(), Spool(user_folder) as received, Spool(user_folder) as output:
         # The processor is new in every batch, as in PySpark, although this worker has only one of it.

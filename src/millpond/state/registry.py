@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from millpond.errors import OptionError
-from millpond.metrics.recorder import NO_METRICS, Recorder
 from millpond.options import nearest
 from millpond.state.backend import KeyedStateBackend
 from millpond.state.heap import HeapBackend
@@ -55,32 +54,22 @@ def backend_factory(name: str) -> BackendFactory:
     return _FACTORIES[name]
 
 
-def open_backend(
-    options: "StateOptions", key_groups: range, folder: Path, recorder: Recorder = NO_METRICS
-) -> KeyedStateBackend:
+def open_backend(options: "StateOptions", key_groups: range, folder: Path) -> KeyedStateBackend:
     """The backend of a shard, behind a cache where the options give it a size.
 
     Args:
         options: what to open.
         key_groups: of the shard.
         folder: for this backend alone. With `state.backend.rocksdb.local-dir` its name is taken, in that folder.
-        recorder: hears of the cache's hits.
     """
     backend = options.factory(options, key_groups, folder)
     if not (options.cache_max_entries or options.cache_max_bytes):
         return backend
     from millpond.state.cached.lru import LruStateCache
 
-    try:
-        return LruStateCache(
-            backend,
-            max_entries=options.cache_max_entries or None,
-            max_bytes=options.cache_max_bytes or None,
-            recorder=recorder,
-        )
-    except BaseException:
-        backend.close()
-        raise
+    return LruStateCache(
+        backend, max_entries=options.cache_max_entries or None, max_bytes=options.cache_max_bytes or None
+    )
 
 
 def _heap(_options: "StateOptions", key_groups: range, _folder: Path) -> KeyedStateBackend:

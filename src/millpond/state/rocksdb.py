@@ -145,30 +145,26 @@ class RocksDbBackend:
         state = self._states.get(name)
         if state is None:
             raise OptionError(f"state {name!r} is not declared; known are {sorted(self._states)}.")
-        entries = list(state.entries_of(cells))
-        state.changed.update(at for at, _ in entries)
-        for at, _ in entries:
-            state.handed.pop(at, None)
-        self._put_all(entries)
+        entries = dict(state.entries_of(cells))
+        state.changed.update(entries)
+        for at in state.handed.keys() & entries:
+            del state.handed[at]
+        self._put_all(entries.items())
 
     def commit(self) -> Snapshot:
         """End the version: swap the sets of changed keys and take a snapshot of the database."""
         for cache in self._caches:
             cache.flush()
+        # Both at once: what fails here leaves the version open.
         taken = self._database.snapshot()
-        handed = [state.handed for state in self._states.values()]
+        changed = {name: (state, state.changed) for name, state in self._states.items()}
+        snapshot = _RocksDbSnapshot(self._database, taken, changed, [state.handed for state in self._states.values()])
         for state in self._states.values():
             state.committed_changed, state.changed = state.changed, set()
             state.handed = {}
         self._before_head, self._head = self._head, taken
-        self._leave()
-        snapshot = _RocksDbSnapshot(
-            self._database,
-            taken,
-            {name: (state, state.committed_changed) for name, state in self._states.items()},
-            handed,
-        )
         self._snapshots.add(snapshot)
+        self._leave()
         return snapshot
 
     def rollback(self) -> bool:

@@ -26,6 +26,7 @@ from typing import Any
 import msgspec
 
 from millpond.errors import CorruptionError, DataError
+from millpond.state.arrow_values import NAN
 from millpond.state.rows import Row
 
 STATE_PREFIX = struct.Struct(">H")
@@ -36,11 +37,9 @@ _PLAIN = frozenset({int, str, bytes, bool, type(None)})
 _FLOAT, _DATETIME, _DATE, _DURATION, _DECIMAL, _TIME, _TUPLE = range(1, 8)
 _DOUBLE = struct.Struct(">d")
 _LONG = struct.Struct(">q")
-_NAN = float("nan")
 _EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
 _WALL_EPOCH = dt.datetime(1970, 1, 1)  # noqa: DTZ001 - for times that have no zone
-_UTC_NAMES = frozenset({"UTC", "Etc/UTC", "Z", "+00:00"})
-_ANY_DECIMAL = decimal.Context(prec=80)
+_UTC = zoneinfo.ZoneInfo("UTC")  # as Arrow's values come; Python's own is written the same way
 _MICROSECOND = dt.timedelta(microseconds=1)
 
 _pack = msgspec.msgpack.Encoder().encode
@@ -107,7 +106,7 @@ def _write_datetime(value: dt.datetime) -> bytes:
         return _LONG.pack((value - _WALL_EPOCH) // _MICROSECOND)
     instant = _LONG.pack((value - _EPOCH) // _MICROSECOND)
     name: str | None = getattr(zone, "key", None)
-    if name is not None and name not in _UTC_NAMES:
+    if name is not None and zone is not _UTC:
         return instant + b"Z" + name.encode()
     return instant + b"O" + _LONG.pack((value.utcoffset() or dt.timedelta(0)) // _MICROSECOND)
 
@@ -119,20 +118,20 @@ def _read_datetime(data: bytes) -> dt.datetime:
     if data[8:9] == b"Z":
         return (_EPOCH + since_epoch).astimezone(zoneinfo.ZoneInfo(data[9:].decode()))
     offset: dt.timedelta = _LONG.unpack(data[9:])[0] * _MICROSECOND
-    return (_EPOCH + since_epoch).astimezone(dt.timezone(offset) if offset else dt.UTC)
+    return (_EPOCH + since_epoch).astimezone(dt.timezone(offset) if offset else _UTC)
 
 
 def _write_decimal(value: decimal.Decimal) -> bytes:
-    # 1.0 and 1.00 are one key, as they are to Python and to Spark.
-    return format(value.normalize(_ANY_DECIMAL) + 0, "f").encode()
+    # With its digits: all keys of one schema have the same number of them after the point.
+    return str(value.copy_abs() if value.is_zero() else value).encode()
 
 
 # In the order in which types are asked for: a datetime is a date as well.
 _EXTENSIONS: dict[type, tuple[int, Callable[[Any], bytes], Callable[[bytes], Any]]] = {
     float: (
         _FLOAT,
-        lambda value: _DOUBLE.pack(_NAN if math.isnan(value) else value + 0.0),
-        lambda data: _NAN if math.isnan(number := _DOUBLE.unpack(data)[0]) else number,
+        lambda value: _DOUBLE.pack(NAN if math.isnan(value) else value + 0.0),
+        lambda data: NAN if math.isnan(number := _DOUBLE.unpack(data)[0]) else number,
     ),
     dt.datetime: (_DATETIME, _write_datetime, _read_datetime),
     dt.date: (

@@ -77,7 +77,8 @@ def _serve(connection: Connection, slot: Slot, attempt: Attempt, opened: Open, h
 
 
 def _standing_at(head: Head, slot: Slot, connection: Connection, config: StateConfig) -> Shard:
-    if slot.shard is None or not _stands_at(slot.shard, head):
+    # A query that was restarted with other options gets the backend that it asks for.
+    if slot.shard is None or slot.options != config.parsed or not _stands_at(slot.shard, head):
         slot.drop()
         connection.send(Restore())
         segments = {segment.id: payload for segment, payload in _frames(connection, Segment)}
@@ -88,7 +89,7 @@ def _standing_at(head: Head, slot: Slot, connection: Connection, config: StateCo
         except BaseException:
             shard.backend.close()
             raise
-        slot.shard = shard
+        slot.shard, slot.options = shard, config.parsed
     connection.send(Ready())
     return slot.shard
 

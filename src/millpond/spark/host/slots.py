@@ -15,6 +15,7 @@ from typing import NamedTuple, NoReturn
 
 from millpond.errors import UnavailableError
 from millpond.state.checkpoint import Shard
+from millpond.state.options import StateOptions
 
 LEASE_SECONDS = 60.0
 
@@ -47,10 +48,11 @@ class Claim:
 
 
 class Slot:
-    """One shard's place. `shard` is None until somebody has restored it."""
+    """One shard's place. `shard` is None until somebody has restored it; `options` are those of its backend."""
 
     def __init__(self, now: Callable[[], float]) -> None:
         self.shard: Shard | None = None
+        self.options: StateOptions | None = None
         self._now = now
         self._lock = threading.Lock()
         self._claims = threading.Lock()
