@@ -218,6 +218,23 @@ def test_what_is_no_tuple_of_all_fields_is_refused_with_their_names(value):
         codec.check(value)
 
 
+@pytest.mark.parametrize("zone", [dt.UTC, NEW_YORK, dt.timezone(dt.timedelta(hours=5))], ids=str)
+@pytest.mark.parametrize("fold", [0, 1])
+@pytest.mark.parametrize(
+    "at",
+    [dt.datetime(2024, 3, 10, 2, 30), dt.datetime(2024, 11, 3, 1, 30), dt.datetime(2024, 7, 1)],  # noqa: DTZ001 - a zone is put on
+    ids=str,
+)
+@pytest.mark.parametrize("name", ["UTC", "America/New_York"])
+def test_a_moment_of_any_zone_is_kept_even_in_hours_that_are_missing_or_come_twice(zone, fold, at, name):
+    codec = RowCodec(pa.schema([("at", pa.timestamp("us", tz=name))]), "state 's'")
+    given_at = at.replace(tzinfo=zone, fold=fold)
+    (kept,) = codec.check((given_at,))
+    assert kept.astimezone(dt.UTC) == given_at.astimezone(dt.UTC)
+    assert _exact(next(codec.rows(codec.columns([(kept,)])))) == _exact((kept,))
+    assert _exact(codec.check((kept,))) == _exact((kept,))
+
+
 def test_what_loses_nothing_is_converted():
     np = pytest.importorskip("numpy")
     schema = pa.schema([("i", pa.int32()), ("f", pa.float64()), ("s", pa.string()), ("b", pa.binary())])
@@ -253,19 +270,22 @@ def test_changing_a_nested_value_after_it_went_in_or_came_out_leaves_the_state_a
     single = backend.value_state(StateDescriptor("v", StateKind.VALUE, schema))
     several = backend.list_state(StateDescriptor("l", StateKind.LIST, schema))
     entries = backend.map_state(StateDescriptor("m", StateKind.MAP, schema, key))
-    backend.enter(0)
 
     def reads():
+        backend.enter(0)
         return [single.get(), *several.get(), entries.get((0,)), *(found for _, found in entries.items())]
 
+    backend.enter(0)
     single.update((value,))
     several.append((value,))
     entries.put((0,), (value,))
     before = repr(reads())
     change(value)
     assert repr(reads()) == before
+    backend.commit()
     for (found,) in reads():
         change(found)
+    backend.commit()
     assert repr(reads()) == before
 
 

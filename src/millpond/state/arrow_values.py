@@ -12,7 +12,8 @@ import pyarrow as pa
 NAN = float("nan")
 """The NaN that every NaN becomes."""
 
-_UTC_NAMES = frozenset({"UTC", "Etc/UTC", "Z", "+00:00"})
+UTC_NAMES = frozenset({"UTC", "Etc/UTC", "Z", "+00:00"})
+"""Zones in which no hour is missing or comes twice."""
 
 
 def python_values(column: pa.Array | pa.ChunkedArray) -> list[Any]:
@@ -34,7 +35,7 @@ def _aware_datetimes(column: pa.Array | pa.ChunkedArray) -> list[dt.datetime | N
     epoch = dt.datetime(1970, 1, 1, tzinfo=zone)
     since_epoch = column.cast(pa.int64()).cast(pa.duration("us")).to_numpy(zero_copy_only=False).tolist()
     # The sum is the UTC time dressed in the zone, which is what `fromutc` asks for.
-    if column.type.tz in _UTC_NAMES:
+    if column.type.tz in UTC_NAMES:
         return [None if difference is None else epoch + difference for difference in since_epoch]
     return [None if difference is None else zone.fromutc(epoch + difference) for difference in since_epoch]
 

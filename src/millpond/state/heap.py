@@ -1,33 +1,28 @@
 """The heap backend: state as plain Python objects, one dictionary per state and key group.
 
-On the data path this is where a keyed operator's state lives while its host does; what is durable is
-elsewhere (see `millpond.state.checkpoint`). The tables themselves, and how they remember what they
-were, are in `heap_tables`; here are the backend around them and its snapshots.
+On the data path this is where a keyed operator's state lives while its host does; the checkpoint
+holds the durable copy (see `millpond.state.checkpoint`).
 
-Invariant: a commit walks over states and key groups, never over cells. What a snapshot needs of later
-changes it finds in the versions after its own.
+A version is the undo maps of its states: what is in them changed, and can be undone. A commit only
+swaps them for empty ones, so it costs the same for one changed cell and for a million; the snapshot
+that it gives is read later, in whatever thread writes the checkpoint, against tables that the next
+records change. `millpond.state.heap_tables` says how that comes out right.
 
-Trade-off: a change pays one dictionary test and, the first time in a version, one more entry. FLIP-325
-and Flink's heap backend copy the bucket array at a checkpoint and a bucket's entries at the first
-touch; here nothing is copied but mutable values that are handed out.
+Invariant: for every cell, either it is in the open version's undo map, or its live value is the
+committed one.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import TypeVar
 
-from millpond.errors import OptionError
-from millpond.state.backend import Cells, KeyContext, ListState, MapState, ValueCache, ValueState
+from millpond.errors import OptionError, UnavailableError
+from millpond.state.backend import Cells, KeyContext, ListState, MapState, Snapshot, ValueCache, ValueState
 from millpond.state.descriptor import StateDescriptor, StateKind
-from millpond.state.heap_tables import HeapListState, HeapMapState, HeapState, HeapValueState, Version
+from millpond.state.heap_states import HeapListState, HeapMapState, HeapState, HeapValueState
+from millpond.state.heap_tables import FlatTables, Version
 from millpond.state.rows import Row
 
 S = TypeVar("S", bound=HeapState)
-
-_KINDS: Mapping[StateKind, type[HeapState]] = {
-    StateKind.VALUE: HeapValueState,
-    StateKind.LIST: HeapListState,
-    StateKind.MAP: HeapMapState,
-}
 
 
 class HeapBackend:
@@ -40,19 +35,17 @@ class HeapBackend:
     >>> backend.enter(7)
     >>> backend.context.key = ("ann",)
     >>> visits.update((1,))
-    >>> first = backend.commit()
+    >>> snapshot = backend.commit()
     >>> backend.enter(7)
+    >>> backend.context.key = ("ann",)
     >>> visits.update((2,))
-    >>> [(name, cells.keys, cells.values) for name, cells in first.changes()]
+    >>> [(name, cells.keys, cells.values) for name, cells in snapshot.changes()]
     [('visits', [('ann',)], [(1,)])]
     >>> backend.rollback()
     True
-    >>> backend.enter(7)
-    >>> visits.get()
-    (1,)
+    >>> backend.cells("visits", 7).values
+    [(1,)]
     """
-
-    shares_objects = True
 
     def __init__(self, key_groups: range) -> None:
         self.key_groups = key_groups
@@ -64,6 +57,11 @@ class HeapBackend:
     def context(self) -> KeyContext:
         """Whose state the handles speak of."""
         return self._context
+
+    @property
+    def shares_objects(self) -> bool:
+        """Whether it keeps the very objects it was given: yes."""
+        return True
 
     def enter(self, key_group: int) -> None:
         """Bind every handle to the dictionaries of one key group."""
@@ -86,118 +84,143 @@ class HeapBackend:
         return self._declare(descriptor, HeapMapState)
 
     def _declare(self, descriptor: StateDescriptor, kind: type[S]) -> S:
+        if _KINDS[descriptor.kind] is not kind:
+            raise OptionError(
+                f"state {descriptor.name!r} is a {descriptor.kind} state: [{descriptor.describe()}]. Ask for it as "
+                "what it was declared as."
+            )
         known = self._states.get(descriptor.name)
         if known is None:
             known = self._states[descriptor.name] = kind(descriptor, self._context)
-            if self._context.key_group >= 0:
+            if self._context.key_group in self.key_groups:
                 known.bind(self._context.key_group)
         if known.descriptor != descriptor or not isinstance(known, kind):
             raise OptionError(
                 f"state {descriptor.name!r} is held as [{known.descriptor.describe()}] and was declared again as "
-                f"[{descriptor.describe()}]. Give the new state another name; an operator that is restored declares "
-                "its states before the restore."
+                f"[{descriptor.describe()}]. {_mend(known.descriptor)}"
             )
         return known
 
     def attach(self, cache: ValueCache) -> None:
-        """Flush this cache before every commit; empty it when its state is undone or restored."""
+        """Have a cache flushed before every commit, and emptied when its state is undone or restored."""
         self._caches.append(cache)
 
     def keys(self, name: str) -> Iterator[tuple[int, Row]]:
-        """Every key that has the state, key group by key group."""
-        state = self._known(name)
-        for key_group in self.key_groups:
-            for key in state.keys(key_group):
-                yield key_group, key
+        """Key group and key of every key that has this state now, each once."""
+        state = self._states.get(name)
+        return iter(()) if state is None else state.tables.keys()
 
     def cells(self, name: str, key_group: int) -> Cells:
-        """Every cell of a state in one key group, as it is now; none of a state that was never declared."""
-        return self._states[name].cells(key_group) if name in self._states else Cells()
+        """Every cell of a state in one key group as it is now."""
+        state = self._states.get(name)
+        return Cells() if state is None else state.tables.cells(key_group)
 
     def write(self, name: str, cells: Cells) -> None:
         """Put or delete cells in the open version."""
-        self._known(name).write(cells)
+        state = self._states.get(name)
+        if state is None:
+            raise OptionError(f"state {name!r} is not declared; known are {sorted(self._states)}.")
+        state.write(cells)
 
-    def _known(self, name: str) -> HeapState:
-        if name not in self._states:
-            raise OptionError(f"state {name!r} does not exist; declared are {sorted(self._states)}.")
-        return self._states[name]
-
-    def commit(self) -> "HeapSnapshot":
-        """End the version: hold on to it, and begin a new one after it."""
+    def commit(self) -> Snapshot:
+        """End the version. Nothing is read or copied."""
         for cache in self._caches:
             cache.flush()
-        snapshot = HeapSnapshot({name: (state, state.end_version()) for name, state in self._states.items()})
+        versions = {name: (state.tables, state.end_version()) for name, state in self._states.items()}
         self._leave()
-        return snapshot
+        return _HeapSnapshot(versions)
 
     def rollback(self) -> bool:
         """Write the old values of the open version back; whether there were any."""
-        changed = [state.roll_back() for state in self._states.values()]
+        changed = any(state.tables.changed() for state in self._states.values())
+        for state in self._states.values():
+            state.tables.roll_back()
         self._undone()
-        return any(changed)
+        return changed
 
     def undo_commit(self) -> None:
-        """Write the old values of the open version and of the last committed one back."""
+        """Write the old values of the last committed version back."""
         for state in self._states.values():
-            state.roll_back()
-            state.undo_commit()
+            state.tables.roll_back()
+            if state.last is not None:
+                state.tables.take_back(state.last)
+        self.settle()
         self._undone()
-
-    def _undone(self) -> None:
-        self._leave()
-        for cache in self._caches:
-            cache.forget()
-
-    def _leave(self) -> None:
-        """No key is current: a handle that is used now must fail, not write somewhere."""
-        self._context.key_group = -1
-        for state in self._states.values():
-            state.unbind()
 
     def settle(self) -> None:
         """Let go of what the last version replaced."""
         for state in self._states.values():
-            state.settle()
+            state.last = None
 
     def load(self, descriptor: StateDescriptor, cells: Cells) -> None:
-        """Put or delete cells, outside any version."""
-        self._declare(descriptor, _KINDS[descriptor.kind]).load(cells)
-        for cache in self._caches:
-            cache.forget()
+        """Put or delete cells as part of a restore: as a version that nobody asks for the changes of."""
+        state = self._declare(descriptor, _KINDS[descriptor.kind])
+        if any(known.tables.changed() for known in self._states.values()):
+            raise OptionError(
+                f"state {descriptor.name!r} cannot be loaded while a version is open: roll back or commit first."
+            )
+        state.tables.write(cells)
+        state.tables.end_version()
+        self.settle()
+        self._undone()
 
     def close(self) -> None:
         """Free everything."""
         self._states.clear()
         self._caches.clear()
+        self._leave()
+
+    def _undone(self) -> None:
+        for state in self._states.values():
+            state.leave_version()
+        self._leave()
+        for cache in self._caches:
+            cache.forget()
+
+    def _leave(self) -> None:
+        self._context.key_group = -1
+        self._context.key = ()
 
 
-class HeapSnapshot:
-    """A committed version of a heap backend: a reference to what each state's tables were then."""
+class _HeapSnapshot:
+    """One committed version: by state, its tables and the version in their chain."""
 
-    def __init__(self, versions: Mapping[str, tuple[HeapState, Version]]) -> None:
-        self._versions: Mapping[str, tuple[HeapState, Version]] | None = versions
+    def __init__(self, versions: dict[str, tuple[FlatTables, Version]]) -> None:
+        self._versions: dict[str, tuple[FlatTables, Version]] | None = versions
 
     def changes(self) -> Iterator[tuple[str, Cells]]:
-        """What the version changed, by state."""
-        for name, (state, version) in self._held().items():
-            changed = state.changes(version)
-            if len(changed):
-                yield name, changed
+        """The changed cells, each state in one piece."""
+        for name, (tables, version) in self._readable().items():
+            cells = tables.changes_of(version)
+            if len(cells):
+                yield name, cells
 
     def cells(self, name: str, key_group: int) -> Cells:
         """Every cell of a state in one key group as of this version."""
-        held = self._held()
-        if name not in held:
+        versions = self._readable()
+        if name not in versions:
             return Cells()
-        state, version = held[name]
-        return state.cells_as_of(version, key_group)
+        tables, version = versions[name]
+        return tables.cells_as_of(version, key_group)
 
     def release(self) -> None:
-        """Let the later versions go."""
+        """Let go of the version: what only this snapshot held is garbage. Idempotent."""
         self._versions = None
 
-    def _held(self) -> Mapping[str, tuple[HeapState, Version]]:
+    def _readable(self) -> dict[str, tuple[FlatTables, Version]]:
         if self._versions is None:
-            raise OptionError("a snapshot was read after its release; read it first, and release it once.")
+            raise UnavailableError("this snapshot of the state was released; it cannot be read any more.")
         return self._versions
+
+
+_KINDS: dict[StateKind, type[HeapState]] = {
+    StateKind.VALUE: HeapValueState,
+    StateKind.LIST: HeapListState,
+    StateKind.MAP: HeapMapState,
+}
+
+
+def _mend(held: StateDescriptor) -> str:
+    if held.serializer is not None and held.serializer.raw:
+        return "It was restored before it was declared: declare it before the restore."
+    return "Give the new state another name."

@@ -1,412 +1,231 @@
-"""The heap backend's tables: what each state holds, and how it remembers what it held before.
+"""The tables of one state on the heap, and the chain of versions that lets a snapshot stay as it was.
 
-The structure is a live table per key group and a chain of *versions*, each with an *undo map*. The
-first change of a cell in a version puts its old value into the undo map, so:
+Beneath the handles this is where values are: one dictionary per key group, which always holds the
+newest values (*live*), and one *undo* map per version and key group. The first change of a cell in a
+version puts the cell's old value into the version's undo map; every later one finds it there. One
+structure serves four ends: the keys of an undo map are exactly what its version changed, its values
+are what a rollback writes back, a version that was committed is taken back with it, and a snapshot
+of an earlier version finds there what it must not lose.
 
-- the undo map's keys are what the version changed: its delta;
-- writing the old values back undoes the version;
-- a cell as of version N is the first old value found in the versions after N, else the live value.
+Versions are linked forwards. A cell as of version N is what the first undo map after N says of it,
+else what is live. A snapshot holds on to its version, and so to all that come after it; what no
+snapshot holds is garbage. So a snapshot costs nothing when it is taken, and no lock is needed to read
+it from another thread.
 
-The chain links forward only, and only snapshots hold on to its older versions: what no snapshot needs
-is garbage, without any counting.
+Invariant: a cell's old value is in the open version's undo map before the live table is changed, and
+an undo map that is linked never loses a cell. A reader copies what is live first and walks the chain
+afterwards; so whatever was changed before it looked, it finds the old value of. Copies of dictionaries
+are one step of the interpreter each, and readers never iterate over anything that may still grow.
 
-A snapshot may be read in one thread while another changes the state, without a lock. The writer puts
-the old value into the undo map before it changes the table; the reader reads the table before it looks
-into the undo maps. Whichever comes first, the reader gets the value of its version. Whole dictionaries
-are only ever read by `dict.copy`, which no other thread can interrupt.
-
-Mutable values (lists, dictionaries, objects) are handed out as private copies, one per cell and
-version, kept in `handed` until the version ends; the table keeps the original, which may belong to a
-snapshot. After an `update` in the same version the table's value is the caller's own.
-
-Source of the idea: Flink's CopyOnWriteStateMap, which FLIP-325 builds on, and undo logs in databases.
+Source: undo logs of multi-version databases; Flink's copy-on-write state table keeps versions per entry
+instead, which costs every entry a field.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from itertools import repeat
 from typing import Any
 
-from millpond.errors import OptionError
-from millpond.state.backend import ABSENT, Cells, KeyContext
-from millpond.state.descriptor import StateDescriptor
-from millpond.state.rows import Row, RowCodec
+from millpond.state.backend import ABSENT, Cells
+from millpond.state.rows import Row
 
-_Table = dict[Row, Any]
+Table = dict[Row, Any]
 
 
 class Version:
-    """What one version replaced, by key group, and what it handed out."""
+    """What one version changed, by key group, and the version after it."""
 
-    __slots__ = ("handed", "next", "undo")
+    __slots__ = ("next", "undo")
 
     def __init__(self) -> None:
-        self.undo: dict[int, _Table] = {}
-        self.handed: _Table = {}
+        self.undo: dict[int, Table] = {}
         self.next: Version | None = None
 
-    def later_undos(self, key_group: int) -> list[_Table]:
-        """The undo maps after this version that may hold its values, the latest first."""
-        found: list[_Table] = []
-        version = self.next
-        while version is not None:
-            undo = version.undo.get(key_group)
-            if undo:
-                found.append(undo)
-            version = version.next
-        found.reverse()
-        return found
 
+class FlatTables:
+    """Tables with one cell per key: of value states, and of list states, whose cell is the whole list."""
 
-class _CurrentCell:
-    """Names a value in errors by its state and the current key."""
+    def __init__(self) -> None:
+        self.live: dict[int, Table] = {}
+        self.open = Version()
 
-    def __init__(self, what: str, context: KeyContext) -> None:
-        self._what = what
-        self._context = context
-
-    def __str__(self) -> str:
-        return f"{self._what} of key {self._context.key!r}"
-
-
-class _NoKeyGroup:
-    """Stands where a table would while no key group is entered, and refuses every use by name."""
-
-    def __init__(self, name: str) -> None:
-        self._name = name
-
-    def _refuse(self, *_: object) -> Any:
-        raise OptionError(
-            f"state {self._name!r} was used without a current key. Use it only inside the calls that are made for a "
-            "key, not in init() or close()."
-        )
-
-    get = pop = setdefault = __contains__ = __getitem__ = __setitem__ = _refuse
-
-
-class HeapState:
-    """What the three kinds share: tables and undo maps by key group, flat unless a kind says otherwise."""
-
-    def __init__(self, descriptor: StateDescriptor, context: KeyContext) -> None:
-        self.descriptor = descriptor
-        self._context = context
-        self._codec = descriptor.codec(_CurrentCell(f"state {descriptor.name!r}", context))
-        self._check = self._codec.check
-        self._copy = self._codec.copy
-        self._mutable = self._codec.mutable
-        self._tables: dict[int, _Table] = {}
-        self._version = Version()
-        self._committed: Version | None = None
-        self._table: Any
-        self._undo: Any
-        self.unbind()
-
-    def bind(self, key_group: int) -> None:
-        self._table = self._tables.setdefault(key_group, {})
-        self._undo = self._version.undo.setdefault(key_group, {})
-
-    def unbind(self) -> None:
-        self._table = self._undo = _NoKeyGroup(self.descriptor.name)
+    def changed(self) -> bool:
+        """Whether the open version changed anything."""
+        return any(self.open.undo.values())
 
     def end_version(self) -> Version:
-        self._committed = self._version
-        self._begin_version()
-        return self._committed
+        """Close the open version and link a new one after it."""
+        closed = self.open
+        closed.next = self.open = Version()
+        return closed
 
-    def _begin_version(self) -> None:
-        ended = self._version
-        ended.handed = {}
-        self._version = ended.next = Version()
-
-    def roll_back(self) -> bool:
-        """Undo the open version. Its undo map stays as it is, since a snapshot may be reading it."""
-        undo = self._version.undo
-        changed = any(undo.values())
-        if changed:
-            self._revert(undo)
-            self._begin_version()
-        self._version.handed = {}
-        return changed
-
-    def undo_commit(self) -> None:
-        """Undo the last committed version, as a change of its own, so that its snapshot stays what it is."""
-        if self._committed is not None:
-            for key_group, old_values in self._committed.undo.items():
-                self._change(key_group, old_values)
-            self._begin_version()
-        self._committed = None
-
-    def settle(self) -> None:
-        self._committed = None
-
-    def _revert(self, undo: Mapping[int, _Table]) -> None:
-        for key_group, old_values in undo.items():
-            _set_all(self._tables[key_group], old_values)
-
-    def _change(self, key_group: int, values: _Table) -> None:
-        """Set cells of one key group in the open version."""
-        table = self._tables.setdefault(key_group, {})
-        undo = self._version.undo.setdefault(key_group, {})
-        for key in values:
+    def write(self, cells: Cells) -> None:
+        """Put or delete cells in the open version."""
+        for key_group, key, value in zip(cells.key_groups, cells.keys, cells.values, strict=True):
+            table = self.live.setdefault(key_group, {})
+            undo = self.open.undo.setdefault(key_group, {})
             if key not in undo:
                 undo[key] = table.get(key, ABSENT)
-            self._version.handed.pop(key, None)
-        _set_all(table, values)
+            _set(table, key, value)
 
-    def write(self, cells: Cells) -> None:
-        by_group: dict[int, _Table] = {}
-        for key_group, key, value in zip(cells.key_groups, cells.keys, cells.values, strict=True):
-            by_group.setdefault(key_group, {})[key] = value
-        for key_group, values in by_group.items():
-            self._change(key_group, values)
+    def roll_back(self) -> None:
+        """Write the old values of the open version back, and begin another."""
+        for key_group, undo in self.open.undo.items():
+            table = self.live[key_group]
+            for key, old in undo.items():
+                _set(table, key, old)
+        # Readers of earlier versions may be in the undo map: it stays as it is, in the chain.
+        self.end_version()
 
-    def load(self, cells: Cells) -> None:
-        for key_group, key, value in zip(cells.key_groups, cells.keys, cells.values, strict=True):
-            _set(self._tables.setdefault(key_group, {}), key, value)
+    def take_back(self, version: Version) -> None:
+        """Undo a closed version, as a version of its own that nobody asks for the changes of."""
+        for key_group, undo in version.undo.items():
+            self.write(self._as_cells(key_group, undo))
+        self.end_version()
 
-    def keys(self, key_group: int) -> list[Row]:
-        return list(self._tables.get(key_group, ()))
-
-    def cells(self, key_group: int) -> Cells:
-        return _as_cells(key_group, self._tables.get(key_group, {}))
-
-    def cells_as_of(self, version: Version, key_group: int) -> Cells:
-        table = self._tables.get(key_group, {}).copy()
-        for undo in version.later_undos(key_group):
-            _set_all(table, undo.copy())
-        return _as_cells(key_group, table)
-
-    def changes(self, version: Version) -> Cells:
-        changed = Cells()
-        for key_group, undo in sorted(version.undo.items()):
-            values = list(map(self._tables[key_group].get, undo, repeat(ABSENT)))
-            for later in version.later_undos(key_group):
-                values = [later.get(key, value) for key, value in zip(undo, values, strict=True)]
-            changed.key_groups.extend(repeat(key_group, len(undo)))
-            changed.keys.extend(undo)
-            changed.values.extend(values)
-        return changed
-
-    def exists(self) -> bool:
-        return self._context.key in self._table
-
-    def clear(self) -> None:
-        key, table = self._context.key, self._table
-        if key in table:
-            self._undo.setdefault(key, table[key])
-            del table[key]
-
-
-class HeapValueState(HeapState):
-    """One value per key."""
-
-    def get(self) -> Any:
-        key = self._context.key
-        value = self._table.get(key)
-        if self._mutable and value is not None and key not in self._undo:
-            handed = self._version.handed
-            if key not in handed:
-                handed[key] = self._copy(value)
-            return handed[key]
-        return value
-
-    def update(self, value: Any) -> None:
-        checked = self._check(value)
-        key, table, undo = self._context.key, self._table, self._undo
-        if key not in undo:
-            undo[key] = table.get(key, ABSENT)
-        table[key] = checked
-
-
-class HeapListState(HeapState):
-    """Lists are changed in place after a version's first touch, which leaves the old list to the undo map."""
-
-    def get(self) -> Iterator[Any]:
-        key = self._context.key
-        values: Iterable[Any] = self._table.get(key, ())
-        if not self._mutable:
-            return iter(tuple(values))
-        handed = self._version.handed
-        if key not in handed:
-            handed[key] = [self._copy(value) for value in values]
-        return iter(tuple(handed[key]))
-
-    def put(self, values: Iterable[Any]) -> None:
-        checked = [self._check(value) for value in values]
-        key, table, undo = self._context.key, self._table, self._undo
-        if key not in undo:
-            undo[key] = table.get(key, ABSENT)
-        self._version.handed.pop(key, None)
-        table[key] = checked
-
-    def append(self, value: Any) -> None:
-        self.extend((value,))
-
-    def extend(self, values: Iterable[Any]) -> None:
-        checked = [self._check(value) for value in values]
-        key, table, undo = self._context.key, self._table, self._undo
-        if key not in undo:
-            old = undo[key] = table.get(key, ABSENT)
-            table[key] = checked.copy() if old is ABSENT else [*old, *checked]
-        else:
-            table.setdefault(key, []).extend(checked)
-        if key in self._version.handed:
-            self._version.handed[key].extend(checked)
-
-    def clear(self) -> None:
-        super().clear()
-        self._version.handed.pop(self._context.key, None)
-
-
-class HeapMapState(HeapState):
-    """Tables, undo maps and what is handed out have a second level, by map key: entries change, and travel, alone."""
-
-    def __init__(self, descriptor: StateDescriptor, context: KeyContext) -> None:
-        super().__init__(descriptor, context)
-        if descriptor.map_key_schema is None:
-            raise OptionError(f"state {descriptor.name!r} is a {descriptor.kind} state and has no map keys.")
-        what = _CurrentCell(f"key of map state {descriptor.name!r}", context)
-        self._check_key = RowCodec(descriptor.map_key_schema, what).check_key()
-
-    def get(self, map_key: Row) -> Any:
-        checked_key = self._check_key(map_key)
-        value = self._table.get(self._context.key, {}).get(checked_key)
-        return self._handed_out(checked_key, value) if self._mutable else value
-
-    def _handed_out(self, map_key: Row, value: Any) -> Any:
-        key = self._context.key
-        if value is None or map_key in self._undo.get(key, ()):
-            return value
-        handed = self._version.handed.setdefault(key, {})
-        if map_key not in handed:
-            handed[map_key] = self._copy(value)
-        return handed[map_key]
-
-    def contains(self, map_key: Row) -> bool:
-        return self._check_key(map_key) in self._table.get(self._context.key, ())
-
-    def put(self, map_key: Row, value: Any) -> None:
-        checked_key, checked = self._check_key(map_key), self._check(value)
-        key = self._context.key
-        entries = self._table.get(key)
-        undo = self._undo.setdefault(key, {})
-        if checked_key not in undo:
-            undo[checked_key] = ABSENT if entries is None else entries.get(checked_key, ABSENT)
-        if entries is None:
-            self._table[key] = {checked_key: checked}
-        else:
-            entries[checked_key] = checked
-
-    def remove(self, map_key: Row) -> None:
-        key, checked_key = self._context.key, self._check_key(map_key)
-        entries = self._table.get(key, {})
-        if checked_key in entries:
-            self._undo.setdefault(key, {}).setdefault(checked_key, entries[checked_key])
-            del entries[checked_key]
-            if not entries:
-                del self._table[key]
-
-    def items(self) -> Iterator[tuple[Row, Any]]:
-        entries = tuple(self._table.get(self._context.key, {}).items())
-        if not self._mutable:
-            return iter(entries)
-        return iter([(map_key, self._handed_out(map_key, value)) for map_key, value in entries])
-
-    def clear(self) -> None:
-        key = self._context.key
-        entries = self._table.get(key)
-        if entries:
-            undo = self._undo.setdefault(key, {})
-            for map_key, value in entries.items():
-                undo.setdefault(map_key, value)
-            del self._table[key]
-
-    def _revert(self, undo: Mapping[int, _Table]) -> None:
-        for key_group, old_entries in undo.items():
-            for key, old_values in old_entries.items():
-                _set_entries(self._tables[key_group], key, old_values)
-
-    def _change(self, key_group: int, values: _Table) -> None:
-        table = self._tables.setdefault(key_group, {})
-        undo = self._version.undo.setdefault(key_group, {})
-        for key, new_values in values.items():
-            entries, old_values = table.get(key, {}), undo.setdefault(key, {})
-            for map_key in new_values:
-                if map_key not in old_values:
-                    old_values[map_key] = entries.get(map_key, ABSENT)
-            self._version.handed.pop(key, None)
-            _set_entries(table, key, new_values)
-
-    def write(self, cells: Cells) -> None:
-        by_group: dict[int, _Table] = {}
-        map_keys = cells.map_keys or []
-        for key_group, key, map_key, value in zip(cells.key_groups, cells.keys, map_keys, cells.values, strict=True):
-            by_group.setdefault(key_group, {}).setdefault(key, {})[map_key] = value
-        for key_group, values in by_group.items():
-            self._change(key_group, values)
-
-    def load(self, cells: Cells) -> None:
-        map_keys = cells.map_keys or []
-        for key_group, key, map_key, value in zip(cells.key_groups, cells.keys, map_keys, cells.values, strict=True):
-            _set_entries(self._tables.setdefault(key_group, {}), key, {map_key: value})
+    def keys(self) -> Iterator[tuple[int, Row]]:
+        """Key group and key of every key."""
+        for key_group, table in sorted(self.live.items()):
+            for key in list(table):
+                if key in table:
+                    yield key_group, key
 
     def cells(self, key_group: int) -> Cells:
-        return _as_entry_cells(key_group, self._tables.get(key_group, {}))
+        """Every cell of a key group, as it is now."""
+        return self._as_cells(key_group, self.live.get(key_group, {}))
 
     def cells_as_of(self, version: Version, key_group: int) -> Cells:
-        table = {key: entries.copy() for key, entries in self._tables.get(key_group, {}).copy().items()}
-        for undo in version.later_undos(key_group):
-            for key, old_values in undo.copy().items():
-                _set_entries(table, key, old_values.copy())
-        return _as_entry_cells(key_group, table)
+        """Every cell of a key group, as of a closed version."""
+        found = self.live.get(key_group, {}).copy()
+        later = _undo_after(version, key_group)
+        for undo in reversed(later):
+            found |= undo
+        if later:
+            found = {key: value for key, value in found.items() if value is not ABSENT}
+        return self._as_cells(key_group, found)
 
-    def changes(self, version: Version) -> Cells:
-        changed = Cells(map_keys=[])
+    def changes_of(self, version: Version) -> Cells:
+        """What a closed version changed, with the values as of it."""
+        changed = self._as_cells(-1, {})
         for key_group, undo in sorted(version.undo.items()):
-            values = {key: self._entries(key_group, key, old_values) for key, old_values in undo.items()}
-            for later in version.later_undos(key_group):
-                for key in values.keys() & later.keys():
-                    values[key] |= {at: later[key][at] for at in values[key].keys() & later[key].keys()}
-            for key, entries in values.items():
-                _add_entries(changed, key_group, key, entries)
+            table = self.live[key_group]
+            found = dict(zip(undo, map(table.get, undo, repeat(ABSENT)), strict=True))
+            for later in reversed(_undo_after(version, key_group)):
+                found.update((key, later[key]) for key in found.keys() & later.keys())
+            self._append(changed, key_group, found)
         return changed
 
-    def _entries(self, key_group: int, key: Row, map_keys: Iterable[Row]) -> _Table:
-        entries = self._tables[key_group].get(key, {})
-        return {map_key: entries.get(map_key, ABSENT) for map_key in map_keys}
+    def _as_cells(self, key_group: int, table: Table) -> Cells:
+        return Cells([key_group] * len(table), list(table), None, list(table.values()))
+
+    def _append(self, cells: Cells, key_group: int, table: Table) -> None:
+        cells.key_groups.extend(repeat(key_group, len(table)))
+        cells.keys.extend(table)
+        cells.values.extend(table.values())
 
 
-def _set(table: _Table, key: Row, value: Any) -> None:
+class ListTables(FlatTables):
+    """Tables of list states. A list that the open version touched may still grow in place."""
+
+    def cells(self, key_group: int) -> Cells:
+        """Every list of a key group, as it is now."""
+        table = self.live.get(key_group, {})
+        touched = table.keys() & self.open.undo.get(key_group, {}).keys()
+        return self._as_cells(key_group, table | {key: table[key].copy() for key in touched} if touched else table)
+
+
+class EntryTables(FlatTables):
+    """Tables of map states: a second level by map key, in live tables and undo maps alike. An entry is a cell.
+
+    A key without entries is in no live table. Dictionaries of entries may be replaced: entries that were
+    not changed since are in the old one and in the new one.
+    """
+
+    def write(self, cells: Cells) -> None:
+        """Put or delete entries in the open version."""
+        places = zip(cells.key_groups, cells.keys, cells.map_keys or (), cells.values, strict=True)
+        for key_group, key, map_key, value in places:
+            table = self.live.setdefault(key_group, {})
+            entries = table.get(key, {})
+            undo = self.open.undo.setdefault(key_group, {}).setdefault(key, {})
+            if map_key not in undo:
+                undo[map_key] = entries.get(map_key, ABSENT)
+            _set_entry(table, key, map_key, value)
+
+    def roll_back(self) -> None:
+        """Write the old entries of the open version back, and begin another."""
+        for key_group, undo in self.open.undo.items():
+            table = self.live[key_group]
+            for key, old_entries in undo.items():
+                for map_key, old in old_entries.items():
+                    _set_entry(table, key, map_key, old)
+        self.end_version()
+
+    def cells_as_of(self, version: Version, key_group: int) -> Cells:
+        """Every entry of a key group, as of a closed version."""
+        outer = self.live.get(key_group, {}).copy()
+        found = {key: entries.copy() for key, entries in outer.items()}
+        for undo in reversed(_undo_after(version, key_group)):
+            for key, old_entries in undo.items():
+                entries = found.get(key, {}) | old_entries.copy()
+                found[key] = {map_key: value for map_key, value in entries.items() if value is not ABSENT}
+        return self._as_cells(key_group, found)
+
+    def changes_of(self, version: Version) -> Cells:
+        """What a closed version changed, with the values as of it."""
+        changed = self._as_cells(-1, {})
+        for key_group, undo in sorted(version.undo.items()):
+            table = self.live[key_group]
+            found = {key: self._present(table.get(key, {}).copy(), of) for key, of in undo.items()}
+            for later in reversed(_undo_after(version, key_group)):
+                for key in found.keys() & later.keys():
+                    entries, old_entries = found[key], later[key].copy()
+                    entries.update((at, old_entries[at]) for at in entries.keys() & old_entries.keys())
+            self._append(changed, key_group, found)
+        return changed
+
+    @staticmethod
+    def _present(entries: Table, of: Iterable[Row]) -> Table:
+        return {map_key: entries.get(map_key, ABSENT) for map_key in of}
+
+    def _as_cells(self, key_group: int, table: Table) -> Cells:
+        cells = Cells(map_keys=[])
+        self._append(cells, key_group, table)
+        return cells
+
+    def _append(self, cells: Cells, key_group: int, table: Table) -> None:
+        map_keys: list[Row] = cells.map_keys if cells.map_keys is not None else []
+        for key, entries in table.items():
+            cells.key_groups.extend(repeat(key_group, len(entries)))
+            cells.keys.extend(repeat(key, len(entries)))
+            map_keys.extend(entries)
+            cells.values.extend(entries.values())
+
+
+def _undo_after(version: Version, key_group: int) -> list[Table]:
+    """The undo maps of every later version, oldest first, as copies: the newest one still grows."""
+    found = []
+    later = version.next
+    while later is not None:
+        undo = later.undo.get(key_group)
+        if undo:
+            found.append(undo.copy())
+        later = later.next
+    return found
+
+
+def _set(table: Table, key: Row, value: Any) -> None:
     if value is ABSENT:
         table.pop(key, None)
     else:
         table[key] = value
 
 
-def _set_all(table: _Table, values: _Table) -> None:
-    for key, value in values.items():
-        _set(table, key, value)
-
-
-def _set_entries(table: _Table, key: Row, values: _Table) -> None:
-    entries = table.get(key, {})
-    _set_all(entries, values)
-    _set(table, key, entries or ABSENT)
-
-
-def _as_cells(key_group: int, table: _Table) -> Cells:
-    return Cells([key_group] * len(table), list(table), None, list(table.values()))
-
-
-def _as_entry_cells(key_group: int, table: _Table) -> Cells:
-    found = Cells(map_keys=[])
-    for key, entries in table.items():
-        _add_entries(found, key_group, key, entries)
-    return found
-
-
-def _add_entries(cells: Cells, key_group: int, key: Row, entries: Mapping[Row, Any]) -> None:
-    cells.key_groups.extend(repeat(key_group, len(entries)))
-    cells.keys.extend(repeat(key, len(entries)))
-    if cells.map_keys is not None:
-        cells.map_keys.extend(entries)
-    cells.values.extend(entries.values())
+def _set_entry(table: Table, key: Row, map_key: Row, value: Any) -> None:
+    if value is not ABSENT:
+        table.setdefault(key, {})[map_key] = value
+        return
+    entries = table.get(key)
+    if entries is not None:
+        entries.pop(map_key, None)
+        if not entries:
+            del table[key]

@@ -158,7 +158,8 @@ class RocksDbBackend:
         # Both at once: what fails here leaves the version open.
         taken = self._database.snapshot()
         changed = {name: (state, state.changed) for name, state in self._states.items()}
-        snapshot = _RocksDbSnapshot(self._database, taken, changed, [state.handed for state in self._states.values()])
+        handed = [state.handed for state in self._states.values()]
+        snapshot = _RocksDbSnapshot(self._database, taken, changed, handed)
         for state in self._states.values():
             state.committed_changed, state.changed = state.changed, set()
             state.handed = {}

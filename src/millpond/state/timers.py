@@ -41,10 +41,11 @@ class DueTimer(NamedTuple):
 class Timers:
     """The timers of one shard. `register`, `delete` and `of_key` speak of the backend's current key."""
 
-    def __init__(self, backend: KeyedStateBackend, key_groups: range) -> None:
+    def __init__(self, backend: KeyedStateBackend, key_groups: range, descriptor: StateDescriptor = TIMERS) -> None:
         self._backend = backend
         self._key_groups = key_groups
-        self._state = backend.map_state(TIMERS)
+        self._name = descriptor.name
+        self._state = backend.map_state(descriptor)
         self._order = itertools.count()
         self._queue: list[tuple[int, int, int, Row]] | None = None
 
@@ -99,7 +100,7 @@ class Timers:
             self._queue = [
                 (map_key[0], next(self._order), key_group, key)
                 for group in self._key_groups
-                for cells in (self._backend.cells(TIMERS.name, group),)
+                for cells in (self._backend.cells(self._name, group),)
                 for key_group, key, map_key in zip(cells.key_groups, cells.keys, cells.map_keys or (), strict=True)
             ]
             heapq.heapify(self._queue)

@@ -167,6 +167,8 @@ class LruStateCache:
         if not isinstance(known, kind):
             known = kind(descriptor, self._inner, inner, self._context, self._entries)
             self._states[descriptor.name] = known
+            if self._context.key_group >= 0:
+                known.bind(self._context.key_group)
         return known
 
     def attach(self, cache: ValueCache) -> None:
@@ -225,8 +227,7 @@ class LruStateCache:
         for bucket in self._buckets():
             bucket.commit()
         self._committed = self._opened
-        self._entries.version += 1
-        self._entries.any_change = False
+        self._entries.end_version()
         self._opened = self._entries.version
         self._leave()
         self._newest = LruSnapshot(inner, parts)

@@ -175,6 +175,7 @@ class Entries:
         self.puts = self.evictions = 0
         self.any_change = False
         self.weighs = max_bytes is not None
+        self._handed_on: set[tuple[Bucket, Row]] = set()
         self._inner = inner
         self._max_entries = max_entries
         self._max_bytes = max_bytes
@@ -193,6 +194,9 @@ class Entries:
     def load(self, bucket: Bucket, cell: Row, value: Any) -> Entry:
         """Take in what the backend has."""
         entry = Entry(bucket, cell, value, self.version)
+        if (bucket, cell) in self._handed_on:
+            entry.lent, entry.lent_in = value, self.version
+            return entry
         self.admit(entry)
         if self.weighs:
             self._weigh(entry)
@@ -231,21 +235,30 @@ class Entries:
                 self.drop(entry)
         bucket.forget(cells)
 
+    def end_version(self) -> None:
+        """What follows is another version."""
+        self.version += 1
+        self.any_change = False
+        self._handed_on = set()
+
+    def written_through(self, bucket: Bucket, cell: Row) -> None:
+        """A cell that is not cached was changed in the backend, in the open version."""
+        self.puts += 1
+        self.any_change = True
+        bucket.carried.discard(cell)
+
     def write_through(self, bucket: Callable[[int], Bucket], name: str, cells: Cells) -> None:
         """Put cells that are not cached straight into the backend, as changes of the open version."""
         self._inner.write(name, cells)
-        self.puts += len(cells)
-        self.any_change = True
         for key_group, cell in zip(cells.key_groups, places(cells), strict=True):
-            bucket(key_group).carried.discard(cell)
+            self.written_through(bucket(key_group), cell)
 
     def revert(self, oldest: int, buckets: Iterable[Bucket]) -> None:
         """The backend went back: what came or changed in versions from `oldest` on leaves, what was dirty returns.
 
         The dirty ones were all cached at one commit, so there is room for them once clean ones give way.
         """
-        self.version += 1
-        self.any_change = False
+        self.end_version()
         for entry in [entry for entry in self.order if entry.version >= oldest]:
             self.drop(entry)
         for bucket in buckets:
@@ -297,6 +310,9 @@ class Entries:
                 self._write([entry])
             self.drop(entry)
             self.evictions += 1
+            # It becomes the caller's alone, who may change it: it must not come back as what the backend has.
+            entry.lent, entry.lent_in = entry.value, self.version
+            self._handed_on.add((entry.bucket, entry.cell))
         while self.bytes > limit:
             self._evict(next(iter(self.order)))
 

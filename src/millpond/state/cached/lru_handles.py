@@ -180,7 +180,9 @@ class LruListState(LruState):
 
     def put(self, values: Iterable[Any]) -> None:
         checked = [self._check(value) for value in values]
-        self._change(self._context.key, self._cached.get(self._context.key), checked)
+        key = self._context.key
+        entry = self._cached.get(key)
+        self._change(key, entry, checked)
 
     def append(self, value: Any) -> None:
         self.extend((value,))
@@ -191,13 +193,17 @@ class LruListState(LruState):
         entry = self._entry(key)
         if not checked:
             return
+        if self._cached.get(key) is not entry:
+            # Too heavy for the cache: what was read is the caller's.
+            self._turn().extend(checked)
+            self._entries.written_through(self._bucket, key)
+            return
         version = self._entries.version
         lent = entry.lent if entry.lent_in == version and entry.value is not None else None
         if entry.writable == self._version and entry.value is not None:
             entry.value.extend(checked)
         else:
-            # Looked up again: what is too heavy for the cache was read, but is not in it.
-            entry = self._entries.change(self._bucket, key, self._cached.get(key), [*(entry.value or ()), *checked])
+            entry = self._entries.change(self._bucket, key, entry, [*(entry.value or ()), *checked])
         if lent is not None and lent is not entry.value:
             entry.lent, entry.lent_in = [*lent, *checked], version
 

@@ -42,8 +42,7 @@ class LruSnapshot:
             if changed:
                 yield name, as_cells(changed, is_map=changed[0].bucket.is_map)
         for name, cells in self._inner.changes():
-            parts = self._parts.get(name)
-            yield name, cells if parts is None else _without(cells, parts)
+            yield name, _without(cells, self._parts.get(name, {}))
 
     def cells(self, name: str, key_group: int) -> Cells:
         """The backend's cells, with the cache's laid over them."""
@@ -82,6 +81,8 @@ def overlaid(cells: Cells, dirty: dict[Row, Entry]) -> Cells:
 
 def _without(cells: Cells, parts: dict[int, Part]) -> Cells:
     """The backend's changes that are neither carried from earlier versions nor changed again in the cache."""
+    if not parts:
+        return cells
     nothing = Part({}, {}, set())
     keep = []
     for key_group, cell in zip(cells.key_groups, places(cells), strict=True):

@@ -100,6 +100,7 @@ class Checkpointer:
         backend: whose state they hold. It stands at `head`: empty at birth, or as `restore` left it.
         head: of the version that the backend holds.
         states: every state declared so far, and every restored one.
+        last_version: versions begin after it, and after all stored ones; so the shards of an operator count alike.
         writer: names this writer in its heads; random unless given.
         clock_ns: monotonic nanoseconds, by which the blocking part is measured.
     """
@@ -111,6 +112,7 @@ class Checkpointer:
         head: Head,
         states: Iterable[StateDescriptor] = (),
         *,
+        last_version: int = 0,
         writer: str | None = None,
         clock_ns: Callable[[], int] = time.perf_counter_ns,
     ) -> None:
@@ -123,7 +125,7 @@ class Checkpointer:
         self._key_schema = pa.ipc.read_schema(pa.py_buffer(head.key_schema))
         self._states: dict[str, StateDescriptor] = {}
         self._codecs: dict[str, CellCodec] = {}
-        self._last_version = max([head.version, *storage.versions()])
+        self._last_version = max([head.version, last_version, *storage.versions()])
         self._begun: deque[PendingCheckpoint] = deque()
         self._carried: list[Delta] = []
         self._lost: set[int] = set()

@@ -23,9 +23,9 @@ lost. The file system must show a file to all once it is written, as local disks
 Azure do.
 
 Deletion keeps the newest `retain` versions of the chain. Only files of this shard's lineage, by this
-writer or lower ones, are ever deleted: heads first; segments that no head names only if none named
-them when this writer stored its version before, either. Between the two lies another look for claims.
-So a writer that chose its version while the head was still there finds all its segments.
+writer or lower ones, are ever deleted: heads first, then, after another look for claims, the segments
+that no head left names. Who claimed before that look stops the deletion; who claims later does not see
+the deleted heads. So a writer finds every segment of the version it chose, whichever that is.
 """
 
 import os
@@ -33,6 +33,7 @@ import re
 import secrets
 import warnings
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
@@ -124,7 +125,6 @@ class FileStorage:
         self._writer: _Writer | None = None
         self._lineage = ""
         self._attempts = 0
-        self._condemned: frozenset[str] = frozenset()
         self._segments: dict[tuple[int, int, int], str] = {}
 
     @property
@@ -236,7 +236,7 @@ class FileStorage:
         kept = {found.path for found in chain[: self._retain]}
         for found in heads:
             if found.path not in kept and found.writer <= self._mine:
-                self._filesystem.delete_file(found.path)
+                self._delete(found.path)
         named = {
             (ref.id, ref.checksum) for path in kept for ref in Head.decode(self._read(path), f"head {path}").segments
         }
@@ -248,12 +248,11 @@ class FileStorage:
             and (found.id, found.checksum) not in named
         }
         self._refuse_if_passed(f"{self._name}: nothing was deleted")
-        for path in unnamed & self._condemned:
-            self._filesystem.delete_file(path)
-        self._condemned = frozenset(unnamed - self._condemned)
+        for path in unnamed:
+            self._delete(path)
         for claim in self._claims():
             if claim < self._mine:
-                self._filesystem.delete_file(f"{self._folder}/writers/{claim.epoch:08d}-{claim.token}")
+                self._delete(f"{self._folder}/writers/{claim.epoch:08d}-{claim.token}")
 
     def _chain(self, heads: list[_HeadFile]) -> list[_HeadFile]:
         """The newest head, its parent, and so on."""
@@ -334,6 +333,10 @@ class FileStorage:
             stream.write(data)
         if self._local:
             _sync(path)
+
+    def _delete(self, path: str) -> None:
+        with suppress(FileNotFoundError):  # another writer, passed by or passing, saw that it is superfluous too
+            self._filesystem.delete_file(path)
 
     def _sync_folder(self, folder: str) -> None:
         if self._local:
