@@ -25,12 +25,12 @@ STATES = {
 
 
 class Shard:
-    def __init__(self, location, shard, shards=2):
+    def __init__(self, location, shard, shards=2, **options):
         self.head = birth(f"lineage {shard}", shard, shards, 8, KEY)
         self.backend = HeapBackend(self.head.key_groups)
         make = {"value": self.backend.value_state, "list": self.backend.list_state, "map": self.backend.map_state}
         self.handles = {name: make[state.kind](state) for name, state in STATES.items()}
-        storage = FileStorage(location, shard)
+        storage = FileStorage(location, shard, **options)
         self.checkpointer = Checkpointer(storage, self.backend, self.head, STATES.values())
 
     def at(self, user):

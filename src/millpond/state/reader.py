@@ -142,8 +142,8 @@ class StateReader:
         expected = shards[0].head.shards
         if len(shards) != expected:
             raise CorruptionError(
-                f"{self._location} holds {len(shards)} shards of an operator that has {expected}. Restore the folders of "
-                "the others."
+                f"{self._location} holds {len(shards)} shards of an operator that has {expected}. Restore the folders "
+                "of the others."
             )
         return shards
 

@@ -14,6 +14,8 @@ import pyarrow.fs
 
 from millpond.errors import OptionError
 
+_OBJECT_STORES = frozenset({"s3", "gcs", "abfs"})
+
 
 class Folder:
     """A folder. Names are relative to it, with slashes. What goes wrong is an OSError, as pyarrow raises it.
@@ -25,8 +27,11 @@ class Folder:
 
     def __init__(self, location: str, filesystem: pa.fs.FileSystem | None = None) -> None:
         self.location = location
-        self._filesystem, self._root = _opened(location) if filesystem is None else (filesystem, location)
-        self._root = self._root.rstrip("/")
+        found, root = _opened(location) if filesystem is None else (filesystem, location)
+        while isinstance(found, pa.fs.SubTreeFileSystem):
+            found, root = found.base_fs, f"{found.base_path.rstrip('/')}/{root.lstrip('/')}"
+        self._filesystem: pa.fs.FileSystem = found
+        self._root = root.rstrip("/")
         self._local = isinstance(self._filesystem, pa.fs.LocalFileSystem)
 
     def path(self, name: str) -> str:
@@ -34,7 +39,9 @@ class Folder:
         return f"{self._root}/{name}"
 
     def make(self, names: Iterable[str]) -> None:
-        """Make folders in this one, and sync what they are in."""
+        """Make folders in this one, and sync what they are in. Object stores have none, and need none."""
+        if self._filesystem.type_name in _OBJECT_STORES:
+            return
         for name in names:
             self._filesystem.create_dir(self.path(name), recursive=True)
         self.sync(".")

@@ -166,8 +166,8 @@ def _refuse_strangers(location: str, heads: Sequence[Head], head: Head) -> None:
         )
         if other.shard == head.shard or not same:
             raise OptionError(
-                f"{location}: shard {head.shard} of {head.shards} (maximum parallelism {head.max_parallelism}) does not "
-                f"go with shard {other.shard} of {other.shards} (maximum parallelism {other.max_parallelism}). "
+                f"{location}: shard {head.shard} of {head.shards} (maximum parallelism {head.max_parallelism}) does "
+                f"not go with shard {other.shard} of {other.shards} (maximum parallelism {other.max_parallelism}). "
                 "A savepoint holds each shard of one operator once."
             )
 
