@@ -36,7 +36,9 @@ map_keys = st.sampled_from([("a",), ("b",)])
 
 
 def _as_cells(cells: Cells) -> dict:
-    columns = (cells.key_groups, cells.keys) if cells.map_keys is None else (cells.key_groups, cells.keys, cells.map_keys)
+    columns = (
+        (cells.key_groups, cells.keys) if cells.map_keys is None else (cells.key_groups, cells.keys, cells.map_keys)
+    )
     found = list(zip(*columns, strict=True))
     assert len(set(found)) == len(found) == len(cells.values)
     return dict(zip(found, (v if v is ABSENT else copy.deepcopy(v) for v in cells.values), strict=True))
