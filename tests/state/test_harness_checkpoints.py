@@ -171,6 +171,7 @@ def test_rollback_goes_back_to_where_the_last_checkpoint_was_begun():
         assert len(harness.take_output()) == given
         for _ in range(2):
             harness.advance_watermark(100)
+            harness.advance_watermark(100)
             assert harness.take_output() == [(11, "timer", 11)]
             harness.rollback()
 

@@ -301,3 +301,13 @@ def test_cleaning_a_list_does_not_make_state_of_what_was_changed_without_an_upda
     backend.context.now_ms = TTL_MS
     numbers.exists()
     assert backend.cells("numbers", 0).values == [[([2], TTL_MS - 1)]]
+
+
+def test_a_read_never_shortens_a_life_when_time_goes_back():
+    backend, states = _entered()
+    count = states.value("count", int, ttl=Ttl(TTL_MS, refresh="read-and-write"))
+    backend.context.now_ms = 100
+    count.update(1)
+    for now_ms, seen in ((50, 1), (105, 1), (114, 1), (123, 1), (133, None)):
+        backend.context.now_ms = now_ms
+        assert count.get() == seen

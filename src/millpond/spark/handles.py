@@ -3,7 +3,8 @@
 A value state needs no translation: its methods have the same names, and so user code calls the
 backend directly. Lists and maps differ in names alone. States with timestamps or nested structs are
 converted at this seam, since PySpark hands user code naive local datetimes and `Row`s, while the
-state room keeps aware UTC datetimes and tuples.
+state room keeps aware UTC datetimes and tuples. Arrays and maps are copied here, since PySpark makes
+them anew with every get: what user code does to one is never seen again without an update.
 """
 
 import datetime as dt
@@ -210,7 +211,7 @@ def arrow_schema(schema: StructType) -> pa.Schema:
 
 
 def _outward(kind: DataType) -> _Convert | None:
-    """A conversion to what PySpark hands to user code, or None where nothing differs."""
+    """A conversion to what PySpark hands to user code, or None where nothing differs and nothing can be changed."""
     return _converter(kind, top=True)
 
 
@@ -218,11 +219,9 @@ def _converter(kind: DataType, *, top: bool = False) -> _Convert | None:
     if isinstance(kind, TimestampType):
         return _naive_local
     if isinstance(kind, ArrayType):
-        element = _converter(kind.elementType)
-        return None if element is None else partial(_convert_list, element)
+        return partial(_convert_list, _converter(kind.elementType) or _as_is)
     if isinstance(kind, MapType):
-        entry = _converter(kind.valueType)
-        return None if entry is None else partial(_convert_map, entry)
+        return partial(_convert_map, _converter(kind.valueType) or _as_is)
     if isinstance(kind, StructType):
         converters = [_converter(field.dataType) for field in kind]
         if top and not any(converters):

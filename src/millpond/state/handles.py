@@ -7,11 +7,12 @@ beyond that is put around it, one thin handle each.
 
 import datetime as dt
 from collections.abc import Callable, Iterator
-from typing import Any, TypeVar, get_args, get_origin
+from functools import partial
+from typing import Any, TypeVar, get_args, get_origin, overload
 
 import pyarrow as pa
 
-from millpond.errors import DataError, OptionError
+from millpond.errors import OptionError
 from millpond.state.backend import KeyedStateBackend, MapState, ValueState
 from millpond.state.descriptor import StateDescriptor, StateKind
 from millpond.state.expiry import alive
@@ -21,7 +22,7 @@ from millpond.state.rows import Row
 from millpond.state.serializer import Serializer, msgspec_serializer, pickle_serializer
 from millpond.state.ttl import Ttl
 from millpond.state.ttl_handles import TtlList, TtlMap, TtlValue
-from millpond.state.typed import List, Map, Value
+from millpond.state.typed import DefaultedValue, List, Map, Value
 
 T = TypeVar("T")
 K = TypeVar("K")
@@ -70,27 +71,44 @@ class States:
         self._declared = declared
         self._descriptors: dict[str, StateDescriptor] = {}
 
+    @overload
+    def value(
+        self, name: str, kind: type[T], *, ttl: _TtlOption = None, serializer: _SerializerOption = None
+    ) -> Value[T]: ...
+
+    @overload
     def value(
         self,
         name: str,
         kind: type[T],
         *,
-        default: T | Callable[[], T] | None = None,
+        default: T | Callable[[], T],
         ttl: _TtlOption = None,
         serializer: _SerializerOption = None,
-    ) -> Value[T]:
+    ) -> DefaultedValue[T]: ...
+
+    def value(
+        self,
+        name: str,
+        kind: type[Any],
+        *,
+        default: Any = None,
+        ttl: _TtlOption = None,
+        serializer: _SerializerOption = None,
+    ) -> Any:
         """A value state. What `default` is, or gives when it is called, is what `get` returns where there is none.
 
         A default is not state: `exists()` stays False until an update.
         """
-        state = self._value(self._declare(name, StateKind.VALUE, kind, ttl, serializer))
-        return state if default is None else _DefaultValue(state, self._default(name, default))
+        chosen = _serializer(name, kind, serializer)
+        state = self._value(self._declare(name, StateKind.VALUE, chosen, ttl))
+        return state if default is None else _DefaultValue(state, _default(name, default, chosen))
 
     def list(
         self, name: str, kind: type[T], *, ttl: _TtlOption = None, serializer: _SerializerOption = None
     ) -> List[T]:
         """A list state; with a Ttl each element expires alone."""
-        descriptor = self._declare(name, StateKind.LIST, kind, ttl, serializer)
+        descriptor = self._declare(name, StateKind.LIST, _serializer(name, kind, serializer), ttl)
         if descriptor.ttl is None:
             return self._backend.list_state(descriptor)
         return TtlList(self._backend, descriptor, descriptor.ttl)
@@ -106,7 +124,7 @@ class States:
     ) -> Map[K, T]:
         """A map state; with a Ttl each entry expires alone. Map keys are of an atomic type, or tuples of such."""
         key_schema = _key_schema(name, key_kind)
-        descriptor = self._declare(name, StateKind.MAP, value_kind, ttl, serializer, key_schema)
+        descriptor = self._declare(name, StateKind.MAP, _serializer(name, value_kind, serializer), ttl, key_schema)
         state: MapState = (
             self._backend.map_state(descriptor)
             if descriptor.ttl is None
@@ -125,20 +143,20 @@ class States:
         serializer: _SerializerOption = None,
     ) -> ReducingState[T]:
         """A value per key that every added value is reduced into: `reduce(so_far, value)`."""
-        state = self._value(self._declare(name, StateKind.VALUE, kind, ttl, serializer))
+        state = self._value(self._declare(name, StateKind.VALUE, _serializer(name, kind, serializer), ttl))
         return ReducingState(state, _so_far(state), reduce)
 
     def aggregating(
         self,
         name: str,
         aggregate: Aggregate[In, Any, Out],
-        accumulator_kind: type[Any],
+        accumulator_kind: Any,
         *,
         ttl: _TtlOption = None,
         serializer: _SerializerOption = None,
     ) -> AggregatingState[In, Out]:
         """An accumulator per key, that values of any type are added to and a result is read from."""
-        state = self._value(self._declare(name, StateKind.VALUE, accumulator_kind, ttl, serializer))
+        state = self._value(self._declare(name, StateKind.VALUE, _serializer(name, accumulator_kind, serializer), ttl))
         return AggregatingState(state, _so_far(state), aggregate)
 
     def keys(self, name: str) -> Iterator[Any]:
@@ -164,20 +182,13 @@ class States:
     def _declare(
         self,
         name: str,
-        state_kind: StateKind,
-        kind: Any,
+        kind: StateKind,
+        serializer: Serializer,
         ttl: _TtlOption,
-        serializer: _SerializerOption,
         key_schema: pa.Schema | None = None,
     ) -> StateDescriptor:
-        descriptor = StateDescriptor(
-            name,
-            state_kind,
-            OBJECT_SCHEMA,
-            key_schema,
-            _serializer(name, kind, serializer),
-            None if ttl is None else Ttl.of(ttl),
-        )
+        lives = None if ttl is None else Ttl.of(ttl)
+        descriptor = StateDescriptor(name, kind, OBJECT_SCHEMA, key_schema, serializer, lives)
         known = self._descriptors.get(name)
         if known is not None:
             raise OptionError(
@@ -193,20 +204,6 @@ class States:
         if descriptor.ttl is None:
             return self._backend.value_state(descriptor)
         return TtlValue(self._backend, descriptor, descriptor.ttl)
-
-    def _default(self, name: str, default: Any) -> Callable[[], Any]:
-        if callable(default):
-            make: Callable[[], Any] = default
-            return make
-        serializer = self._descriptors[name].serializer
-        if serializer is None:  # pragma: no cover - every state declared here has one
-            return lambda: default
-        try:
-            checked = serializer.check(default)
-        except (TypeError, ValueError, DataError) as error:
-            raise OptionError(f"the default of state {name!r} is not of its type: {error}") from error
-        copy = serializer.copy
-        return (lambda: copy(checked)) if serializer.mutable else (lambda: checked)
 
 
 class _DefaultValue:
@@ -250,6 +247,18 @@ class _AtomicKeyMap:
 
     def items(self) -> Iterator[tuple[Any, Any]]:
         return ((map_key[0], value) for map_key, value in self._state.items())
+
+
+def _default(name: str, default: Any, serializer: Serializer) -> Callable[[], Any]:
+    """What makes the default: the user's own function, or one that gives the value, as a copy if it is mutable."""
+    if callable(default):
+        make: Callable[[], Any] = default
+        return make
+    try:
+        checked = serializer.check(default)
+    except (TypeError, ValueError) as error:
+        raise OptionError(f"the default of state {name!r} is not of its type: {error}.") from error
+    return partial(serializer.copy, checked)
 
 
 def _so_far(state: ValueState) -> Callable[[], Any]:

@@ -76,8 +76,9 @@ class HeapState:
 
     def bind(self, key_group: int) -> None:
         """Turn to the dictionaries of a key group."""
-        self._table = self.tables.live.setdefault(key_group, {})
-        self._undo = self.tables.open.undo.setdefault(key_group, {})
+        tables = self.tables
+        self._table = tables.live.setdefault(key_group, {})
+        self._undo = tables.open.undo.setdefault(key_group, {})
         if self._mutable:
             self._handed = self._handed_out.setdefault(key_group, {})
 

@@ -105,22 +105,21 @@ class FlatTables:
 
     def changes_of(self, version: Version) -> Cells:
         """What a closed version changed, with the values as of it."""
-        changed = self._as_cells(-1, {})
+        changed = Cells()
         for key_group, undo in sorted(version.undo.items()):
-            table = self.live[key_group]
-            found = dict(zip(undo, map(table.get, undo, repeat(ABSENT)), strict=True))
-            for later in reversed(_undo_after(version, key_group)):
-                found.update((key, later[key]) for key in found.keys() & later.keys())
-            self._append(changed, key_group, found)
+            values = list(map(self.live[key_group].get, undo, repeat(ABSENT)))
+            if later := _undo_after(version, key_group):
+                found = dict(zip(undo, values, strict=True))
+                for newer in reversed(later):
+                    found.update((key, newer[key]) for key in found.keys() & newer.keys())
+                values = list(found.values())
+            changed.key_groups.extend(repeat(key_group, len(undo)))
+            changed.keys.extend(undo)
+            changed.values.extend(values)
         return changed
 
     def _as_cells(self, key_group: int, table: Table) -> Cells:
         return Cells([key_group] * len(table), list(table), None, list(table.values()))
-
-    def _append(self, cells: Cells, key_group: int, table: Table) -> None:
-        cells.key_groups.extend(repeat(key_group, len(table)))
-        cells.keys.extend(table)
-        cells.values.extend(table.values())
 
 
 class ListTables(FlatTables):
@@ -172,7 +171,7 @@ class EntryTables(FlatTables):
 
     def changes_of(self, version: Version) -> Cells:
         """What a closed version changed, with the values as of it."""
-        changed = self._as_cells(-1, {})
+        changed = Cells(map_keys=[])
         for key_group, undo in sorted(version.undo.items()):
             table = self.live[key_group]
             found = {key: self._present(table.get(key, {}).copy(), of) for key, of in undo.items()}
@@ -180,7 +179,7 @@ class EntryTables(FlatTables):
                 for key in found.keys() & later.keys():
                     entries, old_entries = found[key], later[key].copy()
                     entries.update((at, old_entries[at]) for at in entries.keys() & old_entries.keys())
-            self._append(changed, key_group, found)
+            _add_entries(changed, key_group, found)
         return changed
 
     @staticmethod
@@ -189,16 +188,8 @@ class EntryTables(FlatTables):
 
     def _as_cells(self, key_group: int, table: Table) -> Cells:
         cells = Cells(map_keys=[])
-        self._append(cells, key_group, table)
+        _add_entries(cells, key_group, table)
         return cells
-
-    def _append(self, cells: Cells, key_group: int, table: Table) -> None:
-        map_keys: list[Row] = cells.map_keys if cells.map_keys is not None else []
-        for key, entries in table.items():
-            cells.key_groups.extend(repeat(key_group, len(entries)))
-            cells.keys.extend(repeat(key, len(entries)))
-            map_keys.extend(entries)
-            cells.values.extend(entries.values())
 
 
 def _undo_after(version: Version, key_group: int) -> list[Table]:
@@ -229,3 +220,12 @@ def _set_entry(table: Table, key: Row, map_key: Row, value: Any) -> None:
         entries.pop(map_key, None)
         if not entries:
             del table[key]
+
+
+def _add_entries(cells: Cells, key_group: int, table: Table) -> None:
+    map_keys: list[Row] = cells.map_keys if cells.map_keys is not None else []
+    for key, entries in table.items():
+        cells.key_groups.extend(repeat(key_group, len(entries)))
+        cells.keys.extend(repeat(key, len(entries)))
+        map_keys.extend(entries)
+        cells.values.extend(entries.values())

@@ -10,7 +10,7 @@ key, and so are 0.0 and -0.0.
 
 import datetime as dt
 import decimal
-from typing import Any, Generic, NamedTuple, TypeVar, get_args, get_origin
+from typing import Any, Generic, TypeAlias, TypeVar, get_args, get_origin
 
 import pyarrow as pa
 
@@ -35,20 +35,9 @@ _ARROW = {
 }
 
 
-class Place(NamedTuple, Generic[S]):
-    """Where one key belongs.
-
-    Attributes:
-        shard: what was given for the key's shard.
-        key_group: of the key.
-        key: as backends know it, a tuple.
-        given: as users know it: the only element of a tuple of one, else the tuple.
-    """
-
-    shard: S
-    key_group: int
-    key: Row
-    given: Any
+Place: TypeAlias = tuple[S, int, Row, Any]
+"""Where one key belongs: what was given for its shard, its key group, the key as backends know it (a tuple), and as
+users know it (the only element of a tuple of one). A plain tuple, since it is taken apart for every record."""
 
 
 class KeyPlaces(Generic[S]):
@@ -56,7 +45,7 @@ class KeyPlaces(Generic[S]):
 
     >>> places = KeyPlaces(key_schema(str), ["first", "second"], max_parallelism=128)
     >>> places.find("ann")
-    Place(shard='second', key_group=75, key=('ann',), given='ann')
+    ('second', 75, ('ann',), 'ann')
     """
 
     def __init__(self, schema: pa.Schema, shards: list[S], max_parallelism: int) -> None:
@@ -81,7 +70,7 @@ class KeyPlaces(Generic[S]):
         key = self._check((given,) if len(self._types) == 1 and type(given) is not tuple else given)
         key_group = key_group_of(key, self._types, self._max_parallelism)
         shard = self._shards[shard_of(key_group, len(self._shards), self._max_parallelism)]
-        place = Place(shard, key_group, key, given_form(key))
+        place = (shard, key_group, key, given_form(key))
         if len(self.remembered) >= REMEMBERED_KEYS:
             self.remembered.clear()
         self.remembered[given] = place

@@ -46,12 +46,13 @@ class _Lives:
 
     def is_due(self, stamped: _Stamped) -> bool:
         """Whether reading this begins its life anew."""
-        return self.refreshes and stamped[1] != self.context.now_ms and self.alive(stamped)
+        return self.refreshes and stamped[1] < self.context.now_ms and self.alive(stamped)
 
     def refreshed(self, stamped: _Stamped) -> _Stamped:
         return stamped[0], self.context.now_ms
 
     def swept(self) -> None:
+        """After an access, not before it: an access without a current key must fail while there is none."""
         if self.sweep is not None:
             self.sweep()
 

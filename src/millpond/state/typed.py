@@ -15,7 +15,27 @@ class Value(Protocol[T]):
         ...
 
     def get(self) -> T | None:
-        """The current key's value; the default, or None, where it has none."""
+        """The current key's value, or None."""
+        ...
+
+    def update(self, value: T) -> None:
+        """Set the current key's value. A DataError names state and key when it cannot be stored."""
+        ...
+
+    def clear(self) -> None:
+        """Forget the current key's value."""
+        ...
+
+
+class DefaultedValue(Protocol[T]):
+    """One value per key, and a default where there is none."""
+
+    def exists(self) -> bool:
+        """Whether the current key has a value; a default is none."""
+        ...
+
+    def get(self) -> T:
+        """The current key's value, or the default."""
         ...
 
     def update(self, value: T) -> None:

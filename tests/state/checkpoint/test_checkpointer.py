@@ -316,7 +316,7 @@ def damage(disk, storage, version):
     """Alter the only segment of a version."""
     (ref,) = storage.head(version).segments
     storage.segment(ref)
-    path = storage._segments[ref.id, ref.checksum, ref.bytes]
+    path = storage._folder.path(storage._segments[ref.id, ref.checksum, ref.bytes])
     disk.files[path] = disk.files[path][:-1] + b"?"
     return path
 

@@ -2,6 +2,7 @@
 
 import os
 import warnings
+from pathlib import Path
 
 import msgspec
 import pyarrow as pa
@@ -21,7 +22,7 @@ KEY = pa.schema([("user", pa.string())])
 BIRTH = birth("a lineage", 0, 1, 4, KEY)
 
 
-def a_commit(head, text, *, version=None, based=(), token="token"):
+def a_commit(head, text, *, version=None, based=(), attempt="attempt"):
     """A version with one delta and the bases of some key groups, whose segments hold no more than a text."""
     version = head.version + 1 if version is None else version
 
@@ -30,7 +31,7 @@ def a_commit(head, text, *, version=None, based=(), token="token"):
 
     bases = [Base(version, range(at, at + 1), 1, (part("base", at),)) for at in based]
     deltas = [Delta(version, (part("delta", 0),))]
-    token = f"{token}-{version}"
+    token = f"{attempt}-{version}"
     return next_commit(head, version=version, token=token, watermark_ms=7, states=(), bases=bases, deltas=deltas)
 
 
@@ -91,13 +92,13 @@ def test_files_and_their_names_are_synced_before_the_head_is_written(tmp_path, m
     fsync = os.fsync
 
     def remembering(descriptor):
-        synced.append(os.readlink(f"/proc/self/fd/{descriptor}"))
+        synced.append(str(Path(f"/proc/self/fd/{descriptor}").readlink()))
         fsync(descriptor)
 
     monkeypatch.setattr(os, "fsync", remembering)
     FileStorage(str(tmp_path), 0).put(a_commit(BIRTH, "one", based=[0]))
-    folders = [str(path.relative_to(tmp_path)) for path in map(type(tmp_path), synced) if path.is_dir()]
-    assert folders == ["shard-00000/writers", "shard-00000", ".", "shard-00000/segments", "shard-00000/heads"]
+    folders = [str(path.relative_to(tmp_path)) for path in map(Path, synced) if path.is_dir()]
+    assert folders == ["shard-00000", ".", "shard-00000/writers", "shard-00000/segments", "shard-00000/heads"]
     files = [path for path in synced if path.endswith((".segment", ".head"))]
     assert [path.rpartition(".")[2] for path in files] == ["segment", "segment", "head"]
     assert synced.index(files[1]) < synced.index(str(tmp_path / "shard-00000/segments")) < synced.index(files[2])
@@ -163,27 +164,27 @@ def test_a_version_that_timed_out_but_landed_does_no_harm(disk):
 
 def test_a_writer_that_was_passed_by_is_refused_and_disturbs_nobody(disk):
     _, zombie = on(disk)
-    first = a_commit(BIRTH, "one", token="zombie")
+    first = a_commit(BIRTH, "one", attempt="zombie")
     zombie.put(first)
     _, successor = on(disk)
     assert stored(successor) == whole(first)
     with pytest.raises(UnavailableError, match="has taken over"):
-        zombie.put(a_commit(first.head, "two, of the zombie", token="zombie"))
-    second = a_commit(first.head, "two, of the successor", token="successor")
+        zombie.put(a_commit(first.head, "two, of the zombie", attempt="zombie"))
+    second = a_commit(first.head, "two, of the successor", attempt="successor")
     successor.put(second)
     before = dict(disk.files)
     with pytest.raises(UnavailableError, match="has taken over"):
-        zombie.put(a_commit(first.head, "three, of the zombie", version=3, token="zombie"))
+        zombie.put(a_commit(first.head, "three, of the zombie", version=3, attempt="zombie"))
     assert before.items() <= disk.files.items()
     assert stored(reader(disk)) == whole(first, second)
 
 
 def test_a_head_of_the_same_version_written_late_by_a_zombie_does_not_win(disk):
-    """The zombie looks for a claim, then the successor claims, restores and stores, and then the zombie's head lands."""
+    """After the zombie looked for claims the successor claims, restores and stores; then the zombie's head lands."""
     files, zombie = on(disk)
-    first = a_commit(BIRTH, "one", token="zombie")
+    first = a_commit(BIRTH, "one", attempt="zombie")
     zombie.put(first)
-    second = a_commit(first.head, "successor", token="successor")
+    second = a_commit(first.head, "successor", attempt="successor")
     seen = []
 
     def the_successor_comes():
@@ -194,7 +195,7 @@ def test_a_head_of_the_same_version_written_late_by_a_zombie_does_not_win(disk):
     head_is_opened = 3  # after the segment is opened, claims are listed, and heads are not yet written
     files.at = {head_is_opened - 1: the_successor_comes}
     with pytest.raises(UnavailableError, match="has taken over"):
-        zombie.put(a_commit(first.head, "zombie", token="zombie"))
+        zombie.put(a_commit(first.head, "zombie", attempt="zombie"))
     assert seen == [first.head]
     assert sum(path.rpartition("/")[2].startswith("000000000002") for path in disk.files if "/heads/" in path) == 2
     assert stored(reader(disk)) == whole(first, second)
@@ -204,11 +205,11 @@ def test_going_back_to_an_earlier_version_passes_later_ones_by(disk):
     _, storage = on(disk)
     heads = [BIRTH]
     for version in (1, 2, 3):
-        commit = a_commit(heads[-1], f"first try {version}", token="first")
+        commit = a_commit(heads[-1], f"first try {version}", attempt="first")
         storage.put(commit)
         heads.append(commit.head)
     _, again = on(disk)
-    other = a_commit(again.head(1), "second try", version=2, token="second")
+    other = a_commit(again.head(1), "second try", version=2, attempt="second")
     again.put(other)
     assert reader(disk).versions() == [1, 2]
     assert reader(disk).head(2) == reader(disk).head() == other.head
@@ -281,8 +282,8 @@ def test_damage_is_told_with_the_files_name(disk):
 def test_wrong_options_are_refused(tmp_path):
     with pytest.raises(OptionError, match="retain is 0"):
         FileStorage(str(tmp_path), 0, retain=0)
-    with pytest.raises(OptionError, match="token is 'a-b'"):
-        FileStorage(str(tmp_path), 0, token="a-b")
+    with pytest.raises(OptionError, match="writer is 'a-b'"):
+        FileStorage(str(tmp_path), 0, writer="a-b")
     with pytest.raises(OptionError, match="cannot be opened"):
         FileStorage("nonsense://bucket/state", 0)
     with pytest.raises(OptionError, match="read_only=True"):
@@ -293,7 +294,7 @@ class _Process:
     """One writer: its way to the disk, and the head it stands at."""
 
     def __init__(self, disk, *, atomic, retain, number, back):
-        self.files, self.storage = on(disk, atomic=atomic, retain=retain, token=f"writer{number}")
+        self.files, self.storage = on(disk, atomic=atomic, retain=retain, writer=f"writer{number}")
         versions = self.storage.versions()
         chosen = versions[-1 - back % len(versions)] if versions else None
         self.head = BIRTH if chosen is None else self.storage.head(chosen)
@@ -324,7 +325,9 @@ class FilesAgainstAcknowledgements(RuleBasedStateMachine):
     def _put(self, process, based):
         process.version += 1
         token = process.storage._token
-        commit = a_commit(process.head, f"{token} {process.version}", version=process.version, based=based, token=token)
+        commit = a_commit(
+            process.head, f"{token} {process.version}", version=process.version, based=based, attempt=token
+        )
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")

@@ -4,6 +4,7 @@ from millpond.state.checkpoint.checkpointer import Checkpointer, CheckpointStats
 from millpond.state.checkpoint.files import FileStorage
 from millpond.state.checkpoint.head import Head, SegmentRef, birth
 from millpond.state.checkpoint.restoring import Restored, restore
+from millpond.state.checkpoint.savepoint import Savepoint, ShardState, write_savepoint
 from millpond.state.checkpoint.shard import Shard
 from millpond.state.checkpoint.storage import CheckpointStorage, Commit
 
@@ -16,8 +17,11 @@ __all__ = [
     "Head",
     "PendingCheckpoint",
     "Restored",
+    "Savepoint",
     "SegmentRef",
     "Shard",
+    "ShardState",
     "birth",
     "restore",
+    "write_savepoint",
 ]

@@ -11,8 +11,8 @@ was aborted loses nothing: the next one writes its delta too. When carried delta
 is a full one, which needs none of them.
 
 An incremental checkpoint writes its delta and as many cells again of bases, key groups in turn; a
-full one writes every key group and nothing else. Version numbers are never used twice: that of a
-failed checkpoint stays free.
+full one writes every key group and nothing else, and so does the first of all. Version numbers are
+never used twice: that of a failed checkpoint stays free.
 """
 
 import secrets
@@ -32,7 +32,6 @@ from millpond.state.checkpoint.next_head import (
     BASE_STEP_ROWS,
     Base,
     Delta,
-    Part,
     encode_base,
     encode_cells,
     next_commit,
@@ -128,7 +127,8 @@ class Checkpointer:
         self._last_version = max([head.version, last_version, *storage.versions()])
         self._begun: deque[PendingCheckpoint] = deque()
         self._carried: list[Delta] = []
-        self._lost: set[int] = set()
+        # What a backend holds at birth came from a savepoint, if anything, and no version has it yet.
+        self._lost: set[int] = {0} if head.version == 0 else set()
         self._lock = threading.Lock()
         for descriptor in states:
             self.declare(descriptor)
@@ -203,6 +203,8 @@ class Checkpointer:
     def _commit(self, pending: PendingCheckpoint, *, full: bool) -> Commit:
         if full:
             deltas = []
+            for _ in _declared_changes(pending):
+                continue
         else:
             deltas = [delta for delta in self._carried if delta.version < pending.version]
             deltas.append(self._delta(pending))
@@ -218,13 +220,8 @@ class Checkpointer:
         )
 
     def _delta(self, pending: PendingCheckpoint) -> Delta:
-        changes = pending.snapshot.changes()
-        return Delta(pending.version, tuple(chain.from_iterable(self._encoded(*change) for change in changes)))
-
-    def _encoded(self, state: str, cells: Cells) -> Iterator[Part]:
-        if state not in self._codecs:
-            raise OptionError(f"state {state!r} is in use but was not declared to its Checkpointer. Call declare().")
-        return encode_cells(state, self._codecs[state], cells)
+        parts = (encode_cells(state, self._codecs[state], cells) for state, cells in _declared_changes(pending))
+        return Delta(pending.version, tuple(chain.from_iterable(parts)))
 
     def _bases(self, pending: PendingCheckpoint, owed: int | None) -> Iterator[Base]:
         """Key groups in turn until they hold as many cells as are owed; all of them for None."""
@@ -254,6 +251,17 @@ class Checkpointer:
         if sum(delta.bytes for delta in self._carried) > MAX_CARRIED_BYTES:
             self._lost.update(delta.version for delta in self._carried)
             self._carried.clear()
+
+
+def _declared_changes(pending: PendingCheckpoint) -> Iterator[tuple[str, Cells]]:
+    """What the version changed. A state that the checkpoint does not know of would be lost without a word."""
+    for state, cells in pending.snapshot.changes():
+        if state not in pending.states:
+            raise OptionError(
+                f"state {state!r} is in use but was not declared to its Checkpointer when checkpoint {pending.version} "
+                "began. Call declare()."
+            )
+        yield state, cells
 
 
 def _alive(descriptor: StateDescriptor, cells: Cells, now_ms: int, *, full: bool) -> Cells:

@@ -28,20 +28,17 @@ that no head left names. Who claimed before that look stops the deletion; who cl
 the deleted heads. So a writer finds every segment of the version it chose, whichever that is.
 """
 
-import os
 import re
 import secrets
 import warnings
 from collections.abc import Iterator
-from contextlib import suppress
-from pathlib import Path
 from typing import NamedTuple
 
 import pyarrow as pa
-import pyarrow.fs
 import xxhash
 
 from millpond.errors import CorruptionError, MillpondError, OptionError, UnavailableError
+from millpond.state.checkpoint.folder import Folder
 from millpond.state.checkpoint.head import Head, SegmentRef
 from millpond.state.checkpoint.segment import checksum_of, verify_segment
 from millpond.state.checkpoint.storage import Commit
@@ -64,6 +61,10 @@ class _Writer(NamedTuple):
     token: str
 
 
+def _writer(match: re.Match[str]) -> _Writer:
+    return _Writer(int(match["epoch"]), match["token"])
+
+
 class _HeadFile(NamedTuple):
     writer: _Writer
     version: int
@@ -71,16 +72,18 @@ class _HeadFile(NamedTuple):
     identity: str
     parent: str
     lineage: str
-    path: str
+    name: str
     whole: bool
 
 
 class _SegmentFile(NamedTuple):
     id: int
     checksum: int
+    bytes: int
     lineage: str
     writer: _Writer
-    path: str
+    name: str
+    whole: bool
 
 
 class FileStorage:
@@ -91,7 +94,7 @@ class FileStorage:
         shard: the number of the shard.
         filesystem: to be used instead of the one that the location's scheme names.
         retain: how many versions are kept.
-        token: names this writer; random unless given.
+        writer: names this writer; random unless given.
         read_only: leave no trace. Otherwise the first use, be it a read, takes the shard over from every earlier
             writer, whose next version will not count.
 
@@ -108,19 +111,19 @@ class FileStorage:
         *,
         filesystem: pa.fs.FileSystem | None = None,
         retain: int = 3,
-        token: str | None = None,
+        writer: str | None = None,
         read_only: bool = False,
     ) -> None:
         if retain < 1:
             raise OptionError(f"retain is {retain}; at least 1 version must be kept.")
-        if token is not None and not re.fullmatch(r"\w+", token):
-            raise OptionError(f"token is {token!r}; it goes into file names: expected letters, digits and underscores.")
-        self._filesystem, root = opened(location, filesystem)
-        self._folder = f"{root}/shard-{shard:05d}"
-        self._local = isinstance(self._filesystem, pa.fs.LocalFileSystem)
+        if writer is not None and not re.fullmatch(r"\w+", writer):
+            raise OptionError(
+                f"writer is {writer!r}; it goes into file names: expected letters, digits and underscores."
+            )
+        self._folder = Folder(f"{location.rstrip('/')}/shard-{shard:05d}", filesystem)
         self._name = f"shard {shard} in {location}"
         self._retain = retain
-        self._token = token or secrets.token_hex(8)
+        self._token = writer or secrets.token_hex(8)
         self._read_only = read_only
         self._writer: _Writer | None = None
         self._lineage = ""
@@ -142,22 +145,26 @@ class FileStorage:
         self._claim()
         chain = self._chain(self._heads())
         for found in chain if version is None else [head for head in chain if head.version == version]:
-            return Head.decode(self._read(found.path), f"head {found.path}")
+            return self._decoded(found.name)
         return None
+
+    def _decoded(self, name: str) -> Head:
+        return Head.decode(self._read(name), f"head {self._folder.path(name)}")
 
     def segment(self, ref: SegmentRef) -> bytes:
         """One segment. Any file with its id, checksum and length holds the same bytes."""
         wanted = (ref.id, ref.checksum, ref.bytes)
         if wanted not in self._segments:
-            self._segments = {(found.id, found.checksum, size): found.path for found, size in self._segment_files()}
+            files = self._segment_files()
+            self._segments = {(file.id, file.checksum, file.bytes): file.name for file in files if file.whole}
         if wanted not in self._segments:
             raise CorruptionError(
-                f"no file {self._folder}/segments/{ref.id:012d}-{ref.checksum:016x}-* of {ref.bytes} bytes is there. "
-                "Restore the file, an earlier version, or a savepoint."
+                f"no file {self._folder.path('segments')}/{ref.id:012d}-{ref.checksum:016x}-* of {ref.bytes} bytes is "
+                "there. Restore the file, an earlier version, or a savepoint."
             )
-        path = self._segments[wanted]
-        data = self._read(path)
-        verify_segment(data, f"file {path}")
+        name = self._segments[wanted]
+        data = self._read(name)
+        verify_segment(data, f"file {self._folder.path(name)}")
         return data
 
     def put(self, commit: Commit) -> None:
@@ -168,11 +175,11 @@ class FileStorage:
         try:
             self._refuse_another_lineage(head)
             for segment_id, data in commit.segments.items():
-                self._write(self._segment_path(head, segment_id, data), data)
-            self._sync_folder("segments")
+                self._folder.write(self._segment_path(head, segment_id, data), data)
+            self._folder.sync("segments")
             self._refuse_if_passed(what)
-            self._write(self._head_path(commit), head.encode())
-            self._sync_folder("heads")
+            self._folder.write(self._head_path(commit), head.encode())
+            self._folder.sync("heads")
             self._refuse_if_passed(what)
         except OSError as error:
             raise UnavailableError(f"{what}: {error}. Earlier versions are untouched; mend that and go on.") from error
@@ -191,13 +198,11 @@ class FileStorage:
         if self._read_only or self._writer is not None:
             return
         try:
-            for folder in ("writers", "segments", "heads"):
-                self._filesystem.create_dir(f"{self._folder}/{folder}", recursive=True)
+            self._folder.make(("writers", "segments", "heads"))
             known = [*self._claims(), *(head.writer for head in self._heads())]
             writer = _Writer(max((writer.epoch for writer in known), default=0) + 1, self._token)
-            self._write(f"{self._folder}/writers/{writer.epoch:08d}-{writer.token}", b"")
-            for folder in ("writers", ".", ".."):
-                self._sync_folder(folder)
+            self._folder.write(f"writers/{writer.epoch:08d}-{writer.token}", b"")
+            self._folder.sync("writers")
         except OSError as error:
             raise UnavailableError(f"{self._name} could not be claimed for writing: {error}.") from error
         self._writer = writer
@@ -233,26 +238,24 @@ class FileStorage:
         chain = self._chain(heads)
         if not chain or chain[0].identity != _identity(head):
             return
-        kept = {found.path for found in chain[: self._retain]}
+        kept = {found.name for found in chain[: self._retain]}
         for found in heads:
-            if found.path not in kept and found.writer <= self._mine:
-                self._delete(found.path)
-        named = {
-            (ref.id, ref.checksum) for path in kept for ref in Head.decode(self._read(path), f"head {path}").segments
-        }
-        unnamed = {
-            found.path
-            for found, _ in self._segment_files(whole=False)
+            if found.name not in kept and found.writer <= self._mine:
+                self._folder.delete(found.name)
+        named = {(ref.id, ref.checksum) for name in kept for ref in self._decoded(name).segments}
+        unnamed = [
+            found.name
+            for found in self._segment_files()
             if found.lineage == _hashed(head.lineage)
             and found.writer <= self._mine
             and (found.id, found.checksum) not in named
-        }
+        ]
         self._refuse_if_passed(f"{self._name}: nothing was deleted")
-        for path in unnamed:
-            self._delete(path)
+        for name in unnamed:
+            self._folder.delete(name)
         for claim in self._claims():
             if claim < self._mine:
-                self._delete(f"{self._folder}/writers/{claim.epoch:08d}-{claim.token}")
+                self._folder.delete(f"writers/{claim.epoch:08d}-{claim.token}")
 
     def _chain(self, heads: list[_HeadFile]) -> list[_HeadFile]:
         """The newest head, its parent, and so on."""
@@ -266,44 +269,45 @@ class FileStorage:
         return chain
 
     def _claims(self) -> list[_Writer]:
-        found = (_CLAIM.fullmatch(info.base_name) for info in self._list("writers"))
-        return [_Writer(int(match["epoch"]), match["token"]) for match in found if match]
+        return [_writer(match) for _, _, match in self._files("writers", _CLAIM)]
 
     def _heads(self) -> list[_HeadFile]:
-        found = ((info, _HEAD.fullmatch(info.base_name)) for info in self._list("heads"))
         return [
             _HeadFile(
-                _Writer(int(match["epoch"]), match["token"]),
+                _writer(match),
                 int(match["version"]),
                 int(match["attempt"]),
                 match["identity"],
                 match["parent"],
                 match["lineage"],
-                info.path,
-                info.size == int(match["bytes"]),
+                name,
+                size == int(match["bytes"]),
             )
-            for info, match in found
-            if match
+            for name, size, match in self._files("heads", _HEAD)
         ]
 
-    def _segment_files(self, *, whole: bool = True) -> Iterator[tuple[_SegmentFile, int]]:
-        for info in self._list("segments"):
-            match = _SEGMENT.fullmatch(info.base_name)
-            if match and (not whole or info.size == int(match["bytes"])):
-                writer = _Writer(int(match["epoch"]), match["token"])
-                found = _SegmentFile(int(match["id"]), int(match["checksum"], 16), match["lineage"], writer, info.path)
-                yield found, info.size
+    def _segment_files(self) -> Iterator[_SegmentFile]:
+        for name, size, match in self._files("segments", _SEGMENT):
+            yield _SegmentFile(
+                int(match["id"]),
+                int(match["checksum"], 16),
+                int(match["bytes"]),
+                match["lineage"],
+                _writer(match),
+                name,
+                size == int(match["bytes"]),
+            )
 
     def _head_path(self, commit: Commit) -> str:
         head = commit.head
         return (
-            f"{self._folder}/heads/{head.version:012d}-{_identity(head)}-{_identity(commit.parent)}"
+            f"heads/{head.version:012d}-{_identity(head)}-{_identity(commit.parent)}"
             f"-{_hashed(head.lineage)}-{len(head.encode())}-{self._author}.head"
         )
 
     def _segment_path(self, head: Head, segment_id: int, data: bytes) -> str:
         return (
-            f"{self._folder}/segments/{segment_id:012d}-{checksum_of(data):016x}-{_hashed(head.lineage)}-{len(data)}"
+            f"segments/{segment_id:012d}-{checksum_of(data):016x}-{_hashed(head.lineage)}-{len(data)}"
             f"-{self._author}.segment"
         )
 
@@ -311,50 +315,25 @@ class FileStorage:
     def _author(self) -> str:
         return f"{self._mine.epoch:08d}-{self._mine.token}-{self._attempts}"
 
-    def _list(self, folder: str) -> list[pa.fs.FileInfo]:
-        selector = pa.fs.FileSelector(f"{self._folder}/{folder}", allow_not_found=True)
+    def _files(self, folder: str, pattern: re.Pattern[str]) -> Iterator[tuple[str, int, re.Match[str]]]:
+        """Name, size and meaning of each file whose name is one of ours."""
         try:
-            infos = self._filesystem.get_file_info(selector)
+            sizes = self._folder.sizes(folder)
         except OSError as error:
-            raise UnavailableError(f"{self._name}: {self._folder}/{folder} cannot be listed: {error}.") from error
-        return [info for info in infos if info.is_file]
+            raise UnavailableError(f"{self._name}: its {folder} cannot be listed: {error}.") from error
+        for name, size in sizes.items():
+            match = pattern.fullmatch(name)
+            if match:
+                yield f"{folder}/{name}", size, match
 
-    def _read(self, path: str) -> bytes:
+    def _read(self, name: str) -> bytes:
+        path = self._folder.path(name)
         try:
-            with self._filesystem.open_input_stream(path, compression=None) as stream:
-                return bytes(stream.read())
+            return self._folder.read(name)
         except FileNotFoundError as error:
             raise CorruptionError(f"file {path} is missing. Restore it, an earlier version, or a savepoint.") from error
         except OSError as error:
             raise UnavailableError(f"file {path} cannot be read: {error}.") from error
-
-    def _write(self, path: str, data: bytes) -> None:
-        with self._filesystem.open_output_stream(path, compression=None) as stream:
-            stream.write(data)
-        if self._local:
-            _sync(path)
-
-    def _delete(self, path: str) -> None:
-        with suppress(FileNotFoundError):  # another writer, passed by or passing, saw that it is superfluous too
-            self._filesystem.delete_file(path)
-
-    def _sync_folder(self, folder: str) -> None:
-        if self._local:
-            _sync(f"{self._folder}/{folder}")
-
-
-def opened(location: str, filesystem: pa.fs.FileSystem | None) -> tuple[pa.fs.FileSystem, str]:
-    """The filesystem that a location means, and the path within it."""
-    if filesystem is not None:
-        return filesystem, location.rstrip("/")
-    try:
-        found, path = pa.fs.FileSystem.from_uri(location if "://" in location else str(Path(location).absolute()))
-    except (pa.ArrowInvalid, pa.ArrowNotImplementedError, OSError) as error:
-        raise OptionError(
-            f"the location {location!r} cannot be opened: {error}. Expected a path or a URI such as "
-            "file:///data/state, hdfs://…, s3://bucket/state, gs://… or abfs://…."
-        ) from error
-    return found, path.rstrip("/")
 
 
 def _identity(head: Head) -> str:
@@ -364,12 +343,3 @@ def _identity(head: Head) -> str:
 
 def _hashed(text: str) -> str:
     return f"{xxhash.xxh64_intdigest(text.encode()):016x}"
-
-
-def _sync(path: str) -> None:
-    """Have the disk hold what was written: a file's bytes, or a folder's names."""
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

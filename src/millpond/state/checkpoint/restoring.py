@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from millpond.errors import CorruptionError, OptionError
-from millpond.state.backend import Cells, KeyedStateBackend
+from millpond.state.backend import KeyedStateBackend
 from millpond.state.checkpoint.head import Head, SegmentRef
 from millpond.state.checkpoint.segment import CellCodec, checksum_of, decode_segment, verify_segment
 from millpond.state.checkpoint.storage import CheckpointStorage
@@ -103,27 +103,24 @@ def restore(
     *,
     version: int | None = None,
     fall_back: bool = False,
+    now_ms: int | None = None,
 ) -> Restored | None:
     """Load a version, the newest unless another is asked for, into an empty backend; None where there is none.
 
     Every segment is read and proven, and every state's schema compared, before the backend is touched.
     Raises a CorruptionError that names shard, version, segment, file and the last good version; with
     `fall_back` that version is restored instead, and the result says what was passed over. Raises an
-    OptionError that shows both schemas where a declared state cannot hold the stored one.
+    OptionError that shows both schemas where a declared state cannot hold the stored one. `now_ms` is the
+    time at which the lives of values begin where a TTL was added.
     """
     versions = storage.versions()
     if version is None and not versions:
         return None
     found, passed_over = _whole_version(storage, versions[-1] if version is None else version, fall_back=fall_back)
-    by_name = {descriptor.name: descriptor for descriptor in declared}
-    states = [_Restoring.of(plain, by_name, found.head) for plain in found.head.states]
-    by_state = {state.descriptor.name: state for state in states}
+    states = StoredStates.of(found.head.states, declared, found.head.key_schema, now_ms)
     for ref in in_order(found.head):
-        state = by_state[ref.state]
-        backend.load(state.descriptor, state.cells(read_segment(found.head, ref, found.segments[ref.id])))
-    return Restored(
-        found.head, tuple({**by_name, **{name: s.descriptor for name, s in by_state.items()}}.values()), passed_over
-    )
+        states.load(backend, ref.state, read_segment(found.head, ref, found.segments[ref.id]))
+    return Restored(found.head, states.descriptors, passed_over)
 
 
 def _whole_version(storage: CheckpointStorage, version: int, *, fall_back: bool) -> tuple[Version, tuple[str, ...]]:
@@ -154,20 +151,56 @@ def _last_good(storage: CheckpointStorage, before: int) -> tuple[Version | None,
     return None, tuple(damaged)
 
 
-@dataclass(frozen=True)
-class _Restoring:
-    """How one state's stored rows become cells of the state as it is declared now."""
+class StoredStates:
+    """How the stored rows of every state become cells of the states as they are declared now."""
 
-    descriptor: StateDescriptor
-    codec: CellCodec
-    migrate: Callable[[pa.Table], pa.Table] | None
+    def __init__(
+        self,
+        stored: Iterable[StateDescriptor],
+        declared: Iterable[StateDescriptor],
+        key_schema: pa.Schema,
+        now_ms: int | None,
+    ) -> None:
+        by_name = {descriptor.name: descriptor for descriptor in declared}
+        self._migrations: dict[str, Callable[[pa.Table], pa.Table] | None] = {}
+        self._codecs: dict[str, CellCodec] = {}
+        for old in stored:
+            new = by_name.setdefault(old.name, old)
+            self._migrations[old.name] = migration(old, new, now_ms)
+            self._codecs[old.name] = CellCodec(new, key_schema)
+        self._by_name = by_name
 
     @staticmethod
-    def of(plain: dict[str, Any], declared: Mapping[str, StateDescriptor], head: Head) -> "_Restoring":
-        stored = StateDescriptor.decode(plain)
-        wanted = declared.get(stored.name, stored)
-        key_schema = pa.ipc.read_schema(pa.py_buffer(head.key_schema))
-        return _Restoring(wanted, CellCodec(wanted, key_schema), migration(stored, wanted))
+    def of(
+        plain: Iterable[dict[str, Any]], declared: Iterable[StateDescriptor], key_schema: bytes, now_ms: int | None
+    ) -> "StoredStates":
+        """From what a head or manifest says. An OptionError shows both schemas where a state cannot be read."""
+        stored = [StateDescriptor.decode(each) for each in plain]
+        return StoredStates(stored, declared, pa.ipc.read_schema(pa.py_buffer(key_schema)), now_ms)
 
-    def cells(self, table: pa.Table) -> Cells:
-        return self.codec.cells(table if self.migrate is None else self.migrate(table))
+    @property
+    def descriptors(self) -> tuple[StateDescriptor, ...]:
+        """Of every state: as declared, or as stored where nobody declared it."""
+        return tuple(self._by_name.values())
+
+    def load(self, backend: KeyedStateBackend, state: str, table: pa.Table) -> None:
+        """Rows of one state into a backend."""
+        migrate = self._migrations[state]
+        cells = self._codecs[state].cells(table if migrate is None else migrate(table))
+        backend.load(self._by_name[state], cells)
+
+
+def newest_rows(version: Version, descriptor: StateDescriptor) -> pa.Table:
+    """One state's cells as of a version: of each key, or map entry, the newest row, unless it was deleted."""
+    codec = CellCodec(descriptor, pa.ipc.read_schema(pa.py_buffer(version.head.key_schema)))
+    tables = [codec.schema.empty_table()]
+    newest: dict[object, int] = {}
+    rows = 0
+    for ref in in_order(version.head):
+        if ref.state == descriptor.name:
+            table = read_segment(version.head, ref, version.segments[ref.id])
+            newest.update(zip(codec.cell_keys(table), range(rows, rows + table.num_rows), strict=True))
+            rows += table.num_rows
+            tables.append(table)
+    found = pa.concat_tables(tables).take(pa.array(newest.values(), type=pa.int64()))
+    return found.filter(pc.invert(found["deleted"])).drop_columns(["deleted"])

@@ -46,6 +46,11 @@ class CellCodec:
         self._map_keys = None if map_keys is None else RowCodec(map_keys, f"key of map state {descriptor.name!r}")
         self._value_names = tuple(f"value.{name}" for name in self._values.schema.names)
 
+    @property
+    def schema(self) -> pa.Schema:
+        """The columns of its tables."""
+        return self.table(Cells(map_keys=None if self._map_keys is None else [])).schema
+
     def table(self, cells: Cells) -> pa.Table:
         """The cells as columns. A deleted cell has null values."""
         deleted = [value is ABSENT for value in cells.values]
@@ -88,6 +93,15 @@ class CellCodec:
             deleted = table["deleted"].to_pylist()
             cells.values = [ABSENT if gone else row for row, gone in zip(cells.values, deleted, strict=True)]
         return cells
+
+    def cell_keys(self, table: pa.Table) -> Iterator[tuple[object, ...]]:
+        """What tells each row's cell from the state's others: its key, and its map key."""
+        keys = self._keys.rows(_columns("key", self._keys, table))
+        return (
+            zip(keys, self._rows_of_map_keys(table), strict=True)
+            if self._map_keys is not None
+            else zip(keys, strict=True)
+        )
 
     def _rows_of_map_keys(self, table: pa.Table) -> Iterator[tuple[object, ...]]:
         if self._map_keys is not None:

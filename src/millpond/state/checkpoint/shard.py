@@ -77,6 +77,7 @@ class Shard:
         A missing or damaged segment raises a CorruptionError that names it; the shard must then be
         thrown away.
         """
+        self._forget_queue()
         for plain in self.head.states:
             self.declare(StateDescriptor.decode(plain))
 
