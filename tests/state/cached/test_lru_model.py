@@ -252,5 +252,5 @@ def _first(value):
     return value[0][0] if isinstance(value[0], list) else value[0]
 
 
-CacheAgainstDictionaries.TestCase.settings = settings(max_examples=80, stateful_step_count=40, deadline=None)
+CacheAgainstDictionaries.TestCase.settings = settings(max_examples=40, stateful_step_count=40, deadline=None)
 TestCacheAgainstDictionaries = CacheAgainstDictionaries.TestCase

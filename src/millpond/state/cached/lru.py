@@ -28,8 +28,11 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
+from millpond.cache import monotonic_ms
+from millpond.cache.api import Clock
 from millpond.cache.weight import deep_size
 from millpond.errors import OptionError
+from millpond.metrics.recorder import NO_METRICS, Recorder
 from millpond.state.backend import (
     ABSENT,
     Cells,
@@ -41,6 +44,7 @@ from millpond.state.backend import (
     ValueCache,
     ValueState,
 )
+from millpond.state.cached.hit_ratio import HitRatio
 from millpond.state.cached.lru_entries import Bucket, Entries, Weigher, places, selected
 from millpond.state.cached.lru_handles import LruListState, LruMapState, LruState, LruValueState
 from millpond.state.cached.lru_snapshot import LruSnapshot, overlaid, part_of
@@ -86,6 +90,8 @@ class LruStateCache:
             its 0, for no cache, is the backend without this class).
         max_bytes: bytes the pairs may weigh. A pair heavier than this is written through and not kept.
         weigher: the bytes of a pair, of its key (with its map key) and its value.
+        recorder: hears of hits, misses and the hit ratio (`stateCacheHitRatio`) at every commit.
+        clock: monotonic milliseconds, for the hit ratio.
 
     Raises:
         OptionError: neither limit is given, or one is below 1.
@@ -113,6 +119,8 @@ class LruStateCache:
         max_entries: int | None = None,
         max_bytes: int | None = None,
         weigher: Weigher = deep_size,
+        recorder: Recorder = NO_METRICS,
+        clock: Clock = monotonic_ms,
     ) -> None:
         for option, limit in (("max_entries", max_entries), ("max_bytes", max_bytes)):
             if limit is not None and limit < 1:
@@ -125,6 +133,8 @@ class LruStateCache:
         self._states: dict[str, LruState] = {}
         self._caches: list[ValueCache] = []
         self._entered: set[int] = set()
+        self._hit_ratio = HitRatio(self._reads, clock)
+        self._recorder = recorder
         # The numbers of the first versions that belong to the open and to the last committed one.
         self._opened = self._committed = 0
         self._newest: LruSnapshot | None = None
@@ -147,7 +157,7 @@ class LruStateCache:
             self._entered.add(key_group)
         self._context.key_group = key_group
         for state in self._states.values():
-            state.bind(key_group)
+            state.bind(state.buckets.get(key_group) or state.bucket(key_group))
 
     def value_state(self, descriptor: StateDescriptor) -> ValueState:
         """The handle of a value state."""
@@ -168,7 +178,7 @@ class LruStateCache:
             known = kind(descriptor, self._inner, inner, self._context, self._entries)
             self._states[descriptor.name] = known
             if self._context.key_group >= 0:
-                known.bind(self._context.key_group)
+                known.bind(known.bucket(self._context.key_group))
         return known
 
     def attach(self, cache: ValueCache) -> None:
@@ -230,6 +240,7 @@ class LruStateCache:
         self._entries.end_version()
         self._opened = self._entries.version
         self._leave()
+        self._hit_ratio.record(self._recorder)
         self._newest = LruSnapshot(inner, parts)
         return self._newest
 
@@ -295,6 +306,15 @@ class LruStateCache:
             entries=len(entries.order),
             bytes=entries.bytes,
         )
+
+    @property
+    def hit_ratio(self) -> HitRatio:
+        """The gauge `stateCacheHitRatio`."""
+        return self._hit_ratio
+
+    def _reads(self) -> tuple[int, int]:
+        states = self._states.values()
+        return sum(state.hits for state in states), sum(state.misses for state in states)
 
     def _buckets(self) -> Iterable[Bucket]:
         return (bucket for state in self._states.values() for bucket in state.buckets.values())

@@ -34,7 +34,7 @@ WRITTEN = -2
 Weigher = Callable[[object, object], int]
 
 _WRITTEN_TOGETHER = 64
-_SHARE_WRITTEN_TOGETHER = 8
+_SHARE_WRITTEN_TOGETHER = 4
 
 
 class Entry:
@@ -52,15 +52,17 @@ class Entry:
 
     __slots__ = ("bucket", "cell", "lent", "lent_in", "value", "version", "weight", "writable")
 
+    lent: Any
+    weight: int
+
     def __init__(self, bucket: "Bucket", cell: Row, value: Any, version: int) -> None:
+        # One is made for every miss: what few entries need (`lent`, `weight`) is not set here.
         self.bucket = bucket
         self.cell = cell
         self.value = value
         self.version = version
         self.writable = CLEAN
-        self.lent: Any = None
         self.lent_in = -1
-        self.weight = 0
 
 
 class Bucket:
@@ -113,27 +115,6 @@ class Bucket:
         if not of_key:
             del self.entries[key]
 
-    def mark(self, entry: Entry, version: int) -> None:
-        """The entry was changed in the open version."""
-        entry.version = entry.writable = version
-        if self.dirty is self.committed:
-            self.dirty = self.dirty.copy()
-        self.dirty[entry.cell] = self.changed[entry.cell] = entry
-
-    def wrote(self, entry: Entry, version: int) -> None:
-        """The entry was written to the backend in the open version."""
-        cell = entry.cell
-        if self.dirty is self.committed:
-            self.dirty = self.dirty.copy()
-        del self.dirty[cell]
-        if entry.version == version:
-            self.changed.pop(cell, None)
-            self.carried.discard(cell)
-            entry.writable = CLEAN
-        else:
-            self.carried.add(cell)
-            entry.writable = WRITTEN
-
     def commit(self) -> None:
         """The open version is committed as it is: nothing is copied."""
         self.previous, self.committed = self.committed, self.dirty
@@ -183,49 +164,67 @@ class Entries:
         share = _WRITTEN_TOGETHER if max_entries is None else max_entries // _SHARE_WRITTEN_TOGETHER
         self._together = max(1, min(_WRITTEN_TOGETHER, share))
 
-    def admit(self, entry: Entry) -> None:
-        """Take an entry in as the hottest, after the coldest has left if there is no more room."""
-        order = self.order
-        if len(order) == self._max_entries:
-            self._evict(next(iter(order)))
-        order[entry] = None
-        entry.bucket.add(entry)
-
     def load(self, bucket: Bucket, cell: Row, value: Any) -> Entry:
         """Take in what the backend has."""
-        entry = Entry(bucket, cell, value, self.version)
+        if not self.weighs:
+            return self._admit(bucket, cell, value)
         if (bucket, cell) in self._handed_on:
+            entry = Entry(bucket, cell, value, self.version)
             entry.lent, entry.lent_in = value, self.version
             return entry
-        self.admit(entry)
-        if self.weighs:
-            self._weigh(entry)
+        entry = self._admit(bucket, cell, value)
+        entry.weight = 0
+        self._weigh(entry)
         return entry
 
     def change(self, bucket: Bucket, cell: Row, entry: Entry | None, value: Any) -> Entry:
         """From now on the cell, whose cached entry is given, has this value (None: it is deleted)."""
-        if entry is None:
-            entry = Entry(bucket, cell, value, self.version)
-            self.admit(entry)
-        elif entry.writable in (CLEAN, self.version):
+        version = self.version
+        if entry is not None and (entry.writable == CLEAN or entry.writable == version):  # noqa: PLR1714 - the hot path
             entry.value = value
             entry.lent_in = -1
             self.order.move_to_end(entry)
         else:
-            self.drop(entry)
-            entry = Entry(bucket, cell, value, self.version)
-            self.admit(entry)
-        bucket.mark(entry, self.version)
+            if entry is not None:
+                self.drop(entry)
+            entry = self._admit(bucket, cell, value)
+            if self.weighs:
+                entry.weight = 0
+        entry.version = entry.writable = version
+        if bucket.dirty is bucket.committed:
+            bucket.dirty = bucket.dirty.copy()
+        bucket.dirty[cell] = bucket.changed[cell] = entry
         self.any_change = True
         if self.weighs:
             self._weigh(entry)
+        return entry
+
+    def _admit(self, bucket: Bucket, cell: Row, value: Any) -> Entry:
+        """A clean entry as the hottest, after the coldest has left if there is no more room."""
+        if len(self.order) == self._max_entries:
+            entry = self._evict()
+            if entry.writable == CLEAN:
+                # No snapshot has the one that left: it serves again.
+                entry.bucket, entry.cell, entry.value = bucket, cell, value
+                entry.version = self.version
+                entry.lent_in = -1
+            else:
+                entry = Entry(bucket, cell, value, self.version)
+        else:
+            entry = Entry(bucket, cell, value, self.version)
+        self.order[entry] = None
+        if bucket.is_map:
+            bucket.add(entry)
+        else:
+            bucket.entries[cell] = entry
         return entry
 
     def drop(self, entry: Entry) -> None:
         """Let an entry go without writing it."""
         del self.order[entry]
         entry.bucket.remove(entry)
-        self.bytes -= entry.weight
+        if self.weighs:
+            self.bytes -= entry.weight
 
     def forget(self, bucket: Bucket, cells: set[Row]) -> None:
         """The backend restored these cells."""
@@ -276,28 +275,53 @@ class Entries:
             self.drop(present)
         self.order[entry] = None
         entry.bucket.add(entry)
-        self.bytes += entry.weight
+        if self.weighs:
+            self.bytes += entry.weight
 
     def _is_over(self) -> bool:
         return (self._max_entries is not None and len(self.order) > self._max_entries) or (
             self._max_bytes is not None and self.bytes > self._max_bytes
         )
 
-    def _evict(self, victim: Entry) -> None:
+    def _evict(self) -> Entry:
+        """Let the coldest entry go; it is clean then."""
+        order = self.order
+        victim = next(iter(order))
         if victim.writable >= 0:
-            self._write(entry for entry in islice(self.order, self._together) if entry.writable >= 0)
-        self.drop(victim)
+            self._write([entry for entry in islice(order, self._together) if entry.writable >= 0])
+        del order[victim]
+        bucket = victim.bucket
+        if bucket.is_map:
+            bucket.remove(victim)
+        else:
+            del bucket.entries[victim.cell]
+        if self.weighs:
+            self.bytes -= victim.weight
         self.evictions += 1
+        return victim
 
     def _write(self, dirty: Iterable[Entry]) -> None:
+        """Give dirty entries to the backend; they are clean then."""
         by_state: dict[str, list[Entry]] = {}
         for entry in dirty:
             by_state.setdefault(entry.bucket.name, []).append(entry)
+        version = self.version
         for name, entries in by_state.items():
             self._inner.write(name, as_cells(entries, is_map=entries[0].bucket.is_map))
             self.puts += len(entries)
             for entry in entries:
-                entry.bucket.wrote(entry, self.version)
+                bucket, cell = entry.bucket, entry.cell
+                if bucket.dirty is bucket.committed:
+                    bucket.dirty = bucket.dirty.copy()
+                del bucket.dirty[cell]
+                if entry.version == version:
+                    del bucket.changed[cell]
+                    if bucket.carried:
+                        bucket.carried.discard(cell)
+                    entry.writable = CLEAN
+                else:
+                    bucket.carried.add(cell)
+                    entry.writable = WRITTEN
 
     def _weigh(self, entry: Entry) -> None:
         weight = self._weigher(entry.cell, entry.value)
@@ -314,7 +338,7 @@ class Entries:
             entry.lent, entry.lent_in = entry.value, self.version
             self._handed_on.add((entry.bucket, entry.cell))
         while self.bytes > limit:
-            self._evict(next(iter(self.order)))
+            self._evict()
 
 
 def as_cells(entries: Iterable[Entry], *, is_map: bool) -> Cells:

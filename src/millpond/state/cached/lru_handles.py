@@ -57,6 +57,7 @@ class LruState:
         self.buckets: dict[int, Bucket] = {}
         self.hits = self.misses = self.gets = self.copies = 0
         self._inner = inner
+        self._inner_context = inner.context
         self._read = read
         self._context = context
         self._entries = entries
@@ -71,10 +72,10 @@ class LruState:
         self._version: int
         self.unbind()
 
-    def bind(self, key_group: int) -> None:
+    def bind(self, bucket: Bucket) -> None:
         """Turn to a key group."""
-        self._bucket = self.bucket(key_group)
-        self._cached = self._bucket.entries
+        self._bucket = bucket
+        self._cached = bucket.entries
 
     def unbind(self) -> None:
         """No key group is entered any more, and a version has ended."""
@@ -117,8 +118,9 @@ class LruState:
 
     def _turn(self) -> Any:
         """Turn the backend to the current key; its handle."""
-        self._inner.enter(self._context.key_group)
-        self._inner.context.key = self._context.key
+        context = self._context
+        self._inner.enter(context.key_group)
+        self._inner_context.key = context.key
         self.gets += 1
         return self._read
 
@@ -143,8 +145,12 @@ class LruValueState(LruState):
     def get(self) -> Any:
         entry = self._cached.get(self._context.key)
         if entry is None:
+            key = self._context.key
             self.misses += 1
-            entry = self._entries.load(self._bucket, self._context.key, self._turn().get())
+            self.gets += 1
+            self._inner.enter(self._context.key_group)
+            self._inner_context.key = key
+            entry = self._entries.load(self._bucket, key, self._read.get())
         else:
             self.hits += 1
             self._touch(entry)
@@ -154,11 +160,13 @@ class LruValueState(LruState):
         checked = self._check(value)
         key = self._context.key
         entry = self._cached.get(key)
-        if entry is None or entry.writable != self._version or self._mutable:
+        if self._mutable:
             self._change(key, entry, checked)
-        else:
+        elif entry is not None and entry.writable == self._version:
             entry.value = checked
             self._touch(entry)
+        else:
+            self._entries.change(self._bucket, key, entry, checked)
 
     def _fetch(self) -> Any:
         return self._turn().get()
@@ -229,7 +237,7 @@ class LruMapState(LruState):
         if any(entry.value is not None for entry in cached.values()):
             return True
         self._inner.enter(key_group)
-        self._inner.context.key = key
+        self._inner_context.key = key
         self.gets += 1
         return any(map_key not in cached for map_key, _ in self._read.items())
 
