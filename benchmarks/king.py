@@ -37,7 +37,7 @@ from functools import partial
 from itertools import islice, pairwise
 from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pyarrow as pa
 
@@ -59,7 +59,7 @@ if TYPE_CHECKING:
 
 KEY_GROUPS = 128
 EVENTS_PER_BURST = 4
-BURSTS_PER_SESSION = 4
+BURSTS_PER_SESSION = 3
 CHECKPOINTS = 3
 UTILISATION = 0.75
 SAMPLE_SECONDS = 0.5
@@ -78,8 +78,8 @@ class Size:
     single: int = 20_000
     l1: int = 2_000
     l2: int = 23_000
-    users: int = 60_000
-    sessions: int = 8_000
+    users: int = 80_000
+    sessions: int = 12_000
     open_bursts: int = 500
     events: int = 60_000
 
@@ -95,6 +95,9 @@ class Counted:
     inner: Any
     gets: int = 0
     puts: int = 0
+
+    def __post_init__(self) -> None:
+        self.enter, self.context = self.inner.enter, self.inner.context
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.inner, name)
@@ -217,6 +220,20 @@ def load(backend: RocksDbBackend, size: Size) -> None:
         backend.load(PROFILE, Cells(groups, keys, None, [profiles[user // KEY_GROUPS % 64] for user in piece]))
 
 
+class Sample(NamedTuple):
+    """The counters at one moment, in seconds since the stream began; the last two are RocksDB's own."""
+
+    at: float
+    events: int
+    gets: int
+    puts: int
+    asked: int
+    l1: int
+    l2: int
+    pending_bytes: int
+    compactions: int
+
+
 @dataclass
 class Job:
     """One column while it runs: the state it works on, and what is counted and sampled."""
@@ -227,9 +244,10 @@ class Job:
     hits: Hits
     checkpointer: Checkpointer
     latency: array = field(default_factory=lambda: array("d"))
-    samples: list[tuple[float, ...]] = field(default_factory=list)
+    samples: list[Sample] = field(default_factory=list)
     written: list["Future[CheckpointStats]"] = field(default_factory=list)
     flushed: list[int] = field(default_factory=list)
+    blocking_cpu: list[float] = field(default_factory=list)
 
     def event(self, user: int, at: float) -> None:
         """One event of one user: read, change, update."""
@@ -245,16 +263,17 @@ class Job:
 
     def checkpoint(self, pool: ThreadPoolExecutor) -> None:
         """The blocking part here, the rest in the pool's thread."""
-        before = self.counted.puts
+        puts, cpu = self.counted.puts, time.thread_time()
         pending = self.checkpointer.begin()
-        self.flushed.append(self.counted.puts - before)
+        self.flushed.append(self.counted.puts - puts)
+        self.blocking_cpu.append(time.thread_time() - cpu)
         self.written.append(pool.submit(self.checkpointer.write, pending))
 
     def sample(self, at: float) -> None:
         """The counters so far."""
         found = self.counted.inner.properties()
         counts = (len(self.latency), self.counted.gets, self.counted.puts, self.hits.asked, self.hits.l1, self.hits.l2)
-        self.samples.append((at, *counts, found["pending_compaction_bytes"], found["running_compactions"]))
+        self.samples.append(Sample(at, *counts, found["pending_compaction_bytes"], found["running_compactions"]))
 
     def run(self, users: Iterator[int], events: int, interval: int, rate: float, pool: ThreadPoolExecutor) -> float:
         """Work off `events`, which arrive at `rate`; the seconds it took. A rate of infinity: all are there at once."""
@@ -302,7 +321,7 @@ def run_column(name: str, size: Size, parent: Connection) -> None:
 
         rate = parent.recv()
         counted.gets = counted.puts = hits.asked = hits.l1 = hits.l2 = 0
-        job.latency, job.samples, job.written, job.flushed = array("d"), [], [], []
+        job = Job(backend, state, counted, hits, job.checkpointer)
         before = cache_stats(backend)
         # Half an interval more: who waited for the last checkpoint counts too.
         job.run(users, size.events * CHECKPOINTS + size.events // 2, size.events, rate, pool)
@@ -336,6 +355,7 @@ def measured(job: Job, before: tuple[int, int], after: tuple[int, int]) -> dict[
             "median_latency_ms": ordered[events // 2] * 1e3,
             "blocking_ms": {"min": min(blocking), "mean": sum(blocking) / len(blocking), "max": max(blocking)},
             "checkpoint_bytes": sum(checkpoint.bytes for checkpoint in checkpoints) / len(checkpoints),
+            "blocking_cpu_ms": sum(job.blocking_cpu) / len(job.blocking_cpu) * 1e3,
             "puts_per_checkpoint": sum(job.flushed) / len(job.flushed),
             "gets_per_record": job.counted.gets / events,
             "puts_per_record": job.counted.puts / events,
@@ -385,6 +405,7 @@ def table(results: dict[str, dict[str, Any]]) -> list[tuple[str, ...]]:
         ("p99 latency (ms)", lambda found: found["p99_latency_ms"], None),
         ("median latency (ms)", lambda found: found["median_latency_ms"], None),
         ("state reads per event", lambda found: found["gets_per_record"], None),
+        ("blocking, mean (ms of CPU)", lambda found: found["blocking_cpu_ms"], None),
         ("state writes in a blocking part", lambda found: found["puts_per_checkpoint"], None),
         ("state writes per event", lambda found: found["puts_per_record"], None),
         ("hit rate", lambda found: found["hit_rate"], None),
@@ -398,12 +419,12 @@ def table(results: dict[str, dict[str, Any]]) -> list[tuple[str, ...]]:
     return rows
 
 
-def per_second(samples: list[tuple[float, ...]], *columns: int) -> tuple[list[float], list[float]]:
-    """The times between samples, and by how much the sum of some counters grew per second."""
+def per_second(samples: list[Sample], counter: str) -> tuple[list[float], list[float]]:
+    """The times of the samples, and by how much a counter grew per second up to each."""
     times, rates = [], []
-    for (earlier, *old), (later, *new) in pairwise(samples):
-        times.append(later)
-        rates.append(sum(new[at] - old[at] for at in columns) / (later - earlier))
+    for old, new in pairwise(samples):
+        times.append(new.at)
+        rates.append((getattr(new, counter) - getattr(old, counter)) / (new.at - old.at))
     return times, rates
 
 
@@ -420,7 +441,7 @@ def draw_latency(found: dict[str, dict[str, Any]], rate: float, axes: "Axes") ->
 def draw_events(found: dict[str, dict[str, Any]], axes: "Axes") -> None:
     """Events worked off."""
     for name, label in LABELS.items():
-        times, rates = per_second(found[name]["samples"], 0)
+        times, rates = per_second(found[name]["samples"], "events")
         axes.plot(times, [rate * 60 for rate in rates], label=label)
     finish(axes, "events per minute")
 
@@ -428,8 +449,10 @@ def draw_events(found: dict[str, dict[str, Any]], axes: "Axes") -> None:
 def draw_state(found: dict[str, dict[str, Any]], axes: "Axes") -> None:
     """What reached RocksDB."""
     for (name, label), colour in zip(LABELS.items(), COLOURS, strict=False):
-        axes.plot(*per_second(found[name]["samples"], 2), label=f"{label}, writes", color=colour)
-        axes.plot(*per_second(found[name]["samples"], 1), "--", label=f"{label}, reads", color=colour, linewidth=1.2)
+        axes.plot(*per_second(found[name]["samples"], "puts"), label=f"{label}, writes", color=colour)
+        axes.plot(
+            *per_second(found[name]["samples"], "gets"), "--", label=f"{label}, reads", color=colour, linewidth=1.2
+        )
     finish(axes, "state reads and writes per second")
 
 
@@ -438,9 +461,9 @@ def draw_rocksdb(found: dict[str, dict[str, Any]], axes: "Axes") -> None:
     right = axes.twinx()
     for (name, label), colour in zip(LABELS.items(), COLOURS, strict=False):
         samples = found[name]["samples"]
-        times = [sample[0] for sample in samples]
-        axes.plot(times, [sample[7] / 1e6 for sample in samples], label=label, color=colour)
-        right.plot(times, [sample[8] for sample in samples], ":", color=colour, linewidth=1.2)
+        times = [sample.at for sample in samples]
+        axes.plot(times, [sample.pending_bytes / 1e6 for sample in samples], label=label, color=colour)
+        right.plot(times, [sample.compactions for sample in samples], ":", color=colour, linewidth=1.2)
     right.set_ylabel("running compactions (dotted)")
     right.grid(visible=False)
     right.set_ylim(0, 4)
@@ -450,7 +473,7 @@ def draw_rocksdb(found: dict[str, dict[str, Any]], axes: "Axes") -> None:
 def draw_hits(found: dict[str, dict[str, Any]], axes: "Axes") -> None:
     """Where reads of the two-layer cache ended."""
     samples = found["two_layer"]["samples"]
-    (times, asked), (_, l1), (_, l2) = (per_second(samples, column) for column in (4, 5, 6))
+    (times, asked), (_, l1), (_, l2) = (per_second(samples, each) for each in ("asked", "l1", "l2"))
     misses = [every - first - second for every, first, second in zip(asked, l1, l2, strict=True)]
     for label, rates in {"L1 hits": l1, "L2 hits": l2, "misses": misses}.items():
         axes.plot(times, rates, label=label)
@@ -461,9 +484,9 @@ def finish(axes: "Axes", ylabel: str) -> None:
     """What all pictures over time share."""
     axes.set_xlabel("seconds")
     axes.set_ylabel(ylabel)
+    axes.margins(y=0.25)
     axes.set_ylim(bottom=0)
     axes.yaxis.set_major_formatter(lambda value, _: format_number(value))
-    axes.margins(y=0.18)
     axes.legend(loc="upper left", ncols=3, fontsize=9)
 
 

@@ -116,4 +116,4 @@ class KingAgainstDict(RuleBasedStateMachine):
 
 
 TestKingAgainstDict = KingAgainstDict.TestCase
-TestKingAgainstDict.settings = settings(max_examples=150, stateful_step_count=30, deadline=None)
+TestKingAgainstDict.settings = settings(max_examples=100, stateful_step_count=30, deadline=None)
