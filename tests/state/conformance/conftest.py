@@ -1,12 +1,14 @@
 """A new backend for every test, of every subject."""
 
 from collections.abc import Iterator
+from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import pytest
 
 from millpond.state import KeyedStateBackend, StateKind
 from tests.state.conformance.kinds import FEW_KINDS, GROUPS, NESTED_ROW, Cell
-from tests.state.conformance.subjects import SUBJECTS
+from tests.state.conformance.subjects import IN_MEMORY, SUBJECTS
 
 
 def pytest_generate_tests(metafunc) -> None:
@@ -23,9 +25,16 @@ def pytest_generate_tests(metafunc) -> None:
 
 
 @pytest.fixture
-def backend(subject, tmp_path) -> Iterator[KeyedStateBackend]:
+def folder() -> Iterator[Path]:
+    """An empty folder."""
+    with TemporaryDirectory(dir=IN_MEMORY) as folder:
+        yield Path(folder)
+
+
+@pytest.fixture
+def backend(subject, folder) -> Iterator[KeyedStateBackend]:
     """A backend without state, of the key groups `GROUPS`."""
-    backend = subject.open(GROUPS, tmp_path / "state")
+    backend = subject.open(GROUPS, folder / "state")
     yield backend
     backend.close()
 

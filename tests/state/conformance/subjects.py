@@ -1,5 +1,6 @@
 """The backends and wrappers that every test of this folder runs over: a new one is one line of `SUBJECTS`."""
 
+import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -7,6 +8,9 @@ from pathlib import Path
 from millpond.state import HeapBackend, KeyedStateBackend
 from millpond.state.cached.lru import LruStateCache
 from millpond.state.rocksdb import RocksDbBackend
+
+IN_MEMORY = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None  # noqa: S108 - only ever a folder with a name of its own in it
+"""Where tests put a database's folder, if there is such a place: a new one syncs its files when it opens."""
 
 Open = Callable[[range, Path], KeyedStateBackend]
 

@@ -115,6 +115,8 @@ def test_what_changes_after_a_load_is_a_change_against_it(cell, backend, kind):
     cell.put(kind.make(5))
     backend.context.key = BOB
     cell.clear()
+    assert list(backend.keys("visits")) == [(3, ANN)]
+    assert everything(backend, "visits") == cell.placed({(3, ANN): kind.make(5)})
     snapshot = backend.commit()
     absent = dict(zip(cell.placed({(3, BOB): 0}), [ABSENT], strict=True))
     assert changed(snapshot.changes()) == {"visits": cell.placed({(3, ANN): kind.make(5)}) | absent}
@@ -188,7 +190,7 @@ def test_a_declared_state_takes_what_a_restore_loads_under_its_declaration(backe
     assert cell.get() == kind.make(1)
 
 
-def test_all_cells_of_a_backend_loaded_into_another_are_the_same_state(subject, cell, backend, kind, tmp_path):
+def test_all_cells_of_a_backend_loaded_into_another_are_the_same_state(subject, cell, backend, kind, folder):
     for number in range(12):
         turn_to(backend, 3 + number % 3, (f"user{number}",))
         cell.put(kind.make(number))
@@ -197,7 +199,7 @@ def test_all_cells_of_a_backend_loaded_into_another_are_the_same_state(subject, 
         turn_to(backend, 3 + number % 3, (f"user{number}",))
         cell.clear()
     for source in (snapshot, backend):
-        other = subject.open(GROUPS, tmp_path / type(source).__name__)
+        other = subject.open(GROUPS, folder / type(source).__name__)
         for group in GROUPS:
             other.load(cell.descriptor, source.cells("visits", group))
         copied = Cell(other, cell.shape, kind)

@@ -155,6 +155,23 @@ def test_appending_does_not_make_a_changed_element_state(backend, kind):
     assert changed(second.changes()) == {"visits": {(3, ANN): whole}}
 
 
+def test_what_was_handed_out_does_not_come_back_after_a_clear(cell, backend, kind, committed):
+    kind.grow(cell.get())
+    cell.clear()
+    assert cell.get() is None
+    assert not cell.exists()
+    cell.put(kind.make(2))
+    assert cell.get() == kind.make(2)
+    cell.clear()
+    if cell.shape is StateKind.LIST:
+        cell.handle.append(kind.make(4))
+        assert list(cell.handle.get()) == [kind.make(4)]
+    snapshot = backend.commit()
+    assert kind.make(1) not in everything(snapshot, "visits").values()
+    backend.undo_commit()
+    assert everything(backend, "visits") == cell.placed({(3, ANN): kind.make(1)})
+
+
 def test_elements_appended_in_a_version_are_the_states_own_in_the_next(backend, kind):
     log = Cell(backend, StateKind.LIST, kind).handle
     turn_to(backend, 3, ANN)

@@ -174,6 +174,17 @@ def test_undo_takes_the_last_commit_back(room, backend):
     assert room.holds(ann=1, bob=2, zoey=6)
 
 
+def test_a_rollback_after_an_undo_goes_back_to_the_commit_before(room, backend):
+    room.put(ann=1, bob=2)
+    backend.commit()
+    room.put(ann=3, bob=None, zoey=4)
+    backend.commit()
+    backend.undo_commit()
+    room.put(ann=5, zoey=6)
+    assert backend.rollback()
+    assert room.holds(ann=1, bob=2)
+
+
 def test_undo_takes_the_first_commit_back(room, backend):
     room.put(ann=1)
     backend.commit()
@@ -328,7 +339,13 @@ def test_states_of_every_shape_go_through_versions_together(backend):
         if number == 1:
             backend.settle()
     assert "rows" not in changed(snapshot.changes())
-    backend.undo_commit()
-    for cell in cells:
-        assert everything(backend, cell.name) == cell.placed({(3, ANN): 1, (3, BOB): 1, (5, EVE): 1})
-    assert placed(backend.cells("rows", 5)) == {(5, EVE): (7, None)}
+    for number, go_back in ((2, backend.rollback), (1, backend.undo_commit)):
+        for group, key in [(3, ANN), (4, BOB), (5, EVE)]:
+            turn_to(backend, group, key)
+            for cell in cells:
+                cell.put(3)
+            rows.clear()
+        go_back()
+        for cell in cells:
+            assert everything(backend, cell.name) == cell.placed({(3, ANN): number, (3, BOB): number, (5, EVE): number})
+        assert placed(backend.cells("rows", 5)) == {(5, EVE): (7, None)}

@@ -37,7 +37,7 @@ from tests.state.conformance.kinds import (
     turn_to,
     with_ttl,
 )
-from tests.state.conformance.subjects import SUBJECTS, Subject
+from tests.state.conformance.subjects import IN_MEMORY, SUBJECTS, Subject
 
 KINDS = {
     "count": (StateKind.VALUE, FLAT_ROW),
@@ -93,7 +93,7 @@ class Versions(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.folder = TemporaryDirectory()
+        self.folder = TemporaryDirectory(dir=IN_MEMORY)
         self.opened = 0
         self.live: States = {name: {} for name in KINDS}
         self.durable: States = {name: {} for name in KINDS}
