@@ -26,7 +26,7 @@ from pyspark.sql.types import StructType
 
 from millpond.errors import DataError, OptionError
 from millpond.spark.ddl import parse_ddl
-from millpond.spark.handles import ProcessorHandle, _inward, _outward, arrow_schema
+from millpond.spark.handles import ProcessorHandle, arrow_schema, inward_of, outward_of
 from millpond.spark.host.slots import Attempt, Claim
 from millpond.spark.operator_spec import BatchTime, OperatorSpec, StateConfig
 from millpond.spark.pack import KEY_GROUP
@@ -119,8 +119,8 @@ class ProcessorHarness:
         self._event_time = None if event_time is None else self._rows.names.index(event_time)
         self._keep_late = late == "keep"
         self._codec = RowCodec(arrow_schema(self._rows), "a row")
-        self._inward = _inward(self._rows)
-        self._outward = _outward(self._output)
+        self._inward = inward_of(self._rows)
+        self._outward = outward_of(self._output)
         self._make_row = row_maker(self._output.names)
         self._time = BatchTime(0, -1 if self._time_mode != "eventtime" else 0)
         self._folder = Path(tempfile.mkdtemp(prefix="millpond-harness-"))

@@ -15,7 +15,7 @@ latest when the version ends. It never reaches a snapshot of an earlier version.
 `update` may be the state itself from then on, so change it no more without another `update`.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, Final, Protocol
 
@@ -27,6 +27,10 @@ class _Absent:
     """The sign of a cell that is not there: neither None nor any value a user can store."""
 
     def __repr__(self) -> str:
+        return "ABSENT"
+
+    def __reduce__(self) -> str:
+        """Copied or pickled, it is still the one object."""
         return "ABSENT"
 
 

@@ -8,7 +8,7 @@ beyond that is put around it, one thin handle each.
 import datetime as dt
 from collections.abc import Callable, Iterator
 from functools import partial
-from typing import Any, TypeVar, get_args, get_origin, overload
+from typing import Any, TypeVar, get_origin, overload
 
 import pyarrow as pa
 
@@ -17,8 +17,8 @@ from millpond.state.backend import KeyedStateBackend, MapState, ValueState
 from millpond.state.descriptor import StateDescriptor, StateKind
 from millpond.state.expiry import alive
 from millpond.state.folding import Aggregate, AggregatingState, ReducingState
+from millpond.state.key_types import given_form, key_schema
 from millpond.state.object_codec import OBJECT_SCHEMA
-from millpond.state.rows import Row
 from millpond.state.serializer import Serializer, msgspec_serializer, pickle_serializer
 from millpond.state.ttl import Ttl
 from millpond.state.ttl_handles import TtlList, TtlMap, TtlValue
@@ -31,16 +31,6 @@ Out = TypeVar("Out")
 
 _TtlOption = Ttl | dt.timedelta | int | None
 _SerializerOption = Serializer | str | None
-
-_KEY_TYPES: dict[Any, pa.DataType] = {
-    int: pa.int64(),
-    str: pa.string(),
-    bytes: pa.binary(),
-    bool: pa.bool_(),
-    float: pa.float64(),
-    dt.date: pa.date32(),
-    dt.datetime: pa.timestamp("us", tz="UTC"),
-}
 
 
 class States:
@@ -123,8 +113,8 @@ class States:
         serializer: _SerializerOption = None,
     ) -> Map[K, T]:
         """A map state; with a Ttl each entry expires alone. Map keys are of an atomic type, or tuples of such."""
-        key_schema = _key_schema(name, key_kind)
-        descriptor = self._declare(name, StateKind.MAP, _serializer(name, value_kind, serializer), ttl, key_schema)
+        map_key_schema = key_schema(key_kind, f"state {name!r}: the type of map keys")
+        descriptor = self._declare(name, StateKind.MAP, _serializer(name, value_kind, serializer), ttl, map_key_schema)
         state: MapState = (
             self._backend.map_state(descriptor)
             if descriptor.ttl is None
@@ -170,14 +160,14 @@ class States:
             raise OptionError(f"no state {name!r} was declared here; there are {sorted(self._descriptors)}.")
         ttl = descriptor.ttl
         if ttl is None or ttl.visibility == "until-cleaned":
-            return (_unwrapped(key) for _, key in self._backend.keys(name))
+            return (given_form(key) for _, key in self._backend.keys(name))
         return self._living_keys(name, ttl)
 
     def _living_keys(self, name: str, ttl: Ttl) -> Iterator[Any]:
         backend = self._backend
         for key_group in dict.fromkeys(key_group for key_group, _ in backend.keys(name)):
             cells = alive(backend.cells(name, key_group), ttl, backend.context.now_ms)
-            yield from map(_unwrapped, dict.fromkeys(cells.keys))
+            yield from map(given_form, dict.fromkeys(cells.keys))
 
     def _declare(
         self,
@@ -185,10 +175,10 @@ class States:
         kind: StateKind,
         serializer: Serializer,
         ttl: _TtlOption,
-        key_schema: pa.Schema | None = None,
+        map_key_schema: pa.Schema | None = None,
     ) -> StateDescriptor:
         lives = None if ttl is None else Ttl.of(ttl)
-        descriptor = StateDescriptor(name, kind, OBJECT_SCHEMA, key_schema, serializer, lives)
+        descriptor = StateDescriptor(name, kind, OBJECT_SCHEMA, map_key_schema, serializer, lives)
         known = self._descriptors.get(name)
         if known is not None:
             raise OptionError(
@@ -279,20 +269,3 @@ def _serializer(name: str, kind: Any, serializer: _SerializerOption) -> Serializ
         f"state {name!r}: serializer is {serializer!r}; expected 'msgspec', 'pickle' or a Serializer "
         "(see user_serializer)."
     )
-
-
-def _key_schema(name: str, key_kind: Any) -> pa.Schema:
-    kinds = get_args(key_kind) if get_origin(key_kind) is tuple else (key_kind,)
-    wrong = [kind for kind in kinds if kind not in _KEY_TYPES]
-    if wrong or not kinds:
-        raise OptionError(
-            f"state {name!r}: map keys are declared as {key_kind!r}; expected one of "
-            f"{[kind.__name__ for kind in _KEY_TYPES]} or a tuple of them, as in tuple[str, int]."
-        )
-    if len(kinds) == 1:
-        return pa.schema([("key", _KEY_TYPES[kinds[0]])])
-    return pa.schema([(f"key_{at}", _KEY_TYPES[kind]) for at, kind in enumerate(kinds)])
-
-
-def _unwrapped(key: Row) -> Any:
-    return key[0] if len(key) == 1 else key

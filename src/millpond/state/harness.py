@@ -30,7 +30,8 @@ from millpond.errors import OptionError
 from millpond.state.backend import KeyedStateBackend
 from millpond.state.checkpoint import CheckpointStats, FileStorage
 from millpond.state.checkpoint.savepoint import Savepoint, write_savepoint
-from millpond.state.key_places import KeyPlaces, key_schema
+from millpond.state.key_places import KeyPlaces
+from millpond.state.key_types import key_schema
 from millpond.state.keygroups import key_groups_of, max_parallelism
 from millpond.state.operator import KeyedOperator, TimeDomain, Times
 from millpond.state.operator_checkpoints import (
@@ -92,7 +93,7 @@ class Harness:
     ) -> None:
         self._operator = operator
         self._key = key
-        self._key_schema = key_schema(key_type)
+        self._key_schema = key_schema(key_type, "key_type")
         self._time = time
         self._max_parallelism = _parallelism(shards, max_parallelism)
         self._options = StateOptions.parse(options or {})

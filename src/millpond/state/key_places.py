@@ -8,31 +8,18 @@ Invariant: one key has one place, however it was written: 1.0 of an integer key 
 key, and so are 0.0 and -0.0.
 """
 
-import datetime as dt
-import decimal
-from typing import Any, Generic, TypeAlias, TypeVar, get_args, get_origin
+from typing import Any, Generic, TypeAlias, TypeVar
 
 import pyarrow as pa
 
-from millpond.errors import DataError, OptionError
+from millpond.errors import DataError
+from millpond.state.key_types import given_form
 from millpond.state.keygroups import key_group_of, shard_of
 from millpond.state.rows import Row, RowCodec
 
 REMEMBERED_KEYS = 1 << 16
 
 S = TypeVar("S")
-
-_ARROW = {
-    bool: pa.bool_(),
-    int: pa.int64(),
-    float: pa.float64(),
-    str: pa.string(),
-    bytes: pa.binary(),
-    dt.date: pa.date32(),
-    dt.datetime: pa.timestamp("us", tz="UTC"),
-    dt.timedelta: pa.duration("us"),
-    decimal.Decimal: pa.decimal128(38, 18),
-}
 
 
 Place: TypeAlias = tuple[S, int, Row, Any]
@@ -43,7 +30,7 @@ users know it (the only element of a tuple of one). A plain tuple, since it is t
 class KeyPlaces(Generic[S]):
     """The places of keys under one key schema, over one list of shards.
 
-    >>> places = KeyPlaces(key_schema(str), ["first", "second"], max_parallelism=128)
+    >>> places = KeyPlaces(pa.schema([("user", pa.string())]), ["first", "second"], max_parallelism=128)
     >>> places.find("ann")
     ('second', 75, ('ann',), 'ann')
     """
@@ -75,32 +62,3 @@ class KeyPlaces(Generic[S]):
             self.remembered.clear()
         self.remembered[given] = place
         return place
-
-
-def given_form(key: Row) -> Any:
-    """A key as users know it.
-
-    >>> given_form(("ann",)), given_form(("ann", 7))
-    ('ann', ('ann', 7))
-    """
-    return key[0] if len(key) == 1 else key
-
-
-def key_schema(kind: Any) -> pa.Schema:
-    """The key schema for a Python type, or a tuple of them; a schema is given back as it is.
-
-    >>> key_schema(tuple[str, int])
-    0: string
-    1: int64
-    """
-    if isinstance(kind, pa.Schema):
-        return kind
-    kinds = get_args(kind) if get_origin(kind) is tuple else (kind,)
-    unknown = [each for each in kinds if each not in _ARROW]
-    if unknown or not kinds:
-        known = ", ".join(each.__name__ for each in _ARROW)
-        raise OptionError(
-            f"key_type is {kind!r}; expected one of {known}, a tuple of them as in tuple[str, int], or an Arrow schema."
-        )
-    names = ["key"] if len(kinds) == 1 else [str(position) for position in range(len(kinds))]
-    return pa.schema([pa.field(name, _ARROW[each]) for name, each in zip(names, kinds, strict=True)])

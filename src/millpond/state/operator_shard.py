@@ -15,7 +15,7 @@ from millpond.state.backend import Cells, KeyContext, KeyedStateBackend
 from millpond.state.descriptor import StateDescriptor, StateKind
 from millpond.state.expiry import alive
 from millpond.state.handles import States
-from millpond.state.key_places import given_form
+from millpond.state.key_types import given_form
 from millpond.state.operator import Context, KeyedOperator, TimeDomain, Timer, Times
 from millpond.state.timers import TIMERS, DueTimer, Timers
 

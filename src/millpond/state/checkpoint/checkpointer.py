@@ -22,6 +22,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import chain
+from typing import Any
 
 import pyarrow as pa
 
@@ -127,11 +128,19 @@ class Checkpointer:
         self._last_version = max([head.version, last_version, *storage.versions()])
         self._begun: deque[PendingCheckpoint] = deque()
         self._carried: list[Delta] = []
-        # What a backend holds at birth came from a savepoint, if anything, and no version has it yet.
-        self._lost: set[int] = {0} if head.version == 0 else set()
+        self._lost: set[int] = set()
         self._lock = threading.Lock()
         for descriptor in states:
             self.declare(descriptor)
+        # What a backend holds at birth came from a savepoint, if anything, and no version has it yet. Segments
+        # written under an earlier declaration are not read under this one: a full checkpoint needs neither.
+        if head.version == 0 or any(self._declared_anew(stored) for stored in head.states):
+            self._lost.add(head.version)
+
+    def _declared_anew(self, stored: Mapping[str, Any]) -> bool:
+        """Whether a state is declared otherwise than the head has it."""
+        declared = self._states.get(stored["name"])
+        return declared is not None and declared.encode() != stored
 
     @property
     def head(self) -> Head:
