@@ -209,6 +209,29 @@ class Versions(RuleBasedStateMachine):
         # Also what was removed earlier in the version, or never was there, may be named as deleted.
         self.touched |= {(name, (*user, HOME)), (name, (*user, CART))}
 
+    @rule(name=names, numbers_of=st.dictionaries(users, st.none() | numbers, min_size=2), entry=entries)
+    def change_several_keys(self, name, numbers_of, entry):
+        """At one go, or versions would end before small caches overflow."""
+        for user, number in numbers_of.items():
+            if number is None:
+                self.clear(name, user)
+            elif KINDS[name][0] is StateKind.VALUE:
+                self.update(name, user, number)
+            elif KINDS[name][0] is StateKind.LIST:
+                self.put_or_extend_a_list(name, user, [number] * (1 + number % 3))
+            else:
+                self.put_an_entry(name, user, entry, number)
+
+    @rule(name=names)
+    def read_every_key(self, name):
+        for user in USERS:
+            if KINDS[name][0] is StateKind.VALUE:
+                self.read_a_value(name, user)
+            elif KINDS[name][0] is StateKind.LIST:
+                self.read_a_list(name, user)
+            else:
+                self.read_a_map(name, user, HOME)
+
     @rule(name=st.sampled_from(MUTABLE), user=users, entry=entries, updated=st.booleans())
     def change_what_was_handed_out(self, name, user, entry, updated):
         shape, kind = KINDS[name]
