@@ -209,6 +209,29 @@ class Versions(RuleBasedStateMachine):
         # Also what was removed earlier in the version, or never was there, may be named as deleted.
         self.touched |= {(name, (*user, HOME)), (name, (*user, CART))}
 
+    @rule(name=names, numbers_of=st.dictionaries(users, st.none() | numbers, min_size=2), entry=entries)
+    def change_several_keys(self, name, numbers_of, entry):
+        """At one go, or versions would end before small caches overflow."""
+        for user, number in numbers_of.items():
+            if number is None:
+                self.clear(name, user)
+            elif KINDS[name][0] is StateKind.VALUE:
+                self.update(name, user, number)
+            elif KINDS[name][0] is StateKind.LIST:
+                self.put_or_extend_a_list(name, user, [number] * (1 + number % 3))
+            else:
+                self.put_an_entry(name, user, entry, number)
+
+    @rule(name=names)
+    def read_every_key(self, name):
+        for user in USERS:
+            if KINDS[name][0] is StateKind.VALUE:
+                self.read_a_value(name, user)
+            elif KINDS[name][0] is StateKind.LIST:
+                self.read_a_list(name, user)
+            else:
+                self.read_a_map(name, user, HOME)
+
     @rule(name=st.sampled_from(MUTABLE), user=users, entry=entries, updated=st.booleans())
     def change_what_was_handed_out(self, name, user, entry, updated):
         shape, kind = KINDS[name]
@@ -298,7 +321,18 @@ class Versions(RuleBasedStateMachine):
         self.earlier, self.committed = self.committed, copy.deepcopy(self.live)
         self._begin_version()
 
-    @rule()
+    @rule(how=st.sampled_from(["roll back", "roll back", "undo", "crash"]), into=st.sampled_from(SUBJECTS))
+    def go_back(self, how, into):
+        """One rule for all, or most versions would end before anything happened in them."""
+        if how == "undo" and self.earlier is not None:
+            self.undo_commit()
+        elif how == "crash" and self.earlier is None:
+            self.crash_and_restore(into)
+        else:
+            self.rollback()
+        for name in KINDS:
+            self.read_every_key(name)
+
     def rollback(self):
         changed_any = self.live != self.committed
         said = self.backend.rollback()
@@ -308,8 +342,6 @@ class Versions(RuleBasedStateMachine):
         self.live = copy.deepcopy(self.committed)
         self._begin_version()
 
-    @precondition(lambda self: self.earlier is not None)
-    @rule()
     def undo_commit(self):
         self.backend.undo_commit()
         self.live, self.committed = copy.deepcopy(self.earlier), self.earlier
@@ -351,8 +383,6 @@ class Versions(RuleBasedStateMachine):
             kept.snapshot.release()
             self.kept.remove(kept)
 
-    @precondition(lambda self: self.earlier is None)
-    @rule(into=st.sampled_from(SUBJECTS))
     def crash_and_restore(self, into):
         """What was settled comes back, whatever was open: from bases first, then from a delta that deletes."""
         assert self.durable == self.committed
