@@ -406,6 +406,10 @@ def test_loading_puts_and_deletes_outside_any_version():
 def test_closing_twice_is_closing_once():
     backend = HeapBackend(range(2))
     backend.load(VALUES["count"], Cells([0], [("ann",)], None, [(1,)]))
+    count = backend.value_state(VALUES["count"])
+    backend.enter(0)
     backend.close()
     backend.close()
     assert len(backend.cells("count", 0)) == 0
+    with pytest.raises(OptionError, match="'count' was used without a current key"):
+        count.get()

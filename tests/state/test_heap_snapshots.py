@@ -4,6 +4,7 @@ import random
 import sys
 import tracemalloc
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import ClassVar
 
@@ -11,7 +12,8 @@ import pyarrow as pa
 import pytest
 
 from millpond.errors import DataError, OptionError, UnavailableError
-from millpond.state import ABSENT, Cells, HeapBackend, StateDescriptor, StateKind
+from millpond.state import ABSENT, Cells, HeapBackend, StateDescriptor, StateKind, heap, heap_states, heap_tables
+from millpond.state.backend import Snapshot
 from millpond.state.object_codec import OBJECT_SCHEMA
 from millpond.state.serializer import pickle_serializer, raw_serializer
 
@@ -82,10 +84,10 @@ class Writer:
         self.count = self.backend.value_state(COUNT)
         self.log = self.backend.list_state(LOG)
         self.visits = self.backend.map_state(VISITS)
-        self.live = {}
+        self.live, self.committed, self.earlier = {}, {}, None
 
     def change(self):
-        group, key, page = self.random.choice(GROUPS), f"user {self.random.randrange(30)}", self.random.choice("abc")
+        group, key, page = self.random.choice(GROUPS), f"user {self.random.randrange(12)}", self.random.choice("abc")
         turn_to(self.backend, key, group)
         number = (self.random.randrange(1000),)
         what = self.random.randrange(7)
@@ -110,6 +112,101 @@ class Writer:
         for _ in range(self.random.randrange(60)):
             self.change()
 
+    def end_version(self):
+        """Commit, roll back or take the last commit back; a reading to be checked if it was a commit."""
+        end = self.random.randrange(4)
+        if end == 0:
+            self.backend.rollback()
+            self.live = dict(self.committed)
+        elif end == 1 and self.earlier is not None:
+            self.backend.undo_commit()
+            self.live, self.committed, self.earlier = dict(self.earlier), self.earlier, None
+        else:
+            self.earlier, self.committed = self.committed, dict(self.live)
+            return Reading(self.backend.commit(), self.committed, self.earlier)
+        return None
+
+    def do_anything(self):
+        """Mostly a change; versions end too, but seldom, since a reader has to walk through them all."""
+        self.change()
+        if self.random.randrange(200) == 0:
+            self.end_version()
+
+
+@dataclass
+class Reading:
+    """A snapshot, what it must show, and what the version before it held."""
+
+    snapshot: Snapshot
+    contents: dict
+    before: dict
+
+    def check(self):
+        self.check_cells()
+        self.check_changes()
+
+    def check_cells(self):
+        assert everything(self.snapshot) == self.contents
+
+    def check_changes(self):
+        changes = {}
+        for name, cells in self.snapshot.changes():
+            changes |= _places(name, cells)
+        assert changes == {at: self.contents.get(at, ABSENT) for at in changes}
+        places = self.before.keys() | self.contents.keys()
+        assert changes.keys() >= {at for at in places if self.before.get(at) != self.contents.get(at)}
+
+
+@contextmanager
+def interrupted_at_every_line(modules, act):
+    """Runs `act` before each line of these modules, as another thread might that gets its turn there."""
+    files = {module.__file__ for module in modules}
+
+    def trace(frame, event, _):
+        if frame.f_code.co_filename not in files:
+            return None
+        if event == "line":
+            act()
+        return trace
+
+    usual = sys.gettrace()
+    sys.settrace(trace)
+    try:
+        yield
+    finally:
+        sys.settrace(usual)
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_a_snapshot_is_read_rightly_whatever_is_changed_between_two_steps_of_the_reader(seed):
+    writer = Writer(seed)
+    for at in range(12):
+        writer.change_much()
+        reading = writer.end_version()
+        if reading is not None:
+            with interrupted_at_every_line([heap_tables], writer.do_anything):
+                # Not one after the other: what is read first is read with all changes still to come.
+                (reading.check_cells, reading.check_changes)[at % 2]()
+        assert everything(writer.backend) == writer.live
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_snapshot_is_read_rightly_between_any_two_steps_of_the_writer(seed):
+    writer, readings = Writer(seed), []
+
+    def read():
+        for reading in readings[-2:]:
+            reading.check()
+
+    for _ in range(6):
+        with interrupted_at_every_line([heap, heap_states, heap_tables], read):
+            for _ in range(8):
+                writer.change()
+            reading = writer.end_version()
+        if reading is not None:
+            readings.append(reading)
+    assert readings
+
 
 @pytest.fixture
 def _eager_threads():
@@ -121,38 +218,21 @@ def _eager_threads():
 
 
 @pytest.mark.usefixtures("_eager_threads")
-@pytest.mark.parametrize("seed", range(4))
-def test_snapshots_are_read_rightly_from_other_threads_whatever_happens_meanwhile(seed):
-    """Commits, rollbacks and undone commits while up to three threads read every snapshot, several times."""
-    writer = Writer(seed)
-    committed, earlier, readings = {}, None, []
+@pytest.mark.parametrize("seed", range(3))
+def test_snapshots_are_read_rightly_from_other_threads_while_versions_come_and_go(seed):
+    writer, readings = Writer(seed), []
 
-    def read(snapshot, contents, before):
+    def read(reading):
         for _ in range(3):
-            assert everything(snapshot) == contents
-            changes = {}
-            for name, cells in snapshot.changes():
-                changes |= _places(name, cells)
-            assert changes == {at: contents.get(at, ABSENT) for at in changes}
-            assert changes.keys() >= {
-                at for at in before.keys() | contents.keys() if before.get(at) != contents.get(at)
-            }
-        snapshot.release()
+            reading.check()
+        reading.snapshot.release()
 
     with ThreadPoolExecutor(3) as threads:
         for _ in range(60):
             writer.change_much()
-            end = writer.random.randrange(4)
-            if end == 0:
-                writer.backend.rollback()
-                writer.live = dict(committed)
-            elif end == 1 and earlier is not None:
-                writer.backend.undo_commit()
-                writer.live, committed, earlier = dict(earlier), earlier, None
-            else:
-                snapshot = writer.backend.commit()
-                earlier, committed = committed, dict(writer.live)
-                readings.append(threads.submit(read, snapshot, committed, earlier))
+            reading = writer.end_version()
+            if reading is not None:
+                readings.append(threads.submit(read, reading))
             assert everything(writer.backend) == writer.live
         for reading in readings:
             reading.result()

@@ -165,7 +165,9 @@ class HeapBackend:
         self._undone()
 
     def close(self) -> None:
-        """Free everything."""
+        """Free everything. A handle that is used afterwards fails as one without a key."""
+        for state in self._states.values():
+            state.leave_version()
         self._states.clear()
         self._caches.clear()
         self._leave()
