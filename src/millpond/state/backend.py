@@ -46,12 +46,15 @@ class Cells:
         keys: of each cell, a tuple.
         map_keys: of each cell of a map state, a tuple; None for the other kinds.
         values: what the state's codec checked, for a list state a list of that, or ABSENT where the cell was deleted.
+        places: of each cell, what the attribute `place` of the backend's own handle was when the cell was last read, or
+            None. A backend whose handles have that attribute is spared finding the cell again in `write`.
     """
 
     key_groups: list[int] = field(default_factory=list)
     keys: list[Row] = field(default_factory=list)
     map_keys: list[Row] | None = None
     values: list[Any] = field(default_factory=list)
+    places: list[Any] | None = None
 
     def __len__(self) -> int:
         return len(self.keys)

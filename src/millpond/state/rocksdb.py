@@ -145,11 +145,7 @@ class RocksDbBackend:
         state = self._states.get(name)
         if state is None:
             raise OptionError(f"state {name!r} is not declared; known are {sorted(self._states)}.")
-        entries = dict(state.entries_of(cells))
-        state.changed.update(entries)
-        for at in state.handed.keys() & entries:
-            del state.handed[at]
-        self._put_all(entries.items())
+        state.write(state.entries_of(cells))
 
     def commit(self) -> Snapshot:
         """End the version: swap the sets of changed keys and take a snapshot of the database."""

@@ -14,6 +14,7 @@ that a version reads.
 # ruff: noqa: D102 - the protocols in backend.py say what the methods of handles do
 import struct
 from collections.abc import Callable, Iterable, Iterator
+from itertools import repeat
 from typing import Any
 
 from millpond.errors import OptionError
@@ -59,7 +60,7 @@ class RocksDbState:
         self._loads: Callable[[bytes], Any] = self.codec.loads
         self._key: Row | None = None
         self._key_group = -1
-        self._at = b""
+        self.place = b""
 
     def db_key(self, key_group: int, key: Row) -> bytes:
         """The key of a cell, or the beginning of the keys of a map's entries."""
@@ -82,9 +83,10 @@ class RocksDbState:
 
     def entries_of(self, cells: Cells) -> Iterator[tuple[bytes, bytes | None]]:
         """Db keys and what shall be there: the inverse of `cells_of`."""
-        dumps = self.dumps
-        for key_group, key, value in zip(cells.key_groups, cells.keys, cells.values, strict=True):
-            yield self.db_key(key_group, key), None if value is ABSENT else dumps(value)
+        dumps, db_key = self.dumps, self.db_key
+        places: Iterable[bytes | None] = repeat(None, len(cells)) if cells.places is None else cells.places
+        for place, key_group, key, value in zip(places, cells.key_groups, cells.keys, cells.values, strict=True):
+            yield place or db_key(key_group, key), None if value is ABSENT else dumps(value)
 
     def keys(self) -> Iterator[tuple[int, Row]]:
         """Key group and key of every key, each once."""
@@ -104,6 +106,20 @@ class RocksDbState:
         """A cell's value."""
         return self._loads(data)
 
+    def write(self, entries: Iterable[tuple[bytes, bytes | None]]) -> None:
+        """Put or delete cells in the open version. A failure leaves some written, which a rollback knows of."""
+        changed, db = self.changed.add, self._db
+        self.handed = {}
+        try:
+            for at, data in entries:
+                changed(at)
+                if data is None:
+                    del db[at]
+                else:
+                    db[at] = data
+        except Exception as error:
+            raise self._database.failure(error) from error
+
     def exists(self) -> bool:
         return self._data(self._turned()) is not None
 
@@ -117,7 +133,7 @@ class RocksDbState:
         context = self._context
         if context.key is not self._key or context.key_group != self._key_group:
             self._turn()
-        return self._at
+        return self.place
 
     def _turn(self) -> None:
         context = self._context
@@ -126,7 +142,7 @@ class RocksDbState:
                 f"state {self.descriptor.name!r} was used without a current key. Use it only inside the calls that are "
                 "made for a key, not in init() or close()."
             )
-        self._at = self.db_key(context.key_group, context.key)
+        self.place = self.db_key(context.key_group, context.key)
         self.handed = {}
         self._key, self._key_group = context.key, context.key_group
 
@@ -168,12 +184,12 @@ class RocksDbValueState(RocksDbState):
         if context.key is not self._key or context.key_group != self._key_group:
             self._turn()
         try:
-            data = self._read(self._at)
+            data = self._read(self.place)
         except Exception as error:
             raise self._database.failure(error) from error
         if data is None:
             return None
-        return self._value(self._at, data) if self._mutable else self._loads(data)
+        return self._value(self.place, data) if self._mutable else self._loads(data)
 
     def update(self, value: Any) -> None:
         context = self._context
@@ -181,7 +197,7 @@ class RocksDbValueState(RocksDbState):
             self._turn()
         checked = self._check(value)
         data = self._dumps(checked)
-        at = self._at
+        at = self.place
         self.changed.add(at)
         try:
             self._db[at] = data

@@ -150,14 +150,15 @@ class LruStateCache:
         return True
 
     def enter(self, key_group: int) -> None:
-        """Turn every handle to a key group. The backend is turned when something must be read there."""
+        """Turn to a key group. The backend is turned when something must be read there."""
         if key_group not in self._entered:
             # Only the backend knows which groups are the shard's.
             self._inner.enter(key_group)
             self._entered.add(key_group)
+        if self._context.key_group < 0:
+            for state in self._states.values():
+                state.bind()
         self._context.key_group = key_group
-        for state in self._states.values():
-            state.bind(state.buckets.get(key_group) or state.bucket(key_group))
 
     def value_state(self, descriptor: StateDescriptor) -> ValueState:
         """The handle of a value state."""
@@ -178,7 +179,7 @@ class LruStateCache:
             known = kind(descriptor, self._inner, inner, self._context, self._entries)
             self._states[descriptor.name] = known
             if self._context.key_group >= 0:
-                known.bind(known.bucket(self._context.key_group))
+                known.bind()
         return known
 
     def attach(self, cache: ValueCache) -> None:
@@ -231,7 +232,7 @@ class LruStateCache:
             cache.flush()
         inner = self._inner.commit()
         parts = {
-            name: {group: part_of(bucket) for group, bucket in state.buckets.items() if bucket.dirty or bucket.carried}
+            name: {group: part_of(bucket, self._opened) for group, bucket in state.buckets.items() if bucket.dirty or bucket.carried}
             for name, state in self._states.items()
         }
         for bucket in self._buckets():

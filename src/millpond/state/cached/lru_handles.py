@@ -54,11 +54,13 @@ class LruState:
     ) -> None:
         self.descriptor = descriptor
         self.is_map = descriptor.kind is StateKind.MAP
+        self.entries: dict[Row, Any] = {}
         self.buckets: dict[int, Bucket] = {}
         self.hits = self.misses = self.gets = self.copies = 0
         self._inner = inner
         self._inner_context = inner.context
         self._read = read
+        self._tells_place = hasattr(read, "place")
         self._context = context
         self._entries = entries
         self._touch: Callable[[Entry], None] = entries.order.move_to_end
@@ -67,15 +69,13 @@ class LruState:
         self._check = codec.check
         self._copy: Callable[[Any], Any] = codec.copy
         self._mutable = codec.mutable
-        self._bucket: Bucket
         self._cached: Any
         self._version: int
         self.unbind()
 
-    def bind(self, bucket: Bucket) -> None:
-        """Turn to a key group."""
-        self._bucket = bucket
-        self._cached = bucket.entries
+    def bind(self) -> None:
+        """There is a current key again."""
+        self._cached = self.entries
 
     def unbind(self) -> None:
         """No key group is entered any more, and a version has ended."""
@@ -86,12 +86,18 @@ class LruState:
         """The bucket of a key group."""
         bucket = self.buckets.get(key_group)
         if bucket is None:
-            bucket = self.buckets[key_group] = Bucket(self.descriptor.name, key_group, is_map=self.is_map)
+            bucket = Bucket(self.descriptor.name, key_group, self.entries, is_map=self.is_map)
+            self.buckets[key_group] = bucket
         return bucket
 
-    def holds(self, key_group: int, key: Row) -> bool | None:
+    @property
+    def _bucket(self) -> Bucket:
+        """Of the current key."""
+        return self.bucket(self._context.key_group)
+
+    def holds(self, key_group: int, key: Row) -> bool | None:  # noqa: ARG002 - a map must ask the backend
         """Whether the key has this state, as far as the cache knows; None where only the backend does."""
-        entry = self.bucket(key_group).entries.get(key)
+        entry = self.entries.get(key)
         return None if entry is None else entry.value is not None
 
     def exists(self) -> bool:
@@ -107,7 +113,7 @@ class LruState:
         entry: Entry | None = self._cached.get(key)
         if entry is None:
             self.misses += 1
-            return self._entries.load(self._bucket, key, self._fetch())
+            return self._entries.load(self._bucket, key, self._fetch(), self._place())
         self.hits += 1
         self._touch(entry)
         return entry
@@ -115,6 +121,10 @@ class LruState:
     def _fetch(self) -> Any:
         """What the backend has for the current key."""
         raise NotImplementedError
+
+    def _place(self) -> Any:
+        """Where the backend has what was just fetched."""
+        return self._read.place if self._tells_place else None
 
     def _turn(self) -> Any:
         """Turn the backend to the current key; its handle."""
@@ -145,12 +155,15 @@ class LruValueState(LruState):
     def get(self) -> Any:
         entry = self._cached.get(self._context.key)
         if entry is None:
-            key = self._context.key
+            context, read = self._context, self._read
+            key, key_group = context.key, context.key_group
             self.misses += 1
             self.gets += 1
-            self._inner.enter(self._context.key_group)
+            self._inner.enter(key_group)
             self._inner_context.key = key
-            entry = self._entries.load(self._bucket, key, self._read.get())
+            value = read.get()
+            place = read.place if self._tells_place else None
+            entry = self._entries.load(self.buckets.get(key_group) or self.bucket(key_group), key, value, place)
         else:
             self.hits += 1
             self._touch(entry)
@@ -166,7 +179,8 @@ class LruValueState(LruState):
             entry.value = checked
             self._touch(entry)
         else:
-            self._entries.change(self._bucket, key, entry, checked)
+            bucket = self._bucket if entry is None else entry.bucket
+            self._entries.change(bucket, key, entry, checked)
 
     def _fetch(self) -> Any:
         return self._turn().get()
@@ -231,7 +245,7 @@ class LruMapState(LruState):
         self._check_key = RowCodec(descriptor.map_key_schema, who).check_key()
 
     def holds(self, key_group: int, key: Row) -> bool | None:
-        cached = self.bucket(key_group).entries.get(key)
+        cached = self.entries.get(key)
         if not cached:
             return None
         if any(entry.value is not None for entry in cached.values()):
@@ -309,7 +323,7 @@ class LruMapState(LruState):
         entry: Entry | None = None if of_key is None else of_key.get(map_key)
         if entry is None:
             self.misses += 1
-            return self._entries.load(self._bucket, (key, map_key), self._turn().get(map_key))
+            return self._entries.load(self._bucket, (key, map_key), self._turn().get(map_key), None)
         self.hits += 1
         self._touch(entry)
         return entry

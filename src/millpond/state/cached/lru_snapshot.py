@@ -17,8 +17,12 @@ class Part(NamedTuple):
     """What a bucket gives to a snapshot: references, none of which changes any more. See `Bucket`."""
 
     dirty: dict[Row, Entry]
-    changed: dict[Row, Entry]
     carried: set[Row]
+    opened: int
+
+    def changed(self) -> list[Entry]:
+        """Of the dirty ones, what the version changed."""
+        return [entry for entry in self.dirty.values() if entry.version >= self.opened]
 
 
 class LruSnapshot:
@@ -38,7 +42,7 @@ class LruSnapshot:
     def changes(self) -> Iterator[tuple[str, Cells]]:
         """The cache's changed entries, then what the backend was given of this version's changes."""
         for name, parts in self._parts.items():
-            changed = [entry for part in parts.values() for entry in part.changed.values()]
+            changed = [entry for part in parts.values() for entry in part.changed()]
             if changed:
                 yield name, as_cells(changed, is_map=changed[0].bucket.is_map)
         for name, cells in self._inner.changes():
@@ -62,9 +66,9 @@ class LruSnapshot:
         self._inner.release()
 
 
-def part_of(bucket: Bucket) -> Part:
-    """The part of a bucket in the version that is being committed."""
-    return Part(bucket.dirty, bucket.changed, bucket.carried)
+def part_of(bucket: Bucket, opened: int) -> Part:
+    """The part of a bucket in the version that is being committed, which began with the number `opened`."""
+    return Part(bucket.dirty, bucket.carried, opened)
 
 
 def overlaid(cells: Cells, dirty: dict[Row, Entry]) -> Cells:
@@ -83,7 +87,7 @@ def _without(cells: Cells, parts: dict[int, Part]) -> Cells:
     """The backend's changes that are neither carried from earlier versions nor changed again in the cache."""
     if not parts:
         return cells
-    nothing = Part({}, {}, set())
+    nothing = Part({}, set(), 0)
     keep = []
     for key_group, cell in zip(cells.key_groups, places(cells), strict=True):
         part = parts.get(key_group, nothing)
