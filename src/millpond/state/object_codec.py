@@ -15,7 +15,7 @@ OBJECT_SCHEMA = pa.schema([("value", pa.binary())])
 class ObjectCodec:
     """A `ValueCodec` over a serializer. `what` names the values in errors, and is turned to text only then."""
 
-    __slots__ = ("_serializer", "_what", "copy", "dumps", "loads", "mutable", "schema")
+    __slots__ = ("_serializer", "_what", "check", "copy", "dumps", "loads", "mutable", "schema")
 
     def __init__(self, serializer: Serializer, what: object) -> None:
         self._serializer = serializer
@@ -25,9 +25,11 @@ class ObjectCodec:
         self.copy: Callable[[Any], Any] = serializer.copy
         self.dumps: Callable[[Any], bytes] = serializer.dumps
         self.loads: Callable[[bytes], Any] = serializer.loads
-
-    def check(self, value: Any) -> Any:
+        exactly = serializer.exactly
+        self.check: Callable[[Any], Any] = self._checked if exactly is None else exactly(self._checked)
         """The object as it is kept. A DataError names state and key, what was expected and what was got."""
+
+    def _checked(self, value: Any) -> Any:
         try:
             return self._serializer.check(value)
         except (TypeError, ValueError) as error:

@@ -145,7 +145,7 @@ class RocksDbBackend:
         state = self._states.get(name)
         if state is None:
             raise OptionError(f"state {name!r} is not declared; known are {sorted(self._states)}.")
-        state.write(state.entries_of(cells))
+        state.write(cells)
 
     def commit(self) -> Snapshot:
         """End the version: swap the sets of changed keys and take a snapshot of the database."""

@@ -12,9 +12,11 @@ that a version reads.
 """
 
 # ruff: noqa: D102 - the protocols in backend.py say what the methods of handles do
+import operator
 import struct
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from itertools import repeat
+from itertools import compress
 from typing import Any
 
 from millpond.errors import OptionError
@@ -83,10 +85,16 @@ class RocksDbState:
 
     def entries_of(self, cells: Cells) -> Iterator[tuple[bytes, bytes | None]]:
         """Db keys and what shall be there: the inverse of `cells_of`."""
-        dumps, db_key = self.dumps, self.db_key
-        places: Iterable[bytes | None] = repeat(None, len(cells)) if cells.places is None else cells.places
-        for place, key_group, key, value in zip(places, cells.key_groups, cells.keys, cells.values, strict=True):
-            yield place or db_key(key_group, key), None if value is ABSENT else dumps(value)
+        dumps = self.dumps
+        for at, value in zip(self._places(cells), cells.values, strict=True):
+            yield at, None if value is ABSENT else dumps(value)
+
+    def _places(self, cells: Cells) -> list[bytes]:
+        """The db key of each cell."""
+        places = cells.places
+        if places is not None and all(places):
+            return places
+        return list(map(self.db_key, cells.key_groups, cells.keys))
 
     def keys(self) -> Iterator[tuple[int, Row]]:
         """Key group and key of every key, each once."""
@@ -106,19 +114,19 @@ class RocksDbState:
         """A cell's value."""
         return self._loads(data)
 
-    def write(self, entries: Iterable[tuple[bytes, bytes | None]]) -> None:
-        """Put or delete cells in the open version. A failure leaves some written, which a rollback knows of."""
-        changed, db = self.changed.add, self._db
+    def write(self, cells: Cells) -> None:
+        """Put or delete cells in the open version: all of them or, at a failure, none."""
+        places = self._places(cells)
+        self.changed.update(places)
         self.handed = {}
-        try:
-            for at, data in entries:
-                changed(at)
-                if data is None:
-                    del db[at]
-                else:
-                    db[at] = data
-        except Exception as error:
-            raise self._database.failure(error) from error
+        batch = self._database.batch()
+        for gone in [at for at, value in zip(places, cells.values, strict=True) if value is ABSENT]:
+            batch.delete(gone)
+        kept = [value is not ABSENT for value in cells.values]
+        values = compress(cells.values, kept)
+        # A loop in C: building a batch costs a tenth of writing it.
+        deque(map(batch.put, compress(places, kept), map(self.dumps, values)), maxlen=0)
+        self._database.write(batch)
 
     def exists(self) -> bool:
         return self._data(self._turned()) is not None
@@ -263,9 +271,9 @@ class RocksDbMapState(RocksDbState):
         cells.map_keys = [self._map_key(at) for at, _ in entries]
         return cells
 
-    def entries_of(self, cells: Cells) -> Iterator[tuple[bytes, bytes | None]]:
-        for (at, data), map_key in zip(super().entries_of(cells), cells.map_keys or [], strict=True):
-            yield at + encode_key(map_key), data
+    def _places(self, cells: Cells) -> list[bytes]:
+        map_keys = map(encode_key, cells.map_keys or ())
+        return list(map(operator.add, map(self.db_key, cells.key_groups, cells.keys), map_keys))
 
     def get(self, map_key: Row) -> Any:
         at = self._turned() + encode_key(self._check_key(map_key))

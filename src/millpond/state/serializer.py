@@ -33,6 +33,8 @@ class Serializer:
         loads: the inverse.
         check: the object as it is kept; raises TypeError or ValueError, saying what was expected, where it
             could not be stored or would not come back equal.
+        exactly: makes a faster `check`, which lets objects of exactly the type pass at once and hands the others to the
+            function given; None where there is no such test.
         mutable: whether the objects can be changed in place.
         copy: a deep copy.
     """
@@ -42,6 +44,7 @@ class Serializer:
     dumps: Callable[[Any], bytes] = field(compare=False, default=bytes)
     loads: Callable[[bytes], Any] = field(compare=False, default=bytes)
     check: Callable[[Any], Any] = field(compare=False, default=bytes)
+    exactly: Callable[[Callable[[Any], Any]], Callable[[Any], Any]] | None = field(compare=False, default=None)
     mutable: bool = field(compare=False, default=False)
     copy: Callable[[Any], Any] = field(compare=False, default=bytes)
 
@@ -92,6 +95,7 @@ def msgspec_serializer(kind: Any) -> Serializer:
         dumps=encode,
         loads=decode,
         check=compiled(info, by_round_trip),
+        exactly=partial(compiled, info),
         mutable=mutable,
         copy=(lambda value: decode(encode(value))) if mutable else _itself,
     )

@@ -232,7 +232,11 @@ class LruStateCache:
             cache.flush()
         inner = self._inner.commit()
         parts = {
-            name: {group: part_of(bucket, self._opened) for group, bucket in state.buckets.items() if bucket.dirty or bucket.carried}
+            name: {
+                group: part_of(bucket, self._opened)
+                for group, bucket in state.buckets.items()
+                if bucket.dirty or bucket.carried
+            }
             for name, state in self._states.items()
         }
         for bucket in self._buckets():

@@ -23,6 +23,7 @@ Source: FLIP-325, whose buckets are copied on write in the same way (Flink's Cop
 from collections import OrderedDict
 from collections.abc import Callable, Iterable
 from itertools import compress, islice
+from operator import attrgetter
 from typing import Any
 
 import msgspec
@@ -34,6 +35,8 @@ CLEAN = -1
 WRITTEN = -2
 
 Weigher = Callable[[object, object], int]
+
+_cell, _value, _place = attrgetter("cell"), attrgetter("value"), attrgetter("place")
 
 _WRITTEN_TOGETHER = 64
 _SHARE_WRITTEN_TOGETHER = 4
@@ -204,7 +207,10 @@ class Entries:
 
     def _admit(self, bucket: Bucket, cell: Row, value: Any, place: Any = None) -> Entry:
         """A clean entry as the hottest, after the coldest has left if there is no more room."""
-        if len(self.order) == self._max_entries:
+        order = self.order
+        if len(order) != self._max_entries:
+            entry = Entry(bucket, cell, value, self.version, place)
+        else:
             entry = self._evict()
             if entry.writable == CLEAN:
                 # No snapshot has the one that left: it serves again.
@@ -214,9 +220,7 @@ class Entries:
                 entry.lent_in = -1
             else:
                 entry = Entry(bucket, cell, value, self.version, place)
-        else:
-            entry = Entry(bucket, cell, value, self.version, place)
-        self.order[entry] = None
+        order[entry] = None
         if bucket.is_map:
             bucket.add(entry)
         else:
@@ -290,10 +294,9 @@ class Entries:
     def _evict(self) -> Entry:
         """Let the coldest entry go; it is clean then."""
         order = self.order
-        victim = next(iter(order))
+        victim, _ = order.popitem(last=False)
         if victim.writable >= 0:
-            self._write([entry for entry in islice(order, self._together) if entry.writable >= 0])
-        del order[victim]
+            self._write_with(victim)
         bucket = victim.bucket
         if bucket.is_map:
             bucket.remove(victim)
@@ -303,6 +306,15 @@ class Entries:
             self.bytes -= victim.weight
         self.evictions += 1
         return victim
+
+    def _write_with(self, victim: Entry) -> None:
+        """Write the coldest entry, and the coldest dirty ones after it. If that fails, it stays."""
+        try:
+            self._write([victim, *(entry for entry in islice(self.order, self._together - 1) if entry.writable >= 0)])
+        except BaseException:
+            self.order[victim] = None
+            self.order.move_to_end(victim, last=False)
+            raise
 
     def _write(self, dirty: Iterable[Entry]) -> None:
         """Give dirty entries to the backend; they are clean then."""
@@ -344,18 +356,16 @@ class Entries:
             self._evict()
 
 
-def as_cells(entries: Iterable[Entry], *, is_map: bool) -> Cells:
+def as_cells(entries: list[Entry], *, is_map: bool) -> Cells:
     """Entries of one state as cells, absences as deletions."""
-    key_groups, keys, values, found = [], [], [], []
-    for entry in entries:
-        value = entry.value
-        key_groups.append(entry.bucket.key_group)
-        keys.append(entry.cell)
-        values.append(ABSENT if value is None else value)
-        found.append(entry.place)
-    if is_map:
-        return Cells(key_groups, [cell[0] for cell in keys], [cell[1] for cell in keys], values)
-    return Cells(key_groups, keys, None, values, found)
+    cells = list(map(_cell, entries))
+    return Cells(
+        [entry.bucket.key_group for entry in entries],
+        [cell[0] for cell in cells] if is_map else cells,
+        [cell[1] for cell in cells] if is_map else None,
+        [ABSENT if value is None else value for value in map(_value, entries)],
+        None if is_map else list(map(_place, entries)),
+    )
 
 
 def places(cells: Cells) -> list[Any]:

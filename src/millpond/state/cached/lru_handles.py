@@ -14,7 +14,7 @@ from typing import Any
 
 from millpond.errors import OptionError
 from millpond.state.backend import ABSENT, Cells, KeyContext, KeyedStateBackend
-from millpond.state.cached.lru_entries import Bucket, Entries, Entry
+from millpond.state.cached.lru_entries import CLEAN, Bucket, Entries, Entry
 from millpond.state.descriptor import StateDescriptor, StateKind
 from millpond.state.rows import Row, RowCodec
 
@@ -153,34 +153,45 @@ class LruValueState(LruState):
     """One value per key."""
 
     def get(self) -> Any:
-        entry = self._cached.get(self._context.key)
+        key = self._context.key
+        entry = self._cached.get(key)
         if entry is None:
-            context, read = self._context, self._read
-            key, key_group = context.key, context.key_group
-            self.misses += 1
-            self.gets += 1
-            self._inner.enter(key_group)
-            self._inner_context.key = key
-            value = read.get()
-            place = read.place if self._tells_place else None
-            entry = self._entries.load(self.buckets.get(key_group) or self.bucket(key_group), key, value, place)
+            entry = self._load(key)
         else:
             self.hits += 1
             self._touch(entry)
         return self._lend(entry) if self._mutable else entry.value
 
+    def _load(self, key: Row) -> Entry:
+        key_group, read = self._context.key_group, self._read
+        self.misses += 1
+        self.gets += 1
+        self._inner.enter(key_group)
+        self._inner_context.key = key
+        value = read.get()
+        bucket = self.buckets.get(key_group) or self.bucket(key_group)
+        return self._entries.load(bucket, key, value, read.place if self._tells_place else None)
+
     def update(self, value: Any) -> None:
         checked = self._check(value)
         key = self._context.key
-        entry = self._cached.get(key)
-        if self._mutable:
+        entry, version = self._cached.get(key), self._version
+        if entry is None or version == _NEVER or self._mutable:
             self._change(key, entry, checked)
-        elif entry is not None and entry.writable == self._version:
+        elif entry.writable == version:
             entry.value = checked
             self._touch(entry)
+        elif entry.writable == CLEAN:
+            entry.value = checked
+            entry.version = entry.writable = version
+            self._touch(entry)
+            bucket = entry.bucket
+            if bucket.dirty is bucket.committed:
+                bucket.dirty = bucket.dirty.copy()
+            bucket.dirty[key] = entry
+            self._entries.any_change = True
         else:
-            bucket = self._bucket if entry is None else entry.bucket
-            self._entries.change(bucket, key, entry, checked)
+            self._change(key, entry, checked)
 
     def _fetch(self) -> Any:
         return self._turn().get()

@@ -77,7 +77,7 @@ def overlaid(cells: Cells, dirty: dict[Row, Entry]) -> Cells:
         return cells
     kept = selected(cells, [cell not in dirty for cell in places(cells)])
     ours = as_cells(
-        (entry for entry in dirty.values() if entry.value is not None), is_map=next(iter(dirty.values())).bucket.is_map
+        [entry for entry in dirty.values() if entry.value is not None], is_map=next(iter(dirty.values())).bucket.is_map
     )
     map_keys = ours.map_keys if ours.map_keys is None else (kept.map_keys or []) + ours.map_keys
     return Cells(kept.key_groups + ours.key_groups, kept.keys + ours.keys, map_keys, kept.values + ours.values)
