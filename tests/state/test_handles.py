@@ -229,13 +229,18 @@ def test_what_does_not_fit_is_refused_at_the_update_with_state_and_key(backend, 
 
 def test_a_serializer_is_chosen_by_name_or_brought_along(backend, states):
     anything = states.value("anything", object, serializer="pickle")
-    own = states.value("own", str, serializer=user_serializer("latin", lambda t: t.encode("latin"), bytes.decode))
+    latin = user_serializer("latin", lambda text: text.encode("latin"), lambda data: data.decode("latin"))
+    own = states.value("own", str, serializer=latin)
+    half = user_serializer("half", lambda text: text.encode("latin"), bytes.decode)
+    utf_8 = states.value("utf_8", str, serializer=half)
     at(backend, "ann")
     anything.update({"c": 1j})
     assert anything.get() == {"c": 1j}
     own.update("é")
     with pytest.raises(DataError, match=r"'own'.*serializer 'latin' can write"):
         own.update("€")
+    with pytest.raises(DataError, match=r"'utf_8'.*serializer 'half' can read again"):
+        utf_8.update("é")
     with pytest.raises(OptionError, match=r"state 'x': serializer is 'json'; expected 'msgspec', 'pickle'"):
         states.value("x", int, serializer="json")
     with pytest.raises(OptionError, match=r"state 'y': .*complex.*serializer='pickle'"):

@@ -5,7 +5,8 @@ import sys
 import tracemalloc
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from copy import deepcopy
+from dataclasses import dataclass, field, replace
 from typing import ClassVar
 
 import pyarrow as pa
@@ -37,10 +38,11 @@ class Basket:
         return Basket(list(self.items))
 
 
+COUNTED = replace(pickle_serializer(), copy=deepcopy)
 BASKETS = {
-    StateKind.VALUE: StateDescriptor("basket", StateKind.VALUE, OBJECT_SCHEMA, serializer=pickle_serializer()),
-    StateKind.LIST: StateDescriptor("basket", StateKind.LIST, OBJECT_SCHEMA, serializer=pickle_serializer()),
-    StateKind.MAP: StateDescriptor("basket", StateKind.MAP, OBJECT_SCHEMA, NAME, serializer=pickle_serializer()),
+    StateKind.VALUE: StateDescriptor("basket", StateKind.VALUE, OBJECT_SCHEMA, serializer=COUNTED),
+    StateKind.LIST: StateDescriptor("basket", StateKind.LIST, OBJECT_SCHEMA, serializer=COUNTED),
+    StateKind.MAP: StateDescriptor("basket", StateKind.MAP, OBJECT_SCHEMA, NAME, serializer=COUNTED),
 }
 
 

@@ -259,7 +259,9 @@ class Harness:
             self._checkpoints = OperatorCheckpoints.born(
                 self._shards, self._storage_of, self._max_parallelism, self._key_schema, moved=self._moved
             )
+        self._unusable = _CRASHED
         begun = self._checkpoints.begin(self._times.watermark_ms, full=full)
+        self._unusable = ""
         for shard in self._shards:
             shard.committed()
         self._committed_times = (self._times.watermark_ms, self._times.processing_ms)

@@ -8,9 +8,9 @@ Immutable values are handed out as they are. Of a mutable one, `get` hands out a
 per cell and version and kept in `handed` until the version ends; the original stays in the table, for
 snapshots, until an update replaces it.
 
-The trade-off: a Python object is kept as it was given, so from its update on the caller's object *is*
-the state, and later gets of the version return it. This is what makes one copy per version enough. Rows
-are rebuilt when they are checked, and so never shared.
+What an update is given belongs to the caller too: `check` makes another object of what is mutable, which
+is kept, and later gets of the version give the caller's own object back. So whatever is done to either,
+nothing becomes state without an update.
 """
 
 # ruff: noqa: D102 - the protocols in backend.py say what the methods of handles do
@@ -63,7 +63,7 @@ class HeapState:
         self._check = codec.check
         self._copy = codec.copy
         self._mutable = codec.mutable
-        self._keeps_what_it_is_given = descriptor.serializer is not None
+        self._gives_back = descriptor.serializer is not None
         self._handed_out: dict[int, dict[Row, Any]] = {}
         self._table: Any
         self._undo: Any
@@ -136,8 +136,8 @@ class HeapValueState(HeapState):
             undo[key] = table.get(key, ABSENT)
         table[key] = checked
         if self._mutable:
-            if self._keeps_what_it_is_given:
-                self._handed[key] = checked
+            if self._gives_back:
+                self._handed[key] = value
             else:
                 self._handed.pop(key, None)
 
@@ -161,27 +161,29 @@ class HeapListState(HeapState):
         return iter(tuple(values))
 
     def put(self, values: Iterable[Any]) -> None:
-        checked = [self._check(value) for value in values]
+        given = list(values)
+        checked = list(map(self._check, given))
         key, table, undo = self._context.key, self._table, self._undo
         if key not in undo:
             undo[key] = table.get(key, ABSENT)
         table[key] = checked
         if self._mutable:
-            self._handed[key] = checked.copy() if self._keeps_what_it_is_given else []
+            self._handed[key] = given if self._gives_back else []
 
     def append(self, value: Any) -> None:
         self.extend((value,))
 
     def extend(self, values: Iterable[Any]) -> None:
-        checked = [self._check(value) for value in values]
+        given = list(values)
+        checked = list(map(self._check, given))
         key, table, undo = self._context.key, self._table, self._undo
         if key not in undo:
             old = undo[key] = table.get(key, ABSENT)
             table[key] = checked.copy() if old is ABSENT else [*old, *checked]
         else:
             table.setdefault(key, []).extend(checked)
-        if self._keeps_what_it_is_given and self._mutable and key in self._handed:
-            self._handed[key].extend(checked)
+        if self._gives_back and self._mutable and key in self._handed:
+            self._handed[key].extend(given)
 
 
 class HeapMapState(HeapState):
@@ -226,8 +228,8 @@ class HeapMapState(HeapState):
         else:
             entries[at] = checked
         if self._mutable:
-            if self._keeps_what_it_is_given:
-                self._handed.setdefault(key, {})[at] = checked
+            if self._gives_back:
+                self._handed.setdefault(key, {})[at] = value
             else:
                 self._handed.get(key, {}).pop(at, None)
 

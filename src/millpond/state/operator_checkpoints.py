@@ -116,10 +116,16 @@ class OperatorCheckpoints:
     def begin(self, watermark_ms: int, *, full: bool) -> BegunCheckpoint:
         """The blocking part, of all shards."""
         untold = self._moved and any(checkpointer.head.version == 0 for checkpointer in self._checkpointers)
-        parts = [
-            (checkpointer, checkpointer.begin(watermark_ms, full=full or untold))
-            for checkpointer in self._checkpointers
-        ]
+        parts: list[tuple[Checkpointer, PendingCheckpoint]] = []
+        try:
+            for checkpointer in self._checkpointers:
+                pending = checkpointer.begin(watermark_ms, full=full or untold)
+                parts.append((checkpointer, pending))
+        except BaseException:
+            # Some shards have ended a version that the others have not: only a restore makes them one again.
+            for checkpointer, pending in parts:
+                checkpointer.abort(pending)
+            raise
         begun = BegunCheckpoint(self, parts)
         self._begun.append(begun)
         return begun

@@ -31,8 +31,8 @@ class Serializer:
         raw: whether it only hands bytes on, as for a restored state whose type nobody declared.
         dumps: a checked object as bytes.
         loads: the inverse.
-        check: the object as it is kept; raises TypeError or ValueError, saying what was expected, where it
-            could not be stored or would not come back equal.
+        check: the object as it is kept, where it is mutable another than the one given; raises TypeError or
+            ValueError, saying what was expected, where it could not be stored or would not come back equal.
         exactly: makes a faster `check`, which lets objects of exactly the type pass at once and hands the others to the
             function given; None where there is no such test.
         mutable: whether the objects can be changed in place.
@@ -94,8 +94,9 @@ def msgspec_serializer(kind: Any) -> Serializer:
         f"msgspec {text}",
         dumps=encode,
         loads=decode,
-        check=compiled(info, by_round_trip),
-        exactly=partial(compiled, info),
+        # What can be changed in place is kept as another object than the caller's, who may go on changing that.
+        check=by_round_trip if mutable else compiled(info, by_round_trip),
+        exactly=None if mutable else partial(compiled, info),
         mutable=mutable,
         copy=(lambda value: decode(encode(value))) if mutable else _itself,
     )
@@ -130,7 +131,14 @@ def _of_pair(name: str, dumps: Callable[[Any], bytes], loads: Callable[[bytes], 
             ) from error
         if type(data) is not bytes:
             raise TypeError(f"the serializer {name!r} must give bytes, and gave {type(data).__name__}")
-        return value
+        try:
+            # Kept is another object than the caller's, who may go on changing that.
+            return loads(data)
+        except Exception as error:
+            raise ValueError(
+                f"expected a value that the serializer {name!r} can read again, got {type(value).__name__} "
+                f"{_shown(value)}: {type(error).__name__}: {error}"
+            ) from error
 
     # Whoever can read what it wrote can copy so; not everything that pickles has a `__deepcopy__` to rely on.
     return Serializer(name, dumps=dumps, loads=loads, check=check, mutable=True, copy=lambda value: loads(dumps(value)))

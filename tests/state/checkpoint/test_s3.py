@@ -107,6 +107,6 @@ def test_a_savepoint_and_its_reader(s3):
     write_savepoint("bucket/savepoint", [part], filesystem=s3)
     assert {state.name for state in Savepoint.open("bucket/savepoint", filesystem=s3).states()} == set(STATES)
     assert rows(StateReader("bucket/savepoint", filesystem=s3).arrow("count"), "value.number") == [(2.0,)]
-    s3.delete_file("bucket/savepoint/count/shard-00000.parquet")
-    with pytest.raises(CorruptionError, match=r"bucket/savepoint/count/shard-00000\.parquet is missing"):
+    s3.delete_file("bucket/savepoint/state-count/shard-00000.parquet")
+    with pytest.raises(CorruptionError, match=r"bucket/savepoint/state-count/shard-00000\.parquet is missing"):
         Savepoint.open("bucket/savepoint", filesystem=s3)

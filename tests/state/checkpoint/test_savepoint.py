@@ -184,9 +184,9 @@ def test_a_changed_schema_is_refused_with_both_before_anything_is_loaded(tmp_pat
 def test_duckdb_reads_a_savepoint_without_millpond(tmp_path):
     shards, _ = filled(2)
     saved(str(tmp_path), shards)
-    rows = duckdb.read_parquet(f"{tmp_path}/count/*.parquet").project('"key.user", "value.number"').fetchall()
+    rows = duckdb.read_parquet(f"{tmp_path}/state-count/*.parquet").project('"key.user", "value.number"').fetchall()
     assert sorted(rows) == sorted((user, number) for number, user in enumerate(USERS))
-    profile = duckdb.read_parquet(f"{tmp_path}/profile/*.parquet").project('"key.user", json').fetchall()
+    profile = duckdb.read_parquet(f"{tmp_path}/state-profile/*.parquet").project('"key.user", json').fetchall()
     assert {user: json.loads(text) for user, text in profile} == {
         user: {"name": user, "friends": [number]} for number, user in enumerate(USERS)
     }

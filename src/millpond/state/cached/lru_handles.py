@@ -69,6 +69,7 @@ class LruState:
         self._check = codec.check
         self._copy: Callable[[Any], Any] = codec.copy
         self._mutable = codec.mutable
+        self._gives_back = codec.mutable and descriptor.serializer is not None
         self._cached: Any
         self._version: int
         self.unbind()
@@ -134,11 +135,13 @@ class LruState:
         self.gets += 1
         return self._read
 
-    def _change(self, cell: Row, entry: Entry | None, value: Any) -> Entry:
-        entry = self._entries.change(self._bucket, cell, entry, value)
-        if self._mutable:
-            entry.lent, entry.lent_in = value, entry.version
-        return entry
+    def _change(self, cell: Row, entry: Entry | None, checked: Any, given: Any) -> None:
+        entry = self._entries.change(self._bucket, cell, entry, checked)
+        if self._gives_back:
+            # Later gets of the version give the caller's own object back; what is kept is another.
+            entry.lent, entry.lent_in = given, entry.version
+        else:
+            entry.lent_in = -1
 
     def _lend(self, entry: Entry) -> Any:
         """What user code gets of a mutable value: the version's one copy."""
@@ -177,7 +180,7 @@ class LruValueState(LruState):
         key = self._context.key
         entry, version = self._cached.get(key), self._version
         if entry is None or version == _NEVER or self._mutable:
-            self._change(key, entry, checked)
+            self._change(key, entry, checked, value)
         elif entry.writable == version:
             entry.value = checked
             self._touch(entry)
@@ -191,7 +194,7 @@ class LruValueState(LruState):
             bucket.dirty[key] = entry
             self._entries.any_change = True
         else:
-            self._change(key, entry, checked)
+            self._change(key, entry, checked, value)
 
     def _fetch(self) -> Any:
         return self._turn().get()
@@ -204,7 +207,7 @@ class LruListState(LruState):
         self, descriptor: StateDescriptor, inner: KeyedStateBackend, read: Any, context: KeyContext, entries: Entries
     ) -> None:
         super().__init__(descriptor, inner, read, context, entries)
-        copy_element = self._copy
+        self._copy_element = copy_element = self._copy
         self._copy = lambda values: [copy_element(value) for value in values]
 
     def get(self) -> Iterator[Any]:
@@ -212,16 +215,18 @@ class LruListState(LruState):
         return iter(tuple((self._lend(entry) if self._mutable else entry.value) or ()))
 
     def put(self, values: Iterable[Any]) -> None:
-        checked = [self._check(value) for value in values]
+        given = list(values)
+        checked = list(map(self._check, given))
         key = self._context.key
         entry = self._cached.get(key)
-        self._change(key, entry, checked)
+        self._change(key, entry, checked, given)
 
     def append(self, value: Any) -> None:
         self.extend((value,))
 
     def extend(self, values: Iterable[Any]) -> None:
-        checked = [self._check(value) for value in values]
+        given = list(values)
+        checked = list(map(self._check, given))
         key = self._context.key
         entry = self._entry(key)
         if not checked:
@@ -237,8 +242,9 @@ class LruListState(LruState):
             entry.value.extend(checked)
         else:
             entry = self._entries.change(self._bucket, key, entry, [*(entry.value or ()), *checked])
-        if lent is not None and lent is not entry.value:
-            entry.lent, entry.lent_in = [*lent, *checked], version
+        if lent is not None and self._mutable:
+            more = given if self._gives_back else map(self._copy_element, checked)
+            entry.lent, entry.lent_in = [*lent, *more], version
 
     def _fetch(self) -> list[Any] | None:
         values = list(self._turn().get())
@@ -278,7 +284,7 @@ class LruMapState(LruState):
         key = self._context.key
         entry = self._cached.get(key, _NOTHING).get(checked_key)
         if entry is None or entry.writable != self._version or self._mutable:
-            self._change((key, checked_key), entry, checked)
+            self._change((key, checked_key), entry, checked, value)
         else:
             entry.value = checked
             self._touch(entry)

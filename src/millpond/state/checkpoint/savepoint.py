@@ -1,6 +1,6 @@
 """A savepoint: the whole state of an operator as Parquet files, for any number of shards and any backend.
 
-    LOCATION/count/shard-00000.parquet …   a folder a state, a file a shard
+    LOCATION/state-count/shard-00000.parquet …   a folder a state, a file a shard
              MANIFEST                      written last
 
 The columns are `key_group`, `key.*`, `map_key.*` and `value.*` as the state's schemas name them (a list
@@ -178,7 +178,8 @@ def _written(folder: Folder, state: StateDescriptor, shard: int, table: pa.Table
     sink = pa.BufferOutputStream()
     pq.write_table(with_json(table, state), sink, compression="zstd")
     data = sink.getvalue().to_pybytes()
-    name = f"{quote(state.name, safe='')}/shard-{shard:05d}.parquet"
+    # A prefix, for names that mean something as a path: `..`, `MANIFEST`.
+    name = f"state-{quote(state.name, safe='')}/shard-{shard:05d}.parquet"
     folder.make([name.partition("/")[0]])
     folder.write(name, data)
     groups = pc.min_max(table["key_group"]).as_py()

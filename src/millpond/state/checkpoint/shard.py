@@ -41,6 +41,8 @@ class Shard:
         self.head = head
         self.backend = backend
         self._before: Head | None = None
+        # False once a commit could be neither finished nor undone: the contents are of no version.
+        self._intact = True
         self.key_schema = pa.ipc.read_schema(pa.py_buffer(head.key_schema))
         self._descriptors: dict[str, StateDescriptor] = {}
         self._codecs: dict[str, CellCodec] = {}
@@ -98,6 +100,8 @@ class Shard:
 
         False means that only a restore will do. Bases still owed to the head are made up here.
         """
+        if not self._intact:
+            return False
         self.rollback()
         if self.head.stands_with(head):
             self.backend.settle()
@@ -141,7 +145,9 @@ class Shard:
         try:
             return self._committed(snapshot.changes(), token, watermark_ms)
         except BaseException:
+            self._intact = False
             self.backend.undo_commit()
+            self._intact = True
             self._forget_queue()
             raise
         finally:
