@@ -115,7 +115,7 @@ class ListState(Protocol):
         ...
 
     def extend(self, values: Iterable[Any]) -> None:
-        """Add several elements at the end."""
+        """Add several elements at the end. None at all change nothing: a key without a list still has none."""
         ...
 
     def clear(self) -> None:

@@ -175,7 +175,10 @@ class HeapListState(HeapState):
     def extend(self, values: Iterable[Any]) -> None:
         checked = [self._check(value) for value in values]
         key, table, undo = self._context.key, self._table, self._undo
-        if key not in undo:
+        touched = key in undo
+        if not checked:
+            return
+        if not touched:
             old = undo[key] = table.get(key, ABSENT)
             table[key] = checked.copy() if old is ABSENT else [*old, *checked]
         else:
