@@ -240,7 +240,10 @@ class KeyedStateBackend(Protocol):
         ...
 
     def rollback(self) -> bool:
-        """Drop every change since the last commit; whether there was any."""
+        """Drop every change since the last commit; whether the backend's own state had any.
+
+        Attached caches are emptied in any case. What only they had never was the backend's, and does not count.
+        """
         ...
 
     def undo_commit(self) -> None:

@@ -66,6 +66,17 @@ def test_a_rollback_forgets_when_only_the_cache_was_changed_and_when_the_state_w
     assert shelf.forgotten > before
 
 
+def test_a_rollback_tells_of_changes_of_the_state_and_not_of_what_only_a_cache_had(shelf, backend):
+    shelf.dirty[3, ANN] = 1
+    assert not backend.rollback()
+    assert shelf.dirty == {}
+    shelf.dirty[3, ANN] = 1
+    turn_to(backend, 3, BOB)
+    shelf.cell.put(2)
+    assert backend.rollback()
+    assert shelf.dirty == {}
+
+
 def test_undoing_a_commit_forgets(shelf, backend):
     shelf.dirty[3, ANN] = 1
     backend.commit()
