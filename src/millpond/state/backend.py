@@ -175,7 +175,11 @@ class Snapshot(Protocol):
 
 
 class ValueCache(Protocol):
-    """A cache that a user put in front of one state (`WriteBackCache`, `TwoLayerCache`)."""
+    """A cache that a user put in front of one state (`WriteBackCache`, `TwoLayerCache`).
+
+    Until it is flushed, `keys` and `cells` of the backend do not see what it has not written yet; a snapshot
+    always does.
+    """
 
     def flush(self) -> None:
         """Write every dirty entry to the state. Called at the beginning of `commit`."""
