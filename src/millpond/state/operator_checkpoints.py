@@ -114,7 +114,7 @@ class OperatorCheckpoints:
         )
 
     def begin(self, watermark_ms: int, *, full: bool) -> BegunCheckpoint:
-        """The blocking part, of all shards."""
+        """The blocking part, of all shards. Afterwards live state is rid of what earlier checkpoints found expired."""
         untold = self._moved and any(checkpointer.head.version == 0 for checkpointer in self._checkpointers)
         parts = [
             (checkpointer, checkpointer.begin(watermark_ms, full=full or untold))
@@ -122,6 +122,12 @@ class OperatorCheckpoints:
         ]
         begun = BegunCheckpoint(self, parts)
         self._begun.append(begun)
+        try:
+            for checkpointer in self._checkpointers:
+                checkpointer.remove_expired()
+        except BaseException:
+            self.abort(begun)
+            raise
         return begun
 
     def write(self, begun: BegunCheckpoint) -> list[CheckpointStats]:
