@@ -309,6 +309,7 @@ class Harness:
             self._key_schema,
             version,
             fall_back=fall_back,
+            now_ms=self._times.processing_ms,
         )
         self._times.watermark_ms = done.watermark_ms
         self._committed_times = (done.watermark_ms, self._times.processing_ms)
