@@ -231,6 +231,31 @@ def test_a_schema_as_text_that_the_driver_did_not_see_is_refused():
         _run(Late(), ["a"], pa.string())
 
 
+class Renamed(Seeing):
+    """Declares the state of `Seeing` with another field."""
+
+    def init(self, handle):
+        self.count = handle.getValueState("count", StructType([StructField("number", LongType())]))
+
+
+@pytest.mark.parametrize("stored", [["a", "b"], []], ids=["with-rows", "empty"])
+@pytest.mark.parametrize("restored", [True, False])
+def test_a_state_that_is_declared_otherwise_than_stored_is_refused_by_name_before_any_row(stored, restored):
+    _, shard = _run(Seeing(), stored, pa.string())
+    commit = shard.commit("first")
+    if restored:
+        shard = Shard(commit.head, HeapBackend(range(128)))
+        shard.restore(commit.segments)
+    assert shard.stand_at(commit.head)
+    changed = Renamed()
+    with pytest.raises(OptionError, match=r"state 'count' .*\(n: int64\)\].*\(number: int64\)\].*another name"):
+        _run(changed, ["a"], pa.string(), shard=shard)
+    assert changed.calls == []
+    assert shard.stand_at(commit.head)
+    output, _ = _run(Seeing(), ["a"], pa.string(), shard=shard)
+    assert output == [{"key": "'a'", "seen": 1}]
+
+
 def test_large_output_is_cut_into_blobs_in_order(monkeypatch):
     monkeypatch.setattr(shard_run, "OUTPUT_BLOB_ROWS", 3)
     numbered = Seeing(lambda key, rows: iter([Row(key=key[0], seen=at) for at in range(8)]))

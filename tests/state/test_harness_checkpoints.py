@@ -149,6 +149,43 @@ def test_a_new_harness_goes_on_from_a_folder(tmp_path):
         other.restore()
 
 
+class Remembering:
+    """A value that lives for 10 ms, and a timer of the processing time after 20 ms."""
+
+    def open(self, states):
+        self.last = states.value("last", int, ttl=10)
+
+    def process(self, key, record, context):
+        self.last.update(record)
+        context.processing_timers.register(context.processing_ms + 20)
+
+    def on_timer(self, key, timer, context):
+        yield key, timer.at_ms
+
+
+@pytest.mark.parametrize("by", ["checkpoint", "savepoint"])
+def test_in_a_new_harness_whose_processing_time_begins_anew_nothing_expires_or_fires_early(tmp_path, by):
+    def harness():
+        return Harness(Remembering, key=int, key_type=int, storage=f"{tmp_path}/stored")
+
+    with harness() as first:
+        first.advance_processing_time(1000)
+        first.process(1)
+        first.checkpoint()
+        first.savepoint(f"{tmp_path}/saved")
+    with harness() as second:
+        if by == "checkpoint":
+            second.restore()
+        else:
+            second.restore_savepoint(f"{tmp_path}/saved")
+        assert second.processing_ms == 0
+        for at_ms, alive, fired in ((0, True, []), (1009, True, []), (1010, False, []), (1020, False, [(1, 1020)])):
+            second.advance_processing_time(at_ms)
+            second.checkpoint()
+            assert (second.state("last") == {1: 1}) is alive
+            assert second.take_output() == fired
+
+
 def test_rollback_goes_back_to_where_the_last_checkpoint_was_begun():
     class Poisoned(Diary):
         def process(self, key, record, context):

@@ -115,7 +115,7 @@ class ListState(Protocol):
         ...
 
     def extend(self, values: Iterable[Any]) -> None:
-        """Add several elements at the end."""
+        """Add several elements at the end. None at all change nothing: a key without a list still has none."""
         ...
 
     def clear(self) -> None:
@@ -175,7 +175,11 @@ class Snapshot(Protocol):
 
 
 class ValueCache(Protocol):
-    """A cache that a user put in front of one state (`WriteBackCache`, `TwoLayerCache`)."""
+    """A cache that a user put in front of one state (`WriteBackCache`, `TwoLayerCache`).
+
+    Until it is flushed, `keys` and `cells` of the backend do not see what it has not written yet; a snapshot
+    always does.
+    """
 
     def flush(self) -> None:
         """Write every dirty entry to the state. Called at the beginning of `commit`."""
@@ -240,7 +244,10 @@ class KeyedStateBackend(Protocol):
         ...
 
     def rollback(self) -> bool:
-        """Drop every change since the last commit; whether there was any."""
+        """Drop every change since the last commit; whether the backend's own state had any.
+
+        Attached caches are emptied in any case. What only they had never was the backend's, and does not count.
+        """
         ...
 
     def undo_commit(self) -> None:

@@ -1,8 +1,9 @@
 """What of a state with a time to live is still alive, and finding the rest a few cells at a time.
 
 Expiry is a function of a cell and the time alone: reading changes nothing. So expired values may lie
-about for a while, and each way of removing them (leaving them out of a snapshot, the sweep below) is
-free to come early or late, or not at all, without anybody who sees only living values noticing.
+about for a while, and each way of removing them (leaving them out of a snapshot, removing what a base
+left out, the sweep below) is free to come early or late, or not at all, without anybody who sees only
+living values noticing.
 """
 
 from collections.abc import Callable, Iterator
@@ -32,6 +33,23 @@ def alive(cells: Cells, ttl: Ttl, now_ms: int) -> Cells:
         list(compress(cells.keys, kept)),
         None if cells.map_keys is None else list(compress(cells.map_keys, kept)),
         list(compress(values, kept)),
+    )
+
+
+def removals(cells: Cells, ttl: Ttl, now_ms: int) -> Cells:
+    """What a backend must write to be rid of what has expired of these cells by now: nothing of those that live whole.
+
+    >>> removals(Cells([0, 0], [("ann",), ("bob",)], None, [("old", 90), ("young", 91)]), Ttl(10), now_ms=100)
+    Cells(key_groups=[0], keys=[('ann',)], map_keys=None, values=[ABSENT], places=None)
+    """
+    born_before = now_ms - ttl.duration_ms
+    values = [_alive(value, born_before) for value in cells.values]
+    touched = [living is not value for living, value in zip(values, cells.values, strict=True)]
+    return Cells(
+        list(compress(cells.key_groups, touched)),
+        list(compress(cells.keys, touched)),
+        None if cells.map_keys is None else list(compress(cells.map_keys, touched)),
+        [ABSENT if living is None else living for living in compress(values, touched)],
     )
 
 

@@ -91,8 +91,9 @@ class States:
         A default is not state: `exists()` stays False until an update.
         """
         chosen = _serializer(name, kind, serializer)
-        state = self._value(self._declare(name, StateKind.VALUE, chosen, ttl))
-        return state if default is None else _DefaultValue(state, _default(name, default, chosen))
+        descriptor = self._declare(name, StateKind.VALUE, chosen, ttl)
+        state = self._value(descriptor)
+        return state if default is None else _DefaultValue(descriptor, state, _default(name, default, chosen))
 
     def list(
         self, name: str, kind: type[T], *, ttl: _TtlOption = None, serializer: _SerializerOption = None
@@ -199,9 +200,10 @@ class States:
 class _DefaultValue:
     """A value state that gives a default where there is no value."""
 
-    __slots__ = ("_default", "_get", "clear", "exists", "update")
+    __slots__ = ("_default", "_get", "clear", "descriptor", "exists", "update")
 
-    def __init__(self, state: ValueState, default: Callable[[], Any]) -> None:
+    def __init__(self, descriptor: StateDescriptor, state: ValueState, default: Callable[[], Any]) -> None:
+        self.descriptor = descriptor
         self._default = default
         self._get = state.get
         self.exists = state.exists

@@ -296,7 +296,9 @@ class Harness:
     def restore(self, version: int | None = None, *, fall_back: bool = False) -> Restoration:
         """Go on from a stored checkpoint, the newest unless another is asked for. What is in memory is lost.
 
-        The watermark is the checkpoint's; the processing time goes on.
+        The watermark is the checkpoint's. The processing time is in no checkpoint and goes on, in a new harness from
+        0: until it is advanced to where it was, nothing expires and no timer of that time fires, neither of them
+        early. Where a ttl was added lives begin at the restore, so advance it before.
 
         Raises:
             OptionError: there is no such checkpoint, or its keys, shards or states are others than declared.
@@ -311,6 +313,7 @@ class Harness:
             self._key_schema,
             version,
             fall_back=fall_back,
+            now_ms=self._times.processing_ms,
         )
         self._times.watermark_ms = done.watermark_ms
         self._committed_times = (done.watermark_ms, self._times.processing_ms)
@@ -360,8 +363,8 @@ class Harness:
     ) -> None:
         """Go on from a savepoint, with as many shards as now or another number. What is in memory is lost.
 
-        Watermark and maximum parallelism are the savepoint's; the processing time goes on. Checkpoints go to
-        `storage`, a place that is empty, or to a temporary folder.
+        Watermark and maximum parallelism are the savepoint's; the processing time goes on, as in `restore`.
+        Checkpoints go to `storage`, a place that is empty, or to a temporary folder.
 
         Raises:
             OptionError: its keys or states are others than declared.

@@ -177,7 +177,10 @@ class HeapListState(HeapState):
         given = list(values)
         checked = list(map(self._check, given))
         key, table, undo = self._context.key, self._table, self._undo
-        if key not in undo:
+        touched = key in undo
+        if not checked:
+            return
+        if not touched:
             old = undo[key] = table.get(key, ABSENT)
             table[key] = checked.copy() if old is ABSENT else [*old, *checked]
         else:

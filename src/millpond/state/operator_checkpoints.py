@@ -114,7 +114,7 @@ class OperatorCheckpoints:
         )
 
     def begin(self, watermark_ms: int, *, full: bool) -> BegunCheckpoint:
-        """The blocking part, of all shards."""
+        """The blocking part, of all shards. Afterwards live state is rid of what earlier checkpoints found expired."""
         untold = self._moved and any(checkpointer.head.version == 0 for checkpointer in self._checkpointers)
         parts: list[tuple[Checkpointer, PendingCheckpoint]] = []
         try:
@@ -128,6 +128,12 @@ class OperatorCheckpoints:
             raise
         begun = BegunCheckpoint(self, parts)
         self._begun.append(begun)
+        try:
+            for checkpointer in self._checkpointers:
+                checkpointer.remove_expired()
+        except BaseException:
+            self.abort(begun)
+            raise
         return begun
 
     def write(self, begun: BegunCheckpoint) -> list[CheckpointStats]:
@@ -175,11 +181,13 @@ def restored(
     version: int | None,
     *,
     fall_back: bool,
+    now_ms: int,
 ) -> tuple[Sequence[OperatorShard], OperatorCheckpoints, Restoration]:
     """Open shards that hold a version which every storage has, the newest unless another is asked for.
 
     `open_shards` is called anew for every version that is tried. A CorruptionError names shard, version and
-    segment; with `fall_back` the next older version is tried, and the result says what was passed over.
+    segment; with `fall_back` the next older version is tried, and the result says what was passed over. `now_ms` is
+    the time at which lives begin where a ttl was added.
     """
     stored = [storage.versions() for storage in storages]
     common = sorted(set(stored[0]).intersection(*stored[1:]), reverse=True)
@@ -193,7 +201,7 @@ def restored(
         shards = open_shards()
         try:
             parts = [
-                _restore(storage, shard, len(shards), key_schema, candidate)
+                _restore(storage, shard, len(shards), key_schema, candidate, now_ms)
                 for storage, shard in zip(storages, shards, strict=True)
             ]
         except CorruptionError as error:
@@ -260,13 +268,13 @@ def restored_from_savepoint(
 
 
 def _restore(
-    storage: CheckpointStorage, shard: OperatorShard, shards: int, key_schema: pa.Schema, version: int
+    storage: CheckpointStorage, shard: OperatorShard, shards: int, key_schema: pa.Schema, version: int, now_ms: int
 ) -> Restored:
     found = storage.head(version)
     if found is not None:
         _check_layout(storage, found, shard, shards)
         _check_key(storage.name, pa.ipc.read_schema(pa.py_buffer(found.key_schema)), key_schema)
-    done = restore(storage, shard.backend, list(shard.descriptors.values()), version=version)
+    done = restore(storage, shard.backend, list(shard.descriptors.values()), version=version, now_ms=now_ms)
     if done is None:
         raise OptionError(f"{storage.name} has no version {version} any more.")
     shard.descriptors.update((descriptor.name, descriptor) for descriptor in done.descriptors)

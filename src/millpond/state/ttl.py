@@ -35,9 +35,10 @@ class Ttl:
         duration_ms: a value is expired when this much time, 1 ms or more, has passed since its life began.
         refresh: what begins a value's life anew: a `"write"`, or `"read-and-write"`.
         visibility: whether expired values are `"never"` returned, or `"until-cleaned"`: while they are still there.
-        clean_up: when expired values are removed: `"snapshot"` leaves them out of every full snapshot,
-            `"incremental"` looks at a few cells with every access, `"compaction"` removes those of a key group
-            when the checkpoint rewrites it.
+        clean_up: when expired values are removed: `"snapshot"` leaves them out of every full snapshot, and removes
+            none of live state; `"incremental"` looks at a few cells with every access; `"compaction"` leaves them
+            out of a key group when a checkpoint rewrites it, and when the next checkpoint begins removes from live
+            state what is still expired there, off Spark.
 
     >>> hour = Ttl.of(dt.timedelta(hours=1))
     >>> hour.expired(0, now_ms=3_599_999), hour.expired(0, now_ms=3_600_000)

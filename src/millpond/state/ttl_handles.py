@@ -60,9 +60,10 @@ class _Lives:
 class TtlValue:
     """A value state whose value expires."""
 
-    __slots__ = ("_inner", "_lives")
+    __slots__ = ("_inner", "_lives", "descriptor")
 
     def __init__(self, backend: KeyedStateBackend, descriptor: StateDescriptor, ttl: Ttl) -> None:
+        self.descriptor = descriptor
         self._inner: ValueState = backend.value_state(descriptor)
         self._lives = _Lives(backend, descriptor, ttl)
         if "incremental" in ttl.clean_up:

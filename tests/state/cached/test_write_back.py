@@ -1,10 +1,14 @@
 """What both of King's caches promise, told of the single layer; and where a test is run for both, of both."""
 
+import pyarrow as pa
 import pytest
 
 from millpond.errors import DataError, OptionError
 from millpond.state.cached.two_layer import TwoLayerCache
 from millpond.state.cached.write_back import WriteBackCache
+from millpond.state.descriptor import StateDescriptor, StateKind
+from millpond.state.handles import States
+from millpond.state.ttl import Ttl
 
 
 def one_layer(room, **hooks):
@@ -344,6 +348,22 @@ def test_a_missing_state_or_backend_is_refused(room, make):
         make(room)
     room.backend, room.state = backend, None
     with pytest.raises(OptionError, match="needs a state"):
+        make(room)
+
+
+@both
+@pytest.mark.parametrize("default", [None, dict])
+def test_a_state_with_a_ttl_is_refused_by_name(room, make, default):
+    room.state = States(room.backend).value("visits", dict[str, int], default=default, ttl=60_000)
+    with pytest.raises(OptionError, match=r"state 'visits' has a ttl \(60000 ms\).*LruStateCache below the state"):
+        make(room)
+
+
+@both
+def test_a_backends_own_handle_of_a_state_with_a_ttl_is_refused_too(room, make):
+    schema = pa.schema([("count", pa.int64())])
+    room.state = room.backend.value_state(StateDescriptor("visits", StateKind.VALUE, schema, ttl=Ttl(1)))
+    with pytest.raises(OptionError, match="state 'visits' has a ttl"):
         make(room)
 
 

@@ -42,6 +42,15 @@ def test_what_a_flush_writes_is_in_the_version_that_is_committed(shelf, backend)
     assert not backend.rollback()
 
 
+def test_looking_at_all_keys_flushes_nothing_and_leaves_the_current_key(shelf, backend):
+    turn_to(backend, 3, BOB)
+    shelf.dirty[3, ANN] = 1
+    assert list(backend.keys("visits")) == []
+    assert everything(backend, "visits") == {}
+    assert (backend.context.key_group, backend.context.key) == (3, BOB)
+    assert everything(backend.commit(), "visits") == {(3, ANN): 1}
+
+
 def test_a_commit_flushes_and_does_not_forget(shelf, backend):
     backend.commit()
     backend.settle()
@@ -64,6 +73,17 @@ def test_a_rollback_forgets_when_only_the_cache_was_changed_and_when_the_state_w
     shelf.dirty[3, ANN] = 1
     backend.rollback()
     assert shelf.forgotten > before
+
+
+def test_a_rollback_tells_of_changes_of_the_state_and_not_of_what_only_a_cache_had(shelf, backend):
+    shelf.dirty[3, ANN] = 1
+    assert not backend.rollback()
+    assert shelf.dirty == {}
+    shelf.dirty[3, ANN] = 1
+    turn_to(backend, 3, BOB)
+    shelf.cell.put(2)
+    assert backend.rollback()
+    assert shelf.dirty == {}
 
 
 def test_undoing_a_commit_forgets(shelf, backend):

@@ -2,9 +2,9 @@
 
 import pytest
 
-from millpond.errors import DataError
+from millpond.errors import DataError, OptionError
 from millpond.state import StateKind
-from tests.state.conformance.kinds import ANN, BOB, FLAT_ROW, describe, turn_to
+from tests.state.conformance.kinds import ANN, BOB, FLAT_ROW, changed, describe, turn_to
 
 
 @pytest.fixture
@@ -52,6 +52,30 @@ def test_an_empty_list_that_was_put_exists(state, kind, backend):
     assert list(state.get()) == []
     state.append(kind.make(2))
     assert list(state.get()) == [kind.make(2)]
+
+
+def test_extending_by_nothing_changes_nothing(state, kind, backend):
+    state.extend([])
+    assert not state.exists()
+    assert changed(backend.commit().changes()) == {}
+    turn_to(backend, 3, ANN)
+    state.append(kind.make(1))
+    backend.commit().release()
+    turn_to(backend, 3, ANN)
+    state.extend(iter(()))
+    assert list(state.get()) == [kind.make(1)]
+    assert not backend.rollback()
+    turn_to(backend, 3, ANN)
+    state.clear()
+    state.extend([])
+    assert not state.exists()
+    assert list(backend.keys("log")) == []
+
+
+def test_extending_by_nothing_needs_a_current_key(state, backend):
+    backend.commit().release()
+    with pytest.raises(OptionError, match="log"):
+        state.extend([])
 
 
 def test_a_cleared_list_is_gone_and_an_append_begins_a_new_one(state, kind, backend):

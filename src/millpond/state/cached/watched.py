@@ -120,6 +120,12 @@ class WatchedState:
         self._read_watch = read_watch
         self._write_watch = write_watch
         descriptor = getattr(state, "descriptor", None)
+        if descriptor is not None and descriptor.ttl is not None:
+            raise OptionError(
+                f"state {descriptor.name!r} has a ttl ({descriptor.ttl.describe()}), which a cache in front of it "
+                "would hide: a cached value never expires. Put an LruStateCache below the state instead, or declare "
+                "it without a ttl."
+            )
         if descriptor is None:
             self._name, self._check, known_copy = "a cached state", _as_it_is, deepcopy
         else:

@@ -61,7 +61,7 @@ class WriteBackCache:
             of copying unless given.
 
     Raises:
-        OptionError: a size below 1, no backend, no state; later, a use without a current key.
+        OptionError: a size below 1, no backend, no state, a state with a ttl; later, a use without a current key.
         DataError: an `update` with None, or with what the state cannot keep.
 
     >>> import pyarrow as pa

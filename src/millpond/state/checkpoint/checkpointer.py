@@ -13,6 +13,9 @@ is a full one, which needs none of them.
 An incremental checkpoint writes its delta and as many cells again of bases, key groups in turn; a
 full one writes every key group and nothing else, and so does the first of all. Version numbers are
 never used twice: that of a failed checkpoint stays free.
+
+Bases leave out what has expired, and live state still has it. It is the operator's thread that may write
+live state, so the writing thread only notes where, and `remove_expired` does it, a bounded part at a time.
 """
 
 import secrets
@@ -22,6 +25,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import chain
+from operator import is_not
 from typing import Any
 
 import pyarrow as pa
@@ -40,7 +44,7 @@ from millpond.state.checkpoint.next_head import (
 from millpond.state.checkpoint.segment import CellCodec
 from millpond.state.checkpoint.storage import CheckpointStorage, Commit
 from millpond.state.descriptor import StateDescriptor
-from millpond.state.expiry import alive
+from millpond.state.expiry import alive, removals
 
 MAX_CARRIED_BYTES = 64 << 20
 
@@ -129,6 +133,10 @@ class Checkpointer:
         self._begun: deque[PendingCheckpoint] = deque()
         self._carried: list[Delta] = []
         self._lost: set[int] = set()
+        # State and key group of the bases that left something out. Each use is one step, without the lock, which
+        # a whole write holds.
+        self._outlived: dict[tuple[str, int], None] = {}
+        self._removal_rows = BASE_STEP_ROWS
         self._lock = threading.Lock()
         for descriptor in states:
             self.declare(descriptor)
@@ -168,6 +176,23 @@ class Checkpointer:
         )
         self._begun.append(pending)
         return pending
+
+    def remove_expired(self) -> None:
+        """Remove from live state, in the open version, what bases left out and what is still expired by now.
+
+        Belongs in the thread that processes records. Looks at whole key groups, until it has seen as many cells as the
+        last checkpoint had changed, and 50,000 at least; the rest waits for the next call.
+        """
+        backend, seen = self._backend, 0
+        while self._outlived and seen < self._removal_rows:
+            (name, key_group), _ = self._outlived.popitem()
+            ttl = self._states[name].ttl
+            if ttl is not None:
+                cells = backend.cells(name, key_group)
+                seen += len(cells)
+                expired = removals(cells, ttl, backend.context.now_ms)
+                if len(expired):
+                    backend.write(name, expired)
 
     def write(self, pending: PendingCheckpoint) -> CheckpointStats:
         """Encode and store a begun checkpoint, the oldest first.
@@ -218,6 +243,7 @@ class Checkpointer:
             deltas = [delta for delta in self._carried if delta.version < pending.version]
             deltas.append(self._delta(pending))
         owed = None if full else sum(delta.rows for delta in deltas)
+        self._removal_rows = max(BASE_STEP_ROWS, owed or 0)
         return next_commit(
             self._head,
             version=pending.version,
@@ -234,11 +260,17 @@ class Checkpointer:
 
     def _bases(self, pending: PendingCheckpoint, owed: int | None) -> Iterator[Base]:
         """Key groups in turn until they hold as many cells as are owed; all of them for None."""
-        groups = self._head.key_groups
+        groups, full = self._head.key_groups, owed is None
 
         def cells(name: str, key_group: int) -> Cells:
-            found = pending.snapshot.cells(name, key_group)
-            return _alive(pending.states[name], found, pending.now_ms, full=owed is None)
+            found, ttl = pending.snapshot.cells(name, key_group), pending.states[name].ttl
+            compacts = ttl is not None and "compaction" in ttl.clean_up
+            if ttl is None or not (compacts or (full and "snapshot" in ttl.clean_up)):
+                return found
+            kept = alive(found, ttl, pending.now_ms)
+            if compacts and (len(kept) < len(found) or any(map(is_not, kept.values, found.values))):
+                self._outlived[name, key_group] = None
+            return kept
 
         codecs = {name: self._codecs[name] for name in pending.states}
         turn, rows = 0, 0
@@ -271,11 +303,3 @@ def _declared_changes(pending: PendingCheckpoint) -> Iterator[tuple[str, Cells]]
                 "began. Call declare()."
             )
         yield state, cells
-
-
-def _alive(descriptor: StateDescriptor, cells: Cells, now_ms: int, *, full: bool) -> Cells:
-    """The cells without those that have outlived their TTL, where the state asks for that."""
-    ttl = descriptor.ttl
-    if ttl is None or ("snapshot" if full else "compaction") not in ttl.clean_up:
-        return cells
-    return alive(cells, ttl, now_ms)

@@ -23,7 +23,7 @@ from itertools import chain
 
 import pyarrow as pa
 
-from millpond.errors import CorruptionError
+from millpond.errors import CorruptionError, OptionError
 from millpond.state.backend import Cells, KeyedStateBackend
 from millpond.state.checkpoint.head import Head, SegmentRef
 from millpond.state.checkpoint.next_head import BASE_STEP_ROWS, Base, Delta, encode_base, encode_cells, next_commit
@@ -68,10 +68,16 @@ class Shard:
             self._timers.forget_queue()
 
     def declare(self, descriptor: StateDescriptor) -> None:
-        """Make a state known to the checkpoints of this shard."""
-        if descriptor.name not in self._descriptors:
+        """Make a state known to the checkpoints of this shard. Refused where it is known as another, even if empty."""
+        known = self._descriptors.get(descriptor.name)
+        if known is None:
             self._descriptors[descriptor.name] = descriptor
             self._codecs[descriptor.name] = CellCodec(descriptor, self.key_schema)
+        elif known != descriptor:
+            raise OptionError(
+                f"state {descriptor.name!r} is known to its checkpoint as [{known.describe()}] and was declared as "
+                f"[{descriptor.describe()}]. Declare it as it was, or give the new state another name."
+            )
 
     def restore(self, segments: Mapping[int, bytes]) -> None:
         """Load the head's version from its segments into the (empty) backend.
