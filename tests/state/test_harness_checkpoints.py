@@ -10,7 +10,8 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from millpond.errors import CorruptionError, OptionError
+from millpond.errors import CorruptionError, OptionError, UnavailableError
+from millpond.state import HeapBackend
 from millpond.state.checkpoint import FileStorage
 from millpond.state.harness import Harness
 
@@ -456,3 +457,51 @@ def test_shards_without_a_key_group_are_refused():
         _harness(5, max_parallelism=4)
     with _harness(2, max_parallelism=4) as harness, pytest.raises(OptionError, match="max_parallelism is 4 with 5"):
         harness.rescale(5)
+
+
+class Counting:
+    def open(self, states):
+        self.seen = states.value("seen", int, default=0)
+
+    def process(self, key, record, context):
+        self.seen.update(self.seen.get() + 1)
+
+
+class _FailsToCommitOnce:
+    """A heap backend whose next commit fails."""
+
+    def __init__(self, key_groups):
+        self._backend = HeapBackend(key_groups)
+        self.fails = False
+
+    def __getattr__(self, name):
+        return getattr(self._backend, name)
+
+    def commit(self):
+        if self.fails:
+            self.fails = False
+            raise UnavailableError("the second shard's disk is full.")
+        return self._backend.commit()
+
+
+def test_a_checkpoint_that_only_some_shards_could_begin_is_given_up_and_a_restore_makes_them_one(tmp_path):
+    backends = []
+
+    def backend(key_groups):
+        backends.append(_FailsToCommitOnce(key_groups))
+        return backends[-1]
+
+    names = [f"user {number}" for number in range(20)]
+    with Harness(Counting, key=str, key_type=str, shards=2, backend=backend, storage=str(tmp_path)) as harness:
+        harness.process_many(names)
+        harness.checkpoint()
+        harness.process_many(names)
+        backends[1].fails = True
+        with pytest.raises(UnavailableError, match="disk is full"):
+            harness.checkpoint()
+        with pytest.raises(OptionError, match="restore"):
+            harness.rollback()
+        harness.restore()
+        harness.process_many(names)
+        harness.checkpoint()
+        assert harness.state("seen") == dict.fromkeys(names, 2)

@@ -9,7 +9,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from millpond.errors import CorruptionError
+from millpond.errors import CorruptionError, DataError, UnavailableError
 from millpond.state import HeapBackend, StateDescriptor, StateKind
 from millpond.state.checkpoint import Head, Shard, birth
 from millpond.state.checkpoint import next_head as next_head_module
@@ -413,3 +413,20 @@ def test_a_state_that_is_no_longer_declared_is_kept(stored):
             oracle["count", group, key, None] = (5,)
         store.put(shard.commit(f"later {shard.head.version}"))
     assert contents(store.restored()) == oracle
+
+
+def test_a_shard_whose_failed_commit_could_not_be_undone_stands_nowhere():
+    shard = Shard(birth("lineage", 0, 1, 4, KEY), HeapBackend(range(4)))
+    before, count = shard.head, declared(shard)["count"]
+    assert shard.stand_at(before)
+    shard.backend.enter(0)
+    shard.backend.context.key = ("ann",)
+    count.update((1,))
+    with (
+        mock.patch.object(shard, "_committed", side_effect=DataError("it does not encode.")),
+        mock.patch.object(shard.backend, "undo_commit", side_effect=UnavailableError("the disk is full.")),
+        pytest.raises(UnavailableError),
+    ):
+        shard.commit("token")
+    shard.rollback()
+    assert not shard.stand_at(before)
