@@ -135,7 +135,9 @@ def test_map_keys_are_given_and_returned_as_they_were_declared(backend, states, 
 
 @pytest.mark.parametrize("kind", [list[int], tuple[int, ...], tuple[()], Visit, int | str], ids=str)
 def test_map_keys_that_are_not_atoms_or_tuples_of_them_are_refused(states, kind):
-    with pytest.raises(OptionError, match=r"state 'counts': the type of map keys is .*expected one of .*int, float, str"):
+    with pytest.raises(
+        OptionError, match=r"state 'counts': the type of map keys is .*expected one of .*int, float, str"
+    ):
         states.map("counts", kind, int)
 
 
