@@ -28,14 +28,14 @@ GROUPS = range(2)
 
 @dataclass
 class Basket:
-    """A mutable value that counts its deep copies."""
+    """A mutable value that counts its copies, which its serializer makes by way of bytes."""
 
     items: list = field(default_factory=list)
     copies: ClassVar[int] = 0
 
-    def __deepcopy__(self, memo):
+    def __setstate__(self, state):
         Basket.copies += 1
-        return Basket(list(self.items))
+        self.__dict__.update(state)
 
 
 COUNTED = replace(pickle_serializer(), copy=deepcopy)

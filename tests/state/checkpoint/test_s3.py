@@ -3,11 +3,8 @@
 It is moto's: it speaks S3 to pyarrow's own client, but is no production store.
 """
 
-import http.client
-import socket
 import subprocess
 import sys
-import time
 
 import pyarrow.fs
 import pytest
@@ -18,48 +15,42 @@ from millpond.state.reader import StateReader
 from tests.state.checkpoint.test_files import BIRTH, a_commit, stored, whole
 from tests.state.test_reader import STATES, Shard, rows
 
+# It says on which port it is once it takes requests, and ends with its input.
+_SERVER = """
+import sys
+from moto.server import ThreadedMotoServer
+server = ThreadedMotoServer("127.0.0.1", 0, verbose=False)
+server.start()
+print(server.get_host_and_port()[1], flush=True)
+sys.stdin.read()
+"""
+
 
 @pytest.fixture(scope="module")
 def s3(tmp_path_factory):
     """pyarrow's S3 client, at a server on this machine."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    command = [sys.executable, "-m", "moto.server", "--host", "127.0.0.1", "--port", str(port)]
-    log = (tmp_path_factory.mktemp("s3") / "server.log").open("w")
-    server = subprocess.Popen(command, stdout=log, stderr=log)
-    try:
-        _await(server, port)
-        filesystem = pyarrow.fs.S3FileSystem(
-            access_key="access",
-            secret_key="secret-key",  # noqa: S106 - of a server that lives as long as the test
-            scheme="http",
-            region="us-east-1",
-            endpoint_override=f"127.0.0.1:{port}",
-            allow_bucket_creation=True,
-        )
-        filesystem.create_dir("bucket")
-        yield filesystem
-    finally:
-        server.terminate()
-        server.wait(10)
-        log.close()
-
-
-def _await(server, port):
-    for _ in range(1000):
-        assert server.poll() is None, "the S3 server ended"
-        connection = http.client.HTTPConnection("127.0.0.1", port, timeout=10)
+    log = tmp_path_factory.mktemp("s3") / "server.log"
+    with (
+        log.open("w") as errors,
+        subprocess.Popen(
+            [sys.executable, "-c", _SERVER], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors, text=True
+        ) as server,
+    ):
         try:
-            connection.request("GET", "/")
-        except ConnectionRefusedError:
-            time.sleep(0.01)  # noqa: TID251 - another program's start can only be asked after
-        else:
-            connection.getresponse()
-            return
+            port = server.stdout.readline().strip()
+            assert port, f"the S3 server did not start: {log.read_text()}"
+            filesystem = pyarrow.fs.S3FileSystem(
+                access_key="access",
+                secret_key="secret-key",  # noqa: S106 - of a server that lives as long as the test
+                scheme="http",
+                region="us-east-1",
+                endpoint_override=f"127.0.0.1:{port}",
+                allow_bucket_creation=True,
+            )
+            filesystem.create_dir("bucket")
+            yield filesystem
         finally:
-            connection.close()
-    raise AssertionError("the S3 server did not start")
+            server.terminate()
 
 
 def test_versions_are_stored_retained_and_read(s3):
