@@ -6,7 +6,6 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
-from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
@@ -14,6 +13,7 @@ from millpond.errors import CorruptionError, OptionError, UnavailableError
 from millpond.state import HeapBackend
 from millpond.state.checkpoint import FileStorage
 from millpond.state.harness import Harness
+from tests.state.lengths import of_length
 
 
 class Diary:
@@ -357,7 +357,7 @@ class ShardsThatFail(RuleBasedStateMachine):
             assert self.harness.state("count") == self.live
 
 
-ShardsThatFail.TestCase.settings = settings(max_examples=15, stateful_step_count=20, deadline=None)
+ShardsThatFail.TestCase.settings = of_length(examples=15, steps=20)
 test_shards_that_fail_alone_never_leave_half_a_checkpoint = ShardsThatFail.TestCase
 
 

@@ -4,12 +4,12 @@ import copy
 
 import pyarrow as pa
 import pytest
-from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from millpond.errors import DataError, OptionError
 from millpond.state import ABSENT, Cells, HeapBackend, StateDescriptor, StateKind
+from tests.state.lengths import of_length
 
 GROUPS = range(3, 6)
 NUMBER = pa.schema([("number", pa.int64())])
@@ -303,7 +303,7 @@ class HeapAgainstDictionaries(RuleBasedStateMachine):
                     assert found == {at: value for at, value in whole.items() if at[0] == group}
 
 
-HeapAgainstDictionaries.TestCase.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
+HeapAgainstDictionaries.TestCase.settings = of_length(examples=40, steps=40)
 TestHeapAgainstDictionaries = HeapAgainstDictionaries.TestCase
 
 

@@ -3,12 +3,12 @@
 import copy
 
 import pyarrow as pa
-from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, rule
 
 from millpond.state import HeapBackend
 from millpond.state.checkpoint import Shard, birth
+from tests.state.lengths import of_length
 
 KEY = pa.schema([("user", pa.string())])
 GROUPS = range(2)
@@ -86,7 +86,7 @@ class TimersAgainstASet(RuleBasedStateMachine):
         assert self.shard.timers.next_expiry_ms() == min((expiry for expiry, *_ in self.live), default=None)
 
 
-TimersAgainstASet.TestCase.settings = settings(max_examples=60, stateful_step_count=30, deadline=None)
+TimersAgainstASet.TestCase.settings = of_length(examples=60, steps=30)
 TestTimersAgainstASet = TimersAgainstASet.TestCase
 
 

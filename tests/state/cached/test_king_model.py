@@ -2,7 +2,6 @@
 
 import copy
 
-from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
@@ -12,6 +11,7 @@ from millpond.state.descriptor import StateDescriptor, StateKind
 from millpond.state.heap import HeapBackend
 from millpond.state.object_codec import OBJECT_SCHEMA
 from millpond.state.serializer import msgspec_serializer
+from tests.state.lengths import of_length
 
 USERS = st.integers(0, 7)
 SIZES = st.integers(1, 4)
@@ -116,4 +116,4 @@ class KingAgainstDict(RuleBasedStateMachine):
 
 
 TestKingAgainstDict = KingAgainstDict.TestCase
-TestKingAgainstDict.settings = settings(max_examples=100, stateful_step_count=30, deadline=None)
+TestKingAgainstDict.settings = of_length(examples=100, steps=30)

@@ -3,12 +3,12 @@
 import copy
 
 import pyarrow as pa
-from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from millpond.state import ABSENT, Cells, HeapBackend, StateDescriptor, StateKind
 from millpond.state.cached.lru import LruStateCache
+from tests.state.lengths import of_length
 
 GROUPS = range(3, 5)
 NUMBER = pa.schema([("number", pa.int64())])
@@ -252,5 +252,5 @@ def _first(value):
     return value[0][0] if isinstance(value[0], list) else value[0]
 
 
-CacheAgainstDictionaries.TestCase.settings = settings(max_examples=40, stateful_step_count=40, deadline=None)
+CacheAgainstDictionaries.TestCase.settings = of_length(examples=40, steps=40)
 TestCacheAgainstDictionaries = CacheAgainstDictionaries.TestCase

@@ -7,7 +7,6 @@ from unittest import mock
 
 import pyarrow as pa
 import pytest
-from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
@@ -19,6 +18,7 @@ from millpond.state.object_codec import OBJECT_SCHEMA
 from millpond.state.serializer import msgspec_serializer
 from millpond.state.ttl import Ttl
 from tests.state.checkpoint.faulty_files import Disk, FaultyFiles
+from tests.state.lengths import of_length
 
 KEY = pa.schema([("user", pa.string())])
 NUMBER = pa.schema([("number", pa.int64())])
@@ -183,7 +183,7 @@ class CheckpointsAgainstADict(RuleBasedStateMachine):
 
 
 TestCheckpointsAgainstADict = CheckpointsAgainstADict.TestCase
-TestCheckpointsAgainstADict.settings = settings(max_examples=60, stateful_step_count=20, deadline=None)
+TestCheckpointsAgainstADict.settings = of_length(examples=30, steps=20)
 
 
 @pytest.fixture

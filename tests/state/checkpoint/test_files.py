@@ -8,7 +8,6 @@ import msgspec
 import pyarrow as pa
 import pyarrow.fs
 import pytest
-from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
@@ -17,6 +16,7 @@ from millpond.state.checkpoint import FileStorage, birth
 from millpond.state.checkpoint.next_head import Base, Delta, Part, next_commit
 from millpond.state.checkpoint.segment import sealed
 from tests.state.checkpoint.faulty_files import Disk, FaultyFiles
+from tests.state.lengths import of_length
 
 KEY = pa.schema([("user", pa.string())])
 BIRTH = birth("a lineage", 0, 1, 4, KEY)
@@ -400,4 +400,4 @@ class FilesAgainstAcknowledgements(RuleBasedStateMachine):
 
 
 TestFilesAgainstAcknowledgements = FilesAgainstAcknowledgements.TestCase
-TestFilesAgainstAcknowledgements.settings = settings(max_examples=150, stateful_step_count=20, deadline=None)
+TestFilesAgainstAcknowledgements.settings = of_length(examples=80, steps=20)

@@ -5,7 +5,6 @@ from unittest import mock
 
 import pyarrow as pa
 import pytest
-from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
@@ -15,6 +14,7 @@ from millpond.state.checkpoint import Head, Shard, birth
 from millpond.state.checkpoint import next_head as next_head_module
 from millpond.state.checkpoint import segment as segments_module
 from millpond.state.checkpoint import shard as shard_module
+from tests.state.lengths import of_length
 
 KEY = pa.schema([("user", pa.string())])
 NUMBER = pa.schema([("number", pa.int64())])
@@ -220,7 +220,7 @@ class ShardAgainstTheStore(RuleBasedStateMachine):
         assert len(refs) == len(self.store.segments)
 
 
-ShardAgainstTheStore.TestCase.settings = settings(max_examples=30, stateful_step_count=15, deadline=None)
+ShardAgainstTheStore.TestCase.settings = of_length(examples=20, steps=15)
 TestShardAgainstTheStore = ShardAgainstTheStore.TestCase
 
 

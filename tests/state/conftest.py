@@ -1,4 +1,4 @@
-"""`pytest tests/state/models --hypothesis-profile=soak` runs many times as long."""
+"""`make soak`: the state machines of these tests run about a hundred times as long as usual."""
 
 from hypothesis import settings
 
