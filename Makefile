@@ -8,7 +8,7 @@ BIN := .venv/bin
 COMPILE := $(BIN)/uv pip compile --universal --generate-hashes --python-version 3.11 --quiet --custom-compile-command "make lock"
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test coverage lint format bench figures lock
+.PHONY: help setup demo test soak coverage lint format bench figures lock
 
 help: ## say what there is
 	@sed -n 's/^\([a-z]*\):.*## /  make \1\t/p' $(MAKEFILE_LIST)
@@ -21,6 +21,9 @@ demo: setup ## a year of real flights through every room; ARGS="--events 50000" 
 
 test: setup ## run all tests; ARGS="tests/cache -x" for some
 	$(BIN)/python -m pytest $(ARGS)
+
+soak: setup ## run the random tests of keyed state a hundred times as long as usual: about an hour
+	$(BIN)/python -m pytest tests/state -k runTest --hypothesis-profile=soak --timeout=0 $(ARGS)
 
 coverage: setup ## run all tests and say which lines none of them reached
 	$(BIN)/python -m pytest --cov --cov-report=term-missing:skip-covered $(ARGS)

@@ -98,7 +98,7 @@ def report(
     folder.mkdir(parents=True, exist_ok=True)
     markdown = f"{_markdown(columns, rows)}\n\n{_where()}: `.venv/bin/python -m benchmarks.{name}`\n"
     _replace(folder / f"{name}.md", lambda path: path.write_text(markdown, encoding="utf-8"))
-    _write_picture(folder / f"{name}.png", title, draw)
+    write_picture(folder / f"{name}.png", title, draw)
     _replace(folder / f"{name}.json", lambda path: path.write_text(line + "\n", encoding="utf-8"))
     print(f"picture: {folder / name}.png", flush=True)
     print(line, flush=True)
@@ -183,7 +183,8 @@ def _cell(cell: object) -> str:
     return format_number(cell) if isinstance(cell, int | float) else str(cell)
 
 
-def _write_picture(path: Path, title: str, draw: "Callable[[Axes], None]") -> None:
+def write_picture(path: Path, title: str, draw: "Callable[[Axes], None]") -> None:
+    """One picture in the style of all, for a benchmark that has more to show than `report` draws."""
     import matplotlib as mpl
 
     mpl.use("Agg")  # no display is needed, nor opened

@@ -41,10 +41,16 @@ PUBLIC = {
     "millpond.serving": """
         FetchClient FetchRequest FetchResponse Fetcher FetcherStats ServingInfoCache http_app running_server serve
     """,
-    "millpond.spark": "KeyedData StateConfig keyed lookup_join session upload_batch write_tiles",
+    "millpond.spark": """
+        KeyedData ProcessorHarness ProcessorSnapshot StateConfig keyed lookup_join session upload_batch write_tiles
+    """,
     "millpond.state": """
-        ABSENT Cells HeapBackend KeyContext KeyedStateBackend ListState MapState RowCodec StateDescriptor StateKind
-        ValueState
+        ABSENT Aggregate AggregatingState BackendFactory BegunCheckpoint Cells Checkpointer Context FileStorage
+        Harness HeapBackend HitRatio KeyContext KeyTimers KeyedOperator KeyedStateBackend ListState
+        LruStateCache LruStats MapState ReducingState Restoration RocksDbBackend RowCodec Savepoint Serializer
+        Snapshot StateDescriptor StateKind StateOptions StateReader States TimeDomain TimedOperator Timer Ttl
+        TwoLayerCache ValueCache ValueState Watch WriteBackCache msgspec_serializer open_backend
+        pickle_serializer register_backend user_serializer write_savepoint
     """,
 }
 
@@ -57,6 +63,7 @@ HEAVY = {
     "py4j",
     "pyspark",
     "rich",
+    "rocksdict",
     "sqlalchemy",
     "starlette",
     "uvicorn",

@@ -34,6 +34,20 @@ def cli() -> None:
     show_default=True,
     help="Where the run keeps its files. The same command on the same folder goes on where it stopped.",
 )
+@click.option(
+    "--backend",
+    type=click.Choice(("heap", "rocksdb")),
+    default="heap",
+    show_default=True,
+    help="Where keyed state is held: Python objects in memory, or RocksDB on local disk.",
+)
+@click.option(
+    "--state-cache",
+    type=click.IntRange(min=0),
+    default=0,
+    show_default=True,
+    help="Entries of the cache in front of the backend, per shard; 0 for none.",
+)
 @click.option("--serve", is_flag=True, help="Leave the HTTP server up at the end.")
 @click.option("--port", type=click.IntRange(1, 65535), default=8765, show_default=True, help="The port of --serve.")
 @click.option(
@@ -46,12 +60,31 @@ def cli() -> None:
 )
 @click.option("--quiet", is_flag=True, help="Show no progress.")
 def demo(
-    *, events: int | None, until: str | None, workdir: Path, serve: bool, port: int, json_file: str | None, quiet: bool
+    *,
+    events: int | None,
+    until: str | None,
+    workdir: Path,
+    backend: str,
+    state_cache: int,
+    serve: bool,
+    port: int,
+    json_file: str | None,
+    quiet: bool,
 ) -> None:
     """Send a year of real flights through lookups, keyed state, features and the fetcher, and check the answers."""
     from millpond.demo.show import Request, show
 
-    request = Request(events, until, workdir, serve=serve, port=port, json_file=json_file, quiet=quiet)
+    request = Request(
+        events,
+        until,
+        workdir,
+        serve=serve,
+        port=port,
+        json_file=json_file,
+        quiet=quiet,
+        backend=backend,
+        state_cache=state_cache,
+    )
     try:
         sys.exit(0 if show(request) else 1)
     except KeyboardInterrupt:

@@ -94,5 +94,14 @@ def test_the_number_of_events_and_the_day_reach_the_run(no_run: list) -> None:
     assert invoke("--events", "0")[0] == 2
 
 
+def test_the_backend_and_its_cache_reach_the_run_and_the_advice_to_go_on(no_run: list) -> None:
+    _, out = invoke("--backend", "rocksdb", "--state-cache", "50")
+    ((asked, _, _),) = no_run
+    assert (asked.backend, asked.state_cache) == ("rocksdb", 50)
+    assert "demo --backend rocksdb --state-cache 50 --workdir" in out
+    assert invoke("--backend", "rockdb")[0] == 2
+    assert invoke("--state-cache", "-1")[0] == 2
+
+
 def test_the_version_is_said() -> None:
     assert CliRunner().invoke(cli.cli, ["--version"]).output.startswith("millpond, version ")

@@ -21,13 +21,14 @@ from millpond.demo.aircraft_day import AircraftDay
 pytestmark = pytest.mark.spark
 
 EVENTS = 4_000
+EVENTS_ON_ROCKSDB = 1_000
 LINES_BEFORE_THE_END = 9
 SEED = int(os.environ.get("MILLPOND_TEST_SEED", random.SystemRandom().randrange(1_000_000)))
 
 
-def start(workdir: Path, result: Path) -> subprocess.Popen:
+def start(workdir: Path, result: Path, events: int = EVENTS, *more: str) -> subprocess.Popen:
     command = [sys.executable, "-c", "from millpond.cli import main; main()", "demo"]
-    options = ["--events", str(EVENTS), "--workdir", str(workdir), "--json", str(result)]
+    options = ["--events", str(events), "--workdir", str(workdir), "--json", str(result), *more]
     env = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
     return subprocess.Popen(
         command + options, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, env=env, start_new_session=True
@@ -91,3 +92,16 @@ def test_a_demo_killed_at_any_moment_resumes_and_every_feature_is_right(tmp_path
     assert got == followed_by_hand(workdir)
     seats = known_aircraft(workdir)
     assert all(row["seats"] == seats.get(row["tailnum"]) for row in rows)
+
+
+def test_the_demo_on_rocksdb_behind_a_cache_gives_the_same_answers(tmp_path: Path) -> None:
+    workdir, result = tmp_path / "run", tmp_path / "result.json"
+    demo = start(workdir, result, EVENTS_ON_ROCKSDB, "--backend", "rocksdb", "--state-cache", "100")
+    _, progress = demo.communicate(timeout=200)
+    assert demo.returncode == 0, progress
+
+    assert json.loads(result.read_text())["mismatches"] == 0
+    batches = (workdir / "aircraft").glob("batch-*.parquet")
+    rows = [row for path in batches for row in pq.read_table(path).to_pylist()]
+    got = {row["flight_id"]: (row["legs_today"], row["arrived_late_minutes"], row["ground_minutes"]) for row in rows}
+    assert got == followed_by_hand(workdir)

@@ -154,6 +154,29 @@ def test_nested_times_and_rows_come_back_as_pyspark_gives_them(zone):
     assert len(state.get()[1]) == 2
 
 
+def test_arrays_and_maps_are_made_anew_with_every_get_as_in_pyspark():
+    """What is done to them without an update is never seen again, in the same batch either."""
+    containers = StructType(
+        [StructField("numbers", ArrayType(LongType())), StructField("counts", MapType(StringType(), LongType()))]
+    )
+    shard = _shard()
+    handle = _handle(shard)
+    value, several = handle.getValueState("v", containers), handle.getListState("l", containers)
+    entries = handle.getMapState("m", PAGE, containers)
+    _entered(shard)
+    value.update(([1], {"a": 1}))
+    several.put([([1], {"a": 1})])
+    entries.updateValue(("/a",), ([1], {"a": 1}))
+    reads = (value.get, lambda: next(several.get()), lambda: entries.getValue(("/a",)), lambda: next(entries.values()))
+    for read in reads:
+        numbers, counts = read()
+        numbers.append(2)
+        counts["b"] = 2
+        assert read() == ([1], {"a": 1})
+    value.update((None, None))
+    assert value.get() == (None, None)
+
+
 def test_a_ttl_is_refused_by_the_states_name():
     with pytest.raises(OptionError, match="state 'v': ttlDurationMs=1000"):
         _handle(_shard()).getValueState("v", NUMBER, 1000)

@@ -92,9 +92,9 @@ def stream(spark: SparkSession, tmp_path: Path) -> Stream:
     return Stream(spark, tmp_path)
 
 
-def diary(stream: Stream, host: str = "process") -> DataFrame:
+def diary(stream: Stream, host: str = "process", backend: str = "heap") -> DataFrame:
     return keyed(stream.frame(), "user").transformWithState(
-        Diary(), DIARY, "Update", "None", state=StateConfig(host=host)
+        Diary(), DIARY, "Update", "None", state=StateConfig(backend, host)
     )
 
 
@@ -107,11 +107,14 @@ def hosts() -> list[psutil.Process]:
     return found
 
 
+@pytest.mark.parametrize("backend", ["heap", "rocksdb"])
 @pytest.mark.parametrize("host", ["process", "inline"])
-def test_state_of_every_kind_goes_on_from_batch_to_batch_and_over_a_restart(stream: Stream, host: str) -> None:
+def test_state_of_every_kind_goes_on_from_batch_to_batch_and_over_a_restart(
+    stream: Stream, host: str, backend: str
+) -> None:
     stream.add([("ann", 1, 0.0), ("bob", 2, 0.0), ("ann", 3, 1.0), (None, 4, 1.0)])
     stream.add([("ann", 4, 2.0)])
-    first = stream.run(diary(stream, host))
+    first = stream.run(diary(stream, host, backend))
     assert {row.user: (row.n, row.ids, row.last) for row in first[0]} == {
         "ann": (2, [1, 3], {1: 3}),
         "bob": (1, [2], {0: 2}),
@@ -119,17 +122,18 @@ def test_state_of_every_kind_goes_on_from_batch_to_batch_and_over_a_restart(stre
     }
     assert [(row.user, row.n, row.ids, row.last) for row in first[1]] == [("ann", 3, [1, 3, 4], {1: 3, 0: 4})]
     stream.add([("bob", 7, 3.0)])
-    again = stream.run(diary(stream, host))
+    again = stream.run(diary(stream, host, backend))
     assert [[(row.user, row.n, row.ids) for row in batch] for batch in again] == [[("bob", 2, [2, 7])]]
 
 
-def test_a_killed_host_is_replaced_and_restored(stream: Stream) -> None:
+@pytest.mark.parametrize("backend", ["heap", "rocksdb"])
+def test_a_killed_host_is_replaced_and_restored(stream: Stream, backend: str) -> None:
     stream.add([(f"user-{at}", at, 0.0) for at in range(500)])
-    stream.run(diary(stream))
+    stream.run(diary(stream, backend=backend))
     for process in hosts():
         process.kill()
     stream.add([(f"user-{at}", at, 0.0) for at in range(500)])
-    (batch,) = stream.run(diary(stream))
+    (batch,) = stream.run(diary(stream, backend=backend))
     assert {row.n for row in batch} == {2}
     assert len(batch) == 500
 

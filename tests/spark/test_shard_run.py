@@ -129,7 +129,7 @@ def test_every_key_gets_all_its_rows_in_one_call_in_order(values, chunks):
     assert sorted((row["key"], row["seen"]) for row in output) == sorted(
         (repr(value), values.count(value)) for value in set(values)
     )
-    changed = shard.backend.commit().get("count")
+    changed = dict(shard.backend.commit().changes()).get("count")
     assert dict(zip(changed.keys, changed.values, strict=True) if changed else ()) == {
         (value,): (values.count(value),) for value in set(values)
     }
@@ -145,7 +145,7 @@ def test_every_nan_is_one_key_and_so_are_both_zeros_as_in_spark(kind):
     assert counts == {"nan": 3, "0.0": 2, "None": 2, "1.5": 1}
     shard.commit("first")
     _run(processor, [-math.nan, -0.0], kind, shard=shard)
-    found = shard.backend.commit()["count"]
+    found = dict(shard.backend.commit().changes())["count"]
     assert {repr(key[0]): value for key, value in zip(found.keys, found.values, strict=True)} == {
         "nan": (4,),
         "0.0": (3,),
@@ -198,7 +198,7 @@ def test_a_processor_that_yields_no_row_is_told_which_fields_to_give(wrong):
 def test_a_processor_may_yield_nothing():
     output, shard = _run(Seeing(lambda key, rows: iter([])), ["a", "b"], pa.string())
     assert output == []
-    assert len(shard.backend.commit()["count"]) == 2
+    assert len(dict(shard.backend.commit().changes())["count"]) == 2
 
 
 def test_a_superseded_attempt_stops_before_its_next_key():
@@ -229,6 +229,31 @@ def test_a_schema_as_text_that_the_driver_did_not_see_is_refused():
 
     with pytest.raises(OptionError, match=r"'n long' was not declared when the query was planned"):
         _run(Late(), ["a"], pa.string())
+
+
+class Renamed(Seeing):
+    """Declares the state of `Seeing` with another field."""
+
+    def init(self, handle):
+        self.count = handle.getValueState("count", StructType([StructField("number", LongType())]))
+
+
+@pytest.mark.parametrize("stored", [["a", "b"], []], ids=["with-rows", "empty"])
+@pytest.mark.parametrize("restored", [True, False])
+def test_a_state_that_is_declared_otherwise_than_stored_is_refused_by_name_before_any_row(stored, restored):
+    _, shard = _run(Seeing(), stored, pa.string())
+    commit = shard.commit("first")
+    if restored:
+        shard = Shard(commit.head, HeapBackend(range(128)))
+        shard.restore(commit.segments)
+    assert shard.stand_at(commit.head)
+    changed = Renamed()
+    with pytest.raises(OptionError, match=r"state 'count' .*\(n: int64\)\].*\(number: int64\)\].*another name"):
+        _run(changed, ["a"], pa.string(), shard=shard)
+    assert changed.calls == []
+    assert shard.stand_at(commit.head)
+    output, _ = _run(Seeing(), ["a"], pa.string(), shard=shard)
+    assert output == [{"key": "'a'", "seen": 1}]
 
 
 def test_large_output_is_cut_into_blobs_in_order(monkeypatch):

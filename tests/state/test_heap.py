@@ -1,15 +1,15 @@
-"""The heap backend against plain dictionaries, one a version."""
+"""The heap backend against plain dictionaries, one a version, and what it refuses."""
 
 import copy
 
 import pyarrow as pa
 import pytest
-from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from millpond.errors import DataError, OptionError
 from millpond.state import ABSENT, Cells, HeapBackend, StateDescriptor, StateKind
+from tests.state.lengths import of_length
 
 GROUPS = range(3, 6)
 NUMBER = pa.schema([("number", pa.int64())])
@@ -56,8 +56,16 @@ def _as_cells(cells: Cells):
     return dict(zip(places, cells.values, strict=True))
 
 
+def _copied(value):
+    return value if value is ABSENT else copy.deepcopy(value)
+
+
 class HeapAgainstDictionaries(RuleBasedStateMachine):
-    """`live` is the open version, `committed` the last one, `earlier` the one that may still be gone back to."""
+    """`live` is the open version, `committed` the last one, `earlier` the one that may still be gone back to.
+
+    `handed` is what was handed out in the open version and changed by its holder: seen again until an update or
+    the version's end, and never state. `snapshots` are those not yet released, with what they must show.
+    """
 
     def __init__(self):
         super().__init__()
@@ -69,6 +77,8 @@ class HeapAgainstDictionaries(RuleBasedStateMachine):
         self.committed = copy.deepcopy(self.live)
         self.earlier = None
         self.touched = set()
+        self.handed = {}
+        self.snapshots = []
         self.entered = None
 
     def _at(self, data):
@@ -82,6 +92,16 @@ class HeapAgainstDictionaries(RuleBasedStateMachine):
 
     def _touch(self, name, at):
         self.touched.add((name, *at))
+        self.handed.pop((name, *at), None)
+
+    def _spoil(self, name, at, found):
+        """Change what was handed out, if it can be."""
+        if name in NESTED and found is not None:
+            found[0].append(98)
+            self.handed[name, *at] = copy.deepcopy(found)
+
+    def _seen(self, name, at, value):
+        return self.handed.get((name, *at), value)
 
     @rule(data=st.data(), name=st.sampled_from(list(VALUES)))
     def update_a_value(self, data, name):
@@ -96,10 +116,9 @@ class HeapAgainstDictionaries(RuleBasedStateMachine):
     def read_a_value(self, data, name):
         at = self._at(data)
         found = self.values[name].get()
-        assert found == self.live[name].get(at)
+        assert found == self._seen(name, at, self.live[name].get(at))
         assert self.values[name].exists() == (at in self.live[name])
-        if found is not None and name in NESTED:
-            found[0].append(98)
+        self._spoil(name, at, found)
 
     @rule(data=st.data(), name=st.sampled_from([*VALUES, *LISTS, *MAPS]))
     def clear(self, data, name):
@@ -115,6 +134,7 @@ class HeapAgainstDictionaries(RuleBasedStateMachine):
         at = self._at(data)
         values = [_value(data, name) for _ in range(1 if how == "append" else data.draw(st.integers(1, 3)))]
         old = [] if how == "put" else self.live[name].get(at, [])
+        seen = [] if how == "put" else self._seen(name, at, old)
         self.live[name][at] = old + copy.deepcopy(values)
         handle = self.lists[name]
         if how == "append":
@@ -125,24 +145,32 @@ class HeapAgainstDictionaries(RuleBasedStateMachine):
             handle.put(values)
             values.append((7,))
         self._touch(name, at)
+        if seen != old:
+            self.handed[name, *at] = seen + copy.deepcopy(values)
         if name in NESTED:
             values[0][0].append(97)
 
     @rule(data=st.data(), name=st.sampled_from(list(LISTS)))
     def read_a_list(self, data, name):
         at = self._at(data)
-        assert list(self.lists[name].get()) == self.live[name].get(at, [])
+        found = list(self.lists[name].get())
+        assert found == self._seen(name, at, self.live[name].get(at, []))
         assert self.lists[name].exists() == (at in self.live[name])
+        if found and name in NESTED:
+            found[0][0].append(98)
+            self.handed[name, *at] = copy.deepcopy(found)
 
     @rule(data=st.data(), name=st.sampled_from(list(LISTS)))
     def an_iterator_shows_the_list_as_it_was(self, data, name):
         at = self._at(data)
-        before, elements = copy.deepcopy(self.live[name].get(at, [])), self.lists[name].get()
-        value = _value(data, name)
+        before, seen = self.live[name].get(at, []), copy.deepcopy(self._seen(name, at, self.live[name].get(at, [])))
+        elements, value = self.lists[name].get(), _value(data, name)
         self.lists[name].append(value)
         self.live[name][at] = [*before, value]
         self._touch(name, at)
-        assert list(elements) == before
+        if seen != before:
+            self.handed[name, *at] = [*seen, value]
+        assert list(elements) == seen
 
     @rule(data=st.data(), name=st.sampled_from(list(MAPS)), entry=map_key)
     def put_an_entry(self, data, name, entry):
@@ -167,13 +195,13 @@ class HeapAgainstDictionaries(RuleBasedStateMachine):
     def read_a_map(self, data, name, entry):
         at = self._at(data)
         entries, handle = self.live[name].get(at, {}), self.maps[name]
-        assert handle.get(entry) == entries.get(entry)
+        assert handle.get(entry) == self._seen(name, (*at, entry), entries.get(entry))
         assert handle.contains(entry) == (entry in entries)
         assert handle.exists() == bool(entries)
-        assert dict(handle.items()) == entries
-        if name in NESTED:
-            for found in dict(handle.items()).values():
-                found[0].append(95)
+        found = dict(handle.items())
+        assert found == {each: self._seen(name, (*at, each), value) for each, value in entries.items()}
+        for each, value in found.items():
+            self._spoil(name, (*at, each), value)
 
     @rule(data=st.data())
     def a_refused_change_changes_nothing(self, data):
@@ -187,24 +215,42 @@ class HeapAgainstDictionaries(RuleBasedStateMachine):
         with pytest.raises(DataError, match="visits"):
             self.maps["visits"].put((1,), (1,))
 
-    @rule()
-    def commit(self):
-        changed = self.backend.commit()
+    def _changes(self, snapshot):
+        """What a snapshot says has changed, against what did: cells set to what they were may be among them."""
+        changes = {name: _as_cells(cells) for name, cells in snapshot.changes()}
+        assert all(changes.values())
         for name in self.live:
             before, after = _flat(self.committed, name), _flat(self.live, name)
-            cells = _as_cells(changed[name]) if name in changed else {}
+            cells = changes.get(name, {})
             differing = {at for at in before.keys() | after.keys() if before.get(at, ABSENT) != after.get(at, ABSENT)}
             touched = {tuple(at) for state, *at in self.touched if state == name}
             assert differing <= cells.keys() <= touched
             assert cells == {at: after.get(at, ABSENT) for at in cells}
+        return {name: {at: _copied(value) for at, value in cells.items()} for name, cells in changes.items()}
+
+    def _begin(self):
+        self.touched, self.handed, self.entered = set(), {}, None
+
+    @rule(keep=st.booleans())
+    def commit(self, keep):
+        snapshot = self.backend.commit()
+        changes = self._changes(snapshot)
+        if keep and len(self.snapshots) < 3:
+            self.snapshots.append((snapshot, copy.deepcopy(self.live), changes))
         self.earlier, self.committed = self.committed, copy.deepcopy(self.live)
-        self.touched, self.entered = set(), None
+        self._begin()
+
+    @precondition(lambda self: self.snapshots)
+    @rule(data=st.data())
+    def release(self, data):
+        snapshot, _, _ = self.snapshots.pop(data.draw(st.integers(0, len(self.snapshots) - 1)))
+        snapshot.release()
 
     @rule()
     def rollback(self):
-        self.backend.rollback()
+        assert self.backend.rollback() or self.live == self.committed
         self.live = copy.deepcopy(self.committed)
-        self.touched, self.entered = set(), None
+        self._begin()
 
     @precondition(lambda self: self.earlier is not None)
     @rule()
@@ -212,12 +258,29 @@ class HeapAgainstDictionaries(RuleBasedStateMachine):
         self.backend.undo_commit()
         self.committed, self.earlier = self.earlier, None
         self.live = copy.deepcopy(self.committed)
-        self.touched, self.entered = set(), None
+        self._begin()
 
     @rule()
     def settle(self):
         self.backend.settle()
         self.earlier = None
+
+    @rule(data=st.data(), name=st.sampled_from([*VALUES, *LISTS, *MAPS]), delete=st.booleans())
+    def write_a_cell(self, data, name, delete):
+        """Whatever the current key is, which stays current."""
+        group = data.draw(st.sampled_from(GROUPS))
+        key, entry = (f"{group}-{data.draw(key_number)}",), data.draw(map_key)
+        value = [_value(data, name)] if name in LISTS else _value(data, name)
+        value = ABSENT if delete else value
+        self.backend.write(name, Cells([group], [key], [entry] if name in MAPS else None, [_copied(value)]))
+        whole = self.live[name].setdefault((group, key), {}) if name in MAPS else self.live[name]
+        place = entry if name in MAPS else (group, key)
+        whole.pop(place, None)
+        if not delete:
+            whole[place] = value
+        if name in MAPS and not whole:
+            del self.live[name][group, key]
+        self._touch(name, (group, key, entry) if name in MAPS else (group, key))
 
     @invariant()
     def every_cell_is_the_models(self):
@@ -227,9 +290,20 @@ class HeapAgainstDictionaries(RuleBasedStateMachine):
                 cells = self.backend.cells(name, group)
                 assert len(cells) == len(cells.keys)
                 assert _as_cells(cells) == {at: value for at, value in whole.items() if at[0] == group}
+            assert sorted(self.backend.keys(name)) == sorted(self.live[name])
+
+    @invariant()
+    def every_snapshot_is_as_it_was(self):
+        for snapshot, contents, changes in self.snapshots:
+            assert {name: _as_cells(cells) for name, cells in snapshot.changes()} == changes
+            for name in self.live:
+                whole = _flat(contents, name)
+                for group in GROUPS:
+                    found = _as_cells(snapshot.cells(name, group))
+                    assert found == {at: value for at, value in whole.items() if at[0] == group}
 
 
-HeapAgainstDictionaries.TestCase.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
+HeapAgainstDictionaries.TestCase.settings = of_length(examples=40, steps=40)
 TestHeapAgainstDictionaries = HeapAgainstDictionaries.TestCase
 
 
@@ -255,7 +329,7 @@ def test_zero_and_minus_zero_are_one_map_key_with_one_spelling():
     entries.remove((-0.0,))
     entries.put((-0.0,), (2,))
     live = [repr(entry) for entry, _ in entries.items()]
-    assert live == [repr(entry) for entry in backend.commit()["m"].map_keys]
+    assert live == [repr(entry) for _, cells in backend.commit().changes() for entry in cells.map_keys]
 
 
 def test_a_map_key_that_cannot_be_a_key_is_refused_when_declared():
@@ -295,6 +369,10 @@ def test_a_state_used_without_a_key_says_so_by_name():
     backend.commit()
     with pytest.raises(OptionError, match="'count' was used without a current key"):
         count.update((2,))
+    backend.enter(0)
+    backend.rollback()
+    with pytest.raises(OptionError, match="'count' was used without a current key"):
+        count.get()
 
 
 def test_a_key_group_of_another_shard_is_refused():
@@ -318,8 +396,8 @@ def test_loading_puts_and_deletes_outside_any_version():
     backend.load(VALUES["count"], Cells([0], [("ann",)], None, [ABSENT]))
     backend.load(MAPS["visits"], Cells([0, 0], [("ann",)] * 2, [("a",), ("b",)], [(1,), (2,)]))
     backend.load(MAPS["visits"], Cells([0], [("ann",)], [("a",)], [ABSENT]))
-    assert backend.commit() == {}
-    backend.rollback()
+    assert not backend.rollback()
+    assert list(backend.commit().changes()) == []
     assert _as_cells(backend.cells("count", 0)) == {(0, ("cy",)): (3,)}
     assert _as_cells(backend.cells("visits", 0)) == {(0, ("ann",), ("b",)): (2,)}
     assert len(backend.cells("unheard of", 0)) == 0
@@ -328,6 +406,10 @@ def test_loading_puts_and_deletes_outside_any_version():
 def test_closing_twice_is_closing_once():
     backend = HeapBackend(range(2))
     backend.load(VALUES["count"], Cells([0], [("ann",)], None, [(1,)]))
+    count = backend.value_state(VALUES["count"])
+    backend.enter(0)
     backend.close()
     backend.close()
     assert len(backend.cells("count", 0)) == 0
+    with pytest.raises(OptionError, match="'count' was used without a current key"):
+        count.get()

@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 
 from millpond.errors import DataError
 from millpond.state import HeapBackend, StateDescriptor, StateKind
-from millpond.state.rows import RowCodec, grouping_values, python_values
+from millpond.state.arrow_values import python_values
+from millpond.state.rows import RowCodec, grouping_values
 
 NEW_YORK = ZoneInfo("America/New_York")
 
@@ -92,6 +93,15 @@ def _exact(value):
     return (type(value).__name__, value)
 
 
+def _containers(value):
+    """The identities of every list and dict within a value."""
+    if isinstance(value, dict):
+        return {id(value)}.union(*map(_containers, value.values()))
+    if isinstance(value, list | tuple):
+        return {id(value) for _ in "x" if isinstance(value, list)}.union(*map(_containers, value))
+    return set()
+
+
 @settings(max_examples=150, deadline=None)
 @given(schema_and_rows())
 def test_what_check_returns_comes_back_equal_from_arrow(drawn):
@@ -101,6 +111,29 @@ def test_what_check_returns_comes_back_equal_from_arrow(drawn):
     restored = list(codec.rows(codec.columns(checked)))
     assert _exact(restored) == _exact(checked)
     assert _exact([codec.check(row) for row in checked]) == _exact(checked), "check accepts what it returned"
+
+
+@settings(max_examples=150, deadline=None)
+@given(schema_and_rows())
+def test_bytes_give_back_what_a_segment_would(drawn):
+    schema, rows = drawn
+    codec = RowCodec(schema, "state 's'")
+    checked = [codec.check(row) for row in rows]
+    assert _exact([codec.loads(codec.dumps(row)) for row in checked]) == _exact(
+        list(codec.rows(codec.columns(checked)))
+    )
+
+
+@settings(max_examples=100, deadline=None)
+@given(schema_and_rows())
+def test_a_copy_is_equal_and_shares_no_container(drawn):
+    schema, rows = drawn
+    codec = RowCodec(schema, "state 's'")
+    for row in map(codec.check, rows):
+        copied = codec.copy(row)
+        assert _exact(copied) == _exact(row)
+        assert not _containers(copied) & _containers(row)
+        assert codec.mutable or copied is row
 
 
 @settings(max_examples=150, deadline=None)
@@ -185,6 +218,23 @@ def test_what_is_no_tuple_of_all_fields_is_refused_with_their_names(value):
         codec.check(value)
 
 
+@pytest.mark.parametrize("zone", [dt.UTC, NEW_YORK, dt.timezone(dt.timedelta(hours=5))], ids=str)
+@pytest.mark.parametrize("fold", [0, 1])
+@pytest.mark.parametrize(
+    "at",
+    [dt.datetime(2024, 3, 10, 2, 30), dt.datetime(2024, 11, 3, 1, 30), dt.datetime(2024, 7, 1)],  # noqa: DTZ001 - a zone is put on
+    ids=str,
+)
+@pytest.mark.parametrize("name", ["UTC", "America/New_York"])
+def test_a_moment_of_any_zone_is_kept_even_in_hours_that_are_missing_or_come_twice(zone, fold, at, name):
+    codec = RowCodec(pa.schema([("at", pa.timestamp("us", tz=name))]), "state 's'")
+    given_at = at.replace(tzinfo=zone, fold=fold)
+    (kept,) = codec.check((given_at,))
+    assert kept.astimezone(dt.UTC) == given_at.astimezone(dt.UTC)
+    assert _exact(next(codec.rows(codec.columns([(kept,)])))) == _exact((kept,))
+    assert _exact(codec.check((kept,))) == _exact((kept,))
+
+
 def test_what_loses_nothing_is_converted():
     np = pytest.importorskip("numpy")
     schema = pa.schema([("i", pa.int32()), ("f", pa.float64()), ("s", pa.string()), ("b", pa.binary())])
@@ -220,19 +270,22 @@ def test_changing_a_nested_value_after_it_went_in_or_came_out_leaves_the_state_a
     single = backend.value_state(StateDescriptor("v", StateKind.VALUE, schema))
     several = backend.list_state(StateDescriptor("l", StateKind.LIST, schema))
     entries = backend.map_state(StateDescriptor("m", StateKind.MAP, schema, key))
-    backend.enter(0)
 
     def reads():
+        backend.enter(0)
         return [single.get(), *several.get(), entries.get((0,)), *(found for _, found in entries.items())]
 
+    backend.enter(0)
     single.update((value,))
     several.append((value,))
     entries.put((0,), (value,))
     before = repr(reads())
     change(value)
     assert repr(reads()) == before
+    backend.commit()
     for (found,) in reads():
         change(found)
+    backend.commit()
     assert repr(reads()) == before
 
 
@@ -247,4 +300,34 @@ def test_grouping_values_make_one_key_of_every_nan_and_of_both_zeros(values):
 
 def test_every_nan_is_the_same_object():
     first, second = python_values(pa.array([math.nan, float("inf") - float("inf")]))
+    assert first is second
+
+
+RARE = [
+    (pa.time64("us"), dt.time(1, 2, 3, 4)),
+    (pa.large_string(), "é"),
+    (pa.binary(3), b"abc"),
+    (pa.uint64(), (1 << 64) - 1),
+    (pa.timestamp("ms", tz="+02:00"), dt.datetime(2020, 1, 1, tzinfo=dt.timezone(dt.timedelta(hours=2)))),
+    (pa.timestamp("s"), dt.datetime(2020, 1, 1)),  # noqa: DTZ001 - naive on purpose
+    (pa.large_list(pa.int64()), [1, None]),
+    (pa.map_(pa.date32(), pa.float64()), {dt.date(2020, 1, 1): 0.5}),
+    (pa.map_(pa.binary(), pa.list_(pa.int64())), {b"\xff": [1]}),
+    (pa.map_(pa.float64(), pa.string()), {-0.0: "x"}),
+    (pa.list_(pa.struct([])), [(), None]),
+]
+
+
+@pytest.mark.parametrize(("kind", "value"), RARE, ids=lambda part: str(part)[:40])
+def test_rare_types_become_bytes_and_copies_too(kind, value):
+    codec = RowCodec(pa.schema([("at", kind), ("beside", pa.int64())]), "state 's'")
+    row = codec.check((value, 1))
+    assert row == (value, 1)
+    assert _exact(codec.loads(codec.dumps(row))) == _exact(next(codec.rows(codec.columns([row]))))
+    assert _exact(codec.copy(row)) == _exact(row)
+
+
+def test_every_nan_read_from_bytes_is_the_same_object():
+    codec = RowCodec(pa.schema([("at", pa.float64())]), "state 's'")
+    (first,), (second,) = (codec.loads(codec.dumps((made,))) for made in (math.nan, float("inf") - float("inf")))
     assert first is second

@@ -3,12 +3,12 @@
 import copy
 
 import pyarrow as pa
-from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, rule
 
 from millpond.state import HeapBackend
 from millpond.state.checkpoint import Shard, birth
+from tests.state.lengths import of_length
 
 KEY = pa.schema([("user", pa.string())])
 GROUPS = range(2)
@@ -86,7 +86,7 @@ class TimersAgainstASet(RuleBasedStateMachine):
         assert self.shard.timers.next_expiry_ms() == min((expiry for expiry, *_ in self.live), default=None)
 
 
-TimersAgainstASet.TestCase.settings = settings(max_examples=60, stateful_step_count=30, deadline=None)
+TimersAgainstASet.TestCase.settings = of_length(examples=60, steps=30)
 TestTimersAgainstASet = TimersAgainstASet.TestCase
 
 
@@ -101,3 +101,43 @@ def test_a_timer_set_deleted_and_set_again_is_due_once():
     timers.register(5)
     assert [tuple(timer) for timer in timers.due(9)] == [(5, 1, ("ann",))]
     assert [tuple(timer) for timer in timers.due(9)] == [(5, 1, ("ann",))]
+
+
+def _standing_at_ann():
+    shard = Shard(birth("lineage", 0, 1, 2, KEY), HeapBackend(GROUPS))
+    assert shard.stand_at(shard.head)
+    timers = shard.timers
+    shard.backend.enter(1)
+    shard.backend.context.key = ("ann",)
+    return shard, timers
+
+
+def test_timers_of_the_open_version_are_due_when_they_are_first_asked_for():
+    _, timers = _standing_at_ann()
+    timers.register(7)
+    timers.register(3)
+    timers.delete(7)
+    assert timers.next_expiry_ms() == 3
+    assert [tuple(timer) for timer in timers.due(9)] == [(3, 1, ("ann",))]
+
+
+def test_asking_for_timers_leaves_the_current_key_as_it_was():
+    shard, timers = _standing_at_ann()
+    timers.register(3)
+    shard.backend.enter(0)
+    shard.backend.context.key = ("bob",)
+    timers.register(5)
+    for ask in (lambda: timers.due(9), timers.next_expiry_ms):
+        ask()
+        assert (shard.backend.context.key_group, shard.backend.context.key) == (0, ("bob",))
+        assert list(timers.of_key()) == [5]
+
+
+def test_restored_timers_are_due_though_the_queue_was_asked_before_the_restore():
+    shard, timers = _standing_at_ann()
+    timers.register(3)
+    commit = shard.commit("attempt")
+    restored = Shard(commit.head, HeapBackend(GROUPS))
+    assert restored.timers.next_expiry_ms() is None
+    restored.restore(commit.segments)
+    assert [tuple(timer) for timer in restored.timers.due(9)] == [(3, 1, ("ann",))]

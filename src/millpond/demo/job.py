@@ -114,10 +114,11 @@ def stream_stage(job: Job, spark: "SparkSession") -> None:
         if facts is None:
             return
         slices = stream.events_per_slice(job.path / "events")
+        state = spark_stages.state_config(job.workdir.manifest.asked)
         with lookups.lookup_tables(job.path) as tables:
             counts = partial(_lookup_counts, tables)
             sink = stream.AircraftSink(job.path / "aircraft", slices, counts, time.monotonic, job.step)
-            spark_stages.follow_aircraft(spark, job.path, tables, sink)
+            spark_stages.follow_aircraft(spark, job.path, tables, sink, state)
         facts.update(stream.written(job.path / "aircraft"))
 
 

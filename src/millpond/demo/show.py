@@ -35,6 +35,13 @@ class Request:
     port: int
     json_file: str | None
     quiet: bool
+    backend: str = "heap"
+    state_cache: int = 0
+
+    @property
+    def asked(self) -> Asked:
+        """What makes it this run and not another."""
+        return Asked(self.events, self.until, self.backend, self.state_cache)
 
 
 def show(request: Request) -> bool:
@@ -43,7 +50,7 @@ def show(request: Request) -> bool:
     Raises:
         MillpondError: see `millpond.demo.job.run`.
     """
-    run = job.run(Asked(request.events, request.until), request.workdir, quiet=request.quiet)
+    run = job.run(request.asked, request.workdir, quiet=request.quiet)
     out = sys.stderr if request.json_file == "-" else sys.stdout
     console = Console(file=out, quiet=request.quiet, soft_wrap=True)
     report.summary(run.outcome, run.facts, console)
@@ -86,7 +93,7 @@ def _outputs(workdir: Path) -> Iterator[str]:
 def _what_next(request: Request) -> Iterator[str]:
     yield "\nTry next"
     if not request.serve:
-        limits = Asked(request.events, request.until).options
+        limits = request.asked.options
         again = " ".join((f"{_here('millpond')} demo", *limits, "--workdir", str(request.workdir), "--serve"))
         yield f"  ask for features over HTTP (nothing is done twice):\n    {again}"
     yield "  the busiest aircraft, and how long they stood on the ground:"

@@ -22,11 +22,12 @@ from pyspark.sql.streaming import StreamingQuery
 from millpond.demo.aircraft_day import OUTPUT, AircraftDay
 from millpond.demo.data import HOUR_MS
 from millpond.demo.stream import AircraftSink
+from millpond.demo.workdir import Asked
 from millpond.errors import UnavailableError
 from millpond.features import GroupBy
 from millpond.kv import LmdbStore
 from millpond.lookup import LookupTable
-from millpond.spark import keyed
+from millpond.spark import StateConfig, keyed
 from millpond.spark.lookup_join import lookup_join
 from millpond.spark.session import session
 from millpond.spark.tile_stream import write_tiles
@@ -94,12 +95,19 @@ def read_events(spark: SparkSession, workdir: Path, *, slices_per_batch: int = 1
     return reader.parquet(str(workdir / "events"))
 
 
-def follow_aircraft(spark: SparkSession, workdir: Path, tables: Mapping[str, LookupTable], sink: AircraftSink) -> None:
+def state_config(asked: Asked) -> StateConfig:
+    """Where the run holds keyed state."""
+    return StateConfig(asked.backend, options={"state.backend.cache.max-entries-num": asked.state_cache})
+
+
+def follow_aircraft(
+    spark: SparkSession, workdir: Path, tables: Mapping[str, LookupTable], sink: AircraftSink, state: StateConfig
+) -> None:
     """Stream all slices through the lookups and `AircraftDay` into the sink."""
     events = read_events(spark, workdir).where(F.col("tailnum").isNotNull())
     known = lookup_join(events, tables["planes"], on="tailnum")
     known = lookup_join(known, tables["weather"], on={"origin": "origin", "weather_hour_ms": "hour_ms"})
-    days = keyed(known, "tailnum").transformWithState(AircraftDay(), OUTPUT, "Update", "None")
+    days = keyed(known, "tailnum").transformWithState(AircraftDay(), OUTPUT, "Update", "None", state=state)
     query = (
         days.writeStream.outputMode("update")
         .option("checkpointLocation", str(workdir / "checkpoint" / "aircraft-day"))

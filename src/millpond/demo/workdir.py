@@ -33,17 +33,21 @@ class Asked(msgspec.Struct, frozen=True):
 
     events: int | None = None
     until: str | None = None
+    backend: str = "heap"
+    state_cache: int = 0
 
     @property
     def options(self) -> tuple[str, ...]:
         """What was asked, as words of the command line.
 
-        >>> Asked(events=4000).options
-        ('--events', '4000')
+        >>> Asked(events=4000, backend="rocksdb").options
+        ('--events', '4000', '--backend', 'rocksdb')
         """
         events = () if self.events is None else ("--events", str(self.events))
         until = () if self.until is None else ("--until", self.until)
-        return events + until
+        backend = () if self.backend == "heap" else ("--backend", self.backend)
+        state_cache = () if self.state_cache == 0 else ("--state-cache", str(self.state_cache))
+        return events + until + backend + state_cache
 
     def __str__(self) -> str:
         return " ".join(self.options) or "the whole year"

@@ -3,8 +3,19 @@
 from millpond.spark.keyed import KeyedData, keyed
 from millpond.spark.lookup_join import lookup_join
 from millpond.spark.operator_spec import StateConfig
+from millpond.spark.processor_harness import ProcessorHarness, ProcessorSnapshot
 from millpond.spark.session import session
 from millpond.spark.tile_stream import write_tiles
 from millpond.spark.upload import upload_batch
 
-__all__ = ["KeyedData", "StateConfig", "keyed", "lookup_join", "session", "upload_batch", "write_tiles"]
+__all__ = [
+    "KeyedData",
+    "ProcessorHarness",
+    "ProcessorSnapshot",
+    "StateConfig",
+    "keyed",
+    "lookup_join",
+    "session",
+    "upload_batch",
+    "write_tiles",
+]

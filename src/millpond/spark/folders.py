@@ -20,13 +20,19 @@ from typing import IO
 from millpond.errors import UnavailableError
 
 
-def user_folder() -> Path:
+def user_folder(parent: Path | None = None) -> Path:
     """The folder under which this user's Millpond processes keep what is temporary; only the user can enter it.
+
+    It lies in `parent`, which is made if need be, or where temporary files lie.
 
     Raises:
         UnavailableError: somebody else has a folder of that name.
     """
-    return private_folder(Path(tempfile.gettempdir()) / f"millpond-{os.getuid()}")
+    if parent is None:
+        parent = Path(tempfile.gettempdir())
+    else:
+        parent.mkdir(parents=True, exist_ok=True)
+    return private_folder(parent / f"millpond-{os.getuid()}")
 
 
 def private_folder(folder: Path) -> Path:
@@ -98,4 +104,6 @@ def _lock_path(folder: Path) -> Path:
 
 def _remove(folder: Path) -> None:
     shutil.rmtree(folder, ignore_errors=True)
-    _lock_path(folder).unlink(missing_ok=True)
+    # The lock file stays with what could not be removed, so that the next one finds it.
+    if not folder.exists():
+        _lock_path(folder).unlink(missing_ok=True)

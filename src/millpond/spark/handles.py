@@ -3,7 +3,8 @@
 A value state needs no translation: its methods have the same names, and so user code calls the
 backend directly. Lists and maps differ in names alone. States with timestamps or nested structs are
 converted at this seam, since PySpark hands user code naive local datetimes and `Row`s, while the
-state room keeps aware UTC datetimes and tuples.
+state room keeps aware UTC datetimes and tuples. Arrays and maps are copied here, since PySpark makes
+them anew with every get: what user code does to one is never seen again without an update.
 """
 
 import datetime as dt
@@ -46,8 +47,8 @@ class ProcessorHandle:
         """A value state of the current key, under PySpark's rules."""
         spark_schema, descriptor = self._declare(StateKind.VALUE, stateName, schema, None, ttlDurationMs)
         state = self._shard.backend.value_state(descriptor)
-        outward = _outward(spark_schema)
-        return state if outward is None else _ConvertedValueState(state, _inward(spark_schema), outward)
+        outward = outward_of(spark_schema)
+        return state if outward is None else _ConvertedValueState(state, inward_of(spark_schema), outward)
 
     def getListState(
         self,
@@ -58,7 +59,7 @@ class ProcessorHandle:
         """A list state of the current key, under PySpark's rules."""
         spark_schema, descriptor = self._declare(StateKind.LIST, stateName, schema, None, ttlDurationMs)
         state = self._shard.backend.list_state(descriptor)
-        return PySparkListState(state, _inward(spark_schema), _outward(spark_schema))
+        return PySparkListState(state, inward_of(spark_schema), outward_of(spark_schema))
 
     def getMapState(
         self,
@@ -151,11 +152,11 @@ class PySparkMapState:
 
     def __init__(self, state: MapState, key_schema: StructType, schema: StructType) -> None:
         self._state = state
-        self._key_outward = _outward(key_schema) or _as_is
-        self._outward = _outward(schema) or _as_is
+        self._key_outward = outward_of(key_schema) or _as_is
+        self._outward = outward_of(schema) or _as_is
         self.exists = state.exists
         self.clear = state.clear
-        to_key, to_value = _inward(key_schema) or _as_is, _inward(schema) or _as_is
+        to_key, to_value = inward_of(key_schema) or _as_is, inward_of(schema) or _as_is
         self._key_inward = to_key
         self.containsKey: _Convert = state.contains
         self.updateValue: _Convert = state.put
@@ -209,8 +210,8 @@ def arrow_schema(schema: StructType) -> pa.Schema:
     return pa.schema([pa.field(field.name, field.type) for field in to_arrow_schema(schema, timezone="UTC")])
 
 
-def _outward(kind: DataType) -> _Convert | None:
-    """A conversion to what PySpark hands to user code, or None where nothing differs."""
+def outward_of(kind: DataType) -> _Convert | None:
+    """A conversion to what PySpark hands to user code, or None where nothing differs and nothing can be changed."""
     return _converter(kind, top=True)
 
 
@@ -218,11 +219,9 @@ def _converter(kind: DataType, *, top: bool = False) -> _Convert | None:
     if isinstance(kind, TimestampType):
         return _naive_local
     if isinstance(kind, ArrayType):
-        element = _converter(kind.elementType)
-        return None if element is None else partial(_convert_list, element)
+        return partial(_convert_list, _converter(kind.elementType) or _as_is)
     if isinstance(kind, MapType):
-        entry = _converter(kind.valueType)
-        return None if entry is None else partial(_convert_map, entry)
+        return partial(_convert_map, _converter(kind.valueType) or _as_is)
     if isinstance(kind, StructType):
         converters = [_converter(field.dataType) for field in kind]
         if top and not any(converters):
@@ -248,7 +247,7 @@ def _naive_local(value: dt.datetime | None) -> dt.datetime | None:
     return None if value is None else value.astimezone().replace(tzinfo=None)
 
 
-def _inward(kind: DataType) -> _Convert | None:
+def inward_of(kind: DataType) -> _Convert | None:
     """A conversion of what PySpark's users give to what the state room keeps, or None where nothing differs.
 
     Only times differ: one without a zone is local. What does not have the form of its type goes on as it
@@ -257,13 +256,13 @@ def _inward(kind: DataType) -> _Convert | None:
     if isinstance(kind, TimestampType):
         return _aware
     if isinstance(kind, ArrayType):
-        element = _inward(kind.elementType)
+        element = inward_of(kind.elementType)
         return None if element is None else partial(_aware_items, element)
     if isinstance(kind, MapType):
-        entry = _inward(kind.valueType)
+        entry = inward_of(kind.valueType)
         return None if entry is None else partial(_aware_entries, entry)
     if isinstance(kind, StructType):
-        converters = {field.name: _inward(field.dataType) or _as_is for field in kind}
+        converters = {field.name: inward_of(field.dataType) or _as_is for field in kind}
         if all(converter is _as_is for converter in converters.values()):
             return None
         return partial(_aware_fields, converters)

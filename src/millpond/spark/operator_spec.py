@@ -10,6 +10,9 @@ from pyspark.sql.streaming import StatefulProcessor
 from pyspark.sql.types import StructType
 
 from millpond.errors import OptionError
+from millpond.state.options import StateOptions
+
+_BACKEND = "state.backend.type"
 
 
 @dataclass(frozen=True)
@@ -17,20 +20,42 @@ class StateConfig:
     """Where a keyed operator holds its live state.
 
     Attributes:
-        backend: "heap", Python objects in memory.
+        backend: "heap", Python objects in memory; "rocksdb", on local disk; or the name of a registered backend.
+            None: what `options` say, else "heap".
         host: "process", long-lived state hosts beside the workers; or "inline", inside the workers
             themselves: slower, since a worker is no home, but `print` and `breakpoint()` work.
+        options: option strings, such as `{"state.backend.cache.max-entries-num": "1000"}`.
 
-    >>> StateConfig(backend="heap", host="inline")
-    StateConfig(backend='heap', host='inline')
+    >>> StateConfig(backend="rocksdb", host="inline").backend
+    'rocksdb'
+    >>> StateConfig(backend="rockdb")
+    Traceback (most recent call last):
+    millpond.errors.OptionError: state options:
+    - 'state.backend.type': expected a registered backend, one of heap, rocksdb (did you mean 'rocksdb'?), got 'rockdb'
     """
 
-    backend: str = "heap"
+    backend: str | None = None
     host: str = "process"
+    options: Mapping[str, Any] = field(default_factory=dict)
+    parsed: StateOptions = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        _one_of("backend", self.backend, ("heap",))
         _one_of("host", self.host, ("process", "inline"))
+        named = {} if self.backend is None else {_BACKEND: self.backend}
+        given = [value for name, value in self.options.items() if name.strip().lower() == _BACKEND]
+        if named and given:
+            raise OptionError(
+                f"StateConfig(backend={self.backend!r}) and its option {_BACKEND!r} ({given[0]!r}) name the backend "
+                "twice; keep one."
+            )
+        parsed = StateOptions.parse({**self.options, **named})
+        if parsed.checkpoint_storage is not None:
+            raise OptionError(
+                "'state.checkpoint-storage' has no effect in a Spark query: checkpoints go through Spark's own state "
+                "store, in the query's checkpointLocation; remove it."
+            )
+        object.__setattr__(self, "backend", parsed.backend)
+        object.__setattr__(self, "parsed", parsed)
 
 
 @dataclass(frozen=True)

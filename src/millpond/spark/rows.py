@@ -17,7 +17,8 @@ from pyspark.errors import PySparkTypeError
 from pyspark.sql import Row
 
 from millpond.errors import DataError
-from millpond.state.rows import MISFITS, loses, python_values
+from millpond.state.arrow_values import python_values
+from millpond.state.rows import MISFITS, loses
 
 
 def row_maker(names: Sequence[str]) -> Callable[[tuple[Any, ...]], Row]:

@@ -22,7 +22,7 @@ import pyarrow as pa
 from pyspark import TaskContext, cloudpickle
 from pyspark.sql import Row
 from pyspark.sql.streaming import StatefulProcessor, StatefulProcessorHandle
-from pyspark.sql.streaming.stateful_processor import ExpiredTimerInfo, TimerValues
+from pyspark.sql.streaming.stateful_processor import ExpiredTimerInfo, MapState, TimerValues, ValueState
 
 from millpond.errors import CorruptionError, OptionError
 from millpond.spark.anchors import partition_of
@@ -32,10 +32,11 @@ from millpond.spark.host.slots import Attempt, Claim
 from millpond.spark.host.wire import Blob, End, Open, Segment
 from millpond.spark.operator_spec import BatchTime, OperatorSpec
 from millpond.spark.pack import Layout, read_blob
+from millpond.spark.shard_backend import open_shard_backend
 from millpond.spark.shard_run import ShardRun
 from millpond.spark.spool import Spool
-from millpond.state import HeapBackend
-from millpond.state.checkpoint import Commit, Head, Shard, birth
+from millpond.state.checkpoint import Commit, Head, SegmentRef, Shard, birth
+from millpond.state.options import StateOptions
 
 _RESET_HINT = (
     "The state part of the checkpoint was deleted or is incomplete. Restore it, or start the query with a new "
@@ -44,26 +45,47 @@ _RESET_HINT = (
 
 
 class Durable:
-    """One shard's head and segments in Spark's state store."""
+    """One shard's newest version in Spark's state store: a `CheckpointStorage`. Spark itself keeps the earlier ones."""
 
-    def __init__(self, handle: StatefulProcessorHandle) -> None:
-        self._head = handle.getValueState("head", "head binary")
-        self._segments = handle.getMapState("segments", "id long", "data binary")
+    def __init__(self, head: ValueState, segments: MapState, name: str) -> None:
+        self._head = head
+        self._segments = segments
+        self._name = name
 
-    def head(self, name: str) -> Head | None:
+    @property
+    def name(self) -> str:
+        """The shard and its query, for errors."""
+        return self._name
+
+    def versions(self) -> list[int]:
+        """The one version there is, if any."""
+        head = self.head()
+        return [] if head is None else [head.version]
+
+    def head(self, version: int | None = None) -> Head | None:
         """The head, or None where there never was one."""
         stored = self._head.get()
-        return None if stored is None else Head.decode(bytes(stored[0]), f"the head of {name}")
-
-    def segment(self, segment_id: int, name: str) -> bytes:
-        """One segment. They are read by key: the store's iterator would load hundreds at once."""
-        stored = self._segments.getValue((segment_id,))
         if stored is None:
-            raise CorruptionError(f"segment {segment_id} of {name} is missing. {_RESET_HINT}")
+            return None
+        head = Head.decode(bytes(stored[0]), f"the head of {self._name}")
+        return head if version in (None, head.version) else None
+
+    def segment(self, ref: SegmentRef) -> bytes:
+        """One segment. They are read by key: the store's iterator would load hundreds at once."""
+        stored = self._segments.getValue((ref.id,))
+        if stored is None:
+            raise CorruptionError(
+                f"segment {ref.id} of {self._name}, version {ref.version}, state {ref.state!r} is missing. "
+                f"{_RESET_HINT}"
+            )
         return bytes(stored[0])
 
-    def put(self, segments: Iterator[tuple[int, bytes]], dropped: tuple[int, ...], head: bytes) -> None:
-        """Store a version: segments first, the head last."""
+    def put(self, commit: Commit) -> None:
+        """Store a version."""
+        self.put_stream(iter(commit.segments.items()), commit.dropped, commit.head.encode())
+
+    def put_stream(self, segments: Iterator[tuple[int, bytes]], dropped: tuple[int, ...], head: bytes) -> None:
+        """Store a version as it comes from a host: segments first, the head last."""
         for segment_id, data in segments:
             self._segments.updateValue((segment_id,), (data,))
         for segment_id in dropped:
@@ -85,7 +107,8 @@ class ShardProcessor(StatefulProcessor):  # type: ignore[misc]
     def init(self, handle: StatefulProcessorHandle) -> None:
         """Declare head and segments."""
         self._handle = handle
-        self._durable = Durable(handle)
+        self._stored_head = handle.getValueState("head", "head binary")
+        self._stored_segments = handle.getMapState("segments", "id long", "data binary")
 
     def handleInputRows(self, key: Any, rows: Iterator[Row], timerValues: TimerValues) -> Iterator[Row]:
         """Run one batch of one shard and give out its output as packed blobs."""
@@ -103,10 +126,12 @@ class ShardProcessor(StatefulProcessor):  # type: ignore[misc]
     def _run(self, anchor: int, blobs: Iterator[bytes], timer_values: TimerValues) -> Iterator[Row]:
         task = _Task(self._spec.application)
         layout = Layout.of_task()
-        head = self._head(partition_of(anchor, layout.shards), layout, task)
+        shard = partition_of(anchor, layout.shards)
+        durable = Durable(self._stored_head, self._stored_segments, f"shard {shard} of query {task.query}")
+        head = self._head(shard, layout, durable)
         time = BatchTime(timer_values.getCurrentProcessingTimeInMs(), timer_values.getCurrentWatermarkInMs())
         run = _run_in_host if self._spec.config.host == "process" else _run_inline
-        with run(self._spec, task, head, self._durable, blobs, time) as done:
+        with run(self._spec, task, head, durable, blobs, time) as done:
             self._spec.late_rows.add(done.late_rows)
             self._set_shard_timer(time, done.next_timer_ms)
             for blob in done.output:
@@ -127,9 +152,8 @@ class ShardProcessor(StatefulProcessor):  # type: ignore[misc]
         elif next_timer_ms >= 0:
             self._handle.registerTimer(max(next_timer_ms, time.processing_ms + 1))
 
-    def _head(self, shard: int, layout: Layout, task: "_Task") -> Head:
-        name = f"shard {shard} of query {task.query}"
-        head = self._durable.head(name)
+    def _head(self, shard: int, layout: Layout, durable: Durable) -> Head:
+        name, head = durable.name, durable.head()
         if head is None:
             # Spark itself refuses a version whose files are gone; a shard without a head has never had a row.
             spec = self._spec
@@ -190,34 +214,41 @@ def _run_in_host(
         connection.send(opened, cloudpickle.dumps(spec))
         if restore_wanted(connection):
             for ref in head.segments:
-                name = f"shard {head.shard} of query {task.query}, version {head.version}"
-                connection.send(Segment(ref.id), durable.segment(ref.id, name))
+                connection.send(Segment(ref.id), durable.segment(ref))
             connection.send(End())
             restore_wanted(connection)
         for blob in blobs:
             connection.send(Blob(), blob)
         connection.send(End())
         commit, new_head, segments = committed(connection)
-        durable.put(segments, commit.dropped, new_head)
+        durable.put_stream(segments, commit.dropped, new_head)
         yield _Done(commit.late_rows, commit.next_timer_ms, output_blobs(connection))
 
 
-_INLINE: dict[str, Shard] = {}
-"""The shard held by this worker. A worker is no home: the next batch may well find none and restore."""
+_INLINE: dict[str, tuple[StateOptions, Shard]] = {}
+"""The shard held by this worker, and what its backend was opened with.
+
+A worker is no home: the next batch may well find none and restore.
+"""
 
 
 @contextmanager
 def _run_inline(
     spec: OperatorSpec, task: _Task, head: Head, durable: Durable, blobs: Iterator[bytes], time: BatchTime
 ) -> Iterator[_Done]:
-    shard = _INLINE.get(head.lineage)
-    if shard is None or not shard.stand_at(head):
-        shard = Shard(head, HeapBackend(head.key_groups))
-        name = f"shard {head.shard} of query {task.query}, version {head.version}"
-        shard.restore({ref.id: durable.segment(ref.id, name) for ref in head.segments})
-        shard.stand_at(head)
-        _INLINE.clear()
-        _INLINE[head.lineage] = shard
+    options, shard = _INLINE.get(head.lineage, (None, None))
+    if shard is None or options != spec.config.parsed or not shard.stand_at(head):
+        while _INLINE:
+            _, (_, dropped) = _INLINE.popitem()
+            dropped.backend.close()
+        shard = Shard(head, open_shard_backend(spec.config.parsed, head.key_groups))
+        try:
+            shard.restore({ref.id: durable.segment(ref) for ref in head.segments})
+            shard.stand_at(head)
+        except BaseException:
+            shard.backend.close()
+            raise
+        _INLINE[head.lineage] = spec.config.parsed, shard
     layout = Layout(head.shards, head.max_parallelism)
     with _no_garbage_collection(), Spool(user_folder) as received, Spool(user_folder) as output:
         # The processor is new in every batch, as in PySpark, although this worker has only one of it.
@@ -226,7 +257,7 @@ def _run_inline(
             received.add(blob)
         result = run.run((read_blob(blob, layout) for blob in received), output)
         commit: Commit = shard.commit(task.token, time.watermark_ms)
-        durable.put(iter(commit.segments.items()), commit.dropped, commit.head.encode())
+        durable.put(commit)
         yield _Done(result.late_rows, result.next_timer_ms, map(bytes, output))
 
 

@@ -1,20 +1,83 @@
 """What an operator remembers per key. Pure Python, no Spark."""
 
-from millpond.state.backend import ABSENT, Cells, KeyContext, KeyedStateBackend, ListState, MapState, ValueState
+from millpond.state.backend import (
+    ABSENT,
+    Cells,
+    KeyContext,
+    KeyedStateBackend,
+    ListState,
+    MapState,
+    Snapshot,
+    ValueCache,
+    ValueState,
+)
+from millpond.state.cached.hit_ratio import HitRatio
+from millpond.state.cached.lru import LruStateCache, LruStats
+from millpond.state.cached.two_layer import TwoLayerCache
+from millpond.state.cached.watched import Watch
+from millpond.state.cached.write_back import WriteBackCache
+from millpond.state.checkpoint import Checkpointer, FileStorage, Savepoint, write_savepoint
 from millpond.state.descriptor import StateDescriptor, StateKind
+from millpond.state.folding import Aggregate, AggregatingState, ReducingState
+from millpond.state.handles import States
+from millpond.state.harness import Harness
 from millpond.state.heap import HeapBackend
+from millpond.state.operator import Context, KeyedOperator, KeyTimers, TimeDomain, TimedOperator, Timer
+from millpond.state.operator_checkpoints import BegunCheckpoint, Restoration
+from millpond.state.options import StateOptions
+from millpond.state.reader import StateReader
+from millpond.state.registry import BackendFactory, open_backend, register_backend
+from millpond.state.rocksdb import RocksDbBackend
 from millpond.state.rows import RowCodec
+from millpond.state.serializer import Serializer, msgspec_serializer, pickle_serializer, user_serializer
+from millpond.state.ttl import Ttl
 
 __all__ = [
     "ABSENT",
+    "Aggregate",
+    "AggregatingState",
+    "BackendFactory",
+    "BegunCheckpoint",
     "Cells",
+    "Checkpointer",
+    "Context",
+    "FileStorage",
+    "Harness",
     "HeapBackend",
+    "HitRatio",
     "KeyContext",
+    "KeyTimers",
+    "KeyedOperator",
     "KeyedStateBackend",
     "ListState",
+    "LruStateCache",
+    "LruStats",
     "MapState",
+    "ReducingState",
+    "Restoration",
+    "RocksDbBackend",
     "RowCodec",
+    "Savepoint",
+    "Serializer",
+    "Snapshot",
     "StateDescriptor",
     "StateKind",
+    "StateOptions",
+    "StateReader",
+    "States",
+    "TimeDomain",
+    "TimedOperator",
+    "Timer",
+    "Ttl",
+    "TwoLayerCache",
+    "ValueCache",
     "ValueState",
+    "Watch",
+    "WriteBackCache",
+    "msgspec_serializer",
+    "open_backend",
+    "pickle_serializer",
+    "register_backend",
+    "user_serializer",
+    "write_savepoint",
 ]

@@ -1,14 +1,21 @@
 """The one interface that every state backend, and every wrapper around one, implements.
 
 A backend holds the state of the key groups of one shard. It works in *versions*: everything between
-two commits is one version, a commit names what changed, and one committed version can be taken
-back. That is all an operator on Spark needs: the changed cells become the batch's delta, and a
-batch that Spark did not accept is undone without reading anything again.
+two commits is one version, a commit gives a `Snapshot` of it, and one committed version can be taken
+back. That is all an operator needs, on Spark or off it: what a version changed becomes a delta, a
+snapshot is read and written while the next records flow, and a batch that Spark did not accept is
+undone without reading anything again.
 
-Invariant: between `commit` and the next change, the live state is exactly the committed version.
+Invariant: between `commit` and the next change, the live state is exactly the committed version; a
+snapshot never changes, whatever happens after its commit.
+
+What a handle's `get` returns belongs to the caller until the key's call ends. Changing it (adding to a
+list, say) becomes state with the next `update`, and only then: without one the change is gone at the
+latest when the version ends. It never reaches a snapshot of an earlier version. What was given to
+`update` may be the state itself from then on, so change it no more without another `update`.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, Final, Protocol
 
@@ -20,6 +27,10 @@ class _Absent:
     """The sign of a cell that is not there: neither None nor any value a user can store."""
 
     def __repr__(self) -> str:
+        return "ABSENT"
+
+    def __reduce__(self) -> str:
+        """Copied or pickled, it is still the one object."""
         return "ABSENT"
 
 
@@ -34,44 +45,49 @@ class Cells:
         key_groups: of each cell.
         keys: of each cell, a tuple.
         map_keys: of each cell of a map state, a tuple; None for the other kinds.
-        values: a tuple, for a list state a list of tuples, or ABSENT where the cell was deleted.
+        values: what the state's codec checked, for a list state a list of that, or ABSENT where the cell was deleted.
+        places: of each cell, what the attribute `place` of the backend's own handle was when the cell was last read, or
+            None. A backend whose handles have that attribute is spared finding the cell again in `write`.
     """
 
     key_groups: list[int] = field(default_factory=list)
     keys: list[Row] = field(default_factory=list)
     map_keys: list[Row] | None = None
     values: list[Any] = field(default_factory=list)
+    places: list[Any] | None = None
 
     def __len__(self) -> int:
         return len(self.keys)
 
 
 class KeyContext:
-    """Whose state the handles speak of.
+    """Whose state the handles speak of, and what time it is.
 
-    The backend's `enter` sets `key_group`; the operator assigns `key` before it calls user code.
+    The backend's `enter` sets `key_group`; the operator assigns `key` before it calls user code, and
+    `now_ms`, the time of the batch or record by which TTL is judged.
     """
 
-    __slots__ = ("key", "key_group")
+    __slots__ = ("key", "key_group", "now_ms")
 
     def __init__(self) -> None:
         self.key: Row = ()
         self.key_group = -1
+        self.now_ms = 0
 
 
 class ValueState(Protocol):
-    """One tuple per key."""
+    """One value per key: a tuple under a schema, or an object of the declared type."""
 
     def exists(self) -> bool:
         """Whether the current key has a value."""
         ...
 
-    def get(self) -> Row | None:
+    def get(self) -> Any:
         """The current key's value, or None."""
         ...
 
-    def update(self, value: Row) -> None:
-        """Set the current key's value. Refused with a DataError when it does not fit the schema."""
+    def update(self, value: Any) -> None:
+        """Set the current key's value. A DataError names state and key when it does not fit."""
         ...
 
     def clear(self) -> None:
@@ -80,26 +96,26 @@ class ValueState(Protocol):
 
 
 class ListState(Protocol):
-    """A list of tuples per key, in the order they were added."""
+    """A list of values per key, in the order they were added."""
 
     def exists(self) -> bool:
         """Whether the current key has a list."""
         ...
 
-    def get(self) -> Iterator[Row]:
+    def get(self) -> Iterator[Any]:
         """The elements as they are now; later changes do not reach this iterator."""
         ...
 
-    def put(self, values: Iterable[Row]) -> None:
+    def put(self, values: Iterable[Any]) -> None:
         """Replace the whole list."""
         ...
 
-    def append(self, value: Row) -> None:
+    def append(self, value: Any) -> None:
         """Add one element at the end."""
         ...
 
-    def extend(self, values: Iterable[Row]) -> None:
-        """Add several elements at the end."""
+    def extend(self, values: Iterable[Any]) -> None:
+        """Add several elements at the end. None at all change nothing: a key without a list still has none."""
         ...
 
     def clear(self) -> None:
@@ -108,13 +124,13 @@ class ListState(Protocol):
 
 
 class MapState(Protocol):
-    """A map from tuples to tuples per key; each entry is read and written alone."""
+    """A map from tuples to values per key; each entry is read and written alone."""
 
     def exists(self) -> bool:
         """Whether the current key has any entry."""
         ...
 
-    def get(self, map_key: Row) -> Row | None:
+    def get(self, map_key: Row) -> Any:
         """The value of one entry, or None."""
         ...
 
@@ -122,7 +138,7 @@ class MapState(Protocol):
         """Whether there is such an entry."""
         ...
 
-    def put(self, map_key: Row, value: Row) -> None:
+    def put(self, map_key: Row, value: Any) -> None:
         """Set one entry."""
         ...
 
@@ -130,12 +146,47 @@ class MapState(Protocol):
         """Forget one entry."""
         ...
 
-    def items(self) -> Iterator[tuple[Row, Row]]:
+    def items(self) -> Iterator[tuple[Row, Any]]:
         """The entries as they are now; later changes do not reach this iterator."""
         ...
 
     def clear(self) -> None:
         """Forget every entry of the current key."""
+        ...
+
+
+class Snapshot(Protocol):
+    """One committed version, readable from any thread while later versions are made.
+
+    Taking it costs no more than a few references a key group; what it holds on to goes with `release`.
+    """
+
+    def changes(self) -> Iterator[tuple[str, Cells]]:
+        """What the version changed, by state, a cell once; a state may come in several pieces, or not at all."""
+        ...
+
+    def cells(self, name: str, key_group: int) -> Cells:
+        """Every cell of a state in one key group as of this version."""
+        ...
+
+    def release(self) -> None:
+        """Let go of what only this snapshot needed. Idempotent; the snapshot cannot be read afterwards."""
+        ...
+
+
+class ValueCache(Protocol):
+    """A cache that a user put in front of one state (`WriteBackCache`, `TwoLayerCache`).
+
+    Until it is flushed, `keys` and `cells` of the backend do not see what it has not written yet; a snapshot
+    always does.
+    """
+
+    def flush(self) -> None:
+        """Write every dirty entry to the state. Called at the beginning of `commit`."""
+        ...
+
+    def forget(self) -> None:
+        """Drop every entry, dirty or not: the state was undone or restored."""
         ...
 
 
@@ -145,6 +196,11 @@ class KeyedStateBackend(Protocol):
     @property
     def context(self) -> KeyContext:
         """Whose state the handles speak of."""
+        ...
+
+    @property
+    def shares_objects(self) -> bool:
+        """Whether it keeps the very objects it was given, so that a writer who goes on using one must give a copy."""
         ...
 
     def enter(self, key_group: int) -> None:
@@ -163,24 +219,43 @@ class KeyedStateBackend(Protocol):
         """The handle of a map state."""
         ...
 
-    def commit(self) -> Mapping[str, Cells]:
-        """End the version: what changed in it, by state. It can be taken back until `settle`."""
+    def attach(self, cache: ValueCache) -> None:
+        """Have a cache flushed before every commit, and emptied when its state is undone or restored."""
+        ...
+
+    def keys(self, name: str) -> Iterator[tuple[int, Row]]:
+        """Key group and key of every key that has this state now, each once.
+
+        State may be changed meanwhile, that of the key last given above all; whether keys that appear
+        meanwhile are given is open.
+        """
+        ...
+
+    def cells(self, name: str, key_group: int) -> Cells:
+        """Every cell of a state in one key group as it is now, the open version included."""
+        ...
+
+    def write(self, name: str, cells: Cells) -> None:
+        """Put (or, for ABSENT, delete) cells in the open version, whatever the current key. They were checked."""
+        ...
+
+    def commit(self) -> Snapshot:
+        """End the version. It can be taken back until `settle`. Afterwards no key is current."""
         ...
 
     def rollback(self) -> bool:
-        """Drop every change since the last commit; whether there was any."""
+        """Drop every change since the last commit; whether the backend's own state had any.
+
+        Attached caches are emptied in any case. What only they had never was the backend's, and does not count.
+        """
         ...
 
     def undo_commit(self) -> None:
-        """Take the last commit back. Only once, and only before `settle`."""
+        """Take the last commit back. Only once, and only before `settle` and before the next commit."""
         ...
 
     def settle(self) -> None:
         """The last commit is durable: it will not be taken back."""
-        ...
-
-    def cells(self, name: str, key_group: int) -> Cells:
-        """Every cell of a state in one key group, for a base. Only between versions."""
         ...
 
     def load(self, descriptor: StateDescriptor, cells: Cells) -> None:

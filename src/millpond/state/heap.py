@@ -1,32 +1,28 @@
 """The heap backend: state as plain Python objects, one dictionary per state and key group.
 
-On the data path this is where a keyed operator's state lives while its host does; Spark's state
-store holds the durable copy (see `millpond.state.checkpoint`).
+On the data path this is where a keyed operator's state lives while its host does; the checkpoint
+holds the durable copy (see `millpond.state.checkpoint`).
 
-One structure serves three ends. The first change of a cell in a version puts its old value into the
-version's *undo* map. A rollback writes the old values back. The keys of the undo map are exactly the
-cells that changed, so the delta is read off it. And a later change of the same cell costs one
-dictionary test.
+A version is the undo maps of its states: what is in them changed, and can be undone. A commit only
+swaps them for empty ones, so it costs the same for one changed cell and for a million; the snapshot
+that it gives is read later, in whatever thread writes the checkpoint, against tables that the next
+records change. `millpond.state.heap_tables` says how that comes out right.
 
-Invariant: for every cell, either it is in the undo map, or its live value is the committed one.
-
-Values are immutable tuples and are handed out as they are. Where a schema nests lists or maps, a
-value is copied when it goes in and when it comes out, so that user code can never change state
-behind the undo map's back.
+Invariant: for every cell, either it is in the open version's undo map, or its live value is the
+committed one.
 """
 
-import copy
-from collections.abc import Iterable, Iterator, Mapping
-from itertools import repeat
-from typing import Any, TypeVar
+from collections.abc import Iterator
+from typing import TypeVar
 
-from millpond.errors import OptionError
-from millpond.state.backend import ABSENT, Cells, KeyContext, ListState, MapState, ValueState
+from millpond.errors import OptionError, UnavailableError
+from millpond.state.backend import Cells, KeyContext, ListState, MapState, Snapshot, ValueCache, ValueState
 from millpond.state.descriptor import StateDescriptor, StateKind
-from millpond.state.rows import Row, RowCodec
+from millpond.state.heap_states import HeapListState, HeapMapState, HeapState, HeapValueState
+from millpond.state.heap_tables import FlatTables, Version
+from millpond.state.rows import Row
 
-_Table = dict[Row, Any]
-S = TypeVar("S", bound="_HeapState")
+S = TypeVar("S", bound=HeapState)
 
 
 class HeapBackend:
@@ -39,27 +35,33 @@ class HeapBackend:
     >>> backend.enter(7)
     >>> backend.context.key = ("ann",)
     >>> visits.update((1,))
-    >>> changed = backend.commit()
-    >>> changed["visits"].keys, changed["visits"].values
-    ([('ann',)], [(1,)])
+    >>> snapshot = backend.commit()
     >>> backend.enter(7)
+    >>> backend.context.key = ("ann",)
     >>> visits.update((2,))
+    >>> [(name, cells.keys, cells.values) for name, cells in snapshot.changes()]
+    [('visits', [('ann',)], [(1,)])]
     >>> backend.rollback()
     True
-    >>> backend.enter(7)
-    >>> visits.get()
-    (1,)
+    >>> backend.cells("visits", 7).values
+    [(1,)]
     """
 
     def __init__(self, key_groups: range) -> None:
         self.key_groups = key_groups
         self._context = KeyContext()
-        self._states: dict[str, _HeapState] = {}
+        self._states: dict[str, HeapState] = {}
+        self._caches: list[ValueCache] = []
 
     @property
     def context(self) -> KeyContext:
         """Whose state the handles speak of."""
         return self._context
+
+    @property
+    def shares_objects(self) -> bool:
+        """Whether it keeps the very objects it was given: yes."""
+        return True
 
     def enter(self, key_group: int) -> None:
         """Bind every handle to the dictionaries of one key group."""
@@ -71,277 +73,156 @@ class HeapBackend:
 
     def value_state(self, descriptor: StateDescriptor) -> ValueState:
         """The handle of a value state."""
-        return self._declare(descriptor, _HeapValueState)
+        return self._declare(descriptor, HeapValueState)
 
     def list_state(self, descriptor: StateDescriptor) -> ListState:
         """The handle of a list state."""
-        return self._declare(descriptor, _HeapListState)
+        return self._declare(descriptor, HeapListState)
 
     def map_state(self, descriptor: StateDescriptor) -> MapState:
         """The handle of a map state."""
-        return self._declare(descriptor, _HeapMapState)
+        return self._declare(descriptor, HeapMapState)
 
     def _declare(self, descriptor: StateDescriptor, kind: type[S]) -> S:
+        if _KINDS[descriptor.kind] is not kind:
+            raise OptionError(
+                f"state {descriptor.name!r} is a {descriptor.kind} state: [{descriptor.describe()}]. Ask for it as "
+                "what it was declared as."
+            )
         known = self._states.get(descriptor.name)
         if known is None:
             known = self._states[descriptor.name] = kind(descriptor, self._context)
+            if self._context.key_group in self.key_groups:
+                known.bind(self._context.key_group)
         if known.descriptor != descriptor or not isinstance(known, kind):
             raise OptionError(
                 f"state {descriptor.name!r} is held as [{known.descriptor.describe()}] and was declared again as "
-                f"[{descriptor.describe()}]. Give the new state another name."
+                f"[{descriptor.describe()}]. {_mend(known.descriptor)}"
             )
         return known
 
-    def commit(self) -> Mapping[str, Cells]:
-        """End the version: the cells in the undo maps, with their present values."""
-        changed = {name: state.commit() for name, state in self._states.items()}
-        return {name: cells for name, cells in changed.items() if len(cells)}
+    def attach(self, cache: ValueCache) -> None:
+        """Have a cache flushed before every commit, and emptied when its state is undone or restored."""
+        self._caches.append(cache)
+
+    def keys(self, name: str) -> Iterator[tuple[int, Row]]:
+        """Key group and key of every key that has this state now, each once."""
+        state = self._states.get(name)
+        return iter(()) if state is None else state.tables.keys()
+
+    def cells(self, name: str, key_group: int) -> Cells:
+        """Every cell of a state in one key group as it is now."""
+        state = self._states.get(name)
+        return Cells() if state is None else state.tables.cells(key_group)
+
+    def write(self, name: str, cells: Cells) -> None:
+        """Put or delete cells in the open version."""
+        state = self._states.get(name)
+        if state is None:
+            raise OptionError(f"state {name!r} is not declared; known are {sorted(self._states)}.")
+        state.write(cells)
+
+    def commit(self) -> Snapshot:
+        """End the version. Nothing is read or copied."""
+        for cache in self._caches:
+            cache.flush()
+        versions = {name: (state.tables, state.end_version()) for name, state in self._states.items()}
+        self._leave()
+        return _HeapSnapshot(versions)
 
     def rollback(self) -> bool:
         """Write the old values of the open version back; whether there were any."""
-        changed = any(undo for state in self._states.values() for undo in state.undo.values())
+        changed = any(state.tables.changed() for state in self._states.values())
         for state in self._states.values():
-            state.revert(state.undo)
-            state.undo = {}
-            state.unbind()
+            state.tables.roll_back()
+        self._undone()
         return changed
 
     def undo_commit(self) -> None:
         """Write the old values of the last committed version back."""
-        self.rollback()
         for state in self._states.values():
-            state.revert(state.committed_undo)
-            state.committed_undo = {}
+            state.tables.roll_back()
+            if state.last is not None:
+                state.tables.take_back(state.last)
+        self.settle()
+        self._undone()
 
     def settle(self) -> None:
         """Let go of what the last version replaced."""
         for state in self._states.values():
-            state.committed_undo = {}
-
-    def cells(self, name: str, key_group: int) -> Cells:
-        """Every cell of a state in one key group."""
-        state = self._states.get(name)
-        return Cells() if state is None else state.cells(key_group)
+            state.last = None
 
     def load(self, descriptor: StateDescriptor, cells: Cells) -> None:
-        """Put or delete cells, outside any version."""
-        kinds = {StateKind.VALUE: _HeapValueState, StateKind.LIST: _HeapListState, StateKind.MAP: _HeapMapState}
-        self._declare(descriptor, kinds[descriptor.kind]).load(cells)
+        """Put or delete cells as part of a restore: as a version that nobody asks for the changes of."""
+        state = self._declare(descriptor, _KINDS[descriptor.kind])
+        if any(known.tables.changed() for known in self._states.values()):
+            raise OptionError(
+                f"state {descriptor.name!r} cannot be loaded while a version is open: roll back or commit first."
+            )
+        state.tables.write(cells)
+        state.tables.end_version()
+        self.settle()
+        self._undone()
 
     def close(self) -> None:
-        """Free everything."""
+        """Free everything. A handle that is used afterwards fails as one without a key."""
+        for state in self._states.values():
+            state.leave_version()
         self._states.clear()
+        self._caches.clear()
+        self._leave()
+
+    def _undone(self) -> None:
+        for state in self._states.values():
+            state.leave_version()
+        self._leave()
+        for cache in self._caches:
+            cache.forget()
+
+    def _leave(self) -> None:
+        self._context.key_group = -1
+        self._context.key = ()
 
 
-class _NoKeyGroup:
-    """Stands where a table would while no key group is entered, and refuses every use by name."""
+class _HeapSnapshot:
+    """One committed version: by state, its tables and the version in their chain."""
 
-    def __init__(self, name: str) -> None:
-        self._name = name
+    def __init__(self, versions: dict[str, tuple[FlatTables, Version]]) -> None:
+        self._versions: dict[str, tuple[FlatTables, Version]] | None = versions
 
-    def _refuse(self, *_: object) -> Any:
-        raise OptionError(
-            f"state {self._name!r} was used without a current key. Use it only inside the calls that are made for a "
-            "key, not in init() or close()."
-        )
+    def changes(self) -> Iterator[tuple[str, Cells]]:
+        """The changed cells, each state in one piece."""
+        for name, (tables, version) in self._readable().items():
+            cells = tables.changes_of(version)
+            if len(cells):
+                yield name, cells
 
-    get = pop = setdefault = __contains__ = __getitem__ = __setitem__ = _refuse
+    def cells(self, name: str, key_group: int) -> Cells:
+        """Every cell of a state in one key group as of this version."""
+        versions = self._readable()
+        if name not in versions:
+            return Cells()
+        tables, version = versions[name]
+        return tables.cells_as_of(version, key_group)
 
+    def release(self) -> None:
+        """Let go of the version: what only this snapshot held is garbage. Idempotent."""
+        self._versions = None
 
-class _HeapState:
-    """What the three kinds share: tables and undo maps by key group, flat unless a kind says otherwise."""
-
-    def __init__(self, descriptor: StateDescriptor, context: KeyContext) -> None:
-        self.descriptor = descriptor
-        self._context = context
-        self._codec = RowCodec(descriptor.value_schema, f"state {descriptor.name!r}")
-        self._check = self._codec.check
-        self._tables: dict[int, _Table] = {}
-        self.undo: dict[int, _Table] = {}
-        self.committed_undo: dict[int, _Table] = {}
-        self._table: Any
-        self._undo: Any
-        self.unbind()
-
-    def bind(self, key_group: int) -> None:
-        self._table = self._tables.setdefault(key_group, {})
-        self._undo = self.undo.setdefault(key_group, {})
-
-    def unbind(self) -> None:
-        """No key group is entered: a handle that is used now must fail, not write somewhere."""
-        self._table = self._undo = _NoKeyGroup(self.descriptor.name)
-
-    def commit(self) -> Cells:
-        changed = Cells()
-        for key_group, undo in sorted(self.undo.items()):
-            table = self._tables[key_group]
-            changed.key_groups.extend(repeat(key_group, len(undo)))
-            changed.keys.extend(undo)
-            changed.values.extend(map(table.get, undo, repeat(ABSENT)))
-        self.committed_undo, self.undo = self.undo, {}
-        self.unbind()
-        return changed
-
-    def revert(self, undo: dict[int, _Table]) -> None:
-        for key_group, old_values in undo.items():
-            table = self._tables[key_group]
-            for key, old in old_values.items():
-                if old is ABSENT:
-                    table.pop(key, None)
-                else:
-                    table[key] = old
-
-    def cells(self, key_group: int) -> Cells:
-        table = self._tables.get(key_group, {})
-        return Cells([key_group] * len(table), list(table), None, list(table.values()))
-
-    def load(self, cells: Cells) -> None:
-        for key_group, key, value in zip(cells.key_groups, cells.keys, cells.values, strict=True):
-            table = self._tables.setdefault(key_group, {})
-            if value is ABSENT:
-                table.pop(key, None)
-            else:
-                table[key] = value
-
-    def exists(self) -> bool:
-        return self._context.key in self._table
-
-    def clear(self) -> None:
-        key, table = self._context.key, self._table
-        if key in table:
-            self._undo.setdefault(key, table[key])
-            del table[key]
+    def _readable(self) -> dict[str, tuple[FlatTables, Version]]:
+        if self._versions is None:
+            raise UnavailableError("this snapshot of the state was released; it cannot be read any more.")
+        return self._versions
 
 
-class _HeapValueState(_HeapState):
-    def get(self) -> Row | None:
-        value: Row | None = self._table.get(self._context.key)
-        return copy.deepcopy(value) if self._codec.mutable else value
-
-    def update(self, value: Row) -> None:
-        checked = self._check(value)
-        key, table, undo = self._context.key, self._table, self._undo
-        if key not in undo:
-            undo[key] = table.get(key, ABSENT)
-        table[key] = checked
+_KINDS: dict[StateKind, type[HeapState]] = {
+    StateKind.VALUE: HeapValueState,
+    StateKind.LIST: HeapListState,
+    StateKind.MAP: HeapMapState,
+}
 
 
-class _HeapListState(_HeapState):
-    """Lists are changed in place after a version's first touch, which leaves the old list to the undo map."""
-
-    def get(self) -> Iterator[Row]:
-        values: Iterable[Row] = self._table.get(self._context.key, ())
-        return iter(copy.deepcopy(tuple(values)) if self._codec.mutable else tuple(values))
-
-    def put(self, values: Iterable[Row]) -> None:
-        checked = [self._check(value) for value in values]
-        key, table, undo = self._context.key, self._table, self._undo
-        if key not in undo:
-            undo[key] = table.get(key, ABSENT)
-        table[key] = checked
-
-    def append(self, value: Row) -> None:
-        self.extend((value,))
-
-    def extend(self, values: Iterable[Row]) -> None:
-        checked = [self._check(value) for value in values]
-        key, table, undo = self._context.key, self._table, self._undo
-        if key not in undo:
-            old = undo[key] = table.get(key, ABSENT)
-            table[key] = checked if old is ABSENT else [*old, *checked]
-        else:
-            table.setdefault(key, []).extend(checked)
-
-
-class _HeapMapState(_HeapState):
-    """Tables and undo maps have a second level, by map key: entries change, and travel, alone."""
-
-    def __init__(self, descriptor: StateDescriptor, context: KeyContext) -> None:
-        super().__init__(descriptor, context)
-        self._check_key = RowCodec(_map_key_schema(descriptor), f"key of map state {descriptor.name!r}").check_key()
-
-    def get(self, map_key: Row) -> Row | None:
-        value: Row | None = self._table.get(self._context.key, {}).get(self._check_key(map_key))
-        return copy.deepcopy(value) if self._codec.mutable else value
-
-    def contains(self, map_key: Row) -> bool:
-        return self._check_key(map_key) in self._table.get(self._context.key, ())
-
-    def put(self, map_key: Row, value: Row) -> None:
-        checked_key, checked = self._check_key(map_key), self._check(value)
-        entries = self._table.setdefault(self._context.key, {})
-        undo = self._undo.setdefault(self._context.key, {})
-        if checked_key not in undo:
-            undo[checked_key] = entries.get(checked_key, ABSENT)
-        entries[checked_key] = checked
-
-    def remove(self, map_key: Row) -> None:
-        key, checked_key = self._context.key, self._check_key(map_key)
-        entries = self._table.get(key, {})
-        if checked_key in entries:
-            self._undo.setdefault(key, {}).setdefault(checked_key, entries.pop(checked_key))
-            if not entries:
-                del self._table[key]
-
-    def items(self) -> Iterator[tuple[Row, Row]]:
-        entries = tuple(self._table.get(self._context.key, {}).items())
-        return iter(copy.deepcopy(entries) if self._codec.mutable else entries)
-
-    def clear(self) -> None:
-        key = self._context.key
-        entries = self._table.pop(key, None)
-        if entries:
-            undo = self._undo.setdefault(key, {})
-            for map_key, value in entries.items():
-                undo.setdefault(map_key, value)
-
-    def commit(self) -> Cells:
-        changed = Cells(map_keys=[])
-        for key_group, undo in sorted(self.undo.items()):
-            for key, old_entries in undo.items():
-                entries = self._tables[key_group].get(key, {})
-                _add_entries(changed, key_group, key, {at: entries.get(at, ABSENT) for at in old_entries})
-        self.committed_undo, self.undo = self.undo, {}
-        self.unbind()
-        return changed
-
-    def revert(self, undo: dict[int, _Table]) -> None:
-        for key_group, old_entries in undo.items():
-            table = self._tables[key_group]
-            for key, old_values in old_entries.items():
-                entries = table.get(key, {}) | old_values
-                table[key] = {at: value for at, value in entries.items() if value is not ABSENT}
-                if not table[key]:
-                    del table[key]
-
-    def cells(self, key_group: int) -> Cells:
-        found = Cells(map_keys=[])
-        for key, entries in self._tables.get(key_group, {}).items():
-            _add_entries(found, key_group, key, entries)
-        return found
-
-    def load(self, cells: Cells) -> None:
-        map_keys = cells.map_keys or []
-        for key_group, key, map_key, value in zip(cells.key_groups, cells.keys, map_keys, cells.values, strict=True):
-            table = self._tables.setdefault(key_group, {})
-            entries = table.setdefault(key, {})
-            if value is ABSENT:
-                entries.pop(map_key, None)
-            else:
-                entries[map_key] = value
-            if not entries:
-                del table[key]
-
-
-def _add_entries(cells: Cells, key_group: int, key: Row, entries: Mapping[Row, Any]) -> None:
-    cells.key_groups.extend(repeat(key_group, len(entries)))
-    cells.keys.extend(repeat(key, len(entries)))
-    if cells.map_keys is not None:
-        cells.map_keys.extend(entries)
-    cells.values.extend(entries.values())
-
-
-def _map_key_schema(descriptor: StateDescriptor) -> Any:
-    if descriptor.map_key_schema is None:
-        raise OptionError(f"state {descriptor.name!r} is a {descriptor.kind} state and has no map keys.")
-    return descriptor.map_key_schema
+def _mend(held: StateDescriptor) -> str:
+    if held.serializer is not None and held.serializer.raw:
+        return "It was restored before it was declared: declare it before the restore."
+    return "Give the new state another name."

@@ -13,32 +13,37 @@ at the update, by name, and not at the checkpoint.
 import datetime as dt
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import lru_cache
 from operator import itemgetter
 from typing import Any
 
 import pyarrow as pa
 
 from millpond.errors import DataError, OptionError
+from millpond.state.arrow_values import NAN, UTC_NAMES, encodes, needs_rebuilding, python_values, rebuilt
+from millpond.state.row_bytes import RowBytes, holds_containers
 
 Row = tuple[Any, ...]
 
-_NAN = float("nan")
-_UTC_NAMES = frozenset({"UTC", "Etc/UTC", "Z", "+00:00"})
 _INTEGER_BITS = {pa.int8(): 8, pa.int16(): 16, pa.int32(): 32, pa.int64(): 64}
 
 
 class RowCodec:
     """Checks and converts the tuples of one schema. `what` names them in errors ("state 'count'")."""
 
-    __slots__ = ("_plain", "check", "mutable", "names", "schema", "what")
+    __slots__ = ("_plain", "check", "copy", "dumps", "loads", "mutable", "names", "schema", "what")
 
-    def __init__(self, schema: pa.Schema, what: str) -> None:
+    def __init__(self, schema: pa.Schema, what: object) -> None:
         self.schema = schema
         self.what = what
         self.names = tuple(schema.names)
-        self.mutable = any(pa.types.is_nested(field.type) for field in schema)
-        self._plain = tuple(not _needs_rebuilding(field.type) for field in schema)
+        self.mutable = any(holds_containers(field.type) for field in schema)
+        self._plain = tuple(not needs_rebuilding(field.type) for field in schema)
         self.check: Callable[[Any], Row] = _compile_check(schema, self._normalise)
+        as_bytes = RowBytes(schema)
+        self.dumps: Callable[[Row], bytes] = as_bytes.dumps
+        self.loads: Callable[[bytes], Row] = as_bytes.loads
+        self.copy: Callable[[Row], Row] = as_bytes.copy
 
     def columns(self, rows: Sequence[Row]) -> list[pa.Array]:
         """One Arrow array a field, in the schema's order."""
@@ -52,7 +57,7 @@ class RowCodec:
         lists: list[Iterable[Any]] = []
         for column, field, plain in zip(columns, self.schema, self._plain, strict=True):
             values = python_values(column)
-            lists.append(values if plain else [_rebuilt(value, field.type) for value in values])
+            lists.append(values if plain else [rebuilt(value, field.type) for value in values])
         return zip(*lists, strict=True)
 
     def _normalise(self, value: Any) -> Row:
@@ -72,6 +77,11 @@ class RowCodec:
     def _normalised(self, item: Any, field: pa.Field) -> Any:
         item = item.item() if type(item).__module__ == "numpy" and hasattr(item, "item") else item
         try:
+            zone = _zone(field.type)
+            if type(item) is dt.datetime and item.tzinfo and zone and item.tzinfo is not zone:
+                item = item.astimezone(zone)
+                if field.type.tz in UTC_NAMES and field.type.unit == "us":
+                    return item
             exact = pa.scalar(item, type=field.type).as_py(maps_as_pydicts="strict")
             fits = not loses(item, field.type)
         except MISFITS as error:
@@ -83,7 +93,7 @@ class RowCodec:
                 f"{self.what}: field {field.name!r} is {field.type}, got {type(item).__name__} {item!r}. "
                 "Convert the value, or declare the field with a type that holds it."
             ) from cause
-        return _rebuilt(exact, field.type)
+        return rebuilt(exact, field.type)
 
     def check_key(self) -> Callable[[Any], Row]:
         """`check` for tuples that are to be keys of a map: every NaN is one key, and so are 0.0 and -0.0.
@@ -139,20 +149,6 @@ def loses(value: Any, kind: pa.DataType) -> bool:
     return False
 
 
-def python_values(column: pa.Array | pa.ChunkedArray) -> list[Any]:
-    """A column as Arrow's own `to_pylist` gives it, except that every NaN is the same object.
-
-    One NaN object makes tuples that hold it equal keys. Timestamps, for which `to_pylist` is slow,
-    are made by adding a time difference to an epoch.
-    """
-    if pa.types.is_timestamp(column.type) and column.type.unit == "us" and column.type.tz:
-        return _aware_datetimes(column)
-    values: list[Any] = column.to_pylist(maps_as_pydicts="strict")
-    if pa.types.is_floating(column.type):
-        return [_NAN if value != value else value for value in values]  # noqa: PLR0124
-    return values
-
-
 def grouping_values(column: pa.Array | pa.ChunkedArray) -> list[Any]:
     """A key column's values as Spark groups by them: every NaN is one key, and so are 0.0 and -0.0."""
     values = python_values(column)
@@ -162,42 +158,13 @@ def grouping_values(column: pa.Array | pa.ChunkedArray) -> list[Any]:
 def _grouping_float(value: float | None) -> float | None:
     if value is None:
         return None
-    return _NAN if math.isnan(value) else value + 0.0
-
-
-def _aware_datetimes(column: pa.Array | pa.ChunkedArray) -> list[dt.datetime | None]:
-    zone = pa.lib.string_to_tzinfo(column.type.tz)
-    epoch = dt.datetime(1970, 1, 1, tzinfo=zone)
-    since_epoch = column.cast(pa.int64()).cast(pa.duration("us")).to_numpy(zero_copy_only=False).tolist()
-    # The sum is the UTC time dressed in the zone, which is what `fromutc` asks for.
-    if column.type.tz in _UTC_NAMES:
-        return [None if difference is None else epoch + difference for difference in since_epoch]
-    return [None if difference is None else zone.fromutc(epoch + difference) for difference in since_epoch]
+    return NAN if math.isnan(value) else value + 0.0
 
 
 def _hashable(kind: pa.DataType) -> bool:
     if pa.types.is_struct(kind):
         return all(_hashable(field.type) for field in kind)
     return not pa.types.is_nested(kind)
-
-
-def _needs_rebuilding(kind: pa.DataType) -> bool:
-    if pa.types.is_struct(kind):
-        return True
-    if pa.types.is_list(kind):
-        return _needs_rebuilding(kind.value_type)
-    return bool(pa.types.is_map(kind)) and _needs_rebuilding(kind.item_type)
-
-
-def _rebuilt(value: Any, kind: pa.DataType) -> Any:
-    """Arrow gives structs as dicts; rows are tuples here, at every depth."""
-    if value is None or not _needs_rebuilding(kind):
-        return value
-    if pa.types.is_struct(kind):
-        return tuple(_rebuilt(value[field.name], field.type) for field in kind)
-    if pa.types.is_list(kind):
-        return [_rebuilt(item, kind.value_type) for item in value]
-    return {key: _rebuilt(item, kind.item_type) for key, item in value.items()}
 
 
 def _compile_check(schema: pa.Schema, normalise: Callable[[Any], Row]) -> Callable[[Any], Row]:
@@ -208,30 +175,33 @@ def _compile_check(schema: pa.Schema, normalise: Callable[[Any], Row]) -> Callab
     """
     tests = [f"type(v) is tuple and len(v) == {len(schema)}"]
     for position, field in enumerate(schema):
-        test = _exact_test(f"v[{position}]", field.type)
+        test = _exact_test(f"v[{position}]", field.type, f"zone{position}")
         if test is None:
             return normalise
         tests.append(f"(v[{position}] is None or {test})")
-    scope = {"normalise": normalise, "date": dt.date, "encodes": _encodes}
+    scope = {"normalise": normalise, "date": dt.date, "datetime": dt.datetime, "encodes": encodes}
+    scope |= {f"zone{position}": _zone(field.type) for position, field in enumerate(schema)}
     check: Callable[[Any], Row] = eval(f"lambda v: v if {' and '.join(tests)} else normalise(v)", scope)  # noqa: S307
     return check
 
 
-def _exact_test(item: str, kind: pa.DataType) -> str | None:
+def _exact_test(item: str, kind: pa.DataType, zone: str) -> str | None:
     """The source of a test that `item` is already what Arrow would give back; None if there is no cheap one."""
     if kind in _INTEGER_BITS:
         bound = 1 << (_INTEGER_BITS[kind] - 1)
         return f"(type({item}) is int and {-bound} <= {item} < {bound})"
     if kind == pa.string():
         return f"(type({item}) is str and ({item}.isascii() or encodes({item})))"
+    # In other zones an hour is missing and one comes twice; what was meant there is for Arrow to say.
+    if pa.types.is_timestamp(kind) and kind.unit == "us" and (kind.tz is None or kind.tz in UTC_NAMES):
+        return f"(type({item}) is datetime and {item}.tzinfo is {zone} and not {item}.fold)"
     simple = {pa.float64(): "float", pa.bool_(): "bool", pa.binary(): "bytes", pa.date32(): "date"}
     return f"type({item}) is {simple[kind]}" if kind in simple else None
 
 
-def _encodes(text: str) -> bool:
-    """Whether a text is valid Unicode: half of a surrogate pair, as `json.loads` may give, is not."""
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
+@lru_cache
+def _zone(kind: pa.DataType) -> dt.tzinfo | None:
+    """The zone in which Arrow gives a timestamp back; None where it has none."""
+    is_aware = pa.types.is_timestamp(kind) and kind.tz is not None
+    zone: dt.tzinfo | None = pa.lib.string_to_tzinfo(kind.tz) if is_aware else None
+    return zone

@@ -2,11 +2,12 @@
 
 A key's timers are a map state of their own (`$timers`: expiry in ms -> true), so they travel in the
 same deltas and bases and are undone with the same rollbacks. Beside it stands a priority queue over
-all keys, which answers what is due without looking at every key.
+all keys, which answers what is due without looking at every key. It is built from the live cells, the
+open version's included, so it is right at any time and on any backend.
 
 Invariant: every timer in the state is in the queue, once it is built. The reverse need not hold: an
-entry whose timer was deleted is passed over when it comes up. After an undo the queue is thrown
-away and built again from the state when it is next asked.
+entry whose timer was deleted is passed over when it comes up. After an undo or a restore the queue is
+thrown away and built again from the state when it is next asked.
 
 Times are event or processing time, in ms, as the operator's time mode says; this module does not care.
 """
@@ -14,6 +15,7 @@ Times are event or processing time, in ms, as the operator's time mode says; thi
 import heapq
 import itertools
 from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import NamedTuple
 
 import pyarrow as pa
@@ -41,10 +43,11 @@ class DueTimer(NamedTuple):
 class Timers:
     """The timers of one shard. `register`, `delete` and `of_key` speak of the backend's current key."""
 
-    def __init__(self, backend: KeyedStateBackend, key_groups: range) -> None:
+    def __init__(self, backend: KeyedStateBackend, key_groups: range, descriptor: StateDescriptor = TIMERS) -> None:
         self._backend = backend
         self._key_groups = key_groups
-        self._state = backend.map_state(TIMERS)
+        self._name = descriptor.name
+        self._state = backend.map_state(descriptor)
         self._order = itertools.count()
         self._queue: list[tuple[int, int, int, Row]] | None = None
 
@@ -69,10 +72,11 @@ class Timers:
         queue = self._built()
         # A timer that was deleted and set again stands in the queue twice.
         found: dict[DueTimer, None] = {}
-        while queue and queue[0][0] <= limit_ms:
-            expiry, _, key_group, key = heapq.heappop(queue)
-            if self._is_set(expiry, key_group, key):
-                found[DueTimer(expiry, key_group, key)] = None
+        with self._current_key_kept():
+            while queue and queue[0][0] <= limit_ms:
+                expiry, _, key_group, key = heapq.heappop(queue)
+                if self._is_set(expiry, key_group, key):
+                    found[DueTimer(expiry, key_group, key)] = None
         for timer in found:
             heapq.heappush(queue, (timer.expiry_ms, next(self._order), timer.key_group, timer.key))
         return list(found)
@@ -80,13 +84,24 @@ class Timers:
     def next_expiry_ms(self) -> int | None:
         """The earliest timer, or None."""
         queue = self._built()
-        while queue and not self._is_set(queue[0][0], queue[0][2], queue[0][3]):
-            heapq.heappop(queue)
+        with self._current_key_kept():
+            while queue and not self._is_set(queue[0][0], queue[0][2], queue[0][3]):
+                heapq.heappop(queue)
         return queue[0][0] if queue else None
 
     def forget_queue(self) -> None:
         """The state was undone or restored: build the queue anew when it is next asked."""
         self._queue = None
+
+    @contextmanager
+    def _current_key_kept(self) -> Iterator[None]:
+        """Whoever asks goes on with the key it had, if it had one."""
+        context = self._backend.context
+        key_group, key = context.key_group, context.key
+        yield
+        if key_group >= 0:
+            self._backend.enter(key_group)
+            context.key = key
 
     def _is_set(self, expiry_ms: int, key_group: int, key: Row) -> bool:
         self._backend.enter(key_group)
@@ -95,11 +110,10 @@ class Timers:
 
     def _built(self) -> list[tuple[int, int, int, Row]]:
         if self._queue is None:
-            # Between versions `cells` gives all timers; within one, the handles' own view is the same tables.
             self._queue = [
                 (map_key[0], next(self._order), key_group, key)
                 for group in self._key_groups
-                for cells in (self._backend.cells(TIMERS.name, group),)
+                for cells in (self._backend.cells(self._name, group),)
                 for key_group, key, map_key in zip(cells.key_groups, cells.keys, cells.map_keys or (), strict=True)
             ]
             heapq.heapify(self._queue)

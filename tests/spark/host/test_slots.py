@@ -200,3 +200,41 @@ def test_a_later_claim_interrupts_the_wait_of_the_one_before():
             later.join(0.01)
         assert interrupted == [1]
     later.join()
+
+
+class Closable:
+    """Stands for a shard and for its backend: what a slot drops must be closed."""
+
+    def __init__(self):
+        self.backend = self
+        self.closed = 0
+
+    def close(self):
+        self.closed += 1
+
+
+def test_a_dropped_shard_is_closed_once(slot):
+    shard = slot.shard = Closable()
+    slot.drop()
+    slot.drop()
+    assert slot.shard is None
+    assert shard.closed == 1
+
+
+def test_an_idle_slot_closes_its_shard_when_it_is_dropped():
+    clock = Clock()
+    slots = Slots(clock, idle_seconds=10)
+    shard = slots.of("ann").shard = Closable()
+    clock.seconds = 15
+    assert slots.drop_idle() == 0
+    assert shard.closed == 1
+
+
+def test_at_the_hosts_end_every_shard_that_nobody_holds_is_closed():
+    slots = Slots(Clock(), idle_seconds=10)
+    held, free = slots.of("ann"), slots.of("bob")
+    held.shard, free.shard = Closable(), Closable()
+    shards = held.shard, free.shard
+    with held.held(Attempt("app", 1)):
+        slots.close()
+        assert [shard.closed for shard in shards] == [0, 1]

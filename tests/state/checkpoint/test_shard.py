@@ -5,15 +5,16 @@ from unittest import mock
 
 import pyarrow as pa
 import pytest
-from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from millpond.errors import CorruptionError
+from millpond.errors import CorruptionError, DataError, UnavailableError
 from millpond.state import HeapBackend, StateDescriptor, StateKind
 from millpond.state.checkpoint import Head, Shard, birth
+from millpond.state.checkpoint import next_head as next_head_module
 from millpond.state.checkpoint import segment as segments_module
 from millpond.state.checkpoint import shard as shard_module
+from tests.state.lengths import of_length
 
 KEY = pa.schema([("user", pa.string())])
 NUMBER = pa.schema([("number", pa.int64())])
@@ -179,7 +180,7 @@ class ShardAgainstTheStore(RuleBasedStateMachine):
         self._begin()
         applied(self.memory, self.oracle, [*changes, (GROUPS[0], ("odd",), "update", 1)])
         with (
-            mock.patch.object(shard_module, "encode_segments", side_effect=MemoryError),
+            mock.patch.object(next_head_module, "encode_segments", side_effect=MemoryError),
             pytest.raises(MemoryError),
         ):
             self.memory.commit(self._token())
@@ -219,7 +220,7 @@ class ShardAgainstTheStore(RuleBasedStateMachine):
         assert len(refs) == len(self.store.segments)
 
 
-ShardAgainstTheStore.TestCase.settings = settings(max_examples=30, stateful_step_count=15, deadline=None)
+ShardAgainstTheStore.TestCase.settings = of_length(examples=20, steps=15)
 TestShardAgainstTheStore = ShardAgainstTheStore.TestCase
 
 
@@ -412,3 +413,20 @@ def test_a_state_that_is_no_longer_declared_is_kept(stored):
             oracle["count", group, key, None] = (5,)
         store.put(shard.commit(f"later {shard.head.version}"))
     assert contents(store.restored()) == oracle
+
+
+def test_a_shard_whose_failed_commit_could_not_be_undone_stands_nowhere():
+    shard = Shard(birth("lineage", 0, 1, 4, KEY), HeapBackend(range(4)))
+    before, count = shard.head, declared(shard)["count"]
+    assert shard.stand_at(before)
+    shard.backend.enter(0)
+    shard.backend.context.key = ("ann",)
+    count.update((1,))
+    with (
+        mock.patch.object(shard, "_committed", side_effect=DataError("it does not encode.")),
+        mock.patch.object(shard.backend, "undo_commit", side_effect=UnavailableError("the disk is full.")),
+        pytest.raises(UnavailableError),
+    ):
+        shard.commit("token")
+    shard.rollback()
+    assert not shard.stand_at(before)

@@ -5,6 +5,7 @@ restore), take all rows, run, commit in memory, hand over head and segments, the
 error on the way rolls the shard back and goes to the worker with the user's own traceback.
 """
 
+import contextlib
 import sys
 import traceback
 from collections.abc import Iterator
@@ -13,7 +14,7 @@ from typing import TypeVar
 import msgspec
 from pyspark import cloudpickle
 
-from millpond.errors import UnavailableError
+from millpond.errors import CorruptionError, UnavailableError
 from millpond.spark.folders import user_folder
 from millpond.spark.host.slots import Attempt, Slot, Slots
 from millpond.spark.host.wire import (
@@ -27,11 +28,11 @@ from millpond.spark.host.wire import (
     Restore,
     Segment,
 )
-from millpond.spark.operator_spec import BatchTime, OperatorSpec
+from millpond.spark.operator_spec import BatchTime, OperatorSpec, StateConfig
 from millpond.spark.pack import Layout, read_blob
+from millpond.spark.shard_backend import open_shard_backend
 from millpond.spark.shard_run import RunResult, ShardRun
 from millpond.spark.spool import Spool
-from millpond.state import HeapBackend
 from millpond.state.checkpoint import Commit, Head, Shard
 
 M = TypeVar("M", bound=Segment | Blob)
@@ -59,7 +60,7 @@ def _serve(connection: Connection, slot: Slot, attempt: Attempt, opened: Open, h
     spec: OperatorSpec = cloudpickle.loads(pickled_spec)
     with Spool(user_folder) as received, Spool(user_folder) as output:
         with slot.held(attempt, connection.stop_receiving) as claim:
-            shard = _standing_at(head, slot, connection)
+            shard = _standing_at(head, slot, connection, spec.config)
             # All of them first: a worker that is still sending would not hear what is wrong with one.
             for _, blob in _frames(connection, Blob):
                 received.add(blob)
@@ -69,23 +70,45 @@ def _serve(connection: Connection, slot: Slot, attempt: Attempt, opened: Open, h
                 run = ShardRun(spec, shard, time, claim)
                 result = run.run((read_blob(blob, layout) for blob in received), output)
                 commit = shard.commit(opened.token, opened.watermark_ms)
-            except BaseException:
-                shard.rollback()
+            except BaseException as error:
+                _take_back(slot, shard, error)
                 raise
         _hand_over(connection, commit, result, output)
 
 
-def _standing_at(head: Head, slot: Slot, connection: Connection) -> Shard:
-    if slot.shard is None or not slot.shard.stand_at(head):
-        slot.shard = None
+def _standing_at(head: Head, slot: Slot, connection: Connection, config: StateConfig) -> Shard:
+    # A query that was restarted with other options gets the backend that it asks for.
+    if slot.shard is None or slot.options != config.parsed or not _stands_at(slot.shard, head):
+        slot.drop()
         connection.send(Restore())
         segments = {segment.id: payload for segment, payload in _frames(connection, Segment)}
-        shard = Shard(head, HeapBackend(head.key_groups))
-        shard.restore(segments)
-        shard.stand_at(head)
-        slot.shard = shard
+        shard = Shard(head, open_shard_backend(config.parsed, head.key_groups))
+        try:
+            shard.restore(segments)
+            shard.stand_at(head)
+        except BaseException:
+            shard.backend.close()
+            raise
+        slot.shard, slot.options = shard, config.parsed
     connection.send(Ready())
     return slot.shard
+
+
+def _stands_at(shard: Shard, head: Head) -> bool:
+    """`stand_at`, where a backend that fails to go back is one that has to be restored."""
+    try:
+        return shard.stand_at(head)
+    except (CorruptionError, UnavailableError):
+        return False
+
+
+def _take_back(slot: Slot, shard: Shard, error: BaseException) -> None:
+    """Undo what a failed batch changed. A backend that is damaged, or cannot, is given up: the next batch restores."""
+    if not isinstance(error, CorruptionError):
+        with contextlib.suppress(CorruptionError, UnavailableError):
+            shard.rollback()
+            return
+    slot.drop()
 
 
 def _hand_over(connection: Connection, commit: Commit, result: RunResult, output: Spool) -> None:

@@ -25,6 +25,7 @@ from millpond.spark.host.conversation import converse
 from millpond.spark.host.process import ProcessWatch
 from millpond.spark.host.slots import Slots
 from millpond.spark.host.wire import Connection
+from millpond.spark.shard_backend import remove_backend_folders
 
 IDLE_SECONDS = 1800.0
 _TICK_SECONDS = 1.0
@@ -62,6 +63,7 @@ class HostServer:
                     self._collect_garbage()
             finally:
                 self._leave(listener, selector)
+                self._slots.close()
 
     def _accept(self, listener: socket.socket) -> None:
         connection, _ = listener.accept()
@@ -114,6 +116,7 @@ def _check_peer(accepted: socket.socket) -> None:
 def main() -> None:
     """Run a state host: `python -m millpond.spark.host.server SOCKET EXECUTOR_PID`."""
     HostServer(Path(sys.argv[1]), ProcessWatch(int(sys.argv[2]))).run()
+    remove_backend_folders()
     sys.stderr.flush()
     os._exit(0)  # A thread that user code left behind must not keep the host alive.
 

@@ -15,6 +15,7 @@ from typing import NamedTuple, NoReturn
 
 from millpond.errors import UnavailableError
 from millpond.state.checkpoint import Shard
+from millpond.state.options import StateOptions
 
 LEASE_SECONDS = 60.0
 
@@ -47,10 +48,11 @@ class Claim:
 
 
 class Slot:
-    """One shard's place. `shard` is None until somebody has restored it."""
+    """One shard's place. `shard` is None until somebody has restored it; `options` are those of its backend."""
 
     def __init__(self, now: Callable[[], float]) -> None:
         self.shard: Shard | None = None
+        self.options: StateOptions | None = None
         self._now = now
         self._lock = threading.Lock()
         self._claims = threading.Lock()
@@ -76,6 +78,20 @@ class Slot:
         finally:
             self._last_used = self._now()
             self._lock.release()
+
+    def drop(self) -> None:
+        """Close the shard and forget it: the next attempt restores. Only for who holds the slot."""
+        shard, self.shard = self.shard, None
+        if shard is not None:
+            shard.backend.close()
+
+    def drop_if_free(self) -> None:
+        """`drop`, unless somebody holds the slot."""
+        if self._lock.acquire(blocking=False):
+            try:
+                self.drop()
+            finally:
+                self._lock.release()
 
     def used_since(self, limit: float) -> bool:
         """Whether anybody has held the slot since then, or holds it now."""
@@ -122,5 +138,13 @@ class Slots:
         """Forget slots that were not used for long; how many are left."""
         with self._lock:
             limit = self._now() - self._idle_seconds
-            self._slots = {lineage: slot for lineage, slot in self._slots.items() if slot.used_since(limit)}
+            idle = [lineage for lineage, slot in self._slots.items() if not slot.used_since(limit)]
+            for lineage in idle:
+                self._slots.pop(lineage).drop_if_free()
             return len(self._slots)
+
+    def close(self) -> None:
+        """Close every shard that nobody holds. For the host's end."""
+        with self._lock:
+            for slot in self._slots.values():
+                slot.drop_if_free()

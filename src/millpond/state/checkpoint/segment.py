@@ -12,6 +12,7 @@ Invariant: a segment is whole or refused. Nothing is taken from one whose magic,
 checksum is not as written.
 """
 
+import itertools
 import struct
 from collections.abc import Iterator
 from itertools import pairwise
@@ -40,10 +41,15 @@ class CellCodec:
     def __init__(self, descriptor: StateDescriptor, key_schema: pa.Schema) -> None:
         self._kind = descriptor.kind
         self._keys = RowCodec(key_schema, f"key of state {descriptor.name!r}")
-        self._values = RowCodec(descriptor.value_schema, f"state {descriptor.name!r}")
+        self._values = descriptor.codec(f"state {descriptor.name!r}")
         map_keys = descriptor.map_key_schema
         self._map_keys = None if map_keys is None else RowCodec(map_keys, f"key of map state {descriptor.name!r}")
-        self._blank = (None,) * len(descriptor.value_schema)
+        self._value_names = tuple(f"value.{name}" for name in self._values.schema.names)
+
+    @property
+    def schema(self) -> pa.Schema:
+        """The columns of its tables."""
+        return self.table(Cells(map_keys=None if self._map_keys is None else [])).schema
 
     def table(self, cells: Cells) -> pa.Table:
         """The cells as columns. A deleted cell has null values."""
@@ -55,10 +61,10 @@ class CellCodec:
         arrays |= _prefixed("key", self._keys, self._keys.columns(cells.keys))
         if self._map_keys is not None:
             arrays |= _prefixed("map_key", self._map_keys, self._map_keys.columns(cells.map_keys or []))
-        arrays |= self._value_arrays(cells, any_deleted=any(deleted))
+        arrays |= self._value_arrays(cells, deleted)
         return pa.table(arrays)
 
-    def _value_arrays(self, cells: Cells, *, any_deleted: bool) -> dict[str, pa.Array]:
+    def _value_arrays(self, cells: Cells, deleted: list[bool]) -> dict[str, pa.Array]:
         if self._kind is StateKind.LIST:
             lists = [() if value is ABSENT else value for value in cells.values]
             offsets = [0]
@@ -67,8 +73,13 @@ class CellCodec:
             columns = self._values.columns([row for values in lists for row in values])
             items = pa.StructArray.from_arrays(columns, fields=list(self._values.schema))
             return {"value": pa.ListArray.from_arrays(pa.array(offsets, type=pa.int32()), items)}
-        rows = [self._blank if row is ABSENT else row for row in cells.values] if any_deleted else cells.values
-        return _prefixed("value", self._values, self._values.columns(rows))
+        if not any(deleted):
+            return dict(zip(self._value_names, self._values.columns(cells.values), strict=True))
+        # Null at every deleted cell, whatever the codec's values are: the rest is taken to its place.
+        count = itertools.count()
+        places = pa.array([None if gone else next(count) for gone in deleted], type=pa.int64())
+        columns = self._values.columns([value for value in cells.values if value is not ABSENT])
+        return dict(zip(self._value_names, (column.take(places) for column in columns), strict=True))
 
     def cells(self, table: pa.Table) -> Cells:
         """The inverse of `table`."""
@@ -83,16 +94,25 @@ class CellCodec:
             cells.values = [ABSENT if gone else row for row, gone in zip(cells.values, deleted, strict=True)]
         return cells
 
+    def cell_keys(self, table: pa.Table) -> Iterator[tuple[object, ...]]:
+        """What tells each row's cell from the state's others: its key, and its map key."""
+        keys = self._keys.rows(_columns("key", self._keys, table))
+        return (
+            zip(keys, self._rows_of_map_keys(table), strict=True)
+            if self._map_keys is not None
+            else zip(keys, strict=True)
+        )
+
     def _rows_of_map_keys(self, table: pa.Table) -> Iterator[tuple[object, ...]]:
         if self._map_keys is not None:
             yield from self._map_keys.rows(_columns("map_key", self._map_keys, table))
 
     def _value_rows(self, table: pa.Table) -> list[object]:
         if self._kind is not StateKind.LIST:
-            return list(self._values.rows(_columns("value", self._values, table)))
+            return list(self._values.rows([table[name] for name in self._value_names]))
         lists = table["value"].combine_chunks()
         items = lists.values
-        rows = list(self._values.rows([items.field(position) for position in range(len(self._values.names))]))
+        rows = list(self._values.rows([items.field(position) for position in range(len(self._value_names))]))
         offsets = lists.offsets.to_pylist()
         return [rows[first:end] for first, end in pairwise(offsets)]
 
@@ -127,6 +147,11 @@ def decode_segment(data: bytes, name: str) -> pa.Table:
     """The table in a segment. A CorruptionError names the segment when it is not whole."""
     with pa.ipc.open_stream(pa.py_buffer(unsealed(_MAGIC, data, name))) as reader:
         return reader.read_all()
+
+
+def verify_segment(data: bytes, name: str) -> None:
+    """Prove a segment whole without decoding it. A CorruptionError names it when it is not."""
+    unsealed(_MAGIC, data, name)
 
 
 def sealed(magic: bytes, body: bytes) -> bytes:

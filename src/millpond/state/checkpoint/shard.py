@@ -19,45 +19,19 @@ will do.
 """
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from itertools import chain
 
-import msgspec
 import pyarrow as pa
-import pyarrow.compute as pc
 
-from millpond.errors import CorruptionError
+from millpond.errors import CorruptionError, OptionError
 from millpond.state.backend import Cells, KeyedStateBackend
 from millpond.state.checkpoint.head import Head, SegmentRef
-from millpond.state.checkpoint.segment import CellCodec, checksum_of, decode_segment, encode_segments
+from millpond.state.checkpoint.next_head import BASE_STEP_ROWS, Base, Delta, encode_base, encode_cells, next_commit
+from millpond.state.checkpoint.restoring import in_order, read_segment, segment_name
+from millpond.state.checkpoint.segment import CellCodec
+from millpond.state.checkpoint.storage import Commit
 from millpond.state.descriptor import StateDescriptor
 from millpond.state.timers import TIMERS, Timers
-
-BASE_STEP_ROWS = 50_000
-
-
-@dataclass(frozen=True)
-class Commit:
-    """What one version has to put into durable storage, all of it or nothing.
-
-    Attributes:
-        head: of the new version.
-        segments: new ones, by id.
-        dropped: ids that the new version no longer needs.
-    """
-
-    head: Head
-    segments: Mapping[int, bytes]
-    dropped: tuple[int, ...]
-
-
-@dataclass(frozen=True)
-class _PreparedBase:
-    """Bases of a run of key groups, encoded, not yet in any head."""
-
-    positions: range
-    rows: int
-    parts: tuple[tuple[str, pa.Table, bytes], ...]
 
 
 class Shard:
@@ -67,11 +41,13 @@ class Shard:
         self.head = head
         self.backend = backend
         self._before: Head | None = None
+        # False once a commit could be neither finished nor undone: the contents are of no version.
+        self._intact = True
         self.key_schema = pa.ipc.read_schema(pa.py_buffer(head.key_schema))
         self._descriptors: dict[str, StateDescriptor] = {}
         self._codecs: dict[str, CellCodec] = {}
-        self._prepared: list[_PreparedBase] = []
-        self._attached: list[_PreparedBase] = []
+        self._prepared: list[Base] = []
+        self._attached: list[Base] = []
         self._timers: Timers | None = None
 
     @property
@@ -92,10 +68,16 @@ class Shard:
             self._timers.forget_queue()
 
     def declare(self, descriptor: StateDescriptor) -> None:
-        """Make a state known to the checkpoints of this shard."""
-        if descriptor.name not in self._descriptors:
+        """Make a state known to the checkpoints of this shard. Refused where it is known as another, even if empty."""
+        known = self._descriptors.get(descriptor.name)
+        if known is None:
             self._descriptors[descriptor.name] = descriptor
             self._codecs[descriptor.name] = CellCodec(descriptor, self.key_schema)
+        elif known != descriptor:
+            raise OptionError(
+                f"state {descriptor.name!r} is known to its checkpoint as [{known.describe()}] and was declared as "
+                f"[{descriptor.describe()}]. Declare it as it was, or give the new state another name."
+            )
 
     def restore(self, segments: Mapping[int, bytes]) -> None:
         """Load the head's version from its segments into the (empty) backend.
@@ -103,38 +85,29 @@ class Shard:
         A missing or damaged segment raises a CorruptionError that names it; the shard must then be
         thrown away.
         """
+        self._forget_queue()
         for plain in self.head.states:
             self.declare(StateDescriptor.decode(plain))
-        first_group = self.head.key_groups.start
-        for ref in sorted(self.head.segments, key=lambda ref: (ref.version, not ref.base, ref.id)):
-            name = f"segment {ref.id} of shard {self.head.shard}, version {self.head.version}, state {ref.state!r}"
+
+        def stored(ref: SegmentRef) -> bytes:
             if ref.id not in segments:
                 raise CorruptionError(
-                    f"{name} is missing. The state part of the checkpoint was deleted or is incomplete: restore it, or "
-                    "start the query with a new checkpoint folder."
+                    f"{segment_name(self.head, ref)} is missing. The state part of the checkpoint was deleted or is "
+                    "incomplete: restore it, or start the query with a new checkpoint folder."
                 )
-            table = decode_segment(segments[ref.id], name)
-            if checksum_of(segments[ref.id]) != ref.checksum:
-                raise CorruptionError(
-                    f"{name} is whole, but another one than its head names: head and segments come from different "
-                    "attempts or checkpoints. Restore an earlier version of the checkpoint."
-                )
-            cells = self._codecs[ref.state].cells(table)
-            # A base speaks for the key groups it is the newest base of; a delta for those based before it.
-            bases = self.head.base_versions
-            wanted = [
-                bases[group - first_group] == ref.version if ref.base else bases[group - first_group] < ref.version
-                for group in range(ref.first_group, ref.last_group + 1)
-            ]
-            if not all(wanted):
-                cells = _of_groups(cells, {ref.first_group + at for at, want in enumerate(wanted) if want})
-            self.backend.load(self._descriptors[ref.state], cells)
+            return segments[ref.id]
+
+        for ref in in_order(self.head):
+            table = read_segment(self.head, ref, stored(ref))
+            self.backend.load(self._descriptors[ref.state], self._codecs[ref.state].cells(table))
 
     def stand_at(self, head: Head) -> bool:
         """Begin a version at exactly this head, if memory allows: as it is, or by undoing the last version.
 
         False means that only a restore will do. Bases still owed to the head are made up here.
         """
+        if not self._intact:
+            return False
         self.rollback()
         if self.head.stands_with(head):
             self.backend.settle()
@@ -161,104 +134,43 @@ class Shard:
         if owed <= 0 or first >= self.head.next_base + len(groups):
             return False
         start = first % len(groups)
-        taken: dict[str, list[Cells]] = {name: [] for name in self._descriptors}
-        rows, stop = 0, start
-        while stop < len(groups) and rows < min(owed, BASE_STEP_ROWS):
-            for name, found in taken.items():
-                cells = self.backend.cells(name, groups[stop])
-                if len(cells):
-                    found.append(cells)
-                    rows += len(cells)
-            stop += 1
-        parts = chain.from_iterable(self._encoded(name, _concat(found)) for name, found in taken.items() if found)
-        self._prepared.append(_PreparedBase(range(start, stop), rows, tuple(parts)))
+        base = encode_base(
+            groups,
+            range(start, len(groups)),
+            min(owed, BASE_STEP_ROWS),
+            self.head.version,
+            self._codecs,
+            self.backend.cells,
+        )
+        self._prepared.append(base)
         return True
 
     def commit(self, token: str, watermark_ms: int = -1) -> Commit:
         """End the version under the attempt's token. What is returned must be stored whole or not at all."""
-        changes = self.backend.commit()
+        snapshot = self.backend.commit()
         try:
-            return self._committed(changes, token, watermark_ms)
+            return self._committed(snapshot.changes(), token, watermark_ms)
         except BaseException:
+            self._intact = False
             self.backend.undo_commit()
+            self._intact = True
             self._forget_queue()
             raise
+        finally:
+            snapshot.release()
 
-    def _committed(self, changes: Mapping[str, Cells], token: str, watermark_ms: int) -> Commit:
+    def _committed(self, changes: Iterable[tuple[str, Cells]], token: str, watermark_ms: int) -> Commit:
         version = self.head.version + 1
-        refs: list[SegmentRef] = []
-        segments: dict[int, bytes] = {}
-
-        def add(state: str, part: pa.Table, data: bytes, *, base: bool) -> None:
-            groups = pc.min_max(part["key_group"]).as_py()
-            ref = SegmentRef(
-                id=self.head.next_segment + len(refs),
-                base=base,
-                version=self.head.version if base else version,
-                state=state,
-                first_group=groups["min"],
-                last_group=groups["max"],
-                rows=part.num_rows,
-                bytes=len(data),
-                checksum=checksum_of(data),
-            )
-            refs.append(ref)
-            segments[ref.id] = data
-
-        base_versions = list(self.head.base_versions)
-        for prepared in self._prepared:
-            for state, part, data in prepared.parts:
-                add(state, part, data, base=True)
-            for position in prepared.positions:
-                base_versions[position] = self.head.version
-        for state, cells in changes.items():
-            for name, part, data in self._encoded(state, cells):
-                add(name, part, data, base=False)
-        kept = [ref for ref in self.head.segments if self._needed(ref, base_versions)]
-        dropped = tuple(ref.id for ref in self.head.segments if not self._needed(ref, base_versions))
-        self._before = self.head
-        self.head = msgspec.structs.replace(
+        parts = chain.from_iterable(encode_cells(state, self._codecs[state], cells) for state, cells in changes)
+        commit = next_commit(
             self.head,
             version=version,
             token=token,
             watermark_ms=watermark_ms,
-            states=tuple(descriptor.encode() for descriptor in self._descriptors.values()),
-            segments=(*kept, *refs),
-            base_versions=tuple(base_versions),
-            next_base=(self.head.next_base + sum(len(base.positions) for base in self._prepared)) % len(base_versions),
-            next_segment=self.head.next_segment + len(refs),
+            states=(descriptor.encode() for descriptor in self._descriptors.values()),
+            bases=self._prepared,
+            deltas=(Delta(version, tuple(parts)),),
         )
+        self._before, self.head = self.head, commit.head
         self._prepared, self._attached = [], self._prepared
-        return Commit(self.head, segments, dropped)
-
-    def _encoded(self, state: str, cells: Cells) -> Iterable[tuple[str, pa.Table, bytes]]:
-        for part, data in encode_segments(self._codecs[state].table(cells)):
-            yield state, part, data
-
-    def _needed(self, ref: SegmentRef, base_versions: list[int]) -> bool:
-        """Whether any key group that the segment may speak of still rests on it."""
-        if not ref.base:
-            return ref.version > min(base_versions)
-        first = self.head.key_groups.start
-        return any(base_versions[group - first] <= ref.version for group in range(ref.first_group, ref.last_group + 1))
-
-
-def _concat(parts: list[Cells]) -> Cells:
-    if len(parts) == 1:
-        return parts[0]
-    return Cells(
-        key_groups=[group for part in parts for group in part.key_groups],
-        keys=[key for part in parts for key in part.keys],
-        map_keys=None if parts[0].map_keys is None else [key for part in parts for key in part.map_keys or ()],
-        values=[value for part in parts for value in part.values],
-    )
-
-
-def _of_groups(cells: Cells, wanted: set[int]) -> Cells:
-    at = [position for position, group in enumerate(cells.key_groups) if group in wanted]
-    return Cells(
-        key_groups=[cells.key_groups[position] for position in at],
-        keys=[cells.keys[position] for position in at],
-        map_keys=None if cells.map_keys is None else [cells.map_keys[position] for position in at],
-        values=[cells.values[position] for position in at],
-    )
+        return commit

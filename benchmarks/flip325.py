@@ -1,0 +1,206 @@
+"""FLIP-325's benchmark: how much an LRU cache of objects gains in front of RocksDB, at hit rates of 0, 50 and 100 %.
+
+The job is the seed's: a sequence of numbers, keyed by `(x % 500) + 500 * ((x // 1000) % 2)`, a count per
+key (one read and one write of state per record), a checkpoint every second, incremental, into a local
+folder, written in another thread while records flow. Without a cache, with room for 250, 500 and 1,000
+pairs (which hit 0, 50 and 100 % of the reads), and on the heap backend, which the last should come near.
+
+All runs share one driver loop, which hands records to the backend with nothing between that would cost all of
+them alike, and the baseline is RocksDB set up as Flink does: no write-ahead log,
+64 MiB write buffers, msgpack. The runs of one round stand next to each other, and the median of the rounds
+counts, so that a slow moment of the machine meets all alike.
+
+The counters of the seed's analysis are asserted, per record: backend gets, puts and key switches are
+0, 0, 1 at 100 % and 1, 1, 2 at 0 %.
+
+    .venv/bin/python -m benchmarks.flip325
+"""
+
+import argparse
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from benchmarks.report import grouped_bars, report
+from millpond.state import HeapBackend, KeyedStateBackend, StateDescriptor, StateKind
+from millpond.state.backend import ValueState
+from millpond.state.cached.lru import LruStateCache, LruStats
+from millpond.state.checkpoint import FileStorage, birth
+from millpond.state.checkpoint.checkpointer import Checkpointer
+from millpond.state.keygroups import key_group_of
+from millpond.state.object_codec import OBJECT_SCHEMA
+from millpond.state.rocksdb import RocksDbBackend
+from millpond.state.rows import Row
+from millpond.state.serializer import msgspec_serializer
+
+RECORDS = 1_000_000
+ROUNDS = 3
+PARALLELISM = 128
+COUNT = StateDescriptor("count", StateKind.VALUE, OBJECT_SCHEMA, serializer=msgspec_serializer(int))
+HIT_RATES = {250: 0.0, 500: 0.5, 1000: 1.0}
+SEED = {250: 0.956, 500: 1.87, 1000: 21.6}
+Collect = Callable[[tuple[int, int]], None]
+_CHUNK = 5_000
+_CHECKPOINT_S = 1.0
+
+
+def count(
+    backend: KeyedStateBackend, state: ValueState, xs: range, places: dict[int, tuple[int, Row]], collect: Collect
+) -> None:
+    """The seed's core logic, with as little around it as an operator needs: the key, its group, and the output."""
+    enter, context, get, update = backend.enter, backend.context, state.get, state.update
+    for x in xs:
+        number = (x % 500) + 500 * ((x // 1000) % 2)
+        key_group, key = places[number]
+        enter(key_group)
+        context.key = key
+        value = get()
+        value = 1 if value is None else value + 1
+        update(value)
+        collect((number, value))
+
+
+def run(make: Callable[[range, Path], KeyedStateBackend], records: int) -> tuple[float, LruStats | None]:
+    """Records per second, and the cache's counters."""
+    groups = range(PARALLELISM)
+    places = {number: (key_group_of((number,), [pa.int64()], PARALLELISM), (number,)) for number in range(1_000)}
+    with tempfile.TemporaryDirectory(prefix="millpond-flip325-") as folder, ThreadPoolExecutor(1) as writer:
+        backend = make(groups, Path(folder, "state"))
+        try:
+            state = backend.value_state(COUNT)
+            head = birth("flip325", 0, 1, PARALLELISM, pa.schema([("key", pa.int64())]))
+            checkpoints = Checkpointer(FileStorage(f"{folder}/checkpoints", 0), backend, head, [COUNT])
+            writes: list[Future[Any]] = []
+            output: list[tuple[int, int]] = []
+            started = last_checkpoint = time.perf_counter()
+            for first in range(0, records, _CHUNK):
+                output.clear()
+                count(backend, state, range(first, min(first + _CHUNK, records)), places, output.append)
+                now = time.perf_counter()
+                if now - last_checkpoint >= _CHECKPOINT_S:
+                    last_checkpoint = now
+                    writes.append(writer.submit(checkpoints.write, checkpoints.begin()))
+            seconds = time.perf_counter() - started
+            for write in writes:
+                write.result()
+            assert sum(sum(backend.cells(COUNT.name, group).values) for group in groups) == records
+            return records / seconds, backend.stats() if isinstance(backend, LruStateCache) else None
+        finally:
+            backend.close()
+
+
+def check(size: int, records: int, stats: LruStats) -> None:
+    """The seed's analysis: what a record costs the backend, and how often it hits."""
+    missed = records * (1 - HIT_RATES[size])
+    # Until every key was there once nothing can hit; what still is in the cache was not written.
+    assert missed <= stats.gets <= missed + 1_500, stats
+    assert stats.key_switches == stats.gets, stats
+    if size == 1000:
+        assert stats.puts == 0, stats
+    else:
+        # A pair may be written twice, once ahead; never more often than it was updated.
+        assert missed - size <= stats.puts <= min(records, missed * 1.1), stats
+
+
+def rocksdb(key_groups: range, folder: Path) -> KeyedStateBackend:
+    """RocksDB as it comes."""
+    return RocksDbBackend(key_groups, folder)
+
+
+def heap(key_groups: range, _folder: Path) -> KeyedStateBackend:
+    """Plain Python objects."""
+    return HeapBackend(key_groups)
+
+
+def cached(size: int) -> Callable[[range, Path], KeyedStateBackend]:
+    """RocksDB behind a cache."""
+    return lambda key_groups, folder: LruStateCache(RocksDbBackend(key_groups, folder), max_entries=size)
+
+
+def main() -> None:
+    """Run every set-up in turn, round by round."""
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--records", type=int, default=RECORDS)
+    parser.add_argument("--rounds", type=int, default=ROUNDS)
+    chosen = parser.parse_args()
+    set_ups = {"rocksdb": rocksdb, **{str(size): cached(size) for size in HIT_RATES}, "heap": heap}
+    measured: dict[str, list[float]] = {name: [] for name in set_ups}
+    stats: dict[int, LruStats] = {}
+    for number in range(chosen.rounds):
+        for name, make in set_ups.items():
+            each, counted = run(make, chosen.records)
+            measured[name].append(each)
+            print(f"round {number + 1} {name:>8}: {each:>10,.0f} records/s", file=sys.stderr, flush=True)
+            if counted is not None:
+                check(int(name), chosen.records, counted)
+                stats[int(name)] = counted
+    rps = {name: statistics.median(rounds) for name, rounds in measured.items()}
+    if chosen.records >= RECORDS:
+        _report(chosen.records, rps, stats)
+    else:
+        print({name: round(value) for name, value in rps.items()})
+
+
+def _report(records: int, rps: dict[str, float], stats: dict[int, LruStats]) -> None:
+    hit_rate = {str(size): round(each.hits / (each.hits + each.misses), 4) for size, each in stats.items()}
+    speedup = {f"{HIT_RATES[size]:.0%}".rstrip("%"): round(rps[str(size)] / rps["rocksdb"], 3) for size in HIT_RATES}
+    rows: list[tuple[object, ...]] = [("RocksDB alone", "", "1", "1", "1", "1", f"{rps['rocksdb']:,.0f}", "1", "1")]
+    for size, each in stats.items():
+        rows.append(
+            (
+                f"cache of {size:,}",
+                f"{hit_rate[str(size)]:.1%}",
+                f"{each.gets / records:.3f}",
+                f"{each.puts / records:.3f}",
+                f"{1 + each.key_switches / records:.3f}",
+                f"{rps[str(size)] / rps['heap']:.2f}" if size == 1000 else "",
+                f"{rps[str(size)]:,.0f}",
+                f"{rps[str(size)] / rps['rocksdb']:.2f}",
+                f"{SEED[size]}",
+            )
+        )
+    rows.append(("heap", "", "", "", "1", "1", f"{rps['heap']:,.0f}", f"{rps['heap'] / rps['rocksdb']:.2f}", ""))
+    rows[0] = (*rows[0][:5], f"{rps['rocksdb'] / rps['heap']:.2f}", *rows[0][6:])
+    report(
+        "flip325",
+        title="LRU cache over RocksDB: throughput, RocksDB alone = 1",
+        columns=(
+            "set-up",
+            "hit rate",
+            "gets a record",
+            "puts a record",
+            "key switches a record",
+            "÷ heap",
+            "records/s",
+            "÷ RocksDB alone",
+            "FLIP-325",
+        ),
+        rows=rows,
+        result={
+            "records": records,
+            "baseline_rps": round(rps["rocksdb"]),
+            "heap_rps": round(rps["heap"]),
+            "hit_rate": hit_rate,
+            "speedup": speedup,
+        },
+        draw=lambda axes: grouped_bars(
+            axes,
+            [f"{HIT_RATES[size]:.0%} hits ({size:,} pairs)" for size in HIT_RATES],
+            {
+                "Millpond": [rps[str(size)] / rps["rocksdb"] for size in HIT_RATES],
+                "FLIP-325 (Flink)": [SEED[size] for size in HIT_RATES],
+            },
+            ylabel="throughput, RocksDB alone = 1",
+        ),
+    )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,529 @@
+"""King's case study: one layer of 20,000 entries, two of 2,000 and 23,000, and FLIP-325's cache, on RocksDB.
+
+The stream has per-user sessions that overlap, and many more users than sessions. A session is a few
+*bursts* of events; within a burst a user's events come close together, between bursts a long way apart.
+A user's state is a map of 12 substates, two of them large and nested (11 kB together as bytes); each
+event reads it, changes four substates and updates it.
+
+Every column runs in a process of its own: the same users loaded into RocksDB, the same events, a
+checkpoint every so many events, whose blocking part (flush and commit) stands in the stream's way while
+the rest is written by another thread. At first nothing is paced: one interval fills the caches, and half
+an interval, while its checkpoint is written, gives the column's capacity. Then events arrive at one rate
+for all columns, 75 % of the lowest capacity, whether or not the job is ready for them: an event's
+latency counts from its arrival, so a blocked stream shows in the latency of all events that waited.
+
+King's figures are of another machine, job and scale; what is compared is the change from one layer to
+two. King's checkpoints grew by 25 % because RocksDB's files hold a key as often as it was written; a
+delta holds it once.
+
+    .venv/bin/python -m benchmarks.king            # about four minutes, with nothing else running
+    .venv/bin/python -m benchmarks.king --scale 0.05 --results /tmp/king
+
+Source: King's flink-state-cache, "Case study - caching in RBEA in King".
+"""
+
+import argparse
+import gc
+import multiprocessing
+import random
+import sys
+import tempfile
+import time
+from array import array
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import asdict, dataclass, field
+from functools import partial
+from itertools import islice, pairwise
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import pyarrow as pa
+
+from benchmarks.report import COLOURS, RESULTS, format_number, grouped_bars, report, write_picture
+from millpond.state.backend import Cells
+from millpond.state.cached.lru import LruStateCache
+from millpond.state.cached.two_layer import TwoLayerCache
+from millpond.state.cached.write_back import WriteBackCache
+from millpond.state.checkpoint.checkpointer import Checkpointer, CheckpointStats
+from millpond.state.checkpoint.files import FileStorage
+from millpond.state.checkpoint.head import birth
+from millpond.state.descriptor import StateDescriptor, StateKind
+from millpond.state.object_codec import OBJECT_SCHEMA
+from millpond.state.rocksdb import RocksDbBackend
+from millpond.state.serializer import msgspec_serializer
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+KEY_GROUPS = 128
+EVENTS_PER_BURST = 4
+BURSTS_PER_SESSION = 3
+CHECKPOINTS = 3
+UTILISATION = 0.75
+SAMPLE_SECONDS = 0.5
+SEED = 20
+
+PROFILE = StateDescriptor("profile", StateKind.VALUE, OBJECT_SCHEMA, serializer=msgspec_serializer(dict[str, Any]))
+LABELS = {"single": "one layer", "two_layer": "two layers", "lru": "LruStateCache"}
+# max latency (s); blocking min, mean, max (s); checkpoint size (GB)
+KING = {"single": (90, 26, 41, 57, 1720), "two_layer": (35, 4, 9, 14, 2150)}
+
+
+@dataclass(frozen=True)
+class Size:
+    """King's sizes, and the stream that goes with them. `events` are those of one checkpoint's interval."""
+
+    single: int = 20_000
+    l1: int = 2_000
+    l2: int = 23_000
+    users: int = 80_000
+    sessions: int = 12_000
+    open_bursts: int = 500
+    events: int = 60_000
+
+    def scaled(self, scale: float) -> "Size":
+        """All of it smaller or larger, by one factor."""
+        return Size(**{name: max(1, int(value * scale)) for name, value in asdict(self).items()})
+
+
+@dataclass
+class Counted:
+    """A backend that counts what reaches it: reads and writes of values, in which turn they came."""
+
+    inner: Any
+    gets: int = 0
+    puts: int = 0
+
+    def __post_init__(self) -> None:
+        self.enter, self.context = self.inner.enter, self.inner.context
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.inner, name)
+
+    def value_state(self, descriptor: StateDescriptor) -> "CountedState":
+        """The handle, counted."""
+        return CountedState(self, self.inner.value_state(descriptor))
+
+    def write(self, name: str, cells: Cells) -> None:
+        """Many cells at once."""
+        self.puts += len(cells)
+        self.inner.write(name, cells)
+
+
+class CountedState:
+    """The handle of a value state that counts for its backend."""
+
+    def __init__(self, counted: Counted, inner: Any) -> None:
+        self._counted = counted
+        self.descriptor = inner.descriptor
+        self.exists = inner.exists
+        self._get, self._update, self._clear = inner.get, inner.update, inner.clear
+
+    def get(self) -> Any:
+        """One read."""
+        self._counted.gets += 1
+        return self._get()
+
+    def update(self, value: Any) -> None:
+        """One write."""
+        self._counted.puts += 1
+        self._update(value)
+
+    def clear(self) -> None:
+        """One write."""
+        self._counted.puts += 1
+        self._clear()
+
+
+@dataclass
+class Hits:
+    """What each layer was asked and had; a cache of one layer has no second."""
+
+    asked: int = 0
+    l1: int = 0
+    l2: int = 0
+
+    def first(self, hit: bool) -> None:
+        """The tracker of L1."""
+        self.asked += 1
+        self.l1 += hit
+
+    def second(self, hit: bool) -> None:
+        """The tracker of L2."""
+        self.l2 += hit
+
+
+def column(name: str, counted: Counted, size: Size, hits: Hits) -> tuple[Any, Any]:
+    """The backend that a column's checkpoints commit, and the state that its events use."""
+    if name == "lru":
+        cached = LruStateCache(counted, max_entries=size.l1 + size.l2)
+        return cached, cached.value_state(PROFILE)
+    state = counted.value_state(PROFILE)
+    if name == "single":
+        return counted, WriteBackCache(counted, state, max_size=size.single, hit_tracker=hits.first)
+    return counted, TwoLayerCache(
+        counted, state, max_size=size.l1, max_size_l2=size.l2, hit_tracker=hits.first, hit_tracker_l2=hits.second
+    )
+
+
+def profile(rng: random.Random) -> dict[str, Any]:
+    """A user's state: 12 substates, of which `history` and `inventory` are large."""
+    return {
+        "events": 0,
+        "last_seen": 0.0,
+        "level": rng.randrange(400),
+        "lives": 5,
+        "coins": rng.randrange(10_000),
+        "country": "SE",
+        "segment": "casual",
+        "friends": [rng.randrange(10**6) for _ in range(20)],
+        "offers": {"shown": rng.randrange(50), "taken": rng.randrange(5)},
+        "levels": [[level, rng.randrange(4)] for level in range(50)],
+        "inventory": {f"item{number}": rng.randrange(100) for number in range(100)},
+        "history": [rng.random() for _ in range(1_150)],
+    }
+
+
+def stream(size: Size, events: int) -> array:
+    """The users of the events: bursts of sessions, several hundred bursts at a time, thousands of sessions."""
+    rng = random.Random(SEED)
+    idle = [[user, BURSTS_PER_SESSION] for user in rng.sample(range(size.users), size.sessions)]
+    for session in idle:
+        session[1] = rng.randint(1, BURSTS_PER_SESSION)
+    open_bursts = [[idle.pop(), EVENTS_PER_BURST] for _ in range(min(size.open_bursts, len(idle) - 1))]
+    users = array("q")
+    while len(users) < events:
+        burst = open_bursts[rng.randrange(len(open_bursts))]
+        session = burst[0]
+        users.append(session[0])
+        burst[1] -= 1
+        if not burst[1]:
+            session[1] -= 1
+            if not session[1]:
+                session[:] = [rng.randrange(size.users), BURSTS_PER_SESSION]
+            at = rng.randrange(len(idle))
+            idle[at], burst[0] = session, idle[at]
+            burst[1] = EVENTS_PER_BURST
+    return users
+
+
+def load(backend: RocksDbBackend, size: Size) -> None:
+    """Every user has a state before the stream begins."""
+    rng = random.Random(SEED)
+    profiles = [profile(rng) for _ in range(64)]
+    users = iter(range(size.users))
+    while piece := list(islice(users, 10_000)):
+        keys = [(user,) for user in piece]
+        groups = [user % KEY_GROUPS for user in piece]
+        backend.load(PROFILE, Cells(groups, keys, None, [profiles[user // KEY_GROUPS % 64] for user in piece]))
+
+
+class Sample(NamedTuple):
+    """The counters at one moment, in seconds since the stream began; the last two are RocksDB's own."""
+
+    at: float
+    events: int
+    gets: int
+    puts: int
+    asked: int
+    l1: int
+    l2: int
+    pending_bytes: int
+    compactions: int
+
+
+@dataclass
+class Job:
+    """One column while it runs: the state it works on, and what is counted and sampled."""
+
+    backend: Any
+    state: Any
+    counted: Counted
+    hits: Hits
+    checkpointer: Checkpointer
+    latency: array = field(default_factory=lambda: array("d"))
+    samples: list[Sample] = field(default_factory=list)
+    written: list["Future[CheckpointStats]"] = field(default_factory=list)
+    flushed: list[int] = field(default_factory=list)
+    blocking_cpu: list[float] = field(default_factory=list)
+
+    def event(self, user: int, at: float) -> None:
+        """One event of one user: read, change, update."""
+        backend, state = self.backend, self.state
+        backend.enter(user % KEY_GROUPS)
+        backend.context.key = (user,)
+        value = state.get()
+        value["events"] += 1
+        value["last_seen"] = at
+        value["history"][value["events"] % 1_150] = at
+        value["inventory"][f"item{user % 100}"] += 1
+        state.update(value)
+
+    def checkpoint(self, pool: ThreadPoolExecutor) -> None:
+        """The blocking part here, the rest in the pool's thread."""
+        puts, cpu = self.counted.puts, time.thread_time()
+        pending = self.checkpointer.begin()
+        self.flushed.append(self.counted.puts - puts)
+        self.blocking_cpu.append(time.thread_time() - cpu)
+        self.written.append(pool.submit(self.checkpointer.write, pending))
+
+    def sample(self, at: float) -> None:
+        """The counters so far."""
+        found = self.counted.inner.properties()
+        counts = (len(self.latency), self.counted.gets, self.counted.puts, self.hits.asked, self.hits.l1, self.hits.l2)
+        self.samples.append(Sample(at, *counts, found["pending_compaction_bytes"], found["running_compactions"]))
+
+    def run(self, users: Iterator[int], events: int, interval: int, rate: float, pool: ThreadPoolExecutor) -> float:
+        """Work off `events`, which arrive at `rate`; the seconds it took. A rate of infinity: all are there at once."""
+        clock = time.perf_counter
+        start = now = next_sample = clock()
+        for number in range(events):
+            due = start + number / rate
+            while now < due:
+                time.sleep(due - now)  # noqa: TID251 - arrivals keep to the clock, whatever the job does
+                now = clock()
+            self.event(next(users), now)
+            now = clock()
+            self.latency.append(now - due)
+            if (number + 1) % interval == 0:
+                self.checkpoint(pool)
+                now = clock()
+            if now >= next_sample:
+                self.sample(now - start)
+                next_sample = now + SAMPLE_SECONDS
+        return now - start
+
+
+def run_column(name: str, size: Size, parent: Connection) -> None:
+    """In a process of its own: load, warm up, tell the capacity, be told the rate, measure, tell the result."""
+    gc.disable()  # as state hosts do: what the caches hold is long-lived, and has no cycles
+    sys.setswitchinterval(0.0005)  # the stream waits less for the thread that writes checkpoints
+    with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor(1) as pool:
+        database = RocksDbBackend(range(KEY_GROUPS), Path(folder) / "rocksdb")
+        database.value_state(PROFILE)
+        load(database, size)
+        counted, hits = Counted(database), Hits()
+        backend, state = column(name, counted, size, hits)
+        head = birth("king", 0, 1, KEY_GROUPS, pa.schema([("user", pa.int64())]))
+        storage = FileStorage(f"{folder}/checkpoints", shard=0)
+        job = Job(backend, state, counted, hits, Checkpointer(storage, backend, head, [PROFILE]))
+        users = iter(stream(size, size.events * (CHECKPOINTS + 3)))
+
+        unpaced = float("inf")
+        job.run(users, size.events, size.events, unpaced, pool)
+        seconds = job.run(users, size.events // 2, size.events, unpaced, pool)
+        job.checkpoint(pool)
+        for written in job.written:
+            written.result()
+        parent.send(size.events // 2 / seconds)
+
+        rate = parent.recv()
+        counted.gets = counted.puts = hits.asked = hits.l1 = hits.l2 = 0
+        job = Job(backend, state, counted, hits, job.checkpointer)
+        before = cache_stats(backend)
+        # Half an interval more: who waited for the last checkpoint counts too.
+        job.run(users, size.events * CHECKPOINTS + size.events // 2, size.events, rate, pool)
+        parent.send(measured(job, before, cache_stats(backend)))
+        database.close()
+
+
+def cache_stats(backend: Any) -> tuple[int, int]:
+    """Hits and requests of an `LruStateCache`; zeros for King's, which have trackers."""
+    if not isinstance(backend, LruStateCache):
+        return 0, 0
+    stats = backend.stats()
+    return stats.hits, stats.hits + stats.misses
+
+
+def measured(job: Job, before: tuple[int, int], after: tuple[int, int]) -> dict[str, Any]:
+    """What a column found out, as plain values."""
+    checkpoints = [future.result() for future in job.written]
+    blocking = [checkpoint.blocking_ns / 1e6 for checkpoint in checkpoints]
+    events = len(job.latency)
+    ordered = sorted(job.latency)
+    hits, asked = job.hits.l1 + job.hits.l2, job.hits.asked
+    if not asked:
+        hits, asked = after[0] - before[0], after[1] - before[1]
+    return {
+        "latency": list(job.latency),
+        "samples": job.samples,
+        "result": {
+            "max_latency_ms": ordered[-1] * 1e3,
+            "p99_latency_ms": ordered[int(events * 0.99)] * 1e3,
+            "median_latency_ms": ordered[events // 2] * 1e3,
+            "blocking_ms": {"min": min(blocking), "mean": sum(blocking) / len(blocking), "max": max(blocking)},
+            "checkpoint_bytes": sum(checkpoint.bytes for checkpoint in checkpoints) / len(checkpoints),
+            "blocking_cpu_ms": sum(job.blocking_cpu) / len(job.blocking_cpu) * 1e3,
+            "puts_per_checkpoint": sum(job.flushed) / len(job.flushed),
+            "gets_per_record": job.counted.gets / events,
+            "puts_per_record": job.counted.puts / events,
+            "hit_rate": hits / asked,
+        },
+    }
+
+
+def run_columns(size: Size) -> tuple[float, dict[str, dict[str, Any]]]:
+    """The arrival rate, and what every column found out; one process works at a time."""
+    spawn = multiprocessing.get_context("spawn")
+    pipes: dict[str, Connection] = {}
+    capacities = {}
+    children = []
+    for name, label in LABELS.items():
+        pipes[name], theirs = spawn.Pipe()
+        child = spawn.Process(target=run_column, args=(name, size, theirs))
+        child.start()
+        theirs.close()
+        children.append(child)
+        capacities[name] = pipes[name].recv()
+        print(f"{label}: {capacities[name]:,.0f} events/s unpaced", flush=True)
+    rate = UTILISATION * min(capacities.values())
+    found = {}
+    for name, pipe in pipes.items():
+        pipe.send(rate)
+        found[name] = pipe.recv()
+        print(f"{LABELS[name]}: {found[name]['result']}", flush=True)
+    for child in children:
+        child.join()
+    return rate, found
+
+
+def change(before: float, after: float) -> str:
+    """In per cent, as the seed's table has it."""
+    return f"{(after / before - 1) * 100:+.0f} %"
+
+
+def table(results: dict[str, dict[str, Any]]) -> list[tuple[str, ...]]:
+    """The seed's comparison, ours beside it, and the third column."""
+    picks: list[tuple[str, Callable[[dict[str, Any]], float], int | None]] = [
+        ("max latency (ms)", lambda found: found["max_latency_ms"], 0),
+        ("blocking, min (ms)", lambda found: found["blocking_ms"]["min"], 1),
+        ("blocking, mean (ms)", lambda found: found["blocking_ms"]["mean"], 2),
+        ("blocking, max (ms)", lambda found: found["blocking_ms"]["max"], 3),
+        ("checkpoint size, mean (MB)", lambda found: found["checkpoint_bytes"] / 1e6, 4),
+        ("p99 latency (ms)", lambda found: found["p99_latency_ms"], None),
+        ("median latency (ms)", lambda found: found["median_latency_ms"], None),
+        ("state reads per event", lambda found: found["gets_per_record"], None),
+        ("blocking, mean (ms of CPU)", lambda found: found["blocking_cpu_ms"], None),
+        ("state writes in a blocking part", lambda found: found["puts_per_checkpoint"], None),
+        ("state writes per event", lambda found: found["puts_per_record"], None),
+        ("hit rate", lambda found: found["hit_rate"], None),
+    ]
+    rows = []
+    for label, pick, seed in picks:
+        single, two, lru = (pick(results[name]) for name in LABELS)
+        theirs = "" if seed is None else change(KING["single"][seed], KING["two_layer"][seed])
+        ours = change(single, two) if single else ""
+        rows.append((label, theirs, ours, *map(format_number, (single, two, lru))))
+    return rows
+
+
+def per_second(samples: list[Sample], counter: str) -> tuple[list[float], list[float]]:
+    """The times of the samples, and by how much a counter grew per second up to each."""
+    times, rates = [], []
+    for old, new in pairwise(samples):
+        times.append(new.at)
+        rates.append((getattr(new, counter) - getattr(old, counter)) / (new.at - old.at))
+    return times, rates
+
+
+def draw_latency(found: dict[str, dict[str, Any]], rate: float, axes: "Axes") -> None:
+    """The largest latency of every tenth of a second of arrivals."""
+    step = max(1, int(rate / 10))
+    for name, label in LABELS.items():
+        latency = found[name]["latency"]
+        worst = [max(latency[at : at + step]) for at in range(0, len(latency), step)]
+        axes.plot([at * step / rate for at in range(len(worst))], worst, label=label)
+    finish(axes, "largest latency, s")
+
+
+def draw_events(found: dict[str, dict[str, Any]], axes: "Axes") -> None:
+    """Events worked off."""
+    for name, label in LABELS.items():
+        times, rates = per_second(found[name]["samples"], "events")
+        axes.plot(times, [rate * 60 for rate in rates], label=label)
+    finish(axes, "events per minute")
+
+
+def draw_state(found: dict[str, dict[str, Any]], axes: "Axes") -> None:
+    """What reached RocksDB."""
+    for (name, label), colour in zip(LABELS.items(), COLOURS, strict=False):
+        axes.plot(*per_second(found[name]["samples"], "puts"), label=f"{label}, writes", color=colour)
+        axes.plot(
+            *per_second(found[name]["samples"], "gets"), "--", label=f"{label}, reads", color=colour, linewidth=1.2
+        )
+    finish(axes, "state reads and writes per second")
+
+
+def draw_rocksdb(found: dict[str, dict[str, Any]], axes: "Axes") -> None:
+    """What RocksDB has to do because of it."""
+    right = axes.twinx()
+    for (name, label), colour in zip(LABELS.items(), COLOURS, strict=False):
+        samples = found[name]["samples"]
+        times = [sample.at for sample in samples]
+        axes.plot(times, [sample.pending_bytes / 1e6 for sample in samples], label=label, color=colour)
+        right.plot(times, [sample.compactions for sample in samples], ":", color=colour, linewidth=1.2)
+    right.set_ylabel("running compactions (dotted)")
+    right.grid(visible=False)
+    right.set_ylim(0, 4)
+    finish(axes, "pending compaction, MB")
+
+
+def draw_hits(found: dict[str, dict[str, Any]], axes: "Axes") -> None:
+    """Where reads of the two-layer cache ended."""
+    samples = found["two_layer"]["samples"]
+    (times, asked), (_, l1), (_, l2) = (per_second(samples, each) for each in ("asked", "l1", "l2"))
+    misses = [every - first - second for every, first, second in zip(asked, l1, l2, strict=True)]
+    for label, rates in {"L1 hits": l1, "L2 hits": l2, "misses": misses}.items():
+        axes.plot(times, rates, label=label)
+    finish(axes, "reads per second")
+
+
+def finish(axes: "Axes", ylabel: str) -> None:
+    """What all pictures over time share."""
+    axes.set_xlabel("seconds")
+    axes.set_ylabel(ylabel)
+    axes.margins(y=0.25)
+    axes.set_ylim(bottom=0)
+    axes.yaxis.set_major_formatter(lambda value, _: format_number(value))
+    axes.legend(loc="upper left", ncols=3, fontsize=9)
+
+
+def draw_checkpoints(results: dict[str, dict[str, Any]], axes: "Axes") -> None:
+    """The blocking part of the checkpoints."""
+    found = {LABELS[name]: list(result["blocking_ms"].values()) for name, result in results.items()}
+    grouped_bars(axes, ["min", "mean", "max"], found, ylabel="blocking part of a checkpoint, ms")
+
+
+def main() -> None:
+    """Measure, write the pictures, report."""
+    options = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    options.add_argument("--scale", type=float, default=1.0, help="of sizes, users and events; 1 is King's sizes")
+    options.add_argument("--results", type=Path, default=RESULTS)
+    chosen = options.parse_args()
+    rate, found = run_columns(Size().scaled(chosen.scale))
+    results = {name: column["result"] for name, column in found.items()}
+    chosen.results.mkdir(parents=True, exist_ok=True)
+    pictures: dict[str, tuple[str, Callable[[Axes], None]]] = {
+        "latency": ("Latency over time", partial(draw_latency, found, rate)),
+        "events": ("Events per minute", partial(draw_events, found)),
+        "state": ("State reads and writes", partial(draw_state, found)),
+        "rocksdb": ("RocksDB's compactions", partial(draw_rocksdb, found)),
+        "hits": ("Hits of the two layers", partial(draw_hits, found)),
+    }
+    for name, (title, draw) in pictures.items():
+        write_picture(chosen.results / f"king_{name}.png", f"{title}: {rate:,.0f} events arrive per second", draw)
+    report(
+        "king",
+        title=f"King's case study: checkpoints in a stream of {rate:,.0f} events/s",
+        columns=("", "King, change", "change", *LABELS.values()),
+        rows=table(results),
+        result={**results, "arrivals_per_second": rate, "scale": chosen.scale},
+        draw=partial(draw_checkpoints, results),
+        folder=chosen.results,
+    )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,1 @@
+"""Caches in front of a backend, or of one of its states."""

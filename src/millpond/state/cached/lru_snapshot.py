@@ -1,0 +1,95 @@
+"""A committed version of an `LruStateCache`: the backend's snapshot under the entries it had not been given.
+
+The backend may lag behind the cache, so a version is two things laid over each other, and the cache's
+come first. What the backend was given in this version only because it left the cache, and was changed
+by earlier versions, is no change of this one: it is left out, so that deltas do not grow by evictions.
+"""
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from millpond.state.backend import Cells, Snapshot
+from millpond.state.cached.lru_entries import Bucket, Entry, as_cells, places, selected
+from millpond.state.rows import Row
+
+
+class Part(NamedTuple):
+    """What a bucket gives to a snapshot: references, none of which changes any more. See `Bucket`."""
+
+    dirty: dict[Row, Entry]
+    carried: set[Row]
+    opened: int
+
+    def changed(self) -> list[Entry]:
+        """Of the dirty ones, what the version changed."""
+        return [entry for entry in self.dirty.values() if entry.version >= self.opened]
+
+
+class LruSnapshot:
+    """A `Snapshot`; `parts` by state and key group."""
+
+    def __init__(self, inner: Snapshot, parts: dict[str, dict[int, Part]]) -> None:
+        self._inner = inner
+        self._parts = parts
+        self._replaced: list[dict[Row, Entry]] = []
+        self._released = False
+
+    def keep(self, replaced: list[dict[Row, Entry]]) -> None:
+        """Have what nobody needs any more freed with this snapshot: it takes long, and no record waits for that."""
+        if not self._released:
+            self._replaced += replaced
+
+    def changes(self) -> Iterator[tuple[str, Cells]]:
+        """The cache's changed entries, then what the backend was given of this version's changes."""
+        for name, parts in self._parts.items():
+            changed = [entry for part in parts.values() for entry in part.changed()]
+            if changed:
+                yield name, as_cells(changed, is_map=changed[0].bucket.is_map)
+        for name, cells in self._inner.changes():
+            yield name, _without(cells, self._parts.get(name, {}))
+
+    def cells(self, name: str, key_group: int) -> Cells:
+        """The backend's cells, with the cache's laid over them."""
+        cells = self._inner.cells(name, key_group)
+        part = self._parts.get(name, {}).get(key_group)
+        return cells if part is None else overlaid(cells, part.dirty)
+
+    def release(self) -> None:
+        """Let go of both. Idempotent."""
+        self._released = True
+        # A bucket at a time, so that another thread can go on in between.
+        while self._replaced:
+            self._replaced.pop()
+        for parts in self._parts.values():
+            while parts:
+                parts.popitem()
+        self._inner.release()
+
+
+def part_of(bucket: Bucket, opened: int) -> Part:
+    """The part of a bucket in the version that is being committed, which began with the number `opened`."""
+    return Part(bucket.dirty, bucket.carried, opened)
+
+
+def overlaid(cells: Cells, dirty: dict[Row, Entry]) -> Cells:
+    """The cells of one key group as they are with the dirty entries: changed, added, or gone."""
+    if not dirty:
+        return cells
+    kept = selected(cells, [cell not in dirty for cell in places(cells)])
+    ours = as_cells(
+        [entry for entry in dirty.values() if entry.value is not None], is_map=next(iter(dirty.values())).bucket.is_map
+    )
+    map_keys = ours.map_keys if ours.map_keys is None else (kept.map_keys or []) + ours.map_keys
+    return Cells(kept.key_groups + ours.key_groups, kept.keys + ours.keys, map_keys, kept.values + ours.values)
+
+
+def _without(cells: Cells, parts: dict[int, Part]) -> Cells:
+    """The backend's changes that are neither carried from earlier versions nor changed again in the cache."""
+    if not parts:
+        return cells
+    nothing = Part({}, set(), 0)
+    keep = []
+    for key_group, cell in zip(cells.key_groups, places(cells), strict=True):
+        part = parts.get(key_group, nothing)
+        keep.append(cell not in part.dirty and cell not in part.carried)
+    return cells if all(keep) else selected(cells, keep)

@@ -1,0 +1,228 @@
+"""What lies below King's caches: one value state, read and written for any key, with the user's hooks around it.
+
+`WriteBackCache` and `TwoLayerCache` differ in what they keep and when they write. What a read and a
+write *are* is the same for both, and stands here: turn to the key, run the hook, run the watch, copy
+where the backend would otherwise share the user's object, and turn back to the key that was current.
+
+Invariant: after `write`, whether it raised or not, the current key is the one from before, and an
+entry is clean only if its value reached the state.
+
+An entry says two things of its value. *Dirty*: the state does not have it yet. *Lent*: a caller holds
+the very object and may have changed it in place, which is state only after an update. So a clean
+entry that was lent is not kept beyond its version, or a change that was never made state would
+outlive it.
+
+Source: King's flink-state-cache, whose hooks, trackers and watches these are.
+"""
+
+import datetime as dt
+import decimal
+from collections.abc import Callable, Iterable
+from copy import deepcopy
+from typing import Any, Protocol, TypeAlias
+
+from millpond.cache import Cache
+from millpond.errors import DataError, OptionError
+from millpond.state.backend import KeyedStateBackend, ValueState
+from millpond.state.rows import Row
+
+Where: TypeAlias = tuple[int, Row]
+"""A key group and a key of it: what the caches' maps have as keys."""
+
+Hook: TypeAlias = Callable[[Row, Any], Any]
+"""Given a key and its value (None where there is none), the value to go on with."""
+
+HitTracker: TypeAlias = Callable[[bool], object]
+"""Told of each read whether the layer had the key."""
+
+_UNCHANGEABLE = frozenset(
+    {
+        type(None),
+        bool,
+        int,
+        float,
+        complex,
+        str,
+        bytes,
+        dt.date,
+        dt.datetime,
+        dt.time,
+        dt.timedelta,
+        decimal.Decimal,
+    }
+)
+
+
+class Watch(Protocol):
+    """A stopwatch that records what it measured, as a user's metrics want it."""
+
+    def restart(self) -> None:
+        """The state is about to be read or written."""
+        ...
+
+    def stop_and_record(self) -> None:
+        """It was. Not called where it raised."""
+        ...
+
+
+class Entry:
+    """One cached value; None says that the key has none."""
+
+    __slots__ = ("dirty", "lent", "value")
+
+    def __init__(self, value: Any, *, dirty: bool) -> None:
+        self.value = value
+        self.dirty = dirty
+        self.lent = False
+
+    def lend(self) -> Any:
+        """The value, for a caller who may go on to change it."""
+        self.lent = can_change(self.value)
+        return self.value
+
+
+class WatchedState:
+    """A value state below a cache. The caches' docstrings explain the arguments."""
+
+    __slots__ = (
+        "_backend",
+        "_check",
+        "_context",
+        "_copy",
+        "_name",
+        "_on_get",
+        "_on_update",
+        "_read_watch",
+        "_state",
+        "_write_watch",
+    )
+
+    def __init__(
+        self,
+        backend: KeyedStateBackend,
+        state: ValueState,
+        *,
+        on_get: Hook | None,
+        on_update: Hook | None,
+        read_watch: Watch | None,
+        write_watch: Watch | None,
+        copy: Callable[[Any], Any] | None,
+    ) -> None:
+        if backend is None:
+            raise OptionError("a state cache needs the backend of its state, got None: it gives the current key.")
+        if state is None:
+            raise OptionError("a state cache needs a state, got None: pass what backend.value_state(...) returned.")
+        self._backend = backend
+        self._context = backend.context
+        self._state = state
+        self._on_get = on_get
+        self._on_update = on_update
+        self._read_watch = read_watch
+        self._write_watch = write_watch
+        descriptor = getattr(state, "descriptor", None)
+        if descriptor is not None and descriptor.ttl is not None:
+            raise OptionError(
+                f"state {descriptor.name!r} has a ttl ({descriptor.ttl.describe()}), which a cache in front of it "
+                "would hide: a cached value never expires. Put an LruStateCache below the state instead, or declare "
+                "it without a ttl."
+            )
+        if descriptor is None:
+            self._name, self._check, known_copy = "a cached state", _as_it_is, deepcopy
+        else:
+            codec = descriptor.codec(self)
+            self._name, self._check, known_copy = f"state {descriptor.name!r}", codec.check, codec.copy
+        self._copy = (copy or known_copy) if backend.shares_objects else None
+
+    def __str__(self) -> str:
+        """The state and the current key, as errors name them."""
+        return f"{self._name} of key {self._context.key!r}"
+
+    def require_key(self) -> Where:
+        """The current key, where it must be one."""
+        context = self._context
+        if context.key_group < 0:
+            raise OptionError(
+                f"{self._name} was used without a current key. Use it only inside the calls that are made for a key, "
+                "not in init() or close()."
+            )
+        return context.key_group, context.key
+
+    def updated(self, value: Any) -> Entry:
+        """The dirty entry of a value that the user gives; refused now where the state could not keep it."""
+        if value is None:
+            raise DataError(f"{self}: expected a value, got None: a state without a value is absent. Use clear().")
+        return Entry(self._check(value), dirty=True)
+
+    def read(self) -> Entry:
+        """The current key's value from the state, through the hook, as a clean entry."""
+        key = self.require_key()[1]
+        watch = self._read_watch
+        if watch is not None:
+            watch.restart()
+        value = self._state.get()
+        if watch is not None:
+            watch.stop_and_record()
+        return Entry(value if self._on_get is None else self._on_get(key, value), dirty=False)
+
+    def write(self, entries: Iterable[tuple[Where, Entry]]) -> None:
+        """Write the dirty ones to the state and make them clean. At an error the rest stay dirty."""
+        context = self._context
+        key_group, key = context.key_group, context.key
+        try:
+            for (its_group, its_key), entry in entries:
+                if entry.dirty:
+                    if context.key_group != its_group:
+                        self._backend.enter(its_group)
+                    context.key = its_key
+                    self._write(its_key, entry)
+        finally:
+            if key_group >= 0 and context.key_group != key_group:
+                self._backend.enter(key_group)
+            context.key_group, context.key = key_group, key
+
+    def _write(self, key: Row, entry: Entry) -> None:
+        value = entry.value if self._on_update is None else self._on_update(key, entry.value)
+        watch = self._write_watch
+        if watch is not None:
+            watch.restart()
+        if value is None:
+            self._state.clear()
+        else:
+            self._state.update(value if self._copy is None else self._copy(value))
+        if watch is not None:
+            watch.stop_and_record()
+        entry.value, entry.dirty, entry.lent = value, False, False
+
+    def end_version(self) -> None:
+        """No key is current from here on, until the operator enters the next."""
+        self._context.key_group = -1
+
+
+def checked_size(option: str, size: int) -> int:
+    """A number of entries of at least one; an OptionError names the option."""
+    if isinstance(size, bool) or not isinstance(size, int) or size < 1:
+        raise OptionError(f"{option}: expected a whole number of entries of at least 1, got {size!r}.")
+    return size
+
+
+def can_change(value: Any) -> bool:
+    """Whether who holds the value could change it in place. What is not known counts as if.
+
+    >>> can_change((1, "a", None)), can_change({"a": 1}), can_change((1, []))
+    (False, True, True)
+    """
+    kind = type(value)
+    if kind in _UNCHANGEABLE:
+        return False
+    return kind is not tuple or any(map(can_change, value))
+
+
+def drop_lent(entries: Cache[Where, Entry]) -> None:
+    """Forget the clean entries whose values a caller may have changed without making that state."""
+    for where, entry in entries.items():
+        if entry.lent and not entry.dirty:
+            entries.invalidate(where)
+
+
+def _as_it_is(value: Any) -> Any:
+    return value

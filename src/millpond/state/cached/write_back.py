@@ -1,0 +1,160 @@
+"""King's single-layer cache: a value state that is written when an entry leaves, or at a checkpoint.
+
+On the data path it stands between user code and one value state of a backend, usually one that turns
+every value into bytes. A key that is read and written event after event costs the state one read when
+it comes and one write per checkpoint.
+
+Invariant: what the state does not have yet is a dirty entry, and a dirty entry leaves only after its
+value reached the state. The cache is attached to its backend, so a commit flushes it first and a
+rollback empties it; nobody has to remember.
+
+Trade-off: the larger the cache, the more is dirty at a checkpoint, and the flush is in its blocking
+part. `TwoLayerCache` bounds that by its first layer; `LruStateCache` avoids it.
+
+Source: King's flink-state-cache, "Background of two layered state caching in Flink".
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+from millpond.cache import Cache
+from millpond.state.backend import KeyedStateBackend, ValueState
+from millpond.state.cached.watched import (
+    Entry,
+    HitTracker,
+    Hook,
+    Watch,
+    WatchedState,
+    Where,
+    checked_size,
+    drop_lent,
+)
+
+
+class WriteBackCache:
+    """A write-back LRU cache in front of one value state, used like that state.
+
+    - Key: the backend's current key and its key group.
+    - Capacity: `max_size` keys. A key without a value takes a place too, and is not read again.
+    - Freshness: the state belongs to the cache. Whoever else changes the state, or puts a second cache
+      in front of it, is not seen.
+    - Concurrency: one thread, the backend's.
+
+    An entry is dirty if and only if `update` or `clear` was called since it was last written. A value
+    that `get` returned and that was changed in place becomes state with `update`, and only then;
+    without one the cache lets go of it at the end of the version. The state's own reads of all keys
+    (`backend.keys`, `backend.cells`) do not see dirty entries: in the middle of a version call
+    `update_all_states` first.
+
+    Args:
+        backend: whose current key is meant; it flushes this cache before every commit.
+        state: what `backend.value_state` returned.
+        max_size: how many keys to keep.
+        on_get: given a key and what was read of the state, the value to hand out and to cache. A value that it
+            replaced is state only after an `update`.
+        on_update: given a key and the value about to be written, the value to write and to cache instead; None
+            clears. Hooks must not use the cache.
+        hit_tracker: told of every read, True where the key was cached.
+        read_watch: runs while the state is read.
+        write_watch: runs while the state is written.
+        copy: makes the copy that is written where the backend keeps the very objects it is given; the state's own way
+            of copying unless given.
+
+    Raises:
+        OptionError: a size below 1, no backend, no state, a state with a ttl; later, a use without a current key.
+        DataError: an `update` with None, or with what the state cannot keep.
+
+    >>> import pyarrow as pa
+    >>> from millpond.state import HeapBackend, StateDescriptor, StateKind
+    >>> backend = HeapBackend(range(128))
+    >>> state = backend.value_state(StateDescriptor("visits", StateKind.VALUE, pa.schema([("count", pa.int64())])))
+    >>> visits = WriteBackCache(backend, state, max_size=20_000)
+    >>> backend.enter(7); backend.context.key = ("ann",)
+    >>> visits.update((1,))
+    >>> visits.get(), state.get()
+    ((1,), None)
+    >>> visits.update_all_states()
+    >>> state.get()
+    (1,)
+    """
+
+    def __init__(
+        self,
+        backend: KeyedStateBackend,
+        state: ValueState,
+        *,
+        max_size: int,
+        on_get: Hook | None = None,
+        on_update: Hook | None = None,
+        hit_tracker: HitTracker | None = None,
+        read_watch: Watch | None = None,
+        write_watch: Watch | None = None,
+        copy: Callable[[Any], Any] | None = None,
+    ) -> None:
+        self.max_size = checked_size("max_size", max_size)
+        self._below = WatchedState(
+            backend,
+            state,
+            on_get=on_get,
+            on_update=on_update,
+            read_watch=read_watch,
+            write_watch=write_watch,
+            copy=copy,
+        )
+        self._context = backend.context
+        self._hit_tracker = hit_tracker
+        self._entries: Cache[Where, Entry] = Cache("write-back", max_entries=max_size, on_evict=self._evict)
+        backend.attach(self)
+
+    def exists(self) -> bool:
+        """Whether the current key has a value. A read like `get`."""
+        return self._entry().value is not None
+
+    def get(self) -> Any:
+        """The current key's value, or None."""
+        return self._entry().lend()
+
+    def update(self, value: Any) -> None:
+        """Set the current key's value; it is written when the key leaves the cache, or at the next checkpoint."""
+        where = self._below.require_key()
+        self._entries.put(where, self._below.updated(value))
+
+    def clear(self) -> None:
+        """Forget the current key's value; written as an update is."""
+        self._entries.put(self._below.require_key(), Entry(None, dirty=True))
+
+    def update_all_states(self) -> None:
+        """Write each dirty entry to the state, once, and keep it, clean. The current key stays the same.
+
+        Raises whatever the state or a hook raises; entries that were not written yet stay dirty.
+        """
+        self._below.write(self._entries.items())
+
+    def flush(self) -> None:
+        """The backend's call at the beginning of a commit: `update_all_states`, and the version ends."""
+        drop_lent(self._entries)
+        self.update_all_states()
+        self._below.end_version()
+
+    def forget(self) -> None:
+        """The backend's call when the state was undone or restored: every entry goes, dirty or not."""
+        self._entries.clear()
+        self._below.end_version()
+
+    def size(self) -> int:
+        """How many keys are cached."""
+        return len(self._entries)
+
+    def _entry(self) -> Entry:
+        context = self._context
+        where = (context.key_group, context.key)
+        entry = self._entries.get(where)
+        if self._hit_tracker is not None:
+            self._hit_tracker(entry is not None)
+        if entry is None:
+            entry = self._below.read()
+            self._entries.put(where, entry)
+        return entry
+
+    def _evict(self, where: Where, entry: Entry, _: str) -> None:
+        self._below.write(((where, entry),))

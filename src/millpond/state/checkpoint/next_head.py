@@ -1,0 +1,177 @@
+"""From one head to the next: which segments a new version consists of.
+
+A pure function, the one place where the log is kept short. Every key group has a newest *base* of
+some version, and the *deltas* after that version complete it. So a delta no younger than every base
+is dropped, and a base whose key groups all have a newer one is too.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import chain
+from typing import Any
+
+import msgspec
+import pyarrow.compute as pc
+
+from millpond.state.backend import Cells
+from millpond.state.checkpoint.head import Head, SegmentRef
+from millpond.state.checkpoint.segment import CellCodec, checksum_of, encode_segments
+from millpond.state.checkpoint.storage import Commit
+
+BASE_STEP_ROWS = 50_000
+
+
+@dataclass(frozen=True)
+class Part:
+    """One encoded segment that no head names yet.
+
+    Attributes:
+        state: whose cells it holds.
+        rows: how many of them.
+        first_group: the lowest key group among them.
+        last_group: the highest.
+        data: the sealed bytes.
+    """
+
+    state: str
+    rows: int
+    first_group: int
+    last_group: int
+    data: bytes
+
+
+@dataclass(frozen=True)
+class Delta:
+    """What one version changed, encoded."""
+
+    version: int
+    parts: tuple[Part, ...]
+
+    @property
+    def rows(self) -> int:
+        """Changed cells."""
+        return sum(part.rows for part in self.parts)
+
+    @property
+    def bytes(self) -> int:
+        """Of all segments."""
+        return sum(len(part.data) for part in self.parts)
+
+
+@dataclass(frozen=True)
+class Base:
+    """Bases of a run of key groups, encoded.
+
+    Attributes:
+        version: as of which they hold the cells.
+        positions: the key groups, counted from the shard's first.
+        rows: cells in all.
+        parts: the segments.
+    """
+
+    version: int
+    positions: range
+    rows: int
+    parts: tuple[Part, ...]
+
+
+def encode_cells(state: str, codec: CellCodec, cells: Cells) -> Iterator[Part]:
+    """Cells of one state as segments."""
+    for part, data in encode_segments(codec.table(cells)):
+        groups = pc.min_max(part["key_group"]).as_py()
+        yield Part(state, part.num_rows, groups["min"], groups["max"], data)
+
+
+def encode_base(
+    key_groups: range,
+    positions: range,
+    wanted_rows: int,
+    version: int,
+    codecs: Mapping[str, CellCodec],
+    cells: Callable[[str, int], Cells],
+) -> Base:
+    """Bases of the first of these positions, as many as it takes to hold the wanted rows."""
+    taken: dict[str, list[Cells]] = {name: [] for name in codecs}
+    rows, stop = 0, positions.start
+    while stop < positions.stop and rows < wanted_rows:
+        for name, pieces in taken.items():
+            found = cells(name, key_groups[stop])
+            if len(found):
+                pieces.append(found)
+                rows += len(found)
+        stop += 1
+    parts = chain.from_iterable(
+        encode_cells(name, codecs[name], _joined(pieces)) for name, pieces in taken.items() if pieces
+    )
+    return Base(version, range(positions.start, stop), rows, tuple(parts))
+
+
+def _joined(pieces: Sequence[Cells]) -> Cells:
+    if len(pieces) == 1:
+        return pieces[0]
+    return Cells(
+        key_groups=[group for piece in pieces for group in piece.key_groups],
+        keys=[key for piece in pieces for key in piece.keys],
+        map_keys=None if pieces[0].map_keys is None else [key for piece in pieces for key in piece.map_keys or ()],
+        values=[value for piece in pieces for value in piece.values],
+    )
+
+
+def next_commit(
+    head: Head,
+    *,
+    version: int,
+    token: str,
+    watermark_ms: int,
+    states: Iterable[dict[str, Any]],
+    bases: Sequence[Base],
+    deltas: Sequence[Delta],
+) -> Commit:
+    """The version that follows `head` when these bases and deltas are added, and what it no longer needs."""
+    base_versions = list(head.base_versions)
+    added: list[tuple[Part, bool, int]] = []
+    for base in bases:
+        added += [(part, True, base.version) for part in base.parts]
+        for position in base.positions:
+            base_versions[position] = base.version
+    added += [(part, False, delta.version) for delta in deltas for part in delta.parts]
+    refs = [
+        SegmentRef(
+            id=segment_id,
+            base=is_base,
+            version=made,
+            state=part.state,
+            first_group=part.first_group,
+            last_group=part.last_group,
+            rows=part.rows,
+            bytes=len(part.data),
+            checksum=checksum_of(part.data),
+        )
+        for segment_id, (part, is_base, made) in enumerate(added, head.next_segment)
+    ]
+    first_group = head.key_groups.start
+
+    def needed(ref: SegmentRef) -> bool:
+        """Whether any key group that the segment may speak of still rests on it."""
+        if not ref.base:
+            return ref.version > min(base_versions)
+        groups = range(ref.first_group, ref.last_group + 1)
+        return any(base_versions[group - first_group] <= ref.version for group in groups)
+
+    following = msgspec.structs.replace(
+        head,
+        version=version,
+        token=token,
+        watermark_ms=watermark_ms,
+        states=tuple(states),
+        segments=tuple(ref for ref in (*head.segments, *refs) if needed(ref)),
+        base_versions=tuple(base_versions),
+        next_base=(head.next_base + sum(len(base.positions) for base in bases)) % len(base_versions),
+        next_segment=head.next_segment + len(refs),
+    )
+    return Commit(
+        head=following,
+        segments={ref.id: part.data for ref, (part, _, _) in zip(refs, added, strict=True) if needed(ref)},
+        dropped=tuple(ref.id for ref in head.segments if not needed(ref)),
+        parent=head,
+    )

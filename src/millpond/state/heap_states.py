@@ -1,0 +1,265 @@
+"""The handles of states on the heap: what every record of a keyed operator goes through.
+
+A handle is bound to the dictionaries of one key group when that is entered, so that a get is one
+dictionary test and an update two: the old value goes into the undo map first, once a version, and then
+the new one into the table (see `millpond.state.heap_tables`).
+
+Immutable values are handed out as they are. Of a mutable one, `get` hands out a private copy, made once
+per cell and version and kept in `handed` until the version ends; the original stays in the table, for
+snapshots, until an update replaces it.
+
+What an update is given belongs to the caller too: `check` makes another object of what is mutable, which
+is kept, and later gets of the version give the caller's own object back. So whatever is done to either,
+nothing becomes state without an update.
+"""
+
+# ruff: noqa: D102 - the protocols in backend.py say what the methods of handles do
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+from millpond.errors import OptionError
+from millpond.state.backend import ABSENT, Cells, KeyContext
+from millpond.state.descriptor import StateDescriptor
+from millpond.state.heap_tables import EntryTables, FlatTables, ListTables, Table, Version
+from millpond.state.rows import Row, RowCodec
+
+
+class _NoKeyGroup:
+    """Stands where a table would while no key group is entered, and refuses every use by name."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def _refuse(self, *_: object) -> Any:
+        raise OptionError(
+            f"state {self._name!r} was used without a current key. Use it only inside the calls that are made for a "
+            "key, not in init() or close()."
+        )
+
+    get = pop = setdefault = __contains__ = __getitem__ = __setitem__ = _refuse
+
+
+class _Who:
+    """Names a state and the current key in errors; made to text only then."""
+
+    def __init__(self, what: str, context: KeyContext) -> None:
+        self._what = what
+        self._context = context
+
+    def __str__(self) -> str:
+        return self._what if self._context.key_group < 0 else f"{self._what} of key {self._context.key!r}"
+
+
+class HeapState:
+    """What the three kinds share."""
+
+    tables: FlatTables
+
+    def __init__(self, descriptor: StateDescriptor, context: KeyContext) -> None:
+        self.descriptor = descriptor
+        self.last: Version | None = None
+        self._context = context
+        codec = descriptor.codec(_Who(f"state {descriptor.name!r}", context))
+        self._check = codec.check
+        self._copy = codec.copy
+        self._mutable = codec.mutable
+        self._gives_back = descriptor.serializer is not None
+        self._handed_out: dict[int, dict[Row, Any]] = {}
+        self._table: Any
+        self._undo: Any
+        self._handed: Any
+        self.tables = self._new_tables()
+        self.unbind()
+
+    def _new_tables(self) -> FlatTables:
+        return FlatTables()
+
+    def bind(self, key_group: int) -> None:
+        """Turn to the dictionaries of a key group."""
+        tables = self.tables
+        self._table = tables.live.setdefault(key_group, {})
+        self._undo = tables.open.undo.setdefault(key_group, {})
+        if self._mutable:
+            self._handed = self._handed_out.setdefault(key_group, {})
+
+    def unbind(self) -> None:
+        """No key group is entered: a handle that is used now must fail, not write somewhere."""
+        self._table = self._undo = self._handed = _NoKeyGroup(self.descriptor.name)
+
+    def leave_version(self) -> None:
+        """No key group is entered, and what was handed out is not given again."""
+        self._handed_out = {}
+        self.unbind()
+
+    def end_version(self) -> Version:
+        """Close the open version, which can be taken back as `last`."""
+        self.last = self.tables.end_version()
+        self.leave_version()
+        return self.last
+
+    def write(self, cells: Cells) -> None:
+        """Put or delete cells in the open version; what was handed out of them is not given again."""
+        self.tables.write(cells)
+        if self._handed_out:
+            for key_group, key in zip(cells.key_groups, cells.keys, strict=True):
+                self._handed_out.get(key_group, {}).pop(key, None)
+
+    def exists(self) -> bool:
+        return self._context.key in self._table
+
+    def clear(self) -> None:
+        key, table = self._context.key, self._table
+        if key in table:
+            self._undo.setdefault(key, table[key])
+            del table[key]
+            if self._mutable:
+                self._handed.pop(key, None)
+
+
+class HeapValueState(HeapState):
+    """One value per key. `get` and `update` are the hot path."""
+
+    def get(self) -> Any:
+        value = self._table.get(self._context.key)
+        return value if value is None or not self._mutable else self._private(value)
+
+    def _private(self, value: Any) -> Any:
+        key, handed = self._context.key, self._handed
+        if key not in handed:
+            handed[key] = self._copy(value)
+        return handed[key]
+
+    def update(self, value: Any) -> None:
+        checked = self._check(value)
+        key, table, undo = self._context.key, self._table, self._undo
+        if key not in undo:
+            undo[key] = table.get(key, ABSENT)
+        table[key] = checked
+        if self._mutable:
+            if self._gives_back:
+                self._handed[key] = value
+            else:
+                self._handed.pop(key, None)
+
+
+class HeapListState(HeapState):
+    """Lists are changed in place after a version's first touch, which leaves the old list to the undo map.
+
+    What is handed out of mutable elements is a second list, a copy of the live one as far as it goes.
+    """
+
+    def _new_tables(self) -> FlatTables:
+        return ListTables()
+
+    def get(self) -> Iterator[Any]:
+        key = self._context.key
+        values = self._table.get(key, ())
+        if self._mutable and values:
+            handed = self._handed.setdefault(key, [])
+            handed.extend(map(self._copy, values[len(handed) :]))
+            values = handed
+        return iter(tuple(values))
+
+    def put(self, values: Iterable[Any]) -> None:
+        given = list(values)
+        checked = list(map(self._check, given))
+        key, table, undo = self._context.key, self._table, self._undo
+        if key not in undo:
+            undo[key] = table.get(key, ABSENT)
+        table[key] = checked
+        if self._mutable:
+            self._handed[key] = given if self._gives_back else []
+
+    def append(self, value: Any) -> None:
+        self.extend((value,))
+
+    def extend(self, values: Iterable[Any]) -> None:
+        given = list(values)
+        checked = list(map(self._check, given))
+        key, table, undo = self._context.key, self._table, self._undo
+        touched = key in undo
+        if not checked:
+            return
+        if not touched:
+            old = undo[key] = table.get(key, ABSENT)
+            table[key] = checked.copy() if old is ABSENT else [*old, *checked]
+        else:
+            table.setdefault(key, []).extend(checked)
+        if self._gives_back and self._mutable and key in self._handed:
+            self._handed[key].extend(given)
+
+
+class HeapMapState(HeapState):
+    """Tables and undo maps have a second level, by map key: entries change, and travel, alone."""
+
+    def __init__(self, descriptor: StateDescriptor, context: KeyContext) -> None:
+        super().__init__(descriptor, context)
+        who = _Who(f"map key of state {descriptor.name!r}", context)
+        self._check_key = RowCodec(descriptor.map_key_schema, who).check_key()
+
+    def _new_tables(self) -> FlatTables:
+        return EntryTables()
+
+    def write(self, cells: Cells) -> None:
+        self.tables.write(cells)
+        if self._handed_out:
+            for key_group, key, map_key in zip(cells.key_groups, cells.keys, cells.map_keys or (), strict=True):
+                self._handed_out.get(key_group, {}).get(key, {}).pop(map_key, None)
+
+    def get(self, map_key: Row) -> Any:
+        at = self._check_key(map_key)
+        value = self._table.get(self._context.key, {}).get(at)
+        return value if value is None or not self._mutable else self._private(at, value)
+
+    def _private(self, map_key: Row, value: Any) -> Any:
+        handed = self._handed.setdefault(self._context.key, {})
+        if map_key not in handed:
+            handed[map_key] = self._copy(value)
+        return handed[map_key]
+
+    def contains(self, map_key: Row) -> bool:
+        return self._check_key(map_key) in self._table.get(self._context.key, ())
+
+    def put(self, map_key: Row, value: Any) -> None:
+        at, checked, key = self._check_key(map_key), self._check(value), self._context.key
+        entries = self._table.get(key)
+        undo = self._undo.setdefault(key, {})
+        if at not in undo:
+            undo[at] = ABSENT if entries is None else entries.get(at, ABSENT)
+        if entries is None:
+            self._table[key] = {at: checked}
+        else:
+            entries[at] = checked
+        if self._mutable:
+            if self._gives_back:
+                self._handed.setdefault(key, {})[at] = value
+            else:
+                self._handed.get(key, {}).pop(at, None)
+
+    def remove(self, map_key: Row) -> None:
+        key, at = self._context.key, self._check_key(map_key)
+        entries: Table = self._table.get(key, {})
+        if at in entries:
+            self._undo.setdefault(key, {}).setdefault(at, entries[at])
+            del entries[at]
+            if not entries:
+                del self._table[key]
+            if self._mutable:
+                self._handed.get(key, {}).pop(at, None)
+
+    def items(self) -> Iterator[tuple[Row, Any]]:
+        entries: Table = self._table.get(self._context.key, {})
+        if not self._mutable:
+            return iter(tuple(entries.items()))
+        return iter([(at, self._private(at, value)) for at, value in entries.items()])
+
+    def clear(self) -> None:
+        key = self._context.key
+        entries = self._table.get(key)
+        if entries:
+            undo = self._undo.setdefault(key, {})
+            for at, value in entries.items():
+                undo.setdefault(at, value)
+            del self._table[key]
+            if self._mutable:
+                self._handed.pop(key, None)

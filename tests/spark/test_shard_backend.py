@@ -1,0 +1,96 @@
+"""Backends of shards on Spark: their files are private, go with them, and are swept after a kill."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from millpond.errors import OptionError, UnavailableError
+from millpond.spark import StateConfig
+from millpond.spark.shard_backend import open_shard_backend, remove_backend_folders
+from millpond.state import HeapBackend
+from millpond.state.options import StateOptions
+
+HOST = """
+import sys
+from millpond.spark.shard_backend import open_shard_backend
+from millpond.state.options import StateOptions
+
+options = {"state.backend.type": "rocksdb", "state.backend.rocksdb.local-dir": sys.argv[1]}
+backend = open_shard_backend(StateOptions.parse(options), range(4))
+print("open", flush=True)
+sys.stdin.read()
+"""
+
+
+@pytest.fixture
+def options(tmp_path):
+    yield StateOptions.parse(
+        {"state.backend.type": "rocksdb", "state.backend.rocksdb.local-dir": str(tmp_path / "fast")}
+    )
+    remove_backend_folders()
+
+
+def databases(folder: Path) -> list[Path]:
+    return sorted(folder.glob("fast/millpond-*/state-*/backend-*/db"))
+
+
+def test_each_backend_has_a_folder_of_its_own_that_goes_when_it_is_closed(options, tmp_path):
+    one, other = (open_shard_backend(options, range(4)) for _ in range(2))
+    assert len(databases(tmp_path)) == 2
+    one.close()
+    assert len(databases(tmp_path)) == 1
+    other.close()
+    assert databases(tmp_path) == []
+
+
+def test_at_the_end_of_the_process_nothing_is_left(options, tmp_path):
+    open_shard_backend(options, range(4))
+    remove_backend_folders()
+    assert [path for path in tmp_path.rglob("*") if path.is_file()] == []
+
+
+def test_what_a_killed_host_left_is_swept_by_the_next_one_and_a_living_ones_is_not(options, tmp_path):
+    command = [sys.executable, "-c", HOST, str(tmp_path / "fast")]
+    env = {"PYTHONPATH": ":".join(filter(None, sys.path))}
+    hosts = [
+        subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=env) for _ in range(2)
+    ]
+    for host in hosts:
+        assert host.stdout.readline() == "open\n"
+    killed, living = hosts
+    killed.kill()
+    killed.communicate()
+    assert len(databases(tmp_path)) == 2
+    open_shard_backend(options, range(4))
+    assert len(databases(tmp_path)) == 2, "the killed host's is gone, the living one's and ours are there"
+    living.communicate("")
+    assert len(databases(tmp_path)) == 1
+
+
+def test_a_local_dir_that_cannot_be_made_is_refused_by_its_option(tmp_path):
+    (tmp_path / "file").write_text("")
+    options = {"state.backend.type": "rocksdb", "state.backend.rocksdb.local-dir": str(tmp_path / "file" / "x")}
+    with pytest.raises(UnavailableError, match=r"set state\.backend\.rocksdb\.local-dir to a folder"):
+        open_shard_backend(StateOptions.parse(options), range(4))
+
+
+def test_the_heap_needs_no_files():
+    backend = open_shard_backend(StateConfig().parsed, range(4))
+    assert isinstance(backend, HeapBackend)
+
+
+def test_the_backend_may_be_named_by_argument_or_by_option_but_not_by_both():
+    assert StateConfig("rocksdb").backend == "rocksdb"
+    assert StateConfig(options={"State.Backend.Type": "rocksdb"}).backend == "rocksdb"
+    assert StateConfig().backend == "heap"
+    with pytest.raises(OptionError, match="name the backend twice; keep one"):
+        StateConfig("heap", options={"State.Backend.Type": "rocksdb"})
+
+
+def test_options_that_a_query_would_ignore_are_refused():
+    with pytest.raises(OptionError, match=r"'state\.checkpoint-storage' has no effect in a Spark query"):
+        StateConfig(options={"state.checkpoint-storage": "s3://bucket/states"})
+    with pytest.raises(OptionError, match=r"'state\.backend\.rocksdb\.local-dir' has no effect"):
+        StateConfig(options={"state.backend.rocksdb.local-dir": "/mnt"})

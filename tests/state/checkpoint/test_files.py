@@ -1,0 +1,403 @@
+"""Versions in files: whole or not there, through crashes, full disks, zombies, late arrivals and deletion."""
+
+import os
+import warnings
+from pathlib import Path
+
+import msgspec
+import pyarrow as pa
+import pyarrow.fs
+import pytest
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from millpond.errors import CorruptionError, OptionError, UnavailableError
+from millpond.state.checkpoint import FileStorage, birth
+from millpond.state.checkpoint.next_head import Base, Delta, Part, next_commit
+from millpond.state.checkpoint.segment import sealed
+from tests.state.checkpoint.faulty_files import Disk, FaultyFiles
+from tests.state.lengths import of_length
+
+KEY = pa.schema([("user", pa.string())])
+BIRTH = birth("a lineage", 0, 1, 4, KEY)
+
+
+def a_commit(head, text, *, version=None, based=(), attempt="attempt"):
+    """A version with one delta and the bases of some key groups, whose segments hold no more than a text."""
+    version = head.version + 1 if version is None else version
+
+    def part(what, group):
+        return Part("count", 1, group, group, sealed(b"MPSG", f"{text} {what} {group}".encode()))
+
+    bases = [Base(version, range(at, at + 1), 1, (part("base", at),)) for at in based]
+    deltas = [Delta(version, (part("delta", 0),))]
+    token = f"{attempt}-{version}"
+    return next_commit(head, version=version, token=token, watermark_ms=7, states=(), bases=bases, deltas=deltas)
+
+
+def stored(storage, version=None):
+    """A version's head and the bytes of every segment of it."""
+    head = storage.head(version)
+    return head, {ref.id: storage.segment(ref) for ref in head.segments}
+
+
+def whole(*commits):
+    """What `stored` gives for the last of these."""
+    head, everything = commits[-1].head, {at: data for commit in commits for at, data in commit.segments.items()}
+    return head, {ref.id: everything[ref.id] for ref in head.segments}
+
+
+@pytest.fixture
+def disk():
+    return Disk()
+
+
+def on(disk, *, atomic=False, **options):
+    files = FaultyFiles(disk, atomic=atomic)
+    return files, FileStorage("folder", 0, filesystem=files.filesystem(), **options)
+
+
+def reader(disk):
+    return on(disk, read_only=True)[1]
+
+
+def test_a_folder_without_versions_has_none(tmp_path):
+    storage = FileStorage(str(tmp_path / "not there"), 0, read_only=True)
+    assert (storage.versions(), storage.head(), storage.head(3)) == ([], None, None)
+    assert not (tmp_path / "not there").exists(), "who only reads leaves no trace"
+
+
+def test_a_version_comes_back_as_it_was_put(tmp_path):
+    first = a_commit(BIRTH, "one", based=[0, 1])
+    second = a_commit(first.head, "two", based=[2, 3])
+    storage = FileStorage(str(tmp_path), 0)
+    storage.put(first)
+    storage.put(second)
+    for again in (storage, FileStorage(tmp_path.as_uri(), 0, read_only=True)):
+        assert again.versions() == [1, 2]
+        assert stored(again, 1) == whole(first)
+        assert stored(again) == stored(again, 2)
+        assert stored(again) == whole(first, second)
+
+
+def test_shards_in_one_location_do_not_meet(tmp_path):
+    for shard in (0, 1):
+        head = birth(f"lineage {shard}", shard, 2, 4, KEY)
+        FileStorage(str(tmp_path), shard).put(a_commit(head, f"of {shard}", version=shard + 1))
+    assert [FileStorage(str(tmp_path), shard).versions() for shard in (0, 1)] == [[1], [2]]
+
+
+def test_files_and_their_names_are_synced_before_the_head_is_written(tmp_path, monkeypatch):
+    synced = []
+    fsync = os.fsync
+
+    def remembering(descriptor):
+        synced.append(str(Path(f"/proc/self/fd/{descriptor}").readlink()))
+        fsync(descriptor)
+
+    monkeypatch.setattr(os, "fsync", remembering)
+    FileStorage(str(tmp_path), 0).put(a_commit(BIRTH, "one", based=[0]))
+    folders = [str(path.relative_to(tmp_path)) for path in map(Path, synced) if path.is_dir()]
+    assert folders == ["shard-00000", ".", "shard-00000/writers", "shard-00000/segments", "shard-00000/heads"]
+    files = [path for path in synced if path.endswith((".segment", ".head"))]
+    assert [path.rpartition(".")[2] for path in files] == ["segment", "segment", "head"]
+    assert synced.index(files[1]) < synced.index(str(tmp_path / "shard-00000/segments")) < synced.index(files[2])
+
+
+@pytest.mark.parametrize("atomic", [False, True])
+def test_a_full_disk_at_any_byte_leaves_the_earlier_version_and_then_goes_on(atomic):
+    first = a_commit(BIRTH, "one", based=[0])
+    second = a_commit(first.head, "two", based=[1, 2, 3])
+    third = a_commit(first.head, "three", version=3, based=[1, 2, 3])
+    size = sum(map(len, second.segments.values())) + len(second.head.encode())
+    for space in range(0, size, 7):
+        disk = Disk()
+        files, storage = on(disk, atomic=atomic)
+        storage.put(first)
+        files.space = space
+        with pytest.raises(UnavailableError, match=r"version 2 was not stored.*no space left"):
+            storage.put(second)
+        assert stored(reader(disk)) == whole(first)
+        files.heal()
+        storage.put(third)
+        assert reader(disk).versions() == [1, 3], "the third was made from the first"
+        assert stored(reader(disk)) == whole(first, third)
+
+
+@pytest.mark.parametrize("atomic", [False, True])
+def test_a_process_that_dies_at_any_step_leaves_one_whole_version(atomic):
+    first = a_commit(BIRTH, "one", based=[0])
+    second = a_commit(first.head, "two", based=[1, 2, 3])
+    outcomes = set()
+    for steps in range(40):
+        disk = Disk()
+        files, storage = on(disk, atomic=atomic)
+        storage.put(first)
+        files.operations = steps
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # deletion may fail: the version counts all the same
+                storage.put(second)
+            acknowledged = True
+        except UnavailableError:
+            acknowledged = False
+        found = stored(on(disk)[1])
+        outcomes.add((acknowledged, found[0].version))
+        assert found in [whole(first), whole(first, second)]
+    assert outcomes == {(False, 1), (False, 2), (True, 2)}
+
+
+def test_a_version_that_timed_out_but_landed_does_no_harm(disk):
+    files, storage = on(disk, atomic=True)
+    first = a_commit(BIRTH, "one", based=[0, 1, 2, 3])
+    storage.put(first)
+    files.late = True
+    with pytest.raises(UnavailableError, match="did not answer"):
+        storage.put(a_commit(first.head, "two"))
+    files.heal()
+    third = a_commit(first.head, "three", version=3)
+    storage.put(third)
+    disk.land()
+    assert reader(disk).versions() == [1, 3]
+    assert stored(reader(disk)) == whole(first, third)
+
+
+def test_a_writer_that_was_passed_by_is_refused_and_disturbs_nobody(disk):
+    _, zombie = on(disk)
+    first = a_commit(BIRTH, "one", attempt="zombie")
+    zombie.put(first)
+    _, successor = on(disk)
+    assert stored(successor) == whole(first)
+    with pytest.raises(UnavailableError, match="has taken over"):
+        zombie.put(a_commit(first.head, "two, of the zombie", attempt="zombie"))
+    second = a_commit(first.head, "two, of the successor", attempt="successor")
+    successor.put(second)
+    before = dict(disk.files)
+    with pytest.raises(UnavailableError, match="has taken over"):
+        zombie.put(a_commit(first.head, "three, of the zombie", version=3, attempt="zombie"))
+    assert before.items() <= disk.files.items()
+    assert stored(reader(disk)) == whole(first, second)
+
+
+def test_a_head_of_the_same_version_written_late_by_a_zombie_does_not_win(disk):
+    """After the zombie looked for claims the successor claims, restores and stores; then the zombie's head lands."""
+    files, zombie = on(disk)
+    first = a_commit(BIRTH, "one", attempt="zombie")
+    zombie.put(first)
+    second = a_commit(first.head, "successor", attempt="successor")
+    seen = []
+
+    def the_successor_comes():
+        _, successor = on(disk)
+        seen.append(successor.head())
+        successor.put(second)
+
+    head_is_opened = 3  # after the segment is opened, claims are listed, and heads are not yet written
+    files.at = {head_is_opened - 1: the_successor_comes}
+    with pytest.raises(UnavailableError, match="has taken over"):
+        zombie.put(a_commit(first.head, "zombie", attempt="zombie"))
+    assert seen == [first.head]
+    assert sum(path.rpartition("/")[2].startswith("000000000002") for path in disk.files if "/heads/" in path) == 2
+    assert stored(reader(disk)) == whole(first, second)
+
+
+def test_going_back_to_an_earlier_version_passes_later_ones_by(disk):
+    _, storage = on(disk)
+    heads = [BIRTH]
+    for version in (1, 2, 3):
+        commit = a_commit(heads[-1], f"first try {version}", attempt="first")
+        storage.put(commit)
+        heads.append(commit.head)
+    _, again = on(disk)
+    other = a_commit(again.head(1), "second try", version=2, attempt="second")
+    again.put(other)
+    assert reader(disk).versions() == [1, 2]
+    assert reader(disk).head(2) == reader(disk).head() == other.head
+
+
+def test_only_the_newest_versions_are_kept_and_what_they_need(disk):
+    _, storage = on(disk, retain=2)
+    head = BIRTH
+    for version in range(1, 9):
+        commit = a_commit(head, f"version {version}", based=[version % 4])
+        storage.put(commit)
+        head = commit.head
+    assert reader(disk).versions() == [7, 8]
+    needed = {ref.id for version in (7, 8) for ref in reader(disk).head(version).segments}
+    there = {int(path.rpartition("/")[2][:12]) for path in disk.files if "/segments/" in path}
+    assert there == needed
+
+
+def test_files_that_millpond_did_not_write_are_left_alone(disk):
+    strangers = {f"folder/shard-00000/{where}/notes.txt": b"mine" for where in ("heads", "segments", "writers")}
+    disk.files |= strangers
+    _, storage = on(disk, retain=1)
+    head = BIRTH
+    for version in range(1, 6):
+        commit = a_commit(head, f"version {version}", based=[version % 4])
+        storage.put(commit)
+        head = commit.head
+    assert strangers.items() <= disk.files.items()
+
+
+def test_a_damaged_head_that_is_kept_stops_all_deletion(disk):
+    _, storage = on(disk, retain=2)
+    first = a_commit(BIRTH, "one")
+    storage.put(first)
+    path = next(path for path in disk.files if "/heads/" in path)
+    disk.files[path] = disk.files[path][:-1] + b"?"
+    before = dict(disk.files)
+    with pytest.warns(UserWarning, match="old files could not be deleted"):
+        storage.put(a_commit(first.head, "two", based=[0, 1, 2, 3]))
+    assert before.items() <= disk.files.items()
+
+
+def test_another_shards_versions_are_not_mixed_with(disk):
+    _, storage = on(disk)
+    storage.put(a_commit(BIRTH, "one"))
+    _, stranger = on(disk)
+    with pytest.raises(OptionError, match="another shard's versions"):
+        stranger.put(a_commit(msgspec.structs.replace(BIRTH, lineage="another"), "one"))
+
+
+def test_damage_is_told_with_the_files_name(disk):
+    _, storage = on(disk)
+    commit = a_commit(BIRTH, "one")
+    storage.put(commit)
+    whole = dict(disk.files)
+    head_path = next(path for path in whole if "/heads/" in path)
+    segment_path = next(path for path in whole if "/segments/" in path)
+    disk.files[head_path] = whole[head_path][:-1] + b"?"
+    with pytest.raises(CorruptionError, match=f"head {head_path} does not match its checksum"):
+        reader(disk).head()
+    disk.files = dict(whole)
+    disk.files[segment_path] = whole[segment_path][:-1] + b"?"
+    with pytest.raises(CorruptionError, match=f"file {segment_path} does not match its checksum"):
+        stored(reader(disk))
+    del disk.files[segment_path]
+    with pytest.raises(CorruptionError, match=r"no file folder/shard-00000/segments/000000000000-.* is there"):
+        stored(reader(disk))
+
+
+def test_wrong_options_are_refused(tmp_path):
+    with pytest.raises(OptionError, match="retain is 0"):
+        FileStorage(str(tmp_path), 0, retain=0)
+    with pytest.raises(OptionError, match="writer is 'a-b'"):
+        FileStorage(str(tmp_path), 0, writer="a-b")
+    with pytest.raises(OptionError, match="cannot be opened"):
+        FileStorage("nonsense://bucket/state", 0)
+    with pytest.raises(OptionError, match="read_only=True"):
+        FileStorage(str(tmp_path), 0, read_only=True).put(a_commit(BIRTH, "one"))
+
+
+class _Process:
+    """One writer: its way to the disk, and the head it stands at."""
+
+    def __init__(self, disk, *, atomic, retain, number, back):
+        self.files, self.storage = on(disk, atomic=atomic, retain=retain, writer=f"writer{number}")
+        versions = self.storage.versions()
+        chosen = versions[-1 - back % len(versions)] if versions else None
+        self.head = BIRTH if chosen is None else self.storage.head(chosen)
+        self.went_back = bool(versions) and chosen != versions[-1]
+        self.version = max([0, *versions])
+
+
+class FilesAgainstAcknowledgements(RuleBasedStateMachine):
+    """Several processes write the same shard, each thinking it is alone; all may fail at any step."""
+
+    @initialize(atomic=st.booleans(), retain=st.integers(1, 3))
+    def an_empty_disk(self, atomic, retain):
+        self.disk = Disk()
+        self.options = {"atomic": atomic, "retain": retain}
+        self.processes = []
+        self.expected = {}
+        self.acknowledged = BIRTH
+
+    def _open(self, back):
+        process = _Process(self.disk, **self.options, number=len(self.processes), back=back)
+        self.processes.append(process)
+        return process
+
+    @rule(back=st.integers(0, 2))
+    def a_process_starts(self, back):
+        self._open(back)
+
+    def _put(self, process, based):
+        process.version += 1
+        token = process.storage._token
+        commit = a_commit(
+            process.head, f"{token} {process.version}", version=process.version, based=based, attempt=token
+        )
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                process.storage.put(commit)
+        except UnavailableError:
+            return False
+        process.head, process.went_back = commit.head, False
+        self.acknowledged = commit.head
+        return True
+
+    @precondition(lambda self: self.processes)
+    @rule(data=st.data(), based=st.sets(st.integers(0, 3)))
+    def a_process_stores(self, data, based):
+        process = data.draw(st.sampled_from(self.processes))
+        newest = process is self.processes[-1]
+        assert self._put(process, sorted(based)) == newest
+
+    @precondition(lambda self: self.processes)
+    @rule(based=st.sets(st.integers(0, 3)), step=st.integers(0, 30), back=st.integers(0, 2), then=st.booleans())
+    def another_starts_while_one_stores(self, based, step, back, then):
+        process, others = self.processes[-1], []
+
+        def another():
+            others.append(self._open(back))
+            if then:
+                self._put(others[0], [0])
+
+        process.files.at = {step: another}
+        old, before = self.acknowledged, process.head
+        stored_whole = self._put(process, sorted(based))
+        process.files.heal()
+        if not others:
+            return
+        other = others[0]
+        if stored_whole and not then and not other.went_back:
+            assert other.head == process.head, "what was acknowledged was found by the one that came in between"
+        if not stored_whole and not then:
+            assert self.acknowledged == old
+        if not stored_whole:
+            assert process.head == before
+
+    @precondition(lambda self: self.processes)
+    @rule(
+        based=st.sets(st.integers(0, 3)),
+        space=st.none() | st.integers(0, 1500),
+        operations=st.none() | st.integers(0, 25),
+        late=st.booleans(),
+    )
+    def storing_fails_somewhere(self, based, space, operations, late):
+        process = self.processes[-1]
+        process.files.space, process.files.operations, process.files.late = space, operations, late
+        self._put(process, sorted(based))
+        process.files.heal()
+
+    @rule()
+    def what_was_late_lands(self):
+        self.disk.land()
+
+    @invariant()
+    def every_version_is_whole_and_none_that_was_acknowledged_is_lost(self):
+        if not hasattr(self, "disk"):
+            return
+        storage = reader(self.disk)
+        versions = storage.versions()
+        heads = [stored(storage, version)[0] for version in versions]
+        if self.acknowledged is not BIRTH and not any(process.went_back for process in self.processes):
+            assert self.acknowledged in heads or heads[-1].version > self.acknowledged.version
+        for ref in self.processes[-1].head.segments if self.processes else ():
+            storage.segment(ref)
+
+
+TestFilesAgainstAcknowledgements = FilesAgainstAcknowledgements.TestCase
+TestFilesAgainstAcknowledgements.settings = of_length(examples=80, steps=20)

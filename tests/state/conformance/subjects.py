@@ -1,0 +1,63 @@
+"""The backends and wrappers that every test of this folder runs over: a new one is one line of `SUBJECTS`."""
+
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from millpond.state import HeapBackend, KeyedStateBackend
+from millpond.state.cached.lru import LruStateCache
+from millpond.state.rocksdb import RocksDbBackend
+
+IN_MEMORY = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None  # noqa: S108 - only ever a folder with a name of its own in it
+"""Where tests put a database's folder, if there is such a place: a new one syncs its files when it opens."""
+
+Open = Callable[[range, Path], KeyedStateBackend]
+
+
+@dataclass(frozen=True)
+class Subject:
+    """One way to hold state, by name.
+
+    Attributes:
+        name: in test ids.
+        open: a backend of some key groups, whose files, if it has any, go into an empty folder.
+        keeps_what_it_hands_out: whether a second get of one version must give the very object of the first:
+            not where values are bytes, nor where the first may have been evicted.
+        every_kind: whether it is tested with every kind of values, or with one: a wrapper asks the same codecs as
+            its backend.
+    """
+
+    name: str
+    open: Open
+    keeps_what_it_hands_out: bool = False
+    every_kind: bool = False
+
+    def __repr__(self) -> str:
+        return self.name
+
+
+def heap(key_groups: range, _: Path) -> KeyedStateBackend:
+    return HeapBackend(key_groups)
+
+
+def rocksdb(key_groups: range, folder: Path) -> KeyedStateBackend:
+    return RocksDbBackend(key_groups, folder, write_buffer_bytes=1 << 20, block_cache_bytes=1 << 20)
+
+
+def lru(inner: Open, **limit: int) -> Open:
+    """A cache of the last used cells over another backend."""
+    return lambda key_groups, folder: LruStateCache(inner(key_groups, folder), **limit)
+
+
+SUBJECTS = [
+    Subject("heap", heap, keeps_what_it_hands_out=True, every_kind=True),
+    Subject("rocksdb", rocksdb, every_kind=True),
+    Subject("lru1-heap", lru(heap, max_entries=1)),
+    Subject("lru2-heap", lru(heap, max_entries=2)),
+    Subject("lru8-heap", lru(heap, max_entries=8)),
+    Subject("lru1000-heap", lru(heap, max_entries=1000), keeps_what_it_hands_out=True),
+    Subject("lru-bytes-heap", lru(heap, max_bytes=1500)),
+    Subject("lru2-rocksdb", lru(rocksdb, max_entries=2)),
+    Subject("lru1000-rocksdb", lru(rocksdb, max_entries=1000), keeps_what_it_hands_out=True),
+]

@@ -1,0 +1,115 @@
+"""Options of keyed state: what is wrong is refused by name and all at once; what is right opens that backend."""
+
+from pathlib import Path
+
+import pytest
+from pyspark import cloudpickle
+
+from millpond.errors import OptionError
+from millpond.state import HeapBackend
+from millpond.state.cached.lru import LruStateCache
+from millpond.state.options import StateOptions
+from millpond.state.registry import _FACTORIES, open_backend, register_backend
+from millpond.state.rocksdb import RocksDbBackend
+
+
+@pytest.fixture
+def registered(monkeypatch):
+    """Backends that the test registers go with it."""
+    monkeypatch.setattr("millpond.state.registry._FACTORIES", dict(_FACTORIES))
+
+
+def test_without_options_state_is_on_the_heap_and_not_cached():
+    options = StateOptions.parse({})
+    assert (options.backend, options.cache_max_entries, options.cache_max_bytes) == ("heap", 0, 0)
+
+
+def test_names_and_words_are_read_in_any_case_and_sizes_have_units():
+    options = StateOptions.parse(
+        {
+            "State.Backend.Type": " RocksDB ",
+            "state.backend.cache.MAX-ENTRIES-num": "1_000",
+            "state.backend.cache.max-bytes": "1 gb",
+            "state.backend.rocksdb.write-buffer-size": "8MB",
+            "state.backend.rocksdb.block-cache-size": 1 << 20,
+            "state.backend.rocksdb.local-dir": "/mnt/fast",
+            "state.checkpoint-storage": "s3://bucket/states",
+        }
+    )
+    assert options == StateOptions("rocksdb", 1000, 1 << 30, "s3://bucket/states", Path("/mnt/fast"), 8 << 20, 1 << 20)
+
+
+def test_everything_that_is_wrong_is_said_in_one_error():
+    with pytest.raises(OptionError) as refused:
+        StateOptions.parse(
+            {
+                "state.backend.typ": "heap",
+                "state.backend.cache.max-entries-num": -1,
+                "STATE.backend.cache.max-bytes": "1 pint",
+                "state.backend.rocksdb.write-buffer-size": "1kb",
+                "state.checkpoint-storage": " ",
+            }
+        )
+    text = str(refused.value)
+    assert "'state.backend.typ' is unknown; did you mean 'state.backend.type'?" in text
+    assert "'state.backend.cache.max-entries-num': expected a whole number of 0 or more, got -1" in text
+    assert "'state.backend.cache.max-bytes': expected a size such as '64mb'" in text
+    assert "'state.backend.rocksdb.write-buffer-size': expected a size from 65,536 to 4,294,967,296 bytes" in text
+    assert "'state.backend.rocksdb.write-buffer-size' has no effect with state.backend.type = heap" in text
+    assert "'state.checkpoint-storage': expected a path or URI" in text
+
+
+def test_an_option_given_in_two_cases_is_refused():
+    with pytest.raises(OptionError, match=r"'state\.backend\.type' is given twice, in different cases"):
+        StateOptions.parse({"state.backend.type": "heap", "STATE.BACKEND.TYPE": "rocksdb"})
+
+
+def test_an_unknown_backend_lists_the_known_and_is_not_said_to_ignore_options():
+    with pytest.raises(OptionError) as refused:
+        StateOptions.parse({"state.backend.type": "rockdb", "state.backend.rocksdb.local-dir": "/mnt"})
+    assert "one of heap, rocksdb (did you mean 'rocksdb'?), got 'rockdb'" in str(refused.value)
+    assert "no effect" not in str(refused.value)
+
+
+@pytest.mark.parametrize(("name", "kind"), [("heap", HeapBackend), ("rocksdb", RocksDbBackend)])
+def test_each_name_opens_its_backend(name, kind, tmp_path):
+    backend = open_backend(StateOptions.parse({"state.backend.type": name}), range(4), tmp_path / "backend")
+    assert isinstance(backend, kind)
+    backend.close()
+    assert not (tmp_path / "backend").exists()
+
+
+@pytest.mark.parametrize("limit", ["max-entries-num", "max-bytes"])
+@pytest.mark.parametrize("name", ["heap", "rocksdb"])
+def test_a_size_of_the_cache_puts_it_in_front_of_the_backend_and_closing_it_closes_both(name, limit, tmp_path):
+    options = {"state.backend.type": name, f"state.backend.cache.{limit}": "1000"}
+    cache = open_backend(StateOptions.parse(options), range(4), tmp_path / "backend")
+    assert isinstance(cache, LruStateCache)
+    cache.close()
+    assert not (tmp_path / "backend").exists()
+
+
+def test_rocksdb_keeps_its_files_in_the_local_dir(tmp_path):
+    options = {"state.backend.type": "rocksdb", "state.backend.rocksdb.local-dir": str(tmp_path / "fast")}
+    backend = open_backend(StateOptions.parse(options), range(4), tmp_path / "backend")
+    assert (tmp_path / "fast" / "backend" / "db").is_dir()
+    backend.close()
+
+
+@pytest.mark.usefixtures("registered")
+def test_a_registered_backend_is_opened_by_its_name_wherever_its_options_travel(tmp_path):
+    register_backend("Mine", lambda options, key_groups, folder: HeapBackend(key_groups))
+    options = cloudpickle.loads(cloudpickle.dumps(StateOptions.parse({"state.backend.type": "MINE"})))
+    assert open_backend(options, range(3), tmp_path).key_groups == range(3)
+
+
+@pytest.mark.usefixtures("registered")
+@pytest.mark.parametrize("name", ["heap", "HEAP ", "rocksdb"])
+def test_a_name_that_is_taken_is_refused(name):
+    with pytest.raises(OptionError, match="is registered already"):
+        register_backend(name, lambda options, key_groups, folder: HeapBackend(key_groups))
+
+
+def test_a_backend_without_a_name_is_refused():
+    with pytest.raises(OptionError, match="needs a name"):
+        register_backend(" ", lambda options, key_groups, folder: HeapBackend(key_groups))
