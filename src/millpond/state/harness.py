@@ -272,6 +272,7 @@ class Harness:
             shard.committed()
         self._committed_times = (self._times.watermark_ms, self._times.processing_ms)
         self._committed_output = len(self._output)
+        self._checkpoints.remove_expired(begun)
         return begun
 
     def rollback(self) -> None:
