@@ -191,3 +191,12 @@ def test_declaring_a_state_makes_it_known_to_the_checkpoint():
     shard = _shard()
     _handle(shard).getMapState("visits", PAGE, NUMBER)
     assert [plain["name"] for plain in shard.commit("t").head.states] == ["visits"]
+
+
+def test_two_states_of_one_name_and_names_of_millponds_own_are_refused():
+    handle = _handle(_shard())
+    handle.getValueState("seen", NUMBER)
+    with pytest.raises(OptionError, match=r"state 'seen'.*two states of that name"):
+        handle.getValueState("seen", NUMBER)
+    with pytest.raises(OptionError, match=r"state '\$timers'.*Millpond's own"):
+        handle.getMapState("$timers", PAGE, NUMBER)

@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from millpond.errors import DataError, OptionError
+from millpond.metrics import MemoryRecorder
 from millpond.state.harness import Harness
 from millpond.state.heap import HeapBackend
 from millpond.state.rocksdb import RocksDbBackend
@@ -258,3 +259,35 @@ def test_what_user_code_raises_comes_out_as_it_is_and_nothing_goes_on_after_it()
         for act in (lambda: harness.process("fine"), lambda: harness.advance_watermark(5)):
             with pytest.raises(OptionError, match=r"failed before.*rollback\(\)"):
                 act()
+
+
+def test_the_cache_that_the_options_ask_for_tells_the_recorder_of_its_hits():
+    recorder = MemoryRecorder()
+    options = {"state.backend.cache.max-entries-num": "10"}
+    with Harness(Count, key=str, key_type=str, options=options, recorder=recorder) as harness:
+        harness.process_many(["ann", "bob", "ann"])
+        harness.checkpoint()
+    requests = "millpond_state_cache_requests_total"
+    # A count reads twice: the second time what it has just updated.
+    assert (recorder.total(requests, result="hit"), recorder.total(requests, result="miss")) == (4, 2)
+
+
+class Failing:
+    """Fails for the records that say so."""
+
+    def open(self, states):
+        pass
+
+    def process(self, key, record, context):
+        if record == "fail":
+            raise ValueError(record)
+        return [context.at_ms]
+
+
+def test_after_a_rollback_a_record_without_a_time_has_none():
+    with Harness(Failing, key=str, key_type=str) as harness:
+        with pytest.raises(ValueError, match="fail"):
+            harness.process("fail", at_ms=5)
+        harness.rollback()
+        harness.process("ann")
+        assert harness.take_output() == [None]

@@ -37,6 +37,7 @@ class ProcessorHandle:
         self._time_mode = time_mode
         self._time = time
         self._parse = parse
+        self._names: set[str] = set()
 
     def getValueState(
         self,
@@ -110,6 +111,11 @@ class ProcessorHandle:
                 f"state {name!r}: ttlDurationMs={ttl_ms} is not supported by keyed(). Leave it out, and clear the "
                 "state from a timer."
             )
+        if name.startswith("$"):
+            raise OptionError(f"state {name!r}: names that begin with $ are Millpond's own. Give it another one.")
+        if name in self._names:
+            raise OptionError(f"state {name!r}: the processor declares two states of that name. Rename one of them.")
+        self._names.add(name)
         spark_schema = self._parsed(schema, name)
         descriptor = StateDescriptor(
             name=name,

@@ -27,6 +27,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from millpond.errors import OptionError
+from millpond.metrics import NO_METRICS, Recorder
 from millpond.state.backend import KeyedStateBackend
 from millpond.state.checkpoint import CheckpointStats, FileStorage
 from millpond.state.checkpoint.savepoint import Savepoint, write_savepoint
@@ -64,6 +65,7 @@ class Harness:
         backend: makes the backend of a range of key groups, instead of what the options say.
         storage: where checkpoints go: a path or URI, or what opens the storage of a shard; the options' unless
             given, and without either a temporary folder that goes when the harness is closed.
+        recorder: hears of the hits of the cache that the options ask for.
 
     >>> class Count:
     ...     def open(self, states):
@@ -90,6 +92,7 @@ class Harness:
         options: Mapping[str, Any] | StateOptions | None = None,
         backend: Callable[[range], KeyedStateBackend] | None = None,
         storage: str | StorageOfShard | None = None,
+        recorder: Recorder = NO_METRICS,
     ) -> None:
         self._operator = operator
         self._key = key
@@ -100,6 +103,7 @@ class Harness:
         self._folder = Path(tempfile.mkdtemp(prefix="millpond-harness-"))
         self._remove_folder = weakref.finalize(self, shutil.rmtree, self._folder, ignore_errors=True)
         self._backend = backend or self._open_backend
+        self._recorder = recorder
         self._opened = 0
         place = storage or self._options.checkpoint_storage
         self._storage_of = _storage_of(place or f"{self._folder}/checkpoints")
@@ -116,7 +120,9 @@ class Harness:
 
     def _open_backend(self, key_groups: range) -> KeyedStateBackend:
         self._opened += 1
-        return open_backend(self._options, key_groups, self._folder / f"state-{self._opened}")
+        # With `state.backend.rocksdb.local-dir` only the name is taken, so it is nobody else's.
+        folder = self._folder / f"{self._folder.name}-{self._opened}"
+        return open_backend(self._options, key_groups, folder, self._recorder)
 
     def _open_shards(self, shards: int, max_parallelism: int) -> list[OperatorShard]:
         opened: list[OperatorShard] = []
@@ -266,6 +272,7 @@ class Harness:
             shard.committed()
         self._committed_times = (self._times.watermark_ms, self._times.processing_ms)
         self._committed_output = len(self._output)
+        self._checkpoints.remove_expired(begun)
         return begun
 
     def rollback(self) -> None:
@@ -279,6 +286,7 @@ class Harness:
             shard.backend.rollback()
             shard.undone()
         self._times.watermark_ms, self._times.processing_ms = self._committed_times
+        self._times.at_ms = None
         self._set_now()
         del self._output[self._committed_output :]
         self._unusable = ""

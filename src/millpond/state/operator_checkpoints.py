@@ -114,7 +114,7 @@ class OperatorCheckpoints:
         )
 
     def begin(self, watermark_ms: int, *, full: bool) -> BegunCheckpoint:
-        """The blocking part, of all shards. Afterwards live state is rid of what earlier checkpoints found expired."""
+        """The blocking part, of all shards."""
         untold = self._moved and any(checkpointer.head.version == 0 for checkpointer in self._checkpointers)
         parts: list[tuple[Checkpointer, PendingCheckpoint]] = []
         try:
@@ -128,13 +128,16 @@ class OperatorCheckpoints:
             raise
         begun = BegunCheckpoint(self, parts)
         self._begun.append(begun)
+        return begun
+
+    def remove_expired(self, begun: BegunCheckpoint) -> None:
+        """Rid live state of what earlier checkpoints found expired. If that fails, the one just begun is given up."""
         try:
             for checkpointer in self._checkpointers:
                 checkpointer.remove_expired()
         except BaseException:
             self.abort(begun)
             raise
-        return begun
 
     def write(self, begun: BegunCheckpoint) -> list[CheckpointStats]:
         """Store the oldest begun checkpoint, shard by shard."""

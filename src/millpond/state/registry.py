@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from millpond.errors import OptionError
+from millpond.metrics import NO_METRICS, Recorder
 from millpond.options import nearest
 from millpond.state.backend import KeyedStateBackend
 from millpond.state.heap import HeapBackend
@@ -54,13 +55,16 @@ def backend_factory(name: str) -> BackendFactory:
     return _FACTORIES[name]
 
 
-def open_backend(options: "StateOptions", key_groups: range, folder: Path) -> KeyedStateBackend:
+def open_backend(
+    options: "StateOptions", key_groups: range, folder: Path, recorder: Recorder = NO_METRICS
+) -> KeyedStateBackend:
     """The backend of a shard, behind a cache where the options give it a size.
 
     Args:
         options: what to open.
         key_groups: of the shard.
         folder: for this backend alone. With `state.backend.rocksdb.local-dir` its name is taken, in that folder.
+        recorder: hears of the cache's hits, see `LruStateCache`.
     """
     backend = options.factory(options, key_groups, folder)
     if not (options.cache_max_entries or options.cache_max_bytes):
@@ -68,7 +72,10 @@ def open_backend(options: "StateOptions", key_groups: range, folder: Path) -> Ke
     from millpond.state.cached.lru import LruStateCache
 
     return LruStateCache(
-        backend, max_entries=options.cache_max_entries or None, max_bytes=options.cache_max_bytes or None
+        backend,
+        max_entries=options.cache_max_entries or None,
+        max_bytes=options.cache_max_bytes or None,
+        recorder=recorder,
     )
 
 
