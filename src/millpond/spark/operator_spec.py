@@ -28,10 +28,10 @@ class StateConfig:
 
     >>> StateConfig(backend="rocksdb", host="inline").backend
     'rocksdb'
-    >>> StateConfig(backend="rockdb")  # doctest: +ELLIPSIS
+    >>> StateConfig(backend="rockdb")
     Traceback (most recent call last):
     millpond.errors.OptionError: state options:
-    - 'state.backend.type': expected a registered backend, one of heap, rocksdb... (did you mean 'rocksdb'?), got 'rockdb'
+    - 'state.backend.type': expected a registered backend, one of heap, rocksdb (did you mean 'rocksdb'?), got 'rockdb'
     """
 
     backend: str | None = None
