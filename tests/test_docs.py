@@ -12,6 +12,8 @@ from pathlib import Path
 
 import pytest
 
+from millpond.state import registry
+
 ROOT = Path(__file__).parents[1]
 PAGES = sorted([ROOT / "README.md", ROOT / "CHANGELOG.md", *(ROOT / "docs").rglob("*.md")])
 
@@ -38,6 +40,8 @@ def _names(pages: list[Path]) -> list[str]:
 
 @pytest.mark.parametrize("page", pages := [page for page in PAGES if any(_blocks(page))], ids=_names(pages))
 def test_the_python_on_the_page_runs(page, request, tmp_path, monkeypatch):
+    # What a page registers is gone with the page.
+    monkeypatch.setattr(registry, "_FACTORIES", registry._FACTORIES.copy())
     monkeypatch.chdir(tmp_path)
     blocks = list(_blocks(page))
     names: dict[str, object] = {"__name__": "page"}
