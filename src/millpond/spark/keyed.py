@@ -29,7 +29,7 @@ from pyspark.sql.types import (
 
 from millpond.errors import DataError, OptionError
 from millpond.spark.handles import ProcessorHandle, arrow_schema
-from millpond.spark.operator_spec import BatchTime, OperatorSpec, StateConfig
+from millpond.spark.operator_spec import BatchTime, OperatorSpec, PandasSettings, StateConfig
 from millpond.spark.pack import PACKED_SCHEMA, pack, unpack
 from millpond.spark.session import check_session
 from millpond.spark.shard_processor import ShardProcessor
@@ -85,6 +85,55 @@ class KeyedData:
             OptionError: an argument is not one of those above, or the session lacks what state needs.
             DataError: a key column is missing or of a type that cannot be a key.
         """
+        return self._operated(
+            "rows",
+            statefulProcessor,
+            outputStructType,
+            outputMode,
+            timeMode,
+            initialState,
+            eventTimeColumnName,
+            late,
+            state,
+        )
+
+    def transformWithStateInPandas(
+        self,
+        statefulProcessor: StatefulProcessor,
+        outputStructType: StructType | str,
+        outputMode: str,
+        timeMode: str,
+        initialState: GroupedData | None = None,
+        eventTimeColumnName: str = "",
+        *,
+        late: str = "drop",
+        state: StateConfig | None = None,
+    ) -> DataFrame:
+        """`transformWithState` whose processor gets and yields pandas DataFrames, as PySpark's of that name."""
+        return self._operated(
+            "pandas",
+            statefulProcessor,
+            outputStructType,
+            outputMode,
+            timeMode,
+            initialState,
+            eventTimeColumnName,
+            late,
+            state,
+        )
+
+    def _operated(
+        self,
+        form: str,
+        processor: StatefulProcessor,
+        outputStructType: StructType | str,
+        outputMode: str,
+        timeMode: str,
+        initialState: GroupedData | None,
+        eventTimeColumnName: str,
+        late: str,
+        state: StateConfig | None,
+    ) -> DataFrame:
         _check_choice("timeMode", timeMode, ("None", "EventTime", "ProcessingTime"))
         _check_choice("outputMode", outputMode, ("Append", "Update"))
         _check_choice("late", late, ("drop", "keep"))
@@ -100,7 +149,7 @@ class KeyedData:
         data, positions = self._data()
         spec = OperatorSpec(
             application=self._df.sparkSession.sparkContext.applicationId,
-            processor=statefulProcessor,
+            processor=processor,
             key_schema=arrow_schema(StructType([data.schema[at] for at in positions])),
             key_positions=positions,
             row_names=tuple(self._df.columns),
@@ -111,7 +160,9 @@ class KeyedData:
             late_rows=self._late_rows,
             hosts=_hosts(self._df),
             config=state or StateConfig(),
-            ddl=_declared_schemas(statefulProcessor, timeMode),
+            ddl=_declared_schemas(processor, timeMode),
+            form=form,
+            pandas=_pandas_settings(self._df),
         )
         packed = _packed(data, positions)
         operated = packed.groupBy("shard").transformWithState(ShardProcessor(spec), "blob binary", outputMode, timeMode)
@@ -223,6 +274,22 @@ def _hosts(df: DataFrame) -> int:
     if master.startswith("local"):
         return int(df.sparkSession.sparkContext.defaultParallelism)
     return int(str(conf.get("spark.executor.cores", "1") or "1"))
+
+
+def _pandas_settings(df: DataFrame) -> PandasSettings:
+    conf = df.sparkSession.conf
+
+    def is_on(name: str, default: str) -> bool:
+        return str(conf.get(name, default)).lower() == "true"
+
+    return PandasSettings(
+        timezone=str(conf.get("spark.sql.session.timeZone")),
+        max_rows=int(str(conf.get("spark.sql.execution.arrow.maxRecordsPerBatch", "10000"))),
+        columns_by_name=is_on("spark.sql.legacy.execution.pandas.groupedMap.assignColumnsByName", "true"),
+        safe=is_on("spark.sql.execution.pandas.convertToArrowArraySafely", "false"),
+        int_to_decimal=is_on("spark.sql.execution.pythonUDF.pandas.intToDecimalCoercionEnabled", "false"),
+        nullable_integers=is_on("spark.sql.execution.pythonUDF.pandas.preferIntExtensionDtype", "false"),
+    )
 
 
 def _check_choice(option: str, value: Any, known: tuple[str, ...]) -> None:
