@@ -55,7 +55,11 @@ class ShardRun:
     def run(self, tables: Iterable[pa.Table], output: Spool) -> RunResult:
         """Process the rows, then the timers that are due; what user code yields goes to `output` as Arrow IPC."""
         spec, time = self._spec, self._time
-        spec.processor.init(ProcessorHandle(self._shard, spec.time_mode, time, self._parse))
+        # What TTL is counted by.
+        self._shard.backend.context.now_ms = time.processing_ms
+        handle = ProcessorHandle(self._shard, spec.time_mode, time, self._parse)
+        spec.processor.init(handle)
+        handle.end_of_init()
         timers = None if spec.time_mode == "none" else self._shard.timers
         times = TimerValues(time.processing_ms, time.watermark_ms)
         form = form_of(ShardBatch(spec, self._shard, times, self._claim))
