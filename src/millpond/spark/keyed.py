@@ -28,6 +28,8 @@ from pyspark.sql.types import (
 )
 
 from millpond.errors import DataError, OptionError
+from millpond.spark.arrow_processor import ArrowStatefulProcessor
+from millpond.spark.forms.choice import users_handle
 from millpond.spark.handles import ProcessorHandle, arrow_schema
 from millpond.spark.operator_spec import BatchTime, OperatorSpec, PandasSettings, StateConfig
 from millpond.spark.pack import PACKED_SCHEMA, pack, unpack
@@ -122,10 +124,38 @@ class KeyedData:
             state,
         )
 
+    def transformWithStateInArrow(
+        self,
+        statefulProcessor: ArrowStatefulProcessor,
+        outputStructType: StructType | str,
+        outputMode: str,
+        timeMode: str,
+        initialState: GroupedData | None = None,
+        eventTimeColumnName: str = "",
+        *,
+        late: str = "drop",
+        state: StateConfig | None = None,
+    ) -> DataFrame:
+        """`transformWithState` for vectorised code: one call a shard and batch, over Arrow tables.
+
+        PySpark has no such form. State is the same as that of the other forms.
+        """
+        return self._operated(
+            "arrow",
+            statefulProcessor,
+            outputStructType,
+            outputMode,
+            timeMode,
+            initialState,
+            eventTimeColumnName,
+            late,
+            state,
+        )
+
     def _operated(
         self,
         form: str,
-        processor: StatefulProcessor,
+        processor: StatefulProcessor | ArrowStatefulProcessor,
         outputStructType: StructType | str,
         outputMode: str,
         timeMode: str,
@@ -160,7 +190,7 @@ class KeyedData:
             late_rows=self._late_rows,
             hosts=_hosts(self._df),
             config=state or StateConfig(),
-            ddl=_declared_schemas(processor, timeMode),
+            ddl=_declared_schemas(processor, timeMode, form),
             form=form,
             pandas=_pandas_settings(self._df),
         )
@@ -229,7 +259,7 @@ class _ProcessorPickler(cloudpickle.Pickler):  # type: ignore[misc]
         return super().reducer_override(obj)
 
 
-def _declared_schemas(processor: StatefulProcessor, time_mode: str) -> dict[str, StructType]:
+def _declared_schemas(processor: Any, time_mode: str, form: str) -> dict[str, StructType]:
     """Every schema that the processor's init gives as text, parsed: only the driver can ask Spark's parser.
 
     A copy of the processor is initialised, as PySpark does it too, so that a state that cannot be
@@ -246,8 +276,9 @@ def _declared_schemas(processor: StatefulProcessor, time_mode: str) -> dict[str,
     head = birth("driver", 0, 1, 1, pa.schema([("key", pa.string())]))
     pickled = io.BytesIO()
     _ProcessorPickler(pickled).dump(processor)
-    copy: StatefulProcessor = cloudpickle.loads(pickled.getvalue())
-    copy.init(ProcessorHandle(Shard(head, HeapBackend(head.key_groups)), time_mode.lower(), BatchTime(), parse))
+    copy = cloudpickle.loads(pickled.getvalue())
+    shard = Shard(head, HeapBackend(head.key_groups))
+    copy.init(users_handle(form, ProcessorHandle(shard, time_mode.lower(), BatchTime(), parse), shard))
     copy.close()
     return parsed
 
