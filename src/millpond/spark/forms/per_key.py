@@ -46,6 +46,18 @@ class PerKey:
         self._batch = batch
         self._objects = objects
 
+    def initial(self, key_groups: Iterable[tuple[int, pa.Table]]) -> None:
+        """One call of `handleInitialState` for each object in which the form gives a key's rows."""
+        backend, times = self._batch.shard.backend, self._batch.times
+        handle = self._batch.spec.processor.handleInitialState
+        for key_group, rows in key_groups:
+            backend.enter(key_group)
+            for key, users_key, group in self._objects.grouped(rows):
+                self._batch.check_claim()
+                backend.context.key = key
+                for each in group:
+                    handle(users_key, each, times)
+
     def rows(self, key_groups: Iterable[tuple[int, pa.Table]]) -> Iterator[pa.Table]:
         """A table of output for each key group."""
         for key_group, rows in key_groups:
