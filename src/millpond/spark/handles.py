@@ -14,7 +14,7 @@ from operator import index
 from typing import Any
 
 import pyarrow as pa
-from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 from pyspark.sql.types import ArrayType, DataType, MapType, Row, StructType, TimestampType
 
 from millpond.errors import DataError, OptionError
@@ -281,6 +281,15 @@ def arrow_schema(schema: StructType) -> pa.Schema:
 def outward_of(kind: DataType) -> _Convert | None:
     """A conversion to what PySpark hands to user code, or None where nothing differs and nothing can be changed."""
     return _converter(kind, top=True)
+
+
+def key_row_maker(schema: pa.Schema) -> Callable[[tuple[Any, ...]], Row]:
+    """A function from a key of the state to what PySpark gives to `handleExpiredTimer`, and only there.
+
+    That is a `Row` with the key's names, its times naive and local.
+    """
+    make, outward = row_maker(schema.names), outward_of(from_arrow_schema(schema))
+    return make if outward is None else lambda key: make(outward(key))
 
 
 def _converter(kind: DataType, *, top: bool = False) -> _Convert | None:

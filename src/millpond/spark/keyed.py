@@ -24,7 +24,7 @@ from millpond.spark.event_time import event_time_position, marked_output
 from millpond.spark.handles import ProcessorHandle, arrow_schema
 from millpond.spark.initial_state import initial_columns, initial_rows
 from millpond.spark.key_columns import KeyColumns, key_columns
-from millpond.spark.operator_spec import BatchTime, OperatorSpec, StateConfig
+from millpond.spark.operator_spec import BatchTime, OperatorSpec, PandasSettings, StateConfig
 from millpond.spark.pack import PACKED_SCHEMA, pack, unpack
 from millpond.spark.rows import output_arrow_schema
 from millpond.spark.session import check_session
@@ -81,6 +81,55 @@ class KeyedData:
             OptionError: an argument is not one of those above, or the session lacks what state needs.
             DataError: a column is missing, or of a type that cannot be what it is wanted for.
         """
+        return self._operated(
+            "rows",
+            statefulProcessor,
+            outputStructType,
+            outputMode,
+            timeMode,
+            initialState,
+            eventTimeColumnName,
+            late,
+            state,
+        )
+
+    def transformWithStateInPandas(
+        self,
+        statefulProcessor: StatefulProcessor,
+        outputStructType: StructType | str,
+        outputMode: str,
+        timeMode: str,
+        initialState: GroupedData | None = None,
+        eventTimeColumnName: str = "",
+        *,
+        late: str = "drop",
+        state: StateConfig | None = None,
+    ) -> DataFrame:
+        """`transformWithState` whose processor gets and yields pandas DataFrames, as PySpark's of that name."""
+        return self._operated(
+            "pandas",
+            statefulProcessor,
+            outputStructType,
+            outputMode,
+            timeMode,
+            initialState,
+            eventTimeColumnName,
+            late,
+            state,
+        )
+
+    def _operated(
+        self,
+        form: str,
+        processor: StatefulProcessor,
+        outputStructType: StructType | str,
+        outputMode: str,
+        timeMode: str,
+        initialState: GroupedData | None,
+        eventTimeColumnName: str,
+        late: str,
+        state: StateConfig | None,
+    ) -> DataFrame:
         _check_choice("timeMode", timeMode, ("None", "EventTime", "ProcessingTime"))
         _check_choice("outputMode", outputMode, ("Append", "Update"))
         _check_choice("late", late, ("drop", "keep"))
@@ -93,7 +142,7 @@ class KeyedData:
         initial = None if initialState is None else initial_columns(initialState, keys.schema)
         spec = OperatorSpec(
             application=self._df.sparkSession.sparkContext.applicationId,
-            processor=statefulProcessor,
+            processor=processor,
             key_schema=arrow_schema(keys.schema),
             key_positions=keys.positions,
             row_names=tuple(self._df.columns),
@@ -104,9 +153,11 @@ class KeyedData:
             late_rows=self._late_rows,
             hosts=_hosts(self._df),
             config=state or StateConfig(),
-            ddl=_declared_schemas(statefulProcessor, timeMode),
+            ddl=_declared_schemas(processor, timeMode),
             initial=None if initial is None else initial_rows(initialState, initial),
             output_event_time=output_event_time,
+            form=form,
+            pandas=_pandas_settings(self._df),
         )
         operated = (
             _packed(keys)
@@ -198,6 +249,22 @@ def _hosts(df: DataFrame) -> int:
     if master.startswith("local"):
         return int(df.sparkSession.sparkContext.defaultParallelism)
     return int(str(conf.get("spark.executor.cores", "1") or "1"))
+
+
+def _pandas_settings(df: DataFrame) -> PandasSettings:
+    conf = df.sparkSession.conf
+
+    def is_on(name: str, default: str) -> bool:
+        return str(conf.get(name, default)).lower() == "true"
+
+    return PandasSettings(
+        timezone=str(conf.get("spark.sql.session.timeZone")),
+        max_rows=int(str(conf.get("spark.sql.execution.arrow.maxRecordsPerBatch", "10000"))),
+        columns_by_name=is_on("spark.sql.legacy.execution.pandas.groupedMap.assignColumnsByName", "true"),
+        safe=is_on("spark.sql.execution.pandas.convertToArrowArraySafely", "false"),
+        int_to_decimal=is_on("spark.sql.execution.pythonUDF.pandas.intToDecimalCoercionEnabled", "false"),
+        nullable_integers=is_on("spark.sql.execution.pythonUDF.pandas.preferIntExtensionDtype", "false"),
+    )
 
 
 def _check_choice(option: str, value: Any, known: tuple[str, ...]) -> None:

@@ -30,8 +30,8 @@ class KeyObjects(Protocol):
         """
         ...
 
-    def key(self, key: Row) -> Any:
-        """A key of the state as user code gets it."""
+    def key(self, key: Row, /) -> Any:
+        """A key of the state as user code gets it with an expired timer."""
         ...
 
     def table(self, output: list[Any]) -> pa.Table:
