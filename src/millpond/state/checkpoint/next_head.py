@@ -11,14 +11,16 @@ from itertools import chain
 from typing import Any
 
 import msgspec
+import pyarrow as pa
 import pyarrow.compute as pc
 
 from millpond.state.backend import Cells
 from millpond.state.checkpoint.head import Head, SegmentRef
-from millpond.state.checkpoint.segment import CellCodec, checksum_of, encode_segments
+from millpond.state.checkpoint.segment import MAX_SEGMENT_BYTES, CellCodec, checksum_of, encode_segments
 from millpond.state.checkpoint.storage import Commit
 
 BASE_STEP_ROWS = 50_000
+_FIRST_ROWS = 1_000
 
 
 @dataclass(frozen=True)
@@ -77,9 +79,30 @@ class Base:
 
 def encode_cells(state: str, codec: CellCodec, cells: Cells) -> Iterator[Part]:
     """Cells of one state as segments."""
-    for part, data in encode_segments(codec.table(cells)):
-        groups = pc.min_max(part["key_group"]).as_py()
-        yield Part(state, part.num_rows, groups["min"], groups["max"], data)
+    for table in _tables(codec, cells):
+        for part, data in encode_segments(table):
+            groups = pc.min_max(part["key_group"]).as_py()
+            yield Part(state, part.num_rows, groups["min"], groups["max"], data)
+
+
+def _tables(codec: CellCodec, cells: Cells) -> Iterator[pa.Table]:
+    """The cells as tables of about a segment's size, each made when it is asked for.
+
+    Arrow makes a column in one call, which no other thread interrupts: a column of a whole large delta
+    would stop the stream while a checkpoint is written, and need as much memory again.
+    """
+    waiting: list[pa.Table] = []
+    room, first, rows = MAX_SEGMENT_BYTES, 0, _FIRST_ROWS
+    while first < len(cells):
+        table = codec.table(cells.part(first, rows))
+        first += table.num_rows
+        waiting.append(table)
+        room -= table.nbytes
+        # A last quarter that stays empty spares another small table.
+        if room < MAX_SEGMENT_BYTES // 4 or first >= len(cells):
+            yield pa.concat_tables(waiting).combine_chunks() if len(waiting) > 1 else table
+            waiting, room = [], MAX_SEGMENT_BYTES
+        rows = max(1, room * table.num_rows // max(1, table.nbytes))
 
 
 def encode_base(
