@@ -43,7 +43,18 @@ def row_maker(names: Sequence[str]) -> Callable[[tuple[Any, ...]], Row]:
 
 def rows_of(table: pa.Table, width: int, make: Callable[[tuple[Any, ...]], Row]) -> Iterator[Row]:
     """The first `width` columns of a table as rows."""
-    return map(make, zip(*(python_values(table.column(at)) for at in range(width)), strict=True))
+    return map(make, zip(*(_values(table.column(at)) for at in range(width)), strict=True))
+
+
+def _values(column: pa.ChunkedArray) -> list[Any]:
+    """A column's values as PySpark has them in rows: structs are dictionaries there, and maps lists of pairs."""
+    values: list[Any] = column.to_pylist() if _holds_maps(column.type) else python_values(column)
+    return values
+
+
+def _holds_maps(kind: pa.DataType) -> bool:
+    children = (kind.field(at).type for at in range(kind.num_fields)) if pa.types.is_nested(kind) else ()
+    return pa.types.is_map(kind) or any(map(_holds_maps, children))
 
 
 def output_arrow_schema(schema: StructType) -> pa.Schema:
