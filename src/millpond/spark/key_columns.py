@@ -131,7 +131,8 @@ def _own_column(df: DataFrame, key: str | Column) -> int | None:
     if isinstance(key, Column) or not _PLAIN_NAME.fullmatch(key):
         return None
     name = key[1:-1].replace("``", "`") if key.startswith("`") else key
-    if name in df.columns:
-        return df.columns.index(name)
+    columns: list[str] = df.columns
+    if name in columns:
+        return columns.index(name)
     # Spark found the name, and found it once: so it is clear up to letter case.
-    return next(at for at, column in enumerate(df.columns) if column.lower() == name.lower())
+    return next(at for at, column in enumerate(columns) if column.lower() == name.lower())
