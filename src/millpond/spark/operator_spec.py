@@ -66,6 +66,19 @@ class BatchTime:
 
 
 @dataclass(frozen=True)
+class InitialRows:
+    """How the rows of an initial state look.
+
+    Attributes:
+        key_positions: where the key's columns are.
+        row_names: the columns that user code sees; packed rows may end with more.
+    """
+
+    key_positions: tuple[int, ...]
+    row_names: tuple[str, ...]
+
+
+@dataclass(frozen=True)
 class PandasSettings:
     """The session's settings by which PySpark converts to pandas and from it.
 
@@ -101,7 +114,7 @@ class OperatorSpec:
         key_schema: of the grouping key.
         key_positions: where the key's columns are in the packed rows.
         row_names: the columns that user code sees; packed rows may end with more.
-        output_schema: of what the processor yields.
+        output_schema: of what the processor yields; a column that is not nullable takes no nulls.
         time_mode: "none", "eventtime" or "processingtime".
         event_time: the position of the column with the watermark, or None.
         keep_late: whether rows later than the watermark are kept.
@@ -111,6 +124,8 @@ class OperatorSpec:
         late_rows: counts the rows that came too late, on the driver.
         hosts: how many state hosts an executor has.
         config: where the live state is held.
+        initial: what the rows of the initial state look like, or None where there is none.
+        output_event_time: the position of the output's column that carries the watermark on, or None.
     """
 
     application: str
@@ -126,6 +141,8 @@ class OperatorSpec:
     hosts: int
     config: StateConfig
     ddl: Mapping[str, StructType] = field(default_factory=dict)
+    initial: InitialRows | None = None
+    output_event_time: int | None = None
     form: str = "rows"
     pandas: PandasSettings = PandasSettings()
 
