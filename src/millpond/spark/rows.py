@@ -72,6 +72,15 @@ def output_arrow_schema(schema: StructType) -> pa.Schema:
     return pa.schema(fields)
 
 
+def refuse_nulls(column: pa.Array | pa.ChunkedArray, field: pa.Field) -> None:
+    """A DataError where an output column that takes no nulls has some."""
+    if column.null_count and not field.nullable:
+        raise DataError(
+            f"output column {field.name!r} is declared as not null, and the processor gave None there, or left that "
+            "field out. Give a value, or drop NOT NULL."
+        )
+
+
 class OutputColumns:
     """Turns the rows that user code yields into Arrow, by the names of the output schema.
 
@@ -110,11 +119,7 @@ class OutputColumns:
         cause: Exception | None = None
         try:
             array = pa.array(values, type=field.type)
-            if array.null_count and not field.nullable:
-                raise DataError(
-                    f"output column {field.name!r} is declared as not null, and the processor gave a Row with None "
-                    "there, or without that field. Give a value, or drop NOT NULL."
-                )
+            refuse_nulls(array, field)
             if not _cuts(values, field.type):
                 return array
         except MISFITS as error:

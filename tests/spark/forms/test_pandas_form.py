@@ -240,3 +240,10 @@ def test_integers_beside_frames_of_floats_keep_all_their_digits():
     frames = [pd.DataFrame({"n": [(1 << 60) + 1]}), pd.DataFrame({"n": [np.nan]}), pd.DataFrame({"n": [3]})]
     found = OutputFrames(schema, SETTINGS).table(list(itertools.chain(frames, frames)))
     assert found["n"].to_pylist() == [(1 << 60) + 1, None, 3] * 2
+
+
+def test_a_null_where_the_output_takes_none_is_refused_by_name():
+    schema = pa.schema([pa.field("n", pa.int64(), nullable=False)])
+    assert OutputFrames(schema, SETTINGS).table([pd.DataFrame({"n": [1]})]).to_pylist() == [{"n": 1}]
+    with pytest.raises(DataError, match="output column 'n' is declared as not null"):
+        OutputFrames(schema, SETTINGS).table([pd.DataFrame({"n": [1]}), pd.DataFrame({"n": [None]})])
