@@ -72,11 +72,11 @@ def output_arrow_schema(schema: StructType) -> pa.Schema:
     return pa.schema(fields)
 
 
-def refuse_nulls(column: pa.Array | pa.ChunkedArray, field: pa.Field) -> None:
-    """A DataError where an output column that takes no nulls has some."""
-    if column.null_count and not field.nullable:
+def refuse_nulls(array: pa.Array | pa.ChunkedArray, field: pa.Field) -> None:
+    """Name an output column that is declared as not null and has nulls."""
+    if array.null_count and not field.nullable:
         raise DataError(
-            f"output column {field.name!r} is declared as not null, and the processor gave None there, or left that "
+            f"output column {field.name!r} is declared as not null, and the processor gave None there, or left the "
             "field out. Give a value, or drop NOT NULL."
         )
 

@@ -179,8 +179,8 @@ class OutputFrames:
 
     def _converted(self, columns: list[Any]) -> pa.Table:
         arrays = self._as_arrow([pd.Series(values) for values in columns], self._spark_schema)
-        for column, field in zip(arrays.columns, self._schema, strict=True):
-            refuse_nulls(column, field)
+        for array, field in zip(arrays.columns, self._schema, strict=True):
+            refuse_nulls(array, field)
         return pa.Table.from_batches([arrays]).cast(self._schema)
 
     def _as_arrow(self, columns: list["pd.Series[Any]"], schema: StructType) -> pa.RecordBatch:
