@@ -1,0 +1,57 @@
+"""A stream of files for tests: what is added is one batch, and `run` works all of them off."""
+
+import os
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+
+class FileStream:
+    """Rows `(user, id, at)`, `at` in seconds or None, a file and so a batch for each `add`."""
+
+    schema = "user string, id long, at timestamp"
+
+    def __init__(self, spark, folder):
+        self.spark, self.folder = spark, folder
+        (folder / "events").mkdir()
+        self._files = 0
+
+    def add(self, rows):
+        users, ids, times = zip(*rows, strict=True)
+        microseconds = pa.array([None if at is None else int(at * 1e6) for at in times], pa.int64())
+        columns = [
+            pa.array(users, pa.string()),
+            pa.array(ids, pa.int64()),
+            microseconds.cast(pa.timestamp("us", "UTC")),
+        ]
+        hidden = self.folder / "events" / f".{self._files:04d}"
+        pq.write_table(pa.table(columns, names=["user", "id", "at"]), hidden)
+        # Spark takes files in the order of their times, in whole seconds on some file systems.
+        os.utime(hidden, (1_700_000_000 + self._files,) * 2)
+        hidden.rename(self.folder / "events" / f"{self._files:04d}.parquet")
+        self._files += 1
+
+    def frame(self):
+        reader = self.spark.readStream.schema(self.schema).option("maxFilesPerTrigger", 1)
+        return reader.parquet(str(self.folder / "events"))
+
+    def run(self, output, mode="update"):
+        """Work off every file; the rows of each batch."""
+        batches = []
+        writer = output.writeStream.outputMode(mode).trigger(availableNow=True)
+        writer = writer.foreachBatch(lambda batch, _: batches.append(batch.collect()))
+        query = writer.option("checkpointLocation", str(self.folder / "checkpoint")).start()
+        query.awaitTermination()
+        return batches
+
+    def run_until(self, output, wanted, batches=40):
+        """Run until each of these pairs begins some row: in processing time Spark never runs out of batches."""
+        seen = []
+        writer = output.writeStream.outputMode("update").foreachBatch(lambda batch, _: seen.append(batch.collect()))
+        query = writer.option("checkpointLocation", str(self.folder / "checkpoint")).start()
+        try:
+            while not wanted <= {tuple(row[:2]) for batch in seen for row in batch} and len(seen) < batches:
+                query.awaitTermination(1)
+        finally:
+            query.stop()
+        return seen
