@@ -1,5 +1,6 @@
 """Everything that imports pyspark."""
 
+from millpond.spark.arrow_processor import ArrowStatefulProcessor
 from millpond.spark.keyed import KeyedData, keyed
 from millpond.spark.lookup_join import lookup_join
 from millpond.spark.operator_spec import StateConfig
@@ -9,6 +10,7 @@ from millpond.spark.tile_stream import write_tiles
 from millpond.spark.upload import upload_batch
 
 __all__ = [
+    "ArrowStatefulProcessor",
     "KeyedData",
     "ProcessorHarness",
     "ProcessorSnapshot",

@@ -56,10 +56,7 @@ class ProcessorHandle:
         ttlDurationMs: int | None = None,
     ) -> Any:
         """A value state of the current key, under PySpark's rules."""
-        spark_schema, descriptor = self._declare(StateKind.VALUE, stateName, schema, None, ttlDurationMs)
-        backend = self._shard.backend
-        ttl = descriptor.ttl
-        state = backend.value_state(descriptor) if ttl is None else TtlValue(backend, descriptor, ttl)
+        state, _, spark_schema = self.value_state(stateName, schema, ttlDurationMs)
         outward = outward_of(spark_schema)
         return state if outward is None else _ConvertedValueState(state, inward_of(spark_schema), outward)
 
@@ -70,10 +67,7 @@ class ProcessorHandle:
         ttlDurationMs: int | None = None,
     ) -> "PySparkListState":
         """A list state of the current key, under PySpark's rules."""
-        spark_schema, descriptor = self._declare(StateKind.LIST, stateName, schema, None, ttlDurationMs)
-        backend = self._shard.backend
-        ttl = descriptor.ttl
-        state = backend.list_state(descriptor) if ttl is None else TtlList(backend, descriptor, ttl)
+        state, _, spark_schema = self.list_state(stateName, schema, ttlDurationMs)
         return PySparkListState(stateName, state, inward_of(spark_schema), outward_of(spark_schema))
 
     def getMapState(
@@ -84,11 +78,35 @@ class ProcessorHandle:
         ttlDurationMs: int | None = None,
     ) -> "PySparkMapState":
         """A map state of the current key, under PySpark's rules."""
-        spark_schema, descriptor = self._declare(StateKind.MAP, stateName, valueSchema, userKeySchema, ttlDurationMs)
-        backend = self._shard.backend
-        ttl = descriptor.ttl
-        state = backend.map_state(descriptor) if ttl is None else TtlMap(backend, descriptor, ttl)
+        state, _, spark_schema = self.map_state(stateName, userKeySchema, valueSchema, ttlDurationMs)
         return PySparkMapState(state, self._parsed(userKeySchema, stateName), spark_schema)
+
+    def value_state(
+        self, name: str, schema: StructType | str, ttl_ms: int | None
+    ) -> tuple[ValueState, StateDescriptor, StructType]:
+        """Declare a value state: its handle in the state room, what it was declared as, and its schema in Spark."""
+        spark_schema, descriptor = self._declare(StateKind.VALUE, name, schema, None, ttl_ms)
+        backend, ttl = self._shard.backend, descriptor.ttl
+        state = backend.value_state(descriptor) if ttl is None else TtlValue(backend, descriptor, ttl)
+        return state, descriptor, spark_schema
+
+    def list_state(
+        self, name: str, schema: StructType | str, ttl_ms: int | None
+    ) -> tuple[ListState, StateDescriptor, StructType]:
+        """Declare a list state: its handle in the state room, what it was declared as, and its schema in Spark."""
+        spark_schema, descriptor = self._declare(StateKind.LIST, name, schema, None, ttl_ms)
+        backend, ttl = self._shard.backend, descriptor.ttl
+        state = backend.list_state(descriptor) if ttl is None else TtlList(backend, descriptor, ttl)
+        return state, descriptor, spark_schema
+
+    def map_state(
+        self, name: str, map_key_schema: StructType | str, schema: StructType | str, ttl_ms: int | None
+    ) -> tuple[MapState, StateDescriptor, StructType]:
+        """Declare a map state: its handle in the state room, what it was declared as, and the schema of its values."""
+        spark_schema, descriptor = self._declare(StateKind.MAP, name, schema, map_key_schema, ttl_ms)
+        backend, ttl = self._shard.backend, descriptor.ttl
+        state = backend.map_state(descriptor) if ttl is None else TtlMap(backend, descriptor, ttl)
+        return state, descriptor, spark_schema
 
     def registerTimer(self, expiryTimestampMs: int) -> None:
         """Set a timer of the current key, in ms. In event time it must lie after the watermark, as in PySpark."""

@@ -20,7 +20,9 @@ from pyspark.sql.streaming import StatefulProcessor
 from pyspark.sql.types import DataType, StructType, _parse_datatype_string
 
 from millpond.errors import DataError, OptionError
+from millpond.spark.arrow_processor import ArrowStatefulProcessor
 from millpond.spark.event_time import event_time_position, marked_output
+from millpond.spark.forms.choice import users_handle
 from millpond.spark.handles import ProcessorHandle, arrow_schema
 from millpond.spark.initial_state import initial_columns, initial_rows
 from millpond.spark.key_columns import KeyColumns, key_columns
@@ -118,10 +120,38 @@ class KeyedData:
             state,
         )
 
+    def transformWithStateInArrow(
+        self,
+        statefulProcessor: ArrowStatefulProcessor,
+        outputStructType: StructType | str,
+        outputMode: str,
+        timeMode: str,
+        initialState: GroupedData | None = None,
+        eventTimeColumnName: str = "",
+        *,
+        late: str = "drop",
+        state: StateConfig | None = None,
+    ) -> DataFrame:
+        """`transformWithState` for vectorised code: one call a shard and batch, over Arrow tables.
+
+        PySpark has no such form. State is the same as that of the other forms.
+        """
+        return self._operated(
+            "arrow",
+            statefulProcessor,
+            outputStructType,
+            outputMode,
+            timeMode,
+            initialState,
+            eventTimeColumnName,
+            late,
+            state,
+        )
+
     def _operated(
         self,
         form: str,
-        processor: StatefulProcessor,
+        processor: StatefulProcessor | ArrowStatefulProcessor,
         outputStructType: StructType | str,
         outputMode: str,
         timeMode: str,
@@ -153,7 +183,7 @@ class KeyedData:
             late_rows=self._late_rows,
             hosts=_hosts(self._df),
             config=state or StateConfig(),
-            ddl=_declared_schemas(processor, timeMode),
+            ddl=_declared_schemas(processor, timeMode, form),
             initial=None if initial is None else initial_rows(initialState, initial),
             output_event_time=output_event_time,
             form=form,
@@ -212,7 +242,7 @@ class _ProcessorPickler(cloudpickle.Pickler):  # type: ignore[misc]
         return super().reducer_override(obj)
 
 
-def _declared_schemas(processor: StatefulProcessor, time_mode: str) -> dict[str, StructType]:
+def _declared_schemas(processor: Any, time_mode: str, form: str) -> dict[str, StructType]:
     """Every schema that the processor's init gives as text, parsed: only the driver can ask Spark's parser.
 
     A copy of the processor is initialised, as PySpark does it too, so that a state that cannot be
@@ -229,8 +259,9 @@ def _declared_schemas(processor: StatefulProcessor, time_mode: str) -> dict[str,
     head = birth("driver", 0, 1, 1, pa.schema([("key", pa.string())]))
     pickled = io.BytesIO()
     _ProcessorPickler(pickled).dump(processor)
-    copy: StatefulProcessor = cloudpickle.loads(pickled.getvalue())
-    copy.init(ProcessorHandle(Shard(head, HeapBackend(head.key_groups)), time_mode.lower(), BatchTime(), parse))
+    copy = cloudpickle.loads(pickled.getvalue())
+    shard = Shard(head, HeapBackend(head.key_groups))
+    copy.init(users_handle(form, ProcessorHandle(shard, time_mode.lower(), BatchTime(), parse), shard))
     copy.close()
     return parsed
 

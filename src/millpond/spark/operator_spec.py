@@ -6,7 +6,6 @@ from typing import Any
 
 import pyarrow as pa
 from pyspark import Accumulator
-from pyspark.sql.streaming import StatefulProcessor
 from pyspark.sql.types import StructType
 
 from millpond.errors import OptionError
@@ -110,7 +109,7 @@ class OperatorSpec:
 
     Attributes:
         application: the id of the Spark application that planned it.
-        processor: the user's own object. It travels as an object, so that what it refers to is
+        processor: the user's own object, of the form's class. It travels as an object, so that what it refers to is
             pickled with the function that carries it.
         key_schema: of the grouping key.
         key_positions: where the key's columns are in the packed rows.
@@ -130,7 +129,7 @@ class OperatorSpec:
     """
 
     application: str
-    processor: StatefulProcessor
+    processor: Any
     key_schema: pa.Schema
     key_positions: tuple[int, ...]
     row_names: tuple[str, ...]

@@ -19,7 +19,7 @@ from pyspark.sql.streaming.stateful_processor import TimerValues
 from pyspark.sql.types import StructType
 
 from millpond.errors import OptionError
-from millpond.spark.forms.choice import form_of
+from millpond.spark.forms.choice import form_of, users_handle
 from millpond.spark.forms.form import ShardBatch
 from millpond.spark.handles import ProcessorHandle
 from millpond.spark.host.slots import Claim
@@ -59,11 +59,12 @@ class ShardRun:
         # What TTL is counted by.
         self._shard.backend.context.now_ms = time.processing_ms
         handle = ProcessorHandle(self._shard, spec.time_mode, time, self._parse)
-        spec.processor.init(handle)
+        given = users_handle(spec.form, handle, self._shard)
+        spec.processor.init(given)
         handle.end_of_init()
         timers = None if spec.time_mode == "none" else self._shard.timers
         times = TimerValues(time.processing_ms, time.watermark_ms)
-        form = form_of(ShardBatch(spec, self._shard, times, self._claim))
+        form = form_of(ShardBatch(spec, self._shard, times, self._claim), given)
         late_rows, in_time, initial = 0, [], []
         for table in tables:
             if is_initial(table):
@@ -75,7 +76,7 @@ class ShardRun:
                 in_time.append(kept)
         if spec.initial is not None and initial:
             looks = replace(spec, key_positions=spec.initial.key_positions, row_names=spec.initial.row_names)
-            form_of(ShardBatch(looks, self._shard, times, self._claim)).initial(_key_groups(initial))
+            form_of(ShardBatch(looks, self._shard, times, self._claim), given).initial(_key_groups(initial))
         for blob in _blobs(form.rows(_key_groups(in_time))):
             output.add(blob)
         next_timer_ms = None
