@@ -7,7 +7,7 @@ import pyarrow.parquet as pq
 
 
 class FileStream:
-    """Rows `(user, id, at)`, `at` in seconds or None, a file and so a batch for each `add`."""
+    """Rows `(user, id, at)`, `at` in seconds or None; each `add` is a file, and so a batch."""
 
     schema = "user string, id long, at timestamp"
 
@@ -17,15 +17,21 @@ class FileStream:
         self._files = 0
 
     def add(self, rows):
-        users, ids, times = zip(*rows, strict=True)
-        microseconds = pa.array([None if at is None else int(at * 1e6) for at in times], pa.int64())
-        columns = [
-            pa.array(users, pa.string()),
-            pa.array(ids, pa.int64()),
-            microseconds.cast(pa.timestamp("us", "UTC")),
-        ]
+        self.write([dict(zip(("user", "id", "at"), row, strict=True)) for row in rows])
+
+    def write(self, rows):
+        """Rows as dictionaries, their times `at` in seconds or None."""
+        columns = []
+        for name, kind in (part.split() for part in self.schema.split(", ")):
+            values = [row[name] for row in rows]
+            if name == "at":
+                values = pa.array([None if at is None else int(at * 1e6) for at in values], pa.int64())
+                columns.append(values.cast(pa.timestamp("us", "UTC")))
+            else:
+                columns.append(pa.array(values, {"string": pa.string(), "long": pa.int64()}[kind]))
+        names = [part.split()[0] for part in self.schema.split(", ")]
         hidden = self.folder / "events" / f".{self._files:04d}"
-        pq.write_table(pa.table(columns, names=["user", "id", "at"]), hidden)
+        pq.write_table(pa.table(columns, names=names), hidden)
         # Spark takes files in the order of their times, in whole seconds on some file systems.
         os.utime(hidden, (1_700_000_000 + self._files,) * 2)
         hidden.rename(self.folder / "events" / f"{self._files:04d}.parquet")
