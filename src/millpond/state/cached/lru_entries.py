@@ -172,7 +172,6 @@ class Entries:
 
     def _load_weighed(self, bucket: Bucket, cell: Row, value: Any, place: Any) -> Entry:
         entry = self._admit(bucket, cell, value, place)
-        entry.weight = 0
         self._weigh(entry)
         return entry
 
@@ -189,8 +188,6 @@ class Entries:
                 place = entry.place
                 self.drop(entry)
             entry = self._admit(bucket, cell, value, place)
-            if self.weighs:
-                entry.weight = 0
         entry.version = entry.writable = version
         if bucket.dirty is bucket.committed:
             bucket.dirty = bucket.dirty.copy()
@@ -201,45 +198,38 @@ class Entries:
         return entry
 
     def _admit(self, bucket: Bucket, cell: Row, value: Any, place: Any) -> Entry:
-        """A clean entry as the hottest, after the coldest has left if there is no more room."""
-        order = self.order
+        """A clean entry as the hottest, after the coldest has left if there is no more room. Every miss is here."""
+        order, version = self.order, self.version
         if len(order) != self._max_entries:
-            entry = Entry(bucket, cell, value, self.version, place)
+            entry = Entry(bucket, cell, value, version, place)
             order[entry] = None
         else:
             entry = next(iter(order))
-            self._leave(entry)
-            if entry.writable == CLEAN:
-                # No snapshot has the one that left: it serves again.
+            if entry.writable >= 0:
+                self._write_from(entry)
+            self.evictions += 1
+            if entry.writable == CLEAN and not self.weighs:
+                # No snapshot has the one that leaves: it serves again.
+                if entry.bucket.is_map:
+                    entry.bucket.remove(entry)
+                else:
+                    del entry.bucket.entries[entry.cell]
                 order.move_to_end(entry)
                 entry.bucket = bucket
                 entry.cell = cell
                 entry.value = value
-                entry.version = self.version
+                entry.version = version
                 entry.place = place
                 entry.lent_in = -1
             else:
-                del order[entry]
-                entry = Entry(bucket, cell, value, self.version, place)
+                self.drop(entry)
+                entry = Entry(bucket, cell, value, version, place)
                 order[entry] = None
         if bucket.is_map:
             bucket.add(entry)
         else:
             bucket.entries[cell] = entry
         return entry
-
-    def _leave(self, coldest: Entry) -> None:
-        """The coldest entry is in its state no more, and clean."""
-        if coldest.writable >= 0:
-            self._write_from(coldest)
-        bucket = coldest.bucket
-        if bucket.is_map:
-            bucket.remove(coldest)
-        else:
-            del bucket.entries[coldest.cell]
-        if self.weighs:
-            self.bytes -= coldest.weight
-        self.evictions += 1
 
     def drop(self, entry: Entry) -> None:
         """Let an entry go without writing it."""
@@ -346,8 +336,10 @@ class Entries:
             self.evictions += 1
         while self.bytes > limit:
             coldest = next(iter(self.order))
-            self._leave(coldest)
-            del self.order[coldest]
+            if coldest.writable >= 0:
+                self._write_from(coldest)
+            self.drop(coldest)
+            self.evictions += 1
 
 
 def as_cells(entries: list[Entry]) -> Cells:
