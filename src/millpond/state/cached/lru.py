@@ -67,7 +67,8 @@ class LruStats:
         misses: reads that did not.
         gets: reads of the backend.
         puts: cells written to the backend; they are written in batches.
-        key_switches: how often the backend was turned to another key, beyond the record's own turn.
+        key_switches: how often the backend had to find a key beyond the record's own turn: once for each of its reads.
+            Writes need none, since an entry keeps the place of its cell.
         copies: deep copies of mutable values.
         evictions: pairs that left for lack of room.
         entries: pairs cached now.

@@ -14,8 +14,10 @@ So an entry is in one of four conditions, which `writable` tells in one comparis
 
 Invariant: what is in a `dirty` that a commit has seen, dictionary and entries, never changes.
 
-When the coldest entry is dirty, the coldest ones are written together and all but the first stay, clean
-(*cleaning ahead*): the backend gets batches and no key switch, and the order of eviction is LRU's own.
+When the coldest entry is dirty, the coldest ones of its state are written together and all but the first
+stay, clean (*cleaning ahead*): the backend gets batches and no key switch, and the order of eviction is
+LRU's own. The object of an entry that leaves serves the one that comes, unless a snapshot has it: at a full
+cache a miss makes no object and moves one in the order of use.
 
 Source: FLIP-325, whose buckets are copied on write in the same way (Flink's CopyOnWriteStateMap).
 """

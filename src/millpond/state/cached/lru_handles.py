@@ -4,8 +4,9 @@ A hit is one dictionary look-up by key and one move in the order of use; an upda
 version changed already is no more. Everything else (misses, the first change of a cell in a version)
 goes through `Entries`. An update never reads the backend.
 
-A handle turns the backend to a key only when it must read there, so that a record that hits costs no
-key switch but its own.
+The backend is read past its handles (`RawCells`): values come as they are, and are copied only when they
+are handed out. It is turned to a key for one thing alone, to go through a map, whose entries its own
+handle gives as the caller's; so a record that hits costs no key switch but its own.
 """
 
 # ruff: noqa: D102 - the protocols in backend.py say what the methods of handles do
