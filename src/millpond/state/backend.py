@@ -56,6 +56,16 @@ class Cells:
     def __len__(self) -> int:
         return len(self.keys)
 
+    def part(self, first: int, count: int) -> "Cells":
+        """The `count` cells from the first on, fewer at the end."""
+        chosen = slice(first, first + count)
+        return Cells(
+            self.key_groups[chosen],
+            self.keys[chosen],
+            None if self.map_keys is None else self.map_keys[chosen],
+            self.values[chosen],
+        )
+
 
 def cells_at(places: Sequence[tuple[int, Any]], values: Sequence[Any], *, is_map: bool) -> Cells:
     """Cells of which key group and cell (see `RawCells`) are known; None of a value says that it is deleted.

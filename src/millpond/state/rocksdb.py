@@ -31,7 +31,7 @@ from millpond.state.rocksdb_database import BLOCK_CACHE_BYTES, WRITE_BUFFER_BYTE
 from millpond.state.rocksdb_states import RocksDbListState, RocksDbMapState, RocksDbState, RocksDbValueState
 from millpond.state.rows import Row
 
-_PIECE = 50_000
+_PIECE = 200
 """Cells of a delta that are read at a time: they are objects, and the state may be larger than memory."""
 
 
@@ -240,7 +240,7 @@ class _RocksDbSnapshot:
         self._scanning = threading.Lock()
 
     def changes(self) -> Iterator[tuple[str, Cells]]:
-        """The changed cells, in the order of the database, a few ten thousand at a time."""
+        """The changed cells, in the order of the database, a few hundred at a time."""
         taken, read_from = self._reader(), self._database.read_from
         for name, (state, changed) in self._states.items():
             remaining = iter(sorted(changed))
