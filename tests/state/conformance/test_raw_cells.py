@@ -1,5 +1,8 @@
 """The cells of a state past its handle: for caches and clean-up, which turn to no key."""
 
+import pytest
+
+from millpond.errors import OptionError
 from millpond.state import ABSENT, StateKind
 from tests.state.conformance.kinds import ANN, BOB, EVE, HOME, Cell, changed, copied, everything, placed, turn_to
 
@@ -88,3 +91,8 @@ def test_states_do_not_see_each_others_cells(backend, shape, kind):
     for name, number in [("one", 1), ("other", 2)]:
         raw = backend.raw(name)
         assert raw.look(raw.place(3, _cell(shape, ANN))) == one.holds(kind.make(number))
+
+
+def test_cells_of_a_state_that_nobody_declared_are_refused(backend):
+    with pytest.raises(OptionError, match="state 'visits' is not declared"):
+        backend.raw("visits")

@@ -26,7 +26,6 @@ Source: FLIP-325, "Introduce LRU cache to accelerate state backend access".
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import Any, TypeVar
 
 from millpond.cache import monotonic_ms
 from millpond.cache.api import Clock
@@ -48,11 +47,9 @@ from millpond.state.cached.hit_ratio import HitRatio
 from millpond.state.cached.lru_entries import Bucket, Entries, Weigher, overlaid, places
 from millpond.state.cached.lru_handles import LruListState, LruMapState, LruState, LruValueState
 from millpond.state.cached.lru_snapshot import LruSnapshot, part_of
-from millpond.state.declarations import open_version
-from millpond.state.descriptor import StateDescriptor
+from millpond.state.declarations import Declarations, open_version
+from millpond.state.descriptor import StateDescriptor, StateKind
 from millpond.state.rows import Row
-
-S = TypeVar("S", bound=LruState)
 
 _TURNS_A_LOOK = 1_024
 """How often keys are turned to between two looks at the clock, for the hit ratio: a look costs as much as a hit."""
@@ -136,7 +133,8 @@ class LruStateCache:
         self._inner = inner
         self._context = KeyContext()
         self._entries = Entries(inner, max_entries, max_bytes, weigher)
-        self._states: dict[str, LruState] = {}
+        self._declared = Declarations(_KINDS, self._make)
+        self._states = self._declared.states
         self._caches: list[ValueCache] = []
         self._entered: set[int] = set()
         self._hit_ratio = HitRatio(self._reads, clock)
@@ -175,25 +173,27 @@ class LruStateCache:
 
     def value_state(self, descriptor: StateDescriptor) -> ValueState:
         """The handle of a value state."""
-        return self._declare(descriptor, LruValueState, self._inner.value_state(descriptor))
+        return self._declared.declare(descriptor, LruValueState)
 
     def list_state(self, descriptor: StateDescriptor) -> ListState:
         """The handle of a list state."""
-        return self._declare(descriptor, LruListState, self._inner.list_state(descriptor))
+        return self._declared.declare(descriptor, LruListState)
 
     def map_state(self, descriptor: StateDescriptor) -> MapState:
         """The handle of a map state."""
-        return self._declare(descriptor, LruMapState, self._inner.map_state(descriptor))
+        return self._declared.declare(descriptor, LruMapState)
 
-    def _declare(self, descriptor: StateDescriptor, kind: type[S], inner: Any) -> S:
-        """The backend has refused a second declaration that differs."""
-        known = self._states.get(descriptor.name)
-        if not isinstance(known, kind):
-            known = kind(descriptor, self._inner, inner, self._context, self._entries)
-            self._states[descriptor.name] = known
-            if self._context.key_group >= 0:
-                known.bind()
-        return known
+    def _make(self, kind: type[LruState], descriptor: StateDescriptor) -> LruState:
+        inner = self._inner
+        declare = {
+            StateKind.VALUE: inner.value_state,
+            StateKind.LIST: inner.list_state,
+            StateKind.MAP: inner.map_state,
+        }[descriptor.kind]
+        made = kind(descriptor, inner, declare(descriptor), self._context, self._entries)
+        if self._context.key_group >= 0:
+            made.bind()
+        return made
 
     def attach(self, cache: ValueCache) -> None:
         """Have a cache flushed before every commit, and emptied when its state is undone or restored."""
@@ -233,7 +233,7 @@ class LruStateCache:
 
     def raw(self, name: str) -> RawCells:
         """The cells of a declared state past its handle: reads look into the cache, and change nothing in it."""
-        return self._states[name]
+        return self._declared.find(name)
 
     def commit(self) -> Snapshot:
         """End the version. Dirty entries stay where they are, and are in the snapshot."""
@@ -350,3 +350,10 @@ class LruStateCache:
     def _forget_attached(self) -> None:
         for cache in self._caches:
             cache.forget()
+
+
+_KINDS: dict[StateKind, type[LruState]] = {
+    StateKind.VALUE: LruValueState,
+    StateKind.LIST: LruListState,
+    StateKind.MAP: LruMapState,
+}
