@@ -222,7 +222,7 @@ class Entries:
                 entry.value = value
                 entry.version = version
                 entry.place = place
-                entry.lent_in = -1
+                entry.lent, entry.lent_in = None, -1
             else:
                 self.drop(entry)
                 entry = Entry(bucket, cell, value, version, place)
