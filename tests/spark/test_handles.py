@@ -4,6 +4,7 @@ import datetime as dt
 import time
 
 import numpy as np
+import pandas as pd
 import pyarrow as pa
 import pytest
 from pyspark.sql import Row
@@ -137,6 +138,22 @@ def test_a_time_with_a_zone_comes_back_as_the_local_time_of_that_moment(zone):
     moment = dt.datetime(2013, 7, 1, 12, 30, tzinfo=dt.UTC)
     state.update((moment,))
     assert state.get() == (moment.astimezone().replace(tzinfo=None),)
+
+
+def test_pandas_and_numpy_values_come_back_as_pythons(zone):
+    """What a processor takes out of a DataFrame, as PySpark takes it too."""
+    shard = _shard()
+    handle = _handle(shard)
+    at, number = handle.getValueState("at", TIME), handle.getValueState("number", NUMBER)
+    _entered(shard)
+    moment = pd.Timestamp("2013-07-01 12:30")
+    for given in (moment, moment.tz_localize(zone)):
+        at.update((given,))
+        assert at.get() == (dt.datetime(2013, 7, 1, 12, 30),)  # noqa: DTZ001
+    at.update((pd.NaT,))
+    assert at.get() == (None,)
+    number.update((np.int32(7),))
+    assert (number.get(), type(number.get()[0])) == ((7,), int)
 
 
 def test_nested_times_and_rows_come_back_as_pyspark_gives_them(zone):

@@ -2,6 +2,7 @@
 
 from datetime import UTC, datetime
 
+import pandas as pd
 import pytest
 from pyspark.sql import Row
 from pyspark.sql.streaming import StatefulProcessor
@@ -100,6 +101,29 @@ def test_a_batch_dataframe_has_one_too(spark, initial):
         for each in grouped
     ]
     assert [sorted(seen) for _, _, seen in told[0][0]] == [sorted(seen) for _, _, seen in told[1][0]]
+
+
+class Frames(Ledger):
+    """The same with pandas: one frame with all of a key's initial rows."""
+
+    def handleInitialState(self, key, initialState, timerValues):
+        assert list(initialState.columns) == ["who", "amount"]
+        self._seen.appendValue((int(initialState.amount.sum()),))
+
+    def handleInputRows(self, key, rows, timerValues):
+        self._seen.appendList([(int(number),) for frame in rows for number in frame.id])
+        seen = [amount for (amount,) in self._seen.get()]
+        yield pd.DataFrame({"user": [key[0]], "kind": ["rows"], "seen": [seen]})
+
+
+def test_pandas_processors_get_it_as_frames(spark, initial):
+    events = spark.createDataFrame([("ann", 1), ("bob", 2), ("ann", 3)], "user string, id long")
+    told = [
+        _told([each.transformWithStateInPandas(Frames(), OUTPUT, "Update", "None", initial.groupBy("who")).collect()])
+        for each in (events.groupBy("user"), keyed(events, "user"))
+    ]
+    assert told[0] == told[1]
+    assert told[1] == [[("ann", "rows", [201, 1, 3]), ("bob", "rows", [2])]]
 
 
 @pytest.mark.parametrize("mode", ["None", "ProcessingTime"])

@@ -365,7 +365,10 @@ def inward_of(kind: DataType) -> _Convert | None:
 
 
 def _aware(value: Any) -> Any:
-    naive = isinstance(value, dt.datetime) and value.tzinfo is None
+    if hasattr(value, "to_pydatetime"):
+        # pandas' own: its NaT, which alone differs from itself, is what it has for no time.
+        value = value.to_pydatetime() if value == value else None  # noqa: PLR0124
+    naive = type(value) is dt.datetime and value.tzinfo is None
     return value.astimezone() if naive else value
 
 

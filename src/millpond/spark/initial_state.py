@@ -23,8 +23,9 @@ def initial_columns(initial: GroupedData, keys: StructType) -> KeyColumns:
         OptionError: it is not a grouped batch DataFrame.
         DataError: it is grouped by other columns, or by columns of other types.
     """
+    # Spark Connect's grouped data is another class, with the same two names.
     df = getattr(initial, "_df", None)
-    if not isinstance(initial, GroupedData) or not isinstance(df, DataFrame):
+    if not isinstance(df, DataFrame) or not hasattr(initial, "agg"):
         raise OptionError(
             f"initialState is a {type(initial).__name__}; expected a grouped DataFrame, as in "
             f"initialState=initial.groupBy({', '.join(map(repr, keys.names))})."

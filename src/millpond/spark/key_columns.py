@@ -131,9 +131,12 @@ def _own_column(df: DataFrame, key: str | Column) -> int | None:
     if isinstance(key, Column) or not _PLAIN_NAME.fullmatch(key):
         return None
     name = key[1:-1].replace("``", "`") if key.startswith("`") else key
-    for at, column in enumerate(df.columns):
+    columns: list[str] = df.columns
+    if name in columns:
+        return columns.index(name)
+    for at, column in enumerate(columns):
         # Spark found the name, and found it once: so it is clear up to letter case.
         if column.lower() == name.lower():
             return at
     # Spark takes some names for functions where no column has them: `user` is who runs the query.
-    raise DataError(f"key column {key!r} is not in the DataFrame; its columns are {df.columns}.")
+    raise DataError(f"key column {key!r} is not in the DataFrame; its columns are {columns}.")

@@ -160,6 +160,7 @@ class KeyedData:
         late: str,
         state: StateConfig | None,
     ) -> DataFrame:
+        _check_processor(form, processor)
         _check_choice("timeMode", timeMode, ("None", "EventTime", "ProcessingTime"))
         _check_choice("outputMode", outputMode, ("Append", "Update"))
         _check_choice("late", late, ("drop", "keep"))
@@ -296,6 +297,19 @@ def _pandas_settings(df: DataFrame) -> PandasSettings:
         int_to_decimal=is_on("spark.sql.execution.pythonUDF.pandas.intToDecimalCoercionEnabled", "false"),
         nullable_integers=is_on("spark.sql.execution.pythonUDF.pandas.preferIntExtensionDtype", "false"),
     )
+
+
+def _check_processor(form: str, processor: Any) -> None:
+    if form == "arrow" and not isinstance(processor, ArrowStatefulProcessor):
+        raise OptionError(
+            f"transformWithStateInArrow takes an ArrowStatefulProcessor, got {type(processor).__name__}. PySpark's "
+            "StatefulProcessors run with transformWithState or transformWithStateInPandas."
+        )
+    if form != "arrow" and not isinstance(processor, StatefulProcessor):
+        raise OptionError(
+            f"transformWithState{'InPandas' if form == 'pandas' else ''} takes a StatefulProcessor, PySpark's own "
+            f"class; got {type(processor).__name__}."
+        )
 
 
 def _check_choice(option: str, value: Any, known: tuple[str, ...]) -> None:

@@ -6,7 +6,7 @@ has the shard, this one stops.
 """
 
 from collections.abc import Iterable, Iterator
-from typing import Any, NoReturn, Protocol
+from typing import Any, Protocol
 
 import pyarrow as pa
 from pyspark.sql.streaming.stateful_processor import ExpiredTimerInfo
@@ -74,9 +74,11 @@ class PerKey:
                 claim.refuse()
             context.key = key
             result = handle(users_key, group, times)
-            if result is None:
-                self._refuse_none("handleInputRows", key)
-            output.extend(result)
+            try:
+                output.extend(result)
+            except TypeError as error:
+                self._check_iterable("handleInputRows", key, result, error)
+                raise
         return output
 
     def timers(self, due: Iterable[DueTimer]) -> Iterator[pa.Table]:
@@ -94,14 +96,18 @@ class PerKey:
             result = processor.handleExpiredTimer(
                 key=self._objects.key(timer.key), timerValues=times, expiredTimerInfo=info
             )
-            if result is None:
-                self._refuse_none("handleExpiredTimer", timer.key)
-            yield from result
+            try:
+                yield from result
+            except TypeError as error:
+                self._check_iterable("handleExpiredTimer", timer.key, result, error)
+                raise
             # As in PySpark: a timer is deleted after its handler ran, so one set again at its own time is lost.
             self._batch.shard.timers.delete(timer.expiry_ms)
 
-    def _refuse_none(self, handler: str, key: Row) -> NoReturn:
-        raise DataError(
-            f"{type(self._batch.spec.processor).__name__}.{handler} returned None for key {key!r}; expected "
-            f"{self._objects.expected}. Write it as a generator, or return iter([])."
-        )
+    def _check_iterable(self, handler: str, key: Row, result: Any, error: TypeError) -> None:
+        """Name a handler that returned what cannot be gone through. Any other error is user code's own."""
+        if not hasattr(result, "__iter__"):
+            raise DataError(
+                f"{type(self._batch.spec.processor).__name__}.{handler} returned {result!r} for key {key!r}; expected "
+                f"{self._objects.expected}. Write it as a generator, or return iter([])."
+            ) from error
