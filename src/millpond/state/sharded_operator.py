@@ -76,7 +76,7 @@ class ShardedOperator:
         self._storage_of = _storage_of(storage or options.checkpoint_storage or f"{self._folder}/checkpoints")
         self._checkpoints: OperatorCheckpoints | None = None
         self.shards: Sequence[OperatorShard]
-        self.places: KeyPlaces
+        self.places: KeyPlaces[OperatorShard]
         self._use(self._open(shards, self.max_parallelism))
 
     def _open_backend(self, key_groups: range) -> KeyedStateBackend:
