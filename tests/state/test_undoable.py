@@ -69,7 +69,9 @@ class Subject:
         found = []
         for key in ("ann", "bob"):
             self.at(key)
-            found.append((self.value.get(), list(self.list.get()), sorted(self.map.items()), list(self.timers.of_key())))
+            found.append(
+                (self.value.get(), list(self.list.get()), sorted(self.map.items()), list(self.timers.of_key()))
+            )
         return found, self.timers.next_expiry_ms(), [timer.expiry_ms for timer in self.timers.due(10)]
 
 

@@ -35,11 +35,15 @@ class RunResult:
     """What a batch gave.
 
     Attributes:
+        rows: how many rows the processor was given.
         late_rows: how many rows were dropped because the watermark had passed them.
+        dead_letters: how many calls of the processor failed and were set aside.
         next_timer_ms: the earliest timer left, or -1.
     """
 
+    rows: int
     late_rows: int
+    dead_letters: int
     next_timer_ms: int
 
 
@@ -58,7 +62,8 @@ class ShardRun:
         spec.processor.init(ProcessorHandle(self._shard, spec.time_mode, time, self._parse))
         timers = None if spec.time_mode == "none" else self._shard.timers
         times = TimerValues(time.processing_ms, time.watermark_ms)
-        form = form_of(ShardBatch(spec, self._shard, times, self._claim))
+        batch = ShardBatch(spec, self._shard, times, self._claim)
+        form = form_of(batch)
         late_rows, in_time = 0, []
         for table in tables:
             kept = self._in_time(table)
@@ -74,7 +79,12 @@ class ShardRun:
                 output.add(blob)
             next_timer_ms = timers.next_expiry_ms()
         spec.processor.close()
-        return RunResult(late_rows, -1 if next_timer_ms is None else next_timer_ms)
+        return RunResult(
+            rows=sum(table.num_rows for table in in_time),
+            late_rows=late_rows,
+            dead_letters=batch.tally.dead_letters,
+            next_timer_ms=-1 if next_timer_ms is None else next_timer_ms,
+        )
 
     def _in_time(self, rows: pa.Table) -> pa.Table:
         """The rows that are not late, by Spark's rule: later than the watermark of the batch before this one."""

@@ -18,7 +18,7 @@ way to begin, and it proves that, by going one version back if need be, or says 
 will do.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from itertools import chain
 
 import pyarrow as pa
@@ -145,9 +145,13 @@ class Shard:
         self._prepared.append(base)
         return True
 
-    def commit(self, token: str, watermark_ms: int = -1) -> Commit:
-        """End the version under the attempt's token. What is returned must be stored whole or not at all."""
+    def commit(self, token: str, watermark_ms: int = -1, flushed: Callable[[], object] = lambda: None) -> Commit:
+        """End the version under the attempt's token. What is returned must be stored whole or not at all.
+
+        `flushed` is called when the backend has ended its version, caches flushed, and before the delta is encoded.
+        """
         snapshot = self.backend.commit()
+        flushed()
         try:
             return self._committed(snapshot.changes(), token, watermark_ms)
         except BaseException:
