@@ -7,7 +7,6 @@ removes the rest when it ends; and what a killed process left is removed by the 
 
 import os
 import threading
-from dataclasses import replace
 from itertools import count
 from pathlib import Path
 
@@ -33,9 +32,8 @@ def open_shard_backend(options: StateOptions, key_groups: range, recorder: Recor
     Raises:
         UnavailableError: there can be no such folder.
     """
-    folder = _owned_folder(options.rocksdb_local_dir).path / f"backend-{next(_OPENED)}"
-    # The folder is on that disk already.
-    return open_backend(replace(options, rocksdb_local_dir=None), key_groups, folder, recorder)
+    folder = _owned_folder(options.local_dir).path / f"backend-{next(_OPENED)}"
+    return open_backend(options, key_groups, folder, recorder)
 
 
 def remove_backend_folders() -> None:
