@@ -3,7 +3,7 @@
 A Python worker of Spark reads from /dev/null, so the debugger that `breakpoint()` starts there ends at
 once. Here it waits for a terminal to come instead, and says in the executor's log how:
 
-    python -m millpond.spark.remote_breakpoint /tmp/millpond-1000/breakpoint-4711.sock
+    python -m millpond.spark.breakpoint_terminal /tmp/millpond-1000/breakpoint-4711.sock
 
 The socket lies in the user's private folder and takes one visitor. Who has chosen a debugger
 (`PYTHONBREAKPOINT`) keeps it.
@@ -16,7 +16,6 @@ import select
 import socket
 import sys
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 from millpond.errors import UnavailableError
@@ -45,23 +44,23 @@ def _stop(*_: Any, **__: Any) -> None:
         listener.bind(str(path))
         try:
             listener.listen(1)
-            command = f"{sys.executable} -m {__name__} {path}"
+            command = f"{sys.executable} -m millpond.spark.breakpoint_terminal {path}"
             print(f"breakpoint() waits for a terminal: {command}", file=sys.stderr, flush=True)  # noqa: T201
             if not select.select([listener], [], [], WAIT_SECONDS)[0]:
                 raise UnavailableError(f"nobody came to the breakpoint within {WAIT_SECONDS:.0f} s: {command}")
             visitor, _ = listener.accept()
         finally:
             path.unlink(missing_ok=True)
-    lines = visitor.makefile("rw", buffering=1, encoding="utf-8")
-    debugger = _Visited(lines, visitor)
-    debugger.set_trace(sys._getframe(1))  # noqa: SLF001 - as pdb itself does
+    _Visited(visitor).set_trace(sys._getframe(1))  # noqa: SLF001 - as pdb itself does
 
 
 class _Visited(pdb.Pdb):
     """A debugger that lets its visitor go when it is told to continue."""
 
-    def __init__(self, lines: Any, visitor: socket.socket) -> None:
-        super().__init__(stdin=lines, stdout=lines)
+    def __init__(self, visitor: socket.socket) -> None:
+        # Two files: one that both reads and writes forgets what it has read ahead when it writes.
+        typed, said = (visitor.makefile(mode, buffering=1, encoding="utf-8") for mode in ("r", "w"))
+        super().__init__(stdin=typed, stdout=said)
         self._visitor = visitor
 
     def set_continue(self) -> None:
@@ -78,23 +77,3 @@ class _Visited(pdb.Pdb):
     def _leave(self) -> None:
         with contextlib.suppress(OSError):
             self._visitor.shutdown(socket.SHUT_RDWR)
-
-
-def main() -> None:
-    """Be the terminal of a breakpoint: what is typed goes there, what it says comes here."""
-    with socket.socket(socket.AF_UNIX) as there:
-        there.connect(str(Path(sys.argv[1])))
-        while True:
-            ready = select.select([there, sys.stdin], [], [])[0]
-            if there in ready:
-                said = there.recv(65536)
-                if not said:
-                    return
-                sys.stdout.write(said.decode())
-                sys.stdout.flush()
-            if sys.stdin in ready:
-                there.sendall(sys.stdin.readline().encode())
-
-
-if __name__ == "__main__":
-    main()
