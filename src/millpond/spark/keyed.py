@@ -126,6 +126,7 @@ class KeyedData:
         if not isinstance(output, StructType):
             raise OptionError(f"outputStructType must be a StructType or its DDL text, got {outputStructType!r}.")
         data, positions = self._data()
+        config = state or StateConfig()
         key_schema = StructType([data.schema[at] for at in positions])
         letter = letter_schema(key_schema, self._df.schema) if on_error.lower() == "dead-letter" else None
         spec = OperatorSpec(
@@ -139,8 +140,8 @@ class KeyedData:
             event_time=_event_time(data, timeMode),
             keep_late=late == "keep",
             metrics=self._counted(),
-            hosts=hosts_per_executor(self._df.sparkSession.conf),
-            config=state or StateConfig(),
+            hosts=config.hosts or hosts_per_executor(self._df.sparkSession.conf),
+            config=config,
             dead_letter=None if letter is None else pa.struct(list(arrow_schema(letter))),
             ddl=_declared_schemas(statefulProcessor, timeMode),
         )

@@ -28,6 +28,7 @@ class StateConfig:
             None: what `options` say, else "heap".
         host: "process", long-lived state hosts beside the workers; or "inline", inside the workers
             themselves: slower, since a worker is no home, but `print` and `breakpoint()` work.
+        hosts: how many state hosts an executor has at most. None: one a core.
         options: option strings, such as `{"state.backend.cache.max-entries-num": "1000"}`.
 
     >>> StateConfig(backend="rocksdb", host="inline").backend
@@ -40,11 +41,14 @@ class StateConfig:
 
     backend: str | None = None
     host: str = "process"
+    hosts: int | None = None
     options: Mapping[str, Any] = field(default_factory=dict)
     parsed: StateOptions = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         _one_of("host", self.host, ("process", "inline"))
+        if self.hosts is not None and self.hosts < 1:
+            raise OptionError(f"StateConfig(hosts={self.hosts!r}): expected 1 or more, or None for one a core.")
         named = {} if self.backend is None else {_BACKEND: self.backend}
         given = [value for name, value in self.options.items() if name.strip().lower() == _BACKEND]
         if named and given:
