@@ -1,5 +1,6 @@
 """Everything that imports pyspark."""
 
+from millpond.spark.arrow_processor import ArrowStatefulProcessor
 from millpond.spark.dead_letters import split_dead_letters
 from millpond.spark.keyed import KeyedData, keyed
 from millpond.spark.lookup_join import lookup_join
@@ -11,6 +12,7 @@ from millpond.spark.tile_stream import write_tiles
 from millpond.spark.upload import upload_batch
 
 __all__ = [
+    "ArrowStatefulProcessor",
     "KeyedData",
     "KeyedMetrics",
     "ProcessorHarness",

@@ -27,10 +27,12 @@ from pyspark.sql.types import (
 )
 
 from millpond.errors import DataError, OptionError
+from millpond.spark.arrow_processor import ArrowStatefulProcessor
 from millpond.spark.dead_letters import letter_schema, with_dead_letters
+from millpond.spark.forms.choice import users_handle
 from millpond.spark.handles import ProcessorHandle, arrow_schema
 from millpond.spark.operator_metrics import KeyedMetrics, MetricsParam
-from millpond.spark.operator_spec import BatchTime, OperatorSpec, StateConfig
+from millpond.spark.operator_spec import BatchTime, OperatorSpec, PandasSettings, StateConfig
 from millpond.spark.pack import PACKED_SCHEMA, pack, unpack
 from millpond.spark.session import check_session, hosts_per_executor, is_connect
 from millpond.spark.shard_processor import ShardProcessor
@@ -112,6 +114,89 @@ class KeyedData:
             OptionError: an argument is not one of those above, or the session lacks what state needs.
             DataError: a key column is missing or of a type that cannot be a key.
         """
+        return self._operated(
+            "rows",
+            statefulProcessor,
+            outputStructType,
+            outputMode,
+            timeMode,
+            initialState,
+            eventTimeColumnName,
+            late,
+            on_error,
+            state,
+        )
+
+    def transformWithStateInPandas(
+        self,
+        statefulProcessor: StatefulProcessor,
+        outputStructType: StructType | str,
+        outputMode: str,
+        timeMode: str,
+        initialState: GroupedData | None = None,
+        eventTimeColumnName: str = "",
+        *,
+        late: str = "drop",
+        on_error: str = "fail",
+        state: StateConfig | None = None,
+    ) -> DataFrame:
+        """`transformWithState` whose processor gets and yields pandas DataFrames, as PySpark's of that name."""
+        return self._operated(
+            "pandas",
+            statefulProcessor,
+            outputStructType,
+            outputMode,
+            timeMode,
+            initialState,
+            eventTimeColumnName,
+            late,
+            on_error,
+            state,
+        )
+
+    def transformWithStateInArrow(
+        self,
+        statefulProcessor: ArrowStatefulProcessor,
+        outputStructType: StructType | str,
+        outputMode: str,
+        timeMode: str,
+        initialState: GroupedData | None = None,
+        eventTimeColumnName: str = "",
+        *,
+        late: str = "drop",
+        state: StateConfig | None = None,
+    ) -> DataFrame:
+        """`transformWithState` for vectorised code: one call a shard and batch, over Arrow tables.
+
+        PySpark has no such form. State is the same as that of the other forms.
+        """
+        return self._operated(
+            "arrow",
+            statefulProcessor,
+            outputStructType,
+            outputMode,
+            timeMode,
+            initialState,
+            eventTimeColumnName,
+            late,
+            "fail",
+            state,
+        )
+
+    def _operated(
+        self,
+        form: str,
+        processor: StatefulProcessor | ArrowStatefulProcessor,
+        outputStructType: StructType | str,
+        outputMode: str,
+        timeMode: str,
+        initialState: GroupedData | None,
+        eventTimeColumnName: str,
+        late: str,
+        on_error: str,
+        state: StateConfig | None,
+    ) -> DataFrame:
+        _check_processor(form, processor)
         _check_choice("timeMode", timeMode, ("None", "EventTime", "ProcessingTime"))
         _check_choice("outputMode", outputMode, ("Append", "Update"))
         _check_choice("late", late, ("drop", "keep"))
@@ -131,7 +216,7 @@ class KeyedData:
         letter = letter_schema(key_schema, self._df.schema) if on_error.lower() == "dead-letter" else None
         spec = OperatorSpec(
             application=str(self._df.sparkSession.conf.get("spark.app.id")),
-            processor=statefulProcessor,
+            processor=processor,
             key_schema=arrow_schema(key_schema),
             key_positions=positions,
             row_names=tuple(self._df.columns),
@@ -143,7 +228,9 @@ class KeyedData:
             hosts=config.hosts or hosts_per_executor(self._df.sparkSession.conf),
             config=config,
             dead_letter=None if letter is None else pa.struct(list(arrow_schema(letter))),
-            ddl=_declared_schemas(statefulProcessor, timeMode),
+            ddl=_declared_schemas(processor, timeMode, form),
+            form=form,
+            pandas=_pandas_settings(self._df),
         )
         packed = _packed(data, positions)
         operated = packed.groupBy("shard").transformWithState(ShardProcessor(spec), "blob binary", outputMode, timeMode)
@@ -197,7 +284,7 @@ def _unpack(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     return unpack(batches)
 
 
-def _declared_schemas(processor: StatefulProcessor, time_mode: str) -> dict[str, StructType]:
+def _declared_schemas(processor: Any, time_mode: str, form: str) -> dict[str, StructType]:
     """Every schema that the processor's init gives as text, parsed: only the driver can ask Spark's parser.
 
     A copy of the processor is initialised, as PySpark does it too, so that a state that cannot be
@@ -212,8 +299,9 @@ def _declared_schemas(processor: StatefulProcessor, time_mode: str) -> dict[str,
         return parsed.setdefault(ddl, kind)
 
     head = birth("driver", 0, 1, 1, pa.schema([("key", pa.string())]))
-    copy: StatefulProcessor = copied_on_driver(processor)
-    copy.init(ProcessorHandle(Shard(head, HeapBackend(head.key_groups)), time_mode.lower(), BatchTime(), parse))
+    copy = copied_on_driver(processor)
+    shard = Shard(head, HeapBackend(head.key_groups))
+    copy.init(users_handle(form, ProcessorHandle(shard, time_mode.lower(), BatchTime(), parse), shard))
     copy.close()
     return parsed
 
@@ -231,6 +319,35 @@ def _event_time(df: DataFrame, time_mode: str) -> int | None:
         "timeMode 'EventTime' needs a watermark on a timestamp column, as in "
         f'df.withWatermark("at", "10 minutes"); the columns are {df.columns}.'
     )
+
+
+def _pandas_settings(df: DataFrame) -> PandasSettings:
+    conf = df.sparkSession.conf
+
+    def is_on(name: str, default: str) -> bool:
+        return str(conf.get(name, default)).lower() == "true"
+
+    return PandasSettings(
+        timezone=str(conf.get("spark.sql.session.timeZone")),
+        max_rows=int(str(conf.get("spark.sql.execution.arrow.maxRecordsPerBatch", "10000"))),
+        columns_by_name=is_on("spark.sql.legacy.execution.pandas.groupedMap.assignColumnsByName", "true"),
+        safe=is_on("spark.sql.execution.pandas.convertToArrowArraySafely", "false"),
+        int_to_decimal=is_on("spark.sql.execution.pythonUDF.pandas.intToDecimalCoercionEnabled", "false"),
+        nullable_integers=is_on("spark.sql.execution.pythonUDF.pandas.preferIntExtensionDtype", "false"),
+    )
+
+
+def _check_processor(form: str, processor: Any) -> None:
+    if form == "arrow" and not isinstance(processor, ArrowStatefulProcessor):
+        raise OptionError(
+            f"transformWithStateInArrow takes an ArrowStatefulProcessor, got {type(processor).__name__}. PySpark's "
+            "StatefulProcessors run with transformWithState or transformWithStateInPandas."
+        )
+    if form != "arrow" and not isinstance(processor, StatefulProcessor):
+        raise OptionError(
+            f"transformWithState{'InPandas' if form == 'pandas' else ''} takes a StatefulProcessor, PySpark's own "
+            f"class; got {type(processor).__name__}."
+        )
 
 
 def _check_choice(option: str, value: Any, known: tuple[str, ...]) -> None:

@@ -6,7 +6,6 @@ from typing import Any
 
 import pyarrow as pa
 from pyspark import Accumulator
-from pyspark.sql.streaming import StatefulProcessor
 from pyspark.sql.types import StructType
 
 from millpond.errors import OptionError
@@ -75,12 +74,37 @@ class BatchTime:
 
 
 @dataclass(frozen=True)
+class PandasSettings:
+    """The session's settings by which PySpark converts to pandas and from it.
+
+    Attributes:
+        timezone: in which pandas shows times: `spark.sql.session.timeZone`.
+        max_rows: of one DataFrame: `spark.sql.execution.arrow.maxRecordsPerBatch`.
+        columns_by_name: whether yielded columns are found by name:
+            `spark.sql.legacy.execution.pandas.groupedMap.assignColumnsByName`.
+        safe: whether a conversion that loses something is refused:
+            `spark.sql.execution.pandas.convertToArrowArraySafely`.
+        int_to_decimal: whether integers are taken for decimals:
+            `spark.sql.execution.pythonUDF.pandas.intToDecimalCoercionEnabled`.
+        nullable_integers: whether integers come as pandas' own nullable types:
+            `spark.sql.execution.pythonUDF.pandas.preferIntExtensionDtype`.
+    """
+
+    timezone: str = "UTC"
+    max_rows: int = 10_000
+    columns_by_name: bool = True
+    safe: bool = False
+    int_to_decimal: bool = False
+    nullable_integers: bool = False
+
+
+@dataclass(frozen=True)
 class OperatorSpec:
     """One keyed operator, as the driver planned it.
 
     Attributes:
         application: the id of the Spark application that planned it.
-        processor: the user's own object. It travels as an object, so that what it refers to is
+        processor: the user's own object, of the form's class. It travels as an object, so that what it refers to is
             pickled with the function that carries it.
         key_schema: of the grouping key.
         key_positions: where the key's columns are in the packed rows.
@@ -91,13 +115,15 @@ class OperatorSpec:
         keep_late: whether rows later than the watermark are kept.
         dead_letter: the type of a dead letter, or None where a call that fails fails the batch.
         ddl: schemas that the processor gives as text, parsed by the driver.
+        form: in which user code gets rows: "rows", "pandas" or "arrow".
+        pandas: how the pandas form converts.
         metrics: adds up what the operator counts, on the driver; None where a driver cannot, as under Connect.
         hosts: how many state hosts an executor has; 0: one for each processor of its machine.
         config: where the live state is held.
     """
 
     application: str
-    processor: StatefulProcessor
+    processor: Any
     key_schema: pa.Schema
     key_positions: tuple[int, ...]
     row_names: tuple[str, ...]
@@ -110,6 +136,8 @@ class OperatorSpec:
     config: StateConfig
     dead_letter: pa.DataType | None = None
     ddl: Mapping[str, StructType] = field(default_factory=dict)
+    form: str = "rows"
+    pandas: PandasSettings = PandasSettings()
 
 
 def _one_of(option: str, value: Any, known: tuple[str, ...]) -> None:

@@ -176,8 +176,11 @@ class ProcessorHarness:
         return self.process((), watermark_ms=watermark_ms, processing_ms=processing_ms)
 
     def state(self, name: str) -> dict[tuple[Any, ...], Any]:
-        """A state of every key as it is now, by key tuple: a tuple, a list of them, or a dict of them by map key."""
-        cells = self._shard.backend.cells(name, 0)
+        """A state of every key as it is now, by key tuple: a tuple, a list of them, or a dict of them by map key.
+
+        What has expired is left out.
+        """
+        cells = self._shard.living_cells(name, 0)
         if cells.map_keys is None:
             return dict(zip(cells.keys, cells.values, strict=True))
         found: dict[tuple[Any, ...], Any] = {}

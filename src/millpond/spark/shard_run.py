@@ -18,7 +18,7 @@ from pyspark.sql.streaming.stateful_processor import TimerValues
 from pyspark.sql.types import StructType
 
 from millpond.errors import OptionError
-from millpond.spark.forms.choice import form_of
+from millpond.spark.forms.choice import form_of, users_handle
 from millpond.spark.forms.form import ShardBatch
 from millpond.spark.handles import ProcessorHandle
 from millpond.spark.host.slots import Claim
@@ -59,11 +59,16 @@ class ShardRun:
     def run(self, tables: Iterable[pa.Table], output: Spool) -> RunResult:
         """Process the rows, then the timers that are due; what user code yields goes to `output` as Arrow IPC."""
         spec, time = self._spec, self._time
-        spec.processor.init(ProcessorHandle(self._shard, spec.time_mode, time, self._parse))
+        # What TTL is counted by.
+        self._shard.backend.context.now_ms = time.processing_ms
+        handle = ProcessorHandle(self._shard, spec.time_mode, time, self._parse)
+        given = users_handle(spec.form, handle, self._shard)
+        spec.processor.init(given)
+        handle.end_of_init()
         timers = None if spec.time_mode == "none" else self._shard.timers
         times = TimerValues(time.processing_ms, time.watermark_ms)
         batch = ShardBatch(spec, self._shard, times, self._claim)
-        form = form_of(batch)
+        form = form_of(batch, given)
         late_rows, in_time = 0, []
         for table in tables:
             kept = self._in_time(table)

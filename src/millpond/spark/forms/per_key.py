@@ -6,7 +6,7 @@ has the shard, this one stops.
 """
 
 from collections.abc import Iterable, Iterator
-from typing import Any, Protocol
+from typing import Any, NoReturn, Protocol
 
 import pyarrow as pa
 from pyspark.sql.streaming.stateful_processor import ExpiredTimerInfo
@@ -63,10 +63,7 @@ class PerKey:
             context.key = key
             result = handle(users_key, group, times)
             if result is None:
-                raise DataError(
-                    f"{type(self._batch.spec.processor).__name__}.handleInputRows returned None for key {key!r}; "
-                    f"expected {self._objects.expected}. Write it as a generator, or return iter([])."
-                )
+                self._refuse_none("handleInputRows", key)
             output.extend(result)
         return output
 
@@ -82,9 +79,17 @@ class PerKey:
             backend.context.key = timer.key
             info = ExpiredTimerInfo(timer.expiry_ms)
             # By keyword, as PySpark calls it: user code may declare the arguments in any order.
-            yield from (
-                processor.handleExpiredTimer(key=self._objects.key(timer.key), timerValues=times, expiredTimerInfo=info)
-                or ()
+            result = processor.handleExpiredTimer(
+                key=self._objects.key(timer.key), timerValues=times, expiredTimerInfo=info
             )
+            if result is None:
+                self._refuse_none("handleExpiredTimer", timer.key)
+            yield from result
             # As in PySpark: a timer is deleted after its handler ran, so one set again at its own time is lost.
             self._batch.shard.timers.delete(timer.expiry_ms)
+
+    def _refuse_none(self, handler: str, key: Row) -> NoReturn:
+        raise DataError(
+            f"{type(self._batch.spec.processor).__name__}.{handler} returned None for key {key!r}; expected "
+            f"{self._objects.expected}. Write it as a generator, or return iter([])."
+        )

@@ -87,12 +87,14 @@ class SetAside:
         """The output of all calls as a table; those whose output does not fit are undone, and become letters."""
         try:
             return self._objects.table([each for _, _, output in done for each in output])
-        except DataError:
+        except _NOT_USER_CODES:
+            raise
+        except Exception:  # noqa: BLE001 - some errors of conversion are Spark's own
             tables = [self._objects.table([])]
             for key, call, output in done:
                 try:
                     tables.append(self._objects.table(output))
-                except DataError as error:
+                except Exception as error:  # noqa: BLE001 - as above
                     call.undo()
                     letters.append(_Letter(key, error))
             return pa.concat_tables(tables)

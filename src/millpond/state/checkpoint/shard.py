@@ -13,24 +13,40 @@ Bases of the committed version are prepared between versions (`prepare_bases`), 
 a background thread may take while the stream is idle; what is still owed when the next version
 begins is made up then, so the log cannot outgrow its bound.
 
+Bases leave out what has outlived its TTL by the time of their version, and the next version begins by
+removing just that from live state: so what has expired goes as fast as bases go round, which is as fast
+as state is written, and needs no index of when what expires.
+
 Invariant: between versions, `head` describes exactly the backend's contents. `stand_at` is the only
 way to begin, and it proves that, by going one version back if need be, or says that only a restore
 will do.
 """
 
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
+from functools import partial
+from itertools import chain
+from typing import NamedTuple
 
 import pyarrow as pa
 
 from millpond.errors import CorruptionError, OptionError
-from millpond.state.backend import Cells, KeyedStateBackend
+from millpond.state.backend import ABSENT, Cells, KeyedStateBackend
 from millpond.state.checkpoint.head import Head, SegmentRef
 from millpond.state.checkpoint.next_head import BASE_STEP_ROWS, Base, encode_base, encode_delta, next_commit
 from millpond.state.checkpoint.restoring import in_order, read_segment, segment_name
 from millpond.state.checkpoint.segment import CellCodec
 from millpond.state.checkpoint.storage import Commit
 from millpond.state.descriptor import StateDescriptor
+from millpond.state.expiry import alive, removals, without_times
 from millpond.state.timers import TIMERS, Timers
+
+
+class _Prepared(NamedTuple):
+    """A base, and what must be written to be rid of the expired cells it left out, by state."""
+
+    base: Base
+    expired: list[tuple[str, Cells]]
 
 
 class Shard:
@@ -45,8 +61,8 @@ class Shard:
         self.key_schema = pa.ipc.read_schema(pa.py_buffer(head.key_schema))
         self._descriptors: dict[str, StateDescriptor] = {}
         self._codecs: dict[str, CellCodec] = {}
-        self._prepared: list[Base] = []
-        self._attached: list[Base] = []
+        self._prepared: list[_Prepared] = []
+        self._attached: list[_Prepared] = []
         self._timers: Timers | None = None
 
     @property
@@ -77,6 +93,14 @@ class Shard:
                 f"state {descriptor.name!r} is known to its checkpoint as [{known.describe()}] and was declared as "
                 f"[{descriptor.describe()}]. Declare it as it was, or give the new state another name."
             )
+
+    def delete_state(self, name: str) -> None:
+        """Remove every key's cells of a state, in the open version, if there is such a state."""
+        if name in self._descriptors:
+            for key_group in self.head.key_groups:
+                cells = self.backend.cells(name, key_group)
+                if len(cells):
+                    self.backend.write(name, replace(cells, values=[ABSENT] * len(cells)))
 
     def restore(self, segments: Mapping[int, bytes]) -> None:
         """Load the head's version from its segments into the (empty) backend.
@@ -119,6 +143,8 @@ class Shard:
         self._before, self._attached = None, []
         while self.prepare_bases():
             continue
+        for name, expired in chain.from_iterable(prepared.expired for prepared in self._prepared):
+            self.backend.write(name, expired)
         return True
 
     def prepare_bases(self) -> bool:
@@ -127,22 +153,42 @@ class Shard:
         Only between versions: what is encoded is the committed version.
         """
         owed = sum(ref.rows for ref in self.head.segments if not ref.base and ref.version == self.head.version)
-        owed -= sum(base.rows for base in self._prepared)
-        first = self.head.next_base + sum(len(base.positions) for base in self._prepared)
+        owed -= sum(prepared.base.rows for prepared in self._prepared)
+        first = self.head.next_base + sum(len(prepared.base.positions) for prepared in self._prepared)
         groups = self.head.key_groups
         if owed <= 0 or first >= self.head.next_base + len(groups):
             return False
         start = first % len(groups)
+        expired: list[tuple[str, Cells]] = []
         base = encode_base(
             groups,
             range(start, len(groups)),
             min(owed, BASE_STEP_ROWS),
             self.head.version,
             self._codecs,
-            self.backend.cells,
+            partial(self._living, expired),
         )
-        self._prepared.append(base)
+        self._prepared.append(_Prepared(base, expired))
         return True
+
+    def living_cells(self, name: str, key_group: int) -> Cells:
+        """A state's cells in a key group as users know them: without what has expired, and without TTL's times."""
+        cells, descriptor = self.backend.cells(name, key_group), self._descriptors.get(name)
+        if descriptor is None or descriptor.ttl is None:
+            return cells
+        return without_times(alive(cells, descriptor.ttl, self.backend.context.now_ms), descriptor.kind)
+
+    def _living(self, left_out: list[tuple[str, Cells]], name: str, key_group: int) -> Cells:
+        """A state's cells in a key group without what has expired, whose removal is noted."""
+        cells, ttl = self.backend.cells(name, key_group), self._descriptors[name].ttl
+        if ttl is None:
+            return cells
+        now_ms = self.backend.context.now_ms
+        expired = removals(cells, ttl, now_ms)
+        if not len(expired):
+            return cells
+        left_out.append((name, expired))
+        return alive(cells, ttl, now_ms)
 
     def commit(self, token: str, watermark_ms: int = -1, flushed: Callable[[], object] = lambda: None) -> Commit:
         """End the version under the attempt's token. What is returned must be stored whole or not at all.
@@ -170,7 +216,7 @@ class Shard:
             token=token,
             watermark_ms=watermark_ms,
             states=(descriptor.encode() for descriptor in self._descriptors.values()),
-            bases=self._prepared,
+            bases=[prepared.base for prepared in self._prepared],
             deltas=(encode_delta(version, changes, self._codecs),),
         )
         self._before, self.head = self.head, commit.head
