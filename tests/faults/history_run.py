@@ -127,9 +127,9 @@ class Job:
 
     def finish(self) -> int:
         """Let the job end; its exit code."""
-        self.process.stdout.close()
         with contextlib.suppress(BrokenPipeError):
             self.process.stdin.close()
+        self.process.stdout.read()
         code = self.process.wait(60)
         self.log.close()
         return code

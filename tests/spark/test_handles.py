@@ -4,6 +4,7 @@ import datetime as dt
 import time
 
 import numpy as np
+import pandas as pd
 import pyarrow as pa
 import pytest
 from pyspark.sql import Row
@@ -139,6 +140,22 @@ def test_a_time_with_a_zone_comes_back_as_the_local_time_of_that_moment(zone):
     assert state.get() == (moment.astimezone().replace(tzinfo=None),)
 
 
+def test_pandas_and_numpy_values_come_back_as_pythons(zone):
+    """What a processor takes out of a DataFrame, as PySpark takes it too."""
+    shard = _shard()
+    handle = _handle(shard)
+    at, number = handle.getValueState("at", TIME), handle.getValueState("number", NUMBER)
+    _entered(shard)
+    moment = pd.Timestamp("2013-07-01 12:30")
+    for given in (moment, moment.tz_localize(zone)):
+        at.update((given,))
+        assert at.get() == (dt.datetime(2013, 7, 1, 12, 30),)  # noqa: DTZ001
+    at.update((pd.NaT,))
+    assert at.get() == (None,)
+    number.update((np.int32(7),))
+    assert (number.get(), type(number.get()[0])) == ((7,), int)
+
+
 def test_nested_times_and_rows_come_back_as_pyspark_gives_them(zone):
     shard = _shard()
     state = _handle(shard).getValueState("v", NESTED)
@@ -206,8 +223,8 @@ def test_a_ttl_hides_what_has_expired_and_a_write_begins_a_new_life(kind):
     assert state.exists(), "a read does not matter, and the write at 1099 did"
     shard.backend.context.now_ms = 1199
     assert not state.exists()
-    seen = {"value": state.get, "list": lambda: list(state.get()), "map": lambda: list(state.iterator())}
-    assert not seen[kind]()
+    seen = {"value": "get", "list": "get", "map": "iterator"}[kind]
+    assert not list(getattr(state, seen)() or ())
 
 
 def test_elements_of_a_list_and_entries_of_a_map_expire_each_alone():

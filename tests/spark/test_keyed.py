@@ -208,8 +208,6 @@ def test_wrong_arguments_are_refused_before_anything_runs(spark: SparkSession) -
         keyed(events, "parts").transformWithState(Diary(), DIARY, "Update", "None")
     with pytest.raises(OptionError, match="timeMode='Sometimes'"):
         keyed(events, "id").transformWithState(Diary(), DIARY, "Update", "Sometimes")
-    with pytest.raises(OptionError, match="batch DataFrame has no watermark"):
-        keyed(events, "id").transformWithState(Diary(), DIARY, "Update", "EventTime")
     with pytest.raises(OptionError, match="at least one key"):
         keyed(events)
     provider = "spark.sql.streaming.stateStore.providerClass"

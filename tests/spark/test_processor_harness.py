@@ -240,15 +240,34 @@ def test_the_key_of_a_timer_has_names_and_local_times_as_in_pyspark():
     assert row.user == f"Row(user='ann', at={naive!r}) {naive!r}"
 
 
-def test_a_timer_handler_that_returns_nothing_is_named():
-    class Nothing(Alarm):
+@pytest.mark.parametrize("result", [None, 7])
+def test_a_handler_that_returns_nothing_to_go_through_is_named(result):
+    class Wrong(Alarm):
         def handleExpiredTimer(self, key, timerValues, expiredTimerInfo):
-            self._count.clear()
+            return result
 
-    with _alarm(processor=Nothing()) as harness:
+    class WrongRows(Wrong):
+        def handleInputRows(self, key, rows, timerValues):
+            return result
+
+    with _alarm(processor=Wrong()) as harness:
         harness.process(_events([("ann", 1, 100.0)]))
-        with pytest.raises(DataError, match=r"Nothing.handleExpiredTimer returned None for key \('ann',\)"):
+        with pytest.raises(DataError, match=rf"Wrong.handleExpiredTimer returned {result} for key \('ann',\)"):
             harness.advance(watermark_ms=200_000)
+    with (
+        _alarm(processor=WrongRows()) as harness,
+        pytest.raises(DataError, match=rf"WrongRows.handleInputRows returned {result} for key \('ann',\)"),
+    ):
+        harness.process(_events([("ann", 1, 100.0)]))
+
+
+def test_a_type_error_of_user_code_stays_its_own():
+    class Mistaken(Alarm):
+        def handleInputRows(self, key, rows, timerValues):
+            yield Row(user=1 + "1")
+
+    with _alarm(processor=Mistaken()) as harness, pytest.raises(TypeError, match="unsupported operand"):
+        harness.process(_events([("ann", 1, 100.0)]))
 
 
 def test_times_without_a_zone_are_local_both_ways():

@@ -14,7 +14,7 @@ from operator import index
 from typing import Any
 
 import pyarrow as pa
-from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 from pyspark.sql.types import ArrayType, DataType, MapType, Row, StructType, TimestampType
 
 from millpond.errors import DataError, OptionError
@@ -301,6 +301,15 @@ def outward_of(kind: DataType) -> _Convert | None:
     return _converter(kind, top=True)
 
 
+def key_row_maker(schema: pa.Schema) -> Callable[[tuple[Any, ...]], Row]:
+    """A function from a key of the state to what PySpark gives to `handleExpiredTimer`, and only there.
+
+    That is a `Row` with the key's names, its times naive and local.
+    """
+    make, outward = row_maker(schema.names), outward_of(from_arrow_schema(schema))
+    return make if outward is None else lambda key: make(outward(key))
+
+
 def _converter(kind: DataType, *, top: bool = False) -> _Convert | None:
     if isinstance(kind, TimestampType):
         return _naive_local
@@ -356,7 +365,10 @@ def inward_of(kind: DataType) -> _Convert | None:
 
 
 def _aware(value: Any) -> Any:
-    naive = isinstance(value, dt.datetime) and value.tzinfo is None
+    if hasattr(value, "to_pydatetime"):
+        # pandas' own: its NaT, which alone differs from itself, is what it has for no time.
+        value = value.to_pydatetime() if value == value else None  # noqa: PLR0124
+    naive = type(value) is dt.datetime and value.tzinfo is None
     return value.astimezone() if naive else value
 
 

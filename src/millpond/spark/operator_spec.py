@@ -74,6 +74,19 @@ class BatchTime:
 
 
 @dataclass(frozen=True)
+class InitialRows:
+    """How the rows of an initial state look.
+
+    Attributes:
+        key_positions: where the key's columns are.
+        row_names: the columns that user code sees; packed rows may end with more.
+    """
+
+    key_positions: tuple[int, ...]
+    row_names: tuple[str, ...]
+
+
+@dataclass(frozen=True)
 class PandasSettings:
     """The session's settings by which PySpark converts to pandas and from it.
 
@@ -109,7 +122,7 @@ class OperatorSpec:
         key_schema: of the grouping key.
         key_positions: where the key's columns are in the packed rows.
         row_names: the columns that user code sees; packed rows may end with more.
-        output_schema: of what the processor yields.
+        output_schema: of what the processor yields; a column that is not nullable takes no nulls.
         time_mode: "none", "eventtime" or "processingtime".
         event_time: the position of the column with the watermark, or None.
         keep_late: whether rows later than the watermark are kept.
@@ -120,6 +133,8 @@ class OperatorSpec:
         metrics: adds up what the operator counts, on the driver; None where a driver cannot, as under Connect.
         hosts: how many state hosts an executor has; 0: one for each processor of its machine.
         config: where the live state is held.
+        initial: what the rows of the initial state look like, or None where there is none.
+        output_event_time: the position of the output's column that carries the watermark on, or None.
     """
 
     application: str
@@ -136,6 +151,8 @@ class OperatorSpec:
     config: StateConfig
     dead_letter: pa.DataType | None = None
     ddl: Mapping[str, StructType] = field(default_factory=dict)
+    initial: InitialRows | None = None
+    output_event_time: int | None = None
     form: str = "rows"
     pandas: PandasSettings = PandasSettings()
 

@@ -30,7 +30,7 @@ from millpond.spark.handles import ProcessorHandle, arrow_schema, inward_of, out
 from millpond.spark.host.slots import Attempt, Claim
 from millpond.spark.operator_spec import BatchTime, OperatorSpec, StateConfig
 from millpond.spark.pack import KEY_GROUP
-from millpond.spark.rows import row_maker
+from millpond.spark.rows import output_arrow_schema, row_maker
 from millpond.spark.shard_run import ShardRun
 from millpond.spark.spool import Spool
 from millpond.state.checkpoint import Head, Shard, birth
@@ -227,7 +227,7 @@ class ProcessorHarness:
             key_schema=self._key_schema,
             key_positions=self._key_positions,
             row_names=tuple(self._rows.names),
-            output_schema=arrow_schema(self._output),
+            output_schema=output_arrow_schema(self._output),
             time_mode=self._time_mode,
             event_time=self._event_time,
             keep_late=self._keep_late,

@@ -44,7 +44,7 @@ def _spec(names, keys=1, output=None, **changes):
     given = {
         "application": "app",
         "processor": None,
-        "key_schema": None,
+        "key_schema": pa.schema([("key", pa.string())]),
         "key_positions": tuple(range(keys)),
         "row_names": tuple(names),
         "output_schema": output or pa.schema([("key", pa.string())]),

@@ -26,6 +26,7 @@ from pyspark.sql.types import StructType
 
 from millpond.errors import DataError
 from millpond.spark.forms.grouping import grouped
+from millpond.spark.handles import key_row_maker
 from millpond.spark.operator_spec import OperatorSpec, PandasSettings
 from millpond.state.rows import Row, grouping_values
 
@@ -45,6 +46,7 @@ class PandasObjects:
         self._width = len(spec.row_names)
         self._output = OutputFrames(spec.output_schema, spec.pandas)
         self._labels: pd.Index[str] | None = None
+        self.key = key_row_maker(spec.key_schema)
 
     def grouped(self, rows: pa.Table) -> Iterator[tuple[Row, Row, Iterator[pd.DataFrame]]]:
         """Keys with all their rows, in the order in which the keys appear."""
@@ -90,10 +92,6 @@ class PandasObjects:
             by_place = dict(zip(order, names, strict=True))
             self._labels = pd.Index([by_place[at] for at in range(self._width)], dtype=object)
         return self._labels
-
-    def key(self, key: Row) -> Row:
-        """The key itself."""
-        return key
 
     def table(self, output: list[Any]) -> pa.Table:
         """The frames as one table."""

@@ -25,7 +25,7 @@ from pyspark.sql.streaming.stateful_processor import ExpiredTimerInfo
 
 from millpond.errors import CorruptionError, DataError, UnavailableError
 from millpond.spark.forms.form import ShardBatch
-from millpond.spark.forms.per_key import KeyObjects
+from millpond.spark.forms.per_key import KeyObjects, PerKey
 from millpond.spark.operator_spec import DEAD_LETTER
 from millpond.state.rows import Row, grouping_values
 from millpond.state.timers import DueTimer
@@ -55,6 +55,10 @@ class SetAside:
         assert letter is not None, "chosen by the spec"  # noqa: S101
         self._letter_type = letter
         self._schema = batch.spec.output_schema.append(pa.field(DEAD_LETTER, letter))
+
+    def initial(self, key_groups: Iterable[tuple[int, pa.Table]]) -> None:
+        """An initial state that cannot be taken in is no letter: without it, every later batch would be wrong."""
+        PerKey(self._batch, self._objects).initial(key_groups)
 
     def rows(self, key_groups: Iterable[tuple[int, pa.Table]]) -> Iterator[pa.Table]:
         """Tables of output and of dead letters, for each key group."""
