@@ -28,13 +28,13 @@ from pyspark.sql.types import (
 )
 
 from millpond.errors import DataError, OptionError
-from millpond.spark.handles import ProcessorHandle, arrow_schema
-from millpond.spark.operator_spec import BatchTime, OperatorSpec, StateConfig
-from millpond.spark.pack import PACKED_SCHEMA, pack, unpack
+from millpond.spark.declarations import Declarations, declarations
+from millpond.spark.handles import arrow_schema
+from millpond.spark.opened_shard import check_savepoint
+from millpond.spark.operator_spec import OperatorSpec, StateConfig
+from millpond.spark.pack import PACKED_SCHEMA, SHARD, pack, unpack
 from millpond.spark.session import check_session
 from millpond.spark.shard_processor import ShardProcessor
-from millpond.state import HeapBackend
-from millpond.state.checkpoint import Shard, birth
 
 _KEY = "__millpond_key_"
 _HASH = "__millpond_hash"
@@ -67,8 +67,9 @@ class KeyedData:
         *,
         late: str = "drop",
         state: StateConfig | None = None,
+        savepoint: str | None = None,
     ) -> DataFrame:
-        """Run a PySpark `StatefulProcessor` over rows, key by key; PySpark's parameters, and two more.
+        """Run a PySpark `StatefulProcessor` over rows, key by key; PySpark's parameters, and three more.
 
         Args:
             statefulProcessor: as written for PySpark's `transformWithState`.
@@ -80,10 +81,13 @@ class KeyedData:
             late: "drop" or "keep": what becomes of rows later than the watermark in event time. They are
                 dropped by Spark's own rule: by the watermark of the batch before.
             state: where the live state is held.
+            savepoint: a path or URI that every executor can read. A new query begins with the state in it, whatever
+                the number of shards; one that has a checkpoint goes on from that, and does not look at it.
 
         Raises:
             OptionError: an argument is not one of those above, or the session lacks what state needs.
             DataError: a key column is missing or of a type that cannot be a key.
+            CorruptionError: the savepoint is not as it was written; the file is named.
         """
         _check_choice("timeMode", timeMode, ("None", "EventTime", "ProcessingTime"))
         _check_choice("outputMode", outputMode, ("Append", "Update"))
@@ -98,6 +102,7 @@ class KeyedData:
         if not isinstance(output, StructType):
             raise OptionError(f"outputStructType must be a StructType or its DDL text, got {outputStructType!r}.")
         data, positions = self._data()
+        declared = _declarations(statefulProcessor, timeMode)
         spec = OperatorSpec(
             application=self._df.sparkSession.sparkContext.applicationId,
             processor=statefulProcessor,
@@ -111,10 +116,13 @@ class KeyedData:
             late_rows=self._late_rows,
             hosts=_hosts(self._df),
             config=state or StateConfig(),
-            ddl=_declared_schemas(statefulProcessor, timeMode),
+            ddl=declared.ddl,
+            states=declared.states,
+            savepoint=savepoint,
         )
+        check_savepoint(spec)
         packed = _packed(data, positions)
-        operated = packed.groupBy("shard").transformWithState(ShardProcessor(spec), "blob binary", outputMode, timeMode)
+        operated = packed.groupBy(SHARD).transformWithState(ShardProcessor(spec), "blob binary", outputMode, timeMode)
         return operated.mapInArrow(_unpack, output)
 
     def _data(self) -> tuple[DataFrame, tuple[int, ...]]:
@@ -178,27 +186,18 @@ class _ProcessorPickler(cloudpickle.Pickler):  # type: ignore[misc]
         return super().reducer_override(obj)
 
 
-def _declared_schemas(processor: StatefulProcessor, time_mode: str) -> dict[str, StructType]:
-    """Every schema that the processor's init gives as text, parsed: only the driver can ask Spark's parser.
-
-    A copy of the processor is initialised, as PySpark does it too, so that a state that cannot be
-    declared is refused here, before the query starts.
-    """
-    parsed: dict[str, StructType] = {}
+def _declarations(processor: StatefulProcessor, time_mode: str) -> Declarations:
+    """What the processor's init declares. The schemas that it gives as text only the driver can have Spark parse."""
 
     def parse(ddl: str) -> StructType:
         kind: DataType = _parse_datatype_string(ddl)
         if not isinstance(kind, StructType):
             raise DataError(f"the state schema {ddl!r} is not a list of fields, such as 'count long'.")
-        return parsed.setdefault(ddl, kind)
+        return kind
 
-    head = birth("driver", 0, 1, 1, pa.schema([("key", pa.string())]))
     pickled = io.BytesIO()
     _ProcessorPickler(pickled).dump(processor)
-    copy: StatefulProcessor = cloudpickle.loads(pickled.getvalue())
-    copy.init(ProcessorHandle(Shard(head, HeapBackend(head.key_groups)), time_mode.lower(), BatchTime(), parse))
-    copy.close()
-    return parsed
+    return declarations(cloudpickle.loads(pickled.getvalue()), time_mode.lower(), parse, "driver")
 
 
 def _event_time(df: DataFrame, time_mode: str) -> int | None:

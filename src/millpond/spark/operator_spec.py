@@ -10,7 +10,9 @@ from pyspark.sql.streaming import StatefulProcessor
 from pyspark.sql.types import StructType
 
 from millpond.errors import OptionError
+from millpond.state.descriptor import StateDescriptor
 from millpond.state.options import StateOptions
+from millpond.state.timers import PROCESSING_TIMERS, TIMERS
 
 _BACKEND = "state.backend.type"
 
@@ -82,6 +84,8 @@ class OperatorSpec:
         event_time: the position of the column with the watermark, or None.
         keep_late: whether rows later than the watermark are kept.
         ddl: schemas that the processor gives as text, parsed by the driver.
+        states: what the processor declares, as the driver found it.
+        savepoint: where the state of a new query comes from, or None.
         late_rows: counts the rows that came too late, on the driver.
         hosts: how many state hosts an executor has.
         config: where the live state is held.
@@ -100,6 +104,18 @@ class OperatorSpec:
     hosts: int
     config: StateConfig
     ddl: Mapping[str, StructType] = field(default_factory=dict)
+    states: tuple[StateDescriptor, ...] = ()
+    savepoint: str | None = None
+
+    @property
+    def name(self) -> str:
+        """What errors call the operator."""
+        return type(self.processor).__name__
+
+    @property
+    def timers(self) -> StateDescriptor:
+        """The state that holds the keys' timers."""
+        return PROCESSING_TIMERS if self.time_mode == "processingtime" else TIMERS
 
 
 def _one_of(option: str, value: Any, known: tuple[str, ...]) -> None:

@@ -30,14 +30,16 @@ from millpond.spark.folders import user_folder
 from millpond.spark.host.client import HostAddress, committed, output_blobs, restore_wanted
 from millpond.spark.host.slots import Attempt, Claim
 from millpond.spark.host.wire import Blob, End, Open, Segment
+from millpond.spark.opened_shard import described, opened_shard
 from millpond.spark.operator_spec import BatchTime, OperatorSpec
 from millpond.spark.pack import Layout, read_blob
-from millpond.spark.shard_backend import open_shard_backend
 from millpond.spark.shard_run import ShardRun
 from millpond.spark.spool import Spool
 from millpond.state.checkpoint import Commit, Head, SegmentRef, Shard, birth
+from millpond.state.checkpoint.restoring import last_good
 from millpond.state.options import StateOptions
 
+_OWN_STATES = ("head", "segments")
 _RESET_HINT = (
     "The state part of the checkpoint was deleted or is incomplete. Restore it, or start the query with a new "
     "checkpoint folder to begin without state on purpose."
@@ -76,7 +78,7 @@ class Durable:
         if stored is None:
             raise CorruptionError(
                 f"segment {ref.id} of {self._name}, version {ref.version}, state {ref.state!r} is missing. "
-                f"{_RESET_HINT}"
+                f"{last_good(ref)} {_RESET_HINT}"
             )
         return bytes(stored[0])
 
@@ -109,6 +111,19 @@ class ShardProcessor(StatefulProcessor):  # type: ignore[misc]
         self._handle = handle
         self._stored_head = handle.getValueState("head", "head binary")
         self._stored_segments = handle.getMapState("segments", "id long", "data binary")
+        if TaskContext.get() is None:
+            self._refuse_other_owners(handle)
+
+    def _refuse_other_owners(self, handle: StatefulProcessorHandle) -> None:
+        """Have Spark refuse a checkpoint in which PySpark's own operator keeps states of the same names.
+
+        Spark compares, state by state, what its planner is told here with what a checkpoint says; a state that it
+        does not know is new to it. So without this a query that moved from PySpark's own operator, and kept its
+        checkpoint, would go on from its offsets with no state at all. No task ever makes these states.
+        """
+        for state in self._spec.states:
+            if state.name not in _OWN_STATES:
+                handle.getValueState(state.name, "head binary")
 
     def handleInputRows(self, key: Any, rows: Iterator[Row], timerValues: TimerValues) -> Iterator[Row]:
         """Run one batch of one shard and give out its output as packed blobs."""
@@ -127,7 +142,8 @@ class ShardProcessor(StatefulProcessor):  # type: ignore[misc]
         task = _Task(self._spec.application)
         layout = Layout.of_task()
         shard = partition_of(anchor, layout.shards)
-        durable = Durable(self._stored_head, self._stored_segments, f"shard {shard} of query {task.query}")
+        name = f"shard {shard} of operator {self._spec.name} in query {task.query}"
+        durable = Durable(self._stored_head, self._stored_segments, name)
         head = self._head(shard, layout, durable)
         time = BatchTime(timer_values.getCurrentProcessingTimeInMs(), timer_values.getCurrentWatermarkInMs())
         run = _run_in_host if self._spec.config.host == "process" else _run_inline
@@ -168,14 +184,10 @@ class ShardProcessor(StatefulProcessor):  # type: ignore[misc]
         found = pa.ipc.read_schema(pa.py_buffer(head.key_schema))
         if not found.equals(self._spec.key_schema):
             raise OptionError(
-                f"{name}: its state is keyed by [{_described(found)}] and the query now keys by "
-                f"[{_described(self._spec.key_schema)}]. Keep the key, or start with a new checkpoint folder."
+                f"{name}: its state is keyed by [{described(found)}] and the query now keys by "
+                f"[{described(self._spec.key_schema)}]. Keep the key, or start with a new checkpoint folder."
             )
         return head
-
-
-def _described(schema: pa.Schema) -> str:
-    return ", ".join(f"{field.name}: {field.type}" for field in schema)
 
 
 class _Task:
@@ -237,17 +249,11 @@ def _run_inline(
     spec: OperatorSpec, task: _Task, head: Head, durable: Durable, blobs: Iterator[bytes], time: BatchTime
 ) -> Iterator[_Done]:
     options, shard = _INLINE.get(head.lineage, (None, None))
-    if shard is None or options != spec.config.parsed or not shard.stand_at(head):
+    if shard is None or options != spec.config.parsed or not (shard.stand_at(head) and shard.holds(spec.states)):
         while _INLINE:
             _, (_, dropped) = _INLINE.popitem()
             dropped.backend.close()
-        shard = Shard(head, open_shard_backend(spec.config.parsed, head.key_groups))
-        try:
-            shard.restore({ref.id: durable.segment(ref) for ref in head.segments})
-            shard.stand_at(head)
-        except BaseException:
-            shard.backend.close()
-            raise
+        shard = opened_shard(spec, head, {ref.id: durable.segment(ref) for ref in head.segments}, time)
         _INLINE[head.lineage] = spec.config.parsed, shard
     layout = Layout(head.shards, head.max_parallelism)
     with _no_garbage_collection(), Spool(user_folder) as received, Spool(user_folder) as output:

@@ -28,9 +28,9 @@ from millpond.spark.host.wire import (
     Restore,
     Segment,
 )
-from millpond.spark.operator_spec import BatchTime, OperatorSpec, StateConfig
+from millpond.spark.opened_shard import opened_shard
+from millpond.spark.operator_spec import BatchTime, OperatorSpec
 from millpond.spark.pack import Layout, read_blob
-from millpond.spark.shard_backend import open_shard_backend
 from millpond.spark.shard_run import RunResult, ShardRun
 from millpond.spark.spool import Spool
 from millpond.state.checkpoint import Commit, Head, Shard
@@ -60,12 +60,12 @@ def _serve(connection: Connection, slot: Slot, attempt: Attempt, opened: Open, h
     spec: OperatorSpec = cloudpickle.loads(pickled_spec)
     with Spool(user_folder) as received, Spool(user_folder) as output:
         with slot.held(attempt, connection.stop_receiving) as claim:
-            shard = _standing_at(head, slot, connection, spec.config)
+            time = BatchTime(opened.processing_ms, opened.watermark_ms)
+            shard = _standing_at(head, slot, connection, spec, time)
             # All of them first: a worker that is still sending would not hear what is wrong with one.
             for _, blob in _frames(connection, Blob):
                 received.add(blob)
             layout = Layout(head.shards, head.max_parallelism)
-            time = BatchTime(opened.processing_ms, opened.watermark_ms)
             try:
                 run = ShardRun(spec, shard, time, claim)
                 result = run.run((read_blob(blob, layout) for blob in received), output)
@@ -76,28 +76,22 @@ def _serve(connection: Connection, slot: Slot, attempt: Attempt, opened: Open, h
         _hand_over(connection, commit, result, output)
 
 
-def _standing_at(head: Head, slot: Slot, connection: Connection, config: StateConfig) -> Shard:
-    # A query that was restarted with other options gets the backend that it asks for.
-    if slot.shard is None or slot.options != config.parsed or not _stands_at(slot.shard, head):
+def _standing_at(head: Head, slot: Slot, connection: Connection, spec: OperatorSpec, time: BatchTime) -> Shard:
+    # A query that was restarted with other options or declarations gets the backend that it asks for.
+    options = spec.config.parsed
+    if slot.shard is None or slot.options != options or not _stands_at(slot.shard, head, spec):
         slot.drop()
         connection.send(Restore())
         segments = {segment.id: payload for segment, payload in _frames(connection, Segment)}
-        shard = Shard(head, open_shard_backend(config.parsed, head.key_groups))
-        try:
-            shard.restore(segments)
-            shard.stand_at(head)
-        except BaseException:
-            shard.backend.close()
-            raise
-        slot.shard, slot.options = shard, config.parsed
+        slot.shard, slot.options = opened_shard(spec, head, segments, time), options
     connection.send(Ready())
     return slot.shard
 
 
-def _stands_at(shard: Shard, head: Head) -> bool:
+def _stands_at(shard: Shard, head: Head, spec: OperatorSpec) -> bool:
     """`stand_at`, where a backend that fails to go back is one that has to be restored."""
     try:
-        return shard.stand_at(head)
+        return shard.stand_at(head) and shard.holds(spec.states)
     except (CorruptionError, UnavailableError):
         return False
 

@@ -50,6 +50,11 @@ def segment_name(head: Head, ref: SegmentRef) -> str:
     return f"segment {ref.id} of shard {head.shard}, version {head.version}, state {ref.state!r}"
 
 
+def last_good(ref: SegmentRef) -> str:
+    """Which version does without a segment that is damaged, for errors."""
+    return f"The last version that does not need it is {ref.version - 1}."
+
+
 def in_order(head: Head) -> list[SegmentRef]:
     """The head's segments in the order in which they are applied."""
     return sorted(head.segments, key=lambda ref: (ref.version, not ref.base, ref.id))
@@ -177,6 +182,11 @@ class StoredStates:
         """From what a head or manifest says. An OptionError shows both schemas where a state cannot be read."""
         stored = [StateDescriptor.decode(each) for each in plain]
         return StoredStates(stored, declared, pa.ipc.read_schema(pa.py_buffer(key_schema)), now_ms)
+
+    @property
+    def migrated(self) -> bool:
+        """Whether the rows of any state change their form on their way."""
+        return any(migrate is not None for migrate in self._migrations.values())
 
     @property
     def descriptors(self) -> tuple[StateDescriptor, ...]:
