@@ -79,19 +79,21 @@ def _serve(connection: Connection, slot: Slot, attempt: Attempt, opened: Open, h
 def _standing_at(head: Head, slot: Slot, connection: Connection, spec: OperatorSpec, time: BatchTime) -> Shard:
     # A query that was restarted with other options or declarations gets the backend that it asks for.
     options = spec.config.parsed
-    if slot.shard is None or slot.options != options or not _stands_at(slot.shard, head, spec):
+    shard = slot.shard
+    if shard is None or slot.options != options or not _stands_at(shard, head) or not shard.holds(spec.states):
         slot.drop()
         connection.send(Restore())
         segments = {segment.id: payload for segment, payload in _frames(connection, Segment)}
-        slot.shard, slot.options = opened_shard(spec, head, segments, time), options
+        shard = slot.shard = opened_shard(spec, head, segments, time)
+        slot.options = options
     connection.send(Ready())
-    return slot.shard
+    return shard
 
 
-def _stands_at(shard: Shard, head: Head, spec: OperatorSpec) -> bool:
+def _stands_at(shard: Shard, head: Head) -> bool:
     """`stand_at`, where a backend that fails to go back is one that has to be restored."""
     try:
-        return shard.stand_at(head) and shard.holds(spec.states)
+        return shard.stand_at(head)
     except (CorruptionError, UnavailableError):
         return False
 
