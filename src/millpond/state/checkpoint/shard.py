@@ -23,14 +23,13 @@ if need be, or says that only a restore will do.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
-from itertools import chain
 
 import pyarrow as pa
 
 from millpond.errors import CorruptionError, OptionError
 from millpond.state.backend import Cells, KeyedStateBackend, Snapshot
 from millpond.state.checkpoint.head import Head, SegmentRef
-from millpond.state.checkpoint.next_head import BASE_STEP_ROWS, Base, Delta, encode_base, encode_cells, next_commit
+from millpond.state.checkpoint.next_head import BASE_STEP_ROWS, Base, encode_base, encode_delta, next_commit
 from millpond.state.checkpoint.restoring import StoredStates, in_order, last_good, read_segment, segment_name
 from millpond.state.checkpoint.savepoint import Savepoint
 from millpond.state.checkpoint.segment import CellCodec
@@ -208,7 +207,7 @@ class Shard:
         if self._unwritten:
             bases, deltas = list(self._all_bases(snapshot, version)), []
         else:
-            bases, deltas = self._prepared, [self._delta(snapshot.changes(), version)]
+            bases, deltas = self._prepared, [encode_delta(version, snapshot.changes(), self._codecs)]
         commit = next_commit(
             self.head,
             version=version,
@@ -222,10 +221,6 @@ class Shard:
         self._unwritten_before, self._unwritten = self._unwritten, False
         self._prepared, self._attached = [], self._prepared
         return commit
-
-    def _delta(self, changes: Iterable[tuple[str, Cells]], version: int) -> Delta:
-        parts = chain.from_iterable(encode_cells(state, self._codecs[state], cells) for state, cells in changes)
-        return Delta(version, tuple(parts))
 
     def _all_bases(self, snapshot: Snapshot, version: int) -> Iterator[Base]:
         groups, start = self.head.key_groups, 0
