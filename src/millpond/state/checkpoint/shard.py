@@ -27,7 +27,7 @@ from collections.abc import Iterable, Iterator, Mapping
 import pyarrow as pa
 
 from millpond.errors import CorruptionError, OptionError
-from millpond.state.backend import Cells, KeyedStateBackend, Snapshot
+from millpond.state.backend import KeyedStateBackend, Snapshot
 from millpond.state.checkpoint.head import Head, SegmentRef
 from millpond.state.checkpoint.next_head import BASE_STEP_ROWS, Base, encode_base, encode_delta, next_commit
 from millpond.state.checkpoint.restoring import StoredStates, in_order, last_good, read_segment, segment_name
