@@ -17,7 +17,7 @@ from pyspark.sql.streaming import StatefulProcessor
 from millpond import DataError, OptionError
 from millpond.spark import StateConfig, keyed
 from millpond.spark.session import check_session
-from tests.spark.streams import EVENTS, Stream
+from tests.spark.streams import FileStream as Stream
 
 pytestmark = pytest.mark.spark
 
@@ -153,8 +153,6 @@ def test_wrong_arguments_are_refused_before_anything_runs(spark: SparkSession) -
         keyed(events, "parts").transformWithState(Diary(), DIARY, "Update", "None")
     with pytest.raises(OptionError, match="timeMode='Sometimes'"):
         keyed(events, "id").transformWithState(Diary(), DIARY, "Update", "Sometimes")
-    with pytest.raises(OptionError, match="batch DataFrame has no watermark"):
-        keyed(events, "id").transformWithState(Diary(), DIARY, "Update", "EventTime")
     with pytest.raises(OptionError, match="at least one key"):
         keyed(events)
     provider = "spark.sql.streaming.stateStore.providerClass"
@@ -231,7 +229,7 @@ def test_a_first_batch_without_any_partition_does_no_harm(stream: Stream) -> Non
     (stream.folder / "events" / "0000.json").touch()
     os.utime(stream.folder / "events" / "0000.json", (1_600_000_000,) * 2)
     (stream.folder / "events" / "0001.json").write_text('{"user": "ann", "id": 1}\n')
-    reader = stream.spark.readStream.schema(EVENTS).option("maxFilesPerTrigger", 1)
+    reader = stream.spark.readStream.schema(Stream.schema).option("maxFilesPerTrigger", 1)
     events = reader.json(str(stream.folder / "events"))
     batches = stream.run(keyed(events, "user").transformWithState(Diary(), DIARY, "Update", "None"))
     assert [(row.user, row.n) for batch in batches for row in batch] == [("ann", 1)]

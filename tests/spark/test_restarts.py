@@ -11,7 +11,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.streaming import StatefulProcessor
 
 from millpond.spark import StateConfig, keyed
-from tests.spark.streams import Stream
+from tests.spark.streams import FileStream
 
 pytestmark = pytest.mark.spark
 
@@ -51,17 +51,17 @@ OUTPUT = "user string, n double, last long, before string"
 
 
 @pytest.fixture
-def stream(spark: SparkSession, tmp_path: Path) -> Stream:
-    return Stream(spark, tmp_path)
+def stream(spark: SparkSession, tmp_path: Path) -> FileStream:
+    return FileStream(spark, tmp_path)
 
 
-def counted(stream: Stream, processor: StatefulProcessor, host: str = "process") -> DataFrame:
+def counted(stream: FileStream, processor: StatefulProcessor, host: str = "process") -> DataFrame:
     return keyed(stream.frame(), "user").transformWithState(
         processor, OUTPUT, "Update", "None", state=StateConfig(host=host)
     )
 
 
-def test_states_and_fields_come_and_go_and_grow_from_restart_to_restart(stream: Stream) -> None:
+def test_states_and_fields_come_and_go_and_grow_from_restart_to_restart(stream: FileStream) -> None:
     steps = [
         (Count("n int", last=False), [("a", 1.0, None, "(0,)"), ("b", 1.0, None, "(0,)")]),
         # A state and a field more, and another order of fields.
@@ -79,7 +79,7 @@ def test_states_and_fields_come_and_go_and_grow_from_restart_to_restart(stream: 
         assert sorted(tuple(row) for row in batch) == expected
 
 
-def test_a_change_that_would_lose_something_is_refused_with_both_and_harms_nothing(stream: Stream) -> None:
+def test_a_change_that_would_lose_something_is_refused_with_both_and_harms_nothing(stream: FileStream) -> None:
     stream.add([("a", 1, 0.0)])
     stream.run(counted(stream, Count()))
     stream.add([("a", 2, 0.0)])
@@ -90,7 +90,7 @@ def test_a_change_that_would_lose_something_is_refused_with_both_and_harms_nothi
     assert [row.n for row in batch] == [2.0]
 
 
-def test_another_key_is_refused_with_both(stream: Stream) -> None:
+def test_another_key_is_refused_with_both(stream: FileStream) -> None:
     stream.add([("a", 1, 0.0)])
     stream.run(counted(stream, Count()))
     stream.add([("a", 2, 0.0)])
@@ -101,7 +101,7 @@ def test_another_key_is_refused_with_both(stream: Stream) -> None:
 
 @pytest.mark.parametrize("theirs_first", [True, False])
 def test_a_checkpoint_goes_from_pysparks_own_operator_to_ours_and_back_only_by_its_refusal(
-    stream: Stream, *, theirs_first: bool
+    stream: FileStream, *, theirs_first: bool
 ) -> None:
     theirs = stream.frame().groupBy("user").transformWithState(Count(), OUTPUT, "Update", "None")
     ours = counted(stream, Count())

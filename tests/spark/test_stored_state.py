@@ -11,7 +11,7 @@ from pyspark.sql.streaming import StatefulProcessor
 
 from millpond import OptionError
 from millpond.spark import keyed, read_state, savepoint
-from tests.spark.streams import Stream
+from tests.spark.streams import FileStream
 
 pytestmark = pytest.mark.spark
 
@@ -46,11 +46,11 @@ class Everything(StatefulProcessor):
 OUTPUT = "user string, n long, fired long"
 
 
-def events(stream: Stream) -> DataFrame:
+def events(stream: FileStream) -> DataFrame:
     return stream.frame().withWatermark("at", "5 seconds")
 
 
-def ours(stream: Stream, **options: Any) -> DataFrame:
+def ours(stream: FileStream, **options: Any) -> DataFrame:
     return keyed(events(stream), "user").transformWithState(Everything(), OUTPUT, "Update", "EventTime", **options)
 
 
@@ -59,11 +59,11 @@ def rows_of(frame: DataFrame, *, without: tuple[str, ...] = ("partition_id",)) -
 
 
 @pytest.fixture(scope="module")
-def streams(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Stream]:
+def streams(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> dict[str, FileStream]:
     """The same events, worked off by PySpark's operator and by Millpond's."""
     made = {}
     for name in ("pyspark", "millpond"):
-        stream = made[name] = Stream(spark, tmp_path_factory.mktemp(name))
+        stream = made[name] = FileStream(spark, tmp_path_factory.mktemp(name))
         stream.add([("ann", 1, 10.0), ("bob", 2, 10.0), (None, 3, 10.0)])
         stream.add([("ann", 4, 20.0), ("cid", 5, None)])
         theirs = events(stream).groupBy("user").transformWithState(Everything(), OUTPUT, "Update", "EventTime")
@@ -71,11 +71,11 @@ def streams(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> di
     return made
 
 
-def checkpoint(stream: Stream) -> str:
+def checkpoint(stream: FileStream) -> str:
     return str(stream.folder / "checkpoint")
 
 
-def test_state_and_timers_read_as_those_of_pysparks_operator_do(streams: dict[str, Stream]) -> None:
+def test_state_and_timers_read_as_those_of_pysparks_operator_do(streams: dict[str, FileStream]) -> None:
     theirs, ours = streams["pyspark"], streams["millpond"]
     spark = ours.spark
     source = spark.read.format("statestore")
@@ -90,7 +90,7 @@ def test_state_and_timers_read_as_those_of_pysparks_operator_do(streams: dict[st
     assert rows_of(found) == rows_of(expected)
 
 
-def test_an_earlier_version_and_what_changed_since(streams: dict[str, Stream]) -> None:
+def test_an_earlier_version_and_what_changed_since(streams: dict[str, FileStream]) -> None:
     spark, location = streams["millpond"].spark, checkpoint(streams["millpond"])
     counts = read_state(spark, location, "count", version=0)
     assert sorted((str(row.user), row.n) for row in counts.select("key.user", "value.n").collect()) == [
@@ -114,7 +114,7 @@ def test_an_earlier_version_and_what_changed_since(streams: dict[str, Stream]) -
     }
 
 
-def test_what_is_not_there_is_refused_by_name(streams: dict[str, Stream], tmp_path: Path) -> None:
+def test_what_is_not_there_is_refused_by_name(streams: dict[str, FileStream], tmp_path: Path) -> None:
     spark, location = streams["millpond"].spark, checkpoint(streams["millpond"])
     with pytest.raises(OptionError, match=r"no state 'coutn'.*\['count', 'ids', 'last'\] \(did you mean 'count'\?\)"):
         read_state(spark, location, "coutn")
@@ -134,7 +134,7 @@ def test_what_is_not_there_is_refused_by_name(streams: dict[str, Stream], tmp_pa
 
 @pytest.mark.parametrize("shards", [1, 4])
 def test_a_new_query_of_another_number_of_shards_goes_on_from_a_savepoint(
-    streams: dict[str, Stream], tmp_path: Path, shards: int
+    streams: dict[str, FileStream], tmp_path: Path, shards: int
 ) -> None:
     old = streams["millpond"]
     spark = old.spark
@@ -143,7 +143,7 @@ def test_a_new_query_of_another_number_of_shards_goes_on_from_a_savepoint(
     assert {state.name for state in saved.states()} == {"count", "ids", "last", "$timers"}
     with pytest.raises(OptionError, match="is not empty"):
         savepoint(spark, checkpoint(old), place)
-    new = Stream(spark, tmp_path)
+    new = FileStream(spark, tmp_path)
     new.add([("ann", 6, 30.0), ("dan", 7, 30.0)])
     new.add([("dan", 8, 2_000.0)])
     spark.conf.set("spark.sql.shuffle.partitions", str(shards))
@@ -161,7 +161,7 @@ def test_a_new_query_of_another_number_of_shards_goes_on_from_a_savepoint(
 
 
 def test_a_savepoint_that_does_not_fit_is_refused_before_the_query_starts(
-    streams: dict[str, Stream], tmp_path: Path
+    streams: dict[str, FileStream], tmp_path: Path
 ) -> None:
     old = streams["millpond"]
     place = str(tmp_path / "savepoint")

@@ -69,6 +69,44 @@ class BatchTime:
 
 
 @dataclass(frozen=True)
+class InitialRows:
+    """How the rows of an initial state look.
+
+    Attributes:
+        key_positions: where the key's columns are.
+        row_names: the columns that user code sees; packed rows may end with more.
+    """
+
+    key_positions: tuple[int, ...]
+    row_names: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class PandasSettings:
+    """The session's settings by which PySpark converts to pandas and from it.
+
+    Attributes:
+        timezone: in which pandas shows times: `spark.sql.session.timeZone`.
+        max_rows: of one DataFrame: `spark.sql.execution.arrow.maxRecordsPerBatch`.
+        columns_by_name: whether yielded columns are found by name:
+            `spark.sql.legacy.execution.pandas.groupedMap.assignColumnsByName`.
+        safe: whether a conversion that loses something is refused:
+            `spark.sql.execution.pandas.convertToArrowArraySafely`.
+        int_to_decimal: whether integers are taken for decimals:
+            `spark.sql.execution.pythonUDF.pandas.intToDecimalCoercionEnabled`.
+        nullable_integers: whether integers come as pandas' own nullable types:
+            `spark.sql.execution.pythonUDF.pandas.preferIntExtensionDtype`.
+    """
+
+    timezone: str = "UTC"
+    max_rows: int = 10_000
+    columns_by_name: bool = True
+    safe: bool = False
+    int_to_decimal: bool = False
+    nullable_integers: bool = False
+
+
+@dataclass(frozen=True)
 class OperatorSpec:
     """One keyed operator, as the driver planned it.
 
@@ -79,16 +117,20 @@ class OperatorSpec:
         key_schema: of the grouping key.
         key_positions: where the key's columns are in the packed rows.
         row_names: the columns that user code sees; packed rows may end with more.
-        output_schema: of what the processor yields.
+        output_schema: of what the processor yields; a column that is not nullable takes no nulls.
         time_mode: "none", "eventtime" or "processingtime".
         event_time: the position of the column with the watermark, or None.
         keep_late: whether rows later than the watermark are kept.
         ddl: schemas that the processor gives as text, parsed by the driver.
         states: what the processor declares, as the driver found it.
         savepoint: where the state of a new query comes from, or None.
+        form: in which user code gets rows: "rows", "pandas" or "arrow".
+        pandas: how the pandas form converts.
         late_rows: counts the rows that came too late, on the driver.
         hosts: how many state hosts an executor has.
         config: where the live state is held.
+        initial: what the rows of the initial state look like, or None where there is none.
+        output_event_time: the position of the output's column that carries the watermark on, or None.
     """
 
     application: str
@@ -106,6 +148,10 @@ class OperatorSpec:
     ddl: Mapping[str, StructType] = field(default_factory=dict)
     states: tuple[StateDescriptor, ...] = ()
     savepoint: str | None = None
+    initial: InitialRows | None = None
+    output_event_time: int | None = None
+    form: str = "rows"
+    pandas: PandasSettings = PandasSettings()
 
     @property
     def name(self) -> str:

@@ -32,7 +32,7 @@ from millpond.spark.host.slots import Attempt, Claim
 from millpond.spark.opened_shard import filled_shard
 from millpond.spark.operator_spec import BatchTime, OperatorSpec, StateConfig
 from millpond.spark.pack import KEY_GROUP
-from millpond.spark.rows import row_maker
+from millpond.spark.rows import output_arrow_schema, row_maker
 from millpond.spark.shard_run import ShardRun
 from millpond.spark.spool import Spool
 from millpond.state.checkpoint import Head, Shard, birth
@@ -177,8 +177,11 @@ class ProcessorHarness:
         return self.process((), watermark_ms=watermark_ms, processing_ms=processing_ms)
 
     def state(self, name: str) -> dict[tuple[Any, ...], Any]:
-        """A state of every key as it is now, by key tuple: a tuple, a list of them, or a dict of them by map key."""
-        cells = self._shard.backend.cells(name, 0)
+        """A state of every key as it is now, by key tuple: a tuple, a list of them, or a dict of them by map key.
+
+        What has expired is left out.
+        """
+        cells = self._shard.living_cells(name, 0)
         if cells.map_keys is None:
             return dict(zip(cells.keys, cells.values, strict=True))
         found: dict[tuple[Any, ...], Any] = {}
@@ -224,7 +227,7 @@ class ProcessorHarness:
             key_schema=self._key_schema,
             key_positions=self._key_positions,
             row_names=tuple(self._rows.names),
-            output_schema=arrow_schema(self._output),
+            output_schema=output_arrow_schema(self._output),
             time_mode=self._time_mode,
             event_time=self._event_time,
             keep_late=self._keep_late,

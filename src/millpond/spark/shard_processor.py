@@ -16,9 +16,11 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 from pyspark import TaskContext, cloudpickle
 from pyspark.sql import Row
 from pyspark.sql.streaming import StatefulProcessor, StatefulProcessorHandle
@@ -38,6 +40,12 @@ from millpond.spark.spool import Spool
 from millpond.state.checkpoint import Commit, Head, SegmentRef, Shard, birth
 from millpond.state.checkpoint.restoring import last_good
 from millpond.state.options import StateOptions
+
+OUTPUT_SCHEMA = "blob binary"
+OLDEST = "oldest"
+"""The earliest event time in a blob of output: by it Spark refuses rows older than the watermark."""
+
+TIMED_OUTPUT_SCHEMA = f"{OUTPUT_SCHEMA}, {OLDEST} timestamp"
 
 _OWN_STATES = ("head", "segments")
 _RESET_HINT = (
@@ -105,6 +113,7 @@ class ShardProcessor(StatefulProcessor):  # type: ignore[misc]
 
     def __init__(self, spec: OperatorSpec) -> None:
         self._spec = spec
+        self._initial: list[bytes] = []
 
     def init(self, handle: StatefulProcessorHandle) -> None:
         """Declare head and segments."""
@@ -125,6 +134,14 @@ class ShardProcessor(StatefulProcessor):  # type: ignore[misc]
             if state.name not in _OWN_STATES:
                 handle.getValueState(state.name, "head binary")
 
+    def handleInitialState(self, key: Any, initialState: Row, timerValues: TimerValues) -> None:
+        """Keep a blob of initial state until the shard's batch runs, which is in this batch in any case."""
+        if not self._initial and self._spec.time_mode == "processingtime":
+            # For a shard without rows: its timers, if they are due already, fire in this batch.
+            self._handle.registerTimer(timerValues.getCurrentProcessingTimeInMs())
+        self._initial.append(bytes(initialState[1]))
+        self._initial_of = key, timerValues
+
     def handleInputRows(self, key: Any, rows: Iterator[Row], timerValues: TimerValues) -> Iterator[Row]:
         """Run one batch of one shard and give out its output as packed blobs."""
         return self._run(key[0], (bytes(row[1]) for row in rows), timerValues)
@@ -138,7 +155,18 @@ class ShardProcessor(StatefulProcessor):  # type: ignore[misc]
         """Run a batch without rows: time has passed."""
         return self._run(key[0], iter(()), timerValues)
 
-    def _run(self, anchor: int, blobs: Iterator[bytes], timer_values: TimerValues) -> Iterator[Row]:
+    def close(self) -> None:
+        """Take in the initial state of a shard without rows and timers: such a batch has no output."""
+        if self._initial:
+            key, timer_values = self._initial_of
+            # PySpark has no current key any more by now.
+            self._handle._statefulProcessorApiClient.set_implicit_key(key)  # noqa: SLF001
+            output = list(self._run(key[0], iter(()), timer_values))
+            assert not output, "only rows and due timers make output"  # noqa: S101
+
+    def _run(self, anchor: int, rows: Iterator[bytes], timer_values: TimerValues) -> Iterator[Row]:
+        blobs = chain(self._initial, rows)
+        self._initial = []
         task = _Task(self._spec.application)
         layout = Layout.of_task()
         shard = partition_of(anchor, layout.shards)
@@ -151,7 +179,14 @@ class ShardProcessor(StatefulProcessor):  # type: ignore[misc]
             self._spec.late_rows.add(done.late_rows)
             self._set_shard_timer(time, done.next_timer_ms)
             for blob in done.output:
-                yield Row(blob=blob)
+                yield self._output_row(blob)
+
+    def _output_row(self, blob: bytes) -> Row:
+        position = self._spec.output_event_time
+        if position is None:
+            return Row(blob=blob)
+        with pa.ipc.open_stream(blob) as reader:
+            return Row(blob=blob, oldest=pc.min(reader.read_all().column(position)).as_py())
 
     def _set_shard_timer(self, time: BatchTime, next_timer_ms: int) -> None:
         """Have Spark call this shard when time passes, even if no rows come for it.

@@ -11,10 +11,10 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NoReturn
 
 from millpond.errors import OptionError
-from millpond.state.backend import Cells, KeyContext, KeyedStateBackend
+from millpond.state.backend import KeyContext, KeyedStateBackend
 from millpond.state.cached.cached_values import CachedValues
-from millpond.state.descriptor import StateDescriptor, StateKind
-from millpond.state.expiry import alive
+from millpond.state.descriptor import StateDescriptor
+from millpond.state.expiry import alive, without_times
 from millpond.state.handles import States
 from millpond.state.key_types import given_form
 from millpond.state.operator import Context, KeyedOperator, TimeDomain, Timer, Times
@@ -110,7 +110,7 @@ class OperatorShard:
         for key_group in self.key_groups:
             cells = self.backend.cells(name, key_group)
             if descriptor.ttl is not None:
-                cells = _without_times(alive(cells, descriptor.ttl, self.key_context.now_ms), descriptor.kind)
+                cells = without_times(alive(cells, descriptor.ttl, self.key_context.now_ms), descriptor.kind)
             keys = map(given_form, cells.keys)
             if cells.map_keys is None:
                 found |= zip(keys, cells.values, strict=True)
@@ -143,14 +143,6 @@ class OperatorShard:
     def close(self) -> None:
         """Free the state. Idempotent."""
         self.backend.close()
-
-
-def _without_times(cells: Cells, kind: StateKind) -> Cells:
-    if kind is StateKind.LIST:
-        values = [[value for value, _ in elements] for elements in cells.values]
-    else:
-        values = [value for value, _ in cells.values]
-    return Cells(cells.key_groups, cells.keys, cells.map_keys, values)
 
 
 class _NoTimers:

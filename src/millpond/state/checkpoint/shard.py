@@ -17,17 +17,25 @@ Where a restore changed the form of stored rows, because a state is declared oth
 them from a savepoint, no segment has them as they are in memory. The next version is then all bases,
 and drops every segment there was.
 
+Bases leave out what has outlived its TTL by the time of their version, and the next version begins by
+removing just that from live state: so what has expired goes as fast as bases go round, which is as fast
+as state is written, and needs no index of when what expires.
+
 Invariant: between versions, `head` describes exactly the backend's contents, but for their form where
 that was changed. `stand_at` is the only way to begin, and it proves that, by going one version back
 if need be, or says that only a restore will do.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
+from functools import partial
+from itertools import chain
+from typing import NamedTuple
 
 import pyarrow as pa
 
 from millpond.errors import CorruptionError, OptionError
-from millpond.state.backend import KeyedStateBackend, Snapshot
+from millpond.state.backend import ABSENT, Cells, KeyedStateBackend, Snapshot
 from millpond.state.checkpoint.head import Head, SegmentRef
 from millpond.state.checkpoint.next_head import BASE_STEP_ROWS, Base, encode_base, encode_delta, next_commit
 from millpond.state.checkpoint.restoring import StoredStates, in_order, last_good, read_segment, segment_name
@@ -36,7 +44,15 @@ from millpond.state.checkpoint.segment import CellCodec
 from millpond.state.checkpoint.starting import load_savepoint
 from millpond.state.checkpoint.storage import Commit
 from millpond.state.descriptor import StateDescriptor
+from millpond.state.expiry import alive, removals, without_times
 from millpond.state.timers import TIMERS, Timers
+
+
+class _Prepared(NamedTuple):
+    """A base, and what must be written to be rid of the expired cells it left out, by state."""
+
+    base: Base
+    expired: list[tuple[str, Cells]]
 
 
 class Shard:
@@ -55,8 +71,8 @@ class Shard:
         self.key_schema = pa.ipc.read_schema(pa.py_buffer(head.key_schema))
         self._descriptors: dict[str, StateDescriptor] = {}
         self._codecs: dict[str, CellCodec] = {}
-        self._prepared: list[Base] = []
-        self._attached: list[Base] = []
+        self._prepared: list[_Prepared] = []
+        self._attached: list[_Prepared] = []
         self._timers: Timers | None = None
 
     @property
@@ -96,6 +112,14 @@ class Shard:
     def holds(self, declared: Iterable[StateDescriptor]) -> bool:
         """Whether its contents are in the form of these declarations: each is known as it is, or not known at all."""
         return all(self._descriptors.get(state.name, state) == state for state in declared)
+
+    def delete_state(self, name: str) -> None:
+        """Remove every key's cells of a state, in the open version, if there is such a state."""
+        if name in self._descriptors:
+            for key_group in self.head.key_groups:
+                cells = self.backend.cells(name, key_group)
+                if len(cells):
+                    self.backend.write(name, replace(cells, values=[ABSENT] * len(cells)))
 
     def restore(
         self, segments: Mapping[int, bytes], declared: Iterable[StateDescriptor] = (), now_ms: int | None = None
@@ -161,6 +185,8 @@ class Shard:
         self._before, self._attached, self._unwritten_before = None, [], False
         while self.prepare_bases():
             continue
+        for name, expired in chain.from_iterable(prepared.expired for prepared in self._prepared):
+            self.backend.write(name, expired)
         return True
 
     def prepare_bases(self) -> bool:
@@ -171,22 +197,42 @@ class Shard:
         if self._unwritten:
             return False
         owed = sum(ref.rows for ref in self.head.segments if not ref.base and ref.version == self.head.version)
-        owed -= sum(base.rows for base in self._prepared)
-        first = self.head.next_base + sum(len(base.positions) for base in self._prepared)
+        owed -= sum(prepared.base.rows for prepared in self._prepared)
+        first = self.head.next_base + sum(len(prepared.base.positions) for prepared in self._prepared)
         groups = self.head.key_groups
         if owed <= 0 or first >= self.head.next_base + len(groups):
             return False
         start = first % len(groups)
+        expired: list[tuple[str, Cells]] = []
         base = encode_base(
             groups,
             range(start, len(groups)),
             min(owed, BASE_STEP_ROWS),
             self.head.version,
             self._codecs,
-            self.backend.cells,
+            partial(self._living, expired),
         )
-        self._prepared.append(base)
+        self._prepared.append(_Prepared(base, expired))
         return True
+
+    def living_cells(self, name: str, key_group: int) -> Cells:
+        """A state's cells in a key group as users know them: without what has expired, and without TTL's times."""
+        cells, descriptor = self.backend.cells(name, key_group), self._descriptors.get(name)
+        if descriptor is None or descriptor.ttl is None:
+            return cells
+        return without_times(alive(cells, descriptor.ttl, self.backend.context.now_ms), descriptor.kind)
+
+    def _living(self, left_out: list[tuple[str, Cells]], name: str, key_group: int) -> Cells:
+        """A state's cells in a key group without what has expired, whose removal is noted."""
+        cells, ttl = self.backend.cells(name, key_group), self._descriptors[name].ttl
+        if ttl is None:
+            return cells
+        now_ms = self.backend.context.now_ms
+        expired = removals(cells, ttl, now_ms)
+        if not len(expired):
+            return cells
+        left_out.append((name, expired))
+        return alive(cells, ttl, now_ms)
 
     def commit(self, token: str, watermark_ms: int = -1) -> Commit:
         """End the version under the attempt's token. What is returned must be stored whole or not at all."""
@@ -207,7 +253,10 @@ class Shard:
         if self._unwritten:
             bases, deltas = list(self._all_bases(snapshot, version)), []
         else:
-            bases, deltas = self._prepared, [encode_delta(version, snapshot.changes(), self._codecs)]
+            bases, deltas = (
+                [prepared.base for prepared in self._prepared],
+                [encode_delta(version, snapshot.changes(), self._codecs)],
+            )
         commit = next_commit(
             self.head,
             version=version,
