@@ -11,6 +11,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.streaming import StatefulProcessor
 
 from millpond.spark import StateConfig, keyed
+from millpond.state import CacheHooks
 from tests.spark.streams import FileStream
 
 pytestmark = pytest.mark.spark
@@ -88,6 +89,29 @@ def test_a_change_that_would_lose_something_is_refused_with_both_and_harms_nothi
     assert all(words in str(caught.value) for words in ["state 'count'", "n: int32", "n: int16", "without loss"])
     (batch,) = stream.run(counted(stream, Count()))
     assert [row.n for row in batch] == [2.0]
+
+
+CONFIGS = [
+    StateConfig(max_entries=3),
+    StateConfig(cache="write-back", max_size=2, hooks=CacheHooks(on_get=lambda _key, value: value)),
+    StateConfig(backend="rocksdb", cache="two-layer", max_size=1, max_size_l2=2),
+    StateConfig(host="inline", cache="two-layer", max_size=2, max_size_l2=2),
+    StateConfig(cache="none"),
+]
+
+
+def test_a_query_goes_on_with_another_cache_size_and_backend(stream: FileStream) -> None:
+    users = [f"user {number}" for number in range(12)]
+    for number, config in enumerate(CONFIGS):
+        for file in range(2):
+            stream.add([(user, 2 * number + file, 0.0) for user in users])
+        batches = stream.run(
+            keyed(stream.frame(), "user").transformWithState(Count(), OUTPUT, "Update", "None", state=config)
+        )
+        for file, batch in enumerate(batches):
+            last = 2 * number + file
+            expected = [(user, last + 1.0, last - 1 if last else None) for user in sorted(users)]
+            assert sorted((row.user, row.n, row.last) for row in batch) == expected
 
 
 def test_another_key_is_refused_with_both(stream: FileStream) -> None:

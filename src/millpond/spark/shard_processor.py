@@ -272,7 +272,7 @@ def _run_in_host(
         yield _Done(commit.late_rows, commit.next_timer_ms, output_blobs(connection))
 
 
-_INLINE: dict[str, tuple[StateOptions, Shard]] = {}
+_INLINE: dict[str, tuple[tuple[StateOptions, str], Shard]] = {}
 """The shard held by this worker, and what its backend was opened with.
 
 A worker is no home: the next batch may well find none and restore.
@@ -284,12 +284,12 @@ def _run_inline(
     spec: OperatorSpec, task: _Task, head: Head, durable: Durable, blobs: Iterator[bytes], time: BatchTime
 ) -> Iterator[_Done]:
     options, shard = _INLINE.get(head.lineage, (None, None))
-    if shard is None or options != spec.config.parsed or not (shard.stand_at(head) and shard.holds(spec.states)):
+    if shard is None or options != spec.config.opened_with or not (shard.stand_at(head) and shard.holds(spec.states)):
         while _INLINE:
             _, (_, dropped) = _INLINE.popitem()
             dropped.backend.close()
         shard = opened_shard(spec, head, {ref.id: durable.segment(ref) for ref in head.segments}, time)
-        _INLINE[head.lineage] = spec.config.parsed, shard
+        _INLINE[head.lineage] = spec.config.opened_with, shard
     layout = Layout(head.shards, head.max_parallelism)
     with _no_garbage_collection(), Spool(user_folder) as received, Spool(user_folder) as output:
         # The processor is new in every batch, as in PySpark, although this worker has only one of it.

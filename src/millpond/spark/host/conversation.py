@@ -78,7 +78,7 @@ def _serve(connection: Connection, slot: Slot, attempt: Attempt, opened: Open, h
 
 def _standing_at(head: Head, slot: Slot, connection: Connection, spec: OperatorSpec, time: BatchTime) -> Shard:
     # A query that was restarted with other options or declarations gets the backend that it asks for.
-    options = spec.config.parsed
+    options = spec.config.opened_with
     shard = slot.shard
     if shard is None or slot.options != options or not _stands_at(shard, head) or not shard.holds(spec.states):
         slot.drop()

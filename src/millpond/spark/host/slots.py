@@ -52,7 +52,7 @@ class Slot:
 
     def __init__(self, now: Callable[[], float]) -> None:
         self.shard: Shard | None = None
-        self.options: StateOptions | None = None
+        self.options: tuple[StateOptions, str] | None = None
         self._now = now
         self._lock = threading.Lock()
         self._claims = threading.Lock()

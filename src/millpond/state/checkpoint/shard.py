@@ -65,6 +65,8 @@ class Shard:
         self._before: Head | None = None
         # False once a commit could be neither finished nor undone: the contents are of no version.
         self._intact = True
+        # False from `stand_at` to the end of the version: only then is there anything to roll back.
+        self._ended = False
         # Whether the contents, and those of the version before, are in no segment as they are in memory.
         self._unwritten = False
         self._unwritten_before = False
@@ -172,7 +174,8 @@ class Shard:
         """
         if not self._intact:
             return False
-        self.rollback()
+        if not self._ended:
+            self.rollback()
         if self.head.stands_with(head):
             self.backend.settle()
         elif self._before is not None and self._before.stands_with(head):
@@ -183,6 +186,7 @@ class Shard:
         else:
             return False
         self._before, self._attached, self._unwritten_before = None, [], False
+        self._ended = False
         while self.prepare_bases():
             continue
         for name, expired in chain.from_iterable(prepared.expired for prepared in self._prepared):
@@ -269,6 +273,7 @@ class Shard:
         self._before, self.head = self.head, commit.head
         self._unwritten_before, self._unwritten = self._unwritten, False
         self._prepared, self._attached = [], self._prepared
+        self._ended = True
         return commit
 
     def _all_bases(self, snapshot: Snapshot, version: int) -> Iterator[Base]:
