@@ -43,15 +43,16 @@ PUBLIC = {
     """,
     "millpond.spark": """
         ArrowStatefulProcessor KeyedData KeyedMetrics ProcessorHarness ProcessorSnapshot StateConfig keyed lookup_join
-        session split_dead_letters upload_batch write_tiles
+        read_state savepoint session split_dead_letters upload_batch write_tiles
     """,
     "millpond.state": """
-        ABSENT Aggregate AggregatingState BackendFactory BegunCheckpoint Cells Checkpointer Context FileStorage
-        Harness HeapBackend HitRatio KeyContext KeyTimers KeyedOperator KeyedStateBackend ListState
-        LruStateCache LruStats MapState ReducingState Restoration RocksDbBackend RowCodec Savepoint Serializer
-        Snapshot StateDescriptor StateKind StateOptions StateReader States TimeDomain TimedOperator Timer Ttl
-        TwoLayerCache ValueCache ValueState Watch WriteBackCache msgspec_serializer open_backend
-        pickle_serializer register_backend user_serializer write_savepoint
+        ABSENT Aggregate AggregatingState BackendFactory BegunCheckpoint CacheHooks CachedValues Cells
+        Checkpointer Context FileStorage Harness HeapBackend HitRatio KeyContext KeyTimers KeyedOperator
+        KeyedStateBackend ListState Lru LruStateCache LruStats MapState ReducingState Restoration RocksDbBackend
+        RocksDbSettings RowCodec Savepoint Serializer Snapshot StateDescriptor StateKind StateOptions
+        StateReader States TimeDomain TimedOperator Timer Ttl TwoLayer TwoLayerCache ValueCache ValueState Watch
+        WriteBack WriteBackCache msgspec_serializer open_backend pickle_serializer register_backend
+        user_serializer write_savepoint
     """,
 }
 

@@ -7,6 +7,8 @@ from millpond.spark.lookup_join import lookup_join
 from millpond.spark.operator_metrics import KeyedMetrics
 from millpond.spark.operator_spec import StateConfig
 from millpond.spark.processor_harness import ProcessorHarness, ProcessorSnapshot
+from millpond.spark.read_state import read_state
+from millpond.spark.savepoints import savepoint
 from millpond.spark.session import session
 from millpond.spark.tile_stream import write_tiles
 from millpond.spark.upload import upload_batch
@@ -20,6 +22,8 @@ __all__ = [
     "StateConfig",
     "keyed",
     "lookup_join",
+    "read_state",
+    "savepoint",
     "session",
     "split_dead_letters",
     "upload_batch",

@@ -21,20 +21,19 @@ from pyspark.sql.types import DataType, StructType, _parse_datatype_string
 from millpond.errors import DataError, OptionError
 from millpond.spark.arrow_processor import ArrowStatefulProcessor
 from millpond.spark.dead_letters import letter_schema, with_dead_letters
+from millpond.spark.declarations import Declarations, declarations
 from millpond.spark.event_time import event_time_position, marked_output
-from millpond.spark.forms.choice import users_handle
-from millpond.spark.handles import ProcessorHandle, arrow_schema
+from millpond.spark.handles import arrow_schema
 from millpond.spark.initial_state import initial_columns, initial_rows
 from millpond.spark.key_columns import KeyColumns, key_columns
+from millpond.spark.opened_shard import check_savepoint
 from millpond.spark.operator_metrics import KeyedMetrics, MetricsParam
-from millpond.spark.operator_spec import BatchTime, OperatorSpec, PandasSettings, StateConfig
-from millpond.spark.pack import PACKED_SCHEMA, pack, unpack
+from millpond.spark.operator_spec import OperatorSpec, PandasSettings, StateConfig
+from millpond.spark.pack import PACKED_SCHEMA, SHARD, pack, unpack
 from millpond.spark.rows import output_arrow_schema
 from millpond.spark.session import check_session, hosts_per_executor, is_connect
 from millpond.spark.shard_processor import OLDEST, OUTPUT_SCHEMA, TIMED_OUTPUT_SCHEMA, ShardProcessor
 from millpond.spark.surroundings import copied_on_driver
-from millpond.state import HeapBackend
-from millpond.state.checkpoint import Shard, birth
 
 _HASH = "__millpond_hash"
 
@@ -87,6 +86,7 @@ class KeyedData:
         late: str = "drop",
         on_error: str = "fail",
         state: StateConfig | None = None,
+        savepoint: str | None = None,
     ) -> DataFrame:
         """Run a PySpark `StatefulProcessor` over rows, key by key; PySpark's parameters, and three more.
 
@@ -105,10 +105,13 @@ class KeyedData:
                 batch; or its changes, timers and output are undone, and its rows go into a further column of the
                 output, `dead_letter`, with the reason. See `split_dead_letters`.
             state: where the live state is held.
+            savepoint: a path or URI that every executor can read. A new query begins with the state in it, whatever
+                the number of shards; one that has a checkpoint goes on from that, and does not look at it.
 
         Raises:
             OptionError: an argument is not one of those above, or the session lacks what state needs.
             DataError: a column is missing, or of a type that cannot be what it is wanted for.
+            CorruptionError: the savepoint is not as it was written; the file is named.
         """
         return self._operated(
             "rows",
@@ -121,6 +124,7 @@ class KeyedData:
             late,
             on_error,
             state,
+            savepoint,
         )
 
     def transformWithStateInPandas(
@@ -135,6 +139,7 @@ class KeyedData:
         late: str = "drop",
         on_error: str = "fail",
         state: StateConfig | None = None,
+        savepoint: str | None = None,
     ) -> DataFrame:
         """`transformWithState` whose processor gets and yields pandas DataFrames, as PySpark's of that name."""
         return self._operated(
@@ -148,6 +153,7 @@ class KeyedData:
             late,
             on_error,
             state,
+            savepoint,
         )
 
     def transformWithStateInArrow(
@@ -161,6 +167,7 @@ class KeyedData:
         *,
         late: str = "drop",
         state: StateConfig | None = None,
+        savepoint: str | None = None,
     ) -> DataFrame:
         """`transformWithState` for vectorised code: one call a shard and batch, over Arrow tables.
 
@@ -177,6 +184,7 @@ class KeyedData:
             late,
             "fail",
             state,
+            savepoint,
         )
 
     def _operated(
@@ -191,6 +199,7 @@ class KeyedData:
         late: str,
         on_error: str,
         state: StateConfig | None,
+        savepoint: str | None,
     ) -> DataFrame:
         _check_processor(form, processor)
         _check_choice("timeMode", timeMode, ("None", "EventTime", "ProcessingTime"))
@@ -198,12 +207,15 @@ class KeyedData:
         _check_choice("late", late, ("drop", "keep"))
         _check_choice("on_error", on_error, ("fail", "dead-letter"))
         check_session(self._df.sparkSession)
+        if initialState is not None and savepoint is not None:
+            raise OptionError("a new query begins with an initialState or with a savepoint; give one of them.")
         keys = key_columns(self._df, self._keys)
         output = _output_schema(outputStructType)
         given, output_event_time = output, None
         if eventTimeColumnName:
             given, output_event_time = marked_output(self._df, output, eventTimeColumnName)
         initial = None if initialState is None else initial_columns(initialState, keys.schema)
+        declared = _declarations(processor, timeMode, form)
         letter = letter_schema(keys.schema, self._df.schema) if on_error.lower() == "dead-letter" else None
         if letter is not None:
             given = with_dead_letters(given, letter)
@@ -222,21 +234,24 @@ class KeyedData:
             hosts=config.hosts or hosts_per_executor(self._df.sparkSession.conf),
             config=config,
             dead_letter=None if letter is None else pa.struct(list(arrow_schema(letter))),
-            ddl=_declared_schemas(processor, timeMode, form),
+            ddl=declared.ddl,
+            states=declared.states,
+            savepoint=savepoint,
             initial=None if initial is None else initial_rows(initialState, initial),
             output_event_time=output_event_time,
             form=form,
             pandas=_pandas_settings(self._df),
         )
+        check_savepoint(spec)
         operated = (
             _packed(keys)
-            .groupBy("shard")
+            .groupBy(SHARD)
             .transformWithState(
                 ShardProcessor(spec),
                 OUTPUT_SCHEMA if output_event_time is None else TIMED_OUTPUT_SCHEMA,
                 outputMode,
                 timeMode,
-                None if initial is None else _packed(initial, initial=True).groupBy("shard"),
+                None if initial is None else _packed(initial, initial=True).groupBy(SHARD),
                 "" if output_event_time is None else OLDEST,
             )
         )
@@ -268,26 +283,16 @@ def _unpack(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     return unpack(batches)
 
 
-def _declared_schemas(processor: Any, time_mode: str, form: str) -> dict[str, StructType]:
-    """Every schema that the processor's init gives as text, parsed: only the driver can ask Spark's parser.
-
-    A copy of the processor is initialised, as PySpark does it too, so that a state that cannot be
-    declared is refused here, before the query starts.
-    """
-    parsed: dict[str, StructType] = {}
+def _declarations(processor: Any, time_mode: str, form: str) -> Declarations:
+    """What the processor's init declares. The schemas that it gives as text only the driver can have Spark parse."""
 
     def parse(ddl: str) -> StructType:
         kind: DataType = _parse_datatype_string(ddl)
         if not isinstance(kind, StructType):
             raise DataError(f"the state schema {ddl!r} is not a list of fields, such as 'count long'.")
-        return parsed.setdefault(ddl, kind)
+        return kind
 
-    head = birth("driver", 0, 1, 1, pa.schema([("key", pa.string())]))
-    copy = copied_on_driver(processor)
-    shard = Shard(head, HeapBackend(head.key_groups))
-    copy.init(users_handle(form, ProcessorHandle(shard, time_mode.lower(), BatchTime(), parse), shard))
-    copy.close()
-    return parsed
+    return declarations(copied_on_driver(processor), form, time_mode.lower(), parse, "driver")
 
 
 def _output_schema(given: StructType | str) -> StructType:

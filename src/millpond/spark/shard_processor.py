@@ -35,6 +35,7 @@ from millpond.spark.held_shard import HeldShard
 from millpond.spark.host.client import HostAddress, committed, output_blobs, restore_wanted
 from millpond.spark.host.slots import Attempt, Claim
 from millpond.spark.host.wire import Blob, End, Open, Segment
+from millpond.spark.opened_shard import described
 from millpond.spark.operator_metrics import BatchMetrics, KeyedMetrics
 from millpond.spark.operator_spec import BatchTime, OperatorSpec
 from millpond.spark.pack import Layout, read_blob
@@ -42,6 +43,7 @@ from millpond.spark.remote_breakpoint import breakpoints_over_a_socket
 from millpond.spark.spool import Spool
 from millpond.spark.surroundings import Surroundings, add_to_accumulators
 from millpond.state.checkpoint import Commit, Head, SegmentRef, birth
+from millpond.state.checkpoint.restoring import last_good
 
 OUTPUT_SCHEMA = "blob binary"
 OLDEST = "oldest"
@@ -49,6 +51,7 @@ OLDEST = "oldest"
 
 TIMED_OUTPUT_SCHEMA = f"{OUTPUT_SCHEMA}, {OLDEST} timestamp"
 
+_OWN_STATES = ("head", "segments")
 _RESET_HINT = (
     "The state part of the checkpoint was deleted or is incomplete. Restore it, or start the query with a new "
     "checkpoint folder to begin without state on purpose."
@@ -87,7 +90,7 @@ class Durable:
         if stored is None:
             raise CorruptionError(
                 f"segment {ref.id} of {self._name}, version {ref.version}, state {ref.state!r} is missing. "
-                f"{_RESET_HINT}"
+                f"{last_good(ref)} {_RESET_HINT}"
             )
         return bytes(stored[0])
 
@@ -130,6 +133,19 @@ class ShardProcessor(StatefulProcessor):  # type: ignore[misc]
         self._handle = handle
         self._stored_head = handle.getValueState("head", "head binary")
         self._stored_segments = handle.getMapState("segments", "id long", "data binary")
+        if TaskContext.get() is None:
+            self._refuse_other_owners(handle)
+
+    def _refuse_other_owners(self, handle: StatefulProcessorHandle) -> None:
+        """Have Spark refuse a checkpoint in which PySpark's own operator keeps states of the same names.
+
+        Spark compares, state by state, what its planner is told here with what a checkpoint says; a state that it
+        does not know is new to it. So without this a query that moved from PySpark's own operator, and kept its
+        checkpoint, would go on from its offsets with no state at all. No task ever makes these states.
+        """
+        for state in self._spec.states:
+            if state.name not in _OWN_STATES:
+                handle.getValueState(state.name, "head binary")
 
     def handleInitialState(self, key: Any, initialState: Row, timerValues: TimerValues) -> None:
         """Keep a blob of initial state until the shard's batch runs, which is in this batch in any case."""
@@ -167,7 +183,8 @@ class ShardProcessor(StatefulProcessor):  # type: ignore[misc]
         task = _Task(self._spec.application)
         layout = Layout.of_task()
         shard = partition_of(anchor, layout.shards)
-        durable = Durable(self._stored_head, self._stored_segments, f"shard {shard} of query {task.query}")
+        name = f"shard {shard} of operator {self._spec.name} in query {task.query}"
+        durable = Durable(self._stored_head, self._stored_segments, name)
         head = self._head(shard, layout, durable)
         time = BatchTime(timer_values.getCurrentProcessingTimeInMs(), timer_values.getCurrentWatermarkInMs())
         run = _run_in_host if self._spec.config.host == "process" else _run_inline
@@ -216,14 +233,10 @@ class ShardProcessor(StatefulProcessor):  # type: ignore[misc]
         found = pa.ipc.read_schema(pa.py_buffer(head.key_schema))
         if not found.equals(self._spec.key_schema):
             raise OptionError(
-                f"{name}: its state is keyed by [{_described(found)}] and the query now keys by "
-                f"[{_described(self._spec.key_schema)}]. Keep the key, or start with a new checkpoint folder."
+                f"{name}: its state is keyed by [{described(found)}] and the query now keys by "
+                f"[{described(self._spec.key_schema)}]. Keep the key, or start with a new checkpoint folder."
             )
         return head
-
-
-def _described(schema: pa.Schema) -> str:
-    return ", ".join(f"{field.name}: {field.type}" for field in schema)
 
 
 class _Task:
@@ -301,7 +314,8 @@ def _run_inline(
     if held is None or not held.stands_at(spec, head):
         while _INLINE:
             _INLINE.popitem()[1].close()
-        held = _INLINE[head.lineage] = HeldShard(spec, head, {ref.id: durable.segment(ref) for ref in head.segments})
+        segments = {ref.id: durable.segment(ref) for ref in head.segments}
+        held = _INLINE[head.lineage] = HeldShard(spec, head, segments, time)
     layout = Layout(head.shards, head.max_parallelism)
     with (
         _no_garbage_collection(),
