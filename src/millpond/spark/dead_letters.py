@@ -33,7 +33,7 @@ def with_dead_letters(output: StructType, letter: StructType) -> StructType:
             f"the output has a column {DEAD_LETTER!r}, which is where on_error='dead-letter' puts what failed. "
             "Give the column another name."
         )
-    columns = [StructField(column.name, column.dataType) for column in output]
+    columns = [StructField(column.name, column.dataType, nullable=True, metadata=column.metadata) for column in output]
     return StructType([*columns, StructField(DEAD_LETTER, letter)])
 
 

@@ -26,15 +26,16 @@ from pyspark.sql.types import StructType
 
 from millpond.errors import DataError, OptionError
 from millpond.spark.ddl import parse_ddl
-from millpond.spark.handles import ProcessorHandle, arrow_schema, inward_of, outward_of
+from millpond.spark.declarations import declarations
+from millpond.spark.handles import arrow_schema, inward_of, outward_of
 from millpond.spark.host.slots import Attempt, Claim
+from millpond.spark.opened_shard import filled_shard
 from millpond.spark.operator_spec import BatchTime, OperatorSpec, StateConfig
 from millpond.spark.pack import KEY_GROUP
-from millpond.spark.rows import row_maker
+from millpond.spark.rows import output_arrow_schema, row_maker
 from millpond.spark.shard_run import ShardRun
 from millpond.spark.spool import Spool
 from millpond.state.checkpoint import Head, Shard, birth
-from millpond.state.heap import HeapBackend
 from millpond.state.options import StateOptions
 from millpond.state.registry import open_backend
 from millpond.state.rows import RowCodec
@@ -111,7 +112,7 @@ class ProcessorHarness:
                 raise OptionError(f"column {name!r} is not among the rows' columns {self._rows.names}.")
         _check(time_mode, event_time, late)
         self._pickled = cloudpickle.dumps(processor)
-        self._ddl = _declared_schemas(processor, time_mode.lower())
+        self._declared = declarations(cloudpickle.loads(self._pickled), "rows", time_mode.lower(), parse_ddl, "harness")
         self._options = StateOptions.parse(options or {})
         self._key_schema = arrow_schema(StructType([self._rows[name] for name in keys]))
         self._key_positions = tuple(self._rows.names.index(name) for name in keys)
@@ -176,8 +177,11 @@ class ProcessorHarness:
         return self.process((), watermark_ms=watermark_ms, processing_ms=processing_ms)
 
     def state(self, name: str) -> dict[tuple[Any, ...], Any]:
-        """A state of every key as it is now, by key tuple: a tuple, a list of them, or a dict of them by map key."""
-        cells = self._shard.backend.cells(name, 0)
+        """A state of every key as it is now, by key tuple: a tuple, a list of them, or a dict of them by map key.
+
+        What has expired is left out.
+        """
+        cells = self._shard.living_cells(name, 0)
         if cells.map_keys is None:
             return dict(zip(cells.keys, cells.values, strict=True))
         found: dict[tuple[Any, ...], Any] = {}
@@ -212,10 +216,9 @@ class ProcessorHarness:
         self._opened += 1
         head = self._durable.head
         folder = self._folder / f"state-{self._opened}"
-        shard = Shard(head, open_backend(self._options, head.key_groups, folder))
-        shard.restore(self._durable.segments)
-        shard.stand_at(head)
-        return shard
+        return filled_shard(
+            self._spec(), head, self._durable.segments, self._time, open_backend(self._options, head.key_groups, folder)
+        )
 
     def _spec(self) -> OperatorSpec:
         return OperatorSpec(
@@ -224,14 +227,15 @@ class ProcessorHarness:
             key_schema=self._key_schema,
             key_positions=self._key_positions,
             row_names=tuple(self._rows.names),
-            output_schema=arrow_schema(self._output),
+            output_schema=output_arrow_schema(self._output),
             time_mode=self._time_mode,
             event_time=self._event_time,
             keep_late=self._keep_late,
             metrics=None,  # counted by the driver, which is not here
             hosts=1,
             config=StateConfig(),
-            ddl=self._ddl,
+            ddl=self._declared.ddl,
+            states=self._declared.states,
         )
 
     def _time_of_batch(self, watermark_ms: int | None, processing_ms: int | None) -> BatchTime:
@@ -287,17 +291,3 @@ def _check(time_mode: str, event_time: str | None, late: str) -> None:
             f"time_mode={time_mode!r} and event_time={event_time!r}: 'EventTime', and only that, needs the column that "
             "has the watermark."
         )
-
-
-def _declared_schemas(processor: StatefulProcessor, time_mode: str) -> dict[str, StructType]:
-    """Every schema that the processor's init gives as text, parsed. A state that cannot be declared is refused here."""
-    parsed: dict[str, StructType] = {}
-
-    def parse(ddl: str) -> StructType:
-        return parsed.setdefault(ddl, parse_ddl(ddl))
-
-    head = birth("harness", 0, 1, 1, pa.schema([("key", pa.string())]))
-    copy: StatefulProcessor = cloudpickle.loads(cloudpickle.dumps(processor))
-    copy.init(ProcessorHandle(Shard(head, HeapBackend(head.key_groups)), time_mode, BatchTime(), parse))
-    copy.close()
-    return parsed

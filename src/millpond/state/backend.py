@@ -186,14 +186,14 @@ class Snapshot(Protocol):
 
 
 class ValueCache(Protocol):
-    """A cache that a user put in front of one state (`WriteBackCache`, `TwoLayerCache`).
+    """A cache in front of one value state (`WriteBackCache`, `TwoLayerCache`)."""
 
-    Until it is flushed, `keys` and `cells` of the backend do not see what it has not written yet; a snapshot
-    always does.
-    """
+    def update_all_states(self) -> None:
+        """Write every dirty entry to the state, and keep it."""
+        ...
 
     def flush(self) -> None:
-        """Write every dirty entry to the state. Called at the beginning of `commit`."""
+        """The same at the beginning of `commit`, and keep nothing that a caller may go on to change."""
         ...
 
     def forget(self) -> None:
@@ -231,7 +231,7 @@ class KeyedStateBackend(Protocol):
         ...
 
     def attach(self, cache: ValueCache) -> None:
-        """Have a cache flushed before every commit, and emptied when its state is undone or restored."""
+        """Have a cache written before `keys` and `cells`, flushed by `commit`, and emptied when state goes back."""
         ...
 
     def keys(self, name: str) -> Iterator[tuple[int, Row]]:
@@ -257,7 +257,7 @@ class KeyedStateBackend(Protocol):
     def rollback(self) -> bool:
         """Drop every change since the last commit; whether the backend's own state had any.
 
-        Attached caches are emptied in any case. What only they had never was the backend's, and does not count.
+        Attached caches are emptied in any case. What only a cache of somebody else's had does not count.
         """
         ...
 

@@ -11,6 +11,7 @@ from itertools import compress
 from typing import Any
 
 from millpond.state.backend import ABSENT, Cells, KeyedStateBackend
+from millpond.state.descriptor import StateKind
 from millpond.state.rows import Row
 from millpond.state.ttl import Ttl
 
@@ -60,6 +61,15 @@ def _alive(value: Any, born_before: int) -> Any:
         living = [stamped for stamped in value if stamped[1] > born_before]
         return value if len(living) == len(value) > 0 else living or None
     return value if value[1] > born_before else None
+
+
+def without_times(cells: Cells, kind: StateKind) -> Cells:
+    """Cells of a state with a TTL as users know them: values without the times at which their lives began."""
+    if kind is StateKind.LIST:
+        values = [[value for value, _ in elements] for elements in cells.values]
+    else:
+        values = [value for value, _ in cells.values]
+    return Cells(cells.key_groups, cells.keys, cells.map_keys, values)
 
 
 class Sweep:

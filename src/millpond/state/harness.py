@@ -265,6 +265,9 @@ class Harness:
             self._checkpoints = OperatorCheckpoints.born(
                 self._shards, self._storage_of, self._max_parallelism, self._key_schema, moved=self._moved
             )
+        # What cannot be written is said while all shards still stand in one version, so that it can be tried again.
+        for shard in self._shards:
+            shard.backend.write_dirty()
         self._unusable = _CRASHED
         begun = self._checkpoints.begin(self._times.watermark_ms, full=full)
         self._unusable = ""

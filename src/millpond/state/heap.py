@@ -105,13 +105,19 @@ class HeapBackend:
         """Have a cache flushed before every commit, and emptied when its state is undone or restored."""
         self._caches.append(cache)
 
+    def _write_dirty(self) -> None:
+        for cache in self._caches:
+            cache.update_all_states()
+
     def keys(self, name: str) -> Iterator[tuple[int, Row]]:
         """Key group and key of every key that has this state now, each once."""
+        self._write_dirty()
         state = self._states.get(name)
         return iter(()) if state is None else state.tables.keys()
 
     def cells(self, name: str, key_group: int) -> Cells:
         """Every cell of a state in one key group as it is now."""
+        self._write_dirty()
         state = self._states.get(name)
         return Cells() if state is None else state.tables.cells(key_group)
 

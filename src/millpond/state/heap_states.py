@@ -21,6 +21,7 @@ from millpond.errors import OptionError
 from millpond.state.backend import ABSENT, Cells, KeyContext
 from millpond.state.descriptor import StateDescriptor
 from millpond.state.heap_tables import EntryTables, FlatTables, ListTables, Table, Version
+from millpond.state.many import ManyInTables
 from millpond.state.rows import Row, RowCodec
 
 
@@ -118,6 +119,10 @@ class HeapState:
 
 class HeapValueState(HeapState):
     """One value per key. `get` and `update` are the hot path."""
+
+    def many(self) -> ManyInTables | None:
+        """What works on many keys at once; None where a value that is handed out could be changed."""
+        return None if self._mutable else ManyInTables(self.tables)
 
     def get(self) -> Any:
         value = self._table.get(self._context.key)

@@ -61,6 +61,7 @@ class TtlValue:
     """A value state whose value expires."""
 
     __slots__ = ("_inner", "_lives", "descriptor")
+    adds = "a ttl"
 
     def __init__(self, backend: KeyedStateBackend, descriptor: StateDescriptor, ttl: Ttl) -> None:
         self.descriptor = descriptor

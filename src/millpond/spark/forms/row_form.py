@@ -6,6 +6,7 @@ from typing import Any
 import pyarrow as pa
 from pyspark.sql import Row
 
+from millpond.spark.handles import key_row_maker
 from millpond.spark.operator_spec import OperatorSpec
 from millpond.spark.rows import OutputColumns, row_maker, rows_of
 from millpond.state.rows import Row as StateRow
@@ -22,6 +23,7 @@ class RowObjects:
         self._output = OutputColumns(spec.output_schema)
         self._make_row = row_maker(spec.row_names)
         self._width = len(spec.row_names)
+        self.key = key_row_maker(spec.key_schema)
 
     def grouped(self, rows: pa.Table) -> Iterator[tuple[StateRow, StateRow, Iterator[Row]]]:
         """Keys with all their rows, in the order in which the keys appear."""
@@ -39,10 +41,6 @@ class RowObjects:
     def _keys(self, rows: pa.Table) -> list[StateRow]:
         columns = [grouping_values(rows.column(at)) for at in self._key_positions]
         return list(zip(*columns, strict=True))
-
-    def key(self, key: StateRow) -> StateRow:
-        """The key itself."""
-        return key
 
     def table(self, output: list[Any]) -> pa.Table:
         """The rows as columns."""

@@ -186,8 +186,13 @@ class LruStateCache:
         """Have a cache flushed before every commit, and emptied when its state is undone or restored."""
         self._caches.append(cache)
 
+    def _write_dirty(self) -> None:
+        for cache in self._caches:
+            cache.update_all_states()
+
     def keys(self, name: str) -> Iterator[tuple[int, Row]]:
         """Key group and key of every key that has this state: those with dirty entries, then the backend's others."""
+        self._write_dirty()
         state = self._states.get(name)
         if state is None:
             yield from self._inner.keys(name)
@@ -205,6 +210,7 @@ class LruStateCache:
 
     def cells(self, name: str, key_group: int) -> Cells:
         """Every cell of a state in one key group as it is now."""
+        self._write_dirty()
         cells = self._inner.cells(name, key_group)
         state = self._states.get(name)
         bucket = None if state is None else state.buckets.get(key_group)
