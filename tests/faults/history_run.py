@@ -160,6 +160,11 @@ def attempts(folder: Path) -> set[int]:
     return {attempt for part in parts for attempt in pq.read_table(part)["attempt"].to_pylist()}
 
 
+def logs(folder: Path) -> list[str]:
+    """What each executor of a cluster has logged, those of all its runs."""
+    return [log.read_text(errors="replace") for log in folder.glob("spark/work/*/*/stderr")]
+
+
 def check_history(folder: Path) -> None:
     expected = defaultdict(set)
     for path in sorted((folder / "events").glob("*.parquet")):

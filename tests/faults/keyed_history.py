@@ -17,6 +17,8 @@ from pyspark.sql.streaming import StatefulProcessor, StatefulProcessorHandle
 
 from millpond.spark import StateConfig, keyed, session
 
+SAID = "a history goes on"
+
 
 class History(StatefulProcessor):
     """With `slow`, the first attempts of one partition dawdle, so that Spark starts copies of their tasks."""
@@ -26,6 +28,7 @@ class History(StatefulProcessor):
 
     def init(self, handle: StatefulProcessorHandle) -> None:
         self._seen = handle.getListState("seen", "id long")
+        print(SAID, flush=True)
 
     def handleInputRows(self, key: Any, rows: Iterator[Row], timerValues: Any) -> Iterator[Row]:
         task = TaskContext.get()

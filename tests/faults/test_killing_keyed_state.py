@@ -14,9 +14,12 @@ from tests.faults.history_run import (
     Job,
     attempts,
     check_history,
+    histories,
     host_folders,
+    logs,
     write_events,
 )
+from tests.faults.keyed_history import SAID
 
 pytestmark = pytest.mark.spark
 
@@ -46,6 +49,9 @@ def test_on_a_cluster_state_and_output_are_exact_whatever_is_killed(tmp_path: Pa
     """When an executor dies, its shard moves to the other one, and back when another was started."""
     seed = int(os.environ.get("MILLPOND_TEST_SEED", "11"))
     _survives(tmp_path, ["host", "executor", "worker", "driver"], files=12, seed=seed, master=CLUSTER)
+    said = [log.count(SAID) for log in logs(tmp_path)]
+    assert sum(said) >= 2 * len(histories(tmp_path)), "what hosts print goes to the log of their executor"
+    assert len([times for times in said if times]) > 2, "whichever executor that is"
 
 
 @pytest.mark.timeout(900)

@@ -14,6 +14,12 @@ from millpond.spark.operator_spec import DEAD_LETTER
 
 def letter_schema(key: StructType, rows: StructType) -> StructType:
     """The fields of a dead letter, for a key and rows of these schemas."""
+    names = [name.lower() for name in rows.names]
+    if len(set(names)) < len(names):
+        raise OptionError(
+            f"on_error='dead-letter' keeps whole rows, and their columns are {rows.names}: two of one name cannot be "
+            "told apart there. Rename one of them."
+        )
     return StructType(
         [
             StructField("key", key),
