@@ -21,7 +21,7 @@ SAID = "a history goes on"
 
 
 class History(StatefulProcessor):
-    """With `slow`, the first attempts of one partition dawdle, so that Spark starts copies of their tasks."""
+    """With `slow`, the first attempt of one task dawdles, so that Spark starts a copy of it."""
 
     def __init__(self, *, slow: bool) -> None:
         self._slow = slow
@@ -32,8 +32,9 @@ class History(StatefulProcessor):
 
     def handleInputRows(self, key: Any, rows: Iterator[Row], timerValues: Any) -> Iterator[Row]:
         task = TaskContext.get()
-        if self._slow and task.partitionId() == 0 and task.attemptNumber() == 0:
-            time.sleep(0.05)  # noqa: TID251 - this is what a slow task is
+        batch = task.getLocalProperty("streaming.sql.batchId")
+        if self._slow and (batch, task.partitionId(), task.attemptNumber()) == ("1", 0, 0):
+            time.sleep(1)  # noqa: TID251 - this is what a slow task is
         self._seen.appendList([(row.id,) for row in rows])
         yield Row(user=key[0], history=[seen[0] for seen in self._seen.get()], attempt=task.attemptNumber())
 
