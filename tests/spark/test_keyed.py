@@ -153,6 +153,8 @@ def test_wrong_arguments_are_refused_before_anything_runs(spark: SparkSession) -
         keyed(events, "parts").transformWithState(Diary(), DIARY, "Update", "None")
     with pytest.raises(OptionError, match="timeMode='Sometimes'"):
         keyed(events, "id").transformWithState(Diary(), DIARY, "Update", "Sometimes")
+    with pytest.raises(OptionError, match="outputMode='Complete': expected one of 'Append', 'Update'"):
+        keyed(events, "id").transformWithState(Diary(), DIARY, "Complete", "None")
     with pytest.raises(OptionError, match="at least one key"):
         keyed(events)
     provider = "spark.sql.streaming.stateStore.providerClass"
