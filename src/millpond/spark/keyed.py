@@ -136,7 +136,7 @@ class KeyedData:
         eventTimeColumnName: str,
         late: str,
         state: StateConfig | None,
-        savepoint: str | None,
+        savepoint: str | None = None,
     ) -> DataFrame:
         _check_choice("timeMode", timeMode, ("None", "EventTime", "ProcessingTime"))
         _check_choice("outputMode", outputMode, ("Append", "Update"))
