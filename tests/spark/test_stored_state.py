@@ -10,7 +10,7 @@ from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql.streaming import StatefulProcessor
 
 from millpond import OptionError
-from millpond.spark import keyed, read_state, savepoint
+from millpond.spark import ProcessorHarness, keyed, read_state, savepoint
 from tests.spark.streams import FileStream
 
 pytestmark = pytest.mark.spark
@@ -143,6 +143,21 @@ def test_a_new_query_of_another_number_of_shards_goes_on_from_a_savepoint(
     assert {state.name for state in saved.states()} == {"count", "ids", "last", "$timers"}
     with pytest.raises(OptionError, match="is not empty"):
         savepoint(spark, checkpoint(old), place)
+    if shards == 1:
+        # By way of a harness, which writes and reads the same.
+        rows = "user string, id long, at timestamp"
+        with ProcessorHarness(
+            Everything(), rows=rows, key="user", output=OUTPUT, time_mode="EventTime", event_time="at"
+        ) as harness:
+            harness.restore_savepoint(place)
+            assert {key: value[0] for (key,), value in harness.state("count").items()} == {
+                "ann": 2,
+                "bob": 1,
+                "cid": 1,
+                None: 1,
+            }
+            place = str(tmp_path / "of the harness")
+            harness.savepoint(place)
     new = FileStream(spark, tmp_path)
     new.add([("ann", 6, 30.0), ("dan", 7, 30.0)])
     new.add([("dan", 8, 2_000.0)])
@@ -170,3 +185,7 @@ def test_a_savepoint_that_does_not_fit_is_refused_before_the_query_starts(
         keyed(events(old), "id").transformWithState(Everything(), OUTPUT, "Update", "EventTime", savepoint=place)
     with pytest.raises(OptionError, match=r"timers that were set in EventTime"):
         keyed(events(old), "user").transformWithState(Everything(), OUTPUT, "Update", "ProcessingTime", savepoint=place)
+    # Of a query that began long ago it may be gone.
+    keyed(events(old), "user").transformWithState(
+        Everything(), OUTPUT, "Update", "EventTime", savepoint=str(tmp_path / "gone")
+    )

@@ -199,7 +199,7 @@ class KeyedData:
         late: str,
         on_error: str,
         state: StateConfig | None,
-        savepoint: str | None,
+        savepoint: str | None = None,
     ) -> DataFrame:
         _check_processor(form, processor)
         _check_choice("timeMode", timeMode, ("None", "EventTime", "ProcessingTime"))

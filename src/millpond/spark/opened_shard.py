@@ -12,6 +12,7 @@ from millpond.errors import OptionError
 from millpond.spark.operator_spec import BatchTime, OperatorSpec
 from millpond.state.backend import KeyedStateBackend
 from millpond.state.checkpoint import Head, Savepoint, Shard
+from millpond.state.checkpoint.folder import Folder
 from millpond.state.checkpoint.restoring import StoredStates
 from millpond.state.timers import PROCESSING_TIMERS, TIMERS
 
@@ -35,8 +36,12 @@ def filled_shard(
 
 
 def check_savepoint(spec: OperatorSpec) -> None:
-    """Refuse, before the query starts, a savepoint that this operator cannot begin with."""
-    if spec.savepoint is None:
+    """Refuse, before the query starts, a savepoint that this operator cannot begin with.
+
+    One that is not there at all may be of a query that began long ago and does not need it: where it is needed, the
+    first batch refuses.
+    """
+    if spec.savepoint is None or not Folder(spec.savepoint).sizes(".", recursive=True):
         return
     savepoint = Savepoint.open(spec.savepoint)
     found = pa.ipc.read_schema(pa.py_buffer(savepoint.manifest.key_schema))

@@ -47,6 +47,9 @@ class StateConfig:
         max_size: how many keys "write-back" keeps, and "two-layer" in L1, of each value state and shard.
         max_size_l2: how many more "two-layer" keeps in L2.
         hooks: of "write-back" and "two-layer": objects that travel to where the state is, and stay there.
+        on_lost_state: "fail", or "reset": what becomes of a shard whose durable state is missing or altered, head or
+            segments. Reset on purpose, it begins without state, or with that of the query's savepoint, and goes on
+            from where the query is.
 
     Whatever is cached, what a batch changed is written before the batch is durable, and the next start may choose
     another cache, size or backend.
@@ -70,12 +73,14 @@ class StateConfig:
     max_size: int | None = None
     max_size_l2: int | None = None
     hooks: CacheHooks | None = field(default=None, compare=False)
+    on_lost_state: str = "fail"
     parsed: StateOptions = field(init=False, repr=False, compare=False)
     opened_with: tuple[StateOptions, str] = field(init=False, repr=False, compare=False)
     """What a backend in memory must have been opened with to be of use: hooks are no data that could be compared."""
 
     def __post_init__(self) -> None:
         _one_of("host", self.host, ("process", "inline"))
+        _one_of("on_lost_state", self.on_lost_state, ("fail", "reset"))
         if self.hosts is not None and self.hosts < 1:
             raise OptionError(f"StateConfig(hosts={self.hosts!r}): expected 1 or more, or None for one a core.")
         named = {option: getattr(self, name) for name, option in _OPTION_OF.items() if getattr(self, name) is not None}

@@ -13,6 +13,7 @@ rows. Recovery: from head and segments, by Spark's retry or restart.
 import gc
 import os
 import secrets
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -43,7 +44,7 @@ from millpond.spark.remote_breakpoint import breakpoints_over_a_socket
 from millpond.spark.spool import Spool
 from millpond.spark.surroundings import Surroundings, add_to_accumulators
 from millpond.state.checkpoint import Commit, Head, SegmentRef, birth
-from millpond.state.checkpoint.restoring import last_good
+from millpond.state.checkpoint.restoring import check_segment, last_good
 
 OUTPUT_SCHEMA = "blob binary"
 OLDEST = "oldest"
@@ -53,8 +54,9 @@ TIMED_OUTPUT_SCHEMA = f"{OUTPUT_SCHEMA}, {OLDEST} timestamp"
 
 _OWN_STATES = ("head", "segments")
 _RESET_HINT = (
-    "The state part of the checkpoint was deleted or is incomplete. Restore it, or start the query with a new "
-    "checkpoint folder to begin without state on purpose."
+    "Restore the state part of the checkpoint, or begin a new query with a savepoint of an earlier batch "
+    "(millpond.spark.savepoint). To go on without what this shard held, on purpose, set "
+    "StateConfig(on_lost_state='reset')."
 )
 
 
@@ -89,10 +91,26 @@ class Durable:
         stored = self._segments.getValue((ref.id,))
         if stored is None:
             raise CorruptionError(
-                f"segment {ref.id} of {self._name}, version {ref.version}, state {ref.state!r} is missing. "
-                f"{last_good(ref)} {_RESET_HINT}"
+                f"segment {ref.id}, written by version {ref.version}, state {ref.state!r} is missing. {last_good(ref)}"
             )
         return bytes(stored[0])
+
+    def is_whole(self) -> bool:
+        """Whether there is a head with every segment that it names, each as it was written; or nothing at all."""
+        try:
+            head = self.head()
+            if head is None:
+                return not self._segments.exists()
+            for ref in head.segments:
+                check_segment(head, ref, self.segment(ref))
+        except CorruptionError:
+            return False
+        return True
+
+    def clear(self) -> None:
+        """Forget everything."""
+        self._head.clear()
+        self._segments.clear()
 
     def put(self, commit: Commit) -> None:
         """Store a version."""
@@ -178,15 +196,28 @@ class ShardProcessor(StatefulProcessor):  # type: ignore[misc]
             assert not output, "only rows and due timers make output"  # noqa: S101
 
     def _run(self, anchor: int, rows: Iterator[bytes], timer_values: TimerValues) -> Iterator[Row]:
-        blobs = chain(self._initial, rows)
+        blobs = _Blobs(chain(self._initial, rows))
         self._initial = []
-        task = _Task(self._spec.application)
-        layout = Layout.of_task()
+        task, layout = _Task(self._spec.application), Layout.of_task()
         shard = partition_of(anchor, layout.shards)
         name = f"shard {shard} of operator {self._spec.name} in query {task.query}"
         durable = Durable(self._stored_head, self._stored_segments, name)
-        head = self._head(shard, layout, durable)
         time = BatchTime(timer_values.getCurrentProcessingTimeInMs(), timer_values.getCurrentWatermarkInMs())
+        try:
+            yield from self._batch(task, self._head(shard, layout, durable), durable, blobs, time)
+        except CorruptionError as error:
+            if blobs.begun or durable.is_whole():
+                raise
+            if self._spec.config.on_lost_state != "reset":
+                raise CorruptionError(f"{name}: {error} {_RESET_HINT}") from error
+            # To the executor's log.
+            print(f"millpond: {name} goes on without its state: {error}", file=sys.stderr, flush=True)  # noqa: T201
+            durable.clear()
+            yield from self._batch(task, self._head(shard, layout, durable), durable, blobs, time)
+
+    def _batch(
+        self, task: "_Task", head: Head, durable: Durable, blobs: Iterator[bytes], time: BatchTime
+    ) -> Iterator[Row]:
         run = _run_in_host if self._spec.config.host == "process" else _run_inline
         with run(self._spec, self._pickled, task, head, durable, blobs, time) as done:
             if self._spec.metrics is not None:
@@ -220,7 +251,9 @@ class ShardProcessor(StatefulProcessor):  # type: ignore[misc]
     def _head(self, shard: int, layout: Layout, durable: Durable) -> Head:
         name, head = durable.name, durable.head()
         if head is None:
-            # Spark itself refuses a version whose files are gone; a shard without a head has never had a row.
+            # Spark itself refuses a version whose files are gone; so a shard without both has never had a row.
+            if not durable.is_whole():
+                raise CorruptionError("its head is missing, and its segments are there.")
             spec = self._spec
             return birth(secrets.token_hex(8), shard, layout.shards, layout.max_parallelism, spec.key_schema)
         if (head.shard, head.shards, head.max_parallelism) != (shard, layout.shards, layout.max_parallelism):
@@ -237,6 +270,21 @@ class ShardProcessor(StatefulProcessor):  # type: ignore[misc]
                 f"[{described(self._spec.key_schema)}]. Keep the key, or start with a new checkpoint folder."
             )
         return head
+
+
+class _Blobs:
+    """Blobs, and whether anybody has begun to read them."""
+
+    def __init__(self, blobs: Iterator[bytes]) -> None:
+        self._blobs = blobs
+        self.begun = False
+
+    def __iter__(self) -> Iterator[bytes]:
+        return self
+
+    def __next__(self) -> bytes:
+        self.begun = True
+        return next(self._blobs)
 
 
 class _Task:
