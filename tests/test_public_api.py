@@ -42,8 +42,8 @@ PUBLIC = {
         FetchClient FetchRequest FetchResponse Fetcher FetcherStats ServingInfoCache http_app running_server serve
     """,
     "millpond.spark": """
-        ArrowStatefulProcessor KeyedData ProcessorHarness ProcessorSnapshot StateConfig keyed lookup_join session
-        upload_batch write_tiles
+        ArrowStatefulProcessor KeyedData KeyedMetrics ProcessorHarness ProcessorSnapshot StateConfig keyed lookup_join
+        read_state savepoint session split_dead_letters upload_batch write_tiles
     """,
     "millpond.state": """
         ABSENT Aggregate AggregatingState BackendFactory BegunCheckpoint CacheHooks CachedValues Cells

@@ -193,6 +193,8 @@ def test_random_processors_and_streams_give_what_pyspark_gives(spark, tmp_path, 
     assert outputs["millpond"] == outputs["pyspark"]
     assert states["millpond"] == states["pyspark"]
     assert any(states["pyspark"].values())
+    fired = any("fired" in told for batch in outputs["pyspark"] for _, _, told in batch)
+    assert fired == (mode != "None"), "a stream whose timers are never due tests none"
 
 
 def pysparks_state(spark, checkpoint, batch, processor):

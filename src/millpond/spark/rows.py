@@ -72,6 +72,15 @@ def output_arrow_schema(schema: StructType) -> pa.Schema:
     return pa.schema(fields)
 
 
+def refuse_nulls(array: pa.Array | pa.ChunkedArray, field: pa.Field) -> None:
+    """Name an output column that is declared as not null and has nulls."""
+    if array.null_count and not field.nullable:
+        raise DataError(
+            f"output column {field.name!r} is declared as not null, and the processor gave None there, or left the "
+            "field out. Give a value, or drop NOT NULL."
+        )
+
+
 class OutputColumns:
     """Turns the rows that user code yields into Arrow, by the names of the output schema.
 
@@ -110,11 +119,7 @@ class OutputColumns:
         cause: Exception | None = None
         try:
             array = pa.array(values, type=field.type)
-            if array.null_count and not field.nullable:
-                raise DataError(
-                    f"output column {field.name!r} is declared as not null, and the processor gave a Row with None "
-                    "there, or without that field. Give a value, or drop NOT NULL."
-                )
+            refuse_nulls(array, field)
             if not _cuts(values, field.type):
                 return array
         except MISFITS as error:

@@ -18,14 +18,7 @@ from millpond.state.expiry import alive, without_times
 from millpond.state.handles import States
 from millpond.state.key_types import given_form
 from millpond.state.operator import Context, KeyedOperator, TimeDomain, Timer, Times
-from millpond.state.timers import TIMERS, DueTimer, Timers
-
-PROCESSING_TIMERS = StateDescriptor(
-    name="$processing_timers",
-    kind=TIMERS.kind,
-    value_schema=TIMERS.value_schema,
-    map_key_schema=TIMERS.map_key_schema,
-)
+from millpond.state.timers import PROCESSING_TIMERS, TIMERS, DueTimer, Timers
 
 
 class OperatorShard:

@@ -217,6 +217,13 @@ def test_what_does_not_fit_is_refused_by_name(yielded, message):
         OutputFrames(schema, SETTINGS).table([good, yielded])
 
 
+def test_nulls_in_a_column_without_them_are_refused_by_name():
+    schema = pa.schema([pa.field("total", pa.int64(), nullable=False)])
+    assert OutputFrames(schema, SETTINGS).table([pd.DataFrame({"total": [1]})]).num_rows == 1
+    with pytest.raises(DataError, match="output column 'total' is declared as not null"):
+        OutputFrames(schema, SETTINGS).table([pd.DataFrame({"total": [1, None]})])
+
+
 def test_frames_of_pandas_own_types_and_decimals_are_taken():
     schema = pa.schema([("n", pa.int64()), ("price", pa.decimal128(12, 2)), ("kind", pa.string())])
     frames = [

@@ -11,6 +11,7 @@ from millpond.spark.arrow_processor import ArrowStatefulProcessor
 from millpond.spark.forms.arrow_handles import ArrowProcessorHandle, cast_column
 from millpond.spark.forms.form import ShardBatch
 from millpond.spark.forms.grouping import canonical, grouped
+from millpond.spark.rows import refuse_nulls
 from millpond.state.timers import DueTimer
 
 
@@ -111,6 +112,7 @@ class ArrowForm:
             missing = [name for name in schema.names if name not in table.column_names]
             if missing:
                 raise DataError(f"{who} gave a table with the columns {table.column_names}; {missing} are missing.")
-            yield pa.table(
-                [cast_column(table[field.name], field, f"output of {who}") for field in schema], schema=schema
-            )
+            columns = [cast_column(table[field.name], field, f"output of {who}") for field in schema]
+            for column, field in zip(columns, schema, strict=True):
+                refuse_nulls(column, field)
+            yield pa.table(columns, schema=schema)

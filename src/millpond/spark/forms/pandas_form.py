@@ -28,6 +28,7 @@ from millpond.errors import DataError
 from millpond.spark.forms.grouping import grouped
 from millpond.spark.handles import key_row_maker
 from millpond.spark.operator_spec import OperatorSpec, PandasSettings
+from millpond.spark.rows import refuse_nulls
 from millpond.state.rows import Row, grouping_values
 
 # What pandas itself makes a slice's frame with; its stubs leave it out, as they do a column's plain values.
@@ -178,6 +179,8 @@ class OutputFrames:
 
     def _converted(self, columns: list[Any]) -> pa.Table:
         arrays = self._as_arrow([pd.Series(values) for values in columns], self._spark_schema)
+        for array, field in zip(arrays.columns, self._schema, strict=True):
+            refuse_nulls(array, field)
         return pa.Table.from_batches([arrays]).cast(self._schema)
 
     def _as_arrow(self, columns: list["pd.Series[Any]"], schema: StructType) -> pa.RecordBatch:

@@ -160,13 +160,13 @@ def _cut(table: pa.Table) -> Iterator[pa.Table]:
         yield from [part] if part.nbytes <= 2 * MAX_SEGMENT_BYTES else _cut(part)
 
 
-def decode_segment(data: bytes, name: str) -> pa.Table:
+def decode_segment(data: bytes | memoryview, name: str) -> pa.Table:
     """The table in a segment. A CorruptionError names the segment when it is not whole."""
     with pa.ipc.open_stream(pa.py_buffer(unsealed(_MAGIC, data, name))) as reader:
         return reader.read_all()
 
 
-def verify_segment(data: bytes, name: str) -> None:
+def verify_segment(data: bytes | memoryview, name: str) -> None:
     """Prove a segment whole without decoding it. A CorruptionError names it when it is not."""
     unsealed(_MAGIC, data, name)
 
@@ -176,13 +176,13 @@ def sealed(magic: bytes, body: bytes) -> bytes:
     return _HEADER.pack(magic, FORMAT_VERSION, _RESERVED, xxhash.xxh64_intdigest(body), len(body)) + body
 
 
-def checksum_of(data: bytes) -> int:
+def checksum_of(data: bytes | memoryview) -> int:
     """The checksum that sealed bytes carry."""
     checksum: int = _HEADER.unpack_from(data)[3]
     return checksum
 
 
-def unsealed(magic: bytes, data: bytes, name: str) -> memoryview:
+def unsealed(magic: bytes, data: bytes | memoryview, name: str) -> memoryview:
     """The body of sealed bytes, after every part of the header was checked."""
     mend = "Nothing was taken from it. Restore an earlier version of the checkpoint or start from a savepoint."
     if len(data) < _HEADER.size:
