@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 from millpond.errors import CorruptionError, DataError, OptionError, UnavailableError
 from millpond.lookup import (
     CacheMetricGroup,
-    FullCachingLookupProvider,
+    FileScan,
+    FullCachingLookup,
     KeyedTable,
     LookupTable,
-    ParquetScan,
     PeriodicCacheReloadTrigger,
     Retries,
     TableScan,
@@ -47,7 +47,9 @@ class Timer:
 def open_full(read, trigger=None, clock=lambda: 0):
     scan = TableScan(read, ["code"])
     retries = Retries(0)
-    lookup = FullCachingLookupProvider.of(scan, trigger).create_lookup_function(CacheMetricGroup("t"), retries, clock)
+    lookup = FullCachingLookup(
+        scan, trigger, CacheMetricGroup("t"), retries, clock, wall_clock=clock, run=lambda action: action()
+    )
     lookup.open()
     return lookup
 
@@ -196,18 +198,18 @@ def test_parquet_is_read_anew_at_every_load(tmp_path):
 
     path = tmp_path / "gates.parquet"
     pq.write_table(gates(1), path)
-    table = LookupTable("gates", ParquetScan(path, ["code"]), {"lookup.cache": "FULL"})
+    table = LookupTable("gates", FileScan(path, ["code"]), {"lookup.cache": "FULL"})
     with table.open() as lookup:
         assert lookup.lookup(("JFK",)) == [(1,)]
         pq.write_table(gates(5, 6), path)
-        lookup.trigger_reload()
+        lookup.reload()
         assert lookup.lookup(("JFK",)) == [(5,), (6,)]
     assert table.stats().named()["loadCount"] == 2
 
 
 def test_a_missing_parquet_file_and_a_missing_column_are_named(tmp_path):
     with pytest.raises(UnavailableError, match=r"nowhere\.parquet"):
-        ParquetScan(tmp_path / "nowhere.parquet", ["code"])
+        FileScan(tmp_path / "nowhere.parquet", ["code"])
     with pytest.raises(DataError, match=r"'iata'.*code, gate"):
         TableScan(gates(1), ["iata"])
 
@@ -251,7 +253,7 @@ def test_readers_see_one_table_or_the_other_while_it_reloads():
     with ThreadPoolExecutor(3) as pool:
         watchers = [pool.submit(watch, number) for number in range(2)]
         while not all(watcher.done() for watcher in watchers):
-            lookup.trigger_reload()
+            lookup.reload()
         assert all(watcher.result() for watcher in watchers)
 
 

@@ -46,7 +46,7 @@ def test_durations_have_units(text, expected_ms):
         ({"lookup.cache": "partial"}, "needs a limit"),
         ({"lookup.cache": "full", "lookup.partial-cache.max-rows": 5}, "no effect with lookup.cache = FULL"),
         ({"lookup.partial-cache.max-rows": 5}, "no effect with lookup.cache = NONE"),
-        ({"lookup.cache": "FULL", "lookup.full-cache.reload-strategy": "TIMED"}, "one of PERIODIC"),
+        ({"lookup.cache": "FULL", "lookup.full-cache.reload-strategy": "TIMED"}, "TIMED needs"),
         ({"lookup.cache": "FULL", "lookup.full-cache.periodic-reload.interval": "soon"}, "a duration such as"),
         ({"lookup.cache": "FULL", "lookup.full-cache.periodic-reload.interval": "0 s"}, "at least 1 ms"),
         ({"lookup.cache": "FULL", "lookup.full-cache.periodic-reload.schedule-mode": "FIXED_RATE"}, "interval"),

@@ -15,7 +15,7 @@ from millpond.lookup import (
     DefaultLookupCache,
     LookupFunction,
     LookupTable,
-    PartialCachingLookupProvider,
+    PartialCachingLookup,
     PythonLookup,
     Retries,
 )
@@ -54,7 +54,7 @@ class Longest(random.Random):
 def open_lookup(source, cache, *, max_retries=0, waits=None, recorder=None):
     metrics = CacheMetricGroup("planes", recorder) if recorder else CacheMetricGroup("planes")
     retries = Retries(max_retries, sleep=(waits if waits is not None else []).append, randomness=Longest())
-    lookup = PartialCachingLookupProvider.of(source, cache).create_lookup_function(metrics, retries)
+    lookup = PartialCachingLookup(source, cache, metrics, retries)
     lookup.open()
     return lookup
 
@@ -210,8 +210,10 @@ def test_a_row_of_the_wrong_width_names_function_key_and_columns():
     def broken(n):
         return [(n, n)]
 
+    lookup = open_lookup(PythonLookup(broken, KEYS, ROWS), cache := DefaultLookupCache(max_rows=9))
     with pytest.raises(DataError, match=r"broken.*\(7,\).*1 values \(text\).*\(7, 7\)"):
-        PythonLookup(broken, KEYS, ROWS).lookup((7,))
+        lookup.lookup((7,))
+    assert cache.size() == 0
 
 
 def test_metrics_reach_the_recorder_and_have_the_names_of_the_seed():
