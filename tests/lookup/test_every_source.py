@@ -213,6 +213,9 @@ def test_a_batch_is_answered_for_every_key(source, name):
         assert {key: rows for key, rows in answer.items() if rows} == FOUND
         for key, rows in FOUND.items():
             assert source.lookup(key) == rows
+            assert [type(value) for row in answer[key] for value in row] == [
+                type(value) for row in rows for value in row
+            ]
         assert source.lookup(MISSING[0]) == []
         if name not in ONE_ROW_ONLY:
             assert sorted(source.lookup(TWICE)) == TWO_ROWS
@@ -245,7 +248,7 @@ def test_a_source_travels_to_another_process_without_its_connections(source):
 def test_behind_a_cache_it_gives_the_same_once_and_again(source):
     with PartialCachingLookup(source, DefaultLookupCache(max_rows=100)) as lookup:
         for _ in range(2):
-            assert lookup.lookup_many([*FOUND, *MISSING]) == FOUND | dict.fromkeys(MISSING, [])
+            assert lookup.lookup_many([*FOUND, *MISSING]) == FOUND | {key: [] for key in MISSING}
         assert lookup.stats().miss_count == lookup.stats().load_count == len(FOUND) + len(MISSING)
 
 

@@ -25,6 +25,7 @@ from millpond.lookup.answers import checked_answer
 from millpond.lookup.async_function import AsyncLookupFunction
 from millpond.lookup.cache import LookupCache
 from millpond.lookup.function import Key, Rows
+from millpond.lookup.hit_history import HitRate
 from millpond.lookup.keys import KeyCheck, check_key_types
 from millpond.lookup.metrics import CacheMetricGroup, LookupStats
 from millpond.lookup.retry import Retries
@@ -116,6 +117,10 @@ class AsyncPartialCachingLookup(AsyncLookupFunction):
     def stats(self) -> LookupStats:
         """What was counted so far."""
         return self._metrics.stats()
+
+    def hit_rates(self) -> list[HitRate]:
+        """Hits and misses of each of the last 60 minutes in which there was a lookup, oldest first."""
+        return self._metrics.hit_rates()
 
     async def lookup(self, keys: Key) -> Rows:
         """The rows of one key."""

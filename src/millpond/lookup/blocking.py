@@ -15,6 +15,7 @@ from typing import Any, TypeVar
 from millpond.errors import OptionError
 from millpond.lookup.async_partial import AsyncPartialCachingLookup
 from millpond.lookup.function import Key, LookupFunction, Rows
+from millpond.lookup.hit_history import HitRate
 from millpond.lookup.metrics import LookupStats
 
 T = TypeVar("T")
@@ -56,6 +57,10 @@ class BlockingLookup(LookupFunction):
     def stats(self) -> LookupStats:
         """What was counted so far."""
         return self._lookup.stats()
+
+    def hit_rates(self) -> list[HitRate]:
+        """Hits and misses of each of the last 60 minutes in which there was a lookup, oldest first."""
+        return self._lookup.hit_rates()
 
     def lookup(self, keys: Key) -> Rows:
         """The rows of one key."""

@@ -23,6 +23,7 @@ from millpond.cache.api import Clock
 from millpond.errors import DataError, OptionError, UnavailableError
 from millpond.lookup.full_cache import LookupFullCache
 from millpond.lookup.function import Key, LookupFunction, Rows
+from millpond.lookup.hit_history import HitRate
 from millpond.lookup.keyed_table import KeyedTable
 from millpond.lookup.keys import KeyCheck
 from millpond.lookup.metrics import CacheMetricGroup, LookupStats
@@ -169,6 +170,10 @@ class FullCachingLookup(LookupFunction):
     def stats(self) -> LookupStats:
         """What was counted so far."""
         return self._metrics.stats()
+
+    def hit_rates(self) -> list[HitRate]:
+        """Hits and misses of each of the last 60 minutes in which there was a lookup, oldest first."""
+        return self._metrics.hit_rates()
 
     def lookup(self, keys: Key) -> Rows:
         """The rows of one key."""

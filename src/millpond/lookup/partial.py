@@ -19,6 +19,7 @@ from millpond.cache.api import Clock
 from millpond.lookup.answers import checked_answer
 from millpond.lookup.cache import LookupCache
 from millpond.lookup.function import Key, LookupFunction, Rows
+from millpond.lookup.hit_history import HitRate
 from millpond.lookup.in_flight import InFlight, Request
 from millpond.lookup.keys import KeyCheck, check_key_types
 from millpond.lookup.metrics import CacheMetricGroup, LookupStats
@@ -80,6 +81,10 @@ class PartialCachingLookup(LookupFunction):
     def stats(self) -> LookupStats:
         """What was counted so far."""
         return self._metrics.stats()
+
+    def hit_rates(self) -> list[HitRate]:
+        """Hits and misses of each of the last 60 minutes in which there was a lookup, oldest first."""
+        return self._metrics.hit_rates()
 
     def lookup(self, keys: Key) -> Rows:
         """The rows of one key."""

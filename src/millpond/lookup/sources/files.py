@@ -92,8 +92,12 @@ class FileScan:
     def _dataset(self) -> ds.Dataset:
         kind = self._format
         if kind == "csv":
-            # Told to the reader: a cast afterwards would not bring leading zeros back.
-            kind = ds.CsvFileFormat(convert_options=csv.ConvertOptions(column_types=self._types))
+            # Types are told to the reader: a cast afterwards would not bring leading zeros back. An empty cell is null,
+            # an empty string is written in quotes.
+            options = csv.ConvertOptions(
+                column_types=self._types, strings_can_be_null=True, quoted_strings_can_be_null=False
+            )
+            kind = ds.CsvFileFormat(convert_options=options)
         return ds.dataset(self._path, format=kind)
 
     def _unreadable(self, error: Exception) -> Exception:

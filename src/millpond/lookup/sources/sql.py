@@ -99,6 +99,9 @@ class SqlLookup(LookupFunction):
             raise OptionError(f"{self._where}: there is no such table; check its name and schema") from error
         except sqlalchemy.exc.SQLAlchemyError as error:
             raise self._failed(error) from error
+        for column in self._table.columns:
+            if isinstance(column.type, sqlalchemy.types.Float):
+                column.type.asdecimal = False  # MySQL's would give decimals
         missing = [name for name in (*self._keys, *self._columns) if name not in self._table.columns]
         if missing:
             there = ", ".join(column.name for column in self._table.columns)
@@ -156,7 +159,11 @@ class SqlLookup(LookupFunction):
         rows = self._select(None)
         columns = list(zip(*rows, strict=True)) or [()] * (len(key_schema) + len(row_schema))
         by_name = dict(zip((*self._keys, *self._columns), columns, strict=True))
-        return pa.table([pa.array(by_name[name], field.type) for name, field in fields.items()], names=list(fields))
+        try:
+            arrays = [pa.array(by_name[name], field.type) for name, field in fields.items()]
+        except (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError) as error:
+            raise DataError(f"{self._where}: a value is not of its column's type: {error}") from error
+        return pa.table(arrays, names=list(fields))
 
     def _select(self, keys: Sequence[Key] | None) -> list[tuple[Any, ...]]:
         sqlalchemy = _sqlalchemy()

@@ -102,7 +102,7 @@ def _floating(value: Any) -> float:
 def _decimal(value: Any) -> Decimal:
     if isinstance(value, int) and not isinstance(value, bool):
         return Decimal(value)
-    return Decimal(_text(value))
+    return Decimal(repr(value) if isinstance(value, float) else _text(value))
 
 
 def _string(value: Any) -> str:
