@@ -7,7 +7,6 @@ removes the rest when it ends; and what a killed process left is removed by the 
 
 import os
 import threading
-from dataclasses import replace
 from itertools import count
 from pathlib import Path
 
@@ -30,9 +29,7 @@ def open_shard_backend(options: StateOptions, key_groups: range) -> KeyedStateBa
     Raises:
         UnavailableError: there can be no such folder.
     """
-    folder = _owned_folder(options.rocksdb_local_dir).path / f"backend-{next(_OPENED)}"
-    # The folder is on that disk already.
-    return open_backend(replace(options, rocksdb_local_dir=None), key_groups, folder)
+    return open_backend(options, key_groups, _owned_folder(options.local_dir).path / f"backend-{next(_OPENED)}")
 
 
 def remove_backend_folders() -> None:
