@@ -194,7 +194,10 @@ class LookupTable:
         self._elsewhere.append((stats, close))
 
     def reload(self) -> None:
-        """Load a full table again now; a failure is counted, warned of, and keeps the last good table."""
+        """Load a full table again now; a failure is counted, warned of, and keeps the last good table.
+
+        With `on_reload_failure="fail"` it is raised instead.
+        """
         for lookup in self._opened:
             if isinstance(lookup, FullCachingLookup):
                 lookup.reload()
