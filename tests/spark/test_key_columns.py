@@ -108,5 +108,9 @@ def test_a_key_that_is_not_there_is_refused_with_a_hint(spark):
         key_columns(data, ["c"])
     with pytest.raises(DataError, match=r"'a.b' is not in .* is written '`a.b`'"):
         key_columns(data, ["a.b"])
+    with pytest.raises(DataError, match=r"nowhere.* is not in the DataFrame"):
+        key_columns(data, [F.col("nowhere") + 1])
+    with pytest.raises(DataError, match="'current_date' is not in the DataFrame"):
+        key_columns(data, ["current_date"])
     with pytest.raises(DataError, match="a key is int 7"):
         key_columns(data, [7])

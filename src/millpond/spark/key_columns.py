@@ -102,10 +102,7 @@ def _resolved(df: DataFrame, key: Any) -> StructField:
     try:
         field: StructField = df.select(key).schema[0]
     except AnalysisException as error:
-        hint = f" A name with dots or backticks in it is written {quoted(key)!r}." if key in df.columns else ""
-        raise DataError(
-            f"key column {key!r} is not in the DataFrame, or not clearly so; its columns are {df.columns}.{hint}"
-        ) from error
+        raise _unclear(df, key) from error
     kind = field.dataType
     if not isinstance(kind, _KINDS):
         raise DataError(
@@ -134,5 +131,17 @@ def _own_column(df: DataFrame, key: str | Column) -> int | None:
     columns: list[str] = df.columns
     if name in columns:
         return columns.index(name)
-    # Spark found the name, and found it once: so it is clear up to letter case.
-    return next(at for at, column in enumerate(columns) if column.lower() == name.lower())
+    # Where Spark found a column, it found it once: so it is clear up to letter case.
+    for at, column in enumerate(columns):
+        if column.lower() == name.lower():
+            return at
+    # What Spark found is one of its functions that go by a bare name, such as `user` or `current_date`.
+    raise _unclear(df, key)
+
+
+def _unclear(df: DataFrame, key: Any) -> DataError:
+    is_there = isinstance(key, str) and key in df.columns
+    hint = f" A name with dots or backticks in it is written {quoted(key)!r}." if is_there else ""
+    return DataError(
+        f"key column {key!r} is not in the DataFrame, or not clearly so; its columns are {df.columns}.{hint}"
+    )
