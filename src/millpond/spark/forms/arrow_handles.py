@@ -149,7 +149,7 @@ class Values:
 
     def table(self, rows: list[Any]) -> pa.Table:
         """Tuples as columns; where there is None, every column is null."""
-        if None in rows:
+        if not all(rows):
             rows = [self._nothing if row is None else row for row in rows]
         return pa.table(self._codec.columns(rows), schema=self.schema)
 
