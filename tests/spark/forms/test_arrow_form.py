@@ -108,7 +108,7 @@ def _run(processor, rows, shard, *, form="arrow", time=BatchTime(), claim=None, 
         key_schema=KEY,
         key_positions=(0, 1),
         row_names=tuple(ROWS.names),
-        output_schema=OUTPUT,
+        output_schema=changes.get("output_schema", OUTPUT),
         time_mode=changes.get("time_mode", "none"),
         event_time=None,
         keep_late=False,
@@ -348,3 +348,11 @@ def test_a_superseded_attempt_is_stopped_before_the_call():
     claim.superseded_by = Attempt("app", 2)
     with pytest.raises(UnavailableError, match="superseded"):
         _run(Calling(None), [("ann", 1, 0.0)], _shard(), claim=claim)
+
+
+def test_a_null_where_the_output_takes_none_is_refused_by_name():
+    strict = pa.schema([("user", pa.string()), pa.field("n", pa.int64(), nullable=False)])
+    call = lambda self, keys, *_: iter([keys])  # noqa: E731
+    assert _run(Calling(call), [("ann", 1, 0.0)], _shard(), output_schema=strict)[0] == [("ann", 1)]
+    with pytest.raises(DataError, match="output column 'n' is declared as not null"):
+        _run(Calling(call), [("ann", None, 0.0)], _shard(), output_schema=strict)
