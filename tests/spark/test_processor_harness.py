@@ -143,6 +143,59 @@ def test_output_that_does_not_fit_is_refused_by_column():
         assert harness.state("count") == {}
 
 
+def test_a_savepoint_goes_on_in_another_harness_with_its_timers(tmp_path):
+    place = str(tmp_path / "savepoint")
+    with _alarm() as first:
+        first.process(_events(BATCHES[0][1]), watermark_ms=0)
+        first.savepoint(place)
+        with pytest.raises(OptionError, match="is not empty"):
+            first.savepoint(place)
+    with _alarm(options={"state.backend.type": "rocksdb"}) as second:
+        second.process(_events([("gus", 1, 100.0)]), watermark_ms=0)
+        second.restore_savepoint(place)
+        assert second.state("count") == {("ann",): (1,), ("bob",): (1,), ("cid",): (1,)}
+        fired = second.advance(watermark_ms=111_000)
+        assert sorted((row.user, row.fired) for row in fired) == [("ann", 110_000), ("bob", 111_000)]
+        second.restart()
+        assert second.state("count") == {("cid",): (1,)}
+    with (
+        _alarm(time_mode="ProcessingTime", event_time=None) as third,
+        pytest.raises(OptionError, match="timers that were set in EventTime"),
+    ):
+        third.restore_savepoint(place)
+
+
+class WideAlarm(Alarm):
+    """`Alarm` whose count has another field."""
+
+    def init(self, handle):
+        self._handle = handle
+        self._count = handle.getValueState("count", "n double, note string")
+
+
+class NarrowAlarm(Alarm):
+    """`Alarm` whose count holds less."""
+
+    def init(self, handle):
+        self._handle = handle
+        self._count = handle.getValueState("count", "n int")
+
+
+def test_a_snapshot_is_read_as_the_processor_declares_it_now_or_refused():
+    with _alarm(processor=NarrowAlarm()) as first:
+        first.process(_events(BATCHES[0][1]), watermark_ms=0)
+        snapshot = first.snapshot()
+    with _alarm(processor=WideAlarm()) as second:
+        second.restore(snapshot)
+        assert second.state("count")["ann",] == (1.0, None)
+    with _alarm() as third:
+        third.restore(snapshot)
+        third.process(_events([("ann", 4, 108.0)]), watermark_ms=0)
+        wide = third.snapshot()
+    with _alarm(processor=NarrowAlarm()) as fourth, pytest.raises(OptionError, match=r"n: int64.*n: int32"):
+        fourth.restore(wide)
+
+
 def test_a_snapshot_is_restored_as_often_as_one_likes_and_into_any_backend(diary):
     diary.process([("ann", 1, None)])
     snapshot = diary.snapshot()

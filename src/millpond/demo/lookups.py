@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from millpond.demo.workdir import publish
-from millpond.lookup import LookupTable, ParquetScan, SqlLookup
+from millpond.lookup import FileScan, LookupTable, SqlLookup
 
 PLANES_CACHED = 3_000
 """Rows in each worker's cache of planes; 4,043 aircraft flew in the year."""
@@ -56,7 +56,7 @@ def lookup_tables(folder: Path) -> Iterator[dict[str, LookupTable]]:
     )
     weather = LookupTable(
         "weather",
-        ParquetScan(folder / "weather.parquet", keys=["origin", "hour_ms"], columns=["visib"]),
+        FileScan(folder / "weather.parquet", keys=["origin", "hour_ms"], columns=["visib"]),
         {"lookup.cache": "FULL"},
     )
     with planes, weather:

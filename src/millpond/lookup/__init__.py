@@ -1,41 +1,87 @@
 """Lookup functions, partial and full caching, reload triggers, connectors."""
 
+from millpond.lookup.async_function import AsyncLookupFunction, ThreadedLookup
+from millpond.lookup.async_partial import AsyncPartialCachingLookup
+from millpond.lookup.blocking import BlockingLookup
 from millpond.lookup.cache import DefaultLookupCache, LookupCache
-from millpond.lookup.full import FullCachingLookup, FullCachingLookupProvider
-from millpond.lookup.function import Key, LookupFunction, PythonLookup, Row, Rows
+from millpond.lookup.cached import CachedFunction, cached
+from millpond.lookup.conditions import Condition
+from millpond.lookup.full import FullCachingLookup
+from millpond.lookup.full_cache import LookupFullCache
+from millpond.lookup.function import Key, LookupFunction, Row, Rows
+from millpond.lookup.hit_history import HitRate
 from millpond.lookup.keyed_table import KeyedTable
 from millpond.lookup.metrics import CacheMetricGroup, LookupStats
 from millpond.lookup.options import LookupOptions
-from millpond.lookup.partial import PartialCachingLookup, PartialCachingLookupProvider
+from millpond.lookup.partial import PartialCachingLookup
+from millpond.lookup.providers import (
+    AsyncLookupFunctionProvider,
+    FullCachingLookupProvider,
+    LookupFunctionProvider,
+    PartialCachingAsyncLookupProvider,
+    PartialCachingLookupProvider,
+)
+from millpond.lookup.push_down import SupportsPushDown
 from millpond.lookup.retry import Retries
-from millpond.lookup.scan import LookupScan, ParquetScan, TableScan
-from millpond.lookup.sql import SqlLookup
+from millpond.lookup.scan import LookupScan
+from millpond.lookup.sources.arrow import TableScan
+from millpond.lookup.sources.delta import DeltaScan
+from millpond.lookup.sources.files import FileScan
+from millpond.lookup.sources.http import HttpLookup, HttpScan
+from millpond.lookup.sources.iceberg import IcebergScan
+from millpond.lookup.sources.kv import KvLookup, write_kv_table
+from millpond.lookup.sources.python import AsyncPythonLookup, PythonLookup
+from millpond.lookup.sources.redis import RedisLookup
+from millpond.lookup.sources.sql import SqlLookup
 from millpond.lookup.table import LookupTable
+from millpond.lookup.timed import TimedCacheReloadTrigger
 from millpond.lookup.trigger import CacheReloadTrigger, PeriodicCacheReloadTrigger, ReloadContext
 
 __all__ = [
+    "AsyncLookupFunction",
+    "AsyncLookupFunctionProvider",
+    "AsyncPartialCachingLookup",
+    "AsyncPythonLookup",
+    "BlockingLookup",
     "CacheMetricGroup",
     "CacheReloadTrigger",
+    "CachedFunction",
+    "Condition",
     "DefaultLookupCache",
+    "DeltaScan",
+    "FileScan",
     "FullCachingLookup",
     "FullCachingLookupProvider",
+    "HitRate",
+    "HttpLookup",
+    "HttpScan",
+    "IcebergScan",
     "Key",
     "KeyedTable",
+    "KvLookup",
     "LookupCache",
+    "LookupFullCache",
     "LookupFunction",
+    "LookupFunctionProvider",
     "LookupOptions",
     "LookupScan",
     "LookupStats",
     "LookupTable",
-    "ParquetScan",
+    "PartialCachingAsyncLookupProvider",
     "PartialCachingLookup",
     "PartialCachingLookupProvider",
     "PeriodicCacheReloadTrigger",
     "PythonLookup",
+    "RedisLookup",
     "ReloadContext",
     "Retries",
     "Row",
     "Rows",
     "SqlLookup",
+    "SupportsPushDown",
     "TableScan",
+    "ThreadedLookup",
+    "TimedCacheReloadTrigger",
+    "cached",
+    "write_kv_table",
 ]

@@ -9,18 +9,21 @@ Source: FLIP-221, `LookupCache` and `DefaultLookupCache`.
 """
 
 from sys import getsizeof
-from typing import Protocol
+from typing import Any, Protocol
 
 from millpond.cache import Cache, monotonic_ms
 from millpond.cache.api import Clock
-from millpond.lookup.function import Key, Rows
+from millpond.lookup.function import Key, Row, Rows
 from millpond.lookup.metrics import CacheMetricGroup
 
 _ENTRY_BYTES = 400
 
 
 class LookupCache(Protocol):
-    """A map from keys to the rows they have. Implementations are thread-safe."""
+    """A map from keys to the rows they have. Implementations are thread-safe, and can be pickled to be used on Spark.
+
+    One of your own needs these six methods and no base class.
+    """
 
     def open(self, metrics: CacheMetricGroup) -> None:
         """Become usable, and register the sizes with `metrics`."""
@@ -48,7 +51,10 @@ class DefaultLookupCache:
     - Capacity: `max_rows` keys (a key with several rows is one), or `max_bytes` estimated bytes.
     - Freshness: a key goes `expire_after_write_ms` after it was looked up in the source, or
       `expire_after_access_ms` after it was last used.
-    - Concurrent miss: the lookup before it sees to that one of the callers asks the source.
+    - Concurrent miss: the lookup around it sees to it that one of the callers asks the source.
+
+    Rows go in and come out as copies, so that nobody changes what is cached. Pickled, it is an empty
+    cache of the same limits.
 
     Args:
         max_rows: how many keys at most.
@@ -77,8 +83,16 @@ class DefaultLookupCache:
         cache_missing_key: bool = True,
         clock: Clock = monotonic_ms,
     ) -> None:
+        self._settings: dict[str, Any] = {
+            "max_rows": max_rows,
+            "max_bytes": max_bytes,
+            "expire_after_access_ms": expire_after_access_ms,
+            "expire_after_write_ms": expire_after_write_ms,
+            "cache_missing_key": cache_missing_key,
+            "clock": clock,
+        }
         self._cache_missing_key = cache_missing_key
-        self._cache: Cache[Key, Rows] = Cache(
+        self._cache: Cache[Key, tuple[Row, ...]] = Cache(
             "lookup",
             max_entries=max_rows,
             max_bytes=max_bytes,
@@ -89,22 +103,30 @@ class DefaultLookupCache:
             shared=True,
         )
 
+    def __getstate__(self) -> dict[str, Any]:
+        """Another process gets an empty cache of the same limits."""
+        return self._settings
+
+    def __setstate__(self, settings: dict[str, Any]) -> None:
+        self.__init__(**settings)  # type: ignore[misc]  # what pickling made is as good as new
+
     def open(self, metrics: CacheMetricGroup) -> None:
         """Register numCachedRecord and numCachedBytes."""
         metrics.sizes(self.size, lambda: self._cache.stats().bytes)
 
     def get_if_present(self, key: Key) -> Rows | None:
         """The cached rows, empty for a cached missing key; None where nothing is cached."""
-        return self._cache.get(key)
+        rows = self._cache.get(key)
+        return None if rows is None else list(rows)
 
     def put(self, key: Key, rows: Rows) -> Rows | None:
         """Cache a copy of the rows; a missing key only if `cache_missing_key`."""
         before = self._cache.peek(key)
         if rows or self._cache_missing_key:
-            self._cache.put(key, list(rows))
+            self._cache.put(key, tuple(rows))
         else:
             self._cache.invalidate(key)
-        return before
+        return None if before is None else list(before)
 
     def invalidate(self, key: Key) -> None:
         """Forget a key."""
@@ -119,7 +141,7 @@ class DefaultLookupCache:
         self._cache.clear()
 
 
-def _weigh(key: Key, rows: Rows) -> int:
+def _weigh(key: Key, rows: tuple[Row, ...]) -> int:
     """Keys and rows are flat, so one level is the whole depth."""
     cells = sum(map(getsizeof, key)) + sum(getsizeof(row) + sum(map(getsizeof, row)) for row in rows)
     return _ENTRY_BYTES + getsizeof(key) + getsizeof(rows) + cells

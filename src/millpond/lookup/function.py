@@ -11,13 +11,11 @@ Source: FLIP-221, whose `LookupFunction` has the one-key form.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Sequence
 from types import TracebackType
 from typing import Any, Self, TypeAlias
 
 import pyarrow as pa
-
-from millpond.errors import DataError, OptionError
 
 Key: TypeAlias = tuple[Any, ...]
 Row: TypeAlias = tuple[Any, ...]
@@ -51,8 +49,16 @@ class LookupFunction(ABC):
         """The rows whose key columns equal `keys`; an empty list where there are none."""
 
     def lookup_many(self, keys: Sequence[Key]) -> dict[Key, Rows]:
-        """The rows of every key asked for. Override it where one request can answer for many."""
+        """The rows of every key; those without rows may be left out.
+
+        Override it where one request can answer for many.
+        """
         return {key: self.lookup(key) for key in keys}
+
+    @property
+    def batched(self) -> bool:
+        """Whether one request answers for many keys: whether `lookup_many` is the function's own."""
+        return type(self).lookup_many is not LookupFunction.lookup_many
 
     def close(self) -> None:  # noqa: B027 - most functions have nothing to close
         """Let go of connections; the function may be opened again."""
@@ -66,51 +72,5 @@ class LookupFunction(ABC):
     ) -> None:
         self.close()
 
-
-class PythonLookup(LookupFunction):
-    """A lookup by any Python function from a key's values to an iterable of rows.
-
-    Args:
-        function: called with one positional argument per key column; returns rows as tuples in the
-            order of `row_schema`. None or no rows mean that nothing matches.
-        key_schema: the names and types of the key columns.
-        row_schema: the names and types of the columns of a row.
-
-    >>> countries = PythonLookup(
-    ...     {"JFK": [("US",)]}.get, pa.schema([("code", pa.string())]), pa.schema([("country", pa.string())]))
-    >>> countries.lookup(("JFK",)), countries.lookup(("LHR",))
-    ([('US',)], [])
-    """
-
-    def __init__(
-        self, function: Callable[..., Iterable[Row] | None], key_schema: pa.Schema, row_schema: pa.Schema
-    ) -> None:
-        self._function = function
-        self.key_schema = key_schema
-        self.row_schema = row_schema
-
-    def lookup(self, keys: Key) -> Rows:
-        """What the function returns for the key, checked for its width."""
-        rows = self._function(*keys)
-        return [] if rows is None else [self._checked(row, keys) for row in rows]
-
-    def _checked(self, row: Row, keys: Key) -> Row:
-        if isinstance(row, tuple) and len(row) == len(self.row_schema):
-            return row
-        name = getattr(self._function, "__qualname__", repr(self._function))
-        raise DataError(
-            f"lookup function {name!r}, key {keys!r}: expected rows as tuples of {len(self.row_schema)} values "
-            f"({', '.join(self.row_schema.names)}), got {type(row).__name__} {row!r}; return a list of such tuples"
-        )
-
-
-def check_key_types(where: str, key_schema: pa.Schema) -> None:
-    """Refuse key columns that have no exact equality."""
-    if not len(key_schema):
-        raise OptionError(f"{where}: expected at least one key column, got none")
-    for field in key_schema:
-        if pa.types.is_floating(field.type) or pa.types.is_nested(field.type):
-            raise OptionError(
-                f"{where}, key column {field.name!r}: expected a type with exact equality, such as a whole number, "
-                f"a string, a date or a timestamp, got {field.type}; cast it in the source"
-            )
+    def __repr__(self) -> str:
+        return type(self).__qualname__

@@ -12,13 +12,15 @@ its own dictionary, while the mapped rows are shared.
 
 from array import array
 from collections.abc import Sequence
+from itertools import chain, islice
 from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from millpond.errors import CorruptionError, DataError
-from millpond.lookup.function import Key, Rows, check_key_types
+from millpond.lookup.function import Key, Rows
+from millpond.lookup.keys import check_key_types
 
 
 class KeyedTable:
@@ -81,18 +83,16 @@ class KeyedTable:
             writer.write_table(self.table)
         unfinished.rename(path)
 
-    def find(self, keys: Sequence[Key]) -> dict[Key, Rows]:
-        """The rows of every key, with all columns of the table."""
-        found: dict[Key, Rows] = {}
+    def find(self, keys: Sequence[Key], columns: Sequence[str] | None = None) -> dict[Key, Rows]:
+        """The rows of every key, with all columns of the table or with some; the rows are taken from Arrow at once."""
+        spans: dict[Key, range] = {}
         for key in keys:
             group = self.groups.get(key)
-            if group is None:
-                found[key] = []
-                continue
-            start = self.starts[group]
-            rows = self.table.slice(start, self.starts[group + 1] - start)
-            found[key] = list(zip(*(column.to_pylist() for column in rows.columns), strict=True))
-        return found
+            spans[key] = range(0) if group is None else range(self.starts[group], self.starts[group + 1])
+        taken = self.table if columns is None else self.table.select(columns)
+        taken = taken.take(pa.array(chain.from_iterable(spans.values()), pa.int64()))
+        rows = iter(list(zip(*(column.to_pylist() for column in taken.columns), strict=True)))
+        return {key: list(islice(rows, len(span))) for key, span in spans.items()}
 
 
 def exact_times(schema: pa.Schema, keys: Sequence[str]) -> pa.Schema:

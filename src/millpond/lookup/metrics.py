@@ -11,6 +11,9 @@ import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from millpond.cache import monotonic_ms
+from millpond.cache.api import Clock
+from millpond.lookup.hit_history import HitHistory, HitRate
 from millpond.metrics import NO_METRICS, Recorder
 
 
@@ -82,11 +85,13 @@ class CacheMetricGroup:
     Args:
         name: the table's name, as a label.
         recorder: where the sums go, batch by batch.
+        clock: monotonic milliseconds, for the hit rate over time.
     """
 
-    def __init__(self, name: str, recorder: Recorder = NO_METRICS) -> None:
-        self._name = name
+    def __init__(self, name: str, recorder: Recorder = NO_METRICS, clock: Clock = monotonic_ms) -> None:
+        self.name = name
         self._recorder = recorder
+        self._history = HitHistory(clock)
         self._lock = threading.Lock()
         self._sum = LookupStats()
         self._records: Callable[[], int | None] = _unknown
@@ -96,31 +101,44 @@ class CacheMetricGroup:
         """Add what a batch found cached and what it did not."""
         with self._lock:
             self._sum += LookupStats(hit_count=hits, miss_count=misses)
-        self._recorder.count("millpond_lookup_requests_total", hits, name=self._name, result="hit")
-        self._recorder.count("millpond_lookup_requests_total", misses, name=self._name, result="miss")
+            self._history.add(hits, misses)
+        self._recorder.count("millpond_lookup_requests_total", hits, name=self.name, result="hit")
+        self._recorder.count("millpond_lookup_requests_total", misses, name=self.name, result="miss")
+        if self._recorder is not NO_METRICS:
+            self._record_sizes()
 
     def loaded(self, loads: int, took_ms: int) -> None:
         """Add loads that succeeded, and the time they took together."""
         with self._lock:
             self._sum += LookupStats(load_count=loads, latest_load_time_ms=took_ms)
-        self._recorder.count("millpond_lookup_loads_total", loads, name=self._name, result="ok")
-        self._recorder.gauge("millpond_lookup_latest_load_seconds", took_ms / 1_000, name=self._name)
+        self._recorder.count("millpond_lookup_loads_total", loads, name=self.name, result="ok")
+        self._recorder.gauge("millpond_lookup_latest_load_seconds", took_ms / 1_000, name=self.name)
 
     def failed(self, loads: int) -> None:
         """Add loads that failed."""
         with self._lock:
             self._sum += LookupStats(load_count=loads, num_load_failure=loads)
-        self._recorder.count("millpond_lookup_loads_total", loads, name=self._name, result="failure")
+        self._recorder.count("millpond_lookup_loads_total", loads, name=self.name, result="failure")
 
     def sizes(self, records: Callable[[], int | None], cached_bytes: Callable[[], int | None]) -> None:
         """Register where the levels numCachedRecord and numCachedBytes are read from."""
         self._records, self._bytes = records, cached_bytes
+
+    def _record_sizes(self) -> None:
+        for metric, size in (("records", self._records()), ("bytes", self._bytes())):
+            if size is not None:
+                self._recorder.gauge(f"millpond_lookup_cached_{metric}", size, name=self.name)
 
     def stats(self) -> LookupStats:
         """The sums so far and the levels now."""
         with self._lock:
             counted = self._sum
         return counted + LookupStats(num_cached_record=self._records(), num_cached_bytes=self._bytes())
+
+    def hit_rates(self) -> list[HitRate]:
+        """Hits and misses of each of the last 60 minutes in which there was a lookup, oldest first."""
+        with self._lock:
+            return self._history.rates()
 
 
 def _unknown() -> None:

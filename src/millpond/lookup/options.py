@@ -5,17 +5,34 @@ option that the chosen mode would ignore are all refused, all in one error, befo
 Names and the words of choices are read in any case; a duration is a number with a unit (`10 min`),
 a number of milliseconds, or a `timedelta`.
 
-Source: FLIP-221, "Table Options for Lookup Cache"; the defaults are Flink's.
+Sources: FLIP-221, "Table Options for Lookup Cache"; the defaults are Flink's. The options of
+asynchronous lookups are Flink's execution options.
 """
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from datetime import time
 from typing import Any, Literal, TypeAlias
 
+from millpond.lookup.timed import parse_iso_time
 from millpond.lookup.trigger import ScheduleMode
-from millpond.options import Known, choice, count, duration_ms, flag, named, parsed, refuse_problems
+from millpond.options import Known, choice, count, duration_ms, flag, named, parsed, refuse_problems, size_bytes
 
 Mode: TypeAlias = Literal["NONE", "PARTIAL", "FULL"]
+ReloadStrategy: TypeAlias = Literal["PERIODIC", "TIMED"]
+
+_PARTIAL = "lookup.partial-cache."
+_LIMITS = tuple(_PARTIAL + limit for limit in ("max-rows", "max-bytes", "expire-after-access", "expire-after-write"))
+_RELOAD = "lookup.full-cache."
+_INTERVAL = _RELOAD + "periodic-reload.interval"
+_ISO_TIME = _RELOAD + "timed-reload.iso-time"
+_NEEDS: dict[str, tuple[str, str]] = {
+    _PARTIAL: ("lookup.cache", "PARTIAL"),
+    _RELOAD: ("lookup.cache", "FULL"),
+    _RELOAD + "periodic-reload.": (_RELOAD + "reload-strategy", "PERIODIC"),
+    _RELOAD + "timed-reload.": (_RELOAD + "reload-strategy", "TIMED"),
+}
+"""What options with a common beginning need, to have an effect."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,17 +46,23 @@ class LookupOptions:
     millpond.errors.OptionError: lookup options:
     - 'lookup.partial-cache.max-row' is unknown; did you mean 'lookup.partial-cache.max-rows'?
     - lookup.cache = PARTIAL needs a limit; give one of lookup.partial-cache.max-rows, \
-lookup.partial-cache.expire-after-access, lookup.partial-cache.expire-after-write
+lookup.partial-cache.max-bytes, lookup.partial-cache.expire-after-access, lookup.partial-cache.expire-after-write
     """
 
     mode: Mode = "NONE"
     max_retries: int = 3
     max_rows: int | None = None
+    max_bytes: int | None = None
     expire_after_access_ms: int | None = None
     expire_after_write_ms: int | None = None
     cache_missing_key: bool = True
+    reload_strategy: ReloadStrategy = "PERIODIC"
     reload_interval_ms: int | None = None
     schedule_mode: ScheduleMode = "FIXED_DELAY"
+    reload_time: time | None = None
+    reload_interval_days: int = 1
+    async_capacity: int = 100
+    async_timeout_ms: int = 180_000
 
     @classmethod
     def parse(cls, options: "Mapping[str, Any] | LookupOptions") -> "LookupOptions":
@@ -49,33 +72,54 @@ lookup.partial-cache.expire-after-access, lookup.partial-cache.expire-after-writ
         problems: list[str] = []
         given = named(options, _OPTIONS, problems)
         values = parsed(given, _OPTIONS, problems)
-        mode: Mode = values.get("mode", "NONE")
+        chosen = {
+            name: values.get(_OPTIONS[name][0], None if name in given else default)
+            for name, default in (("lookup.cache", "NONE"), (_RELOAD + "reload-strategy", "PERIODIC"))
+        }
         for name in given:
-            needs = next((known for known in ("partial", "full") if name.startswith(f"lookup.{known}-cache.")), None)
-            if needs is not None and needs.upper() != mode:
-                problems.append(
-                    f"{name!r} has no effect with lookup.cache = {mode}; remove it or choose {needs.upper()}"
-                )
-        limits = [
-            f"lookup.partial-cache.{limit}" for limit in ("max-rows", "expire-after-access", "expire-after-write")
-        ]
-        if mode == "PARTIAL" and not any(limit in given for limit in limits):
-            problems.append(f"lookup.cache = PARTIAL needs a limit; give one of {', '.join(limits)}")
-        if "lookup.full-cache.periodic-reload.schedule-mode" in given and values.get("reload_interval_ms") is None:
-            problems.append("a schedule-mode needs 'lookup.full-cache.periodic-reload.interval'")
+            problems.extend(_without_effect(name, chosen))
+        if chosen["lookup.cache"] == "PARTIAL" and not any(limit in given for limit in _LIMITS):
+            problems.append(f"lookup.cache = PARTIAL needs a limit; give one of {', '.join(_LIMITS)}")
+        if values.get("schedule_mode") is not None and _INTERVAL not in given:
+            problems.append(f"a schedule-mode needs {_INTERVAL!r}")
+        if chosen["lookup.cache"] == "FULL" and values.get("reload_strategy") == "TIMED" and _ISO_TIME not in given:
+            problems.append(f"{_RELOAD}reload-strategy = TIMED needs {_ISO_TIME!r}")
         refuse_problems("lookup options", problems)
-        values.pop("strategy", None)
         return cls(**values)
+
+
+def _without_effect(name: str, chosen: Mapping[str, str | None]) -> list[str]:
+    """What is wrong with giving an option, if another, which itself is right, does not let it work."""
+    for beginning, (needed, word) in _NEEDS.items():
+        if name.startswith(beginning) and chosen[needed] not in (word, None):
+            return [f"{name!r} has no effect with {needed} = {chosen[needed]}; remove it or choose {word}"]
+    return []
+
+
+def _at_least_one(value: Any) -> int:
+    number = count(value)
+    if number < 1:
+        raise ValueError("a whole number of 1 or more")
+    return number
+
+
+def _iso_time(value: Any) -> time:
+    return value if isinstance(value, time) else parse_iso_time(str(value))
 
 
 _OPTIONS: Known = {
     "lookup.cache": ("mode", choice("NONE", "PARTIAL", "FULL")),
     "lookup.max-retries": ("max_retries", count),
-    "lookup.partial-cache.max-rows": ("max_rows", count),
-    "lookup.partial-cache.expire-after-access": ("expire_after_access_ms", duration_ms),
-    "lookup.partial-cache.expire-after-write": ("expire_after_write_ms", duration_ms),
-    "lookup.partial-cache.cache-missing-key": ("cache_missing_key", flag),
-    "lookup.full-cache.reload-strategy": ("strategy", choice("PERIODIC")),
-    "lookup.full-cache.periodic-reload.interval": ("reload_interval_ms", duration_ms),
-    "lookup.full-cache.periodic-reload.schedule-mode": ("schedule_mode", choice("FIXED_DELAY", "FIXED_RATE")),
+    _PARTIAL + "max-rows": ("max_rows", count),
+    _PARTIAL + "max-bytes": ("max_bytes", size_bytes()),
+    _PARTIAL + "expire-after-access": ("expire_after_access_ms", duration_ms),
+    _PARTIAL + "expire-after-write": ("expire_after_write_ms", duration_ms),
+    _PARTIAL + "cache-missing-key": ("cache_missing_key", flag),
+    _RELOAD + "reload-strategy": ("reload_strategy", choice("PERIODIC", "TIMED")),
+    _INTERVAL: ("reload_interval_ms", duration_ms),
+    _RELOAD + "periodic-reload.schedule-mode": ("schedule_mode", choice("FIXED_DELAY", "FIXED_RATE")),
+    _ISO_TIME: ("reload_time", _iso_time),
+    _RELOAD + "timed-reload.interval-in-days": ("reload_interval_days", _at_least_one),
+    "table.exec.async-lookup.buffer-capacity": ("async_capacity", _at_least_one),
+    "table.exec.async-lookup.timeout": ("async_timeout_ms", duration_ms),
 }

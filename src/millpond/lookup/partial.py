@@ -5,69 +5,70 @@ is loading right now, and the rest, which the source is asked for in one request
 key has at most one request under way, and only what the source answered is cached: if the request
 fails, it fails for everyone who waits for it, and nothing is remembered.
 
-No two batches can wait for each other for ever: each loads its own keys, to the end, before it
-waits for any of the others'.
+A function without a batched form of its own is asked key by key, and each key has its own retries.
 
-Source: FLIP-221, `PartialCachingLookupProvider`; Flink's `CachingLookupFunction`.
+Source: FLIP-221; Flink's `CachingLookupFunction`.
 """
 
 import threading
 from collections.abc import Sequence
-from concurrent.futures import Future
-from dataclasses import dataclass
-from typing import Self
+from functools import partial
 
 from millpond.cache import monotonic_ms
 from millpond.cache.api import Clock
+from millpond.lookup.answers import checked_answer
 from millpond.lookup.cache import LookupCache
 from millpond.lookup.function import Key, LookupFunction, Rows
+from millpond.lookup.hit_history import HitRate
+from millpond.lookup.in_flight import InFlight, Request
+from millpond.lookup.keys import KeyCheck, check_key_types
 from millpond.lookup.metrics import CacheMetricGroup, LookupStats
 from millpond.lookup.retry import Retries
 
 
-@dataclass(frozen=True)
-class PartialCachingLookupProvider:
-    """A lookup function and the cache that stands before it; `cache=None` asks the source always."""
-
-    function: LookupFunction
-    cache: LookupCache | None
-
-    @classmethod
-    def of(cls, function: LookupFunction, cache: LookupCache | None) -> Self:
-        """The provider of both."""
-        return cls(function, cache)
-
-    def create_lookup_function(
-        self, metrics: CacheMetricGroup, retries: Retries, clock: Clock = monotonic_ms
-    ) -> "PartialCachingLookup":
-        """The function with its cache before it, not yet open."""
-        return PartialCachingLookup(self.function, self.cache, metrics, retries, clock)
-
-
 class PartialCachingLookup(LookupFunction):
-    """A lookup function that remembers; thread-safe if the function is."""
+    """A lookup function that remembers; thread-safe if the function is.
+
+    Args:
+        function: the source.
+        cache: what stands before it; None asks the source always, but still once per key and batch.
+        metrics: what counts.
+        retries: how failures are tried again.
+        clock: monotonic milliseconds, for the time a load took.
+
+    >>> import pyarrow as pa
+    >>> from millpond.lookup import DefaultLookupCache, PythonLookup
+    >>> codes = PythonLookup(lambda code: [(code.lower(),)], pa.schema([("code", pa.string())]),
+    ...                      pa.schema([("lower", pa.string())]))
+    >>> with PartialCachingLookup(codes, DefaultLookupCache(max_rows=10)) as lookup:
+    ...     lookup.lookup_many([("JFK",), ("EWR",)]), lookup.lookup(("JFK",)), lookup.stats().hit_count
+    ({('JFK',): [('jfk',)], ('EWR',): [('ewr',)]}, [('jfk',)], 1)
+    """
 
     def __init__(
         self,
         function: LookupFunction,
         cache: LookupCache | None,
-        metrics: CacheMetricGroup,
-        retries: Retries,
+        metrics: CacheMetricGroup | None = None,
+        retries: Retries | None = None,
         clock: Clock = monotonic_ms,
     ) -> None:
+        self._metrics = CacheMetricGroup(repr(function)) if metrics is None else metrics
+        self._where = f"lookup table {self._metrics.name!r} ({function!r})"
         self.key_schema = function.key_schema
         self.row_schema = function.row_schema
+        check_key_types(self._where, self.key_schema)
+        self._check = KeyCheck(self._where, self.key_schema)
         self._function = function
         self._cache = cache
-        self._metrics = metrics
-        self._retries = retries
+        self._retries = Retries() if retries is None else retries
         self._clock = clock
         self._lock = threading.Lock()
-        self._loading: dict[Key, Future[dict[Key, Rows]]] = {}
+        self._in_flight = InFlight(self._where)
 
     def open(self) -> None:
         """Open the function, with retries, and the cache."""
-        self._retries.run("opening the lookup table", self._function.open)
+        self._retries.run(f"{self._where}: opening it", self._function.open)
         if self._cache is not None:
             self._cache.open(self._metrics)
 
@@ -81,53 +82,92 @@ class PartialCachingLookup(LookupFunction):
         """What was counted so far."""
         return self._metrics.stats()
 
+    def hit_rates(self) -> list[HitRate]:
+        """Hits and misses of each of the last 60 minutes in which there was a lookup, oldest first."""
+        return self._metrics.hit_rates()
+
     def lookup(self, keys: Key) -> Rows:
         """The rows of one key."""
         return self.lookup_many([keys])[keys]
 
     def lookup_many(self, keys: Sequence[Key]) -> dict[Key, Rows]:
-        """The rows of every key, from the cache or from one request to the source."""
+        """The rows of every key, from the cache or from one request to the source; none for a key with a null.
+
+        Raises:
+            DataError: a key is not of the declared types, or the source answered with something else than rows.
+            UnavailableError: the source did not answer, after all retries.
+        """
         found: dict[Key, Rows] = {}
-        others: dict[Key, Future[dict[Key, Rows]]] = {}
+        others: dict[Key, Request] = {}
         mine: list[Key] = []
-        request: Future[dict[Key, Rows]] = Future()
+        request: Request | None = None
+        asked = self._check(keys)
         with self._lock:
-            for key in dict.fromkeys(keys):
+            for key in asked:
                 rows = None if self._cache is None else self._cache.get_if_present(key)
                 if rows is not None:
                     found[key] = rows
-                elif key in self._loading:
-                    others[key] = self._loading[key]
+                elif (under_way := self._in_flight.get(key)) is not None:
+                    others[key] = under_way
                 else:
                     mine.append(key)
-            self._loading |= dict.fromkeys(mine, request)
+            if mine:
+                request = Request()
+                self._in_flight.start(mine, request)
         self._metrics.asked(hits=len(found) + len(others), misses=len(mine))
-        if mine:
+        if request is not None:
             found |= self._load(mine, request)
-        for key, loading in others.items():
-            found[key] = loading.result()[key]
-        return found
+        for key, under_way in others.items():
+            found[key] = self._others(key, under_way)
+        return {key: found.get(key, []) for key in keys}
 
-    def _load(self, mine: list[Key], request: Future[dict[Key, Rows]]) -> dict[Key, Rows]:
+    def invalidate(self, keys: Sequence[Key]) -> None:
+        """Forget keys, because their rows have changed; a load under way of one of them will not be cached."""
+        with self._lock:
+            for key in keys:
+                self._in_flight.forget(key)
+                if self._cache is not None:
+                    self._cache.invalidate(key)
+
+    def _others(self, key: Key, under_way: Request) -> Rows:
+        """What another thread's request answers for the key; copied, as the rows are that thread's."""
+        with self._lock:
+            self._in_flight.wait_for(key, under_way)
+        try:
+            return list(under_way.wait()[key])
+        finally:
+            with self._lock:
+                self._in_flight.waited()
+
+    def _load(self, mine: list[Key], request: Request) -> dict[Key, Rows]:
         started_ms = self._clock()
         try:
-            answer = self._retries.run("a lookup", lambda: self._function.lookup_many(mine))
-            loaded = {key: answer.get(key, []) for key in mine}
+            request.answer = self._ask(mine)
         except BaseException as error:
+            request.error = error
             self._metrics.failed(len(mine))
-            self._end(mine, {})
-            request.set_exception(error)
             raise
-        self._metrics.loaded(len(mine), self._clock() - started_ms)
-        self._end(mine, loaded)
-        request.set_result(loaded)
-        return loaded
+        else:
+            self._metrics.loaded(len(mine), self._clock() - started_ms)
+        finally:
+            self._end(mine, request)
+        return {key: list(rows) for key, rows in request.answer.items()}
 
-    def _end(self, mine: list[Key], loaded: dict[Key, Rows]) -> None:
+    def _ask(self, mine: list[Key]) -> dict[Key, Rows]:
+        function, where = self._function, self._where
+        if function.batched:
+            answer = self._retries.run(where, lambda: function.lookup_many(mine))
+        else:
+            answer = {key: self._retries.run(where, partial(function.lookup, key)) for key in mine}
+        return checked_answer(where, mine, answer, self.row_schema)
+
+    def _end(self, mine: list[Key], request: Request) -> None:
         """Nobody joins the request any more: from here on its answer is cached, or asked for anew."""
-        with self._lock:
-            for key in mine:
-                del self._loading[key]
-            if self._cache is not None:
-                for key, rows in loaded.items():
-                    self._cache.put(key, rows)
+        try:
+            with self._lock:
+                current = self._in_flight.end(mine, request)
+                if self._cache is not None and request.error is None:
+                    for key in current:
+                        self._cache.put(key, request.answer[key])
+        finally:
+            request.done.set()

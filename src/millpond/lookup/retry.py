@@ -10,9 +10,10 @@ back together.
 Source: Brooker, "Exponential backoff and jitter" (AWS, 2015): full jitter.
 """
 
+import asyncio
 import random
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable, Iterator
 from typing import TypeVar
 
 from millpond.errors import UnavailableError
@@ -28,7 +29,8 @@ class Retries:
         max_retries: tries after the first.
         first_wait_ms: the limit of the first wait.
         longest_wait_ms: the limit at which doubling ends.
-        sleep: waits the given seconds.
+        sleep: waits the given seconds, in `run`.
+        async_sleep: the same in `run_async`.
         randomness: draws the waits; seeded by the system if None.
     """
 
@@ -39,26 +41,48 @@ class Retries:
         first_wait_ms: int = 100,
         longest_wait_ms: int = 5_000,
         sleep: Callable[[float], None] = time.sleep,
+        async_sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
         randomness: random.Random | None = None,
     ) -> None:
         self._max_retries = max_retries
         self._first_wait_ms = first_wait_ms
         self._longest_wait_ms = longest_wait_ms
         self._sleep = sleep
+        self._async_sleep = async_sleep
         self._randomness = random.Random() if randomness is None else randomness
 
     def run(self, what: str, call: Callable[[], T]) -> T:
         """The result of `call`, after as many tries as it takes and are allowed."""
-        limit_ms = self._first_wait_ms
-        for tries in range(self._max_retries + 1):
+        waits = self._waits_s()
+        while True:
             try:
                 return call()
             except _PASSING as error:
-                if tries == self._max_retries:
-                    raise UnavailableError(
-                        f"{what}: no answer after {tries + 1} tries, the last failed with "
-                        f"{type(error).__name__}: {error}; check that the source is up, or raise lookup.max-retries"
-                    ) from error
-            self._sleep(self._randomness.uniform(0, limit_ms) / 1_000)
+                wait_s = next(waits, None)
+                if wait_s is None:
+                    raise self._given_up(what, error) from error
+            self._sleep(wait_s)
+
+    async def run_async(self, what: str, call: Callable[[], Awaitable[T]]) -> T:
+        """What `call()` gives when awaited, after as many tries as it takes and are allowed."""
+        waits = self._waits_s()
+        while True:
+            try:
+                return await call()
+            except _PASSING as error:
+                wait_s = next(waits, None)
+                if wait_s is None:
+                    raise self._given_up(what, error) from error
+            await self._async_sleep(wait_s)
+
+    def _waits_s(self) -> Iterator[float]:
+        limit_ms = self._first_wait_ms
+        for _ in range(self._max_retries):
+            yield self._randomness.uniform(0, limit_ms) / 1_000
             limit_ms = min(2 * limit_ms, self._longest_wait_ms)
-        raise AssertionError("the last try returns or raises")
+
+    def _given_up(self, what: str, error: Exception) -> UnavailableError:
+        return UnavailableError(
+            f"{what}: no answer after {self._max_retries + 1} tries, the last failed with "
+            f"{type(error).__name__}: {error}; check that the source is up, or raise lookup.max-retries"
+        )

@@ -5,26 +5,45 @@ process that looks up. The invariant: opening never changes the declaration, so 
 opens the same table. What each process counts is added up here, in `stats`.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from copy import copy, deepcopy
+from dataclasses import replace
 from types import TracebackType
-from typing import Any, Self, cast
+from typing import Any, Self, TypeAlias, cast
 
 import pyarrow as pa
 
 from millpond.cache import monotonic_ms
 from millpond.cache.api import Clock
 from millpond.errors import OptionError
+from millpond.lookup.async_function import AsyncLookupFunction
+from millpond.lookup.async_partial import AsyncPartialCachingLookup
+from millpond.lookup.blocking import BlockingLookup
 from millpond.lookup.cache import DefaultLookupCache
-from millpond.lookup.full import FullCachingLookup, FullCachingLookupProvider
+from millpond.lookup.conditions import Conditions, conditions
+from millpond.lookup.full import FullCachingLookup
 from millpond.lookup.function import LookupFunction
 from millpond.lookup.keyed_table import KeyedTable
 from millpond.lookup.metrics import CacheMetricGroup, LookupStats
-from millpond.lookup.options import LookupOptions
-from millpond.lookup.partial import PartialCachingLookup, PartialCachingLookupProvider
+from millpond.lookup.options import LookupOptions, Mode
+from millpond.lookup.partial import PartialCachingLookup
+from millpond.lookup.providers import (
+    AsyncLookupFunctionProvider,
+    FullCachingLookupProvider,
+    LookupFunctionProvider,
+    LookupProvider,
+    PartialCachingAsyncLookupProvider,
+    PartialCachingLookupProvider,
+)
+from millpond.lookup.push_down import narrowed
 from millpond.lookup.retry import Retries
 from millpond.lookup.scan import LookupScan
-from millpond.lookup.trigger import PeriodicCacheReloadTrigger
+from millpond.lookup.timed import TimedCacheReloadTrigger
+from millpond.lookup.trigger import CacheReloadTrigger, PeriodicCacheReloadTrigger
 from millpond.metrics import NO_METRICS, Recorder
+
+LookupSource: TypeAlias = LookupFunction | AsyncLookupFunction | LookupScan
+OpenLookup: TypeAlias = PartialCachingLookup | BlockingLookup | FullCachingLookup
 
 
 class LookupTable:
@@ -36,7 +55,8 @@ class LookupTable:
 
     Args:
         name: what statistics and messages call it.
-        source: a `LookupFunction` for the modes NONE and PARTIAL, a `LookupScan` for FULL.
+        source: a `LookupFunction` or `AsyncLookupFunction` for the modes NONE and PARTIAL, a
+            `LookupScan` for FULL. Or a provider, which says itself how it is cached.
         options: by the names of FLIP-221, or parsed.
         recorder: where its metrics go.
 
@@ -57,23 +77,29 @@ class LookupTable:
     def __init__(
         self,
         name: str,
-        source: LookupFunction | LookupScan,
+        source: LookupSource | LookupProvider,
         options: Mapping[str, Any] | LookupOptions | None = None,
         recorder: Recorder = NO_METRICS,
     ) -> None:
         self.name = name
-        self.source = source
         self.options = LookupOptions.parse({} if options is None else options)
         self._recorder = recorder
-        self._opened: list[PartialCachingLookup | FullCachingLookup] = []
+        self._opened: list[OpenLookup | AsyncPartialCachingLookup] = []
         self._elsewhere: list[tuple[Callable[[], LookupStats], Callable[[], None]]] = []
         self._closed = LookupStats()
-        kind = LookupScan if self.options.mode == "FULL" else LookupFunction
-        if not isinstance(source, kind):
-            raise OptionError(
-                f"lookup table {name!r}, lookup.cache = {self.options.mode}: expected a {kind.__name__} as its source, "
-                f"got {type(source).__name__}; give one, or choose another lookup.cache"
-            )
+        if isinstance(source, LookupProvider):
+            self._provider: LookupProvider = source
+            self.options = _as_provided(name, source, self.options)
+        else:
+            self._provider = _provider(name, source, self.options)
+        if not isinstance(self.source, AsyncLookupFunction):
+            _refuse_async_options(name, self.options)
+
+    @property
+    def source(self) -> LookupSource:
+        """What is asked for rows."""
+        provider = self._provider
+        return provider.scan if isinstance(provider, FullCachingLookupProvider) else provider.function
 
     @property
     def key_schema(self) -> pa.Schema:
@@ -85,9 +111,29 @@ class LookupTable:
         """The columns of a row and their types."""
         return self.source.row_schema
 
-    def open(
-        self, clock: Clock = monotonic_ms, on_swap: Callable[[KeyedTable], None] | None = None
-    ) -> PartialCachingLookup | FullCachingLookup:
+    def select(self, columns: Sequence[str] | None = None, where: Iterable[Sequence[Any]] = ()) -> "LookupTable":
+        """The same table with fewer columns and rows, which are neither sent by the source, if it can, nor cached.
+
+        Args:
+            columns: the columns of a row; all of them if None.
+            where: conditions that all must hold, such as `[("country", "=", "US"), ("year", ">=", 2000)]`,
+                with `=`, `!=`, `<`, `<=`, `>`, `>=`, `in` and `not in`. A null fulfils none.
+
+        Returns:
+            A new table, with statistics of its own.
+
+        Raises:
+            OptionError: a column is not there, or a condition is none.
+        """
+        there = list(dict.fromkeys([*self.key_schema.names, *self.row_schema.names]))
+        given = conditions(f"lookup table {self.name!r}", where, there)
+        narrow = copy(self)
+        # Copying, like pickling, leaves out the recorder; statistics begin anew.
+        provider = _narrowed(self._provider, columns, given)
+        narrow.__dict__.update(_recorder=self._recorder, _closed=LookupStats(), _provider=provider)
+        return narrow
+
+    def open(self, clock: Clock = monotonic_ms, on_swap: Callable[[KeyedTable], None] | None = None) -> OpenLookup:
         """Open the table in this process, caches and all; close it, or the table."""
         lookup = self.lookup_function(clock, on_swap)
         lookup.open()
@@ -96,34 +142,83 @@ class LookupTable:
 
     def lookup_function(
         self, clock: Clock = monotonic_ms, on_swap: Callable[[KeyedTable], None] | None = None
-    ) -> PartialCachingLookup | FullCachingLookup:
+    ) -> OpenLookup:
         """The source with its cache before it, not yet open; `on_swap` gets every full table before it is used."""
-        metrics = CacheMetricGroup(self.name, self._recorder)
-        retries = Retries(self.options.max_retries)
-        if self.options.mode == "FULL":
-            full = FullCachingLookupProvider.of(cast("LookupScan", self.source), self._trigger())
-            return full.create_lookup_function(metrics, retries, clock, on_swap)
-        cache = self._cache(clock) if self.options.mode == "PARTIAL" else None
-        partial = PartialCachingLookupProvider.of(cast("LookupFunction", self.source), cache)
-        return partial.create_lookup_function(metrics, retries, clock)
+        provider = self._provider
+        metrics, retries = self._metrics(clock), Retries(self.options.max_retries)
+        if isinstance(provider, FullCachingLookupProvider):
+            return FullCachingLookup(
+                provider.scan,
+                provider.trigger or _trigger(self.options),
+                metrics,
+                retries,
+                clock,
+                on_swap=on_swap,
+                on_reload_failure=provider.on_reload_failure,
+                allow_empty_reload=provider.allow_empty_reload,
+            )
+        if isinstance(provider, AsyncLookupFunctionProvider | PartialCachingAsyncLookupProvider):
+            return BlockingLookup(self.async_lookup_function(clock))
+        return PartialCachingLookup(provider.function, self._cache(clock), metrics, retries, clock)
+
+    async def open_async(self, clock: Clock = monotonic_ms) -> AsyncPartialCachingLookup:
+        """Open the table in this event loop, to be awaited; close what it returns.
+
+        Raises:
+            OptionError: the source is no `AsyncLookupFunction`.
+        """
+        lookup = self.async_lookup_function(clock)
+        await lookup.open()
+        self._opened.append(lookup)
+        return lookup
+
+    def async_lookup_function(self, clock: Clock = monotonic_ms) -> AsyncPartialCachingLookup:
+        """The asynchronous source with its cache before it, not yet open."""
+        if not isinstance(self.source, AsyncLookupFunction):
+            raise OptionError(
+                f"lookup table {self.name!r}: expected an AsyncLookupFunction as its source, got {self.source!r}; use "
+                "open(), or make it asynchronous with ThreadedLookup"
+            )
+        return AsyncPartialCachingLookup(
+            self.source,
+            self._cache(clock),
+            self._metrics(clock),
+            Retries(self.options.max_retries),
+            clock,
+            capacity=self.options.async_capacity,
+            timeout_ms=self.options.async_timeout_ms,
+        )
 
     def watch(self, stats: Callable[[], LookupStats], close: Callable[[], None]) -> None:
         """Add what is counted elsewhere to `stats`; `close` is called when the table closes."""
         self._elsewhere.append((stats, close))
 
     def reload(self) -> None:
-        """Load a full table again now; a failure is counted, warned of, and keeps the last good table."""
+        """Load a full table again now; a failure is counted, warned of, and keeps the last good table.
+
+        With `on_reload_failure="fail"` it is raised instead.
+        """
         for lookup in self._opened:
             if isinstance(lookup, FullCachingLookup):
-                lookup.trigger_reload()
+                lookup.reload()
+
+    def advance_watermark(self, watermark_ms: int) -> None:
+        """Tell the reload trigger of a full table the query's last watermark, in ms since 1970 UTC."""
+        for lookup in self._opened:
+            if isinstance(lookup, FullCachingLookup):
+                lookup.advance_watermark(watermark_ms)
 
     def close(self) -> None:
-        """Close whatever was opened of this table; what it counted stays in `stats`."""
+        """Close whatever was opened of this table; what it counted stays in `stats`.
+
+        What `open_async` opened is closed in its own event loop, by whoever opened it.
+        """
         self._closed = self.stats().since(LookupStats())
         opened, elsewhere = self._opened, self._elsewhere
         self._opened, self._elsewhere = [], []
         for lookup in opened:
-            lookup.close()
+            if not isinstance(lookup, AsyncPartialCachingLookup):
+                lookup.close()
         for _, close in elsewhere:
             close()
 
@@ -144,15 +239,83 @@ class LookupTable:
         """The declaration alone, for another process."""
         return {**self.__dict__, "_recorder": NO_METRICS, "_opened": [], "_elsewhere": []}
 
-    def _cache(self, clock: Clock) -> DefaultLookupCache:
+    def _metrics(self, clock: Clock) -> CacheMetricGroup:
+        return CacheMetricGroup(self.name, self._recorder, clock)
+
+    def _cache(self, clock: Clock) -> Any:
+        """The provider's cache, or a new one as the options say; None without a cache."""
+        provided = getattr(self._provider, "cache", None)
+        if provided is not None or self.options.mode != "PARTIAL":
+            return provided
         return DefaultLookupCache(
             max_rows=self.options.max_rows,
+            max_bytes=self.options.max_bytes,
             expire_after_access_ms=self.options.expire_after_access_ms,
             expire_after_write_ms=self.options.expire_after_write_ms,
             cache_missing_key=self.options.cache_missing_key,
             clock=clock,
         )
 
-    def _trigger(self) -> PeriodicCacheReloadTrigger | None:
-        interval_ms = self.options.reload_interval_ms
-        return None if interval_ms is None else PeriodicCacheReloadTrigger(interval_ms, self.options.schedule_mode)
+
+def _provider(name: str, source: LookupSource, options: LookupOptions) -> LookupProvider:
+    """The provider of a source; what the options say of cache and trigger is made anew whenever the table is opened."""
+    if options.mode == "FULL":
+        if callable(getattr(source, "scan", None)):
+            return FullCachingLookupProvider.of(cast("LookupScan", source), None)
+    elif isinstance(source, LookupFunction):
+        return LookupFunctionProvider.of(source)
+    elif isinstance(source, AsyncLookupFunction):
+        return AsyncLookupFunctionProvider.of(source)
+    kind = "LookupScan" if options.mode == "FULL" else "LookupFunction"
+    raise OptionError(
+        f"lookup table {name!r}, lookup.cache = {options.mode}: expected a {kind} as its source, "
+        f"got {type(source).__name__}; give one, or choose another lookup.cache"
+    )
+
+
+def _as_provided(name: str, provider: LookupProvider, options: LookupOptions) -> LookupOptions:
+    """The options with the mode that the provider stands for."""
+    mode: Mode = "NONE"
+    if isinstance(provider, FullCachingLookupProvider):
+        mode = "FULL"
+    elif isinstance(provider, PartialCachingLookupProvider | PartialCachingAsyncLookupProvider):
+        mode = "PARTIAL"
+    if options.mode != "NONE":
+        raise OptionError(
+            f"lookup table {name!r}: a {type(provider).__name__} says itself how it is cached, so lookup.cache = "
+            f"{options.mode} and its options have no effect; remove them, or give the source without the provider"
+        )
+    return replace(options, mode=mode)
+
+
+def _refuse_async_options(name: str, options: LookupOptions) -> None:
+    defaults = LookupOptions()
+    if (options.async_capacity, options.async_timeout_ms) != (defaults.async_capacity, defaults.async_timeout_ms):
+        raise OptionError(
+            f"lookup table {name!r}: table.exec.async-lookup.* has no effect on a source that is not asynchronous; "
+            "remove it, or make the source asynchronous with ThreadedLookup"
+        )
+
+
+def _narrowed(provider: LookupProvider, columns: Sequence[str] | None, given: Conditions) -> LookupProvider:
+    """The provider of a narrowed source, with a cache and a trigger of its own."""
+    if isinstance(provider, FullCachingLookupProvider):
+        scan = narrowed(provider.scan, columns, given)
+        return replace(provider, scan=scan, trigger=deepcopy(provider.trigger))
+    if isinstance(provider, LookupFunctionProvider):
+        return replace(provider, function=narrowed(provider.function, columns, given))
+    if isinstance(provider, AsyncLookupFunctionProvider):
+        return replace(provider, function=narrowed(provider.function, columns, given))
+    if isinstance(provider, PartialCachingLookupProvider):
+        function = narrowed(provider.function, columns, given)
+        return replace(provider, function=function, cache=deepcopy(provider.cache))
+    async_function = narrowed(provider.function, columns, given)
+    return replace(provider, function=async_function, cache=deepcopy(provider.cache))
+
+
+def _trigger(options: LookupOptions) -> CacheReloadTrigger | None:
+    if options.reload_time is not None:
+        return TimedCacheReloadTrigger(options.reload_time, options.reload_interval_days)
+    if options.reload_interval_ms is not None:
+        return PeriodicCacheReloadTrigger(options.reload_interval_ms, options.schedule_mode)
+    return None

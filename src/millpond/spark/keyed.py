@@ -8,12 +8,11 @@ Delivery: exactly once into the state, at least once into the sink, as Spark's o
 micro-batch. Recovery: Spark's checkpoint; nothing else is written anywhere.
 """
 
-import io
 from collections.abc import Iterable, Iterator
 from typing import Any
 
 import pyarrow as pa
-from pyspark import Accumulator, Broadcast, cloudpickle
+from pyspark import Accumulator
 from pyspark.sql import Column, DataFrame, GroupedData
 from pyspark.sql import functions as F
 from pyspark.sql.streaming import StatefulProcessor
@@ -21,18 +20,20 @@ from pyspark.sql.types import DataType, StructType, _parse_datatype_string
 
 from millpond.errors import DataError, OptionError
 from millpond.spark.arrow_processor import ArrowStatefulProcessor
+from millpond.spark.dead_letters import letter_schema, with_dead_letters
+from millpond.spark.declarations import Declarations, declarations
 from millpond.spark.event_time import event_time_position, marked_output
-from millpond.spark.forms.choice import users_handle
-from millpond.spark.handles import ProcessorHandle, arrow_schema
+from millpond.spark.handles import arrow_schema
 from millpond.spark.initial_state import initial_columns, initial_rows
 from millpond.spark.key_columns import KeyColumns, key_columns
-from millpond.spark.operator_spec import BatchTime, OperatorSpec, PandasSettings, StateConfig
-from millpond.spark.pack import PACKED_SCHEMA, pack, unpack
+from millpond.spark.opened_shard import check_savepoint
+from millpond.spark.operator_metrics import KeyedMetrics, MetricsParam
+from millpond.spark.operator_spec import OperatorSpec, PandasSettings, StateConfig
+from millpond.spark.pack import PACKED_SCHEMA, SHARD, pack, unpack
 from millpond.spark.rows import output_arrow_schema
-from millpond.spark.session import check_session
+from millpond.spark.session import check_session, hosts_per_executor, is_connect
 from millpond.spark.shard_processor import OLDEST, OUTPUT_SCHEMA, TIMED_OUTPUT_SCHEMA, ShardProcessor
-from millpond.state import HeapBackend
-from millpond.state.checkpoint import Shard, birth
+from millpond.spark.surroundings import copied_on_driver
 
 _HASH = "__millpond_hash"
 
@@ -45,12 +46,33 @@ class KeyedData:
             raise OptionError('keyed() needs at least one key column, as in keyed(df, "user").')
         self._df = df
         self._keys = keys
-        self._late_rows: Accumulator[int] = df.sparkSession.sparkContext.accumulator(0)
+        self._metrics: list[Accumulator[KeyedMetrics]] = []
 
     @property
     def late_rows(self) -> int:
         """Rows dropped so far because the watermark had passed them. Batches that ran again count again."""
-        return int(self._late_rows.value)
+        return self.metrics().late_rows
+
+    def metrics(self) -> KeyedMetrics:
+        """What the operators made from this have done so far; of several, the sum. Batches that ran again count again.
+
+        Raises:
+            OptionError: the session is one of Spark Connect, whose driver is elsewhere.
+        """
+        if is_connect(self._df.sparkSession):
+            raise OptionError(
+                "metrics come back to the driver through Spark's accumulators, which Spark Connect does not have. "
+                "Look at the query's lastProgress, or run it in a session of its own."
+            )
+        return sum((each.value for each in self._metrics), KeyedMetrics())
+
+    def _counted(self) -> "Accumulator[KeyedMetrics] | None":
+        """Where one more operator's metrics are added up."""
+        session = self._df.sparkSession
+        if is_connect(session):
+            return None
+        self._metrics.append(session.sparkContext.accumulator(KeyedMetrics(), MetricsParam()))
+        return self._metrics[-1]
 
     def transformWithState(
         self,
@@ -62,9 +84,11 @@ class KeyedData:
         eventTimeColumnName: str = "",
         *,
         late: str = "drop",
+        on_error: str = "fail",
         state: StateConfig | None = None,
+        savepoint: str | None = None,
     ) -> DataFrame:
-        """Run a PySpark `StatefulProcessor` over rows, key by key; PySpark's parameters, and two more.
+        """Run a PySpark `StatefulProcessor` over rows, key by key; PySpark's parameters, and three more.
 
         Args:
             statefulProcessor: as written for PySpark's `transformWithState`.
@@ -77,11 +101,17 @@ class KeyedData:
                 stateful operator that follows.
             late: "drop" or "keep": what becomes of rows later than the watermark in event time. They are
                 dropped by Spark's own rule: by the watermark of the batch before.
+            on_error: "fail" or "dead-letter": what becomes of a key's call of the processor that fails. It fails the
+                batch; or its changes, timers and output are undone, and its rows go into a further column of the
+                output, `dead_letter`, with the reason. See `split_dead_letters`.
             state: where the live state is held.
+            savepoint: a path or URI that every executor can read. A new query begins with the state in it, whatever
+                the number of shards; one that has a checkpoint goes on from that, and does not look at it.
 
         Raises:
             OptionError: an argument is not one of those above, or the session lacks what state needs.
             DataError: a column is missing, or of a type that cannot be what it is wanted for.
+            CorruptionError: the savepoint is not as it was written; the file is named.
         """
         return self._operated(
             "rows",
@@ -92,7 +122,9 @@ class KeyedData:
             initialState,
             eventTimeColumnName,
             late,
+            on_error,
             state,
+            savepoint,
         )
 
     def transformWithStateInPandas(
@@ -105,7 +137,9 @@ class KeyedData:
         eventTimeColumnName: str = "",
         *,
         late: str = "drop",
+        on_error: str = "fail",
         state: StateConfig | None = None,
+        savepoint: str | None = None,
     ) -> DataFrame:
         """`transformWithState` whose processor gets and yields pandas DataFrames, as PySpark's of that name."""
         return self._operated(
@@ -117,7 +151,9 @@ class KeyedData:
             initialState,
             eventTimeColumnName,
             late,
+            on_error,
             state,
+            savepoint,
         )
 
     def transformWithStateInArrow(
@@ -131,6 +167,7 @@ class KeyedData:
         *,
         late: str = "drop",
         state: StateConfig | None = None,
+        savepoint: str | None = None,
     ) -> DataFrame:
         """`transformWithState` for vectorised code: one call a shard and batch, over Arrow tables.
 
@@ -145,7 +182,9 @@ class KeyedData:
             initialState,
             eventTimeColumnName,
             late,
+            "fail",
             state,
+            savepoint,
         )
 
     def _operated(
@@ -158,21 +197,31 @@ class KeyedData:
         initialState: GroupedData | None,
         eventTimeColumnName: str,
         late: str,
+        on_error: str,
         state: StateConfig | None,
+        savepoint: str | None = None,
     ) -> DataFrame:
         _check_processor(form, processor)
         _check_choice("timeMode", timeMode, ("None", "EventTime", "ProcessingTime"))
         _check_choice("outputMode", outputMode, ("Append", "Update"))
         _check_choice("late", late, ("drop", "keep"))
+        _check_choice("on_error", on_error, ("fail", "dead-letter"))
         check_session(self._df.sparkSession)
+        if initialState is not None and savepoint is not None:
+            raise OptionError("a new query begins with an initialState or with a savepoint; give one of them.")
         keys = key_columns(self._df, self._keys)
         output = _output_schema(outputStructType)
         given, output_event_time = output, None
         if eventTimeColumnName:
             given, output_event_time = marked_output(self._df, output, eventTimeColumnName)
         initial = None if initialState is None else initial_columns(initialState, keys.schema)
+        declared = _declarations(processor, timeMode, form)
+        letter = letter_schema(keys.schema, self._df.schema) if on_error.lower() == "dead-letter" else None
+        if letter is not None:
+            given = with_dead_letters(given, letter)
+        config = state or StateConfig()
         spec = OperatorSpec(
-            application=self._df.sparkSession.sparkContext.applicationId,
+            application=str(self._df.sparkSession.conf.get("spark.app.id")),
             processor=processor,
             key_schema=arrow_schema(keys.schema),
             key_positions=keys.positions,
@@ -181,24 +230,28 @@ class KeyedData:
             time_mode=timeMode.lower(),
             event_time=event_time_position(self._df) if timeMode.lower() == "eventtime" else None,
             keep_late=late == "keep",
-            late_rows=self._late_rows,
-            hosts=_hosts(self._df),
-            config=state or StateConfig(),
-            ddl=_declared_schemas(processor, timeMode, form),
+            metrics=self._counted(),
+            hosts=config.hosts or hosts_per_executor(self._df.sparkSession.conf),
+            config=config,
+            dead_letter=None if letter is None else pa.struct(list(arrow_schema(letter))),
+            ddl=declared.ddl,
+            states=declared.states,
+            savepoint=savepoint,
             initial=None if initial is None else initial_rows(initialState, initial),
             output_event_time=output_event_time,
             form=form,
             pandas=_pandas_settings(self._df),
         )
+        check_savepoint(spec)
         operated = (
             _packed(keys)
-            .groupBy("shard")
+            .groupBy(SHARD)
             .transformWithState(
                 ShardProcessor(spec),
                 OUTPUT_SCHEMA if output_event_time is None else TIMED_OUTPUT_SCHEMA,
                 outputMode,
                 timeMode,
-                None if initial is None else _packed(initial, initial=True).groupBy("shard"),
+                None if initial is None else _packed(initial, initial=True).groupBy(SHARD),
                 "" if output_event_time is None else OLDEST,
             )
         )
@@ -230,41 +283,16 @@ def _unpack(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     return unpack(batches)
 
 
-class _ProcessorPickler(cloudpickle.Pickler):  # type: ignore[misc]
-    """Refuses what a processor cannot take along to a state host, before the query starts."""
-
-    def reducer_override(self, obj: Any) -> Any:
-        if isinstance(obj, Accumulator | Broadcast):
-            raise OptionError(
-                f"the processor refers to a {type(obj).__name__}, which keyed() does not carry to its state hosts: an "
-                "accumulator's additions would be lost. Give the processor the plain value of a broadcast; yield what "
-                "is to be counted, or use PySpark's own df.groupBy(…).transformWithState."
-            )
-        return super().reducer_override(obj)
-
-
-def _declared_schemas(processor: Any, time_mode: str, form: str) -> dict[str, StructType]:
-    """Every schema that the processor's init gives as text, parsed: only the driver can ask Spark's parser.
-
-    A copy of the processor is initialised, as PySpark does it too, so that a state that cannot be
-    declared is refused here, before the query starts.
-    """
-    parsed: dict[str, StructType] = {}
+def _declarations(processor: Any, time_mode: str, form: str) -> Declarations:
+    """What the processor's init declares. The schemas that it gives as text only the driver can have Spark parse."""
 
     def parse(ddl: str) -> StructType:
         kind: DataType = _parse_datatype_string(ddl)
         if not isinstance(kind, StructType):
             raise DataError(f"the state schema {ddl!r} is not a list of fields, such as 'count long'.")
-        return parsed.setdefault(ddl, kind)
+        return kind
 
-    head = birth("driver", 0, 1, 1, pa.schema([("key", pa.string())]))
-    pickled = io.BytesIO()
-    _ProcessorPickler(pickled).dump(processor)
-    copy = cloudpickle.loads(pickled.getvalue())
-    shard = Shard(head, HeapBackend(head.key_groups))
-    copy.init(users_handle(form, ProcessorHandle(shard, time_mode.lower(), BatchTime(), parse), shard))
-    copy.close()
-    return parsed
+    return declarations(copied_on_driver(processor), form, time_mode.lower(), parse, "driver")
 
 
 def _output_schema(given: StructType | str) -> StructType:
@@ -272,15 +300,6 @@ def _output_schema(given: StructType | str) -> StructType:
     if not isinstance(schema, StructType):
         raise OptionError(f"outputStructType must be a StructType or its DDL text, got {given!r}.")
     return schema
-
-
-def _hosts(df: DataFrame) -> int:
-    """State hosts per executor: one a core."""
-    conf = df.sparkSession.conf
-    master = str(conf.get("spark.master", "") or "")
-    if master.startswith("local"):
-        return int(df.sparkSession.sparkContext.defaultParallelism)
-    return int(str(conf.get("spark.executor.cores", "1") or "1"))
 
 
 def _pandas_settings(df: DataFrame) -> PandasSettings:

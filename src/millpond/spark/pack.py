@@ -21,10 +21,12 @@ from millpond.spark.anchors import anchors
 from millpond.state.keygroups import key_groups_of, max_parallelism
 
 KEY_GROUP = "__millpond_key_group"
-PACKED_SCHEMA = "shard int, blob binary"
+SHARD = "millpond_shard"
+"""The column that Spark groups by. Its name is in Spark's words about a checkpoint that is of another operator."""
+PACKED_SCHEMA = f"{SHARD} int, blob binary"
 
 _INITIAL = "initial"
-_PACKED = pa.schema([("shard", pa.int32()), ("blob", pa.binary())])
+_PACKED = pa.schema([(SHARD, pa.int32()), ("blob", pa.binary())])
 _STREAMING_PARTITIONS = "spark.sql.streaming.internal.stateStore.partitions"
 _BATCH_PARTITIONS = "spark.sql.shuffle.partitions"
 # Spark tells tasks only of settings that somebody set; a stream's number of partitions always is.

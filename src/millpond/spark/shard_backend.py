@@ -11,6 +11,7 @@ from itertools import count
 from pathlib import Path
 
 from millpond.errors import UnavailableError
+from millpond.metrics import NO_METRICS, Recorder
 from millpond.spark.folders import OwnedFolder, user_folder
 from millpond.state.backend import KeyedStateBackend
 from millpond.state.options import StateOptions
@@ -23,13 +24,16 @@ _FOLDERS: dict[tuple[int, Path | None], OwnedFolder] = {}
 """By process, since a forked child owns none of its parent's, and disk."""
 
 
-def open_shard_backend(options: StateOptions, key_groups: range) -> KeyedStateBackend:
+def open_shard_backend(options: StateOptions, key_groups: range, recorder: Recorder = NO_METRICS) -> KeyedStateBackend:
     """A backend for some key groups, its files beneath `state.backend.rocksdb.local-dir` or the temporary folder.
+
+    `recorder` hears of the cache in front of it, if the options ask for one.
 
     Raises:
         UnavailableError: there can be no such folder.
     """
-    return open_backend(options, key_groups, _owned_folder(options.local_dir).path / f"backend-{next(_OPENED)}")
+    folder = _owned_folder(options.local_dir).path / f"backend-{next(_OPENED)}"
+    return open_backend(options, key_groups, folder, recorder)
 
 
 def remove_backend_folders() -> None:

@@ -11,14 +11,17 @@ rows. Recovery: from head and segments, by Spark's retry or restart.
 """
 
 import gc
+import os
 import secrets
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import chain
+from time import perf_counter
 from typing import Any
 
+import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark import TaskContext, cloudpickle
@@ -29,16 +32,19 @@ from pyspark.sql.streaming.stateful_processor import ExpiredTimerInfo, MapState,
 from millpond.errors import CorruptionError, OptionError
 from millpond.spark.anchors import partition_of
 from millpond.spark.folders import user_folder
+from millpond.spark.held_shard import HeldShard
 from millpond.spark.host.client import HostAddress, committed, output_blobs, restore_wanted
 from millpond.spark.host.slots import Attempt, Claim
 from millpond.spark.host.wire import Blob, End, Open, Segment
+from millpond.spark.opened_shard import described
+from millpond.spark.operator_metrics import BatchMetrics, KeyedMetrics
 from millpond.spark.operator_spec import BatchTime, OperatorSpec
 from millpond.spark.pack import Layout, read_blob
-from millpond.spark.shard_backend import open_shard_backend
-from millpond.spark.shard_run import ShardRun
+from millpond.spark.remote_breakpoint import breakpoints_over_a_socket
 from millpond.spark.spool import Spool
-from millpond.state.checkpoint import Commit, Head, SegmentRef, Shard, birth
-from millpond.state.options import StateOptions
+from millpond.spark.surroundings import Surroundings, add_to_accumulators
+from millpond.state.checkpoint import Commit, Head, SegmentRef, birth
+from millpond.state.checkpoint.restoring import check_segment, last_good
 
 OUTPUT_SCHEMA = "blob binary"
 OLDEST = "oldest"
@@ -46,9 +52,11 @@ OLDEST = "oldest"
 
 TIMED_OUTPUT_SCHEMA = f"{OUTPUT_SCHEMA}, {OLDEST} timestamp"
 
+_OWN_STATES = ("head", "segments")
 _RESET_HINT = (
-    "The state part of the checkpoint was deleted or is incomplete. Restore it, or start the query with a new "
-    "checkpoint folder to begin without state on purpose."
+    "Restore the state part of the checkpoint, or begin a new query with a savepoint of an earlier batch "
+    "(millpond.spark.savepoint). To go on without what this shard held, on purpose, set "
+    "StateConfig(on_lost_state='reset')."
 )
 
 
@@ -83,10 +91,26 @@ class Durable:
         stored = self._segments.getValue((ref.id,))
         if stored is None:
             raise CorruptionError(
-                f"segment {ref.id} of {self._name}, version {ref.version}, state {ref.state!r} is missing. "
-                f"{_RESET_HINT}"
+                f"segment {ref.id}, written by version {ref.version}, state {ref.state!r} is missing. {last_good(ref)}"
             )
         return bytes(stored[0])
+
+    def is_whole(self) -> bool:
+        """Whether there is a head with every segment that it names, each as it was written; or nothing at all."""
+        try:
+            head = self.head()
+            if head is None:
+                return not self._segments.exists()
+            for ref in head.segments:
+                check_segment(head, ref, self.segment(ref))
+        except CorruptionError:
+            return False
+        return True
+
+    def clear(self) -> None:
+        """Forget everything."""
+        self._head.clear()
+        self._segments.clear()
 
     def put(self, commit: Commit) -> None:
         """Store a version."""
@@ -111,13 +135,35 @@ class ShardProcessor(StatefulProcessor):  # type: ignore[misc]
 
     def __init__(self, spec: OperatorSpec) -> None:
         self._spec = spec
+        self._pickled = b""
         self._initial: list[bytes] = []
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Travels with the processor as bytes, which only who runs it opens: broadcasts in it are met there.
+
+        It is pickled here, while Spark pickles the function that carries it, so that Spark sees its broadcasts.
+        """
+        whole: bytes = cloudpickle.dumps(replace(self._spec, metrics=None))
+        return {**vars(self), "_spec": replace(self._spec, processor=None), "_pickled": whole}
 
     def init(self, handle: StatefulProcessorHandle) -> None:
         """Declare head and segments."""
         self._handle = handle
         self._stored_head = handle.getValueState("head", "head binary")
         self._stored_segments = handle.getMapState("segments", "id long", "data binary")
+        if TaskContext.get() is None:
+            self._refuse_other_owners(handle)
+
+    def _refuse_other_owners(self, handle: StatefulProcessorHandle) -> None:
+        """Have Spark refuse a checkpoint in which PySpark's own operator keeps states of the same names.
+
+        Spark compares, state by state, what its planner is told here with what a checkpoint says; a state that it
+        does not know is new to it. So without this a query that moved from PySpark's own operator, and kept its
+        checkpoint, would go on from its offsets with no state at all. No task ever makes these states.
+        """
+        for state in self._spec.states:
+            if state.name not in _OWN_STATES:
+                handle.getValueState(state.name, "head binary")
 
     def handleInitialState(self, key: Any, initialState: Row, timerValues: TimerValues) -> None:
         """Keep a blob of initial state until the shard's batch runs, which is in this batch in any case."""
@@ -150,17 +196,32 @@ class ShardProcessor(StatefulProcessor):  # type: ignore[misc]
             assert not output, "only rows and due timers make output"  # noqa: S101
 
     def _run(self, anchor: int, rows: Iterator[bytes], timer_values: TimerValues) -> Iterator[Row]:
-        blobs = chain(self._initial, rows)
+        blobs = _Blobs(chain(self._initial, rows))
         self._initial = []
-        task = _Task(self._spec.application)
-        layout = Layout.of_task()
+        task, layout = _Task(self._spec.application), Layout.of_task()
         shard = partition_of(anchor, layout.shards)
-        durable = Durable(self._stored_head, self._stored_segments, f"shard {shard} of query {task.query}")
-        head = self._head(shard, layout, durable)
+        name = f"shard {shard} of operator {self._spec.name} in query {task.query}"
+        durable = Durable(self._stored_head, self._stored_segments, name)
         time = BatchTime(timer_values.getCurrentProcessingTimeInMs(), timer_values.getCurrentWatermarkInMs())
+        try:
+            yield from self._batch(task, self._head(shard, layout, durable), durable, blobs, time)
+        except CorruptionError as error:
+            if blobs.begun or durable.is_whole():
+                raise
+            if self._spec.config.on_lost_state != "reset":
+                raise CorruptionError(f"{name}: {error} {_RESET_HINT}") from error
+            # To the executor's log.
+            print(f"millpond: {name} goes on without its state: {error}", file=sys.stderr, flush=True)  # noqa: T201
+            durable.clear()
+            yield from self._batch(task, self._head(shard, layout, durable), durable, blobs, time)
+
+    def _batch(
+        self, task: "_Task", head: Head, durable: Durable, blobs: Iterator[bytes], time: BatchTime
+    ) -> Iterator[Row]:
         run = _run_in_host if self._spec.config.host == "process" else _run_inline
-        with run(self._spec, task, head, durable, blobs, time) as done:
-            self._spec.late_rows.add(done.late_rows)
+        with run(self._spec, self._pickled, task, head, durable, blobs, time) as done:
+            if self._spec.metrics is not None:
+                self._spec.metrics.add(KeyedMetrics.of(done.metrics))
             self._set_shard_timer(time, done.next_timer_ms)
             for blob in done.output:
                 yield self._output_row(blob)
@@ -190,7 +251,9 @@ class ShardProcessor(StatefulProcessor):  # type: ignore[misc]
     def _head(self, shard: int, layout: Layout, durable: Durable) -> Head:
         name, head = durable.name, durable.head()
         if head is None:
-            # Spark itself refuses a version whose files are gone; a shard without a head has never had a row.
+            # Spark itself refuses a version whose files are gone; so a shard without both has never had a row.
+            if not durable.is_whole():
+                raise CorruptionError("its head is missing, and its segments are there.")
             spec = self._spec
             return birth(secrets.token_hex(8), shard, layout.shards, layout.max_parallelism, spec.key_schema)
         if (head.shard, head.shards, head.max_parallelism) != (shard, layout.shards, layout.max_parallelism):
@@ -203,14 +266,25 @@ class ShardProcessor(StatefulProcessor):  # type: ignore[misc]
         found = pa.ipc.read_schema(pa.py_buffer(head.key_schema))
         if not found.equals(self._spec.key_schema):
             raise OptionError(
-                f"{name}: its state is keyed by [{_described(found)}] and the query now keys by "
-                f"[{_described(self._spec.key_schema)}]. Keep the key, or start with a new checkpoint folder."
+                f"{name}: its state is keyed by [{described(found)}] and the query now keys by "
+                f"[{described(self._spec.key_schema)}]. Keep the key, or start with a new checkpoint folder."
             )
         return head
 
 
-def _described(schema: pa.Schema) -> str:
-    return ", ".join(f"{field.name}: {field.type}" for field in schema)
+class _Blobs:
+    """Blobs, and whether anybody has begun to read them."""
+
+    def __init__(self, blobs: Iterator[bytes]) -> None:
+        self._blobs = blobs
+        self.begun = False
+
+    def __iter__(self) -> Iterator[bytes]:
+        return self
+
+    def __next__(self) -> bytes:
+        self.begun = True
+        return next(self._blobs)
 
 
 class _Task:
@@ -227,26 +301,33 @@ class _Task:
 class _Done:
     """A batch whose version is in Spark's store; what is left is to give out its output."""
 
-    late_rows: int
+    metrics: BatchMetrics
     next_timer_ms: int
     output: Iterator[bytes]
 
 
 @contextmanager
 def _run_in_host(
-    spec: OperatorSpec, task: _Task, head: Head, durable: Durable, blobs: Iterator[bytes], time: BatchTime
+    spec: OperatorSpec,
+    pickled_spec: bytes,
+    task: _Task,
+    head: Head,
+    durable: Durable,
+    blobs: Iterator[bytes],
+    time: BatchTime,
 ) -> Iterator[_Done]:
-    with HostAddress.of_shard(head.shard, spec.hosts).connect() as connection:
+    with HostAddress.of_shard(head.shard, spec.hosts, spec.application).connect() as connection:
         opened = Open(
             head=head.encode(),
             application=task.attempt.application,
             task_attempt=task.attempt.order,
+            parent=os.getppid(),
             token=task.token,
             processing_ms=time.processing_ms,
             watermark_ms=time.watermark_ms,
-            sys_path=tuple(sys.path),
+            surroundings=Surroundings.of_worker().encode(),
         )
-        connection.send(opened, cloudpickle.dumps(spec))
+        connection.send(opened, pickled_spec)
         if restore_wanted(connection):
             for ref in head.segments:
                 connection.send(Segment(ref.id), durable.segment(ref))
@@ -256,44 +337,62 @@ def _run_in_host(
             connection.send(Blob(), blob)
         connection.send(End())
         commit, new_head, segments = committed(connection)
-        durable.put_stream(segments, commit.dropped, new_head)
-        yield _Done(commit.late_rows, commit.next_timer_ms, output_blobs(connection))
+        add_to_accumulators(commit.additions)
+        stored = _stored(durable, segments, commit.dropped, new_head)
+        yield _Done(_with(commit.metrics, stored), commit.next_timer_ms, output_blobs(connection))
 
 
-_INLINE: dict[str, tuple[StateOptions, Shard]] = {}
-"""The shard held by this worker, and what its backend was opened with.
-
-A worker is no home: the next batch may well find none and restore.
-"""
+_INLINE: dict[str, HeldShard] = {}
+"""The shard held by this worker, by lineage. A worker is no home: the next batch may well find none and restore."""
 
 
 @contextmanager
 def _run_inline(
-    spec: OperatorSpec, task: _Task, head: Head, durable: Durable, blobs: Iterator[bytes], time: BatchTime
+    spec: OperatorSpec,
+    pickled_spec: bytes,
+    task: _Task,
+    head: Head,
+    durable: Durable,
+    blobs: Iterator[bytes],
+    time: BatchTime,
 ) -> Iterator[_Done]:
-    options, shard = _INLINE.get(head.lineage, (None, None))
-    if shard is None or options != spec.config.parsed or not shard.stand_at(head):
+    # The processor is new in every batch, as in PySpark, although this worker has only one of it.
+    spec = cloudpickle.loads(pickled_spec)
+    held = _INLINE.get(head.lineage)
+    if held is None or not held.stands_at(spec, head):
         while _INLINE:
-            _, (_, dropped) = _INLINE.popitem()
-            dropped.backend.close()
-        shard = Shard(head, open_shard_backend(spec.config.parsed, head.key_groups))
-        try:
-            shard.restore({ref.id: durable.segment(ref) for ref in head.segments})
-            shard.stand_at(head)
-        except BaseException:
-            shard.backend.close()
-            raise
-        _INLINE[head.lineage] = spec.config.parsed, shard
+            _INLINE.popitem()[1].close()
+        segments = {ref.id: durable.segment(ref) for ref in head.segments}
+        held = _INLINE[head.lineage] = HeldShard(spec, head, segments, time)
     layout = Layout(head.shards, head.max_parallelism)
-    with _no_garbage_collection(), Spool(user_folder) as received, Spool(user_folder) as output:
-        # The processor is new in every batch, as in PySpark, although this worker has only one of it.
-        run = ShardRun(cloudpickle.loads(cloudpickle.dumps(spec)), shard, time, Claim(task.attempt))
+    with (
+        _no_garbage_collection(),
+        breakpoints_over_a_socket(),
+        Spool(user_folder) as received,
+        Spool(user_folder) as output,
+    ):
         for blob in blobs:
             received.add(blob)
-        result = run.run((read_blob(blob, layout) for blob in received), output)
-        commit: Commit = shard.commit(task.token, time.watermark_ms)
-        durable.put(commit)
-        yield _Done(result.late_rows, result.next_timer_ms, map(bytes, output))
+        try:
+            tables = (read_blob(blob, layout) for blob in received)
+            done = held.run(spec, time, Claim(task.attempt), tables, output, task.token)
+        except BaseException as error:
+            if not held.take_back(error):
+                _INLINE.pop(head.lineage).close()
+            raise
+        stored = _stored(durable, iter(done.commit.segments.items()), done.commit.dropped, done.commit.head.encode())
+        yield _Done(_with(done.metrics, stored), done.next_timer_ms, map(bytes, output))
+
+
+def _stored(durable: Durable, segments: Iterator[tuple[int, bytes]], dropped: tuple[int, ...], head: bytes) -> float:
+    """Put a version into Spark's store; the seconds that it took, with the encoding of what comes from a host."""
+    began = perf_counter()
+    durable.put_stream(segments, dropped, head)
+    return perf_counter() - began
+
+
+def _with(metrics: BatchMetrics, stored_seconds: float) -> BatchMetrics:
+    return msgspec.structs.replace(metrics, commit_seconds=metrics.commit_seconds + stored_seconds)
 
 
 @contextmanager

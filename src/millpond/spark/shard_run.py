@@ -36,11 +36,15 @@ class RunResult:
     """What a batch gave.
 
     Attributes:
+        rows: how many rows the processor was given.
         late_rows: how many rows were dropped because the watermark had passed them.
+        dead_letters: how many calls of the processor failed and were set aside.
         next_timer_ms: the earliest timer left, or -1.
     """
 
+    rows: int
     late_rows: int
+    dead_letters: int
     next_timer_ms: int
 
 
@@ -64,7 +68,8 @@ class ShardRun:
         handle.end_of_init()
         timers = None if spec.time_mode == "none" else self._shard.timers
         times = TimerValues(time.processing_ms, time.watermark_ms)
-        form = form_of(ShardBatch(spec, self._shard, times, self._claim), given)
+        batch = ShardBatch(spec, self._shard, times, self._claim)
+        form = form_of(batch, given)
         late_rows, in_time, initial = 0, [], []
         for table in tables:
             if is_initial(table):
@@ -86,7 +91,12 @@ class ShardRun:
                 output.add(blob)
             next_timer_ms = timers.next_expiry_ms()
         spec.processor.close()
-        return RunResult(late_rows, -1 if next_timer_ms is None else next_timer_ms)
+        return RunResult(
+            rows=sum(table.num_rows for table in in_time),
+            late_rows=late_rows,
+            dead_letters=batch.tally.dead_letters,
+            next_timer_ms=-1 if next_timer_ms is None else next_timer_ms,
+        )
 
     def _in_time(self, rows: pa.Table) -> pa.Table:
         """The rows that are not late, by Spark's rule: later than the watermark of the batch before this one."""

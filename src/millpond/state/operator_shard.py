@@ -12,26 +12,20 @@ from typing import Any, NoReturn
 
 from millpond.errors import OptionError
 from millpond.state.backend import KeyContext, KeyedStateBackend
+from millpond.state.cached.cached_values import CachedValues
 from millpond.state.descriptor import StateDescriptor
 from millpond.state.expiry import alive, without_times
 from millpond.state.handles import States
 from millpond.state.key_types import given_form
 from millpond.state.operator import Context, KeyedOperator, TimeDomain, Timer, Times
-from millpond.state.timers import TIMERS, DueTimer, Timers
-
-PROCESSING_TIMERS = StateDescriptor(
-    name="$processing_timers",
-    kind=TIMERS.kind,
-    value_schema=TIMERS.value_schema,
-    map_key_schema=TIMERS.map_key_schema,
-)
+from millpond.state.timers import PROCESSING_TIMERS, TIMERS, DueTimer, Timers
 
 
 class OperatorShard:
     """An operator over one shard's backend.
 
     Attributes:
-        backend: the state.
+        backend: the state, with the caches that the operator put in front of its states.
         key_groups: of this shard.
         descriptors: of every state that the operator declared, its timers included, by name.
         entered: the key group that is entered, or None.
@@ -55,7 +49,7 @@ class OperatorShard:
     def __init__(
         self, make_operator: Callable[[], KeyedOperator], backend: KeyedStateBackend, key_groups: range, times: Times
     ) -> None:
-        self.backend = backend
+        self.backend = backend if isinstance(backend, CachedValues) else CachedValues(backend)
         self.key_groups = key_groups
         self.descriptors: dict[str, StateDescriptor] = {}
         self.entered: int | None = None
@@ -65,7 +59,7 @@ class OperatorShard:
             operator = make_operator()
             self.process: Callable[[Any, Any, Context], Iterable[Any] | None] = operator.process
             self._on_timer = getattr(operator, "on_timer", None)
-            operator.open(States(backend, self._declared))
+            operator.open(States(self.backend, self._declared))
             self.context = self._context(type(operator).__name__, times)
         except BaseException:
             backend.close()

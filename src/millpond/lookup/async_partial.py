@@ -1,0 +1,271 @@
+"""Partial caching before an asynchronous source: as `partial`, with many requests under way.
+
+The invariants are those of `partial`: one load per key at a time, only answers are cached, a failure
+fails for everyone who waits. Two more: **at most `capacity` requests are at the source at once**, and a
+caller that is cancelled does not take with it the load that others wait for: loads are tasks of their own.
+
+A load that waits for itself is found as in `in_flight`: a context variable says which load a coroutine
+works for, and each load which one it waits for.
+
+Everything here runs in one event loop, between whose steps nothing else happens, so there is no lock.
+
+Source: FLIP-221, `PartialCachingAsyncLookupProvider`; Flink's `AsyncWaitOperator` for order and capacity.
+"""
+
+import asyncio
+from collections import deque
+from collections.abc import AsyncIterable, AsyncIterator, Iterable, Sequence
+from contextvars import ContextVar
+from typing import Any
+
+from millpond.cache import monotonic_ms
+from millpond.cache.api import Clock
+from millpond.errors import OptionError, UnavailableError
+from millpond.lookup.answers import checked_answer
+from millpond.lookup.async_function import AsyncLookupFunction
+from millpond.lookup.cache import LookupCache
+from millpond.lookup.function import Key, Rows
+from millpond.lookup.hit_history import HitRate
+from millpond.lookup.keys import KeyCheck, check_key_types
+from millpond.lookup.metrics import CacheMetricGroup, LookupStats
+from millpond.lookup.retry import Retries
+
+
+class _Load:
+    """One request to the source, as a task, and the load that it waits for."""
+
+    __slots__ = ("task", "waits_for")
+
+    def __init__(self) -> None:
+        self.task: asyncio.Task[dict[Key, Rows]] | None = None
+        self.waits_for: _Load | None = None
+
+
+_WORKING_FOR: ContextVar[_Load | None] = ContextVar("lookup load", default=None)
+
+
+class AsyncPartialCachingLookup(AsyncLookupFunction):
+    """An asynchronous lookup function that remembers; belongs to one event loop.
+
+    Args:
+        function: the source.
+        cache: what stands before it; None asks the source always.
+        metrics: what counts.
+        retries: how failures are tried again.
+        clock: monotonic milliseconds, for the time a load took.
+        capacity: how many requests may be at the source at once.
+        timeout_ms: how long a request may take with all its retries; then it is an `UnavailableError`.
+
+    >>> import pyarrow as pa
+    >>> from millpond.lookup import AsyncPythonLookup, DefaultLookupCache
+    >>> async def lower(code):
+    ...     return [(code.lower(),)]
+    >>> codes = AsyncPythonLookup(lower, pa.schema([("code", pa.string())]), pa.schema([("lower", pa.string())]))
+    >>> async def look():
+    ...     async with AsyncPartialCachingLookup(codes, DefaultLookupCache(max_rows=10)) as lookup:
+    ...         return [rows async for _, rows in lookup.stream([[("JFK",)], [("EWR",), ("JFK",)]])]
+    >>> asyncio.run(look())
+    [{('JFK',): [('jfk',)]}, {('EWR',): [('ewr',)], ('JFK',): [('jfk',)]}]
+    """
+
+    def __init__(
+        self,
+        function: AsyncLookupFunction,
+        cache: LookupCache | None,
+        metrics: CacheMetricGroup | None = None,
+        retries: Retries | None = None,
+        clock: Clock = monotonic_ms,
+        *,
+        capacity: int = 100,
+        timeout_ms: int = 180_000,
+    ) -> None:
+        self._metrics = CacheMetricGroup(repr(function)) if metrics is None else metrics
+        self._where = f"lookup table {self._metrics.name!r} ({function!r})"
+        for option, value in (("capacity", capacity), ("timeout_ms", timeout_ms)):
+            if value < 1:
+                raise OptionError(f"{self._where}, {option}: expected at least 1, got {value}")
+        self.key_schema = function.key_schema
+        self.row_schema = function.row_schema
+        check_key_types(self._where, self.key_schema)
+        self._check = KeyCheck(self._where, self.key_schema)
+        self._function = function
+        self._cache = cache
+        self._retries = Retries() if retries is None else retries
+        self._clock = clock
+        self._capacity = capacity
+        self._timeout_ms = timeout_ms
+        self._at_source = asyncio.Semaphore(capacity)
+        self._in_flight: dict[Key, _Load] = {}
+
+    async def open(self) -> None:
+        """Open the function, with retries, and the cache."""
+        self._at_source = asyncio.Semaphore(self._capacity)
+        await self._retries.run_async(f"{self._where}: opening it", self._function.open)
+        if self._cache is not None:
+            self._cache.open(self._metrics)
+
+    async def close(self) -> None:
+        """Cancel what is under way, and close both."""
+        tasks = [load.task for load in set(self._in_flight.values()) if load.task is not None]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        await self._function.close()
+        if self._cache is not None:
+            self._cache.close()
+
+    def stats(self) -> LookupStats:
+        """What was counted so far."""
+        return self._metrics.stats()
+
+    def hit_rates(self) -> list[HitRate]:
+        """Hits and misses of each of the last 60 minutes in which there was a lookup, oldest first."""
+        return self._metrics.hit_rates()
+
+    async def lookup(self, keys: Key) -> Rows:
+        """The rows of one key."""
+        return (await self.lookup_many([keys]))[keys]
+
+    async def lookup_many(self, keys: Sequence[Key]) -> dict[Key, Rows]:
+        """The rows of every key, from the cache or the source; none for a key with a null.
+
+        Raises:
+            DataError: a key is not of the declared types, or the source answered with something else than rows.
+            UnavailableError: the source did not answer in time, after all retries.
+        """
+        found: dict[Key, Rows] = {}
+        loads: dict[Key, _Load] = {}
+        mine: list[Key] = []
+        for key in self._check(keys):
+            rows = None if self._cache is None else self._cache.get_if_present(key)
+            if rows is not None:
+                found[key] = rows
+            elif key in self._in_flight:
+                loads[key] = self._in_flight[key]
+            else:
+                mine.append(key)
+        self._metrics.asked(hits=len(found) + len(loads), misses=len(mine))
+        for together in [mine] if mine and self._function.batched else [[key] for key in mine]:
+            loads |= dict.fromkeys(together, self._start(together))
+        for key, load in loads.items():
+            found[key] = list((await self._end_of(key, load))[key])
+        return {key: found.get(key, []) for key in keys}
+
+    async def stream(
+        self, batches: Iterable[Sequence[Key]] | AsyncIterable[Sequence[Key]], *, ordered: bool = True
+    ) -> AsyncIterator[tuple[Sequence[Key], dict[Key, Rows]]]:
+        """Every batch of keys with its rows, in order or as they come; up to `capacity` batches are looked up at once.
+
+        The next batches are asked for ahead of the reader, never more than `capacity` of them. The first
+        failure ends the stream, and cancels what it still waited for.
+        """
+        source = batches if isinstance(batches, AsyncIterable) else _each(batches)
+        waiting: deque[asyncio.Task[tuple[Sequence[Key], dict[Key, Rows]]]] = deque()
+        try:
+            async for batch in source:
+                waiting.append(asyncio.ensure_future(self._with_keys(batch)))
+                if len(waiting) == self._capacity:
+                    yield await _next(waiting, ordered=ordered)
+            while waiting:
+                yield await _next(waiting, ordered=ordered)
+        finally:
+            for task in waiting:
+                task.cancel()
+            await asyncio.gather(*waiting, return_exceptions=True)
+
+    def invalidate(self, keys: Sequence[Key]) -> None:
+        """Forget keys, because their rows have changed; a load under way of one of them will not be cached."""
+        for key in keys:
+            self._in_flight.pop(key, None)
+            if self._cache is not None:
+                self._cache.invalidate(key)
+
+    async def _with_keys(self, batch: Sequence[Key]) -> tuple[Sequence[Key], dict[Key, Rows]]:
+        return batch, await self.lookup_many(batch)
+
+    def _start(self, keys: list[Key]) -> _Load:
+        load = _Load()
+        self._in_flight.update(dict.fromkeys(keys, load))
+        load.task = asyncio.ensure_future(self._load(keys, load))
+        load.task.add_done_callback(_looked_at)
+        return load
+
+    async def _end_of(self, key: Key, load: _Load) -> dict[Key, Rows]:
+        working_for = _WORKING_FOR.get()
+        ahead: _Load | None = load
+        while ahead is not None and working_for is not None:
+            if ahead is working_for:
+                raise OptionError(
+                    f"{self._where}: answering for key {key!r} needs the rows of {key!r}, which would wait for itself "
+                    "for ever; let the function get what it needs from outside this table"
+                )
+            ahead = ahead.waits_for
+        if working_for is not None:
+            working_for.waits_for = load
+        assert load.task is not None  # noqa: S101 - set where it is made
+        try:
+            return await asyncio.shield(load.task)
+        finally:
+            if working_for is not None:
+                working_for.waits_for = None
+
+    async def _load(self, keys: list[Key], load: _Load) -> dict[Key, Rows]:
+        _WORKING_FOR.set(load)
+        started_ms = self._clock()
+        try:
+            answer = await self._ask(keys)
+        except BaseException:
+            self._metrics.failed(len(keys))
+            self._current(keys, load)
+            raise
+        self._metrics.loaded(len(keys), self._clock() - started_ms)
+        for key in self._current(keys, load):
+            if self._cache is not None:
+                self._cache.put(key, answer[key])
+        return answer
+
+    async def _ask(self, keys: list[Key]) -> dict[Key, Rows]:
+        async with self._at_source:
+            try:
+                async with asyncio.timeout(self._timeout_ms / 1_000) as limit:
+                    answer: Any = await self._retries.run_async(self._where, lambda: self._call(keys))
+            except TimeoutError as error:
+                if not limit.expired():
+                    raise
+                raise UnavailableError(
+                    f"{self._where}: no answer within {self._timeout_ms} ms, retries included; check that the source "
+                    "is up and not overloaded, or raise the time-out"
+                ) from error
+        return checked_answer(self._where, keys, answer, self.row_schema)
+
+    async def _call(self, keys: list[Key]) -> Any:
+        if self._function.batched:
+            return await self._function.lookup_many(keys)
+        return {key: await self._function.lookup(key) for key in keys}
+
+    def _current(self, keys: list[Key], load: _Load) -> list[Key]:
+        """End the load; the keys whose answer may be kept, as nobody invalidated them meanwhile."""
+        current = [key for key in keys if self._in_flight.get(key) is load]
+        for key in current:
+            del self._in_flight[key]
+        return current
+
+
+def _looked_at(task: "asyncio.Task[Any]") -> None:
+    """Take note of an error that nobody waits for any more, of which asyncio would complain."""
+    if not task.cancelled():
+        task.exception()
+
+
+async def _next(waiting: "deque[asyncio.Task[Any]]", *, ordered: bool) -> Any:
+    if ordered:
+        return await waiting.popleft()
+    done, _ = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+    first = next(task for task in waiting if task in done)
+    waiting.remove(first)
+    return await first
+
+
+async def _each(batches: Iterable[Sequence[Key]]) -> AsyncIterator[Sequence[Key]]:
+    for batch in batches:
+        yield batch

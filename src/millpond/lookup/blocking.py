@@ -1,0 +1,97 @@
+"""An asynchronous lookup for callers that wait: a thread with an event loop of its own.
+
+So a Spark worker, which knows no asyncio, uses an asynchronous source like any other: its whole batch
+of keys is asked for at once, as many requests at a time as the capacity allows.
+
+The invariant: the asynchronous lookup is touched in that loop only. Any thread may call; from within
+the loop itself a call would wait for itself and is refused.
+"""
+
+import asyncio
+import threading
+from collections.abc import Coroutine, Sequence
+from typing import Any, TypeVar
+
+from millpond.errors import OptionError
+from millpond.lookup.async_partial import AsyncPartialCachingLookup
+from millpond.lookup.function import Key, LookupFunction, Rows
+from millpond.lookup.hit_history import HitRate
+from millpond.lookup.metrics import LookupStats
+
+T = TypeVar("T")
+_CLOSE_S = 5.0
+
+
+class BlockingLookup(LookupFunction):
+    """An `AsyncPartialCachingLookup` as a `LookupFunction`; thread-safe."""
+
+    def __init__(self, lookup: AsyncPartialCachingLookup) -> None:
+        self.key_schema = lookup.key_schema
+        self.row_schema = lookup.row_schema
+        self._lookup = lookup
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._thread: threading.Thread | None = None
+
+    def open(self) -> None:
+        """Start the loop and open the lookup in it."""
+        if self._loop is not None:
+            return
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, name="millpond-lookup", daemon=True)
+        self._thread.start()
+        try:
+            self._wait(self._lookup.open())
+        except BaseException:
+            self._stop()
+            raise
+
+    def close(self) -> None:
+        """Close the lookup and end the loop."""
+        if self._loop is None:
+            return
+        try:
+            self._wait(self._lookup.close(), _CLOSE_S)
+        finally:
+            self._stop()
+
+    def stats(self) -> LookupStats:
+        """What was counted so far."""
+        return self._lookup.stats()
+
+    def hit_rates(self) -> list[HitRate]:
+        """Hits and misses of each of the last 60 minutes in which there was a lookup, oldest first."""
+        return self._lookup.hit_rates()
+
+    def lookup(self, keys: Key) -> Rows:
+        """The rows of one key."""
+        return self.lookup_many([keys])[keys]
+
+    def lookup_many(self, keys: Sequence[Key]) -> dict[Key, Rows]:
+        """The rows of every key."""
+        return self._wait(self._lookup.lookup_many(keys))
+
+    def invalidate(self, keys: Sequence[Key]) -> None:
+        """Forget keys, because their rows have changed."""
+
+        async def forget() -> None:
+            self._lookup.invalidate(keys)
+
+        self._wait(forget())
+
+    def _wait(self, coroutine: Coroutine[Any, Any, T], timeout_s: float | None = None) -> T:
+        if self._loop is None or threading.current_thread() is self._thread:
+            coroutine.close()
+            raise OptionError(
+                "this lookup is not open; call open(), or use it in a with statement"
+                if self._loop is None
+                else "a blocking lookup was called in its own event loop; await the asynchronous one there"
+            )
+        return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result(timeout_s)
+
+    def _stop(self) -> None:
+        loop, thread, self._loop, self._thread = self._loop, self._thread, None, None
+        if loop is not None and thread is not None:
+            loop.call_soon_threadsafe(loop.stop)
+            thread.join(_CLOSE_S)
+            if not thread.is_alive():
+                loop.close()

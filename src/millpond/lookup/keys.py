@@ -1,0 +1,164 @@
+"""What may be a key, and whether the keys that were asked for are of that kind.
+
+Before every cache. Python finds nothing under a key of another type, without a word: `"7"` is not
+`7`, a moment without a zone is not the same moment with one. So the invariant here is that **a key
+of the wrong type is an error, and never a key without rows**. A key with a null in it is right, and
+matches nothing, as in SQL.
+
+Checked per batch and column, by the set of the values' classes, which costs one set lookup a key;
+only a class that is not known by name is looked at again.
+"""
+
+from collections.abc import Callable, Iterable, Sequence
+from datetime import date, datetime, time, timedelta
+from decimal import Context, Decimal
+from functools import partial
+from numbers import Integral
+from typing import Any
+
+import pyarrow as pa
+
+from millpond.errors import DataError, OptionError
+from millpond.lookup.function import Key
+
+
+def check_key_types(where: str, key_schema: pa.Schema) -> None:
+    """Refuse key columns that have no exact equality."""
+    if not len(key_schema):
+        raise OptionError(f"{where}: expected at least one key column, got none")
+    for field in key_schema:
+        if pa.types.is_floating(field.type) or pa.types.is_nested(field.type):
+            raise OptionError(
+                f"{where}, key column {field.name!r}: expected a type with exact equality, such as a whole number, "
+                f"a string, a date or a timestamp, got {field.type}; cast it in the source"
+            )
+
+
+class KeyCheck:
+    """Checks keys against the key columns of one source.
+
+    >>> check = KeyCheck("planes", pa.schema([("tailnum", pa.string())]))
+    >>> check([("N101",), (None,), ("N102",)])
+    [('N101',), ('N102',)]
+    >>> check([(101,)])
+    Traceback (most recent call last):
+    millpond.errors.DataError: planes, key column 'tailnum': expected values of string, got int 101 in key (101,); ...
+    """
+
+    def __init__(self, where: str, key_schema: pa.Schema) -> None:
+        self._where = where
+        self._fields = list(key_schema)
+        self._fits = [_fitting(field.type) for field in self._fields]
+        self._fine: list[set[type]] = [set() for _ in self._fields]
+
+    def __call__(self, keys: Iterable[Key]) -> list[Key]:
+        """The distinct keys that can match something, in their order; a `DataError` names a wrong one."""
+        try:
+            distinct = list(dict.fromkeys(keys))
+        except TypeError as error:
+            raise DataError(f"{self._where}: expected keys as tuples of plain values, got one with {error}") from error
+        for key in distinct:
+            if type(key) is not tuple or len(key) != len(self._fields):
+                names = ", ".join(field.name for field in self._fields)
+                raise DataError(
+                    f"{self._where}: expected a key as a tuple of {len(self._fields)} ({names}), got "
+                    f"{type(key).__name__} {key!r}"
+                )
+        hopeless: set[Key] = set()
+        for place, fine in enumerate(self._fine):
+            if not {type(key[place]) for key in distinct} <= fine:
+                self._look_closer(place, distinct, hopeless)
+        return [key for key in distinct if key not in hopeless] if hopeless else distinct
+
+    def _look_closer(self, place: int, keys: Sequence[Key], hopeless: set[Key]) -> None:
+        """Refuse wrong values; add the keys that nothing can match, for a null or for a fraction that no row has."""
+        field, fits = self._fields[place], self._fits[place]
+        for key in keys:
+            value = key[place]
+            if value is None or (isinstance(value, Decimal) and not _has_room(field.type, value)):
+                hopeless.add(key)
+            elif not fits(value):
+                raise DataError(
+                    f"{self._where}, key column {field.name!r}: expected values of {field.type}, got "
+                    f"{type(value).__name__} {value!r} in key {key!r}; as it is it would match nothing: "
+                    "convert it before the lookup"
+                )
+            elif not isinstance(value, _SEEN_ONE_BY_ONE):
+                self._fine[place].add(type(value))
+
+
+_WIDE = Context(prec=80)  # Arrow's widest decimals have 76 digits, Python's usual context 28
+_SEEN_ONE_BY_ONE = (datetime, Decimal)
+"""Classes that do not tell everything: whether there is a zone, or a fraction."""
+
+
+class PlainKeys:
+    """Makes the values of a checked key those of its columns' own types, for sources that go by more than equality.
+
+    Numbers are equal across types (`5`, `Decimal("5.0")`), their bytes and text are not.
+
+    >>> PlainKeys(pa.schema([("n", pa.int64()), ("price", pa.decimal128(9, 2))]))((Decimal("5.0"), 7))
+    (5, Decimal('7.00'))
+    """
+
+    def __init__(self, key_schema: pa.Schema) -> None:
+        self._key_schema = key_schema
+        self._plain = [_plain(field.type) for field in key_schema]
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return PlainKeys, (self._key_schema,)
+
+    def __call__(self, key: Key) -> Key:
+        """The same key."""
+        return tuple(plain(value) for plain, value in zip(self._plain, key, strict=True))
+
+
+def _plain(key_type: pa.DataType) -> Callable[[Any], Any]:
+    if pa.types.is_integer(key_type):
+        return int
+    if pa.types.is_decimal(key_type):
+        unit = Decimal(1).scaleb(-key_type.scale)
+        return lambda value: _WIDE.quantize(value if isinstance(value, Decimal) else Decimal(int(value)), unit)
+    return lambda value: value
+
+
+def _has_room(key_type: pa.DataType, value: Decimal) -> bool:
+    """Whether a column of this type can hold the value as it is; True for types that hold no numbers."""
+    if not value.is_finite():
+        return False
+    if pa.types.is_integer(key_type):
+        return value == int(value)
+    if pa.types.is_decimal(key_type):
+        return bool(_WIDE.normalize(value).as_tuple().exponent >= -key_type.scale)
+    return True
+
+
+def _fitting(key_type: pa.DataType) -> Callable[[Any], bool]:
+    types = pa.types
+    if types.is_boolean(key_type):
+        return lambda value: isinstance(value, bool)
+    if types.is_integer(key_type) or types.is_decimal(key_type):
+        return lambda value: isinstance(value, (Integral, Decimal)) and not isinstance(value, bool)
+    if types.is_timestamp(key_type):
+        return lambda value: isinstance(value, datetime) and (value.tzinfo is None) == (key_type.tz is None)
+    if types.is_date(key_type):
+        return lambda value: isinstance(value, date) and not isinstance(value, datetime)
+    for is_type, classes in _CLASSES:
+        if is_type(key_type):
+            return partial(_is_a, classes)
+    return lambda _: True
+
+
+def _is_a(expected: type, value: Any) -> bool:
+    return isinstance(value, expected)
+
+
+_CLASSES: list[tuple[Callable[[pa.DataType], bool], type]] = [
+    (pa.types.is_string, str),
+    (pa.types.is_large_string, str),
+    (pa.types.is_binary, bytes),
+    (pa.types.is_large_binary, bytes),
+    (pa.types.is_fixed_size_binary, bytes),
+    (pa.types.is_time, time),
+    (pa.types.is_duration, timedelta),
+]

@@ -1,0 +1,155 @@
+"""Asking a source only for what is used: fewer columns, fewer rows.
+
+Between the declaration of a table and its source. What a join does not use need not be sent by the
+source, nor cached. The invariant: a narrowed source answers what the whole one would, with the other
+columns left out and the rows that do not fulfil the conditions gone; where the source does the work
+and where it is done here makes no difference to the answer.
+
+A source that can do it has a method `pushed_down`, and gives back the conditions that it cannot check.
+
+Source: FLIP-221, "Future Works"; Flink's `SupportsProjectionPushDown` and `SupportsFilterPushDown`.
+"""
+
+from collections.abc import Sequence
+from copy import copy
+from typing import Protocol, Self, TypeVar, cast, runtime_checkable
+
+import pyarrow as pa
+
+from millpond.errors import OptionError
+from millpond.lookup.async_function import AsyncLookupFunction
+from millpond.lookup.conditions import Conditions, RowFilter, arrow_filter
+from millpond.lookup.function import Key, LookupFunction, Rows
+from millpond.lookup.scan import LookupScan
+from millpond.options import nearest
+
+S = TypeVar("S", LookupFunction, AsyncLookupFunction, LookupScan)
+N = TypeVar("N", bound="Narrowable")
+
+
+@runtime_checkable
+class SupportsPushDown(Protocol):
+    """A source that can leave columns out, or rows."""
+
+    def pushed_down(self, columns: Sequence[str], where: Conditions) -> tuple[Self, Conditions]:
+        """A copy of the source that gives fewer columns and rows, and the conditions that remain to be checked.
+
+        Its rows have at least `columns` and the columns of the conditions that remain.
+        """
+        ...
+
+
+def narrowed(source: S, columns: Sequence[str] | None, where: Conditions) -> S:
+    """The source with these row columns and the rows that fulfil the conditions.
+
+    Raises:
+        OptionError: a column is not among the source's.
+    """
+    names = source.row_schema.names
+    wanted = list(names if columns is None else columns)
+    for name in wanted:
+        if name not in names:
+            raise OptionError(f"{source!r}: there is no column {name!r} to look up; {nearest(name, tuple(names))}")
+    rest = where
+    if isinstance(source, SupportsPushDown):
+        pushed, rest = source.pushed_down(wanted, where)
+        source = cast("S", pushed)
+    if not rest and source.row_schema.names == wanted:
+        return source
+    if isinstance(source, LookupFunction):
+        return cast("S", _NarrowedLookup(source, wanted, rest))
+    if isinstance(source, AsyncLookupFunction):
+        return cast("S", _NarrowedAsyncLookup(source, wanted, rest))
+    return cast("S", _NarrowedScan(source, wanted, rest))
+
+
+def picked(schema: pa.Schema, columns: Sequence[str]) -> pa.Schema:
+    """Some fields of a schema, in the given order."""
+    return pa.schema([schema.field(name) for name in columns])
+
+
+class Narrowable(Protocol):
+    """A source that keeps what was pushed down in two attributes."""
+
+    row_schema: pa.Schema
+    conditions: Conditions
+
+
+def narrow_copy(source: N, columns: Sequence[str], where: Conditions) -> N:
+    """A copy of the source with these row columns, and with more conditions."""
+    narrow = copy(source)
+    narrow.row_schema = picked(source.row_schema, columns)
+    narrow.conditions = (*source.conditions, *where)
+    return narrow
+
+
+class _NarrowedLookup(LookupFunction):
+    def __init__(self, function: LookupFunction, columns: Sequence[str], where: Conditions) -> None:
+        self._function = function
+        self._filter = RowFilter(function.key_schema, function.row_schema, columns, where)
+        self.key_schema = function.key_schema
+        self.row_schema = picked(function.row_schema, columns)
+
+    @property
+    def batched(self) -> bool:
+        return self._function.batched
+
+    def open(self) -> None:
+        self._function.open()
+
+    def lookup(self, keys: Key) -> Rows:
+        return self._filter(keys, self._function.lookup(keys))
+
+    def lookup_many(self, keys: Sequence[Key]) -> dict[Key, Rows]:
+        return {key: self._filter(key, rows) for key, rows in self._function.lookup_many(keys).items()}
+
+    def close(self) -> None:
+        self._function.close()
+
+    def __repr__(self) -> str:
+        return repr(self._function)
+
+
+class _NarrowedAsyncLookup(AsyncLookupFunction):
+    def __init__(self, function: AsyncLookupFunction, columns: Sequence[str], where: Conditions) -> None:
+        self._function = function
+        self._filter = RowFilter(function.key_schema, function.row_schema, columns, where)
+        self.key_schema = function.key_schema
+        self.row_schema = picked(function.row_schema, columns)
+
+    @property
+    def batched(self) -> bool:
+        return self._function.batched
+
+    async def open(self) -> None:
+        await self._function.open()
+
+    async def lookup(self, keys: Key) -> Rows:
+        return self._filter(keys, await self._function.lookup(keys))
+
+    async def lookup_many(self, keys: Sequence[Key]) -> dict[Key, Rows]:
+        return {key: self._filter(key, rows) for key, rows in (await self._function.lookup_many(keys)).items()}
+
+    async def close(self) -> None:
+        await self._function.close()
+
+    def __repr__(self) -> str:
+        return repr(self._function)
+
+
+class _NarrowedScan:
+    def __init__(self, scan: LookupScan, columns: Sequence[str], where: Conditions) -> None:
+        self._scan = scan
+        self._where = where
+        self.key_schema = scan.key_schema
+        self.row_schema = picked(scan.row_schema, columns)
+
+    def scan(self) -> pa.Table:
+        table = self._scan.scan()
+        expression = arrow_filter(self._where)
+        if expression is not None:
+            table = table.filter(expression)
+        return table.select(list(dict.fromkeys([*self.key_schema.names, *self.row_schema.names])))
+
+    def __repr__(self) -> str:
+        return repr(self._scan)

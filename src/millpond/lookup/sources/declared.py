@@ -1,0 +1,61 @@
+"""The columns that a scanned table was declared to have, and the table that was read, brought together.
+
+The invariant: what leaves here has exactly the declared columns and types; a table that has become
+another is an error that names the column.
+"""
+
+from collections.abc import Sequence
+
+import pyarrow as pa
+
+from millpond.errors import DataError
+from millpond.lookup.keys import check_key_types
+
+
+def split_schema(
+    where: str, schema: pa.Schema, keys: Sequence[str], columns: Sequence[str] | None
+) -> tuple[pa.Schema, pa.Schema]:
+    """The columns of keys and of rows, by default all that are no key; a `DataError` names one that is not there."""
+    names = [name for name in schema.names if name not in keys] if columns is None else list(columns)
+    for name in (*keys, *names):
+        if name not in schema.names:
+            raise DataError(f"{where}: column {name!r} is not there; it has {', '.join(schema.names)}")
+    key_schema, row_schema = (_plain(schema, chosen) for chosen in (keys, names))
+    check_key_types(where, key_schema)
+    return key_schema, row_schema
+
+
+def declared_names(key_schema: pa.Schema, row_schema: pa.Schema) -> list[str]:
+    """Every declared column once, keys first."""
+    return list(dict.fromkeys([*key_schema.names, *row_schema.names]))
+
+
+def declared_columns(where: str, table: pa.Table, key_schema: pa.Schema, row_schema: pa.Schema) -> pa.Table:
+    """The columns that were declared, each once and of the declared type, of a table just read."""
+    fields = {field.name: field for field in (*key_schema, *row_schema)}
+    missing = [name for name in fields if name not in table.column_names]
+    if missing:
+        raise DataError(
+            f"{where}: the declared columns {missing} are not there, only {table.column_names}; "
+            "the source has changed, or the declaration names the wrong columns"
+        )
+    try:
+        return table.select(list(fields)).cast(pa.schema(list(fields.values())))
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError, ValueError) as error:
+        raise DataError(f"{where}: the rows no longer have the declared types: {error}") from error
+
+
+def _plain(schema: pa.Schema, names: Sequence[str]) -> pa.Schema:
+    return pa.schema([pa.field(name, _plain_type(schema.field(name).type)) for name in names])
+
+
+def _plain_type(given: pa.DataType) -> pa.DataType:
+    """The type without the encodings that only save memory in the file."""
+    types = pa.types
+    if types.is_dictionary(given):
+        return _plain_type(given.value_type)
+    if types.is_string_view(given) or types.is_large_string(given):
+        return pa.string()
+    if types.is_binary_view(given) or types.is_large_binary(given):
+        return pa.binary()
+    return given

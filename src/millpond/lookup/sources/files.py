@@ -1,0 +1,111 @@
+"""Files of tables as the source of a full cache: Parquet, CSV, Arrow, ORC, on disks and object stores.
+
+The invariant: a file is read anew at every load, and one that cannot be read to its end gives no table.
+Columns and conditions go down into the reader, which skips what it can.
+"""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Literal, Self, TypeAlias
+
+import pyarrow as pa
+import pyarrow.dataset as ds
+from pyarrow import csv
+
+from millpond.errors import DataError, OptionError, UnavailableError
+from millpond.lookup.conditions import Conditions, arrow_filter
+from millpond.lookup.push_down import narrow_copy
+from millpond.lookup.sources.declared import declared_columns, declared_names, split_schema
+
+FileFormat: TypeAlias = Literal["parquet", "csv", "arrow", "orc"]
+_FORMATS: dict[str, FileFormat] = {
+    ".parquet": "parquet",
+    ".pq": "parquet",
+    ".csv": "csv",
+    ".arrow": "arrow",
+    ".feather": "arrow",
+    ".ipc": "arrow",
+    ".orc": "orc",
+}
+
+
+class FileScan:
+    """A file, or a folder of files of one schema, read anew at every load.
+
+    Args:
+        path: the file or folder, or a URI such as `s3://bucket/planes`.
+        keys: the key columns.
+        columns: the columns of a row; every column that is not a key by default.
+        format: `"parquet"`, `"csv"`, `"arrow"` or `"orc"`; by the suffix of the file if None.
+        types: the types of columns for which the file does not tell them, or tells them wrong: a column
+            of a CSV file that looks like a number but is none, such as a post code.
+
+    Raises:
+        OptionError: the format is not known.
+        UnavailableError: the file cannot be read.
+        DataError: it has not the declared columns, or is not of its format.
+
+    For example, `FileScan("airports.csv", keys=["code"], types={"zip": pa.string()})`.
+    """
+
+    def __init__(
+        self,
+        path: str | Path,
+        keys: Sequence[str],
+        columns: Sequence[str] | None = None,
+        *,
+        format: FileFormat | None = None,  # noqa: A002 - what Arrow, pandas and Spark call it
+        types: dict[str, pa.DataType] | None = None,
+    ) -> None:
+        self._path = str(path)
+        self._format = _FORMATS.get(Path(self._path).suffix.lower()) if format is None else format
+        if self._format not in _FORMATS.values():
+            raise OptionError(
+                f"lookup table {self._path}: expected format to be one of {', '.join(sorted(set(_FORMATS.values())))}, "
+                f"got {format!r}; name it, as the path has no suffix that tells"
+            )
+        self._types = types or {}
+        self.conditions: Conditions = ()
+        self.key_schema, self.row_schema = split_schema(self._path, self._schema(), keys, columns)
+
+    def scan(self) -> pa.Table:
+        """The declared columns of the files as they are now."""
+        try:
+            table = self._dataset().to_table(
+                columns=declared_names(self.key_schema, self.row_schema), filter=arrow_filter(self.conditions)
+            )
+        except (OSError, pa.ArrowInvalid) as error:
+            raise self._unreadable(error) from error
+        return declared_columns(self._path, table, self.key_schema, self.row_schema)
+
+    def pushed_down(self, columns: Sequence[str], where: Conditions) -> tuple[Self, Conditions]:
+        """The same files, of which fewer columns and rows are read."""
+        return narrow_copy(self, columns, where), ()
+
+    def _schema(self) -> pa.Schema:
+        try:
+            schema = self._dataset().schema
+        except (OSError, pa.ArrowInvalid) as error:
+            raise self._unreadable(error) from error
+        return pa.schema([field.with_type(self._types.get(field.name, field.type)) for field in schema])
+
+    def _dataset(self) -> ds.Dataset:
+        kind = self._format
+        if kind == "csv":
+            # Types are told to the reader: a cast afterwards would not bring leading zeros back. An empty cell is null,
+            # an empty string is written in quotes.
+            options = csv.ConvertOptions(
+                column_types=self._types, strings_can_be_null=True, quoted_strings_can_be_null=False
+            )
+            kind = ds.CsvFileFormat(convert_options=options)
+        return ds.dataset(self._path, format=kind)
+
+    def _unreadable(self, error: Exception) -> Exception:
+        if isinstance(error, OSError):
+            return UnavailableError(f"lookup table {self._path}: cannot be read ({error}); check the path")
+        return DataError(
+            f"lookup table {self._path}: is not a whole {self._format} file, or has not the declared columns ({error})"
+        )
+
+    def __repr__(self) -> str:
+        return f"FileScan({self._path!r})"

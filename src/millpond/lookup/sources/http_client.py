@@ -1,0 +1,108 @@
+"""JSON over HTTP with the standard library: connections that are kept, a time-out, and typed failures.
+
+The invariant: a body comes back whole from a status 200, None from a 404, and everything else raises:
+an `UnavailableError` where trying again can help (no connection, time-out, 408, 425, 429, 5xx).
+
+A kept connection may have been closed by the server meanwhile, which shows only when it is used; then
+the request is made once more on a new one, as what we ask for changes nothing.
+"""
+
+import threading
+from collections.abc import Mapping
+from http.client import HTTPConnection, HTTPException, HTTPSConnection
+from typing import Any
+from urllib.parse import urlsplit
+
+import msgspec
+
+from millpond.errors import DataError, OptionError, UnavailableError
+
+_PASSING = {408, 425, 429}
+_OK, _NOT_FOUND, _SERVER_ERROR = 200, 404, 500
+
+
+class JsonClient:
+    """Asks one server; thread-safe, with one connection for each thread that asks at the same time.
+
+    Args:
+        url: a URL of the server: scheme, host and port are taken from it.
+        headers: sent with every request.
+        timeout_ms: how long the server may take to let us in, and between two pieces of its answer.
+    """
+
+    def __init__(self, url: str, headers: Mapping[str, str], timeout_ms: int) -> None:
+        parts = urlsplit(url)
+        if parts.scheme not in ("http", "https") or not parts.hostname:
+            raise OptionError(f"lookup URL {url!r}: expected http:// or https:// and a host")
+        self._host = parts.hostname
+        self._port = parts.port
+        self._secure = parts.scheme == "https"
+        self._timeout_s = timeout_ms / 1_000
+        self._headers = {"Accept": "application/json", **headers}
+        self._idle: list[HTTPConnection] = []
+        self._lock = threading.Lock()
+
+    def __getstate__(self) -> dict[str, Any]:
+        """What another process needs: everything but the connections."""
+        return {name: value for name, value in self.__dict__.items() if name not in ("_idle", "_lock")}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state, _idle=[], _lock=threading.Lock())
+
+    def close(self) -> None:
+        """Close the connections that nobody uses now."""
+        with self._lock:
+            idle, self._idle = self._idle, []
+        for connection in idle:
+            connection.close()
+
+    def get(self, target: str) -> Any:
+        """The decoded body at a path and query; None where there is nothing."""
+        return self._ask("GET", target, None)
+
+    def post(self, target: str, body: Any) -> Any:
+        """The decoded answer to a JSON body; None where there is nothing."""
+        return self._ask("POST", target, msgspec.json.encode(body))
+
+    def _ask(self, method: str, target: str, body: bytes | None) -> Any:
+        where = f"{method} {self._host}{target}"
+        headers = self._headers if body is None else {**self._headers, "Content-Type": "application/json"}
+        with self._lock:
+            kept = self._idle.pop() if self._idle else None
+        for connection in [kept, self._new()] if kept is not None else [self._new()]:
+            try:
+                connection.request(method, target, body, headers)
+                response = connection.getresponse()
+                text = response.read()
+            except (HTTPException, OSError) as error:
+                connection.close()
+                if connection is kept and not isinstance(error, TimeoutError):
+                    continue
+                raise UnavailableError(f"{where}: no answer ({type(error).__name__}: {error})") from error
+            with self._lock:
+                self._idle.append(connection)
+            return self._body(where, response.status, text)
+        raise AssertionError("a new connection answers or raises")
+
+    def _new(self) -> HTTPConnection:
+        kind = HTTPSConnection if self._secure else HTTPConnection
+        return kind(self._host, self._port, timeout=self._timeout_s)
+
+    def _body(self, where: str, status: int, text: bytes) -> Any:
+        if status == _NOT_FOUND:
+            return None
+        if status in _PASSING or status >= _SERVER_ERROR:
+            raise UnavailableError(f"{where}: status {status}: {_beginning(text)}")
+        if status != _OK:
+            raise DataError(
+                f"{where}: expected status 200, or 404 where there is nothing, got {status}: {_beginning(text)}; check "
+                "the URL and the headers"
+            )
+        try:
+            return msgspec.json.decode(text)
+        except msgspec.DecodeError as error:
+            raise DataError(f"{where}: expected JSON, got {_beginning(text)} ({error})") from error
+
+
+def _beginning(text: bytes) -> str:
+    return repr(text[:200].decode(errors="replace"))

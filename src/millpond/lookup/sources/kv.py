@@ -1,0 +1,130 @@
+"""A table in Millpond's own KV store as a lookup source.
+
+What `write_kv_table` wrote: one row of the store per key, under the key's values in MessagePack, with
+the rows of that key and the names of their columns. So another process finds them through LMDB in
+microseconds, without a server.
+
+The invariant: the columns are stored with the rows. A source that declares others than were written
+is an error, and never values under the wrong names.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+import pyarrow as pa
+
+from millpond.errors import DataError
+from millpond.kv import Get, KVStore, Put
+from millpond.lookup.function import Key, LookupFunction, Rows
+from millpond.lookup.keys import PlainKeys, check_key_types
+from millpond.lookup.sources.declared import declared_columns, split_schema
+from millpond.lookup.sources.values import readers
+
+_BATCH = 1_000
+
+
+class _Stored(msgspec.Struct, array_like=True):
+    columns: list[str]
+    rows: list[list[Any]]
+
+
+class KvLookup(LookupFunction):
+    """Rows of a dataset that `write_kv_table` wrote.
+
+    - Delivery: one read of the store per batch of keys. Freshness: what was written last. Recovery:
+      the store's.
+
+    Args:
+        store: where the dataset is. The store stays open when the lookup closes.
+        dataset: its name.
+        key_schema: the names and types of the key columns.
+        row_schema: the names and types of the columns of a row.
+
+    Raises:
+        UnavailableError: the store does not answer.
+        DataError: the dataset has other columns, or was written by something else.
+
+    >>> from millpond.kv import MemoryStore
+    >>> store = MemoryStore()
+    >>> planes = pa.table({"tailnum": ["N1", "N2"], "year": [1999, None]})
+    >>> write_kv_table(store, "planes", planes, keys=["tailnum"])
+    >>> lookup = KvLookup(store, "planes", pa.schema([("tailnum", pa.string())]), pa.schema([("year", pa.int64())]))
+    >>> lookup.lookup_many([("N1",), ("N2",), ("N3",)])
+    {('N1',): [(1999,)], ('N2',): [(None,)], ('N3',): []}
+    """
+
+    def __init__(self, store: KVStore, dataset: str, key_schema: pa.Schema, row_schema: pa.Schema) -> None:
+        self._store = store
+        self._dataset = dataset
+        self._where = f"KV dataset {dataset!r}"
+        check_key_types(self._where, key_schema)
+        self.key_schema = key_schema
+        self.row_schema = row_schema
+        self._read = readers(self._where, row_schema)
+        self._plain = PlainKeys(key_schema)
+
+    def lookup(self, keys: Key) -> Rows:
+        """The rows of one key."""
+        return self.lookup_many([keys])[keys]
+
+    def lookup_many(self, keys: Sequence[Key]) -> dict[Key, Rows]:
+        """The rows of every key, by one read."""
+        found = self._store.get_many([Get(self._dataset, _encoded(self._plain(key))) for key in keys])
+        return {key: self._rows(values[-1].value) if values else [] for key, values in zip(keys, found, strict=True)}
+
+    def _rows(self, value: bytes) -> Rows:
+        try:
+            stored = msgspec.msgpack.decode(value, type=_Stored)
+        except (msgspec.DecodeError, msgspec.ValidationError) as error:
+            raise DataError(f"{self._where}: a value was not written by write_kv_table ({error})") from error
+        missing = [name for name in self.row_schema.names if name not in stored.columns]
+        if missing:
+            raise DataError(
+                f"{self._where}: the declared columns {missing} were not written, only {stored.columns}; write the "
+                "table anew, or declare others"
+            )
+        places = [stored.columns.index(name) for name in self.row_schema.names]
+        return [tuple(read(row[place]) for read, place in zip(self._read, places, strict=True)) for row in stored.rows]
+
+    def __repr__(self) -> str:
+        return f"KvLookup({self._dataset!r})"
+
+
+def write_kv_table(
+    store: KVStore, dataset: str, table: pa.Table, keys: Sequence[str], columns: Sequence[str] | None = None
+) -> None:
+    """Write a table for `KvLookup`; keys that are there already get the new rows, other keys stay.
+
+    Args:
+        store: where to.
+        dataset: its name there.
+        table: the rows; those with a null in a key column are left out, as nothing could find them.
+        keys: the key columns.
+        columns: the columns of a row; every column that is not a key by default.
+
+    Raises:
+        DataError: a column is not there, or a value is too large for the store.
+    """
+    where = f"KV dataset {dataset!r}"
+    key_schema, row_schema = split_schema(where, table.schema, keys, columns)
+    readers(where, row_schema)  # refuses types that could not be read back
+    declared = declared_columns(where, table, key_schema, row_schema)
+    rows_by_key: dict[Key, list[list[Any]]] = {}
+    key_columns = [declared.column(name).to_pylist() for name in key_schema.names]
+    row_columns = [declared.column(name).to_pylist() for name in row_schema.names]
+    rows = zip(*row_columns, strict=True) if row_columns else iter([()] * declared.num_rows)
+    for key, row in zip(zip(*key_columns, strict=True), rows, strict=True):
+        if None not in key:
+            rows_by_key.setdefault(key, []).append(list(row))
+    puts = [
+        Put(_encoded(key), msgspec.msgpack.encode(_Stored(row_schema.names, found)))
+        for key, found in rows_by_key.items()
+    ]
+    for first in range(0, len(puts), _BATCH):
+        store.put_many(dataset, puts[first : first + _BATCH])
+
+
+def _encoded(key: Key) -> bytes:
+    """Times in UTC, decimals and dates as text: equal keys of the columns' own types are equal bytes."""
+    return msgspec.msgpack.encode(key)

@@ -1,0 +1,210 @@
+"""Values in Redis as a lookup source.
+
+One pipeline per batch of keys. The name of a value is made from the key by a pattern such as
+`plane:{tailnum}`. The value is a hash, whose fields are the columns of the one row, or a string with
+JSON in it: an object is one row, a list of objects several.
+
+The invariant: no row is said only where Redis has nothing under that name. A hash that exists without
+any of the columns is a row of nulls; a value of another kind is an error.
+"""
+
+from collections.abc import Sequence
+from copy import copy
+from string import Formatter
+from typing import Any, Literal, Self, TypeAlias
+
+import msgspec
+import pyarrow as pa
+
+from millpond.errors import DataError, MissingDependencyError, OptionError, UnavailableError
+from millpond.lookup.conditions import Conditions
+from millpond.lookup.function import Key, LookupFunction, Row, Rows
+from millpond.lookup.keys import PlainKeys, check_key_types
+from millpond.lookup.push_down import picked
+from millpond.lookup.sources.values import readers
+
+RedisValue: TypeAlias = Literal["hash", "json"]
+
+
+class RedisLookup(LookupFunction):
+    """Rows of a Redis database by key.
+
+    - Delivery: one pipeline per batch of keys. Freshness: what Redis has. Recovery: a lost connection
+      is opened again at the next try.
+
+    Args:
+        url: such as `redis://localhost:6379/0`; `rediss://` with TLS, `unix://` for a socket.
+        name: the pattern of a value's name, with every key column once: `plane:{tailnum}`. Where keys
+            have several columns, choose what stands between them so that no two keys get one name.
+        key_schema: the names and types of the key columns.
+        row_schema: the names and types of the columns of a row: fields of the hash, or of the JSON objects.
+        value: `"hash"`, or `"json"` for a string with JSON.
+        timeout_ms: how long Redis may take to let us in, or to answer.
+
+    Raises:
+        OptionError: the pattern has not exactly the key columns, or a column's type cannot be read from text.
+        UnavailableError: Redis does not answer.
+        DataError: a value is of another kind, or a column of another type.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        name: str,
+        key_schema: pa.Schema,
+        row_schema: pa.Schema,
+        *,
+        value: RedisValue = "hash",
+        timeout_ms: int = 5_000,
+    ) -> None:
+        self._name = name
+        self._where = f"Redis values {name!r}"
+        check_key_types(self._where, key_schema)
+        columns = [field for _, field, _, _ in Formatter().parse(name) if field is not None]
+        if sorted(columns) != sorted(key_schema.names):
+            raise OptionError(
+                f"{self._where}: expected each key column once in braces "
+                f"({', '.join('{' + column + '}' for column in key_schema.names)}), got {', '.join(columns) or 'none'}"
+            )
+        if value not in ("hash", "json"):
+            raise OptionError(f"{self._where}, value: expected 'hash' or 'json', got {value!r}")
+        self._url = url
+        self._value = value
+        self._timeout_ms = timeout_ms
+        self._plain = PlainKeys(key_schema)
+        self.key_schema = key_schema
+        self.row_schema = row_schema
+        readers(self._where, row_schema)  # refuses types that cannot be read
+        self._client: Any = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        """What another process needs: everything but the connections."""
+        return {**self.__dict__, "_client": None}
+
+    def open(self) -> None:
+        """Connect, and ask whether Redis is there."""
+        if self._client is not None:
+            return
+        redis = _redis()
+        timeout_s = self._timeout_ms / 1_000
+        client = redis.Redis.from_url(
+            self._url,
+            socket_timeout=timeout_s,
+            socket_connect_timeout=timeout_s,
+            retry=redis.retry.Retry(redis.backoff.NoBackoff(), 0),  # `lookup.max-retries` is the only one that counts
+        )
+        try:
+            client.ping()
+        except redis.exceptions.RedisError as error:
+            client.close()
+            raise self._failed(error) from error
+        self._client = client
+
+    def close(self) -> None:
+        """Close the connections."""
+        if self._client is not None:
+            self._client.close()
+        self._client = None
+
+    def lookup(self, keys: Key) -> Rows:
+        """The rows of one key."""
+        return self.lookup_many([keys])[keys]
+
+    def lookup_many(self, keys: Sequence[Key]) -> dict[Key, Rows]:
+        """The rows of every key, by one pipeline."""
+        self.open()
+        names = [self._name_of(key) for key in keys]
+        try:
+            found = self._hashes(names) if self._value == "hash" else self._objects(names)
+        except _redis().exceptions.RedisError as error:
+            raise self._failed(error) from error
+        return dict(zip(keys, found, strict=True))
+
+    def pushed_down(self, columns: Sequence[str], where: Conditions) -> tuple[Self, Conditions]:
+        """The same values, of which fewer fields are fetched; conditions are checked by whoever asked."""
+        needed = dict.fromkeys([*columns, *(condition.column for condition in where)])
+        names = [name for name in needed if name in self.row_schema.names] or self.row_schema.names[:1]
+        narrow = copy(self)
+        narrow.row_schema = picked(self.row_schema, names)
+        return narrow, where
+
+    def _name_of(self, key: Key) -> str:
+        return self._name.format(**dict(zip(self.key_schema.names, self._plain(key), strict=True)))
+
+    def _hashes(self, names: Sequence[str]) -> list[Rows]:
+        columns = self.row_schema.names
+        pipeline = self._client.pipeline(transaction=False)
+        for name in names:
+            pipeline.hmget(name, columns)
+        answers = pipeline.execute()
+        self._settle([place for place, values in enumerate(answers) if not any(map(_there, values))], names, answers)
+        read = readers(self._where, self.row_schema)
+        return [
+            [] if values is None else [tuple(one(value) for one, value in zip(read, values, strict=True))]
+            for values in answers
+        ]
+
+    def _settle(self, unclear: Sequence[int], names: Sequence[str], answers: list[Any]) -> None:
+        """Fields that are all missing are a row of nulls, or no row: only together with EXISTS can one tell."""
+        if not unclear:
+            return
+        pipeline = self._client.pipeline(transaction=True)
+        for place in unclear:
+            pipeline.exists(names[place])
+            pipeline.hmget(names[place], self.row_schema.names)
+        again = pipeline.execute()
+        for place, exists, values in zip(unclear, again[::2], again[1::2], strict=True):
+            answers[place] = values if exists else None
+
+    def _objects(self, names: Sequence[str]) -> list[Rows]:
+        read = list(zip(self.row_schema.names, readers(self._where, self.row_schema), strict=True))
+        return [
+            [] if text is None else [self._row(read, thing, name) for thing in self._parsed(text, name)]
+            for name, text in zip(names, self._client.mget(names), strict=True)
+        ]
+
+    def _parsed(self, text: bytes, name: str) -> list[Any]:
+        try:
+            parsed = msgspec.json.decode(text)
+        except msgspec.DecodeError as error:
+            raise DataError(f"{self._where}, value {name!r}: expected JSON, got {text[:60]!r} ({error})") from error
+        return parsed if isinstance(parsed, list) else [parsed]
+
+    def _row(self, read: Sequence[tuple[str, Any]], thing: Any, name: str) -> Row:
+        missing = [column for column, _ in read if column not in thing] if isinstance(thing, dict) else ["object"]
+        if missing:
+            raise DataError(
+                f"{self._where}, value {name!r}: expected a JSON object with {', '.join(self.row_schema.names)}, "
+                f"got {thing!r}"
+            )
+        return tuple(one(thing[column]) for column, one in read)
+
+    def _failed(self, error: Exception) -> Exception:
+        exceptions = _redis().exceptions
+        if isinstance(error, (exceptions.AuthenticationError, exceptions.AuthorizationError)):
+            return OptionError(f"{self._where}: Redis let us not in: {error}; check user and password in the URL")
+        if isinstance(error, (exceptions.ConnectionError, exceptions.TimeoutError)):
+            return UnavailableError(f"{self._where}: Redis did not answer: {error}")
+        return DataError(
+            f"{self._where}: Redis refused the lookup: {error}; is each of these values a "
+            f"{'hash' if self._value == 'hash' else 'string'}?"
+        )
+
+    def __repr__(self) -> str:
+        return f"RedisLookup({self._name!r})"
+
+
+def _there(value: object) -> bool:
+    return value is not None
+
+
+def _redis() -> Any:
+    try:
+        import redis
+        import redis.backoff
+        import redis.retry
+    except ImportError as error:
+        raise MissingDependencyError(
+            "Lookups in Redis need redis, which is not installed; run: pip install 'millpond[redis]'"
+        ) from error
+    return redis

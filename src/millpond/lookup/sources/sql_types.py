@@ -1,0 +1,35 @@
+"""What SQL types are in Arrow.
+
+The invariant: a type that would lose something has no Arrow type here and is refused by name.
+"""
+
+from typing import Any
+
+import pyarrow as pa
+
+from millpond.errors import OptionError
+
+
+def arrow_type(where: str, name: str, sql_type: Any) -> pa.DataType:
+    """The Arrow type of a column of one of SQLAlchemy's types; an `OptionError` names the column of any other."""
+    from sqlalchemy import types
+
+    if isinstance(sql_type, types.Numeric) and not isinstance(sql_type, types.Float):
+        if sql_type.precision is not None:
+            return pa.decimal128(sql_type.precision, sql_type.scale or 0)
+    else:
+        for known, known_type in (
+            (types.Boolean, pa.bool_()),
+            (types.Integer, pa.int64()),
+            (types.Float, pa.float64()),
+            (types.DateTime, pa.timestamp("us", "UTC" if getattr(sql_type, "timezone", False) else None)),
+            (types.Date, pa.date32()),
+            (types.LargeBinary, pa.binary()),
+            (types.String, pa.string()),
+        ):
+            if isinstance(sql_type, known):
+                return known_type
+    raise OptionError(
+        f"{where}, column {name!r}: SQL type {sql_type!r} has no Arrow type here; look up through a view that casts it "
+        "to text, a number, a date or a timestamp"
+    )

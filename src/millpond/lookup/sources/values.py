@@ -1,0 +1,131 @@
+"""Text, JSON and MessagePack values as the values that a column was declared to have.
+
+Redis has only bytes, JSON no dates, MessagePack no decimals. The invariant: a value comes out of the
+declared type, or null where there is none, or it is an error that names column and value; nothing is
+guessed.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import UTC, date, datetime
+from decimal import Decimal, InvalidOperation
+from typing import Any
+
+import pyarrow as pa
+
+from millpond.errors import DataError, OptionError
+
+
+def readers(where: str, schema: pa.Schema) -> list[Callable[[Any], Any]]:
+    """For each column what makes its values of text, or of JSON's values.
+
+    >>> year, built = readers("planes", pa.schema([("year", pa.int64()), ("built", pa.date32())]))
+    >>> year("1999"), year(1999), year(None), built("1999-01-02")
+    (1999, 1999, None, datetime.date(1999, 1, 2))
+    >>> year("unknown")
+    Traceback (most recent call last):
+    millpond.errors.DataError: planes, column 'year': expected int64, got str 'unknown'; mend the source or declare ...
+    """
+    return [_Reader(where, field, _conversion(where, field)) for field in schema]
+
+
+@dataclass(frozen=True, slots=True)
+class _Reader:
+    where: str
+    field: pa.Field
+    convert: Callable[[Any], Any]
+
+    def __call__(self, value: Any) -> Any:
+        if value is None:
+            return None
+        try:
+            return self.convert(value)
+        except (ValueError, TypeError, InvalidOperation) as error:
+            raise DataError(
+                f"{self.where}, column {self.field.name!r}: expected {self.field.type}, got {type(value).__name__} "
+                f"{value!r}; mend the source or declare another type"
+            ) from error
+
+
+def _conversion(where: str, field: pa.Field) -> Callable[[Any], Any]:
+    types, kind = pa.types, field.type
+    for is_kind, convert in (
+        (types.is_boolean, _boolean),
+        (types.is_integer, _integer),
+        (types.is_floating, _floating),
+        (types.is_decimal, _decimal),
+        (types.is_string, _string),
+        (types.is_binary, _binary),
+        (types.is_date, _date),
+    ):
+        if is_kind(kind):
+            return convert
+    if types.is_timestamp(kind):
+        return _aware if kind.tz else _naive
+    raise OptionError(
+        f"{where}, column {field.name!r}: {kind} cannot be read from text; declare a boolean, a number, a string, "
+        "bytes, a date or a timestamp"
+    )
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, bytes):
+        return value.decode()
+    if isinstance(value, str):
+        return value
+    raise TypeError
+
+
+def _boolean(value: Any) -> bool:
+    if isinstance(value, bool):
+        return value
+    word = _text(value).lower()
+    if word in ("true", "1"):
+        return True
+    if word in ("false", "0"):
+        return False
+    raise ValueError
+
+
+def _integer(value: Any) -> int:
+    if isinstance(value, int) and not isinstance(value, bool):
+        return value
+    return int(_text(value))
+
+
+def _floating(value: Any) -> float:
+    if isinstance(value, (int, float)) and not isinstance(value, bool):
+        return float(value)
+    return float(_text(value))
+
+
+def _decimal(value: Any) -> Decimal:
+    if isinstance(value, int) and not isinstance(value, bool):
+        return Decimal(value)
+    return Decimal(repr(value) if isinstance(value, float) else _text(value))
+
+
+def _string(value: Any) -> str:
+    return _text(value)
+
+
+def _binary(value: Any) -> bytes:
+    return value if isinstance(value, bytes) else _text(value).encode()
+
+
+def _date(value: Any) -> date:
+    return date.fromisoformat(_text(value))
+
+
+def _naive(value: Any) -> datetime:
+    moment = value if isinstance(value, datetime) else datetime.fromisoformat(_text(value))
+    if moment.tzinfo is not None:
+        raise ValueError
+    return moment
+
+
+def _aware(value: Any) -> datetime:
+    moment = value if isinstance(value, datetime) else datetime.fromisoformat(_text(value))
+    if moment.tzinfo is None:
+        raise ValueError
+    return moment.astimezone(UTC)

@@ -1,0 +1,396 @@
+"""Asynchronous lookups: bounded, in order or as they come, one load a key, and no failure for an answer."""
+
+import asyncio
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from millpond.errors import DataError, OptionError, UnavailableError
+from millpond.lookup import (
+    AsyncLookupFunction,
+    AsyncLookupFunctionProvider,
+    AsyncPartialCachingLookup,
+    AsyncPythonLookup,
+    BlockingLookup,
+    CacheMetricGroup,
+    DefaultLookupCache,
+    LookupTable,
+    PartialCachingAsyncLookupProvider,
+    PythonLookup,
+    Retries,
+    ThreadedLookup,
+)
+
+KEYS = pa.schema([("n", pa.int64())])
+ROWS = pa.schema([("text", pa.string())])
+PARTIAL = {"lookup.cache": "PARTIAL", "lookup.partial-cache.max-rows": 100, "lookup.max-retries": 0}
+PATIENCE_S = 20
+
+
+def rows_of(n):
+    return [(f"{n}.{row}",) for row in range(n % 3)]
+
+
+class Source(AsyncLookupFunction):
+    """Answers when the test lets it: a gate per key, all open at first."""
+
+    key_schema, row_schema = KEYS, ROWS
+
+    def __init__(self):
+        self.asked, self.failures, self.gates = [], [], {}
+        self.under_way = self.most_under_way = 0
+
+    def hold(self, n):
+        self.gates[n] = asyncio.Event()
+
+    async def lookup(self, keys):
+        (n,) = keys
+        self.asked.append(n)
+        self.under_way += 1
+        self.most_under_way = max(self.most_under_way, self.under_way)
+        try:
+            await asyncio.sleep(0)
+            if n in self.gates:
+                await self.gates[n].wait()
+            if self.failures:
+                raise self.failures.pop(0)
+            return rows_of(n)
+        finally:
+            self.under_way -= 1
+
+
+class Batched(Source):
+    async def lookup_many(self, keys):
+        self.asked.append(list(keys))
+        if self.failures:
+            raise self.failures.pop(0)
+        return {key: rows_of(*key) for key in keys}
+
+
+def cached(source, max_rows=100, *, max_retries=0, **choices):
+    async def no_wait(_):
+        pass
+
+    retries = Retries(max_retries, async_sleep=no_wait)
+    cache = None if max_rows is None else DefaultLookupCache(max_rows=max_rows)
+    return AsyncPartialCachingLookup(source, cache, CacheMetricGroup("planes"), retries, **choices)
+
+
+async def asked(source, keys=1):
+    while len(source.asked) < keys:  # noqa: ASYNC110 - one step of the loop at a time
+        await asyncio.sleep(0)
+
+
+def run(coroutine):
+    async def limited():
+        async with asyncio.timeout(PATIENCE_S):
+            return await coroutine
+
+    return asyncio.run(limited())
+
+
+@settings(deadline=None)
+@given(
+    batches=st.lists(st.lists(st.tuples(st.integers(0, 9)), max_size=6), max_size=12),
+    max_rows=st.one_of(st.none(), st.integers(0, 6)),
+    capacity=st.integers(1, 4),
+    ordered=st.booleans(),
+    kind=st.sampled_from([Source, Batched]),
+)
+def test_any_cache_order_and_capacity_give_the_answers_of_the_source(batches, max_rows, capacity, ordered, kind):
+    async def look():
+        source = kind()
+        async with cached(source, max_rows, capacity=capacity) as lookup:
+            answers = [answer async for answer in lookup.stream(batches, ordered=ordered)]
+        assert source.most_under_way <= capacity
+        stats = lookup.stats()
+        assert stats.load_count == stats.miss_count
+        return answers
+
+    answers = run(look())
+    assert sorted(map(repr, answers)) == sorted(
+        repr((batch, {key: rows_of(*key) for key in batch})) for batch in batches
+    )
+    if ordered:
+        assert [batch for batch, _ in answers] == batches
+
+
+def test_in_order_a_slow_key_holds_up_those_behind_it_and_unordered_it_does_not():
+    async def look(ordered):
+        source = Source()
+        source.hold(1)
+        async with cached(source, capacity=3) as lookup:
+            stream = lookup.stream([[(1,)], [(2,)], [(3,)], [(4,)]], ordered=ordered)
+            first = asyncio.ensure_future(anext(stream))
+            await asked(source, 3)
+            for _ in range(20):
+                await asyncio.sleep(0)
+            came_first = first.done()
+            source.gates[1].set()
+            return came_first, [(await first)[0], *[batch async for batch, _ in stream]]
+
+    assert run(look(ordered=True)) == (False, [[(1,)], [(2,)], [(3,)], [(4,)]])
+    came_first, order = run(look(ordered=False))
+    assert came_first
+    assert order[0] != [(1,)]
+    assert sorted(order) == [[(1,)], [(2,)], [(3,)], [(4,)]]
+
+
+def test_no_more_is_asked_ahead_of_the_reader_than_the_capacity():
+    async def look():
+        taken = []
+
+        def batches():
+            for n in range(100):
+                taken.append(n)
+                yield [(n,)]
+
+        async with cached(Source(), capacity=5) as lookup:
+            stream = lookup.stream(batches())
+            await anext(stream)
+            assert len(taken) == 5
+            await stream.aclose()
+
+    run(look())
+
+
+def test_a_stream_takes_batches_as_they_come():
+    async def events():
+        for n in range(3):
+            await asyncio.sleep(0)
+            yield [(n,)]
+
+    async def look():
+        async with cached(Source()) as lookup:
+            return [rows async for _, rows in lookup.stream(events())]
+
+    assert run(look()) == [{(n,): rows_of(n)} for n in range(3)]
+
+
+def test_the_first_failure_ends_a_stream_and_cancels_what_it_waited_for():
+    async def look():
+        source = Source()
+        source.hold(2)
+        source.failures = [ValueError("broken")]
+        async with cached(source, capacity=2) as lookup:
+            with pytest.raises(ValueError, match="broken"):
+                async for _ in lookup.stream([[(1,)], [(2,)]]):
+                    pass
+            assert len(lookup._in_flight) == 1  # others may wait for that load, so it goes on
+        assert lookup._in_flight == {}
+
+    run(look())
+
+
+def test_callers_who_miss_one_key_share_one_load_and_the_others_count_hits():
+    async def look():
+        source = Source()
+        source.hold(4)
+        async with cached(source) as lookup:
+            callers = [asyncio.ensure_future(lookup.lookup((4,))) for _ in range(5)]
+            await asked(source)
+            source.gates[4].set()
+            assert await asyncio.gather(*callers) == [rows_of(4)] * 5
+            assert source.asked == [4]
+            assert (lookup.stats().hit_count, lookup.stats().miss_count, lookup.stats().load_count) == (4, 1, 1)
+
+    run(look())
+
+
+def test_a_caller_who_is_cancelled_leaves_the_load_to_the_others():
+    async def look():
+        source = Source()
+        source.hold(4)
+        async with cached(source) as lookup:
+            first = asyncio.ensure_future(lookup.lookup((4,)))
+            await asked(source)
+            second = asyncio.ensure_future(lookup.lookup((4,)))
+            first.cancel()
+            await asyncio.sleep(0)
+            source.gates[4].set()
+            assert await second == rows_of(4)
+            assert source.asked == [4]
+
+    run(look())
+
+
+def test_a_failure_reaches_everyone_who_waits_and_is_not_cached():
+    async def look():
+        source = Source()
+        source.failures = [ConnectionError("reset")]
+        async with cached(source) as lookup:
+            results = await asyncio.gather(*(lookup.lookup((4,)) for _ in range(3)), return_exceptions=True)
+            assert all(isinstance(result, UnavailableError) for result in results)
+            assert await lookup.lookup((4,)) == rows_of(4)
+            assert lookup.stats().num_load_failure == 1
+
+    run(look())
+
+
+def test_a_passing_failure_is_tried_again_and_a_lasting_one_is_not():
+    async def look():
+        source = Source()
+        async with cached(source, max_retries=2) as lookup:
+            source.failures = [ConnectionError("reset"), TimeoutError()]
+            assert await lookup.lookup((4,)) == rows_of(4)
+            assert (lookup.stats().load_count, lookup.stats().num_load_failure) == (1, 0)
+            source.failures = [KeyError("bug")]
+            with pytest.raises(KeyError, match="bug"):
+                await lookup.lookup((5,))
+        assert source.asked == [4, 4, 4, 5]
+
+    run(look())
+
+
+def test_a_slow_source_ends_in_a_time_out():
+    async def look():
+        source = Source()
+        source.hold(4)
+        async with cached(source, timeout_ms=20) as lookup:
+            with pytest.raises(UnavailableError, match="no answer within 20 ms"):
+                await lookup.lookup((4,))
+            source.gates[4].set()
+            assert await lookup.lookup((4,)) == rows_of(4)
+
+    run(look())
+
+
+def test_a_batch_is_one_request_where_the_function_can_answer_it():
+    async def look():
+        source = Batched()
+        async with cached(source) as lookup:
+            await lookup.lookup_many([(1,), (2,), (1,)])
+            await lookup.lookup_many([(2,), (3,)])
+        return source.asked
+
+    assert run(look()) == [[(1,), (2,)], [(3,)]]
+
+
+def test_wrong_keys_and_wrong_answers_are_refused_and_null_keys_match_nothing():
+    async def wrong(n):
+        return [(n, n)]
+
+    async def look():
+        async with cached(AsyncPythonLookup(wrong, KEYS, ROWS)) as lookup:
+            with pytest.raises(DataError, match="got str 'x'"):
+                await lookup.lookup(("x",))
+            with pytest.raises(DataError, match=r"1 values \(text\)"):
+                await lookup.lookup((7,))
+            assert await lookup.lookup((None,)) == []
+
+    run(look())
+
+
+def test_a_function_that_needs_its_own_key_is_refused_instead_of_waiting_for_ever():
+    async def look():
+        async def crossing(n):
+            await asyncio.sleep(0)
+            return await lookup.lookup((3 - n,) if n < 3 else (n,))
+
+        async with cached(AsyncPythonLookup(crossing, KEYS, ROWS)) as lookup:
+            with pytest.raises(OptionError, match="wait for itself"):
+                await lookup.lookup((5,))
+            errors = await asyncio.gather(lookup.lookup((1,)), lookup.lookup((2,)), return_exceptions=True)
+            assert all(isinstance(error, OptionError) for error in errors)
+
+    run(look())
+
+
+def test_rows_loaded_before_an_invalidation_are_not_cached():
+    async def look():
+        source = Source()
+        source.hold(4)
+        async with cached(source) as lookup:
+            before = asyncio.ensure_future(lookup.lookup((4,)))
+            await asked(source)
+            lookup.invalidate([(4,)])
+            source.gates[4].set()
+            assert await before == rows_of(4)
+            await lookup.lookup((4,))
+            assert source.asked == [4, 4]
+
+    run(look())
+
+
+def test_a_table_opens_its_asynchronous_source_for_those_who_wait_and_for_those_who_await():
+    table = LookupTable("planes", Source(), PARTIAL | {"table.exec.async-lookup.buffer-capacity": 2})
+    with table:
+        blocking = table.open()
+        assert isinstance(blocking, BlockingLookup)
+        assert blocking.lookup_many([(n,) for n in range(9)]) == {(n,): rows_of(n) for n in range(9)}
+        assert table.source.most_under_way == 2
+        blocking.invalidate([(4,)])
+        assert blocking.lookup((4,)) == rows_of(4)
+
+        async def look():
+            async with await table.open_async() as lookup:
+                return await lookup.lookup((5,))
+
+        assert run(look()) == rows_of(5)
+        assert table.stats().load_count == 11
+    with pytest.raises(OptionError, match="not open"):
+        blocking.lookup((1,))
+    assert not [thread for thread in threading.enumerate() if thread.name == "millpond-lookup"]
+
+
+def test_many_threads_share_a_blocking_lookup():
+    source = Batched()
+    with LookupTable("planes", source, PARTIAL) as table, ThreadPoolExecutor(4) as pool:
+        lookup = table.open()
+        answers = pool.map(lookup.lookup_many, [[(n % 7,), (n % 5,)] for n in range(100)])
+        assert list(answers) == [{(n % 7,): rows_of(n % 7), (n % 5,): rows_of(n % 5)} for n in range(100)]
+        assert table.stats().load_count == 7
+
+
+def test_a_blocking_lookup_called_in_its_own_loop_is_refused_instead_of_waiting_for_ever():
+    opened = []
+
+    async def nested(n):
+        return opened[0].lookup((n,))
+
+    with LookupTable("planes", AsyncPythonLookup(nested, KEYS, ROWS), PARTIAL) as table:
+        opened.append(table.open())
+        with pytest.raises(OptionError, match="its own event loop"):
+            opened[0].lookup((1,))
+
+
+def test_a_source_that_does_not_open_leaves_no_thread():
+    class Down(Source):
+        async def open(self):
+            raise ConnectionError("refused")
+
+    with pytest.raises(UnavailableError, match="refused"):
+        LookupTable("planes", Down(), PARTIAL).open()
+    assert not [thread for thread in threading.enumerate() if thread.name == "millpond-lookup"]
+
+
+def test_providers_say_how_an_asynchronous_function_is_cached():
+    source = Source()
+    plain = LookupTable("planes", AsyncLookupFunctionProvider.of(source))
+    caching = LookupTable("planes", PartialCachingAsyncLookupProvider.of(source, DefaultLookupCache(max_rows=9)))
+    for table, asked in ((plain, 2), (caching, 1)):
+        source.asked.clear()
+        with table.open() as lookup:
+            lookup.lookup((4,))
+            lookup.lookup((4,))
+        assert len(source.asked) == asked
+
+
+def test_a_plain_source_cannot_be_awaited_unless_it_is_put_into_threads():
+    plain = PythonLookup(rows_of, KEYS, ROWS)
+    with pytest.raises(OptionError, match="ThreadedLookup"):
+        LookupTable("planes", plain).async_lookup_function()
+    with LookupTable("planes", ThreadedLookup(plain, threads=3), PARTIAL).open() as lookup:
+        assert lookup.lookup_many([(n,) for n in range(9)]) == {(n,): rows_of(n) for n in range(9)}
+    with pytest.raises(OptionError, match="at least 1, got 0"):
+        ThreadedLookup(plain, threads=0)
+
+
+@pytest.mark.parametrize("choice", ["capacity", "timeout_ms"])
+def test_bounds_are_positive(choice):
+    with pytest.raises(OptionError, match=f"{choice}: expected at least 1, got 0"):
+        cached(Source(), **{choice: 0})

@@ -1,0 +1,171 @@
+"""The lookup cache is a plain reference that only forgets, and forgets what it must."""
+
+import copy
+import pickle
+from itertools import pairwise
+
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
+
+from millpond.errors import OptionError
+from millpond.lookup import CacheMetricGroup, DefaultLookupCache, LookupFullCache
+
+KEYS = st.integers(0, 6).map(lambda number: (number,))
+ROWS = st.lists(st.tuples(st.integers(0, 3)), max_size=3)
+
+
+class Reference:
+    """The same in the plainest words: a list of entries, coldest first, looked through at every step."""
+
+    def __init__(self, max_rows, after_access_ms, after_write_ms, *, missing):
+        self.max_rows, self.after_access_ms, self.after_write_ms = max_rows, after_access_ms, after_write_ms
+        self.missing = missing
+        self.entries = []
+
+    def expire(self, now_ms):
+        self.entries = [
+            entry
+            for entry in self.entries
+            if (self.after_access_ms is None or now_ms - entry["used"] < self.after_access_ms)
+            and (self.after_write_ms is None or now_ms - entry["written"] < self.after_write_ms)
+        ]
+
+    def find(self, key):
+        return next((entry for entry in self.entries if entry["key"] == key), None)
+
+    def get(self, key, now_ms):
+        self.expire(now_ms)
+        entry = self.find(key)
+        if entry is None:
+            return None
+        self.entries.remove(entry)
+        self.entries.append(entry | {"used": now_ms})
+        return entry["rows"]
+
+    def put(self, key, rows, now_ms):
+        self.expire(now_ms)
+        before = self.find(key)
+        self.entries = [entry for entry in self.entries if entry["key"] != key]
+        if rows or self.missing:
+            self.entries.append({"key": key, "rows": rows, "used": now_ms, "written": now_ms})
+            if self.max_rows is not None:
+                self.entries = self.entries[max(0, len(self.entries) - self.max_rows) :]
+        return None if before is None else before["rows"]
+
+    def invalidate(self, key):
+        self.entries = [entry for entry in self.entries if entry["key"] != key]
+
+
+class CacheAgainstReference(RuleBasedStateMachine):
+    now_ms = 0
+
+    @initialize(
+        max_rows=st.one_of(st.none(), st.integers(0, 4)),
+        after_access_ms=st.one_of(st.none(), st.integers(1, 20)),
+        after_write_ms=st.integers(1, 20),
+        missing=st.booleans(),
+    )
+    def begin(self, max_rows, after_access_ms, after_write_ms, missing):
+        self.reference = Reference(max_rows, after_access_ms, after_write_ms, missing=missing)
+        self.cache = DefaultLookupCache(
+            max_rows=max_rows,
+            expire_after_access_ms=after_access_ms,
+            expire_after_write_ms=after_write_ms,
+            cache_missing_key=missing,
+            clock=lambda: self.now_ms,
+        )
+        self.metrics = CacheMetricGroup("model")
+        self.cache.open(self.metrics)
+
+    @rule(ms=st.integers(1, 12))
+    def time_passes(self, ms):
+        self.now_ms += ms
+
+    @rule(key=KEYS)
+    def get(self, key):
+        assert self.cache.get_if_present(key) == self.reference.get(key, self.now_ms)
+
+    @rule(key=KEYS, rows=ROWS)
+    def put(self, key, rows):
+        assert self.cache.put(key, rows) == self.reference.put(key, rows, self.now_ms)
+
+    @rule(key=KEYS)
+    def invalidate(self, key):
+        self.cache.invalidate(key)
+        self.reference.invalidate(key)
+
+    @invariant()
+    def sizes_agree(self):
+        if hasattr(self, "reference"):
+            self.reference.expire(self.now_ms)
+            assert self.cache.size() == len(self.reference.entries)
+            assert self.metrics.stats().num_cached_record == len(self.reference.entries)
+            assert (self.metrics.stats().num_cached_bytes > 0) == bool(self.reference.entries)
+
+
+TestCacheAgainstReference = CacheAgainstReference.TestCase
+TestCacheAgainstReference.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
+
+
+def test_bytes_are_a_limit_of_their_own():
+    cache = DefaultLookupCache(max_bytes=20_000)
+    for number in range(100):
+        cache.put((number,), [("x" * 1_000,)])
+    assert 5 < cache.size() < 20
+    cache.put(("huge",), [("x" * 30_000,)])
+    assert cache.get_if_present(("huge",)) is None
+    metrics = CacheMetricGroup("t")
+    cache.open(metrics)
+    assert 5_000 < metrics.stats().num_cached_bytes <= 20_000
+
+
+def test_more_rows_weigh_more():
+    sizes = []
+    for count in (0, 1, 10, 100):
+        metrics = CacheMetricGroup("t")
+        cache = DefaultLookupCache(max_rows=1)
+        cache.open(metrics)
+        cache.put((1,), [(number, "text") for number in range(count)])
+        sizes.append(metrics.stats().num_cached_bytes)
+    assert all(fewer < more for fewer, more in pairwise(sizes))
+
+
+def test_nobody_can_change_what_is_cached():
+    cache = DefaultLookupCache(max_rows=9)
+    rows = [("a",)]
+    cache.put((1,), rows)
+    rows.append(("b",))
+    cache.get_if_present((1,)).append(("c",))
+    assert cache.get_if_present((1,)) == [("a",)]
+
+
+@pytest.mark.parametrize("again", [lambda cache: pickle.loads(pickle.dumps(cache)), copy.deepcopy])
+def test_a_copy_for_another_process_is_empty_and_has_the_same_limits(again):
+    cache = DefaultLookupCache(max_rows=2, cache_missing_key=False)
+    cache.put((1,), [("a",)])
+    other = again(cache)
+    assert other.size() == 0
+    for number in range(5):
+        other.put((number,), [("b",)] if number else [])
+    assert (other.size(), cache.size()) == (2, 1)
+    assert other.get_if_present((0,)) is None
+
+
+@pytest.mark.parametrize("limit", ["max_rows", "max_bytes", "expire_after_access_ms", "expire_after_write_ms"])
+def test_any_limit_alone_is_enough_and_a_negative_one_is_refused(limit):
+    DefaultLookupCache(**{limit: 1})
+    with pytest.raises(OptionError, match="got -1"):
+        DefaultLookupCache(**{limit: -1})
+
+
+def test_nothing_can_be_put_into_a_full_cache_or_taken_out():
+    cache = LookupFullCache(["gate"])
+    with pytest.raises(OptionError, match="nothing can be put"):
+        cache.put((1,), [])
+    with pytest.raises(OptionError, match="invalidated"):
+        cache.invalidate((1,))
+    with pytest.raises(OptionError, match="not loaded yet"):
+        cache.get_if_present((1,))
+    assert cache.size() == 0
