@@ -154,12 +154,6 @@ def histories(folder: Path) -> list[dict[str, list[int]]]:
     return out
 
 
-def attempts(folder: Path) -> set[int]:
-    """Of which attempts the output is."""
-    parts = (folder / "output").glob("batch=*/*.parquet")
-    return {attempt for part in parts for attempt in pq.read_table(part)["attempt"].to_pylist()}
-
-
 def logs(folder: Path) -> list[str]:
     """What each executor of a cluster has logged, those of all its runs."""
     return [log.read_text(errors="replace") for log in folder.glob("spark/work/*/*/stderr")]

@@ -7,11 +7,9 @@ so a batch that is run again replaces itself.
 
 import json
 import sys
-import time
 from collections.abc import Iterator
 from typing import Any
 
-from pyspark import TaskContext
 from pyspark.sql import DataFrame, Row
 from pyspark.sql.streaming import StatefulProcessor, StatefulProcessorHandle
 
@@ -21,22 +19,13 @@ SAID = "a history goes on"
 
 
 class History(StatefulProcessor):
-    """With `slow`, the first attempt of one task dawdles, so that Spark starts a copy of it."""
-
-    def __init__(self, *, slow: bool) -> None:
-        self._slow = slow
-
     def init(self, handle: StatefulProcessorHandle) -> None:
         self._seen = handle.getListState("seen", "id long")
         print(SAID, flush=True)
 
     def handleInputRows(self, key: Any, rows: Iterator[Row], timerValues: Any) -> Iterator[Row]:
-        task = TaskContext.get()
-        batch = task.getLocalProperty("streaming.sql.batchId")
-        if self._slow and (batch, task.partitionId(), task.attemptNumber()) == ("1", 0, 0):
-            time.sleep(1)  # noqa: TID251 - this is what a slow task is
         self._seen.appendList([(row.id,) for row in rows])
-        yield Row(user=key[0], history=[seen[0] for seen in self._seen.get()], attempt=task.attemptNumber())
+        yield Row(user=key[0], history=[seen[0] for seen in self._seen.get()])
 
     def close(self) -> None:
         pass
@@ -45,7 +34,7 @@ class History(StatefulProcessor):
 def main() -> None:
     source, checkpoint, output, master, settings = sys.argv[1:]
     given = json.loads(settings)
-    slow, backend = given.pop("slow", False), given.pop("backend", "heap")
+    backend = given.pop("backend", "heap")
     spark = session(
         "keyed-history",
         master=master,
@@ -63,8 +52,8 @@ def main() -> None:
 
     events = spark.readStream.schema("id long, user string").option("maxFilesPerTrigger", 2).parquet(source)
     histories = keyed(events, "user").transformWithState(
-        History(slow=slow),
-        "user string, history array<long>, attempt int",
+        History(),
+        "user string, history array<long>",
         "Update",
         "None",
         state=StateConfig(backend=backend),

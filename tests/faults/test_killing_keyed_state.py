@@ -12,7 +12,6 @@ from tests.faults.history_run import (
     CLUSTER,
     LOCAL,
     Job,
-    attempts,
     check_history,
     histories,
     host_folders,
@@ -52,26 +51,6 @@ def test_on_a_cluster_state_and_output_are_exact_whatever_is_killed(tmp_path: Pa
     said = [log.count(SAID) for log in logs(tmp_path)]
     assert sum(said) >= 2 * len(histories(tmp_path)), "what hosts print goes to the log of their executor"
     assert len([times for times in said if times]) > 2, "whichever executor that is"
-
-
-@pytest.mark.timeout(900)
-def test_when_spark_runs_copies_of_slow_tasks_one_of_them_counts(tmp_path: Path) -> None:
-    speculation = {
-        "spark__speculation": "true",
-        "spark__speculation__interval": "100ms",
-        "spark__speculation__minTaskRuntime": "300ms",
-        "spark__speculation__multiplier": "1.1",
-        "spark__speculation__quantile": "0.5",
-        "slow": "yes",
-        "backend": "rocksdb",
-    }
-    write_events(tmp_path / "events", random.Random(3), 4)
-    with Job(tmp_path, CLUSTER, **speculation) as job:
-        while job.wait_for_batches(1):
-            pass
-        assert job.finish() == 0
-    check_history(tmp_path)
-    assert 1 in attempts(tmp_path), "no copy of a task has won: this test tests nothing"
 
 
 def test_hosts_end_when_their_executor_is_killed(tmp_path: Path) -> None:
