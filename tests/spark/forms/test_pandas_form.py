@@ -51,6 +51,7 @@ def _spec(names, keys=1, output=None, **changes):
         "time_mode": "none",
         "event_time": None,
         "keep_late": False,
+        "metrics": None,
         "hosts": 1,
         "config": StateConfig(),
         "pandas": SETTINGS,
