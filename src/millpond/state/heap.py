@@ -12,7 +12,7 @@ Invariant: for every cell, either it is in the open version's undo map, or its l
 committed one.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import TypeVar
 
 from millpond.errors import OptionError, UnavailableError
@@ -57,6 +57,11 @@ class HeapBackend:
     def context(self) -> KeyContext:
         """Whose state the handles speak of."""
         return self._context
+
+    @property
+    def states(self) -> Mapping[str, HeapState]:
+        """Every declared state, by name: for who moves tables elsewhere."""
+        return self._states
 
     @property
     def shares_objects(self) -> bool:

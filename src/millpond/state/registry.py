@@ -1,4 +1,4 @@
-"""State backends by name: the two that are here, and those that users register.
+"""State backends by name: the three that are here, and those that users register.
 
 A backend's factory travels with the options of an operator to wherever its shards live, so a backend
 that is registered in a driver needs no registering elsewhere: a function of an installed module, or one
@@ -16,6 +16,7 @@ from millpond.options import Known, nearest
 from millpond.state.backend import KeyedStateBackend
 from millpond.state.heap import HeapBackend
 from millpond.state.rocksdb_options import ROCKSDB_OPTIONS, RocksDbSettings
+from millpond.state.spillable.options import SPILLABLE_OPTIONS, SpillableSettings
 
 if TYPE_CHECKING:
     from millpond.state.options import StateOptions
@@ -143,7 +144,14 @@ def _rocksdb(options: "StateOptions", key_groups: range, folder: Path) -> KeyedS
     )
 
 
+def _spillable(options: "StateOptions", key_groups: range, folder: Path) -> KeyedStateBackend:
+    from millpond.state.spillable.backend import SpillableBackend
+
+    return SpillableBackend(key_groups, folder, options.settings)
+
+
 _BACKENDS: dict[str, RegisteredBackend] = {
     "heap": RegisteredBackend(_heap),
     "rocksdb": RegisteredBackend(_rocksdb, ROCKSDB_OPTIONS, RocksDbSettings),
+    "spillable": RegisteredBackend(_spillable, SPILLABLE_OPTIONS, SpillableSettings),
 }
