@@ -11,14 +11,20 @@ from itertools import chain
 from typing import Any
 
 import msgspec
+import pyarrow as pa
 import pyarrow.compute as pc
 
 from millpond.state.backend import Cells
 from millpond.state.checkpoint.head import Head, SegmentRef
+from millpond.state.checkpoint.raw import raw_table
 from millpond.state.checkpoint.segment import CellCodec, checksum_of, encode_segments
 from millpond.state.checkpoint.storage import Commit
+from millpond.state.spillable.cell_bytes import Pair
 
 BASE_STEP_ROWS = 50_000
+
+RawCells = Callable[[str, int], "list[Pair] | None"]
+"""Gives every cell of a state in one key group as bytes, or None where there are none to copy."""
 
 
 @dataclass(frozen=True)
@@ -77,7 +83,12 @@ class Base:
 
 def encode_cells(state: str, codec: CellCodec, cells: Cells) -> Iterator[Part]:
     """Cells of one state as segments."""
-    for part, data in encode_segments(codec.table(cells)):
+    return encode_table(state, codec.table(cells))
+
+
+def encode_table(state: str, table: pa.Table) -> Iterator[Part]:
+    """Cells of one state that are a segment's table already."""
+    for part, data in encode_segments(table):
         groups = pc.min_max(part["key_group"]).as_py()
         yield Part(state, part.num_rows, groups["min"], groups["max"], data)
 
@@ -89,12 +100,23 @@ def encode_base(
     version: int,
     codecs: Mapping[str, CellCodec],
     cells: Callable[[str, int], Cells],
+    raw: RawCells | None = None,
 ) -> Base:
-    """Bases of the first of these positions, as many as it takes to hold the wanted rows."""
+    """Bases of the first of these positions, as many as it takes to hold the wanted rows.
+
+    What `raw` gives of a state and key group is copied as it is; where it gives None, and without it, `cells` are
+    encoded.
+    """
     taken: dict[str, list[Cells]] = {name: [] for name in codecs}
+    copied: dict[str, list[pa.Table]] = {name: [] for name in codecs}
     rows, stop = 0, positions.start
     while stop < positions.stop and rows < wanted_rows:
         for name, pieces in taken.items():
+            pairs = None if raw is None else raw(name, key_groups[stop])
+            if pairs is not None:
+                copied[name].append(raw_table(key_groups[stop], pairs))
+                rows += len(pairs)
+                continue
             found = cells(name, key_groups[stop])
             if len(found):
                 pieces.append(found)
@@ -103,7 +125,10 @@ def encode_base(
     parts = chain.from_iterable(
         encode_cells(name, codecs[name], _joined(pieces)) for name, pieces in taken.items() if pieces
     )
-    return Base(version, range(positions.start, stop), rows, tuple(parts))
+    raw_parts = chain.from_iterable(
+        encode_table(name, pa.concat_tables(pieces)) for name, pieces in copied.items() if pieces
+    )
+    return Base(version, range(positions.start, stop), rows, (*parts, *raw_parts))
 
 
 def _joined(pieces: Sequence[Cells]) -> Cells:

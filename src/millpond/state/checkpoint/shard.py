@@ -27,7 +27,7 @@ from millpond.errors import CorruptionError, OptionError
 from millpond.state.backend import Cells, KeyedStateBackend
 from millpond.state.checkpoint.head import Head, SegmentRef
 from millpond.state.checkpoint.next_head import BASE_STEP_ROWS, Base, Delta, encode_base, encode_cells, next_commit
-from millpond.state.checkpoint.restoring import in_order, read_segment, segment_name
+from millpond.state.checkpoint.restoring import in_order, load_table, read_segment, segment_name
 from millpond.state.checkpoint.segment import CellCodec
 from millpond.state.checkpoint.storage import Commit
 from millpond.state.descriptor import StateDescriptor
@@ -99,7 +99,7 @@ class Shard:
 
         for ref in in_order(self.head):
             table = read_segment(self.head, ref, stored(ref))
-            self.backend.load(self._descriptors[ref.state], self._codecs[ref.state].cells(table))
+            load_table(self.backend, self._descriptors[ref.state], self._codecs[ref.state], table)
 
     def stand_at(self, head: Head) -> bool:
         """Begin a version at exactly this head, if memory allows: as it is, or by undoing the last version.
@@ -141,6 +141,7 @@ class Shard:
             self.head.version,
             self._codecs,
             self.backend.cells,
+            getattr(self.backend, "raw_cells", None),
         )
         self._prepared.append(base)
         return True

@@ -41,7 +41,7 @@ from millpond.state.spillable.moves import STEP_CELLS, SpilledState
 from millpond.state.spillable.options import SpillableSettings
 from millpond.state.spillable.places import STATE_BYTES
 from millpond.state.spillable.policy import GroupLoad
-from millpond.state.spillable.snapshot import Held, SpillableSnapshot
+from millpond.state.spillable.snapshot import Held, SpillableSnapshot, raw_cells
 from millpond.state.spillable.spill_file import SpillFile
 from millpond.state.spillable.spill_files import SpillFiles
 
@@ -268,6 +268,13 @@ class SpillableBackend:
         table: Any = state.heap.tables.live[key_group]
         found: Cells = table.cells()
         return found
+
+    def raw_cells(self, name: str, key_group: int) -> list[Pair] | None:
+        """The same as bytes, in no order; None where the key group is on the heap. Only between two versions."""
+        state = self._states.get(name)
+        if state is None:
+            return None
+        return raw_cells(Held(state, state.heap.tables.open), key_group)
 
     def write(self, name: str, cells: Cells) -> None:
         """Put or delete cells in the open version."""

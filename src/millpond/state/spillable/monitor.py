@@ -13,7 +13,7 @@ an interval. Above the *hard mark*, halfway from the watermark to the limit, int
 whatever is above the watermark: a burst cannot outrun it.
 
 Invariant: memory that was freed counts as free although the process does not shrink (`UsedMemory`), and loading is
-judged by the estimated state on the heap alone. So a spill is not followed by another for the same bytes, nor by a load.
+judged by the estimated state on the heap alone. So a spill is not followed by another for the same bytes, or a load.
 
 Source: FLIP-50, HeapStatusMonitor.
 """

@@ -16,12 +16,15 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
+import msgspec
+
 from millpond.state.rocksdb_keys import decode_key, encode_key
 from millpond.state.rows import Row
 
 NOTHING: Mapping[Row, Any] = MappingProxyType({})
 """The entries of a key that has none."""
 
+_pack = msgspec.msgpack.Encoder().encode
 _STATE = struct.Struct(">H")
 _LENGTH = struct.Struct(">I")
 _SHORT = struct.Struct(">H")
@@ -54,7 +57,8 @@ def is_long(at: bytes, start: int = STATE_BYTES) -> bool:
 
 def flat_place(prefix: bytes, key: Row) -> bytes:
     """The place of a value or a list."""
-    encoded = encode_key(key)
+    # A text alone needs no look at what it is.
+    encoded = _pack(key) if len(key) == 1 and type(key[0]) is str else encode_key(key)
     return prefix + (encoded if len(encoded) <= _LONGEST else _digest(encoded))
 
 

@@ -53,22 +53,7 @@ class SpillableSnapshot:
         """The same as bytes, for `cell_bytes` to read, in no order; None where the group is not on disk."""
         self._check()
         held = self._held.get(name)
-        table = None if held is None else held.state.heap.tables.live.get(key_group)
-        if held is None or not isinstance(table, SpilledTable | SpilledMapTable):
-            return None
-        is_map = held.state.is_map
-        # In this order: see the invariant of `spilled_tables`.
-        overlay = _copied(table.changed, is_map=is_map)
-        pairs = list(table.scanned(table.form.prefix))
-        if table.successor is not None:
-            return None
-        for undo in reversed(_undo_after(held.version, key_group)):
-            _lay_over(overlay, undo, is_map=is_map)
-        if not overlay:
-            return pairs
-        kept, gone = held.state.form.pairs(overlay, overlay)
-        replaced = {at for at, _ in kept}.union(gone)
-        return [pair for pair in pairs if pair[0] not in replaced] + kept
+        return None if held is None else raw_cells(held, key_group)
 
     def give_up(self) -> None:
         """Let go of it while somebody may be reading it: what is read later is refused, and says why."""
@@ -87,6 +72,26 @@ class SpillableSnapshot:
                 "this checkpoint was given up because state had to be spilled. Its changes go with the next one. Set "
                 "state.backend.spillable.cancel.checkpoint = false to have spilling wait for checkpoints."
             )
+
+
+def raw_cells(held: Held, key_group: int) -> list[Pair] | None:
+    """Every cell of a state in a key group, as of a version, as bytes; None where the group is not on disk."""
+    table = held.state.heap.tables.live.get(key_group)
+    if not isinstance(table, SpilledTable | SpilledMapTable):
+        return None
+    is_map = held.state.is_map
+    # In this order: see the invariant of `spilled_tables`.
+    overlay = _copied(table.changed, is_map=is_map)
+    pairs = list(table.scanned(table.form.prefix))
+    if table.successor is not None:
+        return None
+    for undo in reversed(_undo_after(held.version, key_group)):
+        _lay_over(overlay, undo, is_map=is_map)
+    if not overlay:
+        return pairs
+    kept, gone = held.state.form.pairs(overlay, overlay)
+    replaced = {at for at, _ in kept}.union(gone)
+    return [pair for pair in pairs if pair[0] not in replaced] + kept
 
 
 def _undo_after(version: Version, key_group: int) -> list[dict[Row, Any]]:

@@ -60,24 +60,27 @@ class SpilledTable(_Spilled, MutableMapping[Row, Any]):
         self._read = file.get
         self._place_of = form.place
         self._value = form.value
-        # The last key that was looked for, with its place: a read is followed by a write of the same key.
-        self._last: tuple[Any, bytes] = (None, b"")
+        # The last key that was read, what it holds, and how often had been flushed before: a write of the same key
+        # comes next, and asks for the old value. What another thread read before a flush is not taken after it.
+        self._last: tuple[Any, Any, int] = (None, ABSENT, 0)
+        self._flushes = 0
 
     def get(self, key: Row, default: Any = None) -> Any:
         """What a key's cell holds."""
         value = self.changed.get(key, _UNREAD)
-        if value is not _UNREAD:
-            return default if value is ABSENT else value
-        last = self._last
-        if last[0] is key:
-            at = last[1]
-        else:
-            at = self._place_of(key)
-            self._last = (key, at)
-        stored = self._read(self.database, at)
-        if stored is None:
-            return default if self.successor is None else self.successor.get(key, default)
-        return self._value(at, stored)
+        if value is _UNREAD:
+            last, flushes = self._last, self._flushes
+            if last[0] is key and last[2] == flushes:
+                value = last[1]
+            else:
+                at = self._place_of(key)
+                stored = self._read(self.database, at)
+                if stored is None:
+                    value = ABSENT if self.successor is None else self.successor.get(key, ABSENT)
+                else:
+                    value = self._value(at, stored)
+                self._last = (key, value, flushes)
+        return default if value is ABSENT else value
 
     def __getitem__(self, key: Row) -> Any:
         value = self.get(key, ABSENT)
@@ -134,6 +137,7 @@ class SpilledTable(_Spilled, MutableMapping[Row, Any]):
         kept, gone = self.form.pairs(self.changed, keys)
         kept.sort()
         self.file.write(self.database, kept, gone)
+        self._flushes += 1
         if len(keys) == len(self.changed):
             self.changed = {}
         else:
