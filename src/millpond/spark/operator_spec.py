@@ -1,7 +1,8 @@
 """What one keyed operator is: everything that a task or a state host must know of it, as data."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from copy import copy
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pyarrow as pa
@@ -11,6 +12,7 @@ from pyspark.sql.types import StructType
 
 from millpond.errors import OptionError
 from millpond.state.options import StateOptions
+from millpond.state.spillable.options import SpillableSettings
 
 _BACKEND = "state.backend.type"
 
@@ -20,8 +22,8 @@ class StateConfig:
     """Where a keyed operator holds its live state.
 
     Attributes:
-        backend: "heap", Python objects in memory; "rocksdb", on local disk; or the name of a registered backend.
-            None: what `options` say, else "heap".
+        backend: "heap", Python objects in memory; "rocksdb", on local disk; "spillable", in memory with cold key
+            groups on disk when that runs short; or the name of a registered backend. None: what `options` say, else "heap".
         host: "process", long-lived state hosts beside the workers; or "inline", inside the workers
             themselves: slower, since a worker is no home, but `print` and `breakpoint()` work.
         options: option strings, such as `{"state.backend.cache.max-entries-num": "1000"}`.
@@ -31,7 +33,7 @@ class StateConfig:
     >>> StateConfig(backend="rockdb")
     Traceback (most recent call last):
     millpond.errors.OptionError: state options:
-    - 'state.backend.type': expected a registered backend, one of heap, rocksdb (did you mean 'rocksdb'?), got 'rockdb'
+    - 'state.backend.type': expected a registered backend, one of heap, rocksdb, spillable (did you mean 'rocksdb'?), got 'rockdb'
     """
 
     backend: str | None = None
@@ -56,6 +58,15 @@ class StateConfig:
             )
         object.__setattr__(self, "backend", parsed.backend)
         object.__setattr__(self, "parsed", parsed)
+
+    def shared_by(self, hosts: int) -> "StateConfig":
+        """The same for each of so many hosts of an executor: a memory limit is the executor's, and divided."""
+        settings = self.parsed.settings
+        if not isinstance(settings, SpillableSettings):
+            return self
+        shared = copy(self)
+        object.__setattr__(shared, "parsed", replace(self.parsed, settings=replace(settings, hosts=hosts)))
+        return shared
 
 
 @dataclass(frozen=True)
@@ -100,6 +111,9 @@ class OperatorSpec:
     hosts: int
     config: StateConfig
     ddl: Mapping[str, StructType] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "config", self.config.shared_by(self.hosts))
 
 
 def _one_of(option: str, value: Any, known: tuple[str, ...]) -> None:

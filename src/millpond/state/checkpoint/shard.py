@@ -19,14 +19,13 @@ will do.
 """
 
 from collections.abc import Iterable, Mapping
-from itertools import chain
 
 import pyarrow as pa
 
 from millpond.errors import CorruptionError, OptionError
 from millpond.state.backend import Cells, KeyedStateBackend
 from millpond.state.checkpoint.head import Head, SegmentRef
-from millpond.state.checkpoint.next_head import BASE_STEP_ROWS, Base, Delta, encode_base, encode_cells, next_commit
+from millpond.state.checkpoint.next_head import BASE_STEP_ROWS, Base, encode_base, encode_delta, next_commit
 from millpond.state.checkpoint.restoring import in_order, load_table, read_segment, segment_name
 from millpond.state.checkpoint.segment import CellCodec
 from millpond.state.checkpoint.storage import Commit
@@ -162,7 +161,6 @@ class Shard:
 
     def _committed(self, changes: Iterable[tuple[str, Cells]], token: str, watermark_ms: int) -> Commit:
         version = self.head.version + 1
-        parts = chain.from_iterable(encode_cells(state, self._codecs[state], cells) for state, cells in changes)
         commit = next_commit(
             self.head,
             version=version,
@@ -170,7 +168,7 @@ class Shard:
             watermark_ms=watermark_ms,
             states=(descriptor.encode() for descriptor in self._descriptors.values()),
             bases=self._prepared,
-            deltas=(Delta(version, tuple(parts)),),
+            deltas=(encode_delta(version, changes, self._codecs),),
         )
         self._before, self.head = self.head, commit.head
         self._prepared, self._attached = [], self._prepared

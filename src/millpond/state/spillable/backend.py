@@ -181,6 +181,8 @@ class SpillableBackend:
         self._turns = 1
         self._looked_ns = self._rest_until_ns = clock_ns()
         self._longest_block_ns = 0
+        # Moves and seconds that the recorder has heard of.
+        self._told: dict[str, tuple[int, float]] = {}
         # Whether a restore left key groups on disk that the monitor has not been told of.
         self._untold = False
         self._closed = False
@@ -292,6 +294,8 @@ class SpillableBackend:
         snapshot = SpillableSnapshot(self._heap.commit(), held)
         self._rates.add_changes(each.version for each in held.values())
         self._snapshots.add(snapshot)
+        # What a backend at rest holds is asked for by those that work.
+        self._count()
         self._rest()
         self._record()
         return snapshot
@@ -424,6 +428,8 @@ class SpillableBackend:
 
     def heap_groups(self) -> list[GroupLoad]:
         """The key groups on the heap."""
+        # Whoever asks may be another backend's thread: a request that is counted meanwhile may be lost.
+        self._rates.look(self._now_ms())
         return [
             GroupLoad(key_group, self, self._group_bytes(key_group), self._rates.of(key_group))
             for key_group in self.key_groups
@@ -432,6 +438,7 @@ class SpillableBackend:
 
     def disk_groups(self) -> list[GroupLoad]:
         """The key groups on disk, with what they would take on the heap."""
+        self._rates.look(self._now_ms())
         means = [sizes.mean.value for sizes in self._sizes.values() if sizes.mean.value]
         mean = sum(means) / len(means) if means else SLOT_BYTES
         return [
@@ -582,3 +589,11 @@ class SpillableBackend:
         ):
             self._recorder.gauge("millpond_spillable_key_groups", groups, name=name)
             self._recorder.gauge("millpond_spillable_bytes", held, name=name)
+        for name, moves, seconds in (
+            ("spill", stats.spills, stats.spill_seconds),
+            ("load", stats.loads, stats.load_seconds),
+        ):
+            moved, spent = self._told.get(name, (0, 0.0))
+            self._recorder.count("millpond_spillable_moves_total", moves - moved, name=name)
+            self._recorder.count("millpond_spillable_seconds_total", seconds - spent, name=name)
+            self._told[name] = (moves, seconds)
