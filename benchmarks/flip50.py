@@ -45,7 +45,7 @@ from millpond.state.rocksdb_keys import KEY_PREFIX, encode_key
 from millpond.state.rows import Row
 from millpond.state.serializer import msgspec_serializer
 from millpond.state.spillable import SpillableBackend, SpillableSettings
-from millpond.state.spillable.memory import process_bytes
+from millpond.state.spillable.memory import resident
 
 SERIALIZED_BYTES = 566_000_000
 PARALLELISM = 128
@@ -132,7 +132,7 @@ def throughput(set_up: str, scale: float) -> dict[str, Any]:
             if number:
                 rounds.append(done / seconds)
             _say(f"{set_up} round {number}: {done / seconds:,.0f} records/s")
-        return {"rows_per_second": round(statistics.median(rounds)), "own_bytes": process_bytes(), "words": words}
+        return {"rows_per_second": round(statistics.median(rounds)), "own_bytes": resident().own, "words": words}
 
 
 @contextlib.contextmanager
@@ -203,7 +203,7 @@ def burst(scale: float) -> dict[str, Any]:
         for first in range(0, words, _CHUNK // 5):
             some = [(number % PARALLELISM, (word(number),)) for number in range(first, min(words, first + _CHUNK // 5))]
             seconds += work(backend, state, some)
-            peak = max(peak, process_bytes())
+            peak = max(peak, resident().own)
             if first % _VERSION == 0:
                 seconds += commit(backend)
         counted = 0

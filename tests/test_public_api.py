@@ -46,9 +46,10 @@ PUBLIC = {
     """,
     "millpond.state": """
         ABSENT Aggregate AggregatingState BackendFactory BegunCheckpoint Cells Checkpointer Context FileStorage
-        Harness HeapBackend HitRatio KeyContext KeyTimers KeyedOperator KeyedStateBackend ListState
+        Harness HeapBackend HitRatio KeyContext KeyGroupTemperature KeyTimers KeyedOperator KeyedStateBackend ListState
         LruStateCache LruStats MapState ReducingState Restoration RocksDbBackend RowCodec Savepoint Serializer
-        Snapshot StateDescriptor StateKind StateOptions StateReader States TimeDomain TimedOperator Timer Ttl
+        Snapshot SpillStats SpillableBackend SpillableSettings StateDescriptor StateKind StateOptions StateReader
+        States TimeDomain TimedOperator Timer Ttl
         TwoLayerCache ValueCache ValueState Watch WriteBackCache msgspec_serializer open_backend
         pickle_serializer register_backend user_serializer write_savepoint
     """,

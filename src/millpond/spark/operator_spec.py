@@ -23,17 +23,18 @@ class StateConfig:
 
     Attributes:
         backend: "heap", Python objects in memory; "rocksdb", on local disk; "spillable", in memory with cold key
-            groups on disk when that runs short; or the name of a registered backend. None: what `options` say, else "heap".
+            groups on disk when that runs short; or the name of a registered backend. None: what `options` say, else
+            "heap".
         host: "process", long-lived state hosts beside the workers; or "inline", inside the workers
             themselves: slower, since a worker is no home, but `print` and `breakpoint()` work.
         options: option strings, such as `{"state.backend.cache.max-entries-num": "1000"}`.
 
     >>> StateConfig(backend="rocksdb", host="inline").backend
     'rocksdb'
-    >>> StateConfig(backend="rockdb")
+    >>> StateConfig(backend="rockdb")  # doctest: +ELLIPSIS
     Traceback (most recent call last):
     millpond.errors.OptionError: state options:
-    - 'state.backend.type': expected a registered backend, one of heap, rocksdb, spillable (did you mean 'rocksdb'?), got 'rockdb'
+    - 'state.backend.type': expected a registered backend, one of heap, ... (did you mean 'rocksdb'?), got 'rockdb'
     """
 
     backend: str | None = None

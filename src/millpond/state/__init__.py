@@ -30,6 +30,7 @@ from millpond.state.registry import BackendFactory, open_backend, register_backe
 from millpond.state.rocksdb import RocksDbBackend
 from millpond.state.rows import RowCodec
 from millpond.state.serializer import Serializer, msgspec_serializer, pickle_serializer, user_serializer
+from millpond.state.spillable import KeyGroupTemperature, SpillableBackend, SpillableSettings, SpillStats
 from millpond.state.ttl import Ttl
 
 __all__ = [
@@ -46,6 +47,7 @@ __all__ = [
     "HeapBackend",
     "HitRatio",
     "KeyContext",
+    "KeyGroupTemperature",
     "KeyTimers",
     "KeyedOperator",
     "KeyedStateBackend",
@@ -60,6 +62,9 @@ __all__ = [
     "Savepoint",
     "Serializer",
     "Snapshot",
+    "SpillStats",
+    "SpillableBackend",
+    "SpillableSettings",
     "StateDescriptor",
     "StateKind",
     "StateOptions",

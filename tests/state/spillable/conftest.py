@@ -30,6 +30,7 @@ class World:
     extra: int = REST
     keeps: bool = False
     peak: int = 0
+    mapped: int = 0
     backends: list[SpillableBackend] = field(default_factory=list)
     monitor: Any = None
 
@@ -47,7 +48,7 @@ class World:
         }
         self.settings = SpillableSettings(**{**chosen, **settings})
         self.pauses = GcPauses(lambda: self.ms * 1_000_000)
-        self.monitor = Monitor(self.settings, LIMIT, self.bytes, lambda: self.ms, self.pauses)
+        self.monitor = Monitor(self.settings, LIMIT, self.bytes, lambda: self.mapped, lambda: self.ms, self.pauses)
 
     def open(self, **given):
         if self.monitor is None:

@@ -209,6 +209,20 @@ def test_a_shard_that_works_is_left_to_move_its_groups_itself(world):
     assert on_disk(other) != []
 
 
+def test_pages_of_spill_files_that_bring_it_above_the_hard_mark_are_let_go_of(world, monkeypatch):
+    backend = world.open()
+    filled(backend)
+    backend.spill_now(GROUPS)
+    forgotten = []
+    monkeypatch.setattr(backend._mover.files, "forget_pages", lambda: forgotten.append(1))
+    world.mapped = LIMIT // 2
+    look(backend)
+    assert forgotten == []
+    world.mapped = int(LIMIT * 0.71)
+    look(backend)
+    assert forgotten == [1]
+
+
 def test_a_limit_below_what_the_process_needs_at_rest_is_refused(tmp_path):
     world = World(tmp_path, extra=LIMIT + 1)
     with pytest.raises(

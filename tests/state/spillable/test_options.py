@@ -100,10 +100,10 @@ def test_ratios_out_of_order_are_refused(ratios):
 
 
 def test_an_unknown_option_is_refused_with_the_nearest_one():
-    with pytest.raises(OptionError, match="did you mean 'state.backend.spillable.spill-size.ratio'"):
+    with pytest.raises(OptionError, match=r"did you mean 'state\.backend\.spillable\.spill-size\.ratio'"):
         StateOptions.parse({"state.backend.type": "spillable", P + "spill-sizes.ratio": "0.2"})
 
 
 def test_its_options_have_no_effect_on_another_backend_and_are_refused_there():
-    with pytest.raises(OptionError, match="has no effect with state.backend.type = heap"):
+    with pytest.raises(OptionError, match=r"has no effect with state\.backend\.type = heap"):
         StateOptions.parse({P + "trigger-interval": "2 min"})

@@ -10,6 +10,7 @@ import textwrap
 import pytest
 
 from millpond.errors import UnavailableError
+from millpond.state.spillable.memory import ProcessMemory
 from millpond.state.spillable.spill_file import SpillFile, remove_abandoned
 
 MB = 1 << 20
@@ -79,6 +80,17 @@ def test_a_disk_without_room_for_the_first_step_is_refused(tmp_path):
     with pytest.raises(UnavailableError, match="no room for state"):
         SpillFile(tmp_path, MB, 1, free_bytes=lambda _: 5)
     assert list(tmp_path.iterdir()) == []
+
+
+def test_pages_in_memory_are_let_go_of_and_read_again(file):
+    database = file.database(1)
+    file.write(database, pairs(100_000))
+    memory = ProcessMemory()
+    assert len(file.scan(database, b"", most=100_000)) == 100_000
+    assert memory.mapped_bytes() > 5 * MB
+    file.forget_pages()
+    assert memory.mapped_bytes() < 5 * MB
+    assert file.get(database, b"00000003") == b"\3" * 100
 
 
 def test_cells_that_do_not_come_in_order_are_not_appended(file):

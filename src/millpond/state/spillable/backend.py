@@ -482,6 +482,8 @@ class SpillableBackend:
         self._adapt(started_ns, counted_ns - started_ns)
 
     def _work(self, started_ns: int) -> None:
+        if self._monitor.maps_too_much:
+            self._mover.files.forget_pages()
         urgent = self._monitor.is_urgent
         until_ns = started_ns + (URGENT_SLICE_MS if urgent else BUSY_SLICE_MS) * 1_000_000
         if not urgent and started_ns < self._rest_until_ns:

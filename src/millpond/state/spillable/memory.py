@@ -1,13 +1,13 @@
 """What this process uses of memory, what it may use, and what of it is free although the system does not know.
 
-An adapter: the figures come from the operating system. Memory that only maps a file is left out where the
-system tells the two apart: the kernel takes it back when it needs it.
+An adapter: the figures come from the operating system.
 """
 
 import os
 import resource
 from collections.abc import Callable
 from pathlib import Path
+from typing import NamedTuple
 
 from millpond.errors import MissingDependencyError
 
@@ -18,19 +18,44 @@ _NO_LIMIT_BYTES = 1 << 60
 """The first version of cgroups writes "no limit" as a very large number."""
 
 
-def process_bytes() -> int:
-    """The memory that this process has of its own: resident, and backed by no file."""
+class Resident(NamedTuple):
+    """What this process has in memory: of its own, and of files that it maps."""
+
+    own: int
+    mapped: int
+
+
+class ProcessMemory:
+    """The memory of this process, told apart from what it has mapped of files since this was made.
+
+    Calling it gives the bytes in use: its own, and those of the files mapped at first, such as libraries.
+    """
+
+    def __init__(self) -> None:
+        self._mapped_at_first = resident().mapped
+
+    def __call__(self) -> int:
+        """The bytes in use."""
+        now = resident()
+        return now.own + min(now.mapped, self._mapped_at_first)
+
+    def mapped_bytes(self) -> int:
+        """The bytes of files that were mapped later."""
+        return max(0, resident().mapped - self._mapped_at_first)
+
+
+def resident() -> Resident:
+    """What the system says; where it does not tell the two apart, all is the process's own."""
     if _STATM.exists():
-        _, resident, shared = _STATM.read_bytes().split(maxsplit=3)[:3]
-        return (int(resident) - int(shared)) * _PAGE_BYTES
+        _, in_memory, shared = _STATM.read_bytes().split(maxsplit=3)[:3]
+        return Resident((int(in_memory) - int(shared)) * _PAGE_BYTES, int(shared) * _PAGE_BYTES)
     try:
         import psutil
     except ImportError as error:
         raise MissingDependencyError(
             "the state backend 'spillable' needs psutil to know its memory here: pip install 'millpond[spillable]'"
         ) from error
-    used: int = psutil.Process().memory_info().rss
-    return used
+    return Resident(psutil.Process().memory_info().rss, 0)
 
 
 def memory_limit_bytes(

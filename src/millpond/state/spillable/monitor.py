@@ -28,12 +28,15 @@ from weakref import WeakSet
 from millpond.cache import monotonic_ms
 from millpond.errors import OptionError
 from millpond.state.spillable.gc_pauses import GcPauses
-from millpond.state.spillable.memory import UsedMemory, memory_limit_bytes, process_bytes
+from millpond.state.spillable.memory import ProcessMemory, UsedMemory, memory_limit_bytes
 from millpond.state.spillable.options import SpillableSettings
 from millpond.state.spillable.policy import GroupLoad, chosen_to_load, chosen_to_spill
 
 _LOOKS_PER_LIMIT = 128
 """Memory is looked at whenever it has grown by this part of the limit."""
+
+_LEAST_MAPPED_SHARE = 32
+"""Less than this part of the limit may always be mapped."""
 
 
 class Spillable(Protocol):
@@ -74,7 +77,8 @@ class Monitor:
     Args:
         settings: marks and intervals.
         limit_bytes: what this process may use.
-        read_bytes: what it uses.
+        read_bytes: what it uses, without spill files.
+        read_mapped_bytes: what of spill files is in memory too. The kernel takes that back when it needs it.
         clock_ms: monotonic milliseconds.
         pauses: of garbage collection.
     """
@@ -83,13 +87,15 @@ class Monitor:
         self,
         settings: SpillableSettings,
         limit_bytes: int,
-        read_bytes: Callable[[], int] = process_bytes,
+        read_bytes: Callable[[], int],
+        read_mapped_bytes: Callable[[], int] = lambda: 0,
         clock_ms: Callable[[], int] = monotonic_ms,
         pauses: GcPauses | None = None,
     ) -> None:
         self.limit_bytes = limit_bytes
         self.used = UsedMemory(read_bytes)
         self._settings = settings
+        self._read_mapped_bytes = read_mapped_bytes
         self._clock_ms = clock_ms
         self._pauses = pauses or GcPauses(time.perf_counter_ns)
         self._backends: WeakSet[Spillable] = WeakSet()
@@ -119,6 +125,13 @@ class Monitor:
     def is_urgent(self) -> bool:
         """Whether memory was above the hard mark when it was last looked at."""
         return self.used_bytes >= self.hard_mark_bytes
+
+    @property
+    def maps_too_much(self) -> bool:
+        """Whether pages of spill files bring the process above the hard mark."""
+        mapped = self._read_mapped_bytes()
+        least = self.limit_bytes // _LEAST_MAPPED_SHARE
+        return mapped > least and self.used_bytes + self.used.free_bytes + mapped > self.hard_mark_bytes
 
     def register(self, backend: Spillable) -> None:
         """Watch over a backend's state too."""
@@ -209,5 +222,6 @@ def process_monitor(settings: SpillableSettings) -> Monitor:
         if who not in _MONITORS:
             limit = settings.memory_limit_bytes
             share = memory_limit_bytes(settings.hosts) if limit is None else limit // settings.hosts
-            _MONITORS[who] = Monitor(settings, share)
+            memory = ProcessMemory()
+            _MONITORS[who] = Monitor(settings, share, memory, memory.mapped_bytes)
         return _MONITORS[who]

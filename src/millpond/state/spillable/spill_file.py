@@ -176,6 +176,13 @@ class SpillFile:
         pages = found["branch_pages"] + found["leaf_pages"] + found["overflow_pages"]
         return GroupSize(found["entries"], pages * found["psize"])
 
+    def forget_pages(self) -> None:
+        """Let go of the pages that are mapped into memory; the system still has them while it likes."""
+        with self.lock:
+            self._end_reading()
+            # The map is made anew, whatever its size.
+            self._tried(self._environment.set_mapsize, self._environment.info()["map_size"])
+
     def close(self) -> None:
         """Give the space back. Idempotent."""
         with self.lock:

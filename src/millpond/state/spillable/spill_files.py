@@ -66,6 +66,11 @@ class SpillFiles:
         """Whether a file's path has not failed lately."""
         return self._may_be_used(file.folder)
 
+    def forget_pages(self) -> None:
+        """Let go of what is mapped into memory."""
+        for file in self._files.values():
+            file.forget_pages()
+
     def close(self) -> None:
         """Give all space back. Idempotent."""
         for file in self._files.values():
