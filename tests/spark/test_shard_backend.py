@@ -94,3 +94,16 @@ def test_options_that_a_query_would_ignore_are_refused():
         StateConfig(options={"state.checkpoint-storage": "s3://bucket/states"})
     with pytest.raises(OptionError, match=r"'state\.backend\.rocksdb\.local-dir' has no effect"):
         StateConfig(options={"state.backend.rocksdb.local-dir": "/mnt"})
+
+
+def test_a_heap_that_spills_has_its_host_s_share_of_an_executor_s_memory():
+    limit = {"state.backend.spillable.memory-limit": "8gb"}
+    config = StateConfig("spillable", options=limit).shared_by(4)
+    assert (config.parsed.settings.hosts, config.parsed.settings.memory_limit_bytes) == (4, 8 << 30)
+    backend = open_shard_backend(config.parsed, range(8))
+    assert backend._monitor.limit_bytes == 2 << 30
+    other = open_shard_backend(config.parsed, range(8, 16))
+    assert other._monitor is backend._monitor
+    backend.close()
+    other.close()
+    assert StateConfig("heap").shared_by(4) == StateConfig("heap")

@@ -110,12 +110,15 @@ def open_backend(
         key_groups: of the shard.
         folder: for this backend alone. Where the options name a local folder and it lies elsewhere, its name is taken
             there.
-        recorder: hears of the cache's hits, see `LruStateCache`.
+        recorder: hears of the cache's hits, see `LruStateCache`; and of a backend that has a `report_to`.
     """
     local_dir = options.local_dir
     if local_dir is not None and not folder.is_relative_to(local_dir):
         folder = local_dir / folder.name
     backend = options.factory(options, key_groups, folder)
+    report_to = getattr(backend, "report_to", None)
+    if report_to is not None:
+        report_to(recorder)
     if not (options.cache_max_entries or options.cache_max_bytes):
         return backend
     from millpond.state.cached.lru import LruStateCache

@@ -332,7 +332,8 @@ def test_a_disk_that_fails_while_a_group_is_loaded_leaves_it_on_disk(world, monk
 
 def test_metrics_say_what_is_where(world):
     recorder = MemoryRecorder()
-    backend = world.open(recorder=recorder)
+    backend = world.open()
+    backend.report_to(recorder)
     filled(backend)
     backend.spill_now([1, 2])
     backend.enter(0)

@@ -117,7 +117,6 @@ class SpillableBackend:
         settings: marks, ratios and intervals.
         monitor: watches the memory; the process's own unless given.
         clock_ns: monotonic nanoseconds, by which looks take turns with the stream.
-        recorder: hears of what is where at every commit.
         free_bytes: asks the disk of an open file for its space.
 
     Raises:
@@ -149,7 +148,6 @@ class SpillableBackend:
         *,
         monitor: Monitor | None = None,
         clock_ns: Callable[[], int] = time.perf_counter_ns,
-        recorder: Recorder = NO_METRICS,
         free_bytes: Callable[[int], int] | None = None,
     ) -> None:
         self.key_groups = key_groups
@@ -161,7 +159,7 @@ class SpillableBackend:
         self._enter = self._heap.enter
         self._monitor = monitor or process_monitor(self._settings)
         self._clock_ns = clock_ns
-        self._recorder = recorder
+        self._recorder: Recorder = NO_METRICS
         self._states: dict[str, SpilledState] = {}
         self._sizes: dict[str, StateSizes] = {}
         self._rates = RequestRates(key_groups, self._now_ms())
@@ -206,6 +204,10 @@ class SpillableBackend:
     def shares_objects(self) -> bool:
         """Whether it keeps the very objects it was given: yes, on the heap."""
         return True
+
+    def report_to(self, recorder: Recorder) -> None:
+        """Have a recorder hear of what is where, and of moves, at every commit."""
+        self._recorder = recorder
 
     def enter(self, key_group: int) -> None:
         """Bind every handle to the tables of one key group, wherever they are."""

@@ -29,9 +29,9 @@ _STATE = struct.Struct(">H")
 _LENGTH = struct.Struct(">I")
 _SHORT = struct.Struct(">H")
 STATE_BYTES = _STATE.size
-_LONG = 0xC1
+LONG = 0xC1
 """MessagePack never begins with this byte."""
-_MARK = bytes([_LONG])
+_MARK = bytes([LONG])
 _DIGEST_BYTES = 32
 _LONGEST = 240
 """Bytes of a key, and of a map key, that stand in an LMDB key as they are."""
@@ -52,7 +52,7 @@ def state_prefix(number: int) -> bytes:
 
 def is_long(at: bytes, start: int = STATE_BYTES) -> bool:
     """Whether the tuple that begins at a position of a place stands there as a digest."""
-    return at[start] == _LONG
+    return at[start] == LONG
 
 
 def flat_place(prefix: bytes, key: Row) -> bytes:

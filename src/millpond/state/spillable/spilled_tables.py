@@ -24,6 +24,7 @@ from millpond.state.backend import ABSENT, Cells
 from millpond.state.rows import Row
 from millpond.state.spillable import places
 from millpond.state.spillable.cell_bytes import EntryBytes, FlatBytes, Pair
+from millpond.state.spillable.places import LONG, STATE_BYTES, flat_place
 from millpond.state.spillable.spill_file import SpillFile
 
 _UNREAD: Any = object()
@@ -58,8 +59,8 @@ class SpilledTable(_Spilled, MutableMapping[Row, Any]):
         self.form = form
         self.changed = {} if changed is None else changed
         self._read = file.get
-        self._place_of = form.place
-        self._value = form.value
+        self._prefix = form.prefix
+        self._loads = form.loads
         # The last key that was read, what it holds, and how often had been flushed before: a write of the same key
         # comes next, and asks for the old value. What another thread read before a flush is not taken after it.
         self._last: tuple[Any, Any, int] = (None, ABSENT, 0)
@@ -73,12 +74,14 @@ class SpilledTable(_Spilled, MutableMapping[Row, Any]):
             if last[0] is key and last[2] == flushes:
                 value = last[1]
             else:
-                at = self._place_of(key)
+                at = flat_place(self._prefix, key)
                 stored = self._read(self.database, at)
                 if stored is None:
                     value = ABSENT if self.successor is None else self.successor.get(key, ABSENT)
+                elif at[STATE_BYTES] == LONG:
+                    value = self.form.value(at, stored)
                 else:
-                    value = self._value(at, stored)
+                    value = self._loads(stored)
                 self._last = (key, value, flushes)
         return default if value is ABSENT else value
 
@@ -92,7 +95,7 @@ class SpilledTable(_Spilled, MutableMapping[Row, Any]):
         value = self.changed.get(key, _UNREAD)  # type: ignore[call-overload]
         if value is not _UNREAD:
             return value is not ABSENT
-        if self._read(self.database, self._place_of(key)) is not None:  # type: ignore[arg-type]
+        if self._read(self.database, self.form.place(key)) is not None:  # type: ignore[arg-type]
             return True
         return self.successor is not None and key in self.successor
 
