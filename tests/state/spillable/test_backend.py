@@ -11,7 +11,7 @@ from millpond.state.backend import Cells
 from millpond.state.object_codec import OBJECT_SCHEMA
 from millpond.state.serializer import msgspec_serializer
 from millpond.state.spillable import backend as backend_module
-from millpond.state.spillable.moves import STEP_CELLS
+from millpond.state.spillable.moves import STEP_CELLS, Spill
 from tests.state.spillable.conftest import COUNT, GROUPS, LIMIT, everything, filled, look, on_disk, put
 
 SEEN = StateDescriptor("seen", StateKind.VALUE, OBJECT_SCHEMA, serializer=msgspec_serializer(int))
@@ -328,6 +328,26 @@ def test_a_disk_that_fails_while_a_group_is_loaded_leaves_it_on_disk(world, monk
     backend.spill_now([3])
     assert len(everything(backend)) == 7999
     assert everything(backend)["3-1",] == "3-1...."
+
+
+def test_a_move_that_is_interrupted_does_not_count_as_done(world, monkeypatch):
+    backend = world.open()
+    filled(backend)
+    form = backend._states["count"].form
+    with monkeypatch.context() as patch:
+        patch.setattr(form, "dumps", lambda _value: 1 // 0)
+        with pytest.raises(ZeroDivisionError):
+            backend.spill_now([3])
+    assert on_disk(backend) == []
+    assert len(everything(backend)) == 8000
+    move = Spill(backend._states.values(), 3, backend._mover.files.next())
+    with monkeypatch.context() as patch:
+        patch.setattr(form, "dumps", lambda _value: 1 // 0)
+        with pytest.raises(ZeroDivisionError):
+            move.step()
+    with pytest.raises(UnavailableError, match="failed before"):
+        move.step()
+    assert len(everything(backend)) == 8000
 
 
 def test_metrics_say_what_is_where(world):

@@ -44,6 +44,7 @@ from millpond.state.spillable.policy import GroupLoad
 from millpond.state.spillable.snapshot import Held, SpillableSnapshot, raw_cells
 from millpond.state.spillable.spill_file import SpillFile
 from millpond.state.spillable.spill_files import SpillFiles
+from millpond.state.spillable.spilled_tables import SpilledMapTable, SpilledTable
 
 BUSY_SLICE_MS = 20
 """For how long a look moves key groups, and for how long it then leaves the stream alone."""
@@ -267,11 +268,11 @@ class SpillableBackend:
     def cells(self, name: str, key_group: int) -> Cells:
         """Every cell of a state in one key group as it is now."""
         state = self._states.get(name)
-        if state is None or key_group not in self._mover.spilled:
-            return self._heap.cells(name, key_group)
-        table: Any = state.heap.tables.live[key_group]
-        found: Cells = table.cells()
-        return found
+        # Looked up once: between two versions another thread may be moving the group.
+        table = None if state is None else state.heap.tables.live.get(key_group)
+        if isinstance(table, SpilledTable | SpilledMapTable):
+            return table.cells()
+        return self._heap.cells(name, key_group)
 
     def raw_cells(self, name: str, key_group: int) -> list[Pair] | None:
         """The same as bytes, in no order; None where the key group is on the heap. Only between two versions."""

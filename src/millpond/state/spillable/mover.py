@@ -262,6 +262,10 @@ class Mover:
             file = move.file if isinstance(move, Spill) else None
             self.failed(file, f"key group {move.key_group} could not be moved: {error}")
             return
+        except BaseException:
+            self._move = None
+            move.abandon()
+            raise
         spent_ns = self._clock_ns() - started_ns
         if isinstance(move, Spill):
             self.spill_ns += spent_ns

@@ -14,7 +14,7 @@ from collections.abc import Generator, Iterable, Iterator, Mapping
 from itertools import islice
 from typing import Any, NamedTuple
 
-from millpond.errors import MillpondError
+from millpond.errors import MillpondError, UnavailableError
 from millpond.state.backend import ABSENT
 from millpond.state.descriptor import StateKind
 from millpond.state.heap_states import HeapState
@@ -67,6 +67,8 @@ class Move:
         self.cells = 0
         self.bytes = 0
         self._states = list(states)
+        # A generator that failed looks like one that came to its end.
+        self._copied = False
         # From here on: what changes is in the undo maps of these versions and of those after them.
         self._since = [state.heap.tables.open for state in self._states]
 
@@ -98,10 +100,12 @@ class Spill(Move):
 
     def step(self) -> bool:
         """Copy some cells; at last switch. A MillpondError says why it did not work: the group is still on the heap."""
-        if next(self._pairs, None) is None:
-            self._switch()
-            return True
-        return False
+        if next(self._pairs, None) is not None:
+            return False
+        if not self._copied:
+            raise UnavailableError(f"the copying of key group {self.key_group} failed before.")
+        self._switch()
+        return True
 
     def abandon(self) -> None:
         """Throw the copy away, as far as the file can be written."""
@@ -124,6 +128,7 @@ class Spill(Move):
                         pairs, in_order = [], False
                 yield from self._write(pairs, in_order=in_order)
                 in_order = False
+        self._copied = True
 
     def _write(self, pairs: list[Pair], *, in_order: bool) -> Iterator[bool]:
         pairs.sort()
@@ -159,10 +164,12 @@ class Load(Move):
 
     def step(self) -> bool:
         """Copy some cells; at last switch."""
-        if next(self._pairs, None) is None:
-            self._switch()
-            return True
-        return False
+        if next(self._pairs, None) is not None:
+            return False
+        if not self._copied:
+            raise UnavailableError(f"the copying of key group {self.key_group} failed before.")
+        self._switch()
+        return True
 
     def abandon(self) -> None:
         """Throw the copy away."""
@@ -176,6 +183,7 @@ class Load(Move):
                 self.cells += len(piece)
                 self.bytes += sum(len(at) + len(stored) for at, stored in piece)
                 yield True
+        self._copied = True
 
     def _switch(self) -> None:
         for position, (state, spilled, found) in enumerate(zip(self._states, self._spilled, self._found, strict=True)):
