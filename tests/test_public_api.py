@@ -47,7 +47,7 @@ PUBLIC = {
     "millpond.state": """
         ABSENT Aggregate AggregatingState BackendFactory BegunCheckpoint Cells Checkpointer Context FileStorage
         Harness HeapBackend HitRatio KeyContext KeyGroupTemperature KeyTimers KeyedOperator KeyedStateBackend ListState
-        LruStateCache LruStats MapState ReducingState Restoration RocksDbBackend RowCodec Savepoint Serializer
+        LruStateCache LruStats MapState RawCells ReducingState Restoration RocksDbBackend RowCodec Savepoint Serializer
         Snapshot SpillStats SpillableBackend SpillableSettings StateDescriptor StateKind StateOptions StateReader
         States TimeDomain TimedOperator Timer Ttl
         TwoLayerCache ValueCache ValueState Watch WriteBackCache msgspec_serializer open_backend

@@ -36,7 +36,7 @@ from millpond.state.checkpoint.next_head import (
     BASE_STEP_ROWS,
     Base,
     Delta,
-    RawCells,
+    PairsOf,
     encode_base,
     encode_delta,
     next_commit,
@@ -267,7 +267,7 @@ class Checkpointer:
             return ttl is not None and ("compaction" in ttl.clean_up or (full and "snapshot" in ttl.clean_up))
 
         def raw(name: str, key_group: int) -> list[Pair] | None:
-            copy: RawCells | None = getattr(pending.snapshot, "raw_cells", None)
+            copy: PairsOf | None = getattr(pending.snapshot, "raw_cells", None)
             return None if copy is None or leaves_out(pending.states[name].ttl) else copy(name, key_group)
 
         def cells(name: str, key_group: int) -> Cells:

@@ -23,7 +23,7 @@ from millpond.state.spillable.cell_bytes import Pair
 BASE_STEP_ROWS = 50_000
 _FIRST_ROWS = 100
 
-RawCells = Callable[[str, int], "list[Pair] | None"]
+PairsOf = Callable[[str, int], "list[Pair] | None"]
 """Gives every cell of a state in one key group as bytes, or None where there are none to copy."""
 
 
@@ -163,7 +163,7 @@ def encode_base(
     version: int,
     codecs: Mapping[str, CellCodec],
     cells: Callable[[str, int], Cells],
-    raw: RawCells | None = None,
+    raw: PairsOf | None = None,
 ) -> Base:
     """Bases of the first of these positions, as many as it takes to hold the wanted rows.
 

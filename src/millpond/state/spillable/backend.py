@@ -29,12 +29,13 @@ from weakref import WeakSet
 
 from millpond.errors import UnavailableError
 from millpond.metrics import NO_METRICS, Recorder
-from millpond.state.backend import Cells, KeyContext, ListState, MapState, Snapshot, ValueCache, ValueState
+from millpond.state.backend import Cells, KeyContext, ListState, MapState, RawCells, Snapshot, ValueCache, ValueState
 from millpond.state.descriptor import StateDescriptor, StateKind
 from millpond.state.heap import HeapBackend
 from millpond.state.rows import Row
 from millpond.state.spillable.accounting import SLOT_BYTES, RequestRates, StateSizes
 from millpond.state.spillable.cell_bytes import Pair, cell_bytes
+from millpond.state.spillable.counted_cells import CountedCells
 from millpond.state.spillable.monitor import Monitor, process_monitor
 from millpond.state.spillable.mover import Budget, Mover
 from millpond.state.spillable.moves import STEP_CELLS, SpilledState
@@ -283,10 +284,18 @@ class SpillableBackend:
 
     def write(self, name: str, cells: Cells) -> None:
         """Put or delete cells in the open version."""
-        self._turns_left -= len(cells)
+        self._written(len(cells))
+        self._heap.write(name, cells)
+
+    def raw(self, name: str) -> RawCells:
+        """The cells of a declared state past its handle."""
+        return CountedCells(self._heap.raw(name), self._entered, self._written)
+
+    def _written(self, cells: int) -> None:
+        self._take()
+        self._turns_left -= cells
         if self._turns_left < 0:
             self._look()
-        self._heap.write(name, cells)
 
     def commit(self) -> Snapshot:
         """End the version. Nothing is read or copied, but for some samples that are weighed."""
