@@ -52,6 +52,8 @@ class Restless:
         def stirred(*args: Any, **named: Any) -> Any:
             self._stir()
             made = found(*args, **named)
+            if name == "raw":
+                return RestlessHandle(self, made)
             if name.endswith("_state"):
                 return self._handles.setdefault(args[0].name, RestlessHandle(self, made))
             return made
