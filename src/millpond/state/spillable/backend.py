@@ -50,7 +50,7 @@ from millpond.state.spillable.spilled_tables import SpilledMapTable, SpilledTabl
 BUSY_SLICE_MS = 20
 """For how long a look moves key groups, and for how long it then leaves the stream alone."""
 
-URGENT_SLICE_MS = 100
+URGENT_SLICE_MS = 60
 """The same above the hard mark, where the stream has only the time from one look to the next."""
 
 _LOOK_EVERY_MS = 5
@@ -494,14 +494,14 @@ class SpillableBackend:
         self._adapt(started_ns, counted_ns - started_ns)
 
     def _work(self, started_ns: int) -> None:
-        if self._monitor.maps_too_much:
-            self._mover.files.forget_pages()
+        self._let_pages_go()
         urgent = self._monitor.is_urgent
         until_ns = started_ns + (URGENT_SLICE_MS if urgent else BUSY_SLICE_MS) * 1_000_000
         if not urgent and started_ns < self._rest_until_ns:
             return
         self._settle_checkpoints()
         while self._clock_ns() < until_ns:
+            self._let_pages_go()
             if self._buffered_bytes() > self._monitor.limit_bytes // _BUFFER_SHARE and self._mover.flush_step():
                 continue
             if self._waits_for_checkpoints() or not self._mover.step(urgent=urgent):
@@ -509,6 +509,10 @@ class SpillableBackend:
         for other in self._monitor.others(self):
             other.help_along(until_ns, urgent=urgent)
         self._rest_until_ns = 2 * self._clock_ns() - started_ns
+
+    def _let_pages_go(self) -> None:
+        if self._monitor.maps_too_much:
+            self._mover.files.forget_pages()
 
     def _adapt(self, started_ns: int, counting_ns: int) -> None:
         """Look again after as many turns as take some milliseconds."""

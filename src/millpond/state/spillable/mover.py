@@ -21,7 +21,7 @@ from millpond.state.spillable.moves import Load, Spill, SpilledState
 from millpond.state.spillable.spill_file import SpillFile
 from millpond.state.spillable.spill_files import SpillFiles
 
-FLUSH_CELLS = 16_000
+FLUSH_CELLS = 8_000
 """Changed cells of one key group that are written in one step."""
 
 

@@ -27,7 +27,7 @@ from millpond.state.spillable.spilled_tables import SpilledMapTable, SpilledTabl
 STEP_CELLS = 2_000
 """Cells that one step copies: a few milliseconds."""
 
-RUN_CELLS = 50_000
+RUN_CELLS = 25_000
 """Cells that are put in order before they are written. A group of no more fills its pages; of a larger one each run
 goes between the cells of those before it."""
 
