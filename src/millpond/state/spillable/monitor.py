@@ -35,8 +35,8 @@ from millpond.state.spillable.policy import GroupLoad, chosen_to_load, chosen_to
 _LOOKS_PER_LIMIT = 128
 """Memory is looked at whenever it has grown by this part of the limit."""
 
-_LEAST_MAPPED_SHARE = 32
-"""Less than this part of the limit may always be mapped."""
+_MAPPED_SHARE = 16
+"""This part of the limit may always be mapped, and as much of it is left free by what is mapped beyond."""
 
 
 class Spillable(Protocol):
@@ -128,10 +128,9 @@ class Monitor:
 
     @property
     def maps_too_much(self) -> bool:
-        """Whether pages of spill files bring the process above the hard mark."""
-        mapped = self._read_mapped_bytes()
-        least = self.limit_bytes // _LEAST_MAPPED_SHARE
-        return mapped > least and self.used_bytes + self.used.free_bytes + mapped > self.hard_mark_bytes
+        """Whether pages of spill files bring the process close to its limit."""
+        mapped, part = self._read_mapped_bytes(), self.limit_bytes // _MAPPED_SHARE
+        return mapped > part and self.used_bytes + self.used.free_bytes + mapped > self.limit_bytes - part
 
     def register(self, backend: Spillable) -> None:
         """Watch over a backend's state too."""
