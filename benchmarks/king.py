@@ -30,18 +30,19 @@ import sys
 import tempfile
 import time
 from array import array
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field
 from functools import partial
-from itertools import islice, pairwise
+from itertools import islice
 from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any
 
 import pyarrow as pa
 
-from benchmarks.report import COLOURS, RESULTS, format_number, grouped_bars, report, write_picture
+from benchmarks.king_report import LABELS, Sample, draw_checkpoints, table, write_pictures
+from benchmarks.report import RESULTS, report
 from millpond.state.backend import Cells
 from millpond.state.cached.lru import LruStateCache
 from millpond.state.cached.two_layer import TwoLayerCache
@@ -54,9 +55,6 @@ from millpond.state.object_codec import OBJECT_SCHEMA
 from millpond.state.rocksdb import RocksDbBackend
 from millpond.state.serializer import msgspec_serializer
 
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-
 KEY_GROUPS = 128
 EVENTS_PER_BURST = 4
 BURSTS_PER_SESSION = 3
@@ -66,9 +64,6 @@ SAMPLE_SECONDS = 0.5
 SEED = 20
 
 PROFILE = StateDescriptor("profile", StateKind.VALUE, OBJECT_SCHEMA, serializer=msgspec_serializer(dict[str, Any]))
-LABELS = {"single": "one layer", "two_layer": "two layers", "lru": "LruStateCache"}
-# max latency (s); blocking min, mean, max (s); checkpoint size (GB)
-KING = {"single": (90, 26, 41, 57, 1720), "two_layer": (35, 4, 9, 14, 2150)}
 
 
 @dataclass(frozen=True)
@@ -218,20 +213,6 @@ def load(backend: RocksDbBackend, size: Size) -> None:
         keys = [(user,) for user in piece]
         groups = [user % KEY_GROUPS for user in piece]
         backend.load(PROFILE, Cells(groups, keys, None, [profiles[user // KEY_GROUPS % 64] for user in piece]))
-
-
-class Sample(NamedTuple):
-    """The counters at one moment, in seconds since the stream began; the last two are RocksDB's own."""
-
-    at: float
-    events: int
-    gets: int
-    puts: int
-    asked: int
-    l1: int
-    l2: int
-    pending_bytes: int
-    compactions: int
 
 
 @dataclass
@@ -389,113 +370,6 @@ def run_columns(size: Size) -> tuple[float, dict[str, dict[str, Any]]]:
     return rate, found
 
 
-def change(before: float, after: float) -> str:
-    """In per cent, as the seed's table has it."""
-    return f"{(after / before - 1) * 100:+.0f} %"
-
-
-def table(results: dict[str, dict[str, Any]]) -> list[tuple[str, ...]]:
-    """The seed's comparison, ours beside it, and the third column."""
-    picks: list[tuple[str, Callable[[dict[str, Any]], float], int | None]] = [
-        ("max latency (ms)", lambda found: found["max_latency_ms"], 0),
-        ("blocking, min (ms)", lambda found: found["blocking_ms"]["min"], 1),
-        ("blocking, mean (ms)", lambda found: found["blocking_ms"]["mean"], 2),
-        ("blocking, max (ms)", lambda found: found["blocking_ms"]["max"], 3),
-        ("checkpoint size, mean (MB)", lambda found: found["checkpoint_bytes"] / 1e6, 4),
-        ("p99 latency (ms)", lambda found: found["p99_latency_ms"], None),
-        ("median latency (ms)", lambda found: found["median_latency_ms"], None),
-        ("state reads per event", lambda found: found["gets_per_record"], None),
-        ("blocking, mean (ms of CPU)", lambda found: found["blocking_cpu_ms"], None),
-        ("state writes in a blocking part", lambda found: found["puts_per_checkpoint"], None),
-        ("state writes per event", lambda found: found["puts_per_record"], None),
-        ("hit rate", lambda found: found["hit_rate"], None),
-    ]
-    rows = []
-    for label, pick, seed in picks:
-        single, two, lru = (pick(results[name]) for name in LABELS)
-        theirs = "" if seed is None else change(KING["single"][seed], KING["two_layer"][seed])
-        ours = change(single, two) if single else ""
-        rows.append((label, theirs, ours, *map(format_number, (single, two, lru))))
-    return rows
-
-
-def per_second(samples: list[Sample], counter: str) -> tuple[list[float], list[float]]:
-    """The times of the samples, and by how much a counter grew per second up to each."""
-    times, rates = [], []
-    for old, new in pairwise(samples):
-        times.append(new.at)
-        rates.append((getattr(new, counter) - getattr(old, counter)) / (new.at - old.at))
-    return times, rates
-
-
-def draw_latency(found: dict[str, dict[str, Any]], rate: float, axes: "Axes") -> None:
-    """The largest latency of every tenth of a second of arrivals."""
-    step = max(1, int(rate / 10))
-    for name, label in LABELS.items():
-        latency = found[name]["latency"]
-        worst = [max(latency[at : at + step]) for at in range(0, len(latency), step)]
-        axes.plot([at * step / rate for at in range(len(worst))], worst, label=label)
-    finish(axes, "largest latency, s")
-
-
-def draw_events(found: dict[str, dict[str, Any]], axes: "Axes") -> None:
-    """Events worked off."""
-    for name, label in LABELS.items():
-        times, rates = per_second(found[name]["samples"], "events")
-        axes.plot(times, [rate * 60 for rate in rates], label=label)
-    finish(axes, "events per minute")
-
-
-def draw_state(found: dict[str, dict[str, Any]], axes: "Axes") -> None:
-    """What reached RocksDB."""
-    for (name, label), colour in zip(LABELS.items(), COLOURS, strict=False):
-        axes.plot(*per_second(found[name]["samples"], "puts"), label=f"{label}, writes", color=colour)
-        axes.plot(
-            *per_second(found[name]["samples"], "gets"), "--", label=f"{label}, reads", color=colour, linewidth=1.2
-        )
-    finish(axes, "state reads and writes per second")
-
-
-def draw_rocksdb(found: dict[str, dict[str, Any]], axes: "Axes") -> None:
-    """What RocksDB has to do because of it."""
-    right = axes.twinx()
-    for (name, label), colour in zip(LABELS.items(), COLOURS, strict=False):
-        samples = found[name]["samples"]
-        times = [sample.at for sample in samples]
-        axes.plot(times, [sample.pending_bytes / 1e6 for sample in samples], label=label, color=colour)
-        right.plot(times, [sample.compactions for sample in samples], ":", color=colour, linewidth=1.2)
-    right.set_ylabel("running compactions (dotted)")
-    right.grid(visible=False)
-    right.set_ylim(0, 4)
-    finish(axes, "pending compaction, MB")
-
-
-def draw_hits(found: dict[str, dict[str, Any]], axes: "Axes") -> None:
-    """Where reads of the two-layer cache ended."""
-    samples = found["two_layer"]["samples"]
-    (times, asked), (_, l1), (_, l2) = (per_second(samples, each) for each in ("asked", "l1", "l2"))
-    misses = [every - first - second for every, first, second in zip(asked, l1, l2, strict=True)]
-    for label, rates in {"L1 hits": l1, "L2 hits": l2, "misses": misses}.items():
-        axes.plot(times, rates, label=label)
-    finish(axes, "reads per second")
-
-
-def finish(axes: "Axes", ylabel: str) -> None:
-    """What all pictures over time share."""
-    axes.set_xlabel("seconds")
-    axes.set_ylabel(ylabel)
-    axes.margins(y=0.25)
-    axes.set_ylim(bottom=0)
-    axes.yaxis.set_major_formatter(lambda value, _: format_number(value))
-    axes.legend(loc="upper left", ncols=3, fontsize=9)
-
-
-def draw_checkpoints(results: dict[str, dict[str, Any]], axes: "Axes") -> None:
-    """The blocking part of the checkpoints."""
-    found = {LABELS[name]: list(result["blocking_ms"].values()) for name, result in results.items()}
-    grouped_bars(axes, ["min", "mean", "max"], found, ylabel="blocking part of a checkpoint, ms")
-
-
 def main() -> None:
     """Measure, write the pictures, report."""
     options = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
@@ -504,16 +378,7 @@ def main() -> None:
     chosen = options.parse_args()
     rate, found = run_columns(Size().scaled(chosen.scale))
     results = {name: column["result"] for name, column in found.items()}
-    chosen.results.mkdir(parents=True, exist_ok=True)
-    pictures: dict[str, tuple[str, Callable[[Axes], None]]] = {
-        "latency": ("Latency over time", partial(draw_latency, found, rate)),
-        "events": ("Events per minute", partial(draw_events, found)),
-        "state": ("State reads and writes", partial(draw_state, found)),
-        "rocksdb": ("RocksDB's compactions", partial(draw_rocksdb, found)),
-        "hits": ("Hits of the two layers", partial(draw_hits, found)),
-    }
-    for name, (title, draw) in pictures.items():
-        write_picture(chosen.results / f"king_{name}.png", f"{title}: {rate:,.0f} events arrive per second", draw)
+    write_pictures(found, rate, chosen.results)
     report(
         "king",
         title=f"King's case study: checkpoints in a stream of {rate:,.0f} events/s",

@@ -41,7 +41,7 @@ def _names(pages: list[Path]) -> list[str]:
 @pytest.mark.parametrize("page", pages := [page for page in PAGES if any(_blocks(page))], ids=_names(pages))
 def test_the_python_on_the_page_runs(page, request, tmp_path, monkeypatch):
     # What a page registers is gone with the page.
-    monkeypatch.setattr(registry, "_FACTORIES", registry._FACTORIES.copy())
+    monkeypatch.setattr(registry, "_BACKENDS", registry._BACKENDS.copy())
     monkeypatch.chdir(tmp_path)
     blocks = list(_blocks(page))
     names: dict[str, object] = {"__name__": "page"}

@@ -46,7 +46,8 @@ PUBLIC = {
         FetchClient FetchRequest FetchResponse Fetcher FetcherStats ServingInfoCache http_app running_server serve
     """,
     "millpond.spark": """
-        KeyedData ProcessorHarness ProcessorSnapshot StateConfig keyed lookup_join session upload_batch write_tiles
+        KeyedData KeyedMetrics ProcessorHarness ProcessorSnapshot StateConfig keyed lookup_join session
+        split_dead_letters upload_batch write_tiles
     """,
     "millpond.state": """
         ABSENT Aggregate AggregatingState BackendFactory BegunCheckpoint Cells Checkpointer Context FileStorage

@@ -88,6 +88,14 @@ def count(value: Any) -> int:
     return int(text)
 
 
+def place(value: Any) -> str:
+    """A path or URI."""
+    text = str(value).strip()
+    if not text:
+        raise ValueError("a path or URI")
+    return text
+
+
 def flag(value: Any) -> bool:
     """`true` or `false`."""
     word = str(value).strip().lower()

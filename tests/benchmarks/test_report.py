@@ -63,7 +63,7 @@ def test_a_result_that_json_cannot_hold_is_refused_before_anything_is_written(tm
 
 
 def test_every_benchmark_is_found_and_the_shared_code_is_not(tmp_path):
-    for name in ("report", "figures", "__main__", "second", "first"):
+    for name in ("report", "king_report", "figures", "__main__", "second", "first"):
         (tmp_path / f"{name}.py").touch()
     assert names(tmp_path) == ["first", "second"]
 

@@ -317,14 +317,6 @@ def test_a_batch_inside_foreach_batch_has_state_of_its_own(stream: Stream) -> No
     assert counts == [1, 1]
 
 
-def test_what_a_processor_cannot_take_along_is_refused_when_the_query_is_planned(spark: SparkSession) -> None:
-    for carried in (spark.sparkContext.accumulator(0), spark.sparkContext.broadcast({"a": 1})):
-        processor = Diary()
-        processor.carried = carried
-        with pytest.raises(OptionError, match=type(carried).__name__):
-            keyed(spark.range(3), "id").transformWithState(processor, DIARY, "Update", "None")
-
-
 class Once(StatefulProcessor):
     """Fires one processing-time timer per key, a moment after its first row."""
 

@@ -62,7 +62,7 @@ def _spec(processor, keys, row_names=("key", "at"), **changes):
         "time_mode": "none",
         "event_time": None,
         "keep_late": False,
-        "late_rows": None,
+        "metrics": None,
         "hosts": 1,
         "config": StateConfig(),
     }

@@ -1,22 +1,25 @@
 """Options of keyed state: what is wrong is refused by name and all at once; what is right opens that backend."""
 
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 from pyspark import cloudpickle
 
 from millpond.errors import OptionError
+from millpond.options import count, size_bytes
 from millpond.state import HeapBackend
 from millpond.state.cached.lru import LruStateCache
 from millpond.state.options import StateOptions
-from millpond.state.registry import _FACTORIES, open_backend, register_backend
+from millpond.state.registry import _BACKENDS, open_backend, register_backend
 from millpond.state.rocksdb import RocksDbBackend
+from millpond.state.rocksdb_options import RocksDbSettings
 
 
 @pytest.fixture
 def registered(monkeypatch):
     """Backends that the test registers go with it."""
-    monkeypatch.setattr("millpond.state.registry._FACTORIES", dict(_FACTORIES))
+    monkeypatch.setattr("millpond.state.registry._BACKENDS", dict(_BACKENDS))
 
 
 def test_without_options_state_is_on_the_heap_and_not_cached():
@@ -36,7 +39,8 @@ def test_names_and_words_are_read_in_any_case_and_sizes_have_units():
             "state.checkpoint-storage": "s3://bucket/states",
         }
     )
-    assert options == StateOptions("rocksdb", 1000, 1 << 30, "s3://bucket/states", Path("/mnt/fast"), 8 << 20, 1 << 20)
+    rocksdb = RocksDbSettings(Path("/mnt/fast"), 8 << 20, 1 << 20)
+    assert options == StateOptions("rocksdb", 1000, 1 << 30, "s3://bucket/states", rocksdb)
 
 
 def test_everything_that_is_wrong_is_said_in_one_error():
@@ -110,6 +114,104 @@ def test_a_name_that_is_taken_is_refused(name):
         register_backend(name, lambda options, key_groups, folder: HeapBackend(key_groups))
 
 
-def test_a_backend_without_a_name_is_refused():
-    with pytest.raises(OptionError, match="needs a name"):
-        register_backend(" ", lambda options, key_groups, folder: HeapBackend(key_groups))
+@pytest.mark.parametrize("name", [" ", "type", "Cache"])
+def test_a_backend_without_a_name_of_its_own_is_refused(name):
+    with pytest.raises(OptionError, match=r"needs a name that is not empty, nor one of \['cache', 'type'\]"):
+        register_backend(name, lambda options, key_groups, folder: HeapBackend(key_groups))
+
+
+def test_options_made_in_code_open_the_backend_they_name(tmp_path):
+    options = StateOptions("rocksdb", settings=RocksDbSettings(local_dir=tmp_path / "fast"))
+    backend = open_backend(options, range(4), tmp_path / "backend")
+    assert isinstance(backend, RocksDbBackend)
+    assert (tmp_path / "fast" / "backend" / "db").is_dir()
+    backend.close()
+    assert StateOptions("rocksdb").settings == RocksDbSettings()
+
+
+def test_options_made_in_code_with_an_unknown_backend_are_refused():
+    with pytest.raises(OptionError, match=r"backend='rockdb'.*did you mean 'rocksdb'"):
+        StateOptions("rockdb")
+
+
+@dataclass(frozen=True)
+class Shelves:
+    boards: int = 4
+    least_boards: int = 1
+    width_bytes: int = 1 << 10
+
+    def __post_init__(self):
+        if self.boards < self.least_boards:
+            raise ValueError(f"boards ({self.boards}) are fewer than least-boards ({self.least_boards})")
+
+
+def shelf_of(opened):
+    """Registers a backend with options of its own; what its factory is given goes to `opened`."""
+
+    def factory(options, key_groups, folder):
+        opened.append(options.settings)
+        return HeapBackend(key_groups)
+
+    register_backend(
+        "shelf",
+        factory,
+        options={
+            "State.Backend.Shelf.boards": ("boards", count),
+            "state.backend.shelf.least-boards": ("least_boards", count),
+            "state.backend.shelf.width": ("width_bytes", size_bytes(1 << 10)),
+        },
+        settings=Shelves,
+    )
+
+
+@pytest.mark.usefixtures("registered")
+def test_a_backends_own_options_reach_its_factory_parsed(tmp_path):
+    opened = []
+    shelf_of(opened)
+    options = StateOptions.parse({"state.backend.type": "SHELF", "state.backend.shelf.WIDTH": "2kb"})
+    open_backend(options, range(4), tmp_path)
+    assert opened == [Shelves(width_bytes=2048)]
+    assert StateOptions.parse({"state.backend.type": "shelf"}) == StateOptions("shelf", settings=Shelves())
+
+
+@pytest.mark.usefixtures("registered")
+def test_a_backends_own_options_are_checked_like_all_others():
+    shelf_of([])
+    with pytest.raises(OptionError) as refused:
+        StateOptions.parse(
+            {
+                "state.backend.type": "shelf",
+                "state.backend.shelf.bords": 1,
+                "state.backend.shelf.width": "1b",
+                "state.backend.rocksdb.local-dir": "/mnt",
+            }
+        )
+    text = str(refused.value)
+    assert "'state.backend.shelf.bords' is unknown; did you mean 'state.backend.shelf.boards'?" in text
+    assert "'state.backend.shelf.width': expected a size from 1,024" in text
+    assert (
+        "'state.backend.rocksdb.local-dir' has no effect with state.backend.type = shelf; remove it or choose" in text
+    )
+    with pytest.raises(OptionError, match=r"'state\.backend\.shelf\.boards' has no effect with .* = heap; .*shelf"):
+        StateOptions.parse({"state.backend.shelf.boards": 2})
+
+
+@pytest.mark.usefixtures("registered")
+def test_what_is_wrong_with_a_backends_options_together_is_said_by_its_settings():
+    shelf_of([])
+    with pytest.raises(
+        OptionError, match=r"'state\.backend\.shelf\.\*': boards \(1\) are fewer than least-boards \(2\)"
+    ):
+        StateOptions.parse(
+            {"state.backend.type": "shelf", "state.backend.shelf.boards": 1, "state.backend.shelf.least-boards": 2}
+        )
+
+
+@pytest.mark.usefixtures("registered")
+def test_options_that_do_not_bear_the_backends_name_are_refused():
+    with pytest.raises(OptionError, match=r"\['state\.backend\.boards'\].*names begin with"):
+        register_backend(
+            "shelf",
+            lambda options, key_groups, folder: HeapBackend(key_groups),
+            options={"state.backend.boards": ("boards", count)},
+        )

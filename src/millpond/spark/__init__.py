@@ -1,7 +1,9 @@
 """Everything that imports pyspark."""
 
+from millpond.spark.dead_letters import split_dead_letters
 from millpond.spark.keyed import KeyedData, keyed
 from millpond.spark.lookup_join import lookup_join
+from millpond.spark.operator_metrics import KeyedMetrics
 from millpond.spark.operator_spec import StateConfig
 from millpond.spark.processor_harness import ProcessorHarness, ProcessorSnapshot
 from millpond.spark.session import session
@@ -10,12 +12,14 @@ from millpond.spark.upload import upload_batch
 
 __all__ = [
     "KeyedData",
+    "KeyedMetrics",
     "ProcessorHarness",
     "ProcessorSnapshot",
     "StateConfig",
     "keyed",
     "lookup_join",
     "session",
+    "split_dead_letters",
     "upload_batch",
     "write_tiles",
 ]

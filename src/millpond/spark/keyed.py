@@ -8,12 +8,11 @@ Delivery: exactly once into the state, at least once into the sink, as Spark's o
 micro-batch. Recovery: Spark's checkpoint; nothing else is written anywhere.
 """
 
-import io
 from collections.abc import Iterable, Iterator
 from typing import Any
 
 import pyarrow as pa
-from pyspark import Accumulator, Broadcast, cloudpickle
+from pyspark import Accumulator
 from pyspark.sql import Column, DataFrame, GroupedData
 from pyspark.sql import functions as F
 from pyspark.sql.streaming import StatefulProcessor
@@ -28,11 +27,14 @@ from pyspark.sql.types import (
 )
 
 from millpond.errors import DataError, OptionError
+from millpond.spark.dead_letters import letter_schema, with_dead_letters
 from millpond.spark.handles import ProcessorHandle, arrow_schema
+from millpond.spark.operator_metrics import KeyedMetrics, MetricsParam
 from millpond.spark.operator_spec import BatchTime, OperatorSpec, StateConfig
 from millpond.spark.pack import PACKED_SCHEMA, pack, unpack
-from millpond.spark.session import check_session
+from millpond.spark.session import check_session, hosts_per_executor, is_connect
 from millpond.spark.shard_processor import ShardProcessor
+from millpond.spark.surroundings import copied_on_driver
 from millpond.state import HeapBackend
 from millpond.state.checkpoint import Shard, birth
 
@@ -49,12 +51,33 @@ class KeyedData:
             raise OptionError('keyed() needs at least one key column, as in keyed(df, "user").')
         self._df = df
         self._keys = keys
-        self._late_rows: Accumulator[int] = df.sparkSession.sparkContext.accumulator(0)
+        self._metrics: list[Accumulator[KeyedMetrics]] = []
 
     @property
     def late_rows(self) -> int:
         """Rows dropped so far because the watermark had passed them. Batches that ran again count again."""
-        return int(self._late_rows.value)
+        return self.metrics().late_rows
+
+    def metrics(self) -> KeyedMetrics:
+        """What the operators made from this have done so far; of several, the sum. Batches that ran again count again.
+
+        Raises:
+            OptionError: the session is one of Spark Connect, whose driver is elsewhere.
+        """
+        if is_connect(self._df.sparkSession):
+            raise OptionError(
+                "metrics come back to the driver through Spark's accumulators, which Spark Connect does not have. "
+                "Look at the query's lastProgress, or run it in a session of its own."
+            )
+        return sum((each.value for each in self._metrics), KeyedMetrics())
+
+    def _counted(self) -> "Accumulator[KeyedMetrics] | None":
+        """Where one more operator's metrics are added up."""
+        session = self._df.sparkSession
+        if is_connect(session):
+            return None
+        self._metrics.append(session.sparkContext.accumulator(KeyedMetrics(), MetricsParam()))
+        return self._metrics[-1]
 
     def transformWithState(
         self,
@@ -66,9 +89,10 @@ class KeyedData:
         eventTimeColumnName: str = "",
         *,
         late: str = "drop",
+        on_error: str = "fail",
         state: StateConfig | None = None,
     ) -> DataFrame:
-        """Run a PySpark `StatefulProcessor` over rows, key by key; PySpark's parameters, and two more.
+        """Run a PySpark `StatefulProcessor` over rows, key by key; PySpark's parameters, and three more.
 
         Args:
             statefulProcessor: as written for PySpark's `transformWithState`.
@@ -79,6 +103,9 @@ class KeyedData:
             eventTimeColumnName: not supported; refused unless empty.
             late: "drop" or "keep": what becomes of rows later than the watermark in event time. They are
                 dropped by Spark's own rule: by the watermark of the batch before.
+            on_error: "fail" or "dead-letter": what becomes of a key's call of the processor that fails. It fails the
+                batch; or its changes, timers and output are undone, and its rows go into a further column of the
+                output, `dead_letter`, with the reason. See `split_dead_letters`.
             state: where the live state is held.
 
         Raises:
@@ -88,6 +115,7 @@ class KeyedData:
         _check_choice("timeMode", timeMode, ("None", "EventTime", "ProcessingTime"))
         _check_choice("outputMode", outputMode, ("Append", "Update"))
         _check_choice("late", late, ("drop", "keep"))
+        _check_choice("on_error", on_error, ("fail", "dead-letter"))
         if initialState is not None or eventTimeColumnName:
             raise OptionError(
                 "keyed() supports neither initialState nor eventTimeColumnName; leave them out, or use PySpark's own "
@@ -98,24 +126,28 @@ class KeyedData:
         if not isinstance(output, StructType):
             raise OptionError(f"outputStructType must be a StructType or its DDL text, got {outputStructType!r}.")
         data, positions = self._data()
+        config = state or StateConfig()
+        key_schema = StructType([data.schema[at] for at in positions])
+        letter = letter_schema(key_schema, self._df.schema) if on_error.lower() == "dead-letter" else None
         spec = OperatorSpec(
-            application=self._df.sparkSession.sparkContext.applicationId,
+            application=str(self._df.sparkSession.conf.get("spark.app.id")),
             processor=statefulProcessor,
-            key_schema=arrow_schema(StructType([data.schema[at] for at in positions])),
+            key_schema=arrow_schema(key_schema),
             key_positions=positions,
             row_names=tuple(self._df.columns),
             output_schema=arrow_schema(output),
             time_mode=timeMode.lower(),
             event_time=_event_time(data, timeMode),
             keep_late=late == "keep",
-            late_rows=self._late_rows,
-            hosts=_hosts(self._df),
-            config=state or StateConfig(),
+            metrics=self._counted(),
+            hosts=config.hosts or hosts_per_executor(self._df.sparkSession.conf),
+            config=config,
+            dead_letter=None if letter is None else pa.struct(list(arrow_schema(letter))),
             ddl=_declared_schemas(statefulProcessor, timeMode),
         )
         packed = _packed(data, positions)
         operated = packed.groupBy("shard").transformWithState(ShardProcessor(spec), "blob binary", outputMode, timeMode)
-        return operated.mapInArrow(_unpack, output)
+        return operated.mapInArrow(_unpack, output if letter is None else with_dead_letters(output, letter))
 
     def _data(self) -> tuple[DataFrame, tuple[int, ...]]:
         """The DataFrame with every key as one of its columns, and where they are."""
@@ -165,19 +197,6 @@ def _unpack(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     return unpack(batches)
 
 
-class _ProcessorPickler(cloudpickle.Pickler):  # type: ignore[misc]
-    """Refuses what a processor cannot take along to a state host, before the query starts."""
-
-    def reducer_override(self, obj: Any) -> Any:
-        if isinstance(obj, Accumulator | Broadcast):
-            raise OptionError(
-                f"the processor refers to a {type(obj).__name__}, which keyed() does not carry to its state hosts: an "
-                "accumulator's additions would be lost. Give the processor the plain value of a broadcast; yield what "
-                "is to be counted, or use PySpark's own df.groupBy(…).transformWithState."
-            )
-        return super().reducer_override(obj)
-
-
 def _declared_schemas(processor: StatefulProcessor, time_mode: str) -> dict[str, StructType]:
     """Every schema that the processor's init gives as text, parsed: only the driver can ask Spark's parser.
 
@@ -193,9 +212,7 @@ def _declared_schemas(processor: StatefulProcessor, time_mode: str) -> dict[str,
         return parsed.setdefault(ddl, kind)
 
     head = birth("driver", 0, 1, 1, pa.schema([("key", pa.string())]))
-    pickled = io.BytesIO()
-    _ProcessorPickler(pickled).dump(processor)
-    copy: StatefulProcessor = cloudpickle.loads(pickled.getvalue())
+    copy: StatefulProcessor = copied_on_driver(processor)
     copy.init(ProcessorHandle(Shard(head, HeapBackend(head.key_groups)), time_mode.lower(), BatchTime(), parse))
     copy.close()
     return parsed
@@ -214,15 +231,6 @@ def _event_time(df: DataFrame, time_mode: str) -> int | None:
         "timeMode 'EventTime' needs a watermark on a timestamp column, as in "
         f'df.withWatermark("at", "10 minutes"); the columns are {df.columns}.'
     )
-
-
-def _hosts(df: DataFrame) -> int:
-    """State hosts per executor: one a core."""
-    conf = df.sparkSession.conf
-    master = str(conf.get("spark.master", "") or "")
-    if master.startswith("local"):
-        return int(df.sparkSession.sparkContext.defaultParallelism)
-    return int(str(conf.get("spark.executor.cores", "1") or "1"))
 
 
 def _check_choice(option: str, value: Any, known: tuple[str, ...]) -> None:

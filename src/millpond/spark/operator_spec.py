@@ -10,7 +10,11 @@ from pyspark.sql.streaming import StatefulProcessor
 from pyspark.sql.types import StructType
 
 from millpond.errors import OptionError
+from millpond.spark.operator_metrics import KeyedMetrics
 from millpond.state.options import StateOptions
+
+DEAD_LETTER = "dead_letter"
+"""The column of the output in which dead letters are."""
 
 _BACKEND = "state.backend.type"
 
@@ -24,6 +28,7 @@ class StateConfig:
             None: what `options` say, else "heap".
         host: "process", long-lived state hosts beside the workers; or "inline", inside the workers
             themselves: slower, since a worker is no home, but `print` and `breakpoint()` work.
+        hosts: how many state hosts an executor has at most. None: one a core.
         options: option strings, such as `{"state.backend.cache.max-entries-num": "1000"}`.
 
     >>> StateConfig(backend="rocksdb", host="inline").backend
@@ -36,11 +41,14 @@ class StateConfig:
 
     backend: str | None = None
     host: str = "process"
+    hosts: int | None = None
     options: Mapping[str, Any] = field(default_factory=dict)
     parsed: StateOptions = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         _one_of("host", self.host, ("process", "inline"))
+        if self.hosts is not None and self.hosts < 1:
+            raise OptionError(f"StateConfig(hosts={self.hosts!r}): expected 1 or more, or None for one a core.")
         named = {} if self.backend is None else {_BACKEND: self.backend}
         given = [value for name, value in self.options.items() if name.strip().lower() == _BACKEND]
         if named and given:
@@ -81,9 +89,10 @@ class OperatorSpec:
         time_mode: "none", "eventtime" or "processingtime".
         event_time: the position of the column with the watermark, or None.
         keep_late: whether rows later than the watermark are kept.
+        dead_letter: the type of a dead letter, or None where a call that fails fails the batch.
         ddl: schemas that the processor gives as text, parsed by the driver.
-        late_rows: counts the rows that came too late, on the driver.
-        hosts: how many state hosts an executor has.
+        metrics: adds up what the operator counts, on the driver; None where a driver cannot, as under Connect.
+        hosts: how many state hosts an executor has; 0: one for each processor of its machine.
         config: where the live state is held.
     """
 
@@ -96,9 +105,10 @@ class OperatorSpec:
     time_mode: str
     event_time: int | None
     keep_late: bool
-    late_rows: "Accumulator[int]"
+    metrics: "Accumulator[KeyedMetrics] | None"
     hosts: int
     config: StateConfig
+    dead_letter: pa.DataType | None = None
     ddl: Mapping[str, StructType] = field(default_factory=dict)
 
 

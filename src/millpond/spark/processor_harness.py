@@ -228,7 +228,7 @@ class ProcessorHarness:
             time_mode=self._time_mode,
             event_time=self._event_time,
             keep_late=self._keep_late,
-            late_rows=None,  # counted by the driver, which is not here
+            metrics=None,  # counted by the driver, which is not here
             hosts=1,
             config=StateConfig(),
             ddl=self._ddl,

@@ -1,6 +1,7 @@
 """A Spark session with what Millpond needs, and the check of a session it did not make."""
 
 import os
+import re
 import shutil
 import sys
 import warnings
@@ -8,6 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from pyspark.sql import SparkSession
+from pyspark.sql.conf import RuntimeConfig
 
 from millpond.errors import MissingDependencyError, OptionError
 from millpond.spark.java import find_java
@@ -100,9 +102,30 @@ _CONCERNS = {
 }
 
 
+def is_connect(spark: SparkSession) -> bool:
+    """Whether this is a session of Spark Connect: the driver, its JVM and its accumulators are elsewhere."""
+    return type(spark).__module__.startswith("pyspark.sql.connect.")
+
+
+def hosts_per_executor(conf: RuntimeConfig) -> int:
+    """How many state hosts an executor has: one a core. 0 where only the executor can tell how many those are."""
+    master = str(conf.get("spark.master", "") or "")
+    threads = re.fullmatch(r"local(?:\[(\d+|\*)(?:,.*)?\])?", master)
+    if threads:
+        return 0 if threads[1] == "*" else int(threads[1] or 1)
+    cores = str(conf.get("spark.executor.cores", "") or "")
+    if cores:
+        return int(cores)
+    # A standalone worker gives an executor all its cores, a cluster one.
+    cluster = re.fullmatch(r"local-cluster\[\s*\d+\s*,\s*(\d+)\s*,.*\]", master)
+    if cluster:
+        return int(cluster[1])
+    return 0 if master.startswith("spark://") else 1
+
+
 def _check_interpreter(spark: SparkSession) -> None:
     """Without `PYSPARK_PYTHON` the workers run the `python3` on PATH, which knows nothing of a virtual environment."""
-    if not str(spark.conf.get("spark.master", "")).startswith("local"):
+    if not str(spark.conf.get("spark.master", "")).startswith("local") or is_connect(spark):
         return
     theirs = shutil.which(spark.sparkContext.pythonExec)
     if theirs is None or Path(theirs).parent.resolve() != Path(sys.executable).parent.resolve():

@@ -7,11 +7,11 @@ removes the rest when it ends; and what a killed process left is removed by the 
 
 import os
 import threading
-from dataclasses import replace
 from itertools import count
 from pathlib import Path
 
 from millpond.errors import UnavailableError
+from millpond.metrics import NO_METRICS, Recorder
 from millpond.spark.folders import OwnedFolder, user_folder
 from millpond.state.backend import KeyedStateBackend
 from millpond.state.options import StateOptions
@@ -24,15 +24,16 @@ _FOLDERS: dict[tuple[int, Path | None], OwnedFolder] = {}
 """By process, since a forked child owns none of its parent's, and disk."""
 
 
-def open_shard_backend(options: StateOptions, key_groups: range) -> KeyedStateBackend:
+def open_shard_backend(options: StateOptions, key_groups: range, recorder: Recorder = NO_METRICS) -> KeyedStateBackend:
     """A backend for some key groups, its files beneath `state.backend.rocksdb.local-dir` or the temporary folder.
+
+    `recorder` hears of the cache in front of it, if the options ask for one.
 
     Raises:
         UnavailableError: there can be no such folder.
     """
-    folder = _owned_folder(options.rocksdb_local_dir).path / f"backend-{next(_OPENED)}"
-    # The folder is on that disk already.
-    return open_backend(replace(options, rocksdb_local_dir=None), key_groups, folder)
+    folder = _owned_folder(options.local_dir).path / f"backend-{next(_OPENED)}"
+    return open_backend(options, key_groups, folder, recorder)
 
 
 def remove_backend_folders() -> None:

@@ -11,13 +11,15 @@ rows. Recovery: from head and segments, by Spark's retry or restart.
 """
 
 import gc
+import os
 import secrets
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from time import perf_counter
 from typing import Any
 
+import msgspec
 import pyarrow as pa
 from pyspark import TaskContext, cloudpickle
 from pyspark.sql import Row
@@ -27,16 +29,17 @@ from pyspark.sql.streaming.stateful_processor import ExpiredTimerInfo, MapState,
 from millpond.errors import CorruptionError, OptionError
 from millpond.spark.anchors import partition_of
 from millpond.spark.folders import user_folder
+from millpond.spark.held_shard import HeldShard
 from millpond.spark.host.client import HostAddress, committed, output_blobs, restore_wanted
 from millpond.spark.host.slots import Attempt, Claim
 from millpond.spark.host.wire import Blob, End, Open, Segment
+from millpond.spark.operator_metrics import BatchMetrics, KeyedMetrics
 from millpond.spark.operator_spec import BatchTime, OperatorSpec
 from millpond.spark.pack import Layout, read_blob
-from millpond.spark.shard_backend import open_shard_backend
-from millpond.spark.shard_run import ShardRun
+from millpond.spark.remote_breakpoint import breakpoints_over_a_socket
 from millpond.spark.spool import Spool
-from millpond.state.checkpoint import Commit, Head, SegmentRef, Shard, birth
-from millpond.state.options import StateOptions
+from millpond.spark.surroundings import Surroundings, add_to_accumulators
+from millpond.state.checkpoint import Commit, Head, SegmentRef, birth
 
 _RESET_HINT = (
     "The state part of the checkpoint was deleted or is incomplete. Restore it, or start the query with a new "
@@ -103,6 +106,15 @@ class ShardProcessor(StatefulProcessor):  # type: ignore[misc]
 
     def __init__(self, spec: OperatorSpec) -> None:
         self._spec = spec
+        self._pickled = b""
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Travels with the processor as bytes, which only who runs it opens: broadcasts in it are met there.
+
+        It is pickled here, while Spark pickles the function that carries it, so that Spark sees its broadcasts.
+        """
+        whole: bytes = cloudpickle.dumps(replace(self._spec, metrics=None))
+        return {**vars(self), "_spec": replace(self._spec, processor=None), "_pickled": whole}
 
     def init(self, handle: StatefulProcessorHandle) -> None:
         """Declare head and segments."""
@@ -131,8 +143,9 @@ class ShardProcessor(StatefulProcessor):  # type: ignore[misc]
         head = self._head(shard, layout, durable)
         time = BatchTime(timer_values.getCurrentProcessingTimeInMs(), timer_values.getCurrentWatermarkInMs())
         run = _run_in_host if self._spec.config.host == "process" else _run_inline
-        with run(self._spec, task, head, durable, blobs, time) as done:
-            self._spec.late_rows.add(done.late_rows)
+        with run(self._spec, self._pickled, task, head, durable, blobs, time) as done:
+            if self._spec.metrics is not None:
+                self._spec.metrics.add(KeyedMetrics.of(done.metrics))
             self._set_shard_timer(time, done.next_timer_ms)
             for blob in done.output:
                 yield Row(blob=blob)
@@ -192,26 +205,33 @@ class _Task:
 class _Done:
     """A batch whose version is in Spark's store; what is left is to give out its output."""
 
-    late_rows: int
+    metrics: BatchMetrics
     next_timer_ms: int
     output: Iterator[bytes]
 
 
 @contextmanager
 def _run_in_host(
-    spec: OperatorSpec, task: _Task, head: Head, durable: Durable, blobs: Iterator[bytes], time: BatchTime
+    spec: OperatorSpec,
+    pickled_spec: bytes,
+    task: _Task,
+    head: Head,
+    durable: Durable,
+    blobs: Iterator[bytes],
+    time: BatchTime,
 ) -> Iterator[_Done]:
-    with HostAddress.of_shard(head.shard, spec.hosts).connect() as connection:
+    with HostAddress.of_shard(head.shard, spec.hosts, spec.application).connect() as connection:
         opened = Open(
             head=head.encode(),
             application=task.attempt.application,
             task_attempt=task.attempt.order,
+            parent=os.getppid(),
             token=task.token,
             processing_ms=time.processing_ms,
             watermark_ms=time.watermark_ms,
-            sys_path=tuple(sys.path),
+            surroundings=Surroundings.of_worker().encode(),
         )
-        connection.send(opened, cloudpickle.dumps(spec))
+        connection.send(opened, pickled_spec)
         if restore_wanted(connection):
             for ref in head.segments:
                 connection.send(Segment(ref.id), durable.segment(ref))
@@ -221,44 +241,61 @@ def _run_in_host(
             connection.send(Blob(), blob)
         connection.send(End())
         commit, new_head, segments = committed(connection)
-        durable.put_stream(segments, commit.dropped, new_head)
-        yield _Done(commit.late_rows, commit.next_timer_ms, output_blobs(connection))
+        add_to_accumulators(commit.additions)
+        stored = _stored(durable, segments, commit.dropped, new_head)
+        yield _Done(_with(commit.metrics, stored), commit.next_timer_ms, output_blobs(connection))
 
 
-_INLINE: dict[str, tuple[StateOptions, Shard]] = {}
-"""The shard held by this worker, and what its backend was opened with.
-
-A worker is no home: the next batch may well find none and restore.
-"""
+_INLINE: dict[str, HeldShard] = {}
+"""The shard held by this worker, by lineage. A worker is no home: the next batch may well find none and restore."""
 
 
 @contextmanager
 def _run_inline(
-    spec: OperatorSpec, task: _Task, head: Head, durable: Durable, blobs: Iterator[bytes], time: BatchTime
+    spec: OperatorSpec,
+    pickled_spec: bytes,
+    task: _Task,
+    head: Head,
+    durable: Durable,
+    blobs: Iterator[bytes],
+    time: BatchTime,
 ) -> Iterator[_Done]:
-    options, shard = _INLINE.get(head.lineage, (None, None))
-    if shard is None or options != spec.config.parsed or not shard.stand_at(head):
+    # The processor is new in every batch, as in PySpark, although this worker has only one of it.
+    spec = cloudpickle.loads(pickled_spec)
+    held = _INLINE.get(head.lineage)
+    if held is None or not held.stands_at(spec, head):
         while _INLINE:
-            _, (_, dropped) = _INLINE.popitem()
-            dropped.backend.close()
-        shard = Shard(head, open_shard_backend(spec.config.parsed, head.key_groups))
-        try:
-            shard.restore({ref.id: durable.segment(ref) for ref in head.segments})
-            shard.stand_at(head)
-        except BaseException:
-            shard.backend.close()
-            raise
-        _INLINE[head.lineage] = spec.config.parsed, shard
+            _INLINE.popitem()[1].close()
+        held = _INLINE[head.lineage] = HeldShard(spec, head, {ref.id: durable.segment(ref) for ref in head.segments})
     layout = Layout(head.shards, head.max_parallelism)
-    with _no_garbage_collection(), Spool(user_folder) as received, Spool(user_folder) as output:
-        # The processor is new in every batch, as in PySpark, although this worker has only one of it.
-        run = ShardRun(cloudpickle.loads(cloudpickle.dumps(spec)), shard, time, Claim(task.attempt))
+    with (
+        _no_garbage_collection(),
+        breakpoints_over_a_socket(),
+        Spool(user_folder) as received,
+        Spool(user_folder) as output,
+    ):
         for blob in blobs:
             received.add(blob)
-        result = run.run((read_blob(blob, layout) for blob in received), output)
-        commit: Commit = shard.commit(task.token, time.watermark_ms)
-        durable.put(commit)
-        yield _Done(result.late_rows, result.next_timer_ms, map(bytes, output))
+        try:
+            tables = (read_blob(blob, layout) for blob in received)
+            done = held.run(spec, time, Claim(task.attempt), tables, output, task.token)
+        except BaseException as error:
+            if not held.take_back(error):
+                _INLINE.pop(head.lineage).close()
+            raise
+        stored = _stored(durable, iter(done.commit.segments.items()), done.commit.dropped, done.commit.head.encode())
+        yield _Done(_with(done.metrics, stored), done.next_timer_ms, map(bytes, output))
+
+
+def _stored(durable: Durable, segments: Iterator[tuple[int, bytes]], dropped: tuple[int, ...], head: bytes) -> float:
+    """Put a version into Spark's store; the seconds that it took, with the encoding of what comes from a host."""
+    began = perf_counter()
+    durable.put_stream(segments, dropped, head)
+    return perf_counter() - began
+
+
+def _with(metrics: BatchMetrics, stored_seconds: float) -> BatchMetrics:
+    return msgspec.structs.replace(metrics, commit_seconds=metrics.commit_seconds + stored_seconds)
 
 
 @contextmanager

@@ -59,6 +59,17 @@ class Cells:
     def __len__(self) -> int:
         return len(self.keys)
 
+    def part(self, first: int, count: int) -> "Cells":
+        """The `count` cells from the first on, fewer at the end."""
+        chosen = slice(first, first + count)
+        return Cells(
+            self.key_groups[chosen],
+            self.keys[chosen],
+            None if self.map_keys is None else self.map_keys[chosen],
+            self.values[chosen],
+            None if self.places is None else self.places[chosen],
+        )
+
 
 class KeyContext:
     """Whose state the handles speak of, and what time it is.

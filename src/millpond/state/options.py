@@ -10,11 +10,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from millpond.options import Known, count, named, parsed, refuse_problems, size_bytes
-from millpond.state.registry import BackendFactory, backend_factory, backend_name
-from millpond.state.rocksdb_database import BLOCK_CACHE_BYTES, WRITE_BUFFER_BYTES
-
-_ROCKSDB = "state.backend.rocksdb."
+from millpond.errors import OptionError
+from millpond.options import Known, count, named, parsed, place, refuse_problems, size_bytes
+from millpond.state.registry import BackendFactory, backend_name, registered_backends
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,10 +24,8 @@ class StateOptions:
         cache_max_entries: of the cache in front of the backend, over all states of a shard; 0 for no such limit.
         cache_max_bytes: of the same cache; 0 for no such limit. Without any limit there is no cache.
         checkpoint_storage: a path or URI; None where whoever runs the operator says it.
-        rocksdb_local_dir: the folder in which RocksDB's folders are made; None for the caller's.
-        write_buffer_bytes: of each of RocksDB's buffers in memory.
-        block_cache_bytes: of RocksDB's cache of what it read from files.
-        factory: makes the backend.
+        settings: the backend's own, its defaults unless given (`RocksDbSettings` for RocksDB).
+        factory: makes the backend; the registered one.
 
     >>> StateOptions.parse({"state.backend.type": "RocksDB", "STATE.backend.cache.max-entries-num": "1000"}).backend
     'rocksdb'
@@ -44,10 +40,26 @@ class StateOptions:
     cache_max_entries: int = 0
     cache_max_bytes: int = 0
     checkpoint_storage: str | None = None
-    rocksdb_local_dir: Path | None = None
-    write_buffer_bytes: int = WRITE_BUFFER_BYTES
-    block_cache_bytes: int = BLOCK_CACHE_BYTES
-    factory: BackendFactory = field(default=backend_factory("heap"), repr=False, compare=False)
+    settings: Any = None
+    factory: BackendFactory = field(default=None, repr=False, compare=False)  # type: ignore[assignment]
+
+    def __post_init__(self) -> None:
+        # What travelled to another process brings both, and needs no registering there.
+        if self.factory is None or self.settings is None:
+            try:
+                registered = registered_backends()[backend_name(self.backend)]
+            except ValueError as error:
+                raise OptionError(f"StateOptions(backend={self.backend!r}): expected {error}.") from error
+            if self.factory is None:
+                object.__setattr__(self, "factory", registered.factory)
+            if self.settings is None:
+                object.__setattr__(self, "settings", registered.settings())
+
+    @property
+    def local_dir(self) -> Path | None:
+        """The folder in which the backend's folders are made, where its settings have such a `local_dir`."""
+        found: Path | None = getattr(self.settings, "local_dir", None)
+        return found
 
     @classmethod
     def parse(cls, options: "Mapping[str, Any] | StateOptions") -> "StateOptions":
@@ -55,33 +67,40 @@ class StateOptions:
         if isinstance(options, StateOptions):
             return options
         problems: list[str] = []
-        given = named(options, _OPTIONS, problems)
-        values = parsed(given, _OPTIONS, problems)
+        backends = registered_backends()
+        own = {option: meaning for kind in backends.values() for option, meaning in kind.options.items()}
+        given = named(options, {**_OPTIONS, **own}, problems)
+        values = parsed({name: value for name, value in given.items() if name in _OPTIONS}, _OPTIONS, problems)
         backend = values.get("backend", "heap")
         # Where the backend itself is wrong, which options it ignores is not known.
         if "backend" in values or "state.backend.type" not in given:
             problems.extend(
-                f"{name!r} has no effect with state.backend.type = {backend}; remove it or choose rocksdb"
+                f"{name!r} has no effect with state.backend.type = {backend}; remove it or choose {owner}"
+                for owner, kind in backends.items()
                 for name in given
-                if name.startswith(_ROCKSDB) and backend != "rocksdb"
+                if name in kind.options and owner != backend
             )
+        settings = _settings(backend, {name: value for name, value in given.items() if name in own}, own, problems)
         refuse_problems("state options", problems)
-        return cls(**values, factory=backend_factory(backend))
+        return cls(**values, settings=settings)
 
 
-def _place(value: Any) -> str:
-    text = str(value).strip()
-    if not text:
-        raise ValueError("a path or URI")
-    return text
+def _settings(backend: str, given: Mapping[str, Any], known: Known, problems: list[str]) -> Any:
+    """The backend's own settings; None where that cannot be said for what is wrong already."""
+    wrong = len(problems)
+    fields = parsed(given, known, problems)
+    if len(problems) > wrong or not given.keys() <= registered_backends()[backend].options.keys():
+        return None
+    try:
+        return registered_backends()[backend].settings(**fields)
+    except ValueError as error:
+        problems.append(f"'state.backend.{backend}.*': {error}")
+        return None
 
 
 _OPTIONS: Known = {
     "state.backend.type": ("backend", backend_name),
     "state.backend.cache.max-entries-num": ("cache_max_entries", count),
     "state.backend.cache.max-bytes": ("cache_max_bytes", size_bytes()),
-    "state.checkpoint-storage": ("checkpoint_storage", _place),
-    "state.backend.rocksdb.local-dir": ("rocksdb_local_dir", lambda value: Path(_place(value)).absolute()),
-    "state.backend.rocksdb.write-buffer-size": ("write_buffer_bytes", size_bytes(64 << 10, 4 << 30)),
-    "state.backend.rocksdb.block-cache-size": ("block_cache_bytes", size_bytes(64 << 10)),
+    "state.checkpoint-storage": ("checkpoint_storage", place),
 }

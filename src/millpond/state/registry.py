@@ -2,57 +2,101 @@
 
 A backend's factory travels with the options of an operator to wherever its shards live, so a backend
 that is registered in a driver needs no registering elsewhere: a function of an installed module, or one
-that cloudpickle can take along, will do.
+that cloudpickle can take along, will do. So do the settings that its options were parsed into.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from millpond.errors import OptionError
 from millpond.metrics import NO_METRICS, Recorder
-from millpond.options import nearest
+from millpond.options import Known, nearest
 from millpond.state.backend import KeyedStateBackend
 from millpond.state.heap import HeapBackend
+from millpond.state.rocksdb_options import ROCKSDB_OPTIONS, RocksDbSettings
 
 if TYPE_CHECKING:
     from millpond.state.options import StateOptions
 
 BackendFactory: TypeAlias = "Callable[[StateOptions, range, Path], KeyedStateBackend]"
-"""Makes a backend for some key groups. The folder, which need not exist, is the backend's alone: it makes it
-where it has files to keep, and removes it when it is closed."""
+"""Makes a backend for some key groups. The options' `settings` are the backend's own. The folder, which need not
+exist, is the backend's alone: it makes it where it has files to keep, and removes it when it is closed."""
+
+_RESERVED = frozenset({"type", "cache"})
+"""What stands after `state.backend.` in options that belong to no backend."""
 
 
-def register_backend(name: str, factory: BackendFactory) -> None:
+@dataclass(frozen=True, slots=True)
+class RegisteredBackend:
+    """A backend that can be named in options.
+
+    Attributes:
+        factory: makes it.
+        options: the names of its own options in lower case, each with the field it fills and a parser.
+        settings: makes of the fields that were given what the factory finds as `options.settings`.
+    """
+
+    factory: BackendFactory
+    options: Known = field(default_factory=dict)
+    settings: Callable[..., Any] = dict
+
+
+def register_backend(
+    name: str,
+    factory: BackendFactory,
+    *,
+    options: Known | None = None,
+    settings: Callable[..., Any] = dict,
+) -> None:
     """Make a backend known as `state.backend.type = name`, in any case.
 
+    Args:
+        name: of the backend.
+        factory: makes it for some key groups.
+        options: the backend's own options. Each name, which begins with `state.backend.NAME.`, has the field that it
+            fills and a parser, whose ValueError says what it expects (`millpond.options` has parsers of counts, sizes
+            and durations).
+        settings: called with the fields that were given, as keyword arguments, it makes the `settings` of the
+            options that the factory gets: a frozen dataclass with the defaults, say. A ValueError says what is wrong
+            with the fields together. It is `dict` unless given.
+
     Raises:
-        OptionError: the name is taken.
+        OptionError: the name is taken, or an option's name does not begin with it.
 
     >>> register_backend("Heap", lambda options, key_groups, folder: HeapBackend(key_groups))
     Traceback (most recent call last):
     millpond.errors.OptionError: a state backend 'heap' is registered already; give this one another name.
     """
     lower = name.strip().lower()
-    if not lower:
-        raise OptionError("a state backend needs a name that is not empty.")
-    if lower in _FACTORIES:
+    if not lower or lower in _RESERVED:
+        raise OptionError(
+            f"a state backend needs a name that is not empty, nor one of {sorted(_RESERVED)}; got {name!r}."
+        )
+    if lower in _BACKENDS:
         raise OptionError(f"a state backend {lower!r} is registered already; give this one another name.")
-    _FACTORIES[lower] = factory
+    own = {option.strip().lower(): meaning for option, meaning in (options or {}).items()}
+    foreign = [option for option in own if not option.startswith(f"state.backend.{lower}.")]
+    if foreign:
+        raise OptionError(
+            f"the options {foreign} of state backend {lower!r}: names begin with 'state.backend.{lower}.'."
+        )
+    _BACKENDS[lower] = RegisteredBackend(factory, own, settings)
 
 
 def backend_name(value: Any) -> str:
     """The name of a registered backend, read in any case; the parser of `state.backend.type`."""
     lower = str(value).strip().lower()
-    if lower not in _FACTORIES:
-        near = nearest(lower, tuple(_FACTORIES))
-        raise ValueError(f"a registered backend, one of {', '.join(_FACTORIES)} ({near})")
+    if lower not in _BACKENDS:
+        near = nearest(lower, tuple(_BACKENDS))
+        raise ValueError(f"a registered backend, one of {', '.join(_BACKENDS)} ({near})")
     return lower
 
 
-def backend_factory(name: str) -> BackendFactory:
-    """What makes the backend of that name."""
-    return _FACTORIES[name]
+def registered_backends() -> Mapping[str, RegisteredBackend]:
+    """Every backend that can be named."""
+    return _BACKENDS
 
 
 def open_backend(
@@ -63,9 +107,13 @@ def open_backend(
     Args:
         options: what to open.
         key_groups: of the shard.
-        folder: for this backend alone. With `state.backend.rocksdb.local-dir` its name is taken, in that folder.
+        folder: for this backend alone. Where the options name a local folder and it lies elsewhere, its name is taken
+            there.
         recorder: hears of the cache's hits, see `LruStateCache`.
     """
+    local_dir = options.local_dir
+    if local_dir is not None and not folder.is_relative_to(local_dir):
+        folder = local_dir / folder.name
     backend = options.factory(options, key_groups, folder)
     if not (options.cache_max_entries or options.cache_max_bytes):
         return backend
@@ -86,12 +134,16 @@ def _heap(_options: "StateOptions", key_groups: range, _folder: Path) -> KeyedSt
 def _rocksdb(options: "StateOptions", key_groups: range, folder: Path) -> KeyedStateBackend:
     from millpond.state.rocksdb import RocksDbBackend
 
+    settings: RocksDbSettings = options.settings
     return RocksDbBackend(
         key_groups,
-        folder if options.rocksdb_local_dir is None else options.rocksdb_local_dir / folder.name,
-        write_buffer_bytes=options.write_buffer_bytes,
-        block_cache_bytes=options.block_cache_bytes,
+        folder,
+        write_buffer_bytes=settings.write_buffer_bytes,
+        block_cache_bytes=settings.block_cache_bytes,
     )
 
 
-_FACTORIES: dict[str, BackendFactory] = {"heap": _heap, "rocksdb": _rocksdb}
+_BACKENDS: dict[str, RegisteredBackend] = {
+    "heap": RegisteredBackend(_heap),
+    "rocksdb": RegisteredBackend(_rocksdb, ROCKSDB_OPTIONS, RocksDbSettings),
+}

@@ -32,7 +32,7 @@ from millpond.state.rows import Row
 
 S = TypeVar("S", bound=RocksDbState)
 
-_PIECE = 50_000
+_PIECE = 200
 """Cells of a delta that are read at a time: they are objects, and the state may be larger than memory."""
 
 
@@ -254,7 +254,7 @@ class _RocksDbSnapshot:
         self._scanning = threading.Lock()
 
     def changes(self) -> Iterator[tuple[str, Cells]]:
-        """The changed cells, in the order of the database, a few ten thousand at a time."""
+        """The changed cells, in the order of the database, a few hundred at a time."""
         taken, read_from = self._reader(), self._database.read_from
         for name, (state, changed) in self._states.items():
             remaining = iter(sorted(changed))

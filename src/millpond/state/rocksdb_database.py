@@ -119,7 +119,10 @@ class Database:
         """The database as it is now, for scans from any thread, one at a time."""
         # Not the snapshot's own: in rocksdict 0.3.29 that one sees what was written since.
         try:
-            return self.handle.iter()
+            # Letting go of it frees write buffers and files: in RocksDB's own thread, or all of ours would wait.
+            options = self._rocksdict.ReadOptions()
+            options.set_background_purge_on_iterator_cleanup(True)
+            return self.handle.iter(options)
         except Exception as error:
             raise self.failure(error) from error
 

@@ -1,5 +1,6 @@
 """Whose hosts these are, and when their owner has ended."""
 
+import os
 import subprocess
 import sys
 
@@ -7,7 +8,13 @@ import pytest
 
 from millpond.errors import UnavailableError
 from millpond.spark.host import process as process_module
-from millpond.spark.host.process import ProcessWatch, executor_pid
+from millpond.spark.host.process import (
+    Owners,
+    ProcessWatch,
+    executor_pid,
+    hosts_folder_name,
+    remove_folders_of_ended_executors,
+)
 
 
 def _tree(monkeypatch, processes, me):
@@ -59,3 +66,81 @@ def test_a_process_that_has_ended_before_is_seen_as_ended():
     with subprocess.Popen([sys.executable, "-c", ""]) as child:
         child.wait(20)
     assert ProcessWatch(child.pid).ended()
+
+
+class Lives:
+    """Processes that end when told to, and the time."""
+
+    def __init__(self):
+        self.dead = set()
+        self.seconds = 0.0
+
+    def watch(self, pid):
+        class Watch:
+            ended = staticmethod(lambda: pid in self.dead)
+
+        return Watch()
+
+    def now(self):
+        return self.seconds
+
+
+@pytest.fixture
+def lives():
+    return Lives()
+
+
+def test_a_host_outlives_a_daemon_only_until_the_next_one_would_have_come(lives):
+    owners = Owners(1, lives.now, lives.watch)
+    owners.add(10)
+    lives.seconds = 100
+    assert not owners.ended()
+    lives.dead.add(10)
+    lives.seconds = 104
+    assert not owners.ended(), "Spark may be starting another daemon"
+    owners.add(11)
+    lives.seconds = 200
+    assert not owners.ended()
+    lives.dead.add(11)
+    assert not owners.ended()
+    lives.seconds = 206
+    assert owners.ended()
+
+
+def test_a_host_ends_with_its_executor_at_once(lives):
+    owners = Owners(1, lives.now, lives.watch)
+    owners.add(10)
+    lives.dead.add(1)
+    assert owners.ended()
+
+
+def test_a_daemon_that_got_the_number_of_a_dead_one_is_another(lives):
+    owners = Owners(1, lives.now, lives.watch)
+    owners.add(10)
+    lives.dead.add(10)
+    owners.add(10)
+    lives.dead.clear()
+    lives.seconds = 100
+    assert not owners.ended()
+
+
+def test_the_hosts_of_two_applications_and_two_executors_have_folders_of_their_own(monkeypatch):
+    names = {hosts_folder_name(pid, application) for pid in (os.getpid(), os.getppid()) for application in ("a", "b")}
+    monkeypatch.setenv("SPARK_JOB_ARTIFACT_UUID", "of a session of Connect")
+    names.add(hosts_folder_name(os.getpid(), "a"))
+    assert len(names) == 5
+
+
+def test_what_killed_hosts_of_killed_executors_left_is_removed_and_nothing_else(tmp_path):
+    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as child:
+        left = tmp_path / hosts_folder_name(child.pid, "app")
+        child.communicate(b"\n")
+    mine = tmp_path / hosts_folder_name(os.getpid(), "app")
+    another_container = tmp_path / (left.name.rsplit("-", 2)[0] + "-1-00000000")
+    for folder in (left, mine, another_container):
+        folder.mkdir()
+        (folder / "0.sock").touch()
+    remove_folders_of_ended_executors(tmp_path)
+    assert not left.exists()
+    assert mine.exists()
+    assert another_container.exists(), "its processes cannot be seen from here"

@@ -160,31 +160,51 @@ def test_only_the_latest_attempt_may_use_the_idle_shard(slot):
             assert second is None
 
 
+def _found(slots, lineage):
+    with slots.using(lineage) as slot:
+        return slot
+
+
 def test_slots_are_kept_by_lineage_and_dropped_when_idle():
     clock = Clock()
     slots = Slots(clock, idle_seconds=10)
-    ann, bob = slots.of("ann"), slots.of("bob")
-    assert ann is slots.of("ann")
+    ann, bob = _found(slots, "ann"), _found(slots, "bob")
+    assert ann is _found(slots, "ann")
     assert ann is not bob
     clock.seconds = 8
     with bob.held(Attempt("app", 1)):
         pass
     clock.seconds = 15
     assert slots.drop_idle() == 1
-    assert slots.of("bob") is bob
-    assert slots.of("ann") is not ann
+    assert _found(slots, "bob") is bob
+    assert _found(slots, "ann") is not ann
 
 
 def test_a_slot_in_use_is_not_dropped_however_long_its_batch_takes():
     clock = Clock()
     slots = Slots(clock, idle_seconds=10)
-    slot = slots.of("ann")
-    with slot.held(Attempt("app", 1)):
+    with slots.using("ann") as slot, slot.held(Attempt("app", 1)):
         clock.seconds = 100
         assert slots.drop_idle() == 1
-    assert slots.of("ann") is slot
+    assert _found(slots, "ann") is slot
     clock.seconds = 105
     assert slots.drop_idle() == 1, "its batch ended five seconds ago"
+
+
+def test_a_slot_that_an_attempt_is_about_to_take_is_not_dropped_under_its_feet():
+    """What is restored into a dropped slot would stay open: nobody would find it again."""
+    clock = Clock()
+    slots = Slots(clock, idle_seconds=10)
+    with slots.using("ann") as slot:
+        clock.seconds = 100
+        assert slots.drop_idle() == 1
+        assert slots.drop_unused() == 1
+        with slot.held(Attempt("app", 1)):
+            shard = slot.shard = Closable()
+    assert _found(slots, "ann") is slot
+    assert shard.closed == 0
+    assert slots.drop_unused() == 0
+    assert shard.closed == 1
 
 
 def test_a_later_claim_interrupts_the_wait_of_the_one_before():
@@ -224,7 +244,7 @@ def test_a_dropped_shard_is_closed_once(slot):
 def test_an_idle_slot_closes_its_shard_when_it_is_dropped():
     clock = Clock()
     slots = Slots(clock, idle_seconds=10)
-    shard = slots.of("ann").shard = Closable()
+    shard = _found(slots, "ann").shard = Closable()
     clock.seconds = 15
     assert slots.drop_idle() == 0
     assert shard.closed == 1
@@ -232,7 +252,7 @@ def test_an_idle_slot_closes_its_shard_when_it_is_dropped():
 
 def test_at_the_hosts_end_every_shard_that_nobody_holds_is_closed():
     slots = Slots(Clock(), idle_seconds=10)
-    held, free = slots.of("ann"), slots.of("bob")
+    held, free = _found(slots, "ann"), _found(slots, "bob")
     held.shard, free.shard = Closable(), Closable()
     shards = held.shard, free.shard
     with held.held(Attempt("app", 1)):

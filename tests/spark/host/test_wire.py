@@ -10,16 +10,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from millpond.errors import UnavailableError
+from millpond.spark.host import wire
 from millpond.spark.host.wire import Blob, Committed, Connection, End, Failed, Open, Ready, Restore, Segment
+from millpond.spark.operator_metrics import BatchMetrics
 
 MESSAGES = [
-    Open(b"\x00head", "app-1", 7, "token", -1, 1_388_447_999_999, ("/a", "/b")),
+    Open(b"\x00head", "app-1", 7, 4711, "token", -1, 1_388_447_999_999, b"surroundings"),
     Ready(),
     Restore(),
     Segment(1 << 40),
     Blob(),
     End(),
-    Committed((1, 2, 3), 4, -1),
+    Committed((1, 2, 3), -1, BatchMetrics(shard=1, rows=4, run_seconds=0.5), b"additions"),
     Failed("Traceback\nValueError: Mühle"),
 ]
 
@@ -119,3 +121,24 @@ def test_what_a_peer_said_before_it_closed_is_still_heard():
         gone.send(Failed("why"), b"error")
         gone.__exit__(None, None, None)
         assert connection.receive() == (Failed("why"), b"error")
+
+
+def test_a_worker_hands_its_log_over(tmp_path, monkeypatch):
+    with (tmp_path / "log").open("w") as log:
+        monkeypatch.setattr(wire, "_STDERR", log.fileno())
+        left, right = socket.socketpair()
+        with Connection(left) as worker, Connection(right) as host:
+            worker.send_log()
+            worker.send(Ready())
+            descriptor = host.receive_log()
+            assert host.receive() == (Ready(), b"")
+    os.write(descriptor, b"from the host")
+    os.close(descriptor)
+    assert (tmp_path / "log").read_text() == "from the host"
+
+
+def test_a_peer_that_goes_before_it_gave_its_log_is_unavailable():
+    left, right = socket.socketpair()
+    left.close()
+    with Connection(right) as host, pytest.raises(UnavailableError):
+        host.receive_log()

@@ -147,7 +147,7 @@ class CheckpointsAgainstADict(RuleBasedStateMachine):
         self.operator.files.heal()
 
     @precondition(lambda self: self.begun)
-    @rule(what=st.sampled_from([("next_commit",), ("encode_base",), ("encode_cells", "encode_base")]))
+    @rule(what=st.sampled_from([("next_commit",), ("encode_base",), ("encode_delta", "encode_base")]))
     def encoding_the_oldest_fails(self, what):
         pending, expected = self.begun.pop(0)
         with pytest.MonkeyPatch.context() as patch:

@@ -1,7 +1,9 @@
 """The worker's side: find a shard's state host, or start it, and hold one batch's conversation.
 
-Hosts of one executor have their sockets in one private folder, named after the user and
-the executor's process. A file lock makes sure that each is started once.
+The hosts of one application on one executor have their sockets in one private folder, named after the
+executor's process and the application. A file lock makes sure that each is started once, and which
+shards are whose is written down beside it: the shards that Spark gives to an executor are any, and
+each takes the next host in turn when it first comes.
 """
 
 import fcntl
@@ -11,6 +13,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, cast
@@ -19,8 +22,20 @@ from pyspark import cloudpickle
 
 from millpond.errors import UnavailableError
 from millpond.spark.folders import private_folder, user_folder
-from millpond.spark.host.process import executor_name, executor_pid
-from millpond.spark.host.wire import Blob, Committed, Connection, End, Failed, Message, Ready, Restore, Segment
+from millpond.spark.host.memory import memory_limit_hint
+from millpond.spark.host.process import executor_pid, hosts_folder_name, remove_folders_of_ended_executors
+from millpond.spark.host.wire import (
+    LISTENING,
+    Blob,
+    Committed,
+    Connection,
+    End,
+    Failed,
+    Message,
+    Ready,
+    Restore,
+    Segment,
+)
 
 _MAX_SOCKET_PATH = 103
 _START_SECONDS = 60.0
@@ -34,10 +49,18 @@ class HostAddress:
     executor: int
 
     @staticmethod
-    def of_shard(shard: int, hosts: int) -> "HostAddress":
-        """The host that owns a shard, of the executor that this worker belongs to."""
+    def of_shard(shard: int, hosts: int, application: str) -> "HostAddress":
+        """The host that owns a shard, of the executor that this worker belongs to.
+
+        Args:
+            shard: its number.
+            hosts: how many hosts the executor has for the application; 0 for one a processor of the machine.
+            application: whose hosts.
+        """
         executor = executor_pid()
-        path = user_folder() / executor_name(executor) / f"{shard % hosts}.sock"
+        folder = user_folder() / hosts_folder_name(executor, application)
+        limit = hosts or os.cpu_count() or 1
+        path = folder / f"{_place(folder, shard) % limit}.sock"
         if len(os.fsencode(path)) > _MAX_SOCKET_PATH:
             raise UnavailableError(
                 f"the socket path {path} of a state host has more than {_MAX_SOCKET_PATH} bytes, the system's limit. "
@@ -46,8 +69,10 @@ class HostAddress:
         return HostAddress(path, executor)
 
     def connect(self) -> Connection:
-        """A connection to the host, which is started if it does not run."""
-        return self._connected() or self._started()
+        """A connection to the host, which is started if it does not run. It has been given this worker's log."""
+        connection = self._connected() or self._started()
+        connection.send_log()
+        return connection
 
     def _connected(self) -> Connection | None:
         sock = socket.socket(socket.AF_UNIX)
@@ -59,12 +84,11 @@ class HostAddress:
         return Connection(sock)
 
     def _started(self) -> Connection:
-        private_folder(self.socket_path.parent)
-        with self.socket_path.with_suffix(".lock").open("w") as lock:
-            fcntl.flock(lock, fcntl.LOCK_EX)
+        with _locked(self.socket_path.with_suffix(".lock")):
             return self._connected() or self._spawned()
 
     def _spawned(self) -> Connection:
+        remove_folders_of_ended_executors(user_folder())
         self.socket_path.unlink(missing_ok=True)
         # A session of its own: the signal that ends the workers' daemon must not end the host.
         host = subprocess.Popen(
@@ -76,15 +100,51 @@ class HostAddress:
         )
         # The host says one line when it listens; what it prints later goes to its stderr.
         with cast("IO[bytes]", host.stdout) as lines:
-            ready = select.select([lines], [], [], _START_SECONDS)[0] and lines.readline()
-        connection = self._connected() if ready else None
+            said = lines.readline().decode().strip() if select.select([lines], [], [], _START_SECONDS)[0] else ""
+        connection = self._connected() if said == LISTENING else None
         if connection is None:
             host.kill()
             raise UnavailableError(
-                f"a state host did not start within {_START_SECONDS:.0f} s (exit code {host.wait()}); its error is in "
-                'the executor\'s log. If this platform forbids subprocesses, use StateConfig(host="inline").'
+                said
+                or f"a state host did not start within {_START_SECONDS:.0f} s (exit code {host.wait()}); its error is "
+                f"in the executor's log.{memory_limit_hint()} If this platform forbids subprocesses, use "
+                'StateConfig(host="inline").'
             )
         return connection
+
+
+def _place(folder: Path, shard: int) -> int:
+    """The place of a shard among those that have come to this executor, in the order in which they first came."""
+    with _locked(folder / "shards.lock"):
+        written = folder / "shards"
+        known = written.read_text().split() if written.exists() else []
+        if str(shard) not in known:
+            known.append(str(shard))
+            written.write_text("\n".join(known))
+        return known.index(str(shard))
+
+
+@contextmanager
+def _locked(path: Path) -> Iterator[None]:
+    """Hold the lock of a file. Its folder may be removed by a host that ends, and is then made again."""
+    while True:
+        private_folder(path.parent)
+        try:
+            lock = path.open("w")
+        except FileNotFoundError:
+            continue
+        with lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            if _is(lock, path):
+                yield
+                return
+
+
+def _is(file: IO[str], path: Path) -> bool:
+    try:
+        return os.path.samestat(os.fstat(file.fileno()), path.stat())
+    except FileNotFoundError:
+        return False
 
 
 def restore_wanted(connection: Connection) -> bool:

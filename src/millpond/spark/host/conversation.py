@@ -5,8 +5,6 @@ restore), take all rows, run, commit in memory, hand over head and segments, the
 error on the way rolls the shard back and goes to the worker with the user's own traceback.
 """
 
-import contextlib
-import sys
 import traceback
 from collections.abc import Iterator
 from typing import TypeVar
@@ -14,8 +12,11 @@ from typing import TypeVar
 import msgspec
 from pyspark import cloudpickle
 
-from millpond.errors import CorruptionError, UnavailableError
+from millpond.errors import UnavailableError
 from millpond.spark.folders import user_folder
+from millpond.spark.held_shard import BatchDone, HeldShard
+from millpond.spark.host.memory import out_of_memory
+from millpond.spark.host.process import Owners
 from millpond.spark.host.slots import Attempt, Slot, Slots
 from millpond.spark.host.wire import (
     Blob,
@@ -28,91 +29,72 @@ from millpond.spark.host.wire import (
     Restore,
     Segment,
 )
-from millpond.spark.operator_spec import BatchTime, OperatorSpec, StateConfig
+from millpond.spark.operator_spec import BatchTime, OperatorSpec
 from millpond.spark.pack import Layout, read_blob
-from millpond.spark.shard_backend import open_shard_backend
-from millpond.spark.shard_run import RunResult, ShardRun
 from millpond.spark.spool import Spool
-from millpond.state.checkpoint import Commit, Head, Shard
+from millpond.spark.surroundings import Surroundings
+from millpond.state.checkpoint import Head
 
 M = TypeVar("M", bound=Segment | Blob)
 
 
-def converse(connection: Connection, slots: Slots) -> None:
+def converse(connection: Connection, slots: Slots[HeldShard], owners: Owners) -> None:
     """Serve one batch, then prepare bases while the shard is idle."""
     message, payload = connection.receive()
     if not isinstance(message, Open):
         raise _unexpected(message, Open)
+    owners.add(message.parent)
     head = Head.decode(message.head, "the head sent by the worker")
-    slot = slots.of(head.lineage)
     attempt = Attempt(message.application, message.task_attempt)
-    try:
-        _serve(connection, slot, attempt, message, head, payload)
-    except (Exception, SystemExit) as error:  # noqa: BLE001 - whatever user code raises belongs to the worker
-        connection.send(Failed("".join(traceback.format_exception(error))), _pickled(error))
-        return
-    while _prepare_bases(slot, attempt):
-        continue
+    with slots.using(head.lineage) as slot:
+        try:
+            _serve(connection, slot, attempt, message, head, payload)
+        except (Exception, SystemExit) as error:  # noqa: BLE001 - whatever user code raises belongs to the worker
+            connection.send(*_failure(error))
+            if isinstance(error, MemoryError):
+                slots.drop_unused()
+            return
+        while _prepare_bases(slot, attempt):
+            continue
 
 
-def _serve(connection: Connection, slot: Slot, attempt: Attempt, opened: Open, head: Head, pickled_spec: bytes) -> None:
-    sys.path.extend(path for path in opened.sys_path if path not in sys.path)
-    spec: OperatorSpec = cloudpickle.loads(pickled_spec)
-    with Spool(user_folder) as received, Spool(user_folder) as output:
+def _serve(
+    connection: Connection, slot: Slot[HeldShard], attempt: Attempt, opened: Open, head: Head, pickled_spec: bytes
+) -> None:
+    surroundings: Surroundings = cloudpickle.loads(opened.surroundings)
+    with surroundings.entered() as arrival, Spool(user_folder) as received, Spool(user_folder) as output:
+        spec: OperatorSpec = arrival.load(pickled_spec)
         with slot.held(attempt, connection.stop_receiving) as claim:
-            shard = _standing_at(head, slot, connection, spec.config)
+            held = _standing_at(head, slot, connection, spec)
             # All of them first: a worker that is still sending would not hear what is wrong with one.
             for _, blob in _frames(connection, Blob):
                 received.add(blob)
             layout = Layout(head.shards, head.max_parallelism)
             time = BatchTime(opened.processing_ms, opened.watermark_ms)
             try:
-                run = ShardRun(spec, shard, time, claim)
-                result = run.run((read_blob(blob, layout) for blob in received), output)
-                commit = shard.commit(opened.token, opened.watermark_ms)
+                tables = (read_blob(blob, layout) for blob in received)
+                done = held.run(spec, time, claim, tables, output, opened.token)
             except BaseException as error:
-                _take_back(slot, shard, error)
+                if not held.take_back(error):
+                    slot.drop()
                 raise
-        _hand_over(connection, commit, result, output)
+        _hand_over(connection, done, arrival.additions(), output)
 
 
-def _standing_at(head: Head, slot: Slot, connection: Connection, config: StateConfig) -> Shard:
-    # A query that was restarted with other options gets the backend that it asks for.
-    if slot.shard is None or slot.options != config.parsed or not _stands_at(slot.shard, head):
+def _standing_at(head: Head, slot: Slot[HeldShard], connection: Connection, spec: OperatorSpec) -> HeldShard:
+    if slot.shard is None or not slot.shard.stands_at(spec, head):
         slot.drop()
         connection.send(Restore())
         segments = {segment.id: payload for segment, payload in _frames(connection, Segment)}
-        shard = Shard(head, open_shard_backend(config.parsed, head.key_groups))
-        try:
-            shard.restore(segments)
-            shard.stand_at(head)
-        except BaseException:
-            shard.backend.close()
-            raise
-        slot.shard, slot.options = shard, config.parsed
+        slot.shard = HeldShard(spec, head, segments)
     connection.send(Ready())
     return slot.shard
 
 
-def _stands_at(shard: Shard, head: Head) -> bool:
-    """`stand_at`, where a backend that fails to go back is one that has to be restored."""
-    try:
-        return shard.stand_at(head)
-    except (CorruptionError, UnavailableError):
-        return False
-
-
-def _take_back(slot: Slot, shard: Shard, error: BaseException) -> None:
-    """Undo what a failed batch changed. A backend that is damaged, or cannot, is given up: the next batch restores."""
-    if not isinstance(error, CorruptionError):
-        with contextlib.suppress(CorruptionError, UnavailableError):
-            shard.rollback()
-            return
-    slot.drop()
-
-
-def _hand_over(connection: Connection, commit: Commit, result: RunResult, output: Spool) -> None:
-    connection.send(Committed(commit.dropped, result.late_rows, result.next_timer_ms), commit.head.encode())
+def _hand_over(connection: Connection, done: BatchDone, additions: bytes, output: Spool) -> None:
+    commit = done.commit
+    message = Committed(commit.dropped, done.next_timer_ms, done.metrics, additions)
+    connection.send(message, commit.head.encode())
     for segment_id, data in commit.segments.items():
         connection.send(Segment(segment_id), data)
     connection.send(End())
@@ -121,9 +103,15 @@ def _hand_over(connection: Connection, commit: Commit, result: RunResult, output
     connection.send(End())
 
 
-def _prepare_bases(slot: Slot, attempt: Attempt) -> bool:
-    with slot.idle(attempt) as shard:
-        return shard is not None and shard.prepare_bases()
+def _prepare_bases(slot: Slot[HeldShard], attempt: Attempt) -> bool:
+    with slot.idle(attempt) as held:
+        return held is not None and held.shard.prepare_bases()
+
+
+def _failure(error: BaseException) -> tuple[Failed, bytes]:
+    """What the worker raises: the error of user code itself, or what a host's lack of memory means."""
+    text = "".join(traceback.format_exception(error))
+    return Failed(text), _pickled(out_of_memory(error) if isinstance(error, MemoryError) else error)
 
 
 def _frames(connection: Connection, kind: type[M]) -> Iterator[tuple[M, bytes]]:

@@ -2,7 +2,11 @@
 
 import os
 import select
+import shutil
 import subprocess
+import threading
+import zlib
+from collections.abc import Callable
 from pathlib import Path
 
 from millpond.errors import UnavailableError
@@ -28,11 +32,42 @@ def executor_name(pid: int) -> str:
     Process numbers are given again, and containers that share a disk have numbers of their own: so
     the start time and the number's namespace are part of it, where the system tells them.
     """
-    stat, namespace = Path(f"/proc/{pid}/stat"), Path("/proc/self/ns/pid")
-    if not stat.exists():
-        return f"executor-{pid}"
-    started = stat.read_text().rpartition(")")[2].split()[19]
-    return f"executor-{pid}-{started}-{namespace.stat().st_ino}"
+    started = _started(pid)
+    return str(pid) if started is None else f"{pid}-{started}-{_namespace()}"
+
+
+def _started(pid: int) -> str | None:
+    """When a process was started, in the system's ticks; None for one that is not there, or where nobody tells."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19]
+    except (FileNotFoundError, ProcessLookupError):
+        return None
+
+
+def _namespace() -> int:
+    return Path("/proc/self/ns/pid").stat().st_ino
+
+
+_FOLDER = "executor-"
+_ARTIFACTS = "SPARK_JOB_ARTIFACT_UUID"
+
+
+def hosts_folder_name(executor: int, application: str) -> str:
+    """The folder of an application's hosts on one executor; short, since a socket's path must be.
+
+    Connect's sessions have Python files of their own, and so hosts of their own.
+    """
+    owner = f"{application} {os.environ.get(_ARTIFACTS, '')}"
+    return f"{_FOLDER}{executor_name(executor)}-{zlib.crc32(owner.encode()):08x}"
+
+
+def remove_folders_of_ended_executors(parent: Path) -> None:
+    """Remove what is left of hosts that were killed with their executors, which nobody else would remove."""
+    here = str(_namespace())
+    for folder in parent.glob(f"{_FOLDER}*-*-*-*"):
+        pid, started, namespace, _ = folder.name.removeprefix(_FOLDER).split("-")
+        if namespace == here and _started(int(pid)) != started:
+            shutil.rmtree(folder, ignore_errors=True)
 
 
 def _parent_and_name(pid: int) -> tuple[int, str]:
@@ -53,9 +88,17 @@ class ProcessWatch:
     def __init__(self, pid: int) -> None:
         self._pid = pid
         self._descriptor = _descriptor(pid)
+        self._ended = False
 
     def ended(self) -> bool:
         """Whether the process is gone."""
+        if not self._ended:
+            self._ended = self._has_ended()
+            if self._ended and self._descriptor is not None:
+                os.close(self._descriptor)
+        return self._ended
+
+    def _has_ended(self) -> bool:
         if self._descriptor is not None:
             return bool(select.select([self._descriptor], [], [], 0)[0])
         try:
@@ -63,6 +106,45 @@ class ProcessWatch:
         except ProcessLookupError:
             return True
         return False
+
+
+WITHOUT_DAEMON_SECONDS = 5.0
+
+
+class Owners:
+    """Those that a host works for: its executor, and the daemons whose workers have come.
+
+    Spark replaces a daemon that has ended while there are tasks, so a host waits a moment for a worker of
+    the next one. Without a daemon (`spark.python.use.daemon`) a worker's parent is the executor.
+    """
+
+    def __init__(
+        self, executor: int, now: Callable[[], float], watch: "Callable[[int], ProcessWatch]" = ProcessWatch
+    ) -> None:
+        self._executor = watch(executor)
+        self._daemons: dict[int, ProcessWatch] = {}
+        self._now = now
+        self._watch = watch
+        self._last_alive = now()
+        self._lock = threading.Lock()
+
+    def add(self, daemon: int) -> None:
+        """A worker of this daemon has come."""
+        with self._lock:
+            known = self._daemons.get(daemon)
+            # Its number may have been given again since.
+            if known is None or known.ended():
+                self._daemons[daemon] = self._watch(daemon)
+
+    def ended(self) -> bool:
+        """Whether nobody is left who could send a worker."""
+        if self._executor.ended():
+            return True
+        with self._lock:
+            self._daemons = {pid: watch for pid, watch in self._daemons.items() if not watch.ended()}
+            if self._daemons:
+                self._last_alive = self._now()
+        return self._now() - self._last_alive > WITHOUT_DAEMON_SECONDS
 
 
 def _descriptor(pid: int) -> int | None:

@@ -11,13 +11,22 @@ Invariant: whoever is inside `Slot.held` is alone with the slot's shard.
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import NamedTuple, NoReturn
+from typing import Generic, NamedTuple, NoReturn, Protocol, TypeVar
 
 from millpond.errors import UnavailableError
-from millpond.state.checkpoint import Shard
-from millpond.state.options import StateOptions
 
 LEASE_SECONDS = 60.0
+
+
+class Closable(Protocol):
+    """What a slot holds."""
+
+    def close(self) -> None:
+        """Free it."""
+        ...
+
+
+Held = TypeVar("Held", bound=Closable)
 
 
 class Attempt(NamedTuple):
@@ -47,12 +56,12 @@ class Claim:
         raise UnavailableError(f"{self.attempt} was superseded by {self.superseded_by}, which has the shard now.")
 
 
-class Slot:
-    """One shard's place. `shard` is None until somebody has restored it; `options` are those of its backend."""
+class Slot(Generic[Held]):
+    """One shard's place. `shard` is None until somebody has restored it."""
 
     def __init__(self, now: Callable[[], float]) -> None:
-        self.shard: Shard | None = None
-        self.options: StateOptions | None = None
+        self.shard: Held | None = None
+        self.users = 0
         self._now = now
         self._lock = threading.Lock()
         self._claims = threading.Lock()
@@ -83,7 +92,7 @@ class Slot:
         """Close the shard and forget it: the next attempt restores. Only for who holds the slot."""
         shard, self.shard = self.shard, None
         if shard is not None:
-            shard.backend.close()
+            shard.close()
 
     def drop_if_free(self) -> None:
         """`drop`, unless somebody holds the slot."""
@@ -94,8 +103,8 @@ class Slot:
                 self._lock.release()
 
     def used_since(self, limit: float) -> bool:
-        """Whether anybody has held the slot since then, or holds it now."""
-        return self._lock.locked() or self._last_used >= limit
+        """Whether anybody has held the slot since then."""
+        return self._last_used >= limit
 
     def _claim(self, attempt: Attempt, interrupt: Callable[[], None]) -> tuple[Claim, Attempt]:
         claim = Claim(attempt, interrupt)
@@ -109,7 +118,7 @@ class Slot:
         return claim, earlier.attempt
 
     @contextmanager
-    def idle(self, attempt: Attempt) -> Iterator[Shard | None]:
+    def idle(self, attempt: Attempt) -> Iterator[Held | None]:
         """Hold the slot's shard if the attempt is still the latest and nobody has it; else None."""
         if not self._lock.acquire(blocking=False):
             yield None
@@ -120,31 +129,48 @@ class Slot:
             self._lock.release()
 
 
-class Slots:
-    """All slots of a host, by lineage. What nobody used for `idle_seconds` is dropped: it is a cache."""
+class Slots(Generic[Held]):
+    """All slots of a host, by lineage. What nobody used for `idle_seconds` is dropped: it is a cache.
+
+    Invariant: a slot that somebody uses stays in the table. Whoever restored a shard into one that had
+    been dropped meanwhile would leave it open, and out of reach, for ever.
+    """
 
     def __init__(self, now: Callable[[], float], idle_seconds: float) -> None:
         self._now = now
         self._idle_seconds = idle_seconds
         self._lock = threading.Lock()
-        self._slots: dict[str, Slot] = {}
+        self._slots: dict[str, Slot[Held]] = {}
 
-    def of(self, lineage: str) -> Slot:
-        """The slot of a lineage."""
+    @contextmanager
+    def using(self, lineage: str) -> Iterator[Slot[Held]]:
+        """The slot of a lineage, which is not dropped meanwhile."""
         with self._lock:
-            return self._slots.setdefault(lineage, Slot(self._now))
+            slot = self._slots.setdefault(lineage, Slot(self._now))
+            slot.users += 1
+        try:
+            yield slot
+        finally:
+            with self._lock:
+                slot.users -= 1
 
     def drop_idle(self) -> int:
         """Forget slots that were not used for long; how many are left."""
-        with self._lock:
-            limit = self._now() - self._idle_seconds
-            idle = [lineage for lineage, slot in self._slots.items() if not slot.used_since(limit)]
-            for lineage in idle:
-                self._slots.pop(lineage).drop_if_free()
-            return len(self._slots)
+        limit = self._now() - self._idle_seconds
+        return self._drop(lambda slot: not slot.used_since(limit))
+
+    def drop_unused(self) -> int:
+        """Forget every slot that nobody uses right now, to free memory; how many are left."""
+        return self._drop(lambda _: True)
 
     def close(self) -> None:
         """Close every shard that nobody holds. For the host's end."""
         with self._lock:
             for slot in self._slots.values():
                 slot.drop_if_free()
+
+    def _drop(self, chosen: Callable[[Slot[Held]], bool]) -> int:
+        with self._lock:
+            for lineage in [lineage for lineage, slot in self._slots.items() if not slot.users and chosen(slot)]:
+                self._slots.pop(lineage).drop()
+            return len(self._slots)

@@ -4,6 +4,10 @@ A frame is a message and perhaps a payload of bytes:
 
     message length, 4 bytes | payload length, 8 bytes | message, msgpack | payload
 
+Before the first frame the worker sends one byte, and with it a descriptor of its stderr: that is the
+executor's log, for as long as the worker's daemon lives, and a host may outlive the daemon that it was
+started under.
+
 Both lengths, message and payload go out in one write: a peer that closes after its last answer
 would turn a second, empty write into a broken pipe.
 """
@@ -17,8 +21,14 @@ from typing import Self
 import msgspec
 
 from millpond.errors import UnavailableError
+from millpond.spark.operator_metrics import BatchMetrics
+
+LISTENING = "listening"
+"""The line with which a host that was just started says that it can be connected to. Any other says why it cannot."""
 
 _LENGTHS = struct.Struct("<IQ")
+_STDERR = 2
+_LOG = b"L"
 _GONE = (
     "the other end of the state host's socket closed in the middle of a batch; Spark runs the batch again. If it comes "
     "back, look for the state host's last lines in the executor's log."
@@ -28,16 +38,18 @@ _GONE = (
 class Open(msgspec.Struct, tag=True, frozen=True):
     """Worker: begin a version of a shard. The payload is the pickled operator spec.
 
-    `application` and `task_attempt` say who asks; `token` will name the version.
+    `application` and `task_attempt` say who asks, `parent` is the process that the worker belongs to;
+    `token` will name the version. `surroundings` are the task's, encoded.
     """
 
     head: bytes
     application: str
     task_attempt: int
+    parent: int
     token: str
     processing_ms: int
     watermark_ms: int
-    sys_path: tuple[str, ...]
+    surroundings: bytes
 
 
 class Ready(msgspec.Struct, tag=True, frozen=True):
@@ -66,8 +78,9 @@ class Committed(msgspec.Struct, tag=True, frozen=True):
     """Host: the version is committed in memory. The payload is the new head; segments, blobs and End follow."""
 
     dropped: tuple[int, ...]
-    late_rows: int
     next_timer_ms: int
+    metrics: BatchMetrics
+    additions: bytes
 
 
 class Failed(msgspec.Struct, tag=True, frozen=True):
@@ -115,6 +128,23 @@ class Connection:
         text_length, payload_length = _LENGTHS.unpack(self._exactly(_LENGTHS.size))
         message = _DECODER.decode(self._exactly(text_length))
         return message, self._exactly(payload_length)
+
+    def send_log(self) -> None:
+        """Give the peer this process's stderr. Before any frame."""
+        try:
+            socket.send_fds(self._socket, [_LOG], [_STDERR])
+        except ConnectionError as error:
+            raise UnavailableError(_GONE) from error
+
+    def receive_log(self) -> int:
+        """A descriptor of the peer's stderr, to be closed by the caller. Before any frame."""
+        try:
+            said, descriptors, _, _ = socket.recv_fds(self._socket, len(_LOG), 1)
+        except ConnectionError as error:
+            raise UnavailableError(_GONE) from error
+        if said != _LOG or not descriptors:
+            raise UnavailableError(_GONE)
+        return descriptors[0]
 
     def stop_receiving(self) -> None:
         """End a wait for the peer, in another thread; what is still to be said can be sent."""

@@ -24,7 +24,6 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from itertools import chain
 from operator import is_not
 from typing import Any
 
@@ -38,7 +37,7 @@ from millpond.state.checkpoint.next_head import (
     Base,
     Delta,
     encode_base,
-    encode_cells,
+    encode_delta,
     next_commit,
 )
 from millpond.state.checkpoint.segment import CellCodec
@@ -255,8 +254,7 @@ class Checkpointer:
         )
 
     def _delta(self, pending: PendingCheckpoint) -> Delta:
-        parts = (encode_cells(state, self._codecs[state], cells) for state, cells in _declared_changes(pending))
-        return Delta(pending.version, tuple(chain.from_iterable(parts)))
+        return encode_delta(pending.version, _declared_changes(pending), self._codecs)
 
     def _bases(self, pending: PendingCheckpoint, owed: int | None) -> Iterator[Base]:
         """Key groups in turn until they hold as many cells as are owed; all of them for None."""

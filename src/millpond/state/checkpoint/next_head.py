@@ -7,18 +7,19 @@ is dropped, and a base whose key groups all have a newer one is too.
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import chain
 from typing import Any
 
 import msgspec
+import pyarrow as pa
 import pyarrow.compute as pc
 
 from millpond.state.backend import Cells
 from millpond.state.checkpoint.head import Head, SegmentRef
-from millpond.state.checkpoint.segment import CellCodec, checksum_of, encode_segments
+from millpond.state.checkpoint.segment import MAX_SEGMENT_BYTES, CellCodec, checksum_of, encode_segments
 from millpond.state.checkpoint.storage import Commit
 
 BASE_STEP_ROWS = 50_000
+_FIRST_ROWS = 100
 
 
 @dataclass(frozen=True)
@@ -75,11 +76,75 @@ class Base:
     parts: tuple[Part, ...]
 
 
-def encode_cells(state: str, codec: CellCodec, cells: Cells) -> Iterator[Part]:
-    """Cells of one state as segments."""
-    for part, data in encode_segments(codec.table(cells)):
-        groups = pc.min_max(part["key_group"]).as_py()
-        yield Part(state, part.num_rows, groups["min"], groups["max"], data)
+class _Encoder:
+    """Turns the cells of one state, which come piece by piece, into segments of about their full size.
+
+    Arrow makes a column in one call, which no other thread interrupts, and so do thousands of objects go
+    that nobody needs any more. So no more is taken at once than a segment holds: a column of a whole large
+    delta would stop the stream while its checkpoint is written, and need as much memory again.
+    """
+
+    def __init__(self, state: str, codec: CellCodec) -> None:
+        self._state = state
+        self._codec = codec
+        self._pieces: list[Cells] = []
+        self._rows = 0
+        self._tables: list[pa.Table] = []
+        self._room = MAX_SEGMENT_BYTES
+        # As many as fit in what room is left, by the size of the last ones.
+        self._wanted = _FIRST_ROWS
+
+    def add(self, cells: Cells) -> Iterator[Part]:
+        """Take cells in; the segments that are full."""
+        self._pieces.append(cells)
+        self._rows += len(cells)
+        if self._rows < self._wanted:
+            return
+        first, cells = 0, _joined(self._pieces)
+        self._pieces = []
+        while self._rows >= self._wanted:
+            part = cells.part(first, self._wanted)
+            first += len(part)
+            self._rows -= len(part)
+            yield from self._encode(part)
+        self._pieces = [cells.part(first, self._rows)] if self._rows else []
+
+    def end(self) -> Iterator[Part]:
+        """The segments of what is left."""
+        if self._rows:
+            yield from self._encode(_joined(self._pieces))
+        if self._tables:
+            yield from self._segments()
+
+    def _encode(self, cells: Cells) -> Iterator[Part]:
+        table = self._codec.table(cells)
+        self._tables.append(table)
+        self._room -= table.nbytes
+        # A last quarter that stays empty spares another small table.
+        if self._room < MAX_SEGMENT_BYTES // 4:
+            yield from self._segments()
+        self._wanted = max(1, self._room * table.num_rows // max(1, table.nbytes))
+
+    def _segments(self) -> Iterator[Part]:
+        tables, self._tables, self._room = self._tables, [], MAX_SEGMENT_BYTES
+        for part, data in encode_segments(pa.concat_tables(tables).combine_chunks() if len(tables) > 1 else tables[0]):
+            groups = pc.min_max(part["key_group"]).as_py()
+            yield Part(self._state, part.num_rows, groups["min"], groups["max"], data)
+
+
+def encode_delta(version: int, changes: Iterable[tuple[str, Cells]], codecs: Mapping[str, CellCodec]) -> Delta:
+    """What a version changed, by state, in any number of pieces each."""
+    return Delta(version, tuple(_encoded(changes, codecs)))
+
+
+def _encoded(changes: Iterable[tuple[str, Cells]], codecs: Mapping[str, CellCodec]) -> Iterator[Part]:
+    encoders: dict[str, _Encoder] = {}
+    for state, cells in changes:
+        if state not in encoders:
+            encoders[state] = _Encoder(state, codecs[state])
+        yield from encoders[state].add(cells)
+    for encoder in encoders.values():
+        yield from encoder.end()
 
 
 def encode_base(
@@ -91,19 +156,19 @@ def encode_base(
     cells: Callable[[str, int], Cells],
 ) -> Base:
     """Bases of the first of these positions, as many as it takes to hold the wanted rows."""
-    taken: dict[str, list[Cells]] = {name: [] for name in codecs}
     rows, stop = 0, positions.start
-    while stop < positions.stop and rows < wanted_rows:
-        for name, pieces in taken.items():
-            found = cells(name, key_groups[stop])
-            if len(found):
-                pieces.append(found)
+
+    def taken() -> Iterator[tuple[str, Cells]]:
+        nonlocal rows, stop
+        while stop < positions.stop and rows < wanted_rows:
+            for name in codecs:
+                found = cells(name, key_groups[stop])
                 rows += len(found)
-        stop += 1
-    parts = chain.from_iterable(
-        encode_cells(name, codecs[name], _joined(pieces)) for name, pieces in taken.items() if pieces
-    )
-    return Base(version, range(positions.start, stop), rows, tuple(parts))
+                yield name, found
+            stop += 1
+
+    parts = tuple(_encoded(taken(), codecs))
+    return Base(version, range(positions.start, stop), rows, parts)
 
 
 def _joined(pieces: Sequence[Cells]) -> Cells:

@@ -18,15 +18,14 @@ way to begin, and it proves that, by going one version back if need be, or says 
 will do.
 """
 
-from collections.abc import Iterable, Mapping
-from itertools import chain
+from collections.abc import Callable, Iterable, Mapping
 
 import pyarrow as pa
 
 from millpond.errors import CorruptionError, OptionError
 from millpond.state.backend import Cells, KeyedStateBackend
 from millpond.state.checkpoint.head import Head, SegmentRef
-from millpond.state.checkpoint.next_head import BASE_STEP_ROWS, Base, Delta, encode_base, encode_cells, next_commit
+from millpond.state.checkpoint.next_head import BASE_STEP_ROWS, Base, encode_base, encode_delta, next_commit
 from millpond.state.checkpoint.restoring import in_order, read_segment, segment_name
 from millpond.state.checkpoint.segment import CellCodec
 from millpond.state.checkpoint.storage import Commit
@@ -145,9 +144,13 @@ class Shard:
         self._prepared.append(base)
         return True
 
-    def commit(self, token: str, watermark_ms: int = -1) -> Commit:
-        """End the version under the attempt's token. What is returned must be stored whole or not at all."""
+    def commit(self, token: str, watermark_ms: int = -1, flushed: Callable[[], object] = lambda: None) -> Commit:
+        """End the version under the attempt's token. What is returned must be stored whole or not at all.
+
+        `flushed` is called when the backend has ended its version, caches flushed, and before the delta is encoded.
+        """
         snapshot = self.backend.commit()
+        flushed()
         try:
             return self._committed(snapshot.changes(), token, watermark_ms)
         except BaseException:
@@ -161,7 +164,6 @@ class Shard:
 
     def _committed(self, changes: Iterable[tuple[str, Cells]], token: str, watermark_ms: int) -> Commit:
         version = self.head.version + 1
-        parts = chain.from_iterable(encode_cells(state, self._codecs[state], cells) for state, cells in changes)
         commit = next_commit(
             self.head,
             version=version,
@@ -169,7 +171,7 @@ class Shard:
             watermark_ms=watermark_ms,
             states=(descriptor.encode() for descriptor in self._descriptors.values()),
             bases=self._prepared,
-            deltas=(Delta(version, tuple(parts)),),
+            deltas=(encode_delta(version, changes, self._codecs),),
         )
         self._before, self.head = self.head, commit.head
         self._prepared, self._attached = [], self._prepared

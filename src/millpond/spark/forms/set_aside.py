@@ -1,0 +1,183 @@
+"""`on_error="dead-letter"`: a call of user code that fails is undone, and its rows go aside with the reason.
+
+The unit is the key's call: of `handleInputRows` with all the key's rows of the batch, or of
+`handleExpiredTimer`. A call fails that raises, that gives what does not fit the output's schema, or that
+writes what does not fit a state's. Its state changes, its timers and its output are as if it had not
+been made; a timer whose handler failed is used up. What user code has done elsewhere (accumulators,
+requests to servers) stays done.
+
+Where state or its host fails, and not user code, the batch fails: that is nobody's letter.
+
+Dead letters leave with the output, in a column of their own that is null in every other row. So they are
+as exactly-once as the output is, a batch that Spark runs again gives them again and not twice, and there
+is nothing beside the query that anyone must find or delete.
+"""
+
+import traceback
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from itertools import accumulate, chain
+from typing import Any
+
+import pyarrow as pa
+from pyspark import TaskContext
+from pyspark.sql.streaming.stateful_processor import ExpiredTimerInfo
+
+from millpond.errors import CorruptionError, DataError, UnavailableError
+from millpond.spark.forms.form import ShardBatch
+from millpond.spark.forms.per_key import KeyObjects
+from millpond.spark.operator_spec import DEAD_LETTER
+from millpond.state.rows import Row, grouping_values
+from millpond.state.timers import DueTimer
+from millpond.state.undoable import Call, UndoableBackend
+
+_NOT_USER_CODES = (CorruptionError, UnavailableError, MemoryError)
+_BATCH_PROPERTY = "streaming.sql.batchId"
+
+
+@dataclass(frozen=True)
+class _Letter:
+    """A call that failed."""
+
+    key: Row
+    error: Exception
+    timer_ms: int | None = None
+
+
+class SetAside:
+    """A `Form` that calls user code key by key and lets a call fail alone."""
+
+    def __init__(self, batch: ShardBatch, objects: KeyObjects, backend: UndoableBackend) -> None:
+        self._batch = batch
+        self._objects = objects
+        self._backend = backend
+        letter = batch.spec.dead_letter
+        assert letter is not None, "chosen by the spec"  # noqa: S101
+        self._letter_type = letter
+        self._schema = batch.spec.output_schema.append(pa.field(DEAD_LETTER, letter))
+
+    def rows(self, key_groups: Iterable[tuple[int, pa.Table]]) -> Iterator[pa.Table]:
+        """Tables of output and of dead letters, for each key group."""
+        for key_group, rows in key_groups:
+            outputs, letters = self._key_group(key_group, rows)
+            yield self._as_output(outputs)
+            if letters:
+                yield self._as_letters(letters, rows)
+
+    def _key_group(self, key_group: int, rows: pa.Table) -> tuple[pa.Table, list[_Letter]]:
+        self._backend.enter(key_group)
+        handle = self._batch.spec.processor.handleInputRows
+        done: list[tuple[Row, Call, list[Any]]] = []
+        letters: list[_Letter] = []
+        for key, users_key, group in self._objects.grouped(rows):
+            self._batch.check_claim()
+            self._backend.context.key = key
+            call = self._backend.begin_call()
+            try:
+                done.append((key, call, self._taken(handle(users_key, group, self._batch.times), "handleInputRows")))
+            except _NOT_USER_CODES:
+                raise
+            except Exception as error:  # noqa: BLE001 - whatever user code raises
+                call.undo()
+                letters.append(_Letter(key, error))
+        self._backend.end_call()
+        return self._fitting(done, letters), letters
+
+    def _fitting(self, done: list[tuple[Row, Call, list[Any]]], letters: list[_Letter]) -> pa.Table:
+        """The output of all calls as a table; those whose output does not fit are undone, and become letters."""
+        try:
+            return self._objects.table([each for _, _, output in done for each in output])
+        except DataError:
+            tables = [self._objects.table([])]
+            for key, call, output in done:
+                try:
+                    tables.append(self._objects.table(output))
+                except DataError as error:
+                    call.undo()
+                    letters.append(_Letter(key, error))
+            return pa.concat_tables(tables)
+
+    def timers(self, due: Iterable[DueTimer]) -> Iterator[pa.Table]:
+        """A table of output for each timer, and one of dead letters. A key may come again, so each call is settled."""
+        letters: list[_Letter] = []
+        for timer in due:
+            self._batch.check_claim()
+            self._backend.enter(timer.key_group)
+            self._backend.context.key = timer.key
+            call = self._backend.begin_call()
+            output = self._objects.table([])
+            try:
+                output = self._objects.table(self._expired(timer))
+            except _NOT_USER_CODES:
+                raise
+            except Exception as error:  # noqa: BLE001 - whatever user code raises
+                call.undo()
+                letters.append(_Letter(timer.key, error, timer.expiry_ms))
+            self._backend.end_call()
+            # As in PySpark after its handler ran; and a timer that failed would fail for ever.
+            self._batch.shard.timers.delete(timer.expiry_ms)
+            yield self._as_output(output)
+        if letters:
+            yield self._as_letters(letters, None)
+
+    def _expired(self, timer: DueTimer) -> list[Any]:
+        given = self._batch.spec.processor.handleExpiredTimer(
+            key=self._objects.key(timer.key),
+            timerValues=self._batch.times,
+            expiredTimerInfo=ExpiredTimerInfo(timer.expiry_ms),
+        )
+        return self._taken(given, "handleExpiredTimer")
+
+    def _taken(self, given: Any, handler: str) -> list[Any]:
+        if given is None:
+            raise DataError(
+                f"{type(self._batch.spec.processor).__name__}.{handler} returned None; expected "
+                f"{self._objects.expected}. Write it as a generator, or return iter([])."
+            )
+        return list(given)
+
+    def _as_output(self, table: pa.Table) -> pa.Table:
+        return table.append_column(self._schema.field(DEAD_LETTER), pa.nulls(table.num_rows, self._letter_type))
+
+    def _as_letters(self, letters: list[_Letter], rows: pa.Table | None) -> pa.Table:
+        """Rows of nothing but a dead letter; `rows` are those of the key group, None for timers."""
+        self._batch.tally.dead_letters += len(letters)
+        task = TaskContext.get()
+        batch_id = task and task.getLocalProperty(_BATCH_PROPERTY)
+        columns = {
+            "key": self._keys(letters),
+            "rows": self._rows_of(letters, rows),
+            "timer_ms": [letter.timer_ms for letter in letters],
+            "error": ["".join(traceback.format_exception_only(letter.error)).strip() for letter in letters],
+            "traceback": ["".join(traceback.format_exception(letter.error)) for letter in letters],
+            "batch_id": [int(batch_id) if batch_id else None] * len(letters),
+        }
+        parts = [
+            values if isinstance(values, pa.Array) else pa.array(values, type=self._letter_type.field(name).type)
+            for name, values in columns.items()
+        ]
+        letter = pa.StructArray.from_arrays(parts, fields=list(self._letter_type))
+        nothing = [pa.nulls(len(letters), field.type) for field in self._batch.spec.output_schema]
+        return pa.table([*nothing, letter], schema=self._schema)
+
+    def _keys(self, letters: list[_Letter]) -> pa.Array:
+        fields = list(self._letter_type.field("key").type)
+        columns = zip(*(letter.key for letter in letters), strict=True)
+        arrays = [pa.array(values, type=field.type) for values, field in zip(columns, fields, strict=True)]
+        return pa.StructArray.from_arrays(arrays, fields=fields)
+
+    def _rows_of(self, letters: list[_Letter], rows: pa.Table | None) -> pa.Array:
+        """Of each letter, the rows of its key, as the processor was given them."""
+        kind = self._letter_type.field("rows").type
+        if rows is None:
+            return pa.array([[]] * len(letters), type=kind)
+        places: dict[Row, list[int]] = {letter.key: [] for letter in letters}
+        keys = zip(*(grouping_values(rows.column(at)) for at in self._batch.spec.key_positions), strict=True)
+        for place, key in enumerate(keys):
+            if key in places:
+                places[key].append(place)
+        chosen = rows.take(list(chain.from_iterable(places[letter.key] for letter in letters)))
+        columns = [chosen.column(at).cast(field.type).combine_chunks() for at, field in enumerate(kind.value_type)]
+        offsets = list(accumulate((len(places[letter.key]) for letter in letters), initial=0))
+        records = pa.StructArray.from_arrays(columns, fields=list(kind.value_type))
+        return pa.ListArray.from_arrays(pa.array(offsets, type=pa.int32()), records, type=kind)

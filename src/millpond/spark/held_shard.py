@@ -1,0 +1,141 @@
+"""A shard held in memory by a process on Spark: brought to a head, run for a batch, committed, taken back.
+
+The same in a state host and in a worker with `host="inline"`. What is held is a cache of the segments in
+Spark's state store: whatever cannot go on as it is, is closed and restored from them.
+"""
+
+import contextlib
+import time
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from itertools import pairwise
+
+import pyarrow as pa
+
+from millpond.errors import CorruptionError, UnavailableError
+from millpond.metrics.recorder import NullRecorder, Result
+from millpond.spark.host.slots import Claim
+from millpond.spark.operator_metrics import BatchMetrics
+from millpond.spark.operator_spec import BatchTime, OperatorSpec
+from millpond.spark.shard_backend import open_shard_backend
+from millpond.spark.shard_run import ShardRun
+from millpond.spark.spool import Spool
+from millpond.state.cached.hit_ratio import REQUESTS
+from millpond.state.checkpoint import Commit, Head, Shard
+from millpond.state.options import StateOptions
+from millpond.state.undoable import UndoableBackend
+
+
+@dataclass(frozen=True)
+class BatchDone:
+    """A batch that is committed in memory."""
+
+    commit: Commit
+    next_timer_ms: int
+    metrics: BatchMetrics
+
+
+class HeldShard:
+    """A shard, and what its backend was opened with. Not thread-safe: it belongs to whoever holds its slot.
+
+    Args:
+        spec: of the operator.
+        head: where it stands.
+        segments: the head's, by id.
+
+    Raises:
+        CorruptionError: a segment is missing or damaged.
+    """
+
+    def __init__(self, spec: OperatorSpec, head: Head, segments: Mapping[int, bytes]) -> None:
+        self._opened_with = _opening(spec)
+        self._reads = _CacheReads()
+        backend = open_shard_backend(spec.config.parsed, head.key_groups, self._reads)
+        self.shard = Shard(head, backend if spec.dead_letter is None else UndoableBackend(backend))
+        self._restored = True
+        try:
+            self.shard.restore(segments)
+            self.shard.stand_at(head)
+        except BaseException:
+            self.close()
+            raise
+
+    def stands_at(self, spec: OperatorSpec, head: Head) -> bool:
+        """Whether the shard stands at the head, if need be by undoing a version; False: it has to be restored.
+
+        A query that was restarted with other options gets the backend that it asks for.
+        """
+        if self._opened_with != _opening(spec):
+            return False
+        self._restored = False
+        try:
+            return self.shard.stand_at(head)
+        except (CorruptionError, UnavailableError):
+            return False
+
+    def run(
+        self,
+        spec: OperatorSpec,
+        batch_time: BatchTime,
+        claim: Claim,
+        tables: Iterable[pa.Table],
+        output: Spool,
+        token: str,
+    ) -> BatchDone:
+        """Run a batch and commit it in memory; what user code yields goes to `output`."""
+        marks = [time.perf_counter()]
+        result = ShardRun(spec, self.shard, batch_time, claim).run(tables, output)
+        marks.append(time.perf_counter())
+        commit = self.shard.commit(token, batch_time.watermark_ms, lambda: marks.append(time.perf_counter()))
+        marks.append(time.perf_counter())
+        ran, flushed, committed = (later - earlier for earlier, later in pairwise(marks))
+        hits, misses = self._reads.taken()
+        metrics = BatchMetrics(
+            shard=commit.head.shard,
+            rows=result.rows,
+            late_rows=result.late_rows,
+            dead_letters=result.dead_letters,
+            state_rows=sum(ref.rows for ref in commit.head.segments),
+            state_bytes=sum(ref.bytes for ref in commit.head.segments),
+            cache_hits=hits,
+            cache_misses=misses,
+            restores=int(self._restored),
+            run_seconds=ran,
+            flush_seconds=flushed,
+            commit_seconds=committed,
+        )
+        return BatchDone(commit, result.next_timer_ms, metrics)
+
+    def take_back(self, error: BaseException) -> bool:
+        """Undo what a failed batch changed. False: the backend is damaged, or cannot; it is to be closed."""
+        if not isinstance(error, CorruptionError):
+            with contextlib.suppress(CorruptionError, UnavailableError, MemoryError):
+                self.shard.rollback()
+                return True
+        return False
+
+    def close(self) -> None:
+        """Free the state. Idempotent."""
+        self.shard.backend.close()
+
+
+def _opening(spec: OperatorSpec) -> tuple[StateOptions, bool]:
+    return spec.config.parsed, spec.dead_letter is not None
+
+
+class _CacheReads(NullRecorder):
+    """Hears of the hits and misses of the cache in front of the backend."""
+
+    def __init__(self) -> None:
+        self._counted = {"hit": 0, "miss": 0}
+
+    def count(self, metric: str, amount: float = 1, *, name: str = "", result: Result = "ok") -> None:  # noqa: ARG002
+        """Add up reads."""
+        if metric == REQUESTS and result in self._counted:
+            self._counted[result] += int(amount)
+
+    def taken(self) -> tuple[int, int]:
+        """Hits and misses since this was last asked."""
+        hits, misses = self._counted["hit"], self._counted["miss"]
+        self._counted = {"hit": 0, "miss": 0}
+        return hits, misses

@@ -1,0 +1,124 @@
+"""What a keyed operator counts, and how it comes back to the driver.
+
+A host adds up a batch of a shard and hands the sums to the worker with the commit; the worker adds
+them to an accumulator of Spark's, and the driver has the sum of all shards. So they cost nothing per
+row, and come with the tasks that succeeded.
+
+Counters grow; a batch that ran again counts again. Levels are the newest of each shard, added up.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from typing import Any
+
+import msgspec
+from pyspark import AccumulatorParam
+
+
+class BatchMetrics(msgspec.Struct, frozen=True):
+    """One batch of one shard. Times are in seconds.
+
+    Attributes:
+        shard: which.
+        rows: that the processor was given.
+        late_rows: dropped, because the watermark had passed them.
+        dead_letters: calls of the processor that failed and were set aside.
+        state_rows: in the checkpoint.
+        state_bytes: in the checkpoint.
+        cache_hits: reads that the state cache answered.
+        cache_misses: reads that it did not.
+        restores: 1 where the state had to be read from the checkpoint first.
+        run_seconds: in the processor, conversions included.
+        flush_seconds: until the backend had what its caches held back.
+        commit_seconds: until the version was encoded, and stored in Spark's state store.
+    """
+
+    shard: int
+    rows: int = 0
+    late_rows: int = 0
+    dead_letters: int = 0
+    state_rows: int = 0
+    state_bytes: int = 0
+    cache_hits: int = 0
+    cache_misses: int = 0
+    restores: int = 0
+    run_seconds: float = 0.0
+    flush_seconds: float = 0.0
+    commit_seconds: float = 0.0
+
+
+@dataclass(frozen=True)
+class KeyedMetrics:
+    """What a keyed operator did since its query was planned. Times are in seconds, added up over the shards.
+
+    Attributes:
+        batches: of all shards.
+        rows: that the processor was given.
+        late_rows: dropped, because the watermark had passed them.
+        dead_letters: calls of the processor that failed and were set aside.
+        cache_hits: reads that the state cache answered.
+        cache_misses: reads that it did not.
+        restores: how often a shard's state was read from the checkpoint.
+        run_seconds: in the processor, conversions included.
+        flush_seconds: until backends had what their caches held back.
+        commit_seconds: until versions were encoded, and stored in Spark's state store.
+        levels: of each shard, the rows and bytes of its state in the checkpoint.
+
+    >>> metrics = KeyedMetrics.of(BatchMetrics(shard=0, rows=3, state_rows=2, cache_hits=3, cache_misses=1))
+    >>> metrics += KeyedMetrics.of(BatchMetrics(shard=0, rows=1, state_rows=4))
+    >>> metrics.batches, metrics.rows, metrics.state_rows, metrics.cache_hit_ratio
+    (2, 4, 4, 0.75)
+    """
+
+    batches: int = 0
+    rows: int = 0
+    late_rows: int = 0
+    dead_letters: int = 0
+    cache_hits: int = 0
+    cache_misses: int = 0
+    restores: int = 0
+    run_seconds: float = 0.0
+    flush_seconds: float = 0.0
+    commit_seconds: float = 0.0
+    levels: Mapping[int, tuple[int, int]] = field(default_factory=dict, repr=False)
+
+    @staticmethod
+    def of(batch: BatchMetrics) -> "KeyedMetrics":
+        """Those of one batch of one shard."""
+        counted = {name: getattr(batch, name) for name in _COUNTERS if name != "batches"}
+        return KeyedMetrics(batches=1, **counted, levels={batch.shard: (batch.state_rows, batch.state_bytes)})
+
+    def __add__(self, later: "KeyedMetrics") -> "KeyedMetrics":
+        counted = {name: getattr(self, name) + getattr(later, name) for name in _COUNTERS}
+        return KeyedMetrics(**counted, levels={**self.levels, **later.levels})
+
+    @property
+    def state_rows(self) -> int:
+        """Rows in the checkpoint: the state, and beside it the newest changes; between once and twice the live ones."""
+        return sum(rows for rows, _ in self.levels.values())
+
+    @property
+    def state_bytes(self) -> int:
+        """Bytes of the same."""
+        return sum(size for _, size in self.levels.values())
+
+    @property
+    def cache_hit_ratio(self) -> float | None:
+        """Flink's `stateCacheHitRatio`, over all reads so far; None where no cache was asked."""
+        reads = self.cache_hits + self.cache_misses
+        return self.cache_hits / reads if reads else None
+
+
+_COUNTERS = [each.name for each in fields(KeyedMetrics) if each.name != "levels"]
+
+
+class MetricsParam(AccumulatorParam):  # type: ignore[misc]
+    """Has Spark add up `KeyedMetrics`."""
+
+    def zero(self, value: Any) -> KeyedMetrics:  # noqa: ARG002 - Spark's own signature
+        """Nothing counted."""
+        return KeyedMetrics()
+
+    def addInPlace(self, value1: KeyedMetrics, value2: KeyedMetrics) -> KeyedMetrics:
+        """The sum."""
+        return value1 + value2

@@ -1,0 +1,98 @@
+"""A keyed stream through Spark Connect: `python connect_job.py FOLDER`. Prints what came out, as JSON lines.
+
+A program of its own, because one Python process is either a client of Spark Connect or a driver.
+"""
+
+import json
+import os
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from pyspark.sql import DataFrame, Row, SparkSession
+from pyspark.sql.streaming import StatefulProcessor
+
+from millpond import OptionError
+from millpond.spark import keyed, split_dead_letters
+from millpond.spark.session import SESSION_SETTINGS
+
+
+class Visits(StatefulProcessor):
+    """Counts a user's rows, refuses those of one user, and tells of a count 10 s after its first row."""
+
+    def __init__(self, *, timed: bool) -> None:
+        self._timed = timed
+
+    def init(self, handle: Any) -> None:
+        self._handle = handle
+        self._count = handle.getValueState("count", "n long")
+
+    def handleInputRows(self, key: Any, rows: Iterator[Row], timerValues: Any) -> Iterator[Row]:
+        if key[0] == "mallory":
+            raise ValueError("not you")
+        before = self._count.get()
+        for row in rows:
+            if self._timed and not self._count.exists():
+                self._handle.registerTimer(int(row.at.timestamp() * 1000) + 10_000)
+            before = ((before[0] if before else 0) + 1,)
+            self._count.update(before)
+        yield Row(user=key[0], n=before[0], fired=False)
+
+    def handleExpiredTimer(self, key: Any, timerValues: Any, expiredTimerInfo: Any) -> Iterator[Row]:
+        yield Row(user=key[0], n=self._count.get()[0], fired=True)
+
+    def close(self) -> None:
+        pass
+
+
+VISITS = "user string, n long, fired boolean"
+
+
+def main() -> None:
+    folder = Path(sys.argv[1])
+    os.environ["PYSPARK_PYTHON"] = sys.executable
+    builder = SparkSession.builder.remote("local[2]").config("spark.sql.shuffle.partitions", "2")
+    for name, value in SESSION_SETTINGS.items():
+        builder = builder.config(name, value)
+    spark = builder.getOrCreate()
+
+    batch = spark.range(100).selectExpr("string(id % 7) AS user", "timestamp_seconds(id) AS at")
+    grouped = keyed(batch, "user")
+    counts = grouped.transformWithState(Visits(timed=False), VISITS, "Update", "None", on_error="dead-letter")
+    tell(batch={row.user: row.n for row in split_dead_letters(counts)[0].collect()})
+    try:
+        grouped.metrics()
+    except OptionError as error:
+        tell(metrics=str(error))
+
+    reader = spark.readStream.schema("user string, at timestamp").option("maxFilesPerTrigger", 1)
+    events = reader.json(str(folder / "events")).withWatermark("at", "1 second")
+    visits = keyed(events, "user").transformWithState(
+        Visits(timed=True), VISITS, "Update", "EventTime", on_error="dead-letter"
+    )
+
+    output = str(folder / "output")
+
+    def sink(df: DataFrame, number: int) -> None:
+        results, letters = split_dead_letters(df)
+        results.write.mode("overwrite").json(f"{output}/results/{number}")
+        letters.write.mode("overwrite").json(f"{output}/letters/{number}")
+
+    writer = visits.writeStream.foreachBatch(sink).outputMode("update").trigger(availableNow=True)
+    writer.option("checkpointLocation", str(folder / "checkpoint")).start().awaitTermination()
+    tell(stream=kept(folder / "output" / "results"), letters=kept(folder / "output" / "letters"))
+    spark.stop()
+
+
+def kept(folder: Path) -> list[list[Any]]:
+    batches = sorted(folder.iterdir(), key=lambda path: int(path.name))
+    return [[json.loads(line) for part in each.glob("*.json") for line in part.open()] for each in batches]
+
+
+def tell(**found: Any) -> None:
+    print("FOUND", json.dumps(found), flush=True)
+
+
+if __name__ == "__main__":
+    main()

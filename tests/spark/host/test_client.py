@@ -1,0 +1,103 @@
+"""Which host a shard is given, and who starts it. Hosts are real processes here; what calls them is no Spark worker."""
+
+import os
+import subprocess
+import sys
+import tempfile
+import threading
+from pathlib import Path
+
+import psutil
+import pytest
+
+from millpond.errors import UnavailableError
+from millpond.spark.host import client
+from millpond.spark.host.client import HostAddress
+from millpond.spark.host.wire import End
+
+
+@pytest.fixture
+def here(monkeypatch):
+    """This process stands for the executor, and a folder with a short name for the temporary one."""
+    with tempfile.TemporaryDirectory() as short:
+        monkeypatch.setattr(client, "executor_pid", os.getpid)
+        monkeypatch.setattr(client, "user_folder", lambda: Path(short))
+        yield Path(short)
+
+
+def _place(shard, hosts=2, application="app"):
+    return HostAddress.of_shard(shard, hosts, application).socket_path
+
+
+def test_shards_take_the_hosts_in_turn_whichever_spark_gives_to_an_executor(here):
+    first = [_place(shard).name for shard in (4, 8, 2, 6)]
+    assert first == ["0.sock", "1.sock", "0.sock", "1.sock"]
+    assert [_place(shard).name for shard in (6, 2, 8, 4)] == first[::-1], "and keep them"
+
+
+def test_no_number_of_hosts_means_one_for_each_processor(here, monkeypatch):
+    monkeypatch.setattr(os, "cpu_count", lambda: 3)
+    assert len({_place(shard, hosts=0) for shard in range(9)}) == 3
+
+
+def test_applications_do_not_share_hosts(here):
+    assert _place(0, application="a").parent != _place(0, application="b").parent
+
+
+def test_a_path_too_long_for_a_socket_is_refused_with_a_way_out(here, monkeypatch):
+    long = here / ("x" * 90)
+    long.mkdir()
+    monkeypatch.setattr(client, "user_folder", lambda: long)
+    with pytest.raises(UnavailableError, match="TMPDIR"):
+        _place(0)
+
+
+def _hosts_of(path):
+    found = []
+    for process in psutil.process_iter():
+        try:
+            if str(path) in process.cmdline():
+                found.append(process)
+        except psutil.Error:
+            continue
+    return found
+
+
+def test_a_host_is_started_once_found_again_and_ends_when_its_socket_is_gone(here):
+    address = HostAddress.of_shard(0, 1, "app")
+    connections, threads = [], []
+    for _ in range(3):
+        threads.append(threading.Thread(target=lambda: connections.append(address.connect())))
+        threads[-1].start()
+    for thread in threads:
+        thread.join(60)
+    assert len(connections) == 3
+    (host,) = _hosts_of(address.socket_path)
+    assert address.socket_path.parent.stat().st_mode & 0o777 == 0o700
+    for connection in connections:
+        connection.__exit__(None, None, None)
+    address.socket_path.unlink()
+    assert host.wait(20) == 0
+    with address.connect() as connection:
+        connection.send(End())
+        (again,) = _hosts_of(address.socket_path)
+        assert again.pid != host.pid
+    again.kill()
+    again.wait(10)
+
+
+def test_a_host_under_a_memory_limit_that_is_too_small_says_so(here, monkeypatch):
+    """As `spark.executor.pyspark.memory` would set it: the host inherits the limit of who starts it."""
+    program = (
+        "import os, sys, pathlib, resource;"
+        "from millpond.spark.host import client, memory;"
+        "limit = memory.mapped_bytes() + (40 << 20);"
+        "client.executor_pid = lambda: os.getppid();"
+        f"client.user_folder = lambda: pathlib.Path({str(here)!r});"
+        "resource.setrlimit(resource.RLIMIT_AS, (limit, limit));"
+        "client.HostAddress.of_shard(0, 1, 'app').connect()"
+    )
+    ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=120, check=False)
+    assert ended.returncode == 1
+    assert "UnavailableError" in ended.stderr
+    assert "spark.executor.pyspark.memory" in ended.stderr
