@@ -5,19 +5,22 @@
 # Where this user may install packages without being asked, what is missing is installed, on Debian and
 # Ubuntu, without a service: the tests start servers of their own. Else the tests of that server are
 # skipped, and this says how to have them. Never fails, and is quick when nothing is missing.
+#
+#   SYSTEM_ROOT=/somewhere    looks for installed servers there: for the tests of this script
 set -eu
 
 say() { echo "test servers: $*"; }
 
-postgres=$(command -v postgres || ls /usr/lib/postgresql/*/bin/postgres 2>/dev/null | tail -n 1) || true
-mariadb=$(PATH=$PATH:/usr/sbin command -v mariadbd) || true
+postgres=$(command -v postgres || ls "${SYSTEM_ROOT:-}"/usr/lib/postgresql/*/bin/postgres 2>/dev/null | tail -n 1) || true
+mariadb=$(PATH="$PATH:${SYSTEM_ROOT:-}/usr/sbin" command -v mariadbd) || true
 packages=
 [ -n "$postgres" ] || packages="$packages postgresql"
 [ -n "$mariadb" ] || packages="$packages mariadb-server-core"
 [ -n "$packages" ] || exit 0
 
 # Debian's PostgreSQL makes a cluster and starts it as a service, unless it is told before.
-quiet="mkdir -p /etc/postgresql-common && { test -e /etc/postgresql-common/createcluster.conf || echo 'create_main_cluster = false' >/etc/postgresql-common/createcluster.conf; }"
+conf=${SYSTEM_ROOT:-}/etc/postgresql-common
+quiet="mkdir -p $conf && { test -e $conf/createcluster.conf || echo 'create_main_cluster = false' >$conf/createcluster.conf; }"
 command="$quiet && apt-get update -q && DEBIAN_FRONTEND=noninteractive apt-get install -y -q --no-install-recommends$packages"
 
 if ! command -v apt-get >/dev/null; then

@@ -225,6 +225,8 @@ def test_metrics_reach_the_recorder_and_have_the_names_of_the_seed():
     lookup.lookup((2,))
     assert recorder.total("millpond_lookup_requests_total", name="planes", result="hit") == 1
     assert recorder.total("millpond_lookup_loads_total", name="planes") == 1
+    assert recorder.level("millpond_lookup_cached_records", name="planes") == 1
+    assert recorder.level("millpond_lookup_cached_bytes", name="planes") > 0
     named = lookup.stats().named()
     assert {name: named[name] for name in ("hitCount", "missCount", "loadCount", "numLoadFailure")} == {
         "hitCount": 1,

@@ -1,5 +1,6 @@
 """What sources do when something is wrong: a typed error that says what, and never a missing row."""
 
+import socket
 import threading
 from datetime import date
 
@@ -173,6 +174,13 @@ def test_redis_that_goes_down_is_unavailable_and_comes_back_by_itself():
     source.close()
     with pytest.raises(UnavailableError, match="gate:"):
         source.open()
+
+
+def test_a_redis_that_does_not_answer_ends_in_a_time_out():
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        source = RedisLookup(f"redis://127.0.0.1:{silent.getsockname()[1]}", "gate:{code}", CODE, GATE, timeout_ms=50)
+        with pytest.raises(UnavailableError, match=r"gate:.*did not answer"):
+            source.open()
 
 
 def test_a_hash_without_any_of_the_columns_is_a_row_of_nulls_and_no_hash_is_no_row(redis_client, redis_url):

@@ -104,6 +104,8 @@ class CacheMetricGroup:
             self._history.add(hits, misses)
         self._recorder.count("millpond_lookup_requests_total", hits, name=self.name, result="hit")
         self._recorder.count("millpond_lookup_requests_total", misses, name=self.name, result="miss")
+        if self._recorder is not NO_METRICS:
+            self._record_sizes()
 
     def loaded(self, loads: int, took_ms: int) -> None:
         """Add loads that succeeded, and the time they took together."""
@@ -121,6 +123,11 @@ class CacheMetricGroup:
     def sizes(self, records: Callable[[], int | None], cached_bytes: Callable[[], int | None]) -> None:
         """Register where the levels numCachedRecord and numCachedBytes are read from."""
         self._records, self._bytes = records, cached_bytes
+
+    def _record_sizes(self) -> None:
+        for metric, size in (("records", self._records()), ("bytes", self._bytes())):
+            if size is not None:
+                self._recorder.gauge(f"millpond_lookup_cached_{metric}", size, name=self.name)
 
     def stats(self) -> LookupStats:
         """The sums so far and the levels now."""

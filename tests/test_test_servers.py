@@ -1,0 +1,79 @@
+"""`scripts/test_servers.sh` on machines of several kinds, played by stand-ins for apt, sudo and id."""
+
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+SCRIPT = Path(__file__).parents[1] / "scripts/test_servers.sh"
+TOOLS = ["sh", "ls", "tail", "mktemp", "rm", "mkdir", "true"]
+
+
+class Machine:
+    """A machine with nothing but a shell and apt; its programs log what they were asked."""
+
+    def __init__(self, folder):
+        self.folder = folder
+        self.path = folder / "bin"
+        self.path.mkdir()
+        for tool in TOOLS:
+            (self.path / tool).symlink_to(shutil.which(tool))
+        self.program("apt-get", f'echo "$*" >>{folder}/log')
+        self.program("id", "echo 0")
+
+    def program(self, name, script, folder=None):
+        path = (folder or self.path) / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(f"#!/bin/sh\n{script}\n")
+        path.chmod(0o755)
+
+    def run(self):
+        environ = {"PATH": str(self.path), "SYSTEM_ROOT": str(self.folder / "root"), "TMPDIR": str(self.folder)}
+        done = subprocess.run([self.path / "sh", SCRIPT], env=environ, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    def log(self):
+        log = self.folder / "log"
+        return log.read_text().splitlines() if log.exists() else []
+
+
+@pytest.fixture
+def machine(tmp_path):
+    return Machine(tmp_path)
+
+
+def test_root_gets_what_is_missing_and_no_service_of_it(machine):
+    assert "installing postgresql mariadb-server-core" in machine.run()
+    assert machine.log() == ["update -q", "install -y -q --no-install-recommends postgresql mariadb-server-core"]
+    told = machine.folder / "root/etc/postgresql-common/createcluster.conf"
+    assert told.read_text() == "create_main_cluster = false\n"
+
+
+def test_servers_outside_of_path_are_found_and_nothing_is_installed_or_said(machine):
+    machine.program("postgres", "exit 1", machine.folder / "root/usr/lib/postgresql/15/bin")
+    machine.program("mariadbd", "exit 1", machine.folder / "root/usr/sbin")
+    assert machine.run() == ""
+    assert machine.log() == []
+
+
+def test_a_user_without_rights_is_told_and_the_tests_go_on(machine):
+    machine.program("id", "echo 1000")
+    machine.program("sudo", "exit 1")
+    assert "type as root: apt-get install postgresql mariadb-server-core" in machine.run()
+    assert machine.log() == []
+
+
+def test_sudo_without_a_password_is_used(machine):
+    machine.program("id", "echo 1000")
+    machine.program("sudo", 'shift; exec "$@"')
+    machine.run()
+    assert machine.log()[-1].endswith("postgresql mariadb-server-core")
+
+
+def test_without_the_network_or_without_apt_tests_are_skipped_and_nothing_fails(machine):
+    machine.program("apt-get", "echo no network; exit 100")
+    assert "that failed; some tests will be skipped" in machine.run()
+    (machine.path / "apt-get").unlink()
+    assert "there is no postgresql mariadb-server-core here" in machine.run()
