@@ -3,6 +3,7 @@
 from millpond.spark.dead_letters import split_dead_letters
 from millpond.spark.keyed import KeyedData, keyed
 from millpond.spark.lookup_join import lookup_join
+from millpond.spark.lookup_scan import SparkScan
 from millpond.spark.operator_metrics import KeyedMetrics
 from millpond.spark.operator_spec import StateConfig
 from millpond.spark.processor_harness import ProcessorHarness, ProcessorSnapshot
@@ -15,6 +16,7 @@ __all__ = [
     "KeyedMetrics",
     "ProcessorHarness",
     "ProcessorSnapshot",
+    "SparkScan",
     "StateConfig",
     "keyed",
     "lookup_join",
