@@ -116,3 +116,13 @@ def test_a_table_dropped_in_the_middle_is_an_error_and_not_a_missing_row(url):
             connection.exec_driver_sql("drop table planes")
         with pytest.raises(DataError, match=r"planes.*refused"):
             planes.lookup(("N1",))
+
+
+def test_a_full_table_lets_go_of_its_connections_when_it_closes(url):
+    source = SqlLookup(url, "planes", ["tailnum"], ["year"])
+    with LookupTable("planes", source, {"lookup.cache": "FULL"}) as table:
+        table.open()
+        assert source._engine is not None
+    assert source._engine is None
+    assert source.scan().num_rows == 3
+    source.close()

@@ -28,7 +28,7 @@ from millpond.lookup.keyed_table import HeldTable, Hold, KeyedTable
 from millpond.lookup.keys import KeyCheck
 from millpond.lookup.metrics import CacheMetricGroup, LookupStats
 from millpond.lookup.retry import Retries
-from millpond.lookup.scan import LookupScan
+from millpond.lookup.scan import Closeable, LookupScan
 from millpond.lookup.trigger import CacheReloadTrigger
 
 OnReloadFailure: TypeAlias = Literal["keep", "fail"]
@@ -126,6 +126,8 @@ class FullCachingLookup(LookupFunction):
         self._closed = True
         if self._trigger is not None:
             self._trigger.close()
+        if isinstance(self._scan, Closeable):
+            self._scan.close()
 
     def current(self) -> HeldTable:
         """The table now; hold on to it for as long as one answer should come from one table.

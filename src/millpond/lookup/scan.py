@@ -11,10 +11,21 @@ import pyarrow as pa
 
 @runtime_checkable
 class LookupScan(Protocol):
-    """A source that can be read whole. One of your own needs these three and no base class."""
+    """A source that can be read whole. One of your own needs these three and no base class.
+
+    If it has a `close()`, that is called when the table closes; it may be scanned again afterwards.
+    """
 
     key_schema: pa.Schema
     row_schema: pa.Schema
 
     def scan(self) -> pa.Table:
         """Every row, with the columns of `row_schema` and `key_schema`."""
+
+
+@runtime_checkable
+class Closeable(Protocol):
+    """A scan that holds something between loads."""
+
+    def close(self) -> None:
+        """Let go of it."""

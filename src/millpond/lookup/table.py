@@ -229,7 +229,10 @@ class LookupTable:
         return getattr(self._provider, "cache", None) is None
 
     def reload(self) -> None:
-        """Load a full table again now; a failure is counted, warned of, and keeps the last good table."""
+        """Load a full table again now; a failure is counted, warned of, and keeps the last good table.
+
+        With `on_reload_failure="fail"` it is raised instead.
+        """
         for lookup in self._opened:
             if isinstance(lookup, FullCachingLookup):
                 lookup.reload()
