@@ -26,6 +26,7 @@ test: setup ## run all tests; ARGS="tests/cache -x" for some
 soak: setup ## run the random tests of keyed state a hundred times as long as usual, and kill a cluster at random: over an hour
 	$(BIN)/python -m pytest tests/state -k runTest --hypothesis-profile=soak --timeout=0 $(ARGS)
 	$(BIN)/python -m pytest tests/faults -m soak --timeout=0 $(ARGS)
+	MILLPOND_EQUIVALENCE_STREAMS=30 $(BIN)/python -m pytest tests/spark/test_equivalence.py --timeout=0 $(ARGS)
 
 coverage: setup ## run all tests and say which lines none of them reached
 	@scripts/test_servers.sh

@@ -10,6 +10,10 @@ them alike, and the baseline is RocksDB set up as Flink does: no write-ahead log
 64 MiB write buffers, msgpack. The runs of one round stand next to each other, and the median of the rounds
 counts, so that a slow moment of the machine meets all alike.
 
+Two bare loops say what Python leaves to be gained: rocksdict's get and put on keys that are bytes already,
+with an integer's msgpack around them, and the same behind an `OrderedDict` of 250 pairs, which writes its
+coldest in batches. They have one state, no versions and no handles, and take no checkpoint.
+
 The counters of the seed's analysis are asserted, per record: backend gets, puts and key switches are
 0, 0, 1 at 100 % and 1, 1, 2 at 0 %.
 
@@ -21,11 +25,13 @@ import statistics
 import sys
 import tempfile
 import time
+from collections import OrderedDict
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pyarrow as pa
 
 from benchmarks.report import grouped_bars, report
@@ -37,6 +43,7 @@ from millpond.state.checkpoint.checkpointer import Checkpointer
 from millpond.state.keygroups import key_group_of
 from millpond.state.object_codec import OBJECT_SCHEMA
 from millpond.state.rocksdb import RocksDbBackend
+from millpond.state.rocksdb_database import BLOCK_CACHE_BYTES, WRITE_BUFFER_BYTES, Database
 from millpond.state.rows import Row
 from millpond.state.serializer import msgspec_serializer
 
@@ -46,7 +53,10 @@ PARALLELISM = 128
 COUNT = StateDescriptor("count", StateKind.VALUE, OBJECT_SCHEMA, serializer=msgspec_serializer(int))
 HIT_RATES = {250: 0.0, 500: 0.5, 1000: 1.0}
 SEED = {250: 0.956, 500: 1.87, 1000: 21.6}
+BARE = {"bare rocksdb": None, "bare 250": 250}
 Collect = Callable[[tuple[int, int]], None]
+Encode = Callable[[Any], bytes]
+Decode = Callable[[bytes], int]
 _CHUNK = 5_000
 _CHECKPOINT_S = 1.0
 
@@ -96,6 +106,76 @@ def run(make: Callable[[range, Path], KeyedStateBackend], records: int) -> tuple
             backend.close()
 
 
+def run_bare(size: int | None, records: int) -> float:
+    """Records per second of the least that Python can do: RocksDB alone, or behind an LRU of `size` counts."""
+    encode, decode = msgspec.msgpack.Encoder().encode, msgspec.msgpack.Decoder(int).decode
+    places = {number: encode((number % PARALLELISM, number)) for number in range(1_000)}
+    output: list[tuple[int, int]] = []
+    with tempfile.TemporaryDirectory(prefix="millpond-flip325-") as folder:
+        database = Database(Path(folder, "state"), WRITE_BUFFER_BYTES, BLOCK_CACHE_BYTES)
+        try:
+            get, hot = database.handle.get, OrderedDict[int, int]()
+            started = time.perf_counter()
+            for first in range(0, records, _CHUNK):
+                output.clear()
+                xs = range(first, min(first + _CHUNK, records))
+                if size is None:
+                    _count_bare(database, xs, places, encode, decode, output.append)
+                else:
+                    _count_cached_bare(database, hot, size, xs, places, encode, decode, output.append)
+            seconds = time.perf_counter() - started
+            assert sum(hot.get(number) or decode(get(at)) for number, at in places.items()) == records
+            return records / seconds
+        finally:
+            database.close()
+
+
+def _count_bare(
+    database: Database, xs: range, places: dict[int, bytes], encode: Encode, decode: Decode, collect: Collect
+) -> None:
+    handle = database.handle
+    get = handle.get
+    for x in xs:
+        number = (x % 500) + 500 * ((x // 1000) % 2)
+        at = places[number]
+        data = get(at)
+        value = 1 if data is None else decode(data) + 1
+        handle[at] = encode(value)
+        collect((number, value))
+
+
+def _count_cached_bare(
+    database: Database,
+    hot: "OrderedDict[int, int]",
+    size: int,
+    xs: range,
+    places: dict[int, bytes],
+    encode: Encode,
+    decode: Decode,
+    collect: Collect,
+) -> None:
+    # What waits in the batch is read again only after more pairs have left than a batch holds.
+    get, batch = database.handle.get, database.batch()
+    for x in xs:
+        number = (x % 500) + 500 * ((x // 1000) % 2)
+        value = hot.get(number)
+        if value is None:
+            data = get(places[number])
+            value = 0 if data is None else decode(data)
+            if len(hot) == size:
+                coldest, count_of_it = hot.popitem(last=False)
+                batch.put(places[coldest], encode(count_of_it))
+                if len(batch) == 64:
+                    database.write(batch)
+                    batch = database.batch()
+        else:
+            hot.move_to_end(number)
+        value += 1
+        hot[number] = value
+        collect((number, value))
+    database.write(batch)
+
+
 def check(size: int, records: int, stats: LruStats) -> None:
     """The seed's analysis: what a record costs the backend, and how often it hits."""
     missed = records * (1 - HIT_RATES[size])
@@ -131,7 +211,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=ROUNDS)
     chosen = parser.parse_args()
     set_ups = {"rocksdb": rocksdb, **{str(size): cached(size) for size in HIT_RATES}, "heap": heap}
-    measured: dict[str, list[float]] = {name: [] for name in set_ups}
+    measured: dict[str, list[float]] = {name: [] for name in (*set_ups, *BARE)}
     stats: dict[int, LruStats] = {}
     for number in range(chosen.rounds):
         for name, make in set_ups.items():
@@ -141,6 +221,9 @@ def main() -> None:
             if counted is not None:
                 check(int(name), chosen.records, counted)
                 stats[int(name)] = counted
+        for name, size in BARE.items():
+            measured[name].append(run_bare(size, chosen.records))
+            print(f"round {number + 1} {name:>8}: {measured[name][-1]:>10,.0f} records/s", file=sys.stderr, flush=True)
     rps = {name: statistics.median(rounds) for name, rounds in measured.items()}
     if chosen.records >= RECORDS:
         _report(chosen.records, rps, stats)
@@ -167,6 +250,8 @@ def _report(records: int, rps: dict[str, float], stats: dict[int, LruStats]) -> 
             )
         )
     rows.append(("heap", "", "", "", "1", "1", f"{rps['heap']:,.0f}", f"{rps['heap'] / rps['rocksdb']:.2f}", ""))
+    for name, label in {"bare rocksdb": "bare loop on RocksDB", "bare 250": "bare loop, LRU of 250"}.items():
+        rows.append((label, "", "1", "1", "", "", f"{rps[name]:,.0f}", f"{rps[name] / rps['rocksdb']:.2f}", ""))
     rows[0] = (*rows[0][:5], f"{rps['rocksdb'] / rps['heap']:.2f}", *rows[0][6:])
     report(
         "flip325",
@@ -189,6 +274,7 @@ def _report(records: int, rps: dict[str, float], stats: dict[int, LruStats]) -> 
             "heap_rps": round(rps["heap"]),
             "hit_rate": hit_rate,
             "speedup": speedup,
+            "bare_rps": {"rocksdb": round(rps["bare rocksdb"]), "250": round(rps["bare 250"])},
         },
         draw=lambda axes: grouped_bars(
             axes,

@@ -101,10 +101,33 @@ class Counted:
         """The handle, counted."""
         return CountedState(self, self.inner.value_state(descriptor))
 
+    def raw(self, name: str) -> "CountedCells":
+        """The cells past the handle, counted."""
+        return CountedCells(self, self.inner.raw(name))
+
     def write(self, name: str, cells: Cells) -> None:
         """Many cells at once."""
         self.puts += len(cells)
         self.inner.write(name, cells)
+
+
+class CountedCells:
+    """The cells of a state past its handle, which count for their backend."""
+
+    def __init__(self, counted: Counted, inner: Any) -> None:
+        self._counted = counted
+        self.place, self.of_key = inner.place, inner.of_key
+        self._look, self._put_all = inner.look, inner.put_all
+
+    def look(self, place: Any) -> Any:
+        """One read."""
+        self._counted.gets += 1
+        return self._look(place)
+
+    def put_all(self, places: list[Any], values: list[Any]) -> None:
+        """Many writes."""
+        self._counted.puts += len(places)
+        self._put_all(places, values)
 
 
 class CountedState:

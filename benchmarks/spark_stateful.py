@@ -1,13 +1,17 @@
-"""Keyed state in Spark: PySpark's `transformWithState`, Spark SQL, and Millpond, on the same stream.
+"""Keyed state in Spark: Spark SQL, PySpark's stateful operators, and Millpond's three forms, on the same stream.
 
 Every engine counts events and sums amounts per user, over the same Parquet files, with the same
 session settings, one micro-batch a pair of files. PySpark and Millpond run the very same
-`StatefulProcessor` class and its `Row`s. Each key has one row in each batch, which is the dearest
-case for a Python operator: nothing is shared between rows. A row has four columns (string, double,
-timestamp, string), of which the processor reads two.
+`StatefulProcessor` classes, of rows and of pandas; the Arrow form, which PySpark lacks, has its own. A
+row has four columns (string, double, timestamp, string), of which the processors read two, so that what
+nobody reads is not free of charge. With as many keys as rows nothing is shared between rows, which is
+the dearest case for a Python operator; with ten rows a key calls weigh less and rows more.
 
 The figure is rows per second of the median batch after warm-up, by Spark's own clock
-(`triggerExecution`). Run it with nothing else running:
+(`triggerExecution`), and for batches of 10 rows the seconds of that batch. PySpark's operators take
+minutes for what the others do in seconds: they, and pandas in general, get one warm-up batch and two
+that count. `transformWithStateInPandas` runs at 20,000 rows and keys instead of 100,000. Run
+it with nothing else running, in about ten minutes:
 
     .venv/bin/python -m benchmarks.spark_stateful
 """
@@ -18,25 +22,47 @@ import statistics
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.streaming import StatefulProcessor, StatefulProcessorHandle
 
 from benchmarks.report import grouped_bars, report
-from millpond.spark import keyed, session
+from millpond.spark import ArrowStatefulProcessor, keyed, session
 
 SCHEMA = "user string, amount double, at timestamp, page string"
 OUTPUT = "user string, events long, total double"
+STATE = "events long, total double"
 FILES_PER_BATCH = 2
-SIZES = {"100k_x_100k": 100_000, "500k_x_500k": 500_000}
-# (warm-up batches, counted batches): PySpark's operator takes minutes for what the others do in seconds.
-BATCHES = {"spark_sql": (2, 5), "spark_rows": (1, 2), "millpond_rows": (2, 5)}
+WARM_UP, COUNTED = 2, 5
+SLOW_WARM_UP, SLOW_COUNTED = 1, 2
+
+
+@dataclass(frozen=True)
+class Size:
+    """How many rows a batch has, and of how many keys."""
+
+    rows: int
+    keys: int
+
+
+SIZES = {
+    "100k_x_100k": Size(100_000, 100_000),
+    "500k_x_500k": Size(500_000, 500_000),
+    "1m_x_100k": Size(1_000_000, 100_000),
+    "10_x_10": Size(10, 10),
+}
+# What is too slow for a size runs at another one, or not at all.
+SMALLER = {("spark_pandas", "100k_x_100k"): Size(20_000, 20_000)}
+LEFT_OUT = {(engine, size) for engine in ("spark_pandas", "millpond_pandas") for size in ("500k_x_500k", "1m_x_100k")}
 
 
 class Spending(StatefulProcessor):
@@ -44,7 +70,7 @@ class Spending(StatefulProcessor):
 
     def init(self, handle: StatefulProcessorHandle) -> None:
         """Declare the state."""
-        self._spending = handle.getValueState("spending", "events long, total double")
+        self._spending = handle.getValueState("spending", STATE)
 
     def handleInputRows(self, key: tuple[str], rows: Iterator[Row], timerValues: Any) -> Iterator[Row]:  # noqa: ARG002, N802, N803
         """Add this batch's rows."""
@@ -59,6 +85,55 @@ class Spending(StatefulProcessor):
         """Nothing to close."""
 
 
+class SpendingPandas(StatefulProcessor):
+    """The same, over DataFrames."""
+
+    def init(self, handle: StatefulProcessorHandle) -> None:
+        """Declare the state."""
+        self._spending = handle.getValueState("spending", STATE)
+
+    def handleInputRows(  # noqa: N802 - PySpark's own names
+        self,
+        key: tuple[str],
+        rows: Iterator[pd.DataFrame],
+        timerValues: Any,  # noqa: ARG002, N803
+    ) -> Iterator[pd.DataFrame]:
+        """Add this batch's rows."""
+        events, total = self._spending.get() or (0, 0.0)
+        for frame in rows:
+            events += len(frame)
+            total += float(frame["amount"].sum())
+        self._spending.update((events, total))
+        yield pd.DataFrame({"user": [key[0]], "events": [events], "total": [total]})
+
+    def close(self) -> None:
+        """Nothing to close."""
+
+
+class SpendingArrow(ArrowStatefulProcessor):
+    """The same, over all rows of a shard at once."""
+
+    def init(self, handle: Any) -> None:
+        """Declare the state."""
+        self._spending = handle.getValueState("spending", STATE)
+
+    def handleInputTable(  # noqa: N802 - the form's own names
+        self,
+        keys: pa.Table,
+        rows: pa.Table,
+        key_index: pa.Array,
+        timerValues: Any,  # noqa: ARG002, N803
+    ) -> Iterator[pa.Table]:
+        """Add this batch's rows."""
+        before = self._spending.get_many(keys)
+        count = np.bincount(key_index, minlength=len(keys))
+        amount = np.bincount(key_index, weights=rows["amount"], minlength=len(keys))
+        events = pc.add(pc.fill_null(before["events"], 0), pa.array(count))
+        total = pc.add(pc.fill_null(before["total"], 0.0), pa.array(amount))
+        self._spending.update_many(keys, {"events": events, "total": total})
+        yield pa.table({"user": keys["user"], "events": events, "total": total})
+
+
 def spark_sql(events: DataFrame) -> DataFrame:
     """Spark's own aggregation, in the JVM."""
     return events.groupBy("user").agg(F.count("*").alias("events"), F.sum("amount").alias("total"))
@@ -69,60 +144,104 @@ def spark_rows(events: DataFrame) -> DataFrame:
     return events.groupBy("user").transformWithState(Spending(), OUTPUT, "Update", "None")
 
 
+def spark_pandas(events: DataFrame) -> DataFrame:
+    """PySpark's operator over DataFrames."""
+    return events.groupBy("user").transformWithStateInPandas(SpendingPandas(), OUTPUT, "Update", "None")
+
+
 def millpond_rows(events: DataFrame) -> DataFrame:
-    """Millpond's operator, with the same class."""
+    """Millpond's operator, with the class of `spark_rows`."""
     return keyed(events, "user").transformWithState(Spending(), OUTPUT, "Update", "None")
 
 
-ENGINES: dict[str, Callable[[DataFrame], DataFrame]] = {
-    "spark_sql": spark_sql,
-    "millpond_rows": millpond_rows,
-    "spark_rows": spark_rows,
+def millpond_pandas(events: DataFrame) -> DataFrame:
+    """Millpond's operator, with the class of `spark_pandas`."""
+    return keyed(events, "user").transformWithStateInPandas(SpendingPandas(), OUTPUT, "Update", "None")
+
+
+def millpond_arrow(events: DataFrame) -> DataFrame:
+    """Millpond's operator over Arrow."""
+    return keyed(events, "user").transformWithStateInArrow(SpendingArrow(), OUTPUT, "Update", "None")
+
+
+@dataclass(frozen=True)
+class Engine:
+    """One way to the answer.
+
+    Attributes:
+        name: for people.
+        query: the stream of answers over the stream of events.
+        slow: whether a large batch takes so long that two must do.
+    """
+
+    name: str
+    query: Callable[[DataFrame], DataFrame]
+    slow: bool = False
+
+
+ENGINES = {
+    "spark_sql": Engine("Spark SQL (JVM)", spark_sql),
+    "spark_rows": Engine("transformWithState", spark_rows, slow=True),
+    "spark_pandas": Engine("transformWithStateInPandas", spark_pandas, slow=True),
+    "millpond_rows": Engine("Millpond, rows", millpond_rows),
+    "millpond_pandas": Engine("Millpond, pandas", millpond_pandas, slow=True),
+    "millpond_arrow": Engine("Millpond, Arrow", millpond_arrow),
 }
 
 
-def write_batches(folder: Path, rows: int, batches: int) -> None:
-    """The stream: each batch has every key once, in another order."""
+def write_batches(folder: Path, size: Size, batches: int) -> None:
+    """The stream: each batch has every key, each as often, in another order."""
     folder.mkdir()
     random = np.random.default_rng(seed=7)
     for batch in range(batches):
-        keys = random.permutation(rows)
+        keys = random.permutation(size.rows) % size.keys
         for part, share in enumerate(np.array_split(keys, FILES_PER_BATCH)):
             table = pa.table(
                 {
-                    "user": pa.array([f"user-{key:09d}" for key in share]),
+                    "user": _named("user-", share),
                     "amount": pa.array(random.random(len(share))),
                     "at": pa.array(
                         np.full(len(share), 1_700_000_000_000_000 + batch), type=pa.timestamp("us", tz="UTC")
                     ),
-                    "page": pa.array([f"/page/{key % 97}" for key in share]),
+                    "page": _named("/page/", share % 97, digits=1),
                 }
             )
             pq.write_table(table, folder / f"{batch:04d}-{part}.parquet")
 
 
-def rows_per_second(spark: SparkSession, engine: str, folder: Path, rows: int) -> float:
-    """Run one engine over the stream; the median batch after warm-up."""
-    warm_up, counted = BATCHES[engine]
+def _named(prefix: str, numbers: "np.ndarray[Any, Any]", digits: int = 9) -> pa.Array:
+    padded = pc.utf8_lpad(pc.cast(pa.array(numbers), pa.string()), digits, "0")
+    return pc.binary_join_element_wise(prefix, padded, "")
+
+
+def batch_seconds(spark: SparkSession, engine: str, folder: Path, size: Size) -> float:
+    """Run one engine over the stream; the median batch after warm-up, in seconds."""
+    slow = ENGINES[engine].slow and size.rows >= 20_000
+    warm_up, counted = (SLOW_WARM_UP, SLOW_COUNTED) if slow else (WARM_UP, COUNTED)
     checkpoint = Path(tempfile.mkdtemp(prefix="millpond-benchmark-"))
     events = spark.readStream.schema(SCHEMA).option("maxFilesPerTrigger", FILES_PER_BATCH).parquet(str(folder))
     query = (
-        ENGINES[engine](events)
+        ENGINES[engine]
+        .query(events)
         .writeStream.format("noop")
         .outputMode("update")
         .option("checkpointLocation", str(checkpoint))
         .start()
     )
     try:
-        while len(done := _batches(query, rows)) < warm_up + counted:
-            if query.awaitTermination(0.2):
+        while len(done := _batches(query, size.rows)) < warm_up + counted:
+            if query.awaitTermination(0.1):
                 break
     finally:
         query.stop()
         shutil.rmtree(checkpoint, ignore_errors=True)
     seconds = [batch["durationMs"]["triggerExecution"] / 1000 for batch in done[warm_up : warm_up + counted]]
-    print(f"{engine:>14} {rows:>9,} rows: {' '.join(f'{each:.2f}' for each in seconds)} s", file=sys.stderr, flush=True)
-    return rows / statistics.median(seconds)
+    print(
+        f"{engine:>15} {size.rows:>9,} rows {size.keys:>9,} keys: {' '.join(f'{each:.2f}' for each in seconds)} s",
+        file=sys.stderr,
+        flush=True,
+    )
+    return statistics.median(seconds)
 
 
 def _batches(query: Any, rows: int) -> list[Any]:
@@ -141,41 +260,63 @@ def main() -> None:
         "spark_stateful", master="local[2]", spark__sql__shuffle__partitions="2", spark__ui__enabled="false"
     )
     spark.sparkContext.setLogLevel("ERROR")
-    measured: dict[str, dict[str, float]] = {}
+    seconds: dict[str, dict[str, float]] = {size: {} for size in chosen.sizes}
     with tempfile.TemporaryDirectory(prefix="millpond-benchmark-") as folder:
-        for size in chosen.sizes:
-            stream = Path(folder) / size
-            write_batches(stream, SIZES[size], max(sum(batches) for batches in BATCHES.values()) + 1)
-            measured[size] = {
-                engine: round(rows_per_second(spark, engine, stream, SIZES[size])) for engine in chosen.engines
-            }
+        for name in chosen.sizes:
+            for engine in chosen.engines:
+                if (engine, name) not in LEFT_OUT:
+                    size = SMALLER.get((engine, name), SIZES[name])
+                    stream = Path(folder) / f"{size.rows}-{size.keys}"
+                    if not stream.exists():
+                        write_batches(stream, size, WARM_UP + COUNTED + 1)
+                    seconds[name][engine] = batch_seconds(spark, engine, stream, size)
     spark.stop()
-    if {"spark_rows", "millpond_rows"} <= set(chosen.engines):
-        _report(measured)
+    if set(chosen.engines) == set(ENGINES) and set(chosen.sizes) == set(SIZES):
+        _report(seconds)
     else:
-        print(measured)
+        print(
+            {
+                name: {engine: round(_rows(engine, name) / took) for engine, took in found.items()}
+                for name, found in seconds.items()
+            }
+        )
 
 
-def _report(measured: dict[str, dict[str, float]]) -> None:
-    ratio = {size: round(found["millpond_rows"] / found["spark_rows"], 1) for size, found in measured.items()}
-    names = {
-        "spark_sql": "Spark SQL (JVM)",
-        "spark_rows": "transformWithState (rows)",
-        "millpond_rows": "Millpond (same class, rows)",
+def _rows(engine: str, size: str) -> int:
+    return SMALLER.get((engine, size), SIZES[size]).rows
+
+
+def _report(seconds: dict[str, dict[str, float]]) -> None:
+    small = seconds.pop("10_x_10")
+    per_second = {
+        size: {engine: round(_rows(engine, size) / took) for engine, took in found.items()}
+        for size, found in seconds.items()
     }
+    ratio = {size: round(found["millpond_rows"] / found["spark_rows"], 1) for size, found in per_second.items()}
+    shown = [
+        (
+            size.replace("_x_", " × "),
+            *(f"{found[engine]:,}" if engine in found else "" for engine in ENGINES),
+            f"{ratio[size]:.1f}",
+        )
+        for size, found in per_second.items()
+    ]
+    shown.append(("10 × 10, seconds a batch", *(f"{small[engine]:.2f}" for engine in ENGINES), ""))
+    drawn = ["spark_sql", "spark_rows", "millpond_rows", "millpond_arrow"]
     report(
         "spark_stateful",
         title="Keyed state in PySpark: rows per second",
-        columns=("rows × keys a batch", *names.values(), "Millpond ÷ transformWithState"),
-        rows=[
-            (size.replace("_x_", " × "), *(f"{found[engine]:,.0f}" for engine in names), f"{ratio[size]:.1f}")
-            for size, found in measured.items()
-        ],
-        result={"rows_per_second": measured, "ratio": ratio},
+        columns=(
+            "rows × keys a batch",
+            *(engine.name for engine in ENGINES.values()),
+            "Millpond, rows ÷ transformWithState",
+        ),
+        rows=shown,
+        result={"rows_per_second": per_second, "ratio": ratio, "batch_seconds": small},
         draw=lambda axes: grouped_bars(
             axes,
-            [size.replace("_x_", " × ") for size in measured],
-            {name: [measured[size][engine] for size in measured] for engine, name in names.items()},
+            [size.replace("_x_", " × ") for size in per_second],
+            {ENGINES[engine].name: [found[engine] for found in per_second.values()] for engine in drawn},
         ),
     )
 

@@ -46,16 +46,17 @@ PUBLIC = {
         FetchClient FetchRequest FetchResponse Fetcher FetcherStats ServingInfoCache http_app running_server serve
     """,
     "millpond.spark": """
-        KeyedData KeyedMetrics ProcessorHarness ProcessorSnapshot SparkScan StateConfig keyed lookup_join session
-        split_dead_letters upload_batch write_tiles
+        ArrowStatefulProcessor KeyedData KeyedMetrics ProcessorHarness ProcessorSnapshot SparkScan StateConfig keyed
+        lookup_join read_state savepoint session split_dead_letters upload_batch write_tiles
     """,
     "millpond.state": """
-        ABSENT Aggregate AggregatingState BackendFactory BegunCheckpoint Cells Checkpointer Context FileStorage
-        Harness HeapBackend HitRatio KeyContext KeyTimers KeyedOperator KeyedStateBackend ListState
-        LruStateCache LruStats MapState ReducingState Restoration RocksDbBackend RowCodec Savepoint Serializer
-        Snapshot StateDescriptor StateKind StateOptions StateReader States TimeDomain TimedOperator Timer Ttl
-        TwoLayerCache ValueCache ValueState Watch WriteBackCache msgspec_serializer open_backend
-        pickle_serializer register_backend user_serializer write_savepoint
+        ABSENT Aggregate AggregatingState BackendFactory BegunCheckpoint CacheHooks CachedValues Cells
+        Checkpointer Context FileStorage Harness HeapBackend HitRatio KeyContext KeyTimers KeyedOperator
+        KeyedStateBackend ListState Lru LruStateCache LruStats MapState RawCells ReducingState Restoration
+        RocksDbBackend RocksDbSettings RowCodec Savepoint Serializer Snapshot StateDescriptor StateKind StateOptions
+        StateReader States TimeDomain TimedOperator Timer Ttl TwoLayer TwoLayerCache ValueCache ValueState Watch
+        WriteBack WriteBackCache msgspec_serializer open_backend pickle_serializer register_backend
+        user_serializer write_savepoint
     """,
 }
 

@@ -127,9 +127,9 @@ class Job:
 
     def finish(self) -> int:
         """Let the job end; its exit code."""
-        self.process.stdout.close()
         with contextlib.suppress(BrokenPipeError):
             self.process.stdin.close()
+        self.process.stdout.read()
         code = self.process.wait(60)
         self.log.close()
         return code
@@ -154,10 +154,9 @@ def histories(folder: Path) -> list[dict[str, list[int]]]:
     return out
 
 
-def attempts(folder: Path) -> set[int]:
-    """Of which attempts the output is."""
-    parts = (folder / "output").glob("batch=*/*.parquet")
-    return {attempt for part in parts for attempt in pq.read_table(part)["attempt"].to_pylist()}
+def logs(folder: Path) -> list[str]:
+    """What each executor of a cluster has logged, those of all its runs."""
+    return [log.read_text(errors="replace") for log in folder.glob("spark/work/*/*/stderr")]
 
 
 def check_history(folder: Path) -> None:

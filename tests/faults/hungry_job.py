@@ -5,6 +5,7 @@ LIMIT is `spark.executor.pyspark.memory`, or "-". Each batch that fails is told 
 
 import os
 import resource
+import secrets
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -30,7 +31,7 @@ class Hungry(StatefulProcessor):
                 # As on a disk that is full: files can grow no more, until somebody has made room.
                 resource.setrlimit(resource.RLIMIT_FSIZE, (64 << 10, resource.RLIM_INFINITY))
                 Path(row.folder, "host").write_text(str(os.getpid()))
-            before = ((before[0] if before else 0) + 1, key[0] * 20_000)
+            before = ((before[0] if before else 0) + 1, secrets.token_hex(50_000))
         self._count.update(before)
         yield Row(user=key[0], n=before[0])
 

@@ -7,32 +7,25 @@ so a batch that is run again replaces itself.
 
 import json
 import sys
-import time
 from collections.abc import Iterator
 from typing import Any
 
-from pyspark import TaskContext
 from pyspark.sql import DataFrame, Row
 from pyspark.sql.streaming import StatefulProcessor, StatefulProcessorHandle
 
 from millpond.spark import StateConfig, keyed, session
 
+SAID = "a history goes on"
+
 
 class History(StatefulProcessor):
-    """With `slow`, the first attempts of one partition dawdle, so that Spark starts copies of their tasks."""
-
-    def __init__(self, *, slow: bool) -> None:
-        self._slow = slow
-
     def init(self, handle: StatefulProcessorHandle) -> None:
         self._seen = handle.getListState("seen", "id long")
+        print(SAID, flush=True)
 
     def handleInputRows(self, key: Any, rows: Iterator[Row], timerValues: Any) -> Iterator[Row]:
-        task = TaskContext.get()
-        if self._slow and task.partitionId() == 0 and task.attemptNumber() == 0:
-            time.sleep(0.05)  # noqa: TID251 - this is what a slow task is
         self._seen.appendList([(row.id,) for row in rows])
-        yield Row(user=key[0], history=[seen[0] for seen in self._seen.get()], attempt=task.attemptNumber())
+        yield Row(user=key[0], history=[seen[0] for seen in self._seen.get()])
 
     def close(self) -> None:
         pass
@@ -41,7 +34,7 @@ class History(StatefulProcessor):
 def main() -> None:
     source, checkpoint, output, master, settings = sys.argv[1:]
     given = json.loads(settings)
-    slow, backend = given.pop("slow", False), given.pop("backend", "heap")
+    backend = given.pop("backend", "heap")
     spark = session(
         "keyed-history",
         master=master,
@@ -59,8 +52,8 @@ def main() -> None:
 
     events = spark.readStream.schema("id long, user string").option("maxFilesPerTrigger", 2).parquet(source)
     histories = keyed(events, "user").transformWithState(
-        History(slow=slow),
-        "user string, history array<long>, attempt int",
+        History(),
+        "user string, history array<long>",
         "Update",
         "None",
         state=StateConfig(backend=backend),

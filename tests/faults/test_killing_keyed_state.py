@@ -12,11 +12,13 @@ from tests.faults.history_run import (
     CLUSTER,
     LOCAL,
     Job,
-    attempts,
     check_history,
+    histories,
     host_folders,
+    logs,
     write_events,
 )
+from tests.faults.keyed_history import SAID
 
 pytestmark = pytest.mark.spark
 
@@ -46,26 +48,9 @@ def test_on_a_cluster_state_and_output_are_exact_whatever_is_killed(tmp_path: Pa
     """When an executor dies, its shard moves to the other one, and back when another was started."""
     seed = int(os.environ.get("MILLPOND_TEST_SEED", "11"))
     _survives(tmp_path, ["host", "executor", "worker", "driver"], files=12, seed=seed, master=CLUSTER)
-
-
-@pytest.mark.timeout(900)
-def test_when_spark_runs_copies_of_slow_tasks_one_of_them_counts(tmp_path: Path) -> None:
-    speculation = {
-        "spark__speculation": "true",
-        "spark__speculation__interval": "100ms",
-        "spark__speculation__minTaskRuntime": "300ms",
-        "spark__speculation__multiplier": "1.1",
-        "spark__speculation__quantile": "0.5",
-        "slow": "yes",
-        "backend": "rocksdb",
-    }
-    write_events(tmp_path / "events", random.Random(3), 4)
-    with Job(tmp_path, CLUSTER, **speculation) as job:
-        while job.wait_for_batches(1):
-            pass
-        assert job.finish() == 0
-    check_history(tmp_path)
-    assert 1 in attempts(tmp_path), "no copy of a task has won: this test tests nothing"
+    said = [log.count(SAID) for log in logs(tmp_path)]
+    assert sum(said) >= 2 * len(histories(tmp_path)), "what hosts print goes to the log of their executor"
+    assert len([times for times in said if times]) > 2, "whichever executor that is"
 
 
 def test_hosts_end_when_their_executor_is_killed(tmp_path: Path) -> None:

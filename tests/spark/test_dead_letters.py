@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
 import pytest
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, Row, SparkSession
@@ -214,7 +215,33 @@ def test_what_cannot_be_set_aside_is_refused_when_the_query_is_planned(spark: Sp
         keyed(events, "user").transformWithState(
             Till(), "user string, Dead_Letter int", "Update", "None", on_error="dead-letter"
         )
+    with pytest.raises(OptionError, match="two of one name"):
+        keyed(events.selectExpr("user", "id", "id + 1 AS ID"), "user").transformWithState(
+            Till(), TILL, "Update", "None", on_error="dead-letter"
+        )
     with pytest.raises(OptionError, match="on_error='ignore'"):
         keyed(events, "user").transformWithState(Till(), TILL, "Update", "None", on_error="ignore")
     with pytest.raises(OptionError, match="no column 'dead_letter'"):
         split_dead_letters(events)
+
+
+class InPandas(Till):
+    def handleInputRows(self, key: Any, rows: Iterator[Any], timerValues: Any) -> Iterator[Any]:
+        ids = [int(at) for frame in rows for at in frame["id"]]
+        self._count.update((len(ids),))
+        if any(at % 10 == 3 for at in ids):
+            raise ValueError("poison")
+        yield pd.DataFrame({"user": [key[0]], "n": ["many" if 4 in ids else len(ids)], "ids": [ids]})
+
+
+def test_calls_with_frames_are_set_aside_as_well(spark: SparkSession) -> None:
+    events = spark.createDataFrame([("ann", 1), ("bob", 3), ("cid", 4), ("ann", 5)], "user string, id long")
+    operated = keyed(events, "user").transformWithStateInPandas(
+        InPandas(), TILL, "Update", "None", on_error="dead-letter"
+    )
+    results, letters = split_dead_letters(operated.persist())
+    assert [(row.user, row.n, row.ids) for row in results.collect()] == [("ann", 2, [1, 5])]
+    found = {row.key.user: (row.rows, row.error) for row in letters.collect()}
+    assert sorted(found) == ["bob", "cid"]
+    assert found["bob"] == ([Row(user="bob", id=3)], "ValueError: poison")
+    assert "many" in found["cid"][1]

@@ -3,6 +3,8 @@
 import datetime as dt
 import time
 
+import numpy as np
+import pandas as pd
 import pyarrow as pa
 import pytest
 from pyspark.sql import Row
@@ -138,6 +140,22 @@ def test_a_time_with_a_zone_comes_back_as_the_local_time_of_that_moment(zone):
     assert state.get() == (moment.astimezone().replace(tzinfo=None),)
 
 
+def test_pandas_and_numpy_values_come_back_as_pythons(zone):
+    """What a processor takes out of a DataFrame, as PySpark takes it too."""
+    shard = _shard()
+    handle = _handle(shard)
+    at, number = handle.getValueState("at", TIME), handle.getValueState("number", NUMBER)
+    _entered(shard)
+    moment = pd.Timestamp("2013-07-01 12:30")
+    for given in (moment, moment.tz_localize(zone)):
+        at.update((given,))
+        assert at.get() == (dt.datetime(2013, 7, 1, 12, 30),)  # noqa: DTZ001
+    at.update((pd.NaT,))
+    assert at.get() == (None,)
+    number.update((np.int32(7),))
+    assert (number.get(), type(number.get()[0])) == ((7,), int)
+
+
 def test_nested_times_and_rows_come_back_as_pyspark_gives_them(zone):
     shard = _shard()
     state = _handle(shard).getValueState("v", NESTED)
@@ -177,9 +195,129 @@ def test_arrays_and_maps_are_made_anew_with_every_get_as_in_pyspark():
     assert value.get() == (None, None)
 
 
-def test_a_ttl_is_refused_by_the_states_name():
-    with pytest.raises(OptionError, match="state 'v': ttlDurationMs=1000"):
-        _handle(_shard()).getValueState("v", NUMBER, 1000)
+def _timed(shard):
+    return ProcessorHandle(shard, "processingtime", BatchTime(), {}.__getitem__)
+
+
+@pytest.mark.parametrize("kind", ["value", "list", "map"])
+def test_a_ttl_hides_what_has_expired_and_a_write_begins_a_new_life(kind):
+    shard = _shard()
+    handle = _timed(shard)
+    state = {
+        "value": lambda: handle.getValueState("s", NUMBER, 100),
+        "list": lambda: handle.getListState("s", NUMBER, 100),
+        "map": lambda: handle.getMapState("s", PAGE, NUMBER, 100),
+    }[kind]()
+    write = {
+        "value": lambda: state.update((1,)),
+        "list": lambda: state.put([(1,)]),
+        "map": lambda: state.updateValue(("/a",), (1,)),
+    }[kind]
+    _entered(shard)
+    shard.backend.context.now_ms = 1000
+    write()
+    shard.backend.context.now_ms = 1099
+    assert state.exists()
+    write()
+    shard.backend.context.now_ms = 1198
+    assert state.exists(), "a read does not matter, and the write at 1099 did"
+    shard.backend.context.now_ms = 1199
+    assert not state.exists()
+    seen = {"value": "get", "list": "get", "map": "iterator"}[kind]
+    assert not list(getattr(state, seen)() or ())
+
+
+def test_elements_of_a_list_and_entries_of_a_map_expire_each_alone():
+    shard = _shard()
+    handle = _timed(shard)
+    log, last = handle.getListState("log", NUMBER, 100), handle.getMapState("last", PAGE, NUMBER, 100)
+    _entered(shard)
+    for now_ms in (0, 60):
+        shard.backend.context.now_ms = now_ms
+        log.appendValue((now_ms,))
+        last.updateValue((f"/{now_ms}",), (now_ms,))
+    shard.backend.context.now_ms = 100
+    assert list(log.get()) == [(60,)]
+    assert list(last.keys()) == [("/60",)]
+    assert (last.containsKey(("/0",)), last.getValue(("/0",))) == (False, None)
+
+
+def test_a_ttl_of_zero_is_none_as_in_pyspark():
+    shard = _shard()
+    _handle(shard).getValueState("v", NUMBER, 0)
+    assert "ttl" not in shard.commit("t").head.states[0]
+
+
+@pytest.mark.parametrize("wrong", [-1, 1.5, True, "1000"])
+def test_a_ttl_that_is_no_duration_is_refused_by_the_states_name(wrong):
+    with pytest.raises(OptionError, match=f"state 'v': ttlDurationMs={wrong!r}; expected a whole number of ms"):
+        _timed(_shard()).getValueState("v", NUMBER, wrong)
+
+
+@pytest.mark.parametrize(("mode", "named"), [("none", "None"), ("eventtime", "EventTime")])
+def test_a_ttl_is_refused_outside_processing_time_as_in_pyspark(mode, named):
+    handle = ProcessorHandle(_shard(), mode, BatchTime(), {}.__getitem__)
+    with pytest.raises(OptionError, match=f"state 'v': ttlDurationMs=1000 needs timeMode 'ProcessingTime'.*'{named}'"):
+        handle.getMapState("v", PAGE, NUMBER, 1000)
+
+
+def test_the_value_of_a_maps_entry_has_names_as_in_pyspark():
+    shard = _shard()
+    state = _handle(shard).getMapState("visits", PAGE, NUMBER)
+    _entered(shard)
+    state.updateValue(("/a",), (1,))
+    found = state.getValue(("/a",))
+    assert (found, found.count, repr(found)) == ((1,), found.count, "Row(count=1)")
+    assert found["count"] == 1
+    assert type(next(state.values())) is tuple
+
+
+def test_an_empty_list_is_refused_as_in_pyspark():
+    shard = _shard()
+    state = _handle(shard).getListState("log", NUMBER)
+    _entered(shard)
+    for write in (state.put, state.appendList):
+        with pytest.raises(DataError, match="state 'log': an empty list"):
+            write([])
+        write((number,) for number in range(2))
+    assert list(state.get()) == [(0,), (1,), (0,), (1,)]
+
+
+def test_a_state_declared_after_init_is_refused_as_in_pyspark():
+    handle = _handle(_shard())
+    handle.end_of_init()
+    with pytest.raises(OptionError, match=r"state 'v': states are declared in init\(\)"):
+        handle.getValueState("v", NUMBER)
+    with pytest.raises(OptionError, match=r"state 'v': states are declared in init\(\)"):
+        handle.deleteIfExists("v")
+
+
+def test_deleting_a_state_forgets_it_for_every_key():
+    shard = _shard()
+    state = _handle(shard).getMapState("visits", PAGE, NUMBER)
+    for user in ("ann", "bob"):
+        shard.backend.enter(0)
+        shard.backend.context.key = (user,)
+        state.updateValue(("/a",), (1,))
+    shard.commit("first")
+    handle = _handle(shard)
+    handle.deleteIfExists("visits")
+    handle.deleteIfExists("never known")
+    assert len(shard.backend.cells("visits", 0)) == 0
+    again = handle.getMapState("visits", PAGE, NUMBER)
+    _entered(shard)
+    assert not again.exists()
+
+
+@pytest.mark.parametrize("wrong", [1.5, "1000", None])
+def test_a_timer_needs_a_whole_number_of_ms(wrong):
+    shard = _shard()
+    handle = _timed(shard)
+    _entered(shard)
+    with pytest.raises(OptionError, match="expected a whole number of ms"):
+        handle.registerTimer(wrong)
+    handle.registerTimer(np.int64(7))
+    assert list(handle.listTimers()) == [7]
 
 
 def test_a_schema_that_is_no_schema_is_refused():

@@ -47,7 +47,7 @@ def _batches(keys_of_batches):
 
 
 def _blobs(batches):
-    return [(row["shard"], row["blob"]) for batch in batches for row in batch.to_pylist()]
+    return [(row["millpond_shard"], row["blob"]) for batch in batches for row in batch.to_pylist()]
 
 
 keys = st.one_of(st.integers(0, 5), st.none(), st.integers(-(1 << 63), (1 << 63) - 1))

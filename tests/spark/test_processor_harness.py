@@ -97,7 +97,7 @@ def diary(request):
 
 def _alarm(**changes):
     given = {"rows": EVENTS, "key": "user", "output": ALARM, "time_mode": "EventTime", "event_time": "at"}
-    return ProcessorHarness(Alarm(), **(given | changes))
+    return ProcessorHarness(changes.pop("processor", Alarm()), **(given | changes))
 
 
 def test_state_of_every_kind_goes_on_from_batch_to_batch_and_over_a_restart(diary):
@@ -141,6 +141,59 @@ def test_output_that_does_not_fit_is_refused_by_column():
         with pytest.raises(DataError, match="output column 'n' is string, the processor gave int 1"):
             harness.process([("ann", 1, None)])
         assert harness.state("count") == {}
+
+
+def test_a_savepoint_goes_on_in_another_harness_with_its_timers(tmp_path):
+    place = str(tmp_path / "savepoint")
+    with _alarm() as first:
+        first.process(_events(BATCHES[0][1]), watermark_ms=0)
+        first.savepoint(place)
+        with pytest.raises(OptionError, match="is not empty"):
+            first.savepoint(place)
+    with _alarm(options={"state.backend.type": "rocksdb"}) as second:
+        second.process(_events([("gus", 1, 100.0)]), watermark_ms=0)
+        second.restore_savepoint(place)
+        assert second.state("count") == {("ann",): (1,), ("bob",): (1,), ("cid",): (1,)}
+        fired = second.advance(watermark_ms=111_000)
+        assert sorted((row.user, row.fired) for row in fired) == [("ann", 110_000), ("bob", 111_000)]
+        second.restart()
+        assert second.state("count") == {("cid",): (1,)}
+    with (
+        _alarm(time_mode="ProcessingTime", event_time=None) as third,
+        pytest.raises(OptionError, match="timers that were set in EventTime"),
+    ):
+        third.restore_savepoint(place)
+
+
+class WideAlarm(Alarm):
+    """`Alarm` whose count has another field."""
+
+    def init(self, handle):
+        self._handle = handle
+        self._count = handle.getValueState("count", "n double, note string")
+
+
+class NarrowAlarm(Alarm):
+    """`Alarm` whose count holds less."""
+
+    def init(self, handle):
+        self._handle = handle
+        self._count = handle.getValueState("count", "n int")
+
+
+def test_a_snapshot_is_read_as_the_processor_declares_it_now_or_refused():
+    with _alarm(processor=NarrowAlarm()) as first:
+        first.process(_events(BATCHES[0][1]), watermark_ms=0)
+        snapshot = first.snapshot()
+    with _alarm(processor=WideAlarm()) as second:
+        second.restore(snapshot)
+        assert second.state("count")["ann",] == (1.0, None)
+    with _alarm() as third:
+        third.restore(snapshot)
+        third.process(_events([("ann", 4, 108.0)]), watermark_ms=0)
+        wide = third.snapshot()
+    with _alarm(processor=NarrowAlarm()) as fourth, pytest.raises(OptionError, match=r"n: int64.*n: int32"):
+        fourth.restore(wide)
 
 
 def test_a_snapshot_is_restored_as_often_as_one_likes_and_into_any_backend(diary):
@@ -203,6 +256,71 @@ def test_processing_time_timers_fire_by_the_time_given():
         assert harness.process([("ann", 1, None)], processing_ms=1000) == []
         assert harness.advance(processing_ms=1009) == []
         assert [row.fired for row in harness.advance(processing_ms=1010)] == [1010]
+
+
+def test_state_with_a_ttl_lives_by_the_time_of_the_batch():
+    class Recent(Diary):
+        def init(self, handle):
+            self._ids = handle.getListState("ids", "id long", 1000)
+
+        def handleInputRows(self, key, rows, timerValues):
+            self._ids.appendList([(row.id,) for row in rows])
+            yield Row(user=key[0], n=len(list(self._ids.get())))
+
+    with ProcessorHarness(
+        Recent(), rows=EVENTS, key="user", output="user string, n long", time_mode="ProcessingTime"
+    ) as harness:
+        assert harness.process([("ann", 1, None)], processing_ms=5000)[0].n == 1
+        assert harness.process([("ann", 2, None)], processing_ms=5999)[0].n == 2
+        harness.restart()
+        assert harness.process([("ann", 3, None)], processing_ms=6000)[0].n == 2
+        assert harness.state("ids") == {("ann",): [(2,), (3,)]}
+        harness.advance(processing_ms=7000)
+        assert harness.state("ids") == {}
+
+
+def test_the_key_of_a_timer_has_names_and_local_times_as_in_pyspark():
+    class Named(Alarm):
+        def handleExpiredTimer(self, key, timerValues, expiredTimerInfo):
+            yield Row(user=f"{key!r} {key.at!r}")
+
+    naive = dt.datetime(2026, 7, 1, 12, 30)  # noqa: DTZ001 - what PySpark gives
+    with ProcessorHarness(
+        Named(), rows=EVENTS, key=["user", "at"], output=ALARM, time_mode="EventTime", event_time="at"
+    ) as harness:
+        harness.process([("ann", 1, naive)])
+        (row,) = harness.advance(watermark_ms=1 << 42)
+    assert row.user == f"Row(user='ann', at={naive!r}) {naive!r}"
+
+
+@pytest.mark.parametrize("result", [None, 7])
+def test_a_handler_that_returns_nothing_to_go_through_is_named(result):
+    class Wrong(Alarm):
+        def handleExpiredTimer(self, key, timerValues, expiredTimerInfo):
+            return result
+
+    class WrongRows(Wrong):
+        def handleInputRows(self, key, rows, timerValues):
+            return result
+
+    with _alarm(processor=Wrong()) as harness:
+        harness.process(_events([("ann", 1, 100.0)]))
+        with pytest.raises(DataError, match=rf"Wrong.handleExpiredTimer returned {result} for key \('ann',\)"):
+            harness.advance(watermark_ms=200_000)
+    with (
+        _alarm(processor=WrongRows()) as harness,
+        pytest.raises(DataError, match=rf"WrongRows.handleInputRows returned {result} for key \('ann',\)"),
+    ):
+        harness.process(_events([("ann", 1, 100.0)]))
+
+
+def test_a_type_error_of_user_code_stays_its_own():
+    class Mistaken(Alarm):
+        def handleInputRows(self, key, rows, timerValues):
+            yield Row(user=1 + "1")
+
+    with _alarm(processor=Mistaken()) as harness, pytest.raises(TypeError, match="unsupported operand"):
+        harness.process(_events([("ann", 1, 100.0)]))
 
 
 def test_times_without_a_zone_are_local_both_ways():

@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 from pyspark.sql import Row
 
 from millpond.errors import DataError
-from millpond.spark.rows import OutputColumns, row_maker, rows_of
+from millpond.spark.ddl import parse_ddl as _parse_ddl
+from millpond.spark.rows import OutputColumns, output_arrow_schema, row_maker, rows_of
 
 names_of_columns = st.lists(
     st.sampled_from(["user", "amount", "count", "index", "asDict", "a b", "_hidden", "class", "größe", "x"]),
@@ -101,6 +102,17 @@ def test_the_first_columns_of_a_table_become_rows():
     assert list(rows_of(table.slice(0, 0), 2, make)) == []
 
 
+def test_maps_are_lists_of_pairs_and_structs_dictionaries_as_in_pysparks_rows():
+    counts = pa.array([[("a", 1)], None], pa.map_(pa.string(), pa.int64()))
+    nested = pa.array([{"tags": [("b", "c")]}, None], pa.struct([("tags", pa.map_(pa.string(), pa.string()))]))
+    plain = pa.array([{"x": 1}, None], pa.struct([("x", pa.int64())]))
+    table = pa.table({"counts": counts, "nested": nested, "plain": plain})
+    assert [tuple(row) for row in rows_of(table, 3, row_maker(table.column_names))] == [
+        ([("a", 1)], {"tags": [("b", "c")]}, {"x": 1}),
+        (None, None, None),
+    ]
+
+
 FLAT = pa.schema([("user", pa.string()), ("amount", pa.int64())])
 NESTED = pa.schema([("user", pa.string()), ("parts", pa.list_(pa.struct([("x", pa.int64())])))])
 
@@ -145,6 +157,20 @@ def test_what_is_no_row_with_names_is_refused_with_the_names_expected(schema, wr
         OutputColumns(schema).table([*before, wrong])
     for named in ("the processor gave", type(wrong).__name__, repr(wrong), "'user'"):
         assert named in str(refused.value)
+
+
+def test_a_missing_value_in_a_column_without_nulls_is_named():
+    schema = output_arrow_schema(_parse_ddl("user string, total long NOT NULL"))
+    assert OutputColumns(schema).table([Row(user=None, total=1)]).to_pylist() == [{"user": None, "total": 1}]
+    for row in (Row(user="ann", total=None), Row(user="ann")):
+        with pytest.raises(DataError, match="output column 'total' is declared as not null"):
+            OutputColumns(schema).table([row])
+
+
+@pytest.mark.parametrize("kind", ["interval year to month", "char(3)", "interval"])
+def test_an_output_column_of_a_type_that_python_does_not_have_is_named(kind):
+    with pytest.raises(DataError, match="output column 'odd' is "):
+        output_arrow_schema(_parse_ddl(f"user string, odd {kind}"))
 
 
 @pytest.mark.parametrize(

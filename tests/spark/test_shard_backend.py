@@ -85,7 +85,7 @@ def test_the_backend_may_be_named_by_argument_or_by_option_but_not_by_both():
     assert StateConfig("rocksdb").backend == "rocksdb"
     assert StateConfig(options={"State.Backend.Type": "rocksdb"}).backend == "rocksdb"
     assert StateConfig().backend == "heap"
-    with pytest.raises(OptionError, match="name the backend twice; keep one"):
+    with pytest.raises(OptionError, match="say the same twice; keep one"):
         StateConfig("heap", options={"State.Backend.Type": "rocksdb"})
 
 

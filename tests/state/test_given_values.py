@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from millpond.errors import DataError
-from millpond.state import HeapBackend
+from millpond.state import CachedValues, HeapBackend, WriteBack
 from millpond.state.cached.lru import LruStateCache
 from millpond.state.handles import States
 from millpond.state.rocksdb import RocksDbBackend
@@ -19,11 +19,13 @@ class Point:
     x: int
 
 
-@pytest.fixture(params=["heap", "rocksdb", "lru over heap", "lru over rocksdb"])
+@pytest.fixture(params=["heap", "rocksdb", "lru over heap", "lru over rocksdb", "write-back over heap"])
 def backend(request, tmp_path):
     made = RocksDbBackend(GROUPS, Path(tmp_path, "db")) if "rocksdb" in request.param else HeapBackend(GROUPS)
     if request.param.startswith("lru"):
         made = LruStateCache(made, max_entries=8)
+    if request.param.startswith("write-back"):
+        made = CachedValues(made, WriteBack(max_size=8))
     yield made
     made.close()
 

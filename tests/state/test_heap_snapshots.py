@@ -418,10 +418,13 @@ class Cache:
     def __init__(self, backend, count):
         self.backend, self.count, self.dirty, self.heard = backend, count, None, []
 
-    def flush(self):
-        self.heard.append("flush")
+    def update_all_states(self):
         if self.dirty is not None:
             self.backend.write("count", Cells([0], [("ann",)], None, [self.dirty]))
+
+    def flush(self):
+        self.heard.append("flush")
+        self.update_all_states()
 
     def forget(self):
         self.heard.append("forget")

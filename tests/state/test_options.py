@@ -8,7 +8,7 @@ from pyspark import cloudpickle
 
 from millpond.errors import OptionError
 from millpond.options import count, size_bytes
-from millpond.state import HeapBackend
+from millpond.state import CacheHooks, HeapBackend, Lru, TwoLayer, WriteBack
 from millpond.state.cached.lru import LruStateCache
 from millpond.state.options import StateOptions
 from millpond.state.registry import _BACKENDS, open_backend, register_backend
@@ -24,7 +24,7 @@ def registered(monkeypatch):
 
 def test_without_options_state_is_on_the_heap_and_not_cached():
     options = StateOptions.parse({})
-    assert (options.backend, options.cache_max_entries, options.cache_max_bytes) == ("heap", 0, 0)
+    assert (options.backend, options.cache) == ("heap", None)
 
 
 def test_names_and_words_are_read_in_any_case_and_sizes_have_units():
@@ -40,7 +40,8 @@ def test_names_and_words_are_read_in_any_case_and_sizes_have_units():
         }
     )
     rocksdb = RocksDbSettings(Path("/mnt/fast"), 8 << 20, 1 << 20)
-    assert options == StateOptions("rocksdb", 1000, 1 << 30, "s3://bucket/states", rocksdb)
+    cache = Lru(max_entries=1000, max_bytes=1 << 30)
+    assert options == StateOptions("rocksdb", cache, "s3://bucket/states", rocksdb)
 
 
 def test_everything_that_is_wrong_is_said_in_one_error():
@@ -91,6 +92,93 @@ def test_a_size_of_the_cache_puts_it_in_front_of_the_backend_and_closing_it_clos
     assert isinstance(cache, LruStateCache)
     cache.close()
     assert not (tmp_path / "backend").exists()
+
+
+@pytest.mark.parametrize(
+    ("options", "cache"),
+    [
+        ({}, None),
+        ({"": "none"}, None),
+        ({".max-entries-num": 0, ".max-bytes": 0}, None),
+        ({"": "NONE", ".max-entries-num": "0"}, None),
+        ({".max-entries-num": 10}, Lru(max_entries=10)),
+        ({"": "LRU", ".max-bytes": "1kb"}, Lru(max_bytes=1024)),
+        ({"": "write-back", ".max-size": "20_000"}, WriteBack(max_size=20_000)),
+        ({"": "Two_Layer", ".max-size": 2_000, ".max-size-l2": 23_000}, TwoLayer(max_size=2_000, max_size_l2=23_000)),
+    ],
+)
+def test_a_cache_is_chosen_by_its_name_and_sizes_or_by_flip_325s_limits_alone(options, cache):
+    assert StateOptions.parse({f"state.backend.cache{name}": value for name, value in options.items()}).cache == cache
+
+
+@pytest.mark.parametrize(
+    ("options", "problem"),
+    [
+        (
+            {"": "lru"},
+            "state.backend.cache = lru needs state.backend.cache.max-entries-num or state.backend.cache.max-b",
+        ),
+        ({"": "lru", ".max-entries-num": 0}, "state.backend.cache = lru needs"),
+        ({"": "write-back"}, "state.backend.cache = write-back needs state.backend.cache.max-size"),
+        ({"": "two-layer", ".max-size": 1}, "state.backend.cache = two-layer needs state.backend.cache.max-size-l2"),
+        ({"": "two-layer"}, "needs state.backend.cache.max-size and state.backend.cache.max-size-l2"),
+        (
+            {"": "none", ".max-entries-num": 1},
+            "max-entries-num' has no effect with state.backend.cache = none; remove it",
+        ),
+        ({".max-size": 1}, "or choose state.backend.cache = write-back or state.backend.cache = two-layer"),
+        (
+            {"": "write-back", ".max-size": 1, ".max-size-l2": 1},
+            "max-size-l2' has no effect with state.backend.cache = write-back; remove it or choose state.backend.cache",
+        ),
+        (
+            {"": "two-layer", ".max-size": 1, ".max-size-l2": 1, ".max-bytes": 9},
+            "'state.backend.cache.max-bytes' has no",
+        ),
+        (
+            {"": "write-back", ".max-size": 0},
+            "'state.backend.cache.max-size': expected a whole number of 1 or more, got 0",
+        ),
+        ({"": "writeback"}, "'state.backend.cache': expected one of none, lru, write-back, two-layer, got 'writeback'"),
+        ({".max-sice": 1}, "did you mean 'state.backend.cache.max-size'?"),
+    ],
+)
+def test_an_option_that_the_chosen_cache_ignores_or_lacks_is_refused(options, problem):
+    with pytest.raises(OptionError) as refused:
+        StateOptions.parse({f"state.backend.cache{name}": value for name, value in options.items()})
+    assert problem in str(refused.value)
+
+
+def test_hooks_go_to_the_cache_that_the_options_choose():
+    hooks = CacheHooks(hit_tracker=print)
+    sizes = {
+        "state.backend.cache": "two-layer",
+        "state.backend.cache.max-size": 1,
+        "state.backend.cache.max-size-l2": 1,
+    }
+    assert StateOptions.parse(sizes, hooks=hooks).cache.hooks is hooks
+    with pytest.raises(OptionError, match=r"hooks have no effect with state\.backend\.cache = lru"):
+        StateOptions.parse({"state.backend.cache.max-entries-num": 1}, hooks=hooks)
+    with pytest.raises(OptionError, match="hit_tracker_l2 no effect"):
+        StateOptions.parse(
+            {"state.backend.cache": "write-back", "state.backend.cache.max-size": 1},
+            hooks=CacheHooks(hit_tracker_l2=print),
+        )
+    with pytest.raises(OptionError, match="hooks of their cache"):
+        StateOptions.parse(StateOptions(), hooks=hooks)
+
+
+def test_options_with_hooks_travel_to_other_processes():
+    options = StateOptions(cache=WriteBack(max_size=1, hooks=CacheHooks(on_get=lambda _, value: value)))
+    travelled = cloudpickle.loads(cloudpickle.dumps(options))
+    assert travelled == options
+    assert travelled.cache.hooks.on_get(("ann",), 5) == 5
+
+
+@pytest.mark.parametrize("limits", [{}, {"max_entries": 0}, {"max_bytes": -1}])
+def test_an_lru_cache_without_a_limit_of_one_is_refused(limits):
+    with pytest.raises(OptionError, match=r"max_entries|max_bytes"):
+        Lru(**limits)
 
 
 def test_rocksdb_keeps_its_files_in_the_local_dir(tmp_path):

@@ -152,6 +152,24 @@ def test_a_changed_python_type_is_carried_where_every_value_can_be_read_as_it(ki
 
 
 @pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(
+    ("old", "new", "exact", "rounded"),
+    [
+        (int, float, 2**53, 2**53 + 1),
+        (list[int], list[float], [1, 2**60], [1, 2**60 + 1]),
+        (set[int], set[float], {1, 2**60, 7}, {1, 2**60 + 1, 7}),
+        (dict[str, int], dict[str, float], {"a": 2**54}, {"a": 2**54 + 1}),
+        (dict[int, int], dict[float, float], {2**54: 1}, {2**54 + 1: 1}),
+    ],
+    ids=str,
+)
+def test_a_whole_number_that_a_float_would_round_is_refused_by_its_key(kind, old, new, exact, rounded):
+    assert carried(objects_of(kind, old), objects_of(kind, new), [exact]) == [exact]
+    with pytest.raises(OptionError, match=r"value of key \('k1',\) has a whole number that a float would round"):
+        carried(objects_of(kind, old), objects_of(kind, new), [exact, rounded])
+
+
+@pytest.mark.parametrize("kind", KINDS)
 def test_the_first_value_that_cannot_be_read_as_the_new_type_is_named_with_its_key_and_both_types(kind):
     with pytest.raises(OptionError) as refused:
         carried(objects_of(kind, int | str), objects_of(kind, int), [1, "x", "y"])

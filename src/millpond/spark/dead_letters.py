@@ -14,6 +14,12 @@ from millpond.spark.operator_spec import DEAD_LETTER
 
 def letter_schema(key: StructType, rows: StructType) -> StructType:
     """The fields of a dead letter, for a key and rows of these schemas."""
+    names = [name.lower() for name in rows.names]
+    if len(set(names)) < len(names):
+        raise OptionError(
+            f"on_error='dead-letter' keeps whole rows, and their columns are {rows.names}: two of one name cannot be "
+            "told apart there. Rename one of them."
+        )
     return StructType(
         [
             StructField("key", key),
@@ -33,7 +39,7 @@ def with_dead_letters(output: StructType, letter: StructType) -> StructType:
             f"the output has a column {DEAD_LETTER!r}, which is where on_error='dead-letter' puts what failed. "
             "Give the column another name."
         )
-    columns = [StructField(column.name, column.dataType) for column in output]
+    columns = [StructField(column.name, column.dataType, nullable=True, metadata=column.metadata) for column in output]
     return StructType([*columns, StructField(DEAD_LETTER, letter)])
 
 

@@ -8,21 +8,26 @@ them anew with every get: what user code does to one is never seen again without
 """
 
 import datetime as dt
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
+from operator import index
 from typing import Any
 
 import pyarrow as pa
-from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 from pyspark.sql.types import ArrayType, DataType, MapType, Row, StructType, TimestampType
 
 from millpond.errors import DataError, OptionError
 from millpond.spark.operator_spec import BatchTime
+from millpond.spark.rows import row_maker
 from millpond.state import ListState, MapState, StateDescriptor, StateKind, ValueState
 from millpond.state.checkpoint import Shard
 from millpond.state.rows import Row as StateRow
+from millpond.state.ttl import Ttl
+from millpond.state.ttl_handles import TtlList, TtlMap, TtlValue
 
 _Convert = Callable[..., Any]
+_TIME_MODES = {"none": "None", "eventtime": "EventTime", "processingtime": "ProcessingTime"}
 
 
 class ProcessorHandle:
@@ -38,6 +43,11 @@ class ProcessorHandle:
         self._time = time
         self._parse = parse
         self._names: set[str] = set()
+        self._declaring = True
+
+    def end_of_init(self) -> None:
+        """States are declared by now; declaring more is refused, as in PySpark."""
+        self._declaring = False
 
     def getValueState(
         self,
@@ -46,8 +56,7 @@ class ProcessorHandle:
         ttlDurationMs: int | None = None,
     ) -> Any:
         """A value state of the current key, under PySpark's rules."""
-        spark_schema, descriptor = self._declare(StateKind.VALUE, stateName, schema, None, ttlDurationMs)
-        state = self._shard.backend.value_state(descriptor)
+        state, _, spark_schema = self.value_state(stateName, schema, ttlDurationMs)
         outward = outward_of(spark_schema)
         return state if outward is None else _ConvertedValueState(state, inward_of(spark_schema), outward)
 
@@ -58,9 +67,8 @@ class ProcessorHandle:
         ttlDurationMs: int | None = None,
     ) -> "PySparkListState":
         """A list state of the current key, under PySpark's rules."""
-        spark_schema, descriptor = self._declare(StateKind.LIST, stateName, schema, None, ttlDurationMs)
-        state = self._shard.backend.list_state(descriptor)
-        return PySparkListState(state, inward_of(spark_schema), outward_of(spark_schema))
+        state, _, spark_schema = self.list_state(stateName, schema, ttlDurationMs)
+        return PySparkListState(stateName, state, inward_of(spark_schema), outward_of(spark_schema))
 
     def getMapState(
         self,
@@ -70,24 +78,49 @@ class ProcessorHandle:
         ttlDurationMs: int | None = None,
     ) -> "PySparkMapState":
         """A map state of the current key, under PySpark's rules."""
-        spark_schema, descriptor = self._declare(StateKind.MAP, stateName, valueSchema, userKeySchema, ttlDurationMs)
-        state = self._shard.backend.map_state(descriptor)
+        state, _, spark_schema = self.map_state(stateName, userKeySchema, valueSchema, ttlDurationMs)
         return PySparkMapState(state, self._parsed(userKeySchema, stateName), spark_schema)
+
+    def value_state(
+        self, name: str, schema: StructType | str, ttl_ms: int | None
+    ) -> tuple[ValueState, StateDescriptor, StructType]:
+        """Declare a value state: its handle in the state room, what it was declared as, and its schema in Spark."""
+        spark_schema, descriptor = self._declare(StateKind.VALUE, name, schema, None, ttl_ms)
+        backend, ttl = self._shard.backend, descriptor.ttl
+        state = backend.value_state(descriptor) if ttl is None else TtlValue(backend, descriptor, ttl)
+        return state, descriptor, spark_schema
+
+    def list_state(
+        self, name: str, schema: StructType | str, ttl_ms: int | None
+    ) -> tuple[ListState, StateDescriptor, StructType]:
+        """Declare a list state: its handle in the state room, what it was declared as, and its schema in Spark."""
+        spark_schema, descriptor = self._declare(StateKind.LIST, name, schema, None, ttl_ms)
+        backend, ttl = self._shard.backend, descriptor.ttl
+        state = backend.list_state(descriptor) if ttl is None else TtlList(backend, descriptor, ttl)
+        return state, descriptor, spark_schema
+
+    def map_state(
+        self, name: str, map_key_schema: StructType | str, schema: StructType | str, ttl_ms: int | None
+    ) -> tuple[MapState, StateDescriptor, StructType]:
+        """Declare a map state: its handle in the state room, what it was declared as, and the schema of its values."""
+        spark_schema, descriptor = self._declare(StateKind.MAP, name, schema, map_key_schema, ttl_ms)
+        backend, ttl = self._shard.backend, descriptor.ttl
+        state = backend.map_state(descriptor) if ttl is None else TtlMap(backend, descriptor, ttl)
+        return state, descriptor, spark_schema
 
     def registerTimer(self, expiryTimestampMs: int) -> None:
         """Set a timer of the current key, in ms. In event time it must lie after the watermark, as in PySpark."""
-        self._need_timers()
-        if self._time_mode == "eventtime" and expiryTimestampMs <= self._time.watermark_ms:
+        expiry_ms = self._expiry_ms(expiryTimestampMs)
+        if self._time_mode == "eventtime" and expiry_ms <= self._time.watermark_ms:
             raise OptionError(
-                f"cannot register a timer at {expiryTimestampMs} ms, which is not later than the current watermark "
+                f"cannot register a timer at {expiry_ms} ms, which is not later than the current watermark "
                 f"{self._time.watermark_ms} ms. Register it later, or act at once."
             )
-        self._shard.timers.register(int(expiryTimestampMs))
+        self._shard.timers.register(expiry_ms)
 
     def deleteTimer(self, expiryTimestampMs: int) -> None:
         """Forget a timer of the current key."""
-        self._need_timers()
-        self._shard.timers.delete(int(expiryTimestampMs))
+        self._shard.timers.delete(self._expiry_ms(expiryTimestampMs))
 
     def listTimers(self) -> Iterator[int]:
         """The current key's timers, in ms."""
@@ -98,6 +131,24 @@ class ProcessorHandle:
         if self._time_mode == "none":
             raise OptionError("timers need timeMode 'EventTime' or 'ProcessingTime'; this operator runs with 'None'.")
 
+    def deleteIfExists(self, stateName: str) -> None:
+        """Forget a state of every key, if the checkpoint knows one of that name. For `init`, as in PySpark."""
+        self._need_init(stateName)
+        self._shard.delete_state(stateName)
+
+    def _expiry_ms(self, given: int) -> int:
+        self._need_timers()
+        try:
+            return index(given)
+        except TypeError as error:
+            raise OptionError(
+                f"a timer's time is {type(given).__name__} {given!r}; expected a whole number of ms. Write int(…)."
+            ) from error
+
+    def _need_init(self, name: str) -> None:
+        if not self._declaring:
+            raise OptionError(f"state {name!r}: states are declared in init(), not in the calls made for a key.")
+
     def _declare(
         self,
         kind: StateKind,
@@ -106,11 +157,7 @@ class ProcessorHandle:
         map_key_schema: StructType | str | None,
         ttl_ms: int | None,
     ) -> tuple[StructType, StateDescriptor]:
-        if ttl_ms is not None:
-            raise OptionError(
-                f"state {name!r}: ttlDurationMs={ttl_ms} is not supported by keyed(). Leave it out, and clear the "
-                "state from a timer."
-            )
+        self._need_init(name)
         if name.startswith("$"):
             raise OptionError(f"state {name!r}: names that begin with $ are Millpond's own. Give it another one.")
         if name in self._names:
@@ -122,9 +169,27 @@ class ProcessorHandle:
             kind=kind,
             value_schema=arrow_schema(spark_schema),
             map_key_schema=None if map_key_schema is None else arrow_schema(self._parsed(map_key_schema, name)),
+            ttl=self._ttl(name, ttl_ms),
         )
         self._shard.declare(descriptor)
         return spark_schema, descriptor
+
+    def _ttl(self, name: str, duration_ms: int | None) -> Ttl | None:
+        """PySpark's rules: 0 is none, and time to live is counted in processing time alone."""
+        if duration_ms is None or (duration_ms == 0 and type(duration_ms) is int):
+            return None
+        if type(duration_ms) is not int or duration_ms < 0:
+            raise OptionError(
+                f"state {name!r}: ttlDurationMs={duration_ms!r}; expected a whole number of ms greater than 0, or None "
+                "for state that never expires."
+            )
+        if self._time_mode != "processingtime":
+            raise OptionError(
+                f"state {name!r}: ttlDurationMs={duration_ms} needs timeMode 'ProcessingTime', as in PySpark; this "
+                f"operator runs with {_TIME_MODES[self._time_mode]!r}. Run it in processing time, or clear the state "
+                "from a timer."
+            )
+        return Ttl(duration_ms)
 
     def _parsed(self, schema: StructType | str, name: str) -> StructType:
         parsed = self._parse(schema) if isinstance(schema, str) else schema
@@ -136,17 +201,31 @@ class ProcessorHandle:
 class PySparkListState:
     """PySpark's names for a list state."""
 
-    def __init__(self, state: ListState, inward: _Convert | None, outward: _Convert | None) -> None:
+    def __init__(self, name: str, state: ListState, inward: _Convert | None, outward: _Convert | None) -> None:
+        self._name = name
         self._state = state
+        self._inward = inward
         self._outward = outward
         self.exists = state.exists
         self.clear = state.clear
-        if inward is None:
-            self.put, self.appendValue, self.appendList = state.put, state.append, state.extend
-        else:
-            self.put = lambda values: state.put(map(inward, values))
-            self.appendValue = lambda value: state.append(inward(value))
-            self.appendList = lambda values: state.extend(map(inward, values))
+        self.appendValue = state.append if inward is None else lambda value: state.append(inward(value))
+
+    def put(self, newState: Iterable[StateRow]) -> None:
+        """Replace the whole list. An empty one is refused, as in PySpark."""
+        self._state.put(self._some(newState))
+
+    def appendList(self, newState: Iterable[StateRow]) -> None:
+        """Add several elements at the end. None at all are refused, as in PySpark."""
+        self._state.extend(self._some(newState))
+
+    def _some(self, values: Iterable[StateRow]) -> list[StateRow]:
+        found = list(values) if self._inward is None else list(map(self._inward, values))
+        if not found:
+            raise DataError(
+                f"state {self._name!r}: an empty list was put or appended, which PySpark refuses too. Call clear() to "
+                "have no list, or do nothing."
+            )
+        return found
 
     def get(self) -> Iterator[StateRow]:
         """The elements."""
@@ -160,6 +239,7 @@ class PySparkMapState:
         self._state = state
         self._key_outward = outward_of(key_schema) or _as_is
         self._outward = outward_of(schema) or _as_is
+        self._make_row = row_maker(schema.names)
         self.exists = state.exists
         self.clear = state.clear
         to_key, to_value = inward_of(key_schema) or _as_is, inward_of(schema) or _as_is
@@ -172,10 +252,10 @@ class PySparkMapState:
             self.updateValue = lambda key, value: state.put(to_key(key), to_value(value))
             self.removeKey = lambda key: state.remove(to_key(key))
 
-    def getValue(self, key: StateRow) -> StateRow | None:
-        """The value of one entry, or None."""
+    def getValue(self, key: StateRow) -> Row | None:
+        """The value of one entry, with the names of its fields; or None."""
         found = self._state.get(self._key_inward(key))
-        return None if found is None else self._outward(found)
+        return None if found is None else self._make_row(self._outward(found))
 
     def iterator(self) -> Iterator[tuple[StateRow, StateRow]]:
         """The entries."""
@@ -219,6 +299,15 @@ def arrow_schema(schema: StructType) -> pa.Schema:
 def outward_of(kind: DataType) -> _Convert | None:
     """A conversion to what PySpark hands to user code, or None where nothing differs and nothing can be changed."""
     return _converter(kind, top=True)
+
+
+def key_row_maker(schema: pa.Schema) -> Callable[[tuple[Any, ...]], Row]:
+    """A function from a key of the state to what PySpark gives to `handleExpiredTimer`, and only there.
+
+    That is a `Row` with the key's names, its times naive and local.
+    """
+    make, outward = row_maker(schema.names), outward_of(from_arrow_schema(schema))
+    return make if outward is None else lambda key: make(outward(key))
 
 
 def _converter(kind: DataType, *, top: bool = False) -> _Convert | None:
@@ -276,7 +365,10 @@ def inward_of(kind: DataType) -> _Convert | None:
 
 
 def _aware(value: Any) -> Any:
-    naive = isinstance(value, dt.datetime) and value.tzinfo is None
+    if hasattr(value, "to_pydatetime"):
+        # pandas' own: its NaT, which alone differs from itself, is what it has for no time.
+        value = value.to_pydatetime() if value == value else None  # noqa: PLR0124
+    naive = type(value) is dt.datetime and value.tzinfo is None
     return value.astimezone() if naive else value
 
 

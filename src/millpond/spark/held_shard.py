@@ -15,13 +15,14 @@ import pyarrow as pa
 from millpond.errors import CorruptionError, UnavailableError
 from millpond.metrics.recorder import NullRecorder, Result
 from millpond.spark.host.slots import Claim
+from millpond.spark.opened_shard import filled_shard
 from millpond.spark.operator_metrics import BatchMetrics
 from millpond.spark.operator_spec import BatchTime, OperatorSpec
 from millpond.spark.shard_backend import open_shard_backend
 from millpond.spark.shard_run import ShardRun
 from millpond.spark.spool import Spool
 from millpond.state.cached.hit_ratio import REQUESTS
-from millpond.state.checkpoint import Commit, Head, Shard
+from millpond.state.checkpoint import Commit, Head
 from millpond.state.options import StateOptions
 from millpond.state.undoable import UndoableBackend
 
@@ -42,34 +43,30 @@ class HeldShard:
         spec: of the operator.
         head: where it stands.
         segments: the head's, by id.
+        batch_time: by which the TTL of what is restored is judged.
 
     Raises:
         CorruptionError: a segment is missing or damaged.
     """
 
-    def __init__(self, spec: OperatorSpec, head: Head, segments: Mapping[int, bytes]) -> None:
+    def __init__(self, spec: OperatorSpec, head: Head, segments: Mapping[int, bytes], batch_time: BatchTime) -> None:
         self._opened_with = _opening(spec)
         self._reads = _CacheReads()
         backend = open_shard_backend(spec.config.parsed, head.key_groups, self._reads)
-        self.shard = Shard(head, backend if spec.dead_letter is None else UndoableBackend(backend))
+        undoable = backend if spec.dead_letter is None else UndoableBackend(backend)
+        self.shard = filled_shard(spec, head, segments, batch_time, undoable)
         self._restored = True
-        try:
-            self.shard.restore(segments)
-            self.shard.stand_at(head)
-        except BaseException:
-            self.close()
-            raise
 
     def stands_at(self, spec: OperatorSpec, head: Head) -> bool:
         """Whether the shard stands at the head, if need be by undoing a version; False: it has to be restored.
 
-        A query that was restarted with other options gets the backend that it asks for.
+        A query that was restarted with other options or declarations gets the backend that it asks for.
         """
         if self._opened_with != _opening(spec):
             return False
         self._restored = False
         try:
-            return self.shard.stand_at(head)
+            return self.shard.stand_at(head) and self.shard.holds(spec.states)
         except (CorruptionError, UnavailableError):
             return False
 
@@ -119,8 +116,8 @@ class HeldShard:
         self.shard.backend.close()
 
 
-def _opening(spec: OperatorSpec) -> tuple[StateOptions, bool]:
-    return spec.config.parsed, spec.dead_letter is not None
+def _opening(spec: OperatorSpec) -> tuple[StateOptions, str, bool]:
+    return *spec.config.opened_with, spec.dead_letter is not None
 
 
 class _CacheReads(NullRecorder):

@@ -16,31 +16,26 @@ from pyspark import Accumulator
 from pyspark.sql import Column, DataFrame, GroupedData
 from pyspark.sql import functions as F
 from pyspark.sql.streaming import StatefulProcessor
-from pyspark.sql.types import (
-    ArrayType,
-    DataType,
-    MapType,
-    StructType,
-    TimestampType,
-    VariantType,
-    _parse_datatype_string,
-)
+from pyspark.sql.types import DataType, StructType, _parse_datatype_string
 
 from millpond.errors import DataError, OptionError
+from millpond.spark.arrow_processor import ArrowStatefulProcessor
 from millpond.spark.dead_letters import letter_schema, with_dead_letters
-from millpond.spark.handles import ProcessorHandle, arrow_schema
+from millpond.spark.declarations import Declarations, declarations
+from millpond.spark.event_time import event_time_position, marked_output
+from millpond.spark.handles import arrow_schema
+from millpond.spark.initial_state import initial_columns, initial_rows
+from millpond.spark.key_columns import KeyColumns, key_columns
+from millpond.spark.opened_shard import check_savepoint
 from millpond.spark.operator_metrics import KeyedMetrics, MetricsParam
-from millpond.spark.operator_spec import BatchTime, OperatorSpec, StateConfig
-from millpond.spark.pack import PACKED_SCHEMA, pack, unpack
+from millpond.spark.operator_spec import OperatorSpec, PandasSettings, StateConfig
+from millpond.spark.pack import PACKED_SCHEMA, SHARD, pack, unpack
+from millpond.spark.rows import output_arrow_schema
 from millpond.spark.session import check_session, hosts_per_executor, is_connect
-from millpond.spark.shard_processor import ShardProcessor
+from millpond.spark.shard_processor import OLDEST, OUTPUT_SCHEMA, TIMED_OUTPUT_SCHEMA, ShardProcessor
 from millpond.spark.surroundings import copied_on_driver
-from millpond.state import HeapBackend
-from millpond.state.checkpoint import Shard, birth
 
-_KEY = "__millpond_key_"
 _HASH = "__millpond_hash"
-_WATERMARK_MARK = "spark.watermarkDelayMs"
 
 
 class KeyedData:
@@ -91,6 +86,7 @@ class KeyedData:
         late: str = "drop",
         on_error: str = "fail",
         state: StateConfig | None = None,
+        savepoint: str | None = None,
     ) -> DataFrame:
         """Run a PySpark `StatefulProcessor` over rows, key by key; PySpark's parameters, and three more.
 
@@ -99,74 +95,167 @@ class KeyedData:
             outputStructType: what it yields, a StructType or DDL text.
             outputMode: "Append" or "Update".
             timeMode: "None", "EventTime" or "ProcessingTime".
-            initialState: not supported; refused unless None.
-            eventTimeColumnName: not supported; refused unless empty.
+            initialState: a grouped batch DataFrame, as in `initial.groupBy("user")`: its rows go to
+                `handleInitialState` in the first batch, each key's before that key's rows.
+            eventTimeColumnName: the timestamp column of the output that carries the watermark on, to a
+                stateful operator that follows.
             late: "drop" or "keep": what becomes of rows later than the watermark in event time. They are
                 dropped by Spark's own rule: by the watermark of the batch before.
             on_error: "fail" or "dead-letter": what becomes of a key's call of the processor that fails. It fails the
                 batch; or its changes, timers and output are undone, and its rows go into a further column of the
                 output, `dead_letter`, with the reason. See `split_dead_letters`.
             state: where the live state is held.
+            savepoint: a path or URI that every executor can read. A new query begins with the state in it, whatever
+                the number of shards; one that has a checkpoint goes on from that, and does not look at it.
 
         Raises:
             OptionError: an argument is not one of those above, or the session lacks what state needs.
-            DataError: a key column is missing or of a type that cannot be a key.
+            DataError: a column is missing, or of a type that cannot be what it is wanted for.
+            CorruptionError: the savepoint is not as it was written; the file is named.
         """
+        return self._operated(
+            "rows",
+            statefulProcessor,
+            outputStructType,
+            outputMode,
+            timeMode,
+            initialState,
+            eventTimeColumnName,
+            late,
+            on_error,
+            state,
+            savepoint,
+        )
+
+    def transformWithStateInPandas(
+        self,
+        statefulProcessor: StatefulProcessor,
+        outputStructType: StructType | str,
+        outputMode: str,
+        timeMode: str,
+        initialState: GroupedData | None = None,
+        eventTimeColumnName: str = "",
+        *,
+        late: str = "drop",
+        on_error: str = "fail",
+        state: StateConfig | None = None,
+        savepoint: str | None = None,
+    ) -> DataFrame:
+        """`transformWithState` whose processor gets and yields pandas DataFrames, as PySpark's of that name."""
+        return self._operated(
+            "pandas",
+            statefulProcessor,
+            outputStructType,
+            outputMode,
+            timeMode,
+            initialState,
+            eventTimeColumnName,
+            late,
+            on_error,
+            state,
+            savepoint,
+        )
+
+    def transformWithStateInArrow(
+        self,
+        statefulProcessor: ArrowStatefulProcessor,
+        outputStructType: StructType | str,
+        outputMode: str,
+        timeMode: str,
+        initialState: GroupedData | None = None,
+        eventTimeColumnName: str = "",
+        *,
+        late: str = "drop",
+        state: StateConfig | None = None,
+        savepoint: str | None = None,
+    ) -> DataFrame:
+        """`transformWithState` for vectorised code: one call a shard and batch, over Arrow tables.
+
+        PySpark has no such form. State is the same as that of the other forms.
+        """
+        return self._operated(
+            "arrow",
+            statefulProcessor,
+            outputStructType,
+            outputMode,
+            timeMode,
+            initialState,
+            eventTimeColumnName,
+            late,
+            "fail",
+            state,
+            savepoint,
+        )
+
+    def _operated(
+        self,
+        form: str,
+        processor: StatefulProcessor | ArrowStatefulProcessor,
+        outputStructType: StructType | str,
+        outputMode: str,
+        timeMode: str,
+        initialState: GroupedData | None,
+        eventTimeColumnName: str,
+        late: str,
+        on_error: str,
+        state: StateConfig | None,
+        savepoint: str | None = None,
+    ) -> DataFrame:
+        _check_processor(form, processor)
         _check_choice("timeMode", timeMode, ("None", "EventTime", "ProcessingTime"))
         _check_choice("outputMode", outputMode, ("Append", "Update"))
         _check_choice("late", late, ("drop", "keep"))
         _check_choice("on_error", on_error, ("fail", "dead-letter"))
-        if initialState is not None or eventTimeColumnName:
-            raise OptionError(
-                "keyed() supports neither initialState nor eventTimeColumnName; leave them out, or use PySpark's own "
-                "df.groupBy(…).transformWithState for this query."
-            )
         check_session(self._df.sparkSession)
-        output = _parse_datatype_string(outputStructType) if isinstance(outputStructType, str) else outputStructType
-        if not isinstance(output, StructType):
-            raise OptionError(f"outputStructType must be a StructType or its DDL text, got {outputStructType!r}.")
-        data, positions = self._data()
+        if initialState is not None and savepoint is not None:
+            raise OptionError("a new query begins with an initialState or with a savepoint; give one of them.")
+        keys = key_columns(self._df, self._keys)
+        output = _output_schema(outputStructType)
+        given, output_event_time = output, None
+        if eventTimeColumnName:
+            given, output_event_time = marked_output(self._df, output, eventTimeColumnName)
+        initial = None if initialState is None else initial_columns(initialState, keys.schema)
+        declared = _declarations(processor, timeMode, form)
+        letter = letter_schema(keys.schema, self._df.schema) if on_error.lower() == "dead-letter" else None
+        if letter is not None:
+            given = with_dead_letters(given, letter)
         config = state or StateConfig()
-        key_schema = StructType([data.schema[at] for at in positions])
-        letter = letter_schema(key_schema, self._df.schema) if on_error.lower() == "dead-letter" else None
         spec = OperatorSpec(
             application=str(self._df.sparkSession.conf.get("spark.app.id")),
-            processor=statefulProcessor,
-            key_schema=arrow_schema(key_schema),
-            key_positions=positions,
+            processor=processor,
+            key_schema=arrow_schema(keys.schema),
+            key_positions=keys.positions,
             row_names=tuple(self._df.columns),
-            output_schema=arrow_schema(output),
+            output_schema=output_arrow_schema(output),
             time_mode=timeMode.lower(),
-            event_time=_event_time(data, timeMode),
+            event_time=event_time_position(self._df) if timeMode.lower() == "eventtime" else None,
             keep_late=late == "keep",
             metrics=self._counted(),
             hosts=config.hosts or hosts_per_executor(self._df.sparkSession.conf),
             config=config,
             dead_letter=None if letter is None else pa.struct(list(arrow_schema(letter))),
-            ddl=_declared_schemas(statefulProcessor, timeMode),
+            ddl=declared.ddl,
+            states=declared.states,
+            savepoint=savepoint,
+            initial=None if initial is None else initial_rows(initialState, initial),
+            output_event_time=output_event_time,
+            form=form,
+            pandas=_pandas_settings(self._df),
         )
-        packed = _packed(data, positions)
-        operated = packed.groupBy("shard").transformWithState(ShardProcessor(spec), "blob binary", outputMode, timeMode)
-        return operated.mapInArrow(_unpack, output if letter is None else with_dead_letters(output, letter))
-
-    def _data(self) -> tuple[DataFrame, tuple[int, ...]]:
-        """The DataFrame with every key as one of its columns, and where they are."""
-        df, names = self._df, []
-        for at, key in enumerate(self._keys):
-            if isinstance(key, Column):
-                names.append(f"{_KEY}{at}")
-                df = df.withColumn(names[-1], key)
-            elif key in df.columns:
-                names.append(key)
-            else:
-                raise DataError(f"key column {key!r} is not in the DataFrame; its columns are {df.columns}.")
-        for name in names:
-            kind = df.schema[name].dataType
-            if isinstance(kind, ArrayType | MapType | StructType | VariantType):
-                raise DataError(
-                    f"key column {name!r} is {kind.simpleString()}; keys are atomic. Key by its parts, each a column."
-                )
-        return df, tuple(df.columns.index(name) for name in names)
+        check_savepoint(spec)
+        operated = (
+            _packed(keys)
+            .groupBy(SHARD)
+            .transformWithState(
+                ShardProcessor(spec),
+                OUTPUT_SCHEMA if output_event_time is None else TIMED_OUTPUT_SCHEMA,
+                outputMode,
+                timeMode,
+                None if initial is None else _packed(initial, initial=True).groupBy(SHARD),
+                "" if output_event_time is None else OLDEST,
+            )
+        )
+        return operated.mapInArrow(_unpack, given)
 
 
 def keyed(df: DataFrame, *keys: str | Column) -> KeyedData:
@@ -178,59 +267,68 @@ def keyed(df: DataFrame, *keys: str | Column) -> KeyedData:
     return KeyedData(df, keys)
 
 
-def _packed(data: DataFrame, positions: tuple[int, ...]) -> DataFrame:
-    packed_schema = arrow_schema(data.schema)
+def _packed(keys: KeyColumns, *, initial: bool = False) -> DataFrame:
+    packed_schema = arrow_schema(keys.data.schema)
 
     def pack_batches(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        return pack(batches, packed_schema)
+        return pack(batches, packed_schema, initial=initial)
 
-    hashed = data.withColumn(_HASH, F.xxhash64(*(_column(data.columns[at]) for at in positions)))
+    # By position: a name may come twice.
+    names = [f"c{at}" for at in range(len(keys.data.columns))]
+    hashed = keys.data.toDF(*names).withColumn(_HASH, F.xxhash64(*(names[at] for at in keys.positions)))
     return hashed.mapInArrow(pack_batches, PACKED_SCHEMA)
-
-
-def _column(name: str) -> Column:
-    escaped = name.replace("`", "``")
-    return F.col(f"`{escaped}`")
 
 
 def _unpack(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     return unpack(batches)
 
 
-def _declared_schemas(processor: StatefulProcessor, time_mode: str) -> dict[str, StructType]:
-    """Every schema that the processor's init gives as text, parsed: only the driver can ask Spark's parser.
-
-    A copy of the processor is initialised, as PySpark does it too, so that a state that cannot be
-    declared is refused here, before the query starts.
-    """
-    parsed: dict[str, StructType] = {}
+def _declarations(processor: Any, time_mode: str, form: str) -> Declarations:
+    """What the processor's init declares. The schemas that it gives as text only the driver can have Spark parse."""
 
     def parse(ddl: str) -> StructType:
         kind: DataType = _parse_datatype_string(ddl)
         if not isinstance(kind, StructType):
             raise DataError(f"the state schema {ddl!r} is not a list of fields, such as 'count long'.")
-        return parsed.setdefault(ddl, kind)
+        return kind
 
-    head = birth("driver", 0, 1, 1, pa.schema([("key", pa.string())]))
-    copy: StatefulProcessor = copied_on_driver(processor)
-    copy.init(ProcessorHandle(Shard(head, HeapBackend(head.key_groups)), time_mode.lower(), BatchTime(), parse))
-    copy.close()
-    return parsed
+    return declarations(copied_on_driver(processor), form, time_mode.lower(), parse, "driver")
 
 
-def _event_time(df: DataFrame, time_mode: str) -> int | None:
-    """Where the column with the watermark is; Spark marks it in the schema."""
-    if time_mode.lower() != "eventtime":
-        return None
-    for position, column in enumerate(df.schema):
-        if _WATERMARK_MARK in column.metadata and isinstance(column.dataType, TimestampType):
-            return position
-    if not df.isStreaming:
-        raise OptionError("timeMode 'EventTime' needs a stream: a batch DataFrame has no watermark. Use 'None'.")
-    raise OptionError(
-        "timeMode 'EventTime' needs a watermark on a timestamp column, as in "
-        f'df.withWatermark("at", "10 minutes"); the columns are {df.columns}.'
+def _output_schema(given: StructType | str) -> StructType:
+    schema = _parse_datatype_string(given) if isinstance(given, str) else given
+    if not isinstance(schema, StructType):
+        raise OptionError(f"outputStructType must be a StructType or its DDL text, got {given!r}.")
+    return schema
+
+
+def _pandas_settings(df: DataFrame) -> PandasSettings:
+    conf = df.sparkSession.conf
+
+    def is_on(name: str, default: str) -> bool:
+        return str(conf.get(name, default)).lower() == "true"
+
+    return PandasSettings(
+        timezone=str(conf.get("spark.sql.session.timeZone")),
+        max_rows=int(str(conf.get("spark.sql.execution.arrow.maxRecordsPerBatch", "10000"))),
+        columns_by_name=is_on("spark.sql.legacy.execution.pandas.groupedMap.assignColumnsByName", "true"),
+        safe=is_on("spark.sql.execution.pandas.convertToArrowArraySafely", "false"),
+        int_to_decimal=is_on("spark.sql.execution.pythonUDF.pandas.intToDecimalCoercionEnabled", "false"),
+        nullable_integers=is_on("spark.sql.execution.pythonUDF.pandas.preferIntExtensionDtype", "false"),
     )
+
+
+def _check_processor(form: str, processor: Any) -> None:
+    if form == "arrow" and not isinstance(processor, ArrowStatefulProcessor):
+        raise OptionError(
+            f"transformWithStateInArrow takes an ArrowStatefulProcessor, got {type(processor).__name__}. PySpark's "
+            "StatefulProcessors run with transformWithState or transformWithStateInPandas."
+        )
+    if form != "arrow" and not isinstance(processor, StatefulProcessor):
+        raise OptionError(
+            f"transformWithState{'InPandas' if form == 'pandas' else ''} takes a StatefulProcessor, PySpark's own "
+            f"class; got {type(processor).__name__}."
+        )
 
 
 def _check_choice(option: str, value: Any, known: tuple[str, ...]) -> None:

@@ -21,9 +21,12 @@ from millpond.spark.anchors import anchors
 from millpond.state.keygroups import key_groups_of, max_parallelism
 
 KEY_GROUP = "__millpond_key_group"
-PACKED_SCHEMA = "shard int, blob binary"
+SHARD = "millpond_shard"
+"""The column that Spark groups by. Its name is in Spark's words about a checkpoint that is of another operator."""
+PACKED_SCHEMA = f"{SHARD} int, blob binary"
 
-_PACKED = pa.schema([("shard", pa.int32()), ("blob", pa.binary())])
+_INITIAL = "initial"
+_PACKED = pa.schema([(SHARD, pa.int32()), ("blob", pa.binary())])
 _STREAMING_PARTITIONS = "spark.sql.streaming.internal.stateStore.partitions"
 _BATCH_PARTITIONS = "spark.sql.shuffle.partitions"
 # Spark tells tasks only of settings that somebody set; a stream's number of partitions always is.
@@ -49,25 +52,30 @@ class Layout:
         return Layout(shards, max_parallelism(shards))
 
 
-def pack(batches: Iterable[pa.RecordBatch], data_schema: pa.Schema) -> Iterator[pa.RecordBatch]:
-    """Blobs by shard of batches whose last column is the 64-bit hash of the key."""
+def pack(
+    batches: Iterable[pa.RecordBatch], data_schema: pa.Schema, *, initial: bool = False
+) -> Iterator[pa.RecordBatch]:
+    """Blobs by shard of batches whose last column is the 64-bit hash of the key, as rows or as initial state.
+
+    The other columns get the names of `data_schema`: in a batch they have others, since Spark wants each once.
+    """
     layout = Layout.of_task()
     unseen = set(range(layout.shards))
     for batch in batches:
-        packed = _pack_batch(batch, layout)
+        packed = _pack_batch(batch, data_schema.names, layout, initial=initial)
         unseen -= packed.keys()
         yield _record_batch(packed, layout)
     task = TaskContext.get()
-    if task is not None and task.partitionId() == 0 and unseen:
+    if task is not None and task.partitionId() == 0 and unseen and not initial:
         empty = _blob(data_schema.append(pa.field(KEY_GROUP, pa.int16())).empty_table(), layout)
         yield _record_batch(dict.fromkeys(sorted(unseen), empty), layout)
 
 
-def _pack_batch(batch: pa.RecordBatch, layout: Layout) -> dict[int, bytes]:
+def _pack_batch(batch: pa.RecordBatch, names: list[str], layout: Layout, *, initial: bool) -> dict[int, bytes]:
     hashes = batch.column(batch.num_columns - 1).to_numpy(zero_copy_only=False)
     key_groups = (hashes % layout.max_parallelism).astype(np.int16)
     order = np.argsort(key_groups, kind="stable")
-    data = pa.table(batch.columns[:-1], schema=pa.schema(list(batch.schema)[:-1]))
+    data = pa.table(batch.columns[:-1], names=names)
     data = data.append_column(KEY_GROUP, pa.array(key_groups)).take(pa.array(order))
     sorted_groups = key_groups[order]
     blobs = {}
@@ -75,12 +83,13 @@ def _pack_batch(batch: pa.RecordBatch, layout: Layout) -> dict[int, bytes]:
         groups = key_groups_of(shard, layout.shards, layout.max_parallelism)
         first, end = np.searchsorted(sorted_groups, [groups.start, groups.stop])
         if end > first:
-            blobs[shard] = _blob(data.slice(first, end - first), layout)
+            blobs[shard] = _blob(data.slice(first, end - first), layout, initial=initial)
     return blobs
 
 
-def _blob(table: pa.Table, layout: Layout) -> bytes:
+def _blob(table: pa.Table, layout: Layout, *, initial: bool = False) -> bytes:
     layout_of_blob = {"shards": str(layout.shards), "max_parallelism": str(layout.max_parallelism)}
+    layout_of_blob |= {_INITIAL: "1"} if initial else {}
     sink = pa.BufferOutputStream()
     with pa.ipc.new_stream(sink, table.schema.with_metadata(layout_of_blob)) as writer:
         writer.write_table(table)
@@ -97,12 +106,18 @@ def read_blob(blob: bytes | memoryview, layout: Layout) -> pa.Table:
     """The rows of a blob, refused when it was packed for another layout."""
     with pa.ipc.open_stream(pa.py_buffer(blob)) as reader:
         packed_for = {name.decode(): int(value) for name, value in (reader.schema.metadata or {}).items()}
+        packed_for.pop(_INITIAL, None)
         if packed_for != {"shards": layout.shards, "max_parallelism": layout.max_parallelism}:
             raise CorruptionError(
                 f"rows were packed for {packed_for}, but this operator runs with {layout}. The query's number of "
                 "partitions must not change between its stages: leave spark.sql.shuffle.partitions alone."
             )
         return reader.read_all()
+
+
+def is_initial(rows: pa.Table) -> bool:
+    """Whether rows that were read from a blob are initial state."""
+    return _INITIAL.encode() in (rows.schema.metadata or {})
 
 
 def unpack(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

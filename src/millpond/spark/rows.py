@@ -15,6 +15,8 @@ from typing import Any
 import pyarrow as pa
 from pyspark.errors import PySparkTypeError
 from pyspark.sql import Row
+from pyspark.sql.pandas.types import to_arrow_type
+from pyspark.sql.types import StructType
 
 from millpond.errors import DataError
 from millpond.state.arrow_values import python_values
@@ -41,7 +43,42 @@ def row_maker(names: Sequence[str]) -> Callable[[tuple[Any, ...]], Row]:
 
 def rows_of(table: pa.Table, width: int, make: Callable[[tuple[Any, ...]], Row]) -> Iterator[Row]:
     """The first `width` columns of a table as rows."""
-    return map(make, zip(*(python_values(table.column(at)) for at in range(width)), strict=True))
+    return map(make, zip(*(_values(table.column(at)) for at in range(width)), strict=True))
+
+
+def _values(column: pa.ChunkedArray) -> list[Any]:
+    """A column's values as PySpark has them in rows: structs are dictionaries there, and maps lists of pairs."""
+    values: list[Any] = column.to_pylist() if _holds_maps(column.type) else python_values(column)
+    return values
+
+
+def _holds_maps(kind: pa.DataType) -> bool:
+    children = (kind.field(at).type for at in range(kind.num_fields)) if pa.types.is_nested(kind) else ()
+    return pa.types.is_map(kind) or any(map(_holds_maps, children))
+
+
+def output_arrow_schema(schema: StructType) -> pa.Schema:
+    """The Arrow schema of what a processor yields. A DataError names a column of a type that cannot be yielded."""
+    fields = []
+    for field in schema:
+        try:
+            kind = to_arrow_type(field.dataType, timezone="UTC")
+        except PySparkTypeError as error:
+            raise DataError(
+                f"output column {field.name!r} is {field.dataType.simpleString()}, which Spark does not take from "
+                "Python; PySpark's own operator fails on it too. Declare it with another type, and cast it afterwards."
+            ) from error
+        fields.append(pa.field(field.name, kind, field.nullable))
+    return pa.schema(fields)
+
+
+def refuse_nulls(array: pa.Array | pa.ChunkedArray, field: pa.Field) -> None:
+    """Name an output column that is declared as not null and has nulls."""
+    if array.null_count and not field.nullable:
+        raise DataError(
+            f"output column {field.name!r} is declared as not null, and the processor gave None there, or left the "
+            "field out. Give a value, or drop NOT NULL."
+        )
 
 
 class OutputColumns:
@@ -82,6 +119,7 @@ class OutputColumns:
         cause: Exception | None = None
         try:
             array = pa.array(values, type=field.type)
+            refuse_nulls(array, field)
             if not _cuts(values, field.type):
                 return array
         except MISFITS as error:

@@ -13,14 +13,17 @@ rows. Recovery: from head and segments, by Spark's retry or restart.
 import gc
 import os
 import secrets
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from itertools import chain
 from time import perf_counter
 from typing import Any
 
 import msgspec
 import pyarrow as pa
+import pyarrow.compute as pc
 from pyspark import TaskContext, cloudpickle
 from pyspark.sql import Row
 from pyspark.sql.streaming import StatefulProcessor, StatefulProcessorHandle
@@ -33,6 +36,7 @@ from millpond.spark.held_shard import HeldShard
 from millpond.spark.host.client import HostAddress, committed, output_blobs, restore_wanted
 from millpond.spark.host.slots import Attempt, Claim
 from millpond.spark.host.wire import Blob, End, Open, Segment
+from millpond.spark.opened_shard import described
 from millpond.spark.operator_metrics import BatchMetrics, KeyedMetrics
 from millpond.spark.operator_spec import BatchTime, OperatorSpec
 from millpond.spark.pack import Layout, read_blob
@@ -40,10 +44,19 @@ from millpond.spark.remote_breakpoint import breakpoints_over_a_socket
 from millpond.spark.spool import Spool
 from millpond.spark.surroundings import Surroundings, add_to_accumulators
 from millpond.state.checkpoint import Commit, Head, SegmentRef, birth
+from millpond.state.checkpoint.restoring import check_segment, last_good
 
+OUTPUT_SCHEMA = "blob binary"
+OLDEST = "oldest"
+"""The earliest event time in a blob of output: by it Spark refuses rows older than the watermark."""
+
+TIMED_OUTPUT_SCHEMA = f"{OUTPUT_SCHEMA}, {OLDEST} timestamp"
+
+_OWN_STATES = ("head", "segments")
 _RESET_HINT = (
-    "The state part of the checkpoint was deleted or is incomplete. Restore it, or start the query with a new "
-    "checkpoint folder to begin without state on purpose."
+    "Restore the state part of the checkpoint, or begin a new query with a savepoint of an earlier batch "
+    "(millpond.spark.savepoint). To go on without what this shard held, on purpose, set "
+    "StateConfig(on_lost_state='reset')."
 )
 
 
@@ -78,10 +91,26 @@ class Durable:
         stored = self._segments.getValue((ref.id,))
         if stored is None:
             raise CorruptionError(
-                f"segment {ref.id} of {self._name}, version {ref.version}, state {ref.state!r} is missing. "
-                f"{_RESET_HINT}"
+                f"segment {ref.id}, written by version {ref.version}, state {ref.state!r} is missing. {last_good(ref)}"
             )
         return bytes(stored[0])
+
+    def is_whole(self) -> bool:
+        """Whether there is a head with every segment that it names, each as it was written; or nothing at all."""
+        try:
+            head = self.head()
+            if head is None:
+                return not self._segments.exists()
+            for ref in head.segments:
+                check_segment(head, ref, self.segment(ref))
+        except CorruptionError:
+            return False
+        return True
+
+    def clear(self) -> None:
+        """Forget everything."""
+        self._head.clear()
+        self._segments.clear()
 
     def put(self, commit: Commit) -> None:
         """Store a version."""
@@ -107,6 +136,7 @@ class ShardProcessor(StatefulProcessor):  # type: ignore[misc]
     def __init__(self, spec: OperatorSpec) -> None:
         self._spec = spec
         self._pickled = b""
+        self._initial: list[bytes] = []
 
     def __getstate__(self) -> dict[str, Any]:
         """Travels with the processor as bytes, which only who runs it opens: broadcasts in it are met there.
@@ -121,6 +151,27 @@ class ShardProcessor(StatefulProcessor):  # type: ignore[misc]
         self._handle = handle
         self._stored_head = handle.getValueState("head", "head binary")
         self._stored_segments = handle.getMapState("segments", "id long", "data binary")
+        if TaskContext.get() is None:
+            self._refuse_other_owners(handle)
+
+    def _refuse_other_owners(self, handle: StatefulProcessorHandle) -> None:
+        """Have Spark refuse a checkpoint in which PySpark's own operator keeps states of the same names.
+
+        Spark compares, state by state, what its planner is told here with what a checkpoint says; a state that it
+        does not know is new to it. So without this a query that moved from PySpark's own operator, and kept its
+        checkpoint, would go on from its offsets with no state at all. No task ever makes these states.
+        """
+        for state in self._spec.states:
+            if state.name not in _OWN_STATES:
+                handle.getValueState(state.name, "head binary")
+
+    def handleInitialState(self, key: Any, initialState: Row, timerValues: TimerValues) -> None:
+        """Keep a blob of initial state until the shard's batch runs, which is in this batch in any case."""
+        if not self._initial and self._spec.time_mode == "processingtime":
+            # For a shard without rows: its timers, if they are due already, fire in this batch.
+            self._handle.registerTimer(timerValues.getCurrentProcessingTimeInMs())
+        self._initial.append(bytes(initialState[1]))
+        self._initial_of = key, timerValues
 
     def handleInputRows(self, key: Any, rows: Iterator[Row], timerValues: TimerValues) -> Iterator[Row]:
         """Run one batch of one shard and give out its output as packed blobs."""
@@ -135,20 +186,52 @@ class ShardProcessor(StatefulProcessor):  # type: ignore[misc]
         """Run a batch without rows: time has passed."""
         return self._run(key[0], iter(()), timerValues)
 
-    def _run(self, anchor: int, blobs: Iterator[bytes], timer_values: TimerValues) -> Iterator[Row]:
-        task = _Task(self._spec.application)
-        layout = Layout.of_task()
+    def close(self) -> None:
+        """Take in the initial state of a shard without rows and timers: such a batch has no output."""
+        if self._initial:
+            key, timer_values = self._initial_of
+            # PySpark has no current key any more by now.
+            self._handle._statefulProcessorApiClient.set_implicit_key(key)  # noqa: SLF001
+            output = list(self._run(key[0], iter(()), timer_values))
+            assert not output, "only rows and due timers make output"  # noqa: S101
+
+    def _run(self, anchor: int, rows: Iterator[bytes], timer_values: TimerValues) -> Iterator[Row]:
+        blobs = _Blobs(chain(self._initial, rows))
+        self._initial = []
+        task, layout = _Task(self._spec.application), Layout.of_task()
         shard = partition_of(anchor, layout.shards)
-        durable = Durable(self._stored_head, self._stored_segments, f"shard {shard} of query {task.query}")
-        head = self._head(shard, layout, durable)
+        name = f"shard {shard} of operator {self._spec.name} in query {task.query}"
+        durable = Durable(self._stored_head, self._stored_segments, name)
         time = BatchTime(timer_values.getCurrentProcessingTimeInMs(), timer_values.getCurrentWatermarkInMs())
+        try:
+            yield from self._batch(task, self._head(shard, layout, durable), durable, blobs, time)
+        except CorruptionError as error:
+            if blobs.begun or durable.is_whole():
+                raise
+            if self._spec.config.on_lost_state != "reset":
+                raise CorruptionError(f"{name}: {error} {_RESET_HINT}") from error
+            # To the executor's log.
+            print(f"millpond: {name} goes on without its state: {error}", file=sys.stderr, flush=True)  # noqa: T201
+            durable.clear()
+            yield from self._batch(task, self._head(shard, layout, durable), durable, blobs, time)
+
+    def _batch(
+        self, task: "_Task", head: Head, durable: Durable, blobs: Iterator[bytes], time: BatchTime
+    ) -> Iterator[Row]:
         run = _run_in_host if self._spec.config.host == "process" else _run_inline
         with run(self._spec, self._pickled, task, head, durable, blobs, time) as done:
             if self._spec.metrics is not None:
                 self._spec.metrics.add(KeyedMetrics.of(done.metrics))
             self._set_shard_timer(time, done.next_timer_ms)
             for blob in done.output:
-                yield Row(blob=blob)
+                yield self._output_row(blob)
+
+    def _output_row(self, blob: bytes) -> Row:
+        position = self._spec.output_event_time
+        if position is None:
+            return Row(blob=blob)
+        with pa.ipc.open_stream(blob) as reader:
+            return Row(blob=blob, oldest=pc.min(reader.read_all().column(position)).as_py())
 
     def _set_shard_timer(self, time: BatchTime, next_timer_ms: int) -> None:
         """Have Spark call this shard when time passes, even if no rows come for it.
@@ -168,7 +251,9 @@ class ShardProcessor(StatefulProcessor):  # type: ignore[misc]
     def _head(self, shard: int, layout: Layout, durable: Durable) -> Head:
         name, head = durable.name, durable.head()
         if head is None:
-            # Spark itself refuses a version whose files are gone; a shard without a head has never had a row.
+            # Spark itself refuses a version whose files are gone; so a shard without both has never had a row.
+            if not durable.is_whole():
+                raise CorruptionError("its head is missing, and its segments are there.")
             spec = self._spec
             return birth(secrets.token_hex(8), shard, layout.shards, layout.max_parallelism, spec.key_schema)
         if (head.shard, head.shards, head.max_parallelism) != (shard, layout.shards, layout.max_parallelism):
@@ -181,14 +266,25 @@ class ShardProcessor(StatefulProcessor):  # type: ignore[misc]
         found = pa.ipc.read_schema(pa.py_buffer(head.key_schema))
         if not found.equals(self._spec.key_schema):
             raise OptionError(
-                f"{name}: its state is keyed by [{_described(found)}] and the query now keys by "
-                f"[{_described(self._spec.key_schema)}]. Keep the key, or start with a new checkpoint folder."
+                f"{name}: its state is keyed by [{described(found)}] and the query now keys by "
+                f"[{described(self._spec.key_schema)}]. Keep the key, or start with a new checkpoint folder."
             )
         return head
 
 
-def _described(schema: pa.Schema) -> str:
-    return ", ".join(f"{field.name}: {field.type}" for field in schema)
+class _Blobs:
+    """Blobs, and whether anybody has begun to read them."""
+
+    def __init__(self, blobs: Iterator[bytes]) -> None:
+        self._blobs = blobs
+        self.begun = False
+
+    def __iter__(self) -> Iterator[bytes]:
+        return self
+
+    def __next__(self) -> bytes:
+        self.begun = True
+        return next(self._blobs)
 
 
 class _Task:
@@ -266,7 +362,8 @@ def _run_inline(
     if held is None or not held.stands_at(spec, head):
         while _INLINE:
             _INLINE.popitem()[1].close()
-        held = _INLINE[head.lineage] = HeldShard(spec, head, {ref.id: durable.segment(ref) for ref in head.segments})
+        segments = {ref.id: durable.segment(ref) for ref in head.segments}
+        held = _INLINE[head.lineage] = HeldShard(spec, head, segments, time)
     layout = Layout(head.shards, head.max_parallelism)
     with (
         _no_garbage_collection(),

@@ -1,15 +1,16 @@
 """One batch of one shard, through the user's processor.
 
-The rows of the batch are worked off key group by key group, then the timers that are due, in the form
-that the operator's spec asks for (`millpond.spark.forms`). Nothing leaves this module before the
-caller has committed: the output waits as Arrow.
+In the first batch an initial state goes first. Then the rows of the batch are worked off key group by
+key group, then the timers that are due, in the form that the operator's spec asks for
+(`millpond.spark.forms`). Nothing leaves this module before the caller has committed: the output waits
+as Arrow.
 
 Delivery: exactly once, with Spark's state store. Freshness: the batch's own rows. Recovery: the
 caller rolls the shard back, and the batch is run again.
 """
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pyarrow as pa
@@ -18,12 +19,12 @@ from pyspark.sql.streaming.stateful_processor import TimerValues
 from pyspark.sql.types import StructType
 
 from millpond.errors import OptionError
-from millpond.spark.forms.choice import form_of
+from millpond.spark.forms.choice import form_of, users_handle
 from millpond.spark.forms.form import ShardBatch
 from millpond.spark.handles import ProcessorHandle
 from millpond.spark.host.slots import Claim
 from millpond.spark.operator_spec import BatchTime, OperatorSpec
-from millpond.spark.pack import KEY_GROUP
+from millpond.spark.pack import KEY_GROUP, is_initial
 from millpond.spark.spool import Spool
 from millpond.state.checkpoint import Shard
 
@@ -59,17 +60,28 @@ class ShardRun:
     def run(self, tables: Iterable[pa.Table], output: Spool) -> RunResult:
         """Process the rows, then the timers that are due; what user code yields goes to `output` as Arrow IPC."""
         spec, time = self._spec, self._time
-        spec.processor.init(ProcessorHandle(self._shard, spec.time_mode, time, self._parse))
+        # What TTL is counted by.
+        self._shard.backend.context.now_ms = time.processing_ms
+        handle = ProcessorHandle(self._shard, spec.time_mode, time, self._parse)
+        given = users_handle(spec.form, handle, self._shard)
+        spec.processor.init(given)
+        handle.end_of_init()
         timers = None if spec.time_mode == "none" else self._shard.timers
         times = TimerValues(time.processing_ms, time.watermark_ms)
         batch = ShardBatch(spec, self._shard, times, self._claim)
-        form = form_of(batch)
-        late_rows, in_time = 0, []
+        form = form_of(batch, given)
+        late_rows, in_time, initial = 0, [], []
         for table in tables:
+            if is_initial(table):
+                initial.append(table)
+                continue
             kept = self._in_time(table)
             late_rows += table.num_rows - kept.num_rows
             if kept.num_rows:
                 in_time.append(kept)
+        if spec.initial is not None and initial:
+            looks = replace(spec, key_positions=spec.initial.key_positions, row_names=spec.initial.row_names)
+            form_of(ShardBatch(looks, self._shard, times, self._claim), given).initial(_key_groups(initial))
         for blob in _blobs(form.rows(_key_groups(in_time))):
             output.add(blob)
         next_timer_ms = None
@@ -91,7 +103,10 @@ class ShardRun:
         if self._spec.event_time is None or self._spec.keep_late:
             return rows
         limit = pa.scalar(self._shard.head.watermark_ms * 1000, type=pa.timestamp("us", tz="UTC"))
-        event_times = rows.column(self._spec.event_time).cast(limit.type)
+        event_times = rows.column(self._spec.event_time)
+        if pa.types.is_struct(event_times.type):
+            event_times = pc.struct_field(event_times, "end")  # of a window
+        event_times = event_times.cast(limit.type)
         # A row without an event time is never late, as in Spark.
         in_time = pc.fill_null(pc.greater(event_times, limit), fill_value=True)
         return rows if pc.all(in_time).as_py() else rows.filter(in_time)

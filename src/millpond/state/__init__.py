@@ -7,10 +7,13 @@ from millpond.state.backend import (
     KeyedStateBackend,
     ListState,
     MapState,
+    RawCells,
     Snapshot,
     ValueCache,
     ValueState,
 )
+from millpond.state.cached.cached_values import CachedValues
+from millpond.state.cached.choice import CacheHooks, Lru, TwoLayer, WriteBack
 from millpond.state.cached.hit_ratio import HitRatio
 from millpond.state.cached.lru import LruStateCache, LruStats
 from millpond.state.cached.two_layer import TwoLayerCache
@@ -28,6 +31,7 @@ from millpond.state.options import StateOptions
 from millpond.state.reader import StateReader
 from millpond.state.registry import BackendFactory, open_backend, register_backend
 from millpond.state.rocksdb import RocksDbBackend
+from millpond.state.rocksdb_options import RocksDbSettings
 from millpond.state.rows import RowCodec
 from millpond.state.serializer import Serializer, msgspec_serializer, pickle_serializer, user_serializer
 from millpond.state.ttl import Ttl
@@ -38,6 +42,8 @@ __all__ = [
     "AggregatingState",
     "BackendFactory",
     "BegunCheckpoint",
+    "CacheHooks",
+    "CachedValues",
     "Cells",
     "Checkpointer",
     "Context",
@@ -50,12 +56,15 @@ __all__ = [
     "KeyedOperator",
     "KeyedStateBackend",
     "ListState",
+    "Lru",
     "LruStateCache",
     "LruStats",
     "MapState",
+    "RawCells",
     "ReducingState",
     "Restoration",
     "RocksDbBackend",
+    "RocksDbSettings",
     "RowCodec",
     "Savepoint",
     "Serializer",
@@ -69,10 +78,12 @@ __all__ = [
     "TimedOperator",
     "Timer",
     "Ttl",
+    "TwoLayer",
     "TwoLayerCache",
     "ValueCache",
     "ValueState",
     "Watch",
+    "WriteBack",
     "WriteBackCache",
     "msgspec_serializer",
     "open_backend",

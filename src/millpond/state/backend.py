@@ -15,7 +15,7 @@ latest when the version ends. It never reaches a snapshot of an earlier version.
 `update` may be the state itself from then on, so change it no more without another `update`.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, Protocol
 
@@ -46,15 +46,12 @@ class Cells:
         keys: of each cell, a tuple.
         map_keys: of each cell of a map state, a tuple; None for the other kinds.
         values: what the state's codec checked, for a list state a list of that, or ABSENT where the cell was deleted.
-        places: of each cell, what the attribute `place` of the backend's own handle was when the cell was last read, or
-            None. A backend whose handles have that attribute is spared finding the cell again in `write`.
     """
 
     key_groups: list[int] = field(default_factory=list)
     keys: list[Row] = field(default_factory=list)
     map_keys: list[Row] | None = None
     values: list[Any] = field(default_factory=list)
-    places: list[Any] | None = None
 
     def __len__(self) -> int:
         return len(self.keys)
@@ -67,8 +64,22 @@ class Cells:
             self.keys[chosen],
             None if self.map_keys is None else self.map_keys[chosen],
             self.values[chosen],
-            None if self.places is None else self.places[chosen],
         )
+
+
+def cells_at(places: Sequence[tuple[int, Any]], values: Sequence[Any], *, is_map: bool) -> Cells:
+    """Cells of which key group and cell (see `RawCells`) are known; None of a value says that it is deleted.
+
+    >>> cells_at([(7, ("ann",)), (3, ("bob",))], [1, None], is_map=False)
+    Cells(key_groups=[7, 3], keys=[('ann',), ('bob',)], map_keys=None, values=[1, ABSENT])
+    """
+    cells = [cell for _, cell in places]
+    return Cells(
+        [key_group for key_group, _ in places],
+        [cell[0] for cell in cells] if is_map else cells,
+        [cell[1] for cell in cells] if is_map else None,
+        [ABSENT if value is None else value for value in values],
+    )
 
 
 class KeyContext:
@@ -166,6 +177,31 @@ class MapState(Protocol):
         ...
 
 
+class RawCells(Protocol):
+    """The cells of one state past its handle: for a cache, or a clean-up, that keeps or judges values itself.
+
+    A *cell* is named by its key, or for a map's entry by `(key, map_key)`. No key need be current, and none is
+    afterwards that was not before. Values are the state's own: whoever reads one neither changes it nor hands it to
+    user code, who gives one does not change it any more.
+    """
+
+    def place(self, key_group: int, cell: Any, /) -> Any:
+        """Where a cell lies, in the backend's own terms: something true, that `look` and `put_all` take."""
+        ...
+
+    def look(self, place: Any) -> Any:
+        """A cell's value as it is now; None where there is none."""
+        ...
+
+    def put_all(self, places: list[Any], values: list[Any]) -> None:
+        """Put (or, for None, delete) cells in the open version, all of them or none. They were checked."""
+        ...
+
+    def of_key(self, key_group: int, key: Row) -> Cells:
+        """Every cell of one key as it is now."""
+        ...
+
+
 class Snapshot(Protocol):
     """One committed version, readable from any thread while later versions are made.
 
@@ -186,14 +222,14 @@ class Snapshot(Protocol):
 
 
 class ValueCache(Protocol):
-    """A cache that a user put in front of one state (`WriteBackCache`, `TwoLayerCache`).
+    """A cache in front of one value state (`WriteBackCache`, `TwoLayerCache`)."""
 
-    Until it is flushed, `keys` and `cells` of the backend do not see what it has not written yet; a snapshot
-    always does.
-    """
+    def update_all_states(self) -> None:
+        """Write every dirty entry to the state, and keep it."""
+        ...
 
     def flush(self) -> None:
-        """Write every dirty entry to the state. Called at the beginning of `commit`."""
+        """The same at the beginning of `commit`, and keep nothing that a caller may go on to change."""
         ...
 
     def forget(self) -> None:
@@ -231,7 +267,7 @@ class KeyedStateBackend(Protocol):
         ...
 
     def attach(self, cache: ValueCache) -> None:
-        """Have a cache flushed before every commit, and emptied when its state is undone or restored."""
+        """Have a cache written before `keys` and `cells`, flushed by `commit`, and emptied when state goes back."""
         ...
 
     def keys(self, name: str) -> Iterator[tuple[int, Row]]:
@@ -250,6 +286,10 @@ class KeyedStateBackend(Protocol):
         """Put (or, for ABSENT, delete) cells in the open version, whatever the current key. They were checked."""
         ...
 
+    def raw(self, name: str) -> RawCells:
+        """The cells of a declared state past its handle."""
+        ...
+
     def commit(self) -> Snapshot:
         """End the version. It can be taken back until `settle`. Afterwards no key is current."""
         ...
@@ -257,7 +297,7 @@ class KeyedStateBackend(Protocol):
     def rollback(self) -> bool:
         """Drop every change since the last commit; whether the backend's own state had any.
 
-        Attached caches are emptied in any case. What only they had never was the backend's, and does not count.
+        Attached caches are emptied in any case. What only a cache of somebody else's had does not count.
         """
         ...
 

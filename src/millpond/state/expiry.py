@@ -6,11 +6,12 @@ left out, the sweep below) is free to come early or late, or not at all, without
 living values noticing.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from itertools import compress
 from typing import Any
 
 from millpond.state.backend import ABSENT, Cells, KeyedStateBackend
+from millpond.state.descriptor import StateKind
 from millpond.state.rows import Row
 from millpond.state.ttl import Ttl
 
@@ -40,7 +41,7 @@ def removals(cells: Cells, ttl: Ttl, now_ms: int) -> Cells:
     """What a backend must write to be rid of what has expired of these cells by now: nothing of those that live whole.
 
     >>> removals(Cells([0, 0], [("ann",), ("bob",)], None, [("old", 90), ("young", 91)]), Ttl(10), now_ms=100)
-    Cells(key_groups=[0], keys=[('ann',)], map_keys=None, values=[ABSENT], places=None)
+    Cells(key_groups=[0], keys=[('ann',)], map_keys=None, values=[ABSENT])
     """
     born_before = now_ms - ttl.duration_ms
     values = [_alive(value, born_before) for value in cells.values]
@@ -62,6 +63,15 @@ def _alive(value: Any, born_before: int) -> Any:
     return value if value[1] > born_before else None
 
 
+def without_times(cells: Cells, kind: StateKind) -> Cells:
+    """Cells of a state with a TTL as users know them: values without the times at which their lives began."""
+    if kind is StateKind.LIST:
+        values = [[value for value, _ in elements] for elements in cells.values]
+    else:
+        values = [value for value, _ in cells.values]
+    return Cells(cells.key_groups, cells.keys, cells.map_keys, values)
+
+
 class Sweep:
     """Removes a state's expired values with every access to it, a few cells at a time.
 
@@ -69,42 +79,36 @@ class Sweep:
     than was due, as many of the next accesses look at nothing, so that the work per access is bounded on average.
     One round is made per time, since until time moves on nothing more expires.
 
-    `clean` removes what has expired of the current key and says how many cells it looked at.
+    It looks past the handle: the current key stays, and a cache neither counts what is looked at nor makes room for it.
     """
 
-    def __init__(self, backend: KeyedStateBackend, name: str, clean: Callable[[], int]) -> None:
+    def __init__(self, backend: KeyedStateBackend, name: str, ttl: Ttl) -> None:
         self._backend = backend
         self._name = name
-        self._clean = clean
+        self._ttl = ttl
+        self._raw = backend.raw(name)
         self._round: Iterator[tuple[int, Row]] | None = None
         self._round_ms: int | None = None
         self._due = 0
 
     def __call__(self) -> None:
-        """Look at what is due. The current key is the same afterwards."""
-        context = self._backend.context
+        """Look at what is due."""
+        now_ms = self._backend.context.now_ms
         if self._round is None:
-            if self._round_ms == context.now_ms:
+            if self._round_ms == now_ms:
                 return
-            self._round, self._round_ms = self._backend.keys(self._name), context.now_ms
+            self._round, self._round_ms = self._backend.keys(self._name), now_ms
         self._due += CELLS_PER_ACCESS
-        if self._due <= 0:
-            return
-        key_group, key = context.key_group, context.key
-        try:
-            self._go_on(self._round)
-        finally:
-            if context.key_group != key_group:
-                self._backend.enter(key_group)
-            context.key = key
+        if self._due > 0:
+            self._go_on(self._round, now_ms)
 
-    def _go_on(self, keys: Iterator[tuple[int, Row]]) -> None:
-        context = self._backend.context
+    def _go_on(self, keys: Iterator[tuple[int, Row]], now_ms: int) -> None:
         for key_group, key in keys:
-            if context.key_group != key_group:
-                self._backend.enter(key_group)
-            context.key = key
-            self._due -= self._clean()
+            cells = self._raw.of_key(key_group, key)
+            gone = removals(cells, self._ttl, now_ms)
+            if len(gone):
+                self._backend.write(self._name, gone)
+            self._due -= max(1, sum(len(value) if type(value) is list else 1 for value in cells.values))
             if self._due <= 0:
                 return
         self._round, self._due = None, 0

@@ -14,6 +14,8 @@ import pyarrow as pa
 
 from millpond.errors import OptionError
 from millpond.state.backend import KeyedStateBackend, MapState, ValueState
+from millpond.state.cached.cached_values import CachedValues
+from millpond.state.cached.choice import ValueCacheChoice
 from millpond.state.descriptor import StateDescriptor, StateKind
 from millpond.state.expiry import alive
 from millpond.state.folding import Aggregate, AggregatingState, ReducingState
@@ -38,7 +40,8 @@ class States:
 
     Values are Python objects of the declared type, stored by msgspec unless `serializer` says `"pickle"` or is
     a `Serializer`. `ttl` is a `Ttl`, a timedelta or a number of ms. An OptionError says what is wrong with a
-    declaration: a name twice, a type that cannot be stored, a default that is not of the type.
+    declaration: a name twice, a type that cannot be stored, a default that is not of the type. `cache` is a `WriteBack`
+    or a `TwoLayer` to stand in front of this state, below default and ttl, in place of what the options choose.
 
     >>> from millpond.state import HeapBackend
     >>> backend = HeapBackend(range(128))
@@ -63,7 +66,13 @@ class States:
 
     @overload
     def value(
-        self, name: str, kind: type[T], *, ttl: _TtlOption = None, serializer: _SerializerOption = None
+        self,
+        name: str,
+        kind: type[T],
+        *,
+        ttl: _TtlOption = None,
+        serializer: _SerializerOption = None,
+        cache: ValueCacheChoice | None = None,
     ) -> Value[T]: ...
 
     @overload
@@ -75,6 +84,7 @@ class States:
         default: T | Callable[[], T],
         ttl: _TtlOption = None,
         serializer: _SerializerOption = None,
+        cache: ValueCacheChoice | None = None,
     ) -> DefaultedValue[T]: ...
 
     def value(
@@ -85,6 +95,7 @@ class States:
         default: Any = None,
         ttl: _TtlOption = None,
         serializer: _SerializerOption = None,
+        cache: ValueCacheChoice | None = None,
     ) -> Any:
         """A value state. What `default` is, or gives when it is called, is what `get` returns where there is none.
 
@@ -92,7 +103,7 @@ class States:
         """
         chosen = _serializer(name, kind, serializer)
         descriptor = self._declare(name, StateKind.VALUE, chosen, ttl)
-        state = self._value(descriptor)
+        state = self._value(descriptor, cache)
         return state if default is None else _DefaultValue(descriptor, state, _default(name, default, chosen))
 
     def list(
@@ -132,9 +143,10 @@ class States:
         *,
         ttl: _TtlOption = None,
         serializer: _SerializerOption = None,
+        cache: ValueCacheChoice | None = None,
     ) -> ReducingState[T]:
         """A value per key that every added value is reduced into: `reduce(so_far, value)`."""
-        state = self._value(self._declare(name, StateKind.VALUE, _serializer(name, kind, serializer), ttl))
+        state = self._value(self._declare(name, StateKind.VALUE, _serializer(name, kind, serializer), ttl), cache)
         return ReducingState(state, _so_far(state), reduce)
 
     def aggregating(
@@ -145,9 +157,11 @@ class States:
         *,
         ttl: _TtlOption = None,
         serializer: _SerializerOption = None,
+        cache: ValueCacheChoice | None = None,
     ) -> AggregatingState[In, Out]:
         """An accumulator per key, that values of any type are added to and a result is read from."""
-        state = self._value(self._declare(name, StateKind.VALUE, _serializer(name, accumulator_kind, serializer), ttl))
+        chosen = _serializer(name, accumulator_kind, serializer)
+        state = self._value(self._declare(name, StateKind.VALUE, chosen, ttl), cache)
         return AggregatingState(state, _so_far(state), aggregate)
 
     def keys(self, name: str) -> Iterator[Any]:
@@ -191,16 +205,33 @@ class States:
             self._declared(descriptor)
         return descriptor
 
-    def _value(self, descriptor: StateDescriptor) -> ValueState:
+    def _value(self, descriptor: StateDescriptor, cache: ValueCacheChoice | None) -> ValueState:
+        if cache is not None:
+            self._cache(descriptor, cache)
         if descriptor.ttl is None:
             return self._backend.value_state(descriptor)
         return TtlValue(self._backend, descriptor, descriptor.ttl)
+
+    def _cache(self, descriptor: StateDescriptor, cache: ValueCacheChoice) -> None:
+        """From here on the backend gives the state behind this cache."""
+        if not isinstance(cache, ValueCacheChoice):
+            raise OptionError(
+                f"state {descriptor.name!r}: cache is {cache!r}; expected WriteBack(max_size=...) or "
+                "TwoLayer(max_size=..., max_size_l2=...). An LRU cache is for all states: state.backend.cache = lru."
+            )
+        if not isinstance(self._backend, CachedValues):
+            raise OptionError(
+                f"state {descriptor.name!r} has a cache, and {type(self._backend).__name__} carries none. Declare it "
+                "in an operator, or put CachedValues(backend) around the backend."
+            )
+        self._backend.cached_value_state(descriptor, cache)
 
 
 class _DefaultValue:
     """A value state that gives a default where there is no value."""
 
     __slots__ = ("_default", "_get", "clear", "descriptor", "exists", "update")
+    adds = "a default"
 
     def __init__(self, descriptor: StateDescriptor, state: ValueState, default: Callable[[], Any]) -> None:
         self.descriptor = descriptor

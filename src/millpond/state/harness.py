@@ -18,37 +18,40 @@ batch fails whole, and who runs it decides what comes next.
 """
 
 import heapq
-import shutil
-import tempfile
-import weakref
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from pathlib import Path
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from enum import Enum
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 
 from millpond.errors import OptionError
 from millpond.metrics import NO_METRICS, Recorder
 from millpond.state.backend import KeyedStateBackend
-from millpond.state.checkpoint import CheckpointStats, FileStorage
-from millpond.state.checkpoint.savepoint import Savepoint, write_savepoint
-from millpond.state.key_places import KeyPlaces
+from millpond.state.checkpoint import CheckpointStats
 from millpond.state.key_types import key_schema
-from millpond.state.keygroups import key_groups_of, max_parallelism
 from millpond.state.operator import KeyedOperator, TimeDomain, Times
-from millpond.state.operator_checkpoints import (
-    BegunCheckpoint,
-    OperatorCheckpoints,
-    Restoration,
-    StorageOfShard,
-    restored,
-    restored_from_savepoint,
-    saved,
-)
-from millpond.state.operator_shard import OperatorShard
+from millpond.state.operator_checkpoints import BegunCheckpoint, Restoration, StorageOfShard
 from millpond.state.options import StateOptions
-from millpond.state.registry import open_backend
+from millpond.state.sharded_operator import ShardedOperator
 
-_MOST_KEY_GROUPS = 1 << 15
+
+class _Condition(Enum):
+    """What can be done with the state; its value is what who cannot use it is told."""
+
+    USABLE = ""
+    FAILED = (
+        "the operator failed before, and its state may hold half of what the failing call did. Call rollback() to go "
+        "back to the last checkpoint, or restore()."
+    )
+    LOST = "the operator's state was lost, or the harness was closed. Call restore() to go on from a checkpoint."
+
+
+class _Committed(NamedTuple):
+    """Where a rollback goes back to, beside the state."""
+
+    watermark_ms: int
+    processing_ms: int
+    output: int
+    late_records: int
 
 
 class Harness:
@@ -94,57 +97,29 @@ class Harness:
         storage: str | StorageOfShard | None = None,
         recorder: Recorder = NO_METRICS,
     ) -> None:
-        self._operator = operator
         self._key = key
-        self._key_schema = key_schema(key_type, "key_type")
         self._time = time
-        self._max_parallelism = _parallelism(shards, max_parallelism)
-        self._options = StateOptions.parse(options or {})
-        self._folder = Path(tempfile.mkdtemp(prefix="millpond-harness-"))
-        self._remove_folder = weakref.finalize(self, shutil.rmtree, self._folder, ignore_errors=True)
-        self._backend = backend or self._open_backend
-        self._recorder = recorder
-        self._opened = 0
-        place = storage or self._options.checkpoint_storage
-        self._storage_of = _storage_of(place or f"{self._folder}/checkpoints")
-        self._checkpoints: OperatorCheckpoints | None = None
-        self._moved = False
         self._times = Times()
-        self._committed_times = (self._times.watermark_ms, self._times.processing_ms)
+        self._shards = ShardedOperator(
+            operator,
+            key_schema(key_type, "key_type"),
+            self._times,
+            shards=shards,
+            max_parallelism=max_parallelism,
+            options=StateOptions.parse(options or {}),
+            backend=backend,
+            storage=storage,
+            recorder=recorder,
+        )
         self._output: list[Any] = []
-        self._committed_output = 0
-        self._unusable = ""
         self.late_records = 0
-        """How many records were dropped because the watermark had passed them."""
-        self._use(self._open_shards(shards, self._max_parallelism))
+        """How many records were dropped because the watermark had passed them; what is undone counts no more."""
+        self._committed = self._now()
+        self._condition = _Condition.USABLE
 
-    def _open_backend(self, key_groups: range) -> KeyedStateBackend:
-        self._opened += 1
-        # With `state.backend.rocksdb.local-dir` only the name is taken, so it is nobody else's.
-        folder = self._folder / f"{self._folder.name}-{self._opened}"
-        return open_backend(self._options, key_groups, folder, self._recorder)
-
-    def _open_shards(self, shards: int, max_parallelism: int) -> list[OperatorShard]:
-        opened: list[OperatorShard] = []
-        try:
-            for number in range(shards):
-                groups = key_groups_of(number, shards, max_parallelism)
-                opened.append(OperatorShard(self._operator, self._backend(groups), groups, self._times))
-        except BaseException:
-            for shard in opened:
-                shard.close()
-            raise
-        return opened
-
-    def _use(self, shards: Sequence[OperatorShard]) -> None:
-        self._shards = shards
-        self._places = KeyPlaces(self._key_schema, list(shards), self._max_parallelism)
-        self._set_now()
-        self._unusable = ""
-
-    def _set_now(self) -> None:
-        for shard in self._shards:
-            shard.key_context.now_ms = self._times.processing_ms
+    def _now(self) -> _Committed:
+        times = self._times
+        return _Committed(times.watermark_ms, times.processing_ms, len(self._output), self.late_records)
 
     def __enter__(self) -> Self:
         return self
@@ -162,7 +137,7 @@ class Harness:
     @property
     def max_parallelism(self) -> int:
         """How many key groups there are."""
-        return self._max_parallelism
+        return self._shards.max_parallelism
 
     @property
     def processing_ms(self) -> int:
@@ -188,12 +163,13 @@ class Harness:
         if self._time is not None and not timed:
             records = self._in_time(records, self._time)
         # The hot path: everything is at hand, a known key costs one look-up, a key group is entered when it changes.
-        key_of, places, find, collect = self._key, self._places.remembered, self._places.find, self._output.extend
-        self._unusable = _FAILED
+        key_of, places, collect = self._key, self._shards.places, self._output.extend
+        remembered, find = places.remembered, places.find
+        self._condition = _Condition.FAILED
         for record in records:
             given = key_of(record)
             try:
-                shard, key_group, key, given = places[given]
+                shard, key_group, key, given = remembered[given]
             except (KeyError, TypeError):
                 shard, key_group, key, given = find(given)
             if shard.entered != key_group:
@@ -202,7 +178,7 @@ class Harness:
             output = shard.process(given, record, shard.context)
             if output is not None:
                 collect(output)
-        self._unusable = ""
+        self._condition = _Condition.USABLE
         self._times.at_ms = None
 
     def _in_time(self, records: Iterable[Any], time: Callable[[Any], int | None]) -> Iterator[Any]:
@@ -225,23 +201,23 @@ class Harness:
         """Move the processing time, by which values with a TTL expire, and fire the timers that waited for it."""
         self._check_forward("processing time", self._times.processing_ms, processing_ms)
         self._times.processing_ms = processing_ms
-        self._set_now()
+        self._shards.set_now()
         self._fire(TimeDomain.PROCESSING, processing_ms)
 
     def _fire(self, domain: TimeDomain, limit_ms: int) -> None:
         self._check_usable()
-        self._unusable = _FAILED
+        self._condition = _Condition.FAILED
         self._times.at_ms = None
-        due = ([(timer, shard) for timer in shard.due(domain, limit_ms)] for shard in self._shards)
+        due = ([(timer, shard) for timer in shard.due(domain, limit_ms)] for shard in self._shards.shards)
         for timer, shard in heapq.merge(*due, key=lambda timer_and_shard: timer_and_shard[0].expiry_ms):
             self._output.extend(shard.fire(domain, timer))
-        self._unusable = ""
+        self._condition = _Condition.USABLE
 
     def take_output(self) -> list[Any]:
         """What the operator has given since this was last called."""
         output = self._output.copy()
         self._output.clear()
-        self._committed_output = 0
+        self._committed = self._committed._replace(output=0)
         return output
 
     def state(self, name: str) -> Mapping[Any, Any]:
@@ -249,10 +225,7 @@ class Harness:
 
         Keys and values are as the operator knows them; what has expired is left out.
         """
-        found: dict[Any, Any] = {}
-        for shard in self._shards:
-            found |= shard.state(name)
-        return found
+        return self._shards.state(name)
 
     def checkpoint(self, *, full: bool = False) -> list[CheckpointStats]:
         """Make the state durable; what it cost, by shard. `full` writes all of it, not only what changed."""
@@ -261,48 +234,40 @@ class Harness:
     def begin_checkpoint(self, *, full: bool = False) -> BegunCheckpoint:
         """The blocking part of a checkpoint. Its `write` may run in another thread while records flow."""
         self._check_usable()
-        if self._checkpoints is None:
-            self._checkpoints = OperatorCheckpoints.born(
-                self._shards, self._storage_of, self._max_parallelism, self._key_schema, moved=self._moved
-            )
-        self._unusable = _CRASHED
-        begun = self._checkpoints.begin(self._times.watermark_ms, full=full)
-        self._unusable = ""
-        for shard in self._shards:
+        checkpoints = self._shards.prepared_checkpoints()
+        self._condition = _Condition.LOST
+        begun = checkpoints.begin(self._times.watermark_ms, full=full)
+        self._condition = _Condition.USABLE
+        for shard in self._shards.shards:
             shard.committed()
-        self._committed_times = (self._times.watermark_ms, self._times.processing_ms)
-        self._committed_output = len(self._output)
-        self._checkpoints.remove_expired(begun)
+        self._committed = self._now()
+        checkpoints.remove_expired(begun)
         return begun
 
     def rollback(self) -> None:
-        """Go back to where the last checkpoint was begun: state, timers, both times, output not taken since.
+        """Go back to where the last checkpoint was begun: state, timers, both times, late records, output not taken.
 
         Before the first checkpoint that is where the harness was opened, restored or rescaled.
         """
-        if self._unusable == _CRASHED:
+        if self._condition is _Condition.LOST:
             self._check_usable()
-        for shard in self._shards:
-            shard.backend.rollback()
-            shard.undone()
-        self._times.watermark_ms, self._times.processing_ms = self._committed_times
+        self._shards.rollback()
+        self._times.watermark_ms, self._times.processing_ms, output, self.late_records = self._committed
         self._times.at_ms = None
-        self._set_now()
-        del self._output[self._committed_output :]
-        self._unusable = ""
+        self._shards.set_now()
+        del self._output[output:]
+        self._condition = _Condition.USABLE
 
     def crash(self) -> None:
         """Lose what is in memory, as a kill would: state, untaken output, checkpoints that are not written yet."""
-        if self._checkpoints is not None:
-            self._checkpoints.abort_all()
-        for shard in self._shards:
-            shard.close()
+        self._condition = _Condition.LOST
+        self._shards.drop()
         self._output.clear()
-        self._committed_output = 0
-        self._unusable = _CRASHED
 
     def restore(self, version: int | None = None, *, fall_back: bool = False) -> Restoration:
-        """Go on from a stored checkpoint, the newest unless another is asked for. What is in memory is lost.
+        """Go on from a stored checkpoint, the newest unless another is asked for.
+
+        What is in memory is lost, unless there is no such checkpoint. Late records are counted anew.
 
         The watermark is the checkpoint's. The processing time is in no checkpoint and goes on, in a new harness from
         0: until it is advanced to where it was, nothing expires and no timer of that time fires, neither of them
@@ -312,21 +277,17 @@ class Harness:
             OptionError: there is no such checkpoint, or its keys, shards or states are others than declared.
             CorruptionError: it is damaged. With `fall_back` the newest whole one is taken, and the result says so.
         """
+        self._shards.look_for(version)
         self.crash()
-        shards = len(self._shards)
-        storages = [self._storage_of(number) for number in range(shards)]
-        opened, self._checkpoints, done = restored(
-            lambda: self._open_shards(shards, self._max_parallelism),
-            storages,
-            self._key_schema,
-            version,
-            fall_back=fall_back,
-            now_ms=self._times.processing_ms,
-        )
-        self._times.watermark_ms = done.watermark_ms
-        self._committed_times = (done.watermark_ms, self._times.processing_ms)
-        self._use(opened)
+        done = self._shards.restore(version, fall_back=fall_back)
+        self.late_records = 0
+        self._go_on()
         return done
+
+    def _go_on(self) -> None:
+        """The shards are others now, and hold what a rollback goes back to."""
+        self._committed = self._now()
+        self._condition = _Condition.USABLE
 
     def rescale(self, shards: int, *, storage: str | StorageOfShard | None = None) -> None:
         """Go on with another number of shards; every key's state and timers follow its key group.
@@ -335,36 +296,13 @@ class Harness:
         empty, or to a temporary folder. The first holds everything.
         """
         self._check_usable()
-        _parallelism(shards, self._max_parallelism)
-        opened = self._open_shards(shards, self._max_parallelism)
-        try:
-            for shard in self._shards:
-                shard.move_state(opened)
-        except BaseException:
-            for shard in opened:
-                shard.close()
-            raise
-        output = self._output.copy()
-        self.crash()
-        self._output.extend(output)
-        self._begin_anew(opened, storage)
-
-    def _begin_anew(self, opened: Sequence[OperatorShard], storage: str | StorageOfShard | None) -> None:
-        """Go on with shards into which state was moved."""
-        self._committed_output = len(self._output)
-        self._committed_times = (self._times.watermark_ms, self._times.processing_ms)
-        self._opened += 1
-        self._storage_of = _storage_of(storage or f"{self._folder}/checkpoints-{self._opened}")
-        self._checkpoints, self._moved = None, True
-        self._use(opened)
+        self._shards.rescale(shards, storage)
+        self._go_on()
 
     def savepoint(self, location: str) -> None:
         """Write all state, as it is now, to an empty folder: a path or URI. It is read by any number of shards."""
         self._check_usable()
-        write_savepoint(
-            location,
-            saved(self._shards, self._max_parallelism, self._key_schema, self._times.watermark_ms),
-        )
+        self._shards.savepoint(location)
 
     def restore_savepoint(
         self, location: str, *, shards: int | None = None, storage: str | StorageOfShard | None = None
@@ -378,48 +316,21 @@ class Harness:
             OptionError: its keys or states are others than declared.
             CorruptionError: it is torn, incomplete or altered; the file is named.
         """
-        found = Savepoint.open(location)
-        opened = restored_from_savepoint(
-            found, self._key_schema, shards or len(self._shards), self._open_shards, now_ms=self._times.processing_ms
-        )
-        self.crash()
-        self._max_parallelism = found.manifest.max_parallelism
-        self._times.watermark_ms = found.manifest.watermark_ms
-        self._begin_anew(opened, storage)
+        self._shards.restore_savepoint(location, shards, storage)
+        self._output.clear()
+        self.late_records = 0
+        self._go_on()
 
     def close(self) -> None:
         """Free the state, and remove what is temporary. Idempotent."""
         self.crash()
-        self._remove_folder()
+        self._shards.close()
 
     def _check_usable(self) -> None:
-        if self._unusable:
-            raise OptionError(self._unusable)
+        if self._condition is not _Condition.USABLE:
+            raise OptionError(self._condition.value)
 
     @staticmethod
     def _check_forward(what: str, now_ms: int, wanted_ms: int) -> None:
         if wanted_ms < now_ms:
             raise OptionError(f"the {what} is {now_ms} ms and cannot go back to {wanted_ms} ms. Give a later time.")
-
-
-_FAILED = (
-    "the operator failed before, and its state may hold half of what the failing call did. Call rollback() to go back "
-    "to the last checkpoint, or restore()."
-)
-_CRASHED = "the operator's state was lost, or the harness was closed. Call restore() to go on from a checkpoint."
-
-
-def _parallelism(shards: int, wanted: int | None) -> int:
-    least = max_parallelism(shards)
-    if wanted is None:
-        return least
-    if not shards <= wanted <= _MOST_KEY_GROUPS:
-        raise OptionError(
-            f"max_parallelism is {wanted} with {shards} shards; expected {shards} to {_MOST_KEY_GROUPS}: every shard "
-            "needs a key group."
-        )
-    return wanted
-
-
-def _storage_of(storage: str | StorageOfShard) -> StorageOfShard:
-    return (lambda number: FileStorage(storage, number)) if isinstance(storage, str) else storage

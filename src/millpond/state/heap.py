@@ -13,16 +13,14 @@ committed one.
 """
 
 from collections.abc import Iterator
-from typing import TypeVar
 
-from millpond.errors import OptionError, UnavailableError
-from millpond.state.backend import Cells, KeyContext, ListState, MapState, Snapshot, ValueCache, ValueState
+from millpond.errors import UnavailableError
+from millpond.state.backend import Cells, KeyContext, ListState, MapState, RawCells, Snapshot, ValueCache, ValueState
+from millpond.state.declarations import Declarations, foreign_key_group, open_version
 from millpond.state.descriptor import StateDescriptor, StateKind
 from millpond.state.heap_states import HeapListState, HeapMapState, HeapState, HeapValueState
 from millpond.state.heap_tables import FlatTables, Version
 from millpond.state.rows import Row
-
-S = TypeVar("S", bound=HeapState)
 
 
 class HeapBackend:
@@ -50,7 +48,8 @@ class HeapBackend:
     def __init__(self, key_groups: range) -> None:
         self.key_groups = key_groups
         self._context = KeyContext()
-        self._states: dict[str, HeapState] = {}
+        self._declared = Declarations(_KINDS, self._make)
+        self._states = self._declared.states
         self._caches: list[ValueCache] = []
 
     @property
@@ -66,61 +65,56 @@ class HeapBackend:
     def enter(self, key_group: int) -> None:
         """Bind every handle to the dictionaries of one key group."""
         if key_group not in self.key_groups:
-            raise OptionError(f"key group {key_group} is not one of this shard's: {self.key_groups}.")
+            raise foreign_key_group(key_group, self.key_groups)
         self._context.key_group = key_group
         for state in self._states.values():
             state.bind(key_group)
 
     def value_state(self, descriptor: StateDescriptor) -> ValueState:
         """The handle of a value state."""
-        return self._declare(descriptor, HeapValueState)
+        return self._declared.declare(descriptor, HeapValueState)
 
     def list_state(self, descriptor: StateDescriptor) -> ListState:
         """The handle of a list state."""
-        return self._declare(descriptor, HeapListState)
+        return self._declared.declare(descriptor, HeapListState)
 
     def map_state(self, descriptor: StateDescriptor) -> MapState:
         """The handle of a map state."""
-        return self._declare(descriptor, HeapMapState)
+        return self._declared.declare(descriptor, HeapMapState)
 
-    def _declare(self, descriptor: StateDescriptor, kind: type[S]) -> S:
-        if _KINDS[descriptor.kind] is not kind:
-            raise OptionError(
-                f"state {descriptor.name!r} is a {descriptor.kind} state: [{descriptor.describe()}]. Ask for it as "
-                "what it was declared as."
-            )
-        known = self._states.get(descriptor.name)
-        if known is None:
-            known = self._states[descriptor.name] = kind(descriptor, self._context)
-            if self._context.key_group in self.key_groups:
-                known.bind(self._context.key_group)
-        if known.descriptor != descriptor or not isinstance(known, kind):
-            raise OptionError(
-                f"state {descriptor.name!r} is held as [{known.descriptor.describe()}] and was declared again as "
-                f"[{descriptor.describe()}]. {_mend(known.descriptor)}"
-            )
-        return known
+    def _make(self, kind: type[HeapState], descriptor: StateDescriptor) -> HeapState:
+        made = kind(descriptor, self._context)
+        if self._context.key_group in self.key_groups:
+            made.bind(self._context.key_group)
+        return made
 
     def attach(self, cache: ValueCache) -> None:
         """Have a cache flushed before every commit, and emptied when its state is undone or restored."""
         self._caches.append(cache)
 
+    def _write_dirty(self) -> None:
+        for cache in self._caches:
+            cache.update_all_states()
+
     def keys(self, name: str) -> Iterator[tuple[int, Row]]:
         """Key group and key of every key that has this state now, each once."""
+        self._write_dirty()
         state = self._states.get(name)
         return iter(()) if state is None else state.tables.keys()
 
     def cells(self, name: str, key_group: int) -> Cells:
         """Every cell of a state in one key group as it is now."""
+        self._write_dirty()
         state = self._states.get(name)
         return Cells() if state is None else state.tables.cells(key_group)
 
     def write(self, name: str, cells: Cells) -> None:
         """Put or delete cells in the open version."""
-        state = self._states.get(name)
-        if state is None:
-            raise OptionError(f"state {name!r} is not declared; known are {sorted(self._states)}.")
-        state.write(cells)
+        self._declared.find(name).write(cells)
+
+    def raw(self, name: str) -> RawCells:
+        """The cells of a declared state past its handle."""
+        return self._declared.find(name)
 
     def commit(self) -> Snapshot:
         """End the version. Nothing is read or copied."""
@@ -154,11 +148,9 @@ class HeapBackend:
 
     def load(self, descriptor: StateDescriptor, cells: Cells) -> None:
         """Put or delete cells as part of a restore: as a version that nobody asks for the changes of."""
-        state = self._declare(descriptor, _KINDS[descriptor.kind])
+        state = self._declared.restore(descriptor)
         if any(known.tables.changed() for known in self._states.values()):
-            raise OptionError(
-                f"state {descriptor.name!r} cannot be loaded while a version is open: roll back or commit first."
-            )
+            raise open_version(descriptor.name)
         state.tables.write(cells)
         state.tables.end_version()
         self.settle()
@@ -220,9 +212,3 @@ _KINDS: dict[StateKind, type[HeapState]] = {
     StateKind.LIST: HeapListState,
     StateKind.MAP: HeapMapState,
 }
-
-
-def _mend(held: StateDescriptor) -> str:
-    if held.serializer is not None and held.serializer.raw:
-        return "It was restored before it was declared: declare it before the restore."
-    return "Give the new state another name."

@@ -17,37 +17,12 @@ nothing becomes state without an update.
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from millpond.errors import OptionError
-from millpond.state.backend import ABSENT, Cells, KeyContext
+from millpond.state.backend import ABSENT, Cells, KeyContext, cells_at
+from millpond.state.current_key import NoKeyGroup, Who
 from millpond.state.descriptor import StateDescriptor
 from millpond.state.heap_tables import EntryTables, FlatTables, ListTables, Table, Version
+from millpond.state.many import ManyInTables
 from millpond.state.rows import Row, RowCodec
-
-
-class _NoKeyGroup:
-    """Stands where a table would while no key group is entered, and refuses every use by name."""
-
-    def __init__(self, name: str) -> None:
-        self._name = name
-
-    def _refuse(self, *_: object) -> Any:
-        raise OptionError(
-            f"state {self._name!r} was used without a current key. Use it only inside the calls that are made for a "
-            "key, not in init() or close()."
-        )
-
-    get = pop = setdefault = __contains__ = __getitem__ = __setitem__ = _refuse
-
-
-class _Who:
-    """Names a state and the current key in errors; made to text only then."""
-
-    def __init__(self, what: str, context: KeyContext) -> None:
-        self._what = what
-        self._context = context
-
-    def __str__(self) -> str:
-        return self._what if self._context.key_group < 0 else f"{self._what} of key {self._context.key!r}"
 
 
 class HeapState:
@@ -59,7 +34,7 @@ class HeapState:
         self.descriptor = descriptor
         self.last: Version | None = None
         self._context = context
-        codec = descriptor.codec(_Who(f"state {descriptor.name!r}", context))
+        codec = descriptor.codec(Who(f"state {descriptor.name!r}", context))
         self._check = codec.check
         self._copy = codec.copy
         self._mutable = codec.mutable
@@ -84,7 +59,7 @@ class HeapState:
 
     def unbind(self) -> None:
         """No key group is entered: a handle that is used now must fail, not write somewhere."""
-        self._table = self._undo = self._handed = _NoKeyGroup(self.descriptor.name)
+        self._table = self._undo = self._handed = NoKeyGroup(self.descriptor.name)
 
     def leave_version(self) -> None:
         """No key group is entered, and what was handed out is not given again."""
@@ -104,6 +79,20 @@ class HeapState:
             for key_group, key in zip(cells.key_groups, cells.keys, strict=True):
                 self._handed_out.get(key_group, {}).pop(key, None)
 
+    def place(self, key_group: int, cell: Any) -> tuple[int, Any]:
+        return key_group, cell
+
+    def look(self, place: tuple[int, Any]) -> Any:
+        key_group, cell = place
+        return self.tables.live.get(key_group, {}).get(cell)
+
+    def put_all(self, places: list[tuple[int, Any]], values: list[Any]) -> None:
+        self.write(cells_at(places, values, is_map=False))
+
+    def of_key(self, key_group: int, key: Row) -> Cells:
+        value = self.look((key_group, key))
+        return Cells() if value is None else Cells([key_group], [key], None, [value])
+
     def exists(self) -> bool:
         return self._context.key in self._table
 
@@ -118,6 +107,10 @@ class HeapState:
 
 class HeapValueState(HeapState):
     """One value per key. `get` and `update` are the hot path."""
+
+    def many(self) -> ManyInTables | None:
+        """What works on many keys at once; None where a value that is handed out could be changed."""
+        return None if self._mutable else ManyInTables(self.tables)
 
     def get(self) -> Any:
         value = self._table.get(self._context.key)
@@ -150,6 +143,10 @@ class HeapListState(HeapState):
 
     def _new_tables(self) -> FlatTables:
         return ListTables()
+
+    def look(self, place: tuple[int, Any]) -> Any:
+        values = super().look(place)
+        return None if values is None else list(values)  # it may grow in place
 
     def get(self) -> Iterator[Any]:
         key = self._context.key
@@ -194,7 +191,7 @@ class HeapMapState(HeapState):
 
     def __init__(self, descriptor: StateDescriptor, context: KeyContext) -> None:
         super().__init__(descriptor, context)
-        who = _Who(f"map key of state {descriptor.name!r}", context)
+        who = Who(f"map key of state {descriptor.name!r}", context)
         self._check_key = RowCodec(descriptor.map_key_schema, who).check_key()
 
     def _new_tables(self) -> FlatTables:
@@ -205,6 +202,17 @@ class HeapMapState(HeapState):
         if self._handed_out:
             for key_group, key, map_key in zip(cells.key_groups, cells.keys, cells.map_keys or (), strict=True):
                 self._handed_out.get(key_group, {}).get(key, {}).pop(map_key, None)
+
+    def look(self, place: tuple[int, Any]) -> Any:
+        key_group, (key, map_key) = place
+        return self.tables.live.get(key_group, {}).get(key, {}).get(map_key)
+
+    def put_all(self, places: list[tuple[int, Any]], values: list[Any]) -> None:
+        self.write(cells_at(places, values, is_map=True))
+
+    def of_key(self, key_group: int, key: Row) -> Cells:
+        entries = self.tables.live.get(key_group, {}).get(key, {})
+        return Cells([key_group] * len(entries), [key] * len(entries), list(entries), list(entries.values()))
 
     def get(self, map_key: Row) -> Any:
         at = self._check_key(map_key)

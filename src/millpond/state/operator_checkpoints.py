@@ -12,7 +12,7 @@ one in common.
 
 import secrets
 import threading
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 import msgspec
@@ -72,14 +72,10 @@ class BegunCheckpoint:
 
 
 class OperatorCheckpoints:
-    """Makes checkpoints of shards that stand at their checkpointers' heads.
+    """Makes checkpoints of shards that stand at their checkpointers' heads."""
 
-    Where state was *moved* into new shards, no version tells of it: until one is stored, each is a full one.
-    """
-
-    def __init__(self, checkpointers: Sequence[Checkpointer], *, moved: bool = False) -> None:
+    def __init__(self, checkpointers: Sequence[Checkpointer]) -> None:
         self._checkpointers = checkpointers
-        self._moved = moved
         self._begun: list[BegunCheckpoint] = []
         self._lock = threading.Lock()
 
@@ -89,8 +85,6 @@ class OperatorCheckpoints:
         storage_of: StorageOfShard,
         max_parallelism: int,
         key_schema: pa.Schema,
-        *,
-        moved: bool = False,
     ) -> "OperatorCheckpoints":
         """The checkpoints of an operator that was never stored. An OptionError where something else was."""
         storages = [storage_of(number) for number in range(len(shards))]
@@ -109,17 +103,20 @@ class OperatorCheckpoints:
             [
                 Checkpointer(storage, shard.backend, head, shard.descriptors.values())
                 for storage, shard, head in zip(storages, shards, heads, strict=True)
-            ],
-            moved=moved,
+            ]
         )
+
+    @property
+    def storages(self) -> list[CheckpointStorage]:
+        """Of every shard."""
+        return [checkpointer.storage for checkpointer in self._checkpointers]
 
     def begin(self, watermark_ms: int, *, full: bool) -> BegunCheckpoint:
         """The blocking part, of all shards."""
-        untold = self._moved and any(checkpointer.head.version == 0 for checkpointer in self._checkpointers)
         parts: list[tuple[Checkpointer, PendingCheckpoint]] = []
         try:
             for checkpointer in self._checkpointers:
-                pending = checkpointer.begin(watermark_ms, full=full or untold)
+                pending = checkpointer.begin(watermark_ms, full=full)
                 parts.append((checkpointer, pending))
         except BaseException:
             # Some shards have ended a version that the others have not: only a restore makes them one again.
@@ -177,6 +174,21 @@ class OperatorCheckpoints:
                 self.abort(begun)
 
 
+def wanted_versions(storages: Sequence[CheckpointStorage], version: int | None) -> list[int]:
+    """The versions that every storage has, from the one asked for (None: the newest) to the oldest.
+
+    Raises:
+        OptionError: there is none, or not the one asked for.
+    """
+    stored = [storage.versions() for storage in storages]
+    common = sorted(set(stored[0]).intersection(*stored[1:]), reverse=True)
+    wanted = [each for each in common if version is None or each <= version]
+    if not wanted or (version is not None and wanted[0] != version):
+        asked = "no checkpoint" if version is None else f"no checkpoint {version}"
+        raise OptionError(f"{storages[0].name}: there is {asked} that every shard has; there are {common[::-1]}.")
+    return wanted
+
+
 def restored(
     open_shards: Callable[[], Sequence[OperatorShard]],
     storages: Sequence[CheckpointStorage],
@@ -192,13 +204,8 @@ def restored(
     segment; with `fall_back` the next older version is tried, and the result says what was passed over. `now_ms` is
     the time at which lives begin where a ttl was added.
     """
-    stored = [storage.versions() for storage in storages]
-    common = sorted(set(stored[0]).intersection(*stored[1:]), reverse=True)
-    wanted = [each for each in common if version is None or each <= version]
-    if not wanted or (version is not None and wanted[0] != version):
-        asked = "no checkpoint" if version is None else f"no checkpoint {version}"
-        raise OptionError(f"{storages[0].name}: there is {asked} that every shard has; there are {common[::-1]}.")
-    last_version = max(versions[-1] for versions in stored)
+    wanted = wanted_versions(storages, version)
+    last_version = max(storage.versions()[-1] for storage in storages)
     passed_over: list[str] = []
     for candidate in wanted:
         shards = open_shards()
@@ -229,14 +236,12 @@ def restored(
 
 def saved(
     shards: Sequence[OperatorShard], max_parallelism: int, key_schema: pa.Schema, watermark_ms: int
-) -> list[ShardState]:
-    """What the shards hold now, for a savepoint."""
-    states = []
+) -> Iterator[ShardState]:
+    """What the shards hold now, for a savepoint, one after the other: each is as large as its state."""
     for number, shard in enumerate(shards):
         head = birth(secrets.token_hex(8), number, len(shards), max_parallelism, key_schema)
         head = msgspec.structs.replace(head, watermark_ms=watermark_ms)
-        states.append(ShardState.of_snapshot(head, shard.backend, shard.descriptors.values()))
-    return states
+        yield ShardState.of_snapshot(head, shard.backend, shard.descriptors.values())
 
 
 def restored_from_savepoint(

@@ -11,27 +11,21 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NoReturn
 
 from millpond.errors import OptionError
-from millpond.state.backend import Cells, KeyContext, KeyedStateBackend
-from millpond.state.descriptor import StateDescriptor, StateKind
-from millpond.state.expiry import alive
+from millpond.state.backend import KeyContext, KeyedStateBackend
+from millpond.state.cached.cached_values import CachedValues
+from millpond.state.descriptor import StateDescriptor
+from millpond.state.expiry import alive, without_times
 from millpond.state.handles import States
 from millpond.state.key_types import given_form
 from millpond.state.operator import Context, KeyedOperator, TimeDomain, Timer, Times
-from millpond.state.timers import TIMERS, DueTimer, Timers
-
-PROCESSING_TIMERS = StateDescriptor(
-    name="$processing_timers",
-    kind=TIMERS.kind,
-    value_schema=TIMERS.value_schema,
-    map_key_schema=TIMERS.map_key_schema,
-)
+from millpond.state.timers import PROCESSING_TIMERS, TIMERS, DueTimer, Timers
 
 
 class OperatorShard:
     """An operator over one shard's backend.
 
     Attributes:
-        backend: the state.
+        backend: the state, with the caches that the operator put in front of its states.
         key_groups: of this shard.
         descriptors: of every state that the operator declared, its timers included, by name.
         entered: the key group that is entered, or None.
@@ -55,7 +49,7 @@ class OperatorShard:
     def __init__(
         self, make_operator: Callable[[], KeyedOperator], backend: KeyedStateBackend, key_groups: range, times: Times
     ) -> None:
-        self.backend = backend
+        self.backend = backend if isinstance(backend, CachedValues) else CachedValues(backend)
         self.key_groups = key_groups
         self.descriptors: dict[str, StateDescriptor] = {}
         self.entered: int | None = None
@@ -65,7 +59,7 @@ class OperatorShard:
             operator = make_operator()
             self.process: Callable[[Any, Any, Context], Iterable[Any] | None] = operator.process
             self._on_timer = getattr(operator, "on_timer", None)
-            operator.open(States(backend, self._declared))
+            operator.open(States(self.backend, self._declared))
             self.context = self._context(type(operator).__name__, times)
         except BaseException:
             backend.close()
@@ -116,7 +110,7 @@ class OperatorShard:
         for key_group in self.key_groups:
             cells = self.backend.cells(name, key_group)
             if descriptor.ttl is not None:
-                cells = _without_times(alive(cells, descriptor.ttl, self.key_context.now_ms), descriptor.kind)
+                cells = without_times(alive(cells, descriptor.ttl, self.key_context.now_ms), descriptor.kind)
             keys = map(given_form, cells.keys)
             if cells.map_keys is None:
                 found |= zip(keys, cells.values, strict=True)
@@ -149,14 +143,6 @@ class OperatorShard:
     def close(self) -> None:
         """Free the state. Idempotent."""
         self.backend.close()
-
-
-def _without_times(cells: Cells, kind: StateKind) -> Cells:
-    if kind is StateKind.LIST:
-        values = [[value for value, _ in elements] for elements in cells.values]
-    else:
-        values = [value for value, _ in cells.values]
-    return Cells(cells.key_groups, cells.keys, cells.map_keys, values)
 
 
 class _NoTimers:

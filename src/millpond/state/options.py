@@ -11,7 +11,9 @@ from pathlib import Path
 from typing import Any
 
 from millpond.errors import OptionError
-from millpond.options import Known, count, named, parsed, place, refuse_problems, size_bytes
+from millpond.options import Known, named, parsed, place, refuse_problems
+from millpond.state.cache_options import CACHE_OPTIONS, chosen_cache
+from millpond.state.cached.choice import CacheChoice, CacheHooks
 from millpond.state.registry import BackendFactory, backend_name, registered_backends
 
 
@@ -21,14 +23,13 @@ class StateOptions:
 
     Attributes:
         backend: the name under which the backend is registered.
-        cache_max_entries: of the cache in front of the backend, over all states of a shard; 0 for no such limit.
-        cache_max_bytes: of the same cache; 0 for no such limit. Without any limit there is no cache.
+        cache: what stands in front of the backend (`Lru`) or of each value state (`WriteBack`, `TwoLayer`); or None.
         checkpoint_storage: a path or URI; None where whoever runs the operator says it.
         settings: the backend's own, its defaults unless given (`RocksDbSettings` for RocksDB).
         factory: makes the backend; the registered one.
 
-    >>> StateOptions.parse({"state.backend.type": "RocksDB", "STATE.backend.cache.max-entries-num": "1000"}).backend
-    'rocksdb'
+    >>> StateOptions.parse({"state.backend.type": "RocksDB", "STATE.backend.cache.max-entries-num": "1000"}).cache
+    Lru(max_entries=1000, max_bytes=None)
     >>> StateOptions.parse({"state.backend.typ": "heap", "state.backend.cache.max-bytes": "many"})
     Traceback (most recent call last):
     millpond.errors.OptionError: state options:
@@ -37,8 +38,7 @@ class StateOptions:
     """
 
     backend: str = "heap"
-    cache_max_entries: int = 0
-    cache_max_bytes: int = 0
+    cache: CacheChoice | None = None
     checkpoint_storage: str | None = None
     settings: Any = None
     factory: BackendFactory = field(default=None, repr=False, compare=False)  # type: ignore[assignment]
@@ -62,14 +62,21 @@ class StateOptions:
         return found
 
     @classmethod
-    def parse(cls, options: "Mapping[str, Any] | StateOptions") -> "StateOptions":
-        """Options from their names and values; `OptionError` lists everything that is wrong."""
+    def parse(cls, options: "Mapping[str, Any] | StateOptions", *, hooks: CacheHooks | None = None) -> "StateOptions":
+        """Options from their names and values; `OptionError` lists everything that is wrong.
+
+        `hooks` are those of the `write-back` or `two-layer` cache that the options choose.
+        """
         if isinstance(options, StateOptions):
+            if hooks is not None:
+                raise OptionError(
+                    "StateOptions have the hooks of their cache in it: WriteBack(max_size=..., hooks=...)."
+                )
             return options
         problems: list[str] = []
         backends = registered_backends()
         own = {option: meaning for kind in backends.values() for option, meaning in kind.options.items()}
-        given = named(options, {**_OPTIONS, **own}, problems)
+        given = named(options, {**_OPTIONS, **CACHE_OPTIONS, **own}, problems)
         values = parsed({name: value for name, value in given.items() if name in _OPTIONS}, _OPTIONS, problems)
         backend = values.get("backend", "heap")
         # Where the backend itself is wrong, which options it ignores is not known.
@@ -81,8 +88,9 @@ class StateOptions:
                 if name in kind.options and owner != backend
             )
         settings = _settings(backend, {name: value for name, value in given.items() if name in own}, own, problems)
+        cache = chosen_cache(given, hooks, problems)
         refuse_problems("state options", problems)
-        return cls(**values, settings=settings)
+        return cls(**values, cache=cache, settings=settings)
 
 
 def _settings(backend: str, given: Mapping[str, Any], known: Known, problems: list[str]) -> Any:
@@ -100,7 +108,5 @@ def _settings(backend: str, given: Mapping[str, Any], known: Known, problems: li
 
 _OPTIONS: Known = {
     "state.backend.type": ("backend", backend_name),
-    "state.backend.cache.max-entries-num": ("cache_max_entries", count),
-    "state.backend.cache.max-bytes": ("cache_max_bytes", size_bytes()),
     "state.checkpoint-storage": ("checkpoint_storage", place),
 }

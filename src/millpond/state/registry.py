@@ -14,6 +14,7 @@ from millpond.errors import OptionError
 from millpond.metrics import NO_METRICS, Recorder
 from millpond.options import Known, nearest
 from millpond.state.backend import KeyedStateBackend
+from millpond.state.cached.choice import CacheChoice, Lru
 from millpond.state.heap import HeapBackend
 from millpond.state.rocksdb_options import ROCKSDB_OPTIONS, RocksDbSettings
 
@@ -102,7 +103,7 @@ def registered_backends() -> Mapping[str, RegisteredBackend]:
 def open_backend(
     options: "StateOptions", key_groups: range, folder: Path, recorder: Recorder = NO_METRICS
 ) -> KeyedStateBackend:
-    """The backend of a shard, behind a cache where the options give it a size.
+    """The backend of a shard, behind the cache that the options choose.
 
     Args:
         options: what to open.
@@ -115,16 +116,17 @@ def open_backend(
     if local_dir is not None and not folder.is_relative_to(local_dir):
         folder = local_dir / folder.name
     backend = options.factory(options, key_groups, folder)
-    if not (options.cache_max_entries or options.cache_max_bytes):
-        return backend
-    from millpond.state.cached.lru import LruStateCache
+    return backend if options.cache is None else _cached(backend, options.cache, recorder)
 
-    return LruStateCache(
-        backend,
-        max_entries=options.cache_max_entries or None,
-        max_bytes=options.cache_max_bytes or None,
-        recorder=recorder,
-    )
+
+def _cached(backend: KeyedStateBackend, choice: CacheChoice, recorder: Recorder) -> KeyedStateBackend:
+    if isinstance(choice, Lru):
+        from millpond.state.cached.lru import LruStateCache
+
+        return LruStateCache(backend, max_entries=choice.max_entries, max_bytes=choice.max_bytes, recorder=recorder)
+    from millpond.state.cached.cached_values import CachedValues
+
+    return CachedValues(backend, choice)
 
 
 def _heap(_options: "StateOptions", key_groups: range, _folder: Path) -> KeyedStateBackend:

@@ -20,17 +20,16 @@ import threading
 from collections.abc import Iterable, Iterator
 from itertools import islice
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 from weakref import WeakSet
 
-from millpond.errors import OptionError, UnavailableError
-from millpond.state.backend import Cells, KeyContext, ListState, MapState, Snapshot, ValueCache, ValueState
+from millpond.errors import UnavailableError
+from millpond.state.backend import Cells, KeyContext, ListState, MapState, RawCells, Snapshot, ValueCache, ValueState
+from millpond.state.declarations import Declarations, foreign_key_group, open_version
 from millpond.state.descriptor import StateDescriptor, StateKind
 from millpond.state.rocksdb_database import BLOCK_CACHE_BYTES, WRITE_BUFFER_BYTES, Database
 from millpond.state.rocksdb_states import RocksDbListState, RocksDbMapState, RocksDbState, RocksDbValueState
 from millpond.state.rows import Row
-
-S = TypeVar("S", bound=RocksDbState)
 
 _PIECE = 200
 """Cells of a delta that are read at a time: they are objects, and the state may be larger than memory."""
@@ -74,7 +73,8 @@ class RocksDbBackend:
         self.key_groups = key_groups
         self._database = Database(folder, write_buffer_bytes, block_cache_bytes)
         self._context = KeyContext()
-        self._states: dict[str, RocksDbState] = {}
+        self._declared = Declarations(_KINDS, self._make)
+        self._states = self._declared.states
         self._caches: list[ValueCache] = []
         self._snapshots: WeakSet[_RocksDbSnapshot] = WeakSet()
         self._head: Any = self._database.snapshot()
@@ -93,48 +93,41 @@ class RocksDbBackend:
     def enter(self, key_group: int) -> None:
         """Turn to a key group of this shard."""
         if key_group not in self.key_groups:
-            raise OptionError(f"key group {key_group} is not one of this shard's: {self.key_groups}.")
+            raise foreign_key_group(key_group, self.key_groups)
         self._context.key_group = key_group
 
     def value_state(self, descriptor: StateDescriptor) -> ValueState:
         """The handle of a value state."""
-        return self._declare(descriptor, RocksDbValueState)
+        return self._declared.declare(descriptor, RocksDbValueState)
 
     def list_state(self, descriptor: StateDescriptor) -> ListState:
         """The handle of a list state."""
-        return self._declare(descriptor, RocksDbListState)
+        return self._declared.declare(descriptor, RocksDbListState)
 
     def map_state(self, descriptor: StateDescriptor) -> MapState:
         """The handle of a map state."""
-        return self._declare(descriptor, RocksDbMapState)
+        return self._declared.declare(descriptor, RocksDbMapState)
 
-    def _declare(self, descriptor: StateDescriptor, kind: type[S]) -> S:
-        known = self._states.get(descriptor.name)
-        if known is None:
-            if _KINDS[descriptor.kind] is not kind:
-                raise OptionError(
-                    f"state {descriptor.name!r} is a {descriptor.kind} state: [{descriptor.describe()}]. Ask for it as "
-                    "what it was declared as."
-                )
-            known = self._states[descriptor.name] = kind(descriptor, len(self._states), self._context, self._database)
-        if known.descriptor != descriptor or not isinstance(known, kind):
-            raise OptionError(
-                f"state {descriptor.name!r} is held as [{known.descriptor.describe()}] and was declared again as "
-                f"[{descriptor.describe()}]. {_mend(known.descriptor)}"
-            )
-        return known
+    def _make(self, kind: type[RocksDbState], descriptor: StateDescriptor) -> RocksDbState:
+        return kind(descriptor, len(self._states), self._context, self._database)
 
     def attach(self, cache: ValueCache) -> None:
         """Have a cache flushed before every commit, and emptied when its state is undone or restored."""
         self._caches.append(cache)
 
+    def _write_dirty(self) -> None:
+        for cache in self._caches:
+            cache.update_all_states()
+
     def keys(self, name: str) -> Iterator[tuple[int, Row]]:
         """Key group and key of every key that has this state now, each once, in the order of the database."""
+        self._write_dirty()
         state = self._states.get(name)
         return iter(()) if state is None else state.keys()
 
     def cells(self, name: str, key_group: int) -> Cells:
         """Every cell of a state in one key group as it is now."""
+        self._write_dirty()
         state = self._states.get(name)
         if state is None:
             return Cells()
@@ -142,10 +135,11 @@ class RocksDbBackend:
 
     def write(self, name: str, cells: Cells) -> None:
         """Put or delete cells in the open version."""
-        state = self._states.get(name)
-        if state is None:
-            raise OptionError(f"state {name!r} is not declared; known are {sorted(self._states)}.")
-        state.write(cells)
+        self._declared.find(name).write(cells)
+
+    def raw(self, name: str) -> RawCells:
+        """The cells of a declared state past its handle."""
+        return self._declared.find(name)
 
     def commit(self) -> Snapshot:
         """End the version: swap the sets of changed keys and take a snapshot of the database."""
@@ -191,11 +185,9 @@ class RocksDbBackend:
 
     def load(self, descriptor: StateDescriptor, cells: Cells) -> None:
         """Put or delete cells as part of a restore."""
-        state = self._declare(descriptor, _KINDS[descriptor.kind])
+        state = self._declared.restore(descriptor)
         if any(known.changed for known in self._states.values()):
-            raise OptionError(
-                f"state {descriptor.name!r} cannot be loaded while a version is open: roll back or commit first."
-            )
+            raise open_version(descriptor.name)
         self._put_all(state.entries_of(cells))
         state.handed = {}
         self._head = self._database.snapshot()
@@ -289,9 +281,3 @@ _KINDS: dict[StateKind, type[RocksDbState]] = {
     StateKind.LIST: RocksDbListState,
     StateKind.MAP: RocksDbMapState,
 }
-
-
-def _mend(held: StateDescriptor) -> str:
-    if held.serializer is not None and held.serializer.raw:
-        return "It was restored before it was declared: declare it before the restore."
-    return "Give the new state another name."

@@ -19,26 +19,15 @@ from collections.abc import Callable, Iterable, Iterator
 from itertools import compress
 from typing import Any
 
-from millpond.errors import OptionError
 from millpond.state.backend import ABSENT, Cells, KeyContext
 from millpond.state.codec import ValueCodec
+from millpond.state.current_key import Who, no_current_key
 from millpond.state.descriptor import StateDescriptor
 from millpond.state.rocksdb_database import Database
 from millpond.state.rocksdb_keys import GROUP_PREFIX, KEY_PREFIX, STATE_PREFIX, decode_key, encode_key
 from millpond.state.rows import Row, RowCodec
 
 _LENGTH = struct.Struct(">I")
-
-
-class _Who:
-    """Names the state and the current key in errors; made to text only then."""
-
-    def __init__(self, what: str, context: KeyContext) -> None:
-        self._what = what
-        self._context = context
-
-    def __str__(self) -> str:
-        return f"{self._what} of key {self._context.key!r}"
 
 
 class RocksDbState:
@@ -55,19 +44,42 @@ class RocksDbState:
         self._database = database
         self._db = database.handle
         self._read = database.handle.get
-        self.codec: ValueCodec = descriptor.codec(_Who(f"state {descriptor.name!r}", context))
+        self.codec: ValueCodec = descriptor.codec(Who(f"state {descriptor.name!r}", context))
         self._check = self.codec.check
         self._mutable = self.codec.mutable
         self._dumps: Callable[[Any], bytes] = self.codec.dumps
         self._loads: Callable[[bytes], Any] = self.codec.loads
         self._key: Row | None = None
         self._key_group = -1
-        self.place = b""
+        self._at = b""
 
-    def db_key(self, key_group: int, key: Row) -> bytes:
-        """The key of a cell, or the beginning of the keys of a map's entries."""
+    def key_prefix(self, key_group: int, key: Any, /) -> bytes:
+        """The db key of a key's cell, or the beginning of those of its map's entries."""
         encoded = encode_key(key)
         return KEY_PREFIX.pack(self._number, key_group, len(encoded)) + encoded
+
+    place = key_prefix
+
+    def look(self, place: bytes) -> Any:
+        data = self._data(place)
+        return None if data is None else self.loads(data)
+
+    def put_all(self, places: list[bytes], values: list[Any]) -> None:
+        self.changed.update(places)
+        self.handed = {}
+        batch = self._database.batch()
+        kept = [value is not None for value in values]
+        if not all(kept):
+            for gone in compress(places, map(operator.not_, kept)):
+                batch.delete(gone)
+            places, values = list(compress(places, kept)), list(compress(values, kept))
+        # A loop in C: building a batch costs a tenth of writing it.
+        deque(map(batch.put, places, map(self.dumps, values)), maxlen=0)
+        self._database.write(batch)
+
+    def of_key(self, key_group: int, key: Row) -> Cells:
+        value = self.look(self.place(key_group, key))
+        return Cells() if value is None else Cells([key_group], [key], None, [value])
 
     def group_prefix(self, key_group: int) -> bytes:
         """The beginning of every db key of a key group."""
@@ -91,10 +103,7 @@ class RocksDbState:
 
     def _places(self, cells: Cells) -> list[bytes]:
         """The db key of each cell."""
-        places = cells.places
-        if places is not None and all(places):
-            return places
-        return list(map(self.db_key, cells.key_groups, cells.keys))
+        return list(map(self.place, cells.key_groups, cells.keys))
 
     def keys(self) -> Iterator[tuple[int, Row]]:
         """Key group and key of every key, each once."""
@@ -116,17 +125,7 @@ class RocksDbState:
 
     def write(self, cells: Cells) -> None:
         """Put or delete cells in the open version: all of them or, at a failure, none."""
-        places = self._places(cells)
-        self.changed.update(places)
-        self.handed = {}
-        batch = self._database.batch()
-        for gone in [at for at, value in zip(places, cells.values, strict=True) if value is ABSENT]:
-            batch.delete(gone)
-        kept = [value is not ABSENT for value in cells.values]
-        values = compress(cells.values, kept)
-        # A loop in C: building a batch costs a tenth of writing it.
-        deque(map(batch.put, compress(places, kept), map(self.dumps, values)), maxlen=0)
-        self._database.write(batch)
+        self.put_all(self._places(cells), [None if value is ABSENT else value for value in cells.values])
 
     def exists(self) -> bool:
         return self._data(self._turned()) is not None
@@ -141,16 +140,13 @@ class RocksDbState:
         context = self._context
         if context.key is not self._key or context.key_group != self._key_group:
             self._turn()
-        return self.place
+        return self._at
 
     def _turn(self) -> None:
         context = self._context
         if context.key_group < 0:
-            raise OptionError(
-                f"state {self.descriptor.name!r} was used without a current key. Use it only inside the calls that are "
-                "made for a key, not in init() or close()."
-            )
-        self.place = self.db_key(context.key_group, context.key)
+            raise no_current_key(self.descriptor.name)
+        self._at = self.key_prefix(context.key_group, context.key)
         self.handed = {}
         self._key, self._key_group = context.key, context.key_group
 
@@ -185,19 +181,26 @@ class RocksDbState:
 
 
 class RocksDbValueState(RocksDbState):
-    """One value per key. `get` and `update` are the hot path, written out for it."""
+    """One value per key. `look`, `get` and `update` are the hot path, written out for it."""
+
+    def look(self, place: bytes) -> Any:
+        try:
+            data = self._read(place)
+        except Exception as error:
+            raise self._database.failure(error) from error
+        return None if data is None else self._loads(data)
 
     def get(self) -> Any:
         context = self._context
         if context.key is not self._key or context.key_group != self._key_group:
             self._turn()
         try:
-            data = self._read(self.place)
+            data = self._read(self._at)
         except Exception as error:
             raise self._database.failure(error) from error
         if data is None:
             return None
-        return self._value(self.place, data) if self._mutable else self._loads(data)
+        return self._value(self._at, data) if self._mutable else self._loads(data)
 
     def update(self, value: Any) -> None:
         context = self._context
@@ -205,7 +208,7 @@ class RocksDbValueState(RocksDbState):
             self._turn()
         checked = self._check(value)
         data = self._dumps(checked)
-        at = self.place
+        at = self._at
         self.changed.add(at)
         try:
             self._db[at] = data
@@ -262,7 +265,7 @@ class RocksDbMapState(RocksDbState):
 
     def __init__(self, descriptor: StateDescriptor, number: int, context: KeyContext, database: Database) -> None:
         super().__init__(descriptor, number, context, database)
-        who = _Who(f"map key of state {descriptor.name!r}", context)
+        who = Who(f"map key of state {descriptor.name!r}", context)
         self._check_key = RowCodec(descriptor.map_key_schema, who).check_key()
 
     def cells_of(self, entries: Iterable[tuple[bytes, bytes | None]]) -> Cells:
@@ -271,9 +274,16 @@ class RocksDbMapState(RocksDbState):
         cells.map_keys = [self._map_key(at) for at, _ in entries]
         return cells
 
+    def place(self, key_group: int, cell: Any, /) -> bytes:
+        key, map_key = cell
+        return self.key_prefix(key_group, key) + encode_key(map_key)
+
+    def of_key(self, key_group: int, key: Row) -> Cells:
+        return self.cells_of(self._database.scan(self.key_prefix(key_group, key)))
+
     def _places(self, cells: Cells) -> list[bytes]:
-        map_keys = map(encode_key, cells.map_keys or ())
-        return list(map(operator.add, map(self.db_key, cells.key_groups, cells.keys), map_keys))
+        cell = zip(cells.keys, cells.map_keys or (), strict=True)
+        return list(map(self.place, cells.key_groups, cell))
 
     def get(self, map_key: Row) -> Any:
         at = self._turned() + encode_key(self._check_key(map_key))

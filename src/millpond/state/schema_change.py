@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
+import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -120,13 +121,19 @@ class _Migration:
         if serializer is None or _text(self.old) == _text(self.new):
             return
         for at, data in enumerate(columns["value"].to_pylist()):
+            if data is None:
+                continue
             try:
-                if data is not None:
-                    serializer.check(serializer.loads(data))
+                value = serializer.check(serializer.loads(data))
             except (TypeError, ValueError) as error:
                 raise _refused(
                     self.old, self.new, f"the value of key {key_at(at)!r} cannot be read as the new type: {error}"
                 ) from error
+            # What is refused before lets only what msgspec wrote be read by msgspec.
+            if _rounded(msgspec.msgpack.decode(data), msgspec.msgpack.decode(serializer.dumps(value))):
+                raise _refused(
+                    self.old, self.new, f"the value of key {key_at(at)!r} has a whole number that a float would round"
+                )
 
 
 def _why_refused(old: StateDescriptor, new: StateDescriptor) -> str | None:
@@ -151,6 +158,26 @@ def _why_refused(old: StateDescriptor, new: StateDescriptor) -> str | None:
         if known is not None and not _widens(known.type, field.type):
             return f"field {field.name!r} was {known.type} and cannot become {field.type} without loss"
     return None
+
+
+def _rounded(stored: Any, read: Any) -> bool:
+    """Whether a whole number became a float that is not equal to it. Both as msgspec's plain values.
+
+    >>> _rounded([1, {"n": 2**53}], [1.0, {"n": 2.0**53}]), _rounded({"n": 2**53 + 1}, {"n": 2.0**53, "new": 0})
+    (False, True)
+    """
+    if type(stored) is int:
+        return type(read) is float and stored != read
+    if type(stored) is list and type(read) is list:
+        if set(map(type, stored)) == {int} and set(map(type, read)) == {float}:
+            # Of a set, whose order tells nothing, or of a list.
+            return sorted(stored) != sorted(read)
+        return any(map(_rounded, stored, read))
+    if type(stored) is dict and type(read) is dict:
+        if set(map(type, stored)) == {int} and set(map(type, read)) == {float} and stored.keys() != read.keys():
+            return True
+        return any(_rounded(value, read[key]) for key, value in stored.items() if key in read)
+    return False
 
 
 def _widens(old: pa.DataType, new: pa.DataType) -> bool:

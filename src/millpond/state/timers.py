@@ -1,9 +1,10 @@
 """Timers: moments at which a key wants to be called, kept as durably as its state.
 
-A key's timers are a map state of their own (`$timers`: expiry in ms -> true), so they travel in the
-same deltas and bases and are undone with the same rollbacks. Beside it stands a priority queue over
-all keys, which answers what is due without looking at every key. It is built from the live cells, the
-open version's included, so it is right at any time and on any backend.
+A key's timers are a map state of their own (expiry in ms -> true; `$timers`, or `$processing_timers` for
+those that wait for processing time), so they travel in the same deltas and bases and are undone with the
+same rollbacks. Beside it stands a priority queue over all keys, which answers what is due without looking
+at every key. It is built from the live cells, the open version's included, so it is right at any time and
+on any backend.
 
 Invariant: every timer in the state is in the queue, once it is built. The reverse need not hold: an
 entry whose timer was deleted is passed over when it comes up. After an undo or a restore the queue is
@@ -29,6 +30,13 @@ TIMERS = StateDescriptor(
     kind=StateKind.MAP,
     value_schema=pa.schema([("set", pa.bool_())]),
     map_key_schema=pa.schema([("expiry_ms", pa.int64())]),
+)
+
+PROCESSING_TIMERS = StateDescriptor(
+    name="$processing_timers",
+    kind=TIMERS.kind,
+    value_schema=TIMERS.value_schema,
+    map_key_schema=TIMERS.map_key_schema,
 )
 
 

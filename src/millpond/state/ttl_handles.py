@@ -5,8 +5,8 @@ context's. A write begins a new life, whatever was there; a read does so only fo
 only if the Ttl says so.
 
 Invariant: what a read returns never becomes state unless the user writes it. A handle that writes on
-its own account (a refresh, the cleaning of a list) writes back objects that it read, so where those
-could be changed in place it hands out copies of them.
+its own account (a refresh) writes back objects that it read, so where those could be changed in place it
+hands out copies of them.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -14,7 +14,7 @@ from operator import itemgetter
 from typing import Any
 
 from millpond.state.backend import KeyContext, KeyedStateBackend, ListState, MapState, ValueState
-from millpond.state.descriptor import StateDescriptor, StateKind
+from millpond.state.descriptor import StateDescriptor
 from millpond.state.expiry import Sweep
 from millpond.state.rows import Row
 from millpond.state.ttl import Ttl
@@ -34,8 +34,7 @@ class _Lives:
         self.shows_expired = ttl.visibility == "until-cleaned"
         self.sweep: Callable[[], None] | None = None
         codec = descriptor.codec(descriptor.name)
-        cleans_lists = descriptor.kind is StateKind.LIST and "incremental" in ttl.clean_up
-        copies = codec.mutable and (self.refreshes or cleans_lists)
+        copies = codec.mutable and self.refreshes
         self.outward: Callable[[_Stamped], Any] = (lambda stamped: codec.copy(stamped)[0]) if copies else itemgetter(0)
 
     def alive(self, stamped: _Stamped) -> bool:
@@ -61,13 +60,14 @@ class TtlValue:
     """A value state whose value expires."""
 
     __slots__ = ("_inner", "_lives", "descriptor")
+    adds = "a ttl"
 
     def __init__(self, backend: KeyedStateBackend, descriptor: StateDescriptor, ttl: Ttl) -> None:
         self.descriptor = descriptor
         self._inner: ValueState = backend.value_state(descriptor)
         self._lives = _Lives(backend, descriptor, ttl)
         if "incremental" in ttl.clean_up:
-            self._lives.sweep = Sweep(backend, descriptor.name, self._clean)
+            self._lives.sweep = Sweep(backend, descriptor.name, ttl)
 
     def exists(self) -> bool:
         """Whether the current key has a value that is to be seen."""
@@ -97,12 +97,6 @@ class TtlValue:
         """Forget the current key's value."""
         self._inner.clear()
 
-    def _clean(self) -> int:
-        stamped = self._inner.get()
-        if stamped is not None and not self._lives.alive(stamped):
-            self._inner.clear()
-        return 1
-
 
 class TtlList:
     """A list state whose elements expire each alone. It exists while an element is to be seen."""
@@ -113,7 +107,7 @@ class TtlList:
         self._inner: ListState = backend.list_state(descriptor)
         self._lives = _Lives(backend, descriptor, ttl)
         if "incremental" in ttl.clean_up:
-            self._lives.sweep = Sweep(backend, descriptor.name, self._clean)
+            self._lives.sweep = Sweep(backend, descriptor.name, ttl)
 
     def exists(self) -> bool:
         """Whether the current key has an element that is to be seen."""
@@ -159,15 +153,6 @@ class TtlList:
         now_ms = self._lives.context.now_ms
         return [(value, now_ms) for value in values]
 
-    def _clean(self) -> int:
-        elements = list(self._inner.get())
-        living = list(filter(self._lives.alive, elements))
-        if not living:
-            self._inner.clear()
-        elif len(living) < len(elements):
-            self._inner.put(living)
-        return max(1, len(elements))
-
 
 class TtlMap:
     """A map state whose entries expire each alone. It exists while an entry is to be seen."""
@@ -178,7 +163,7 @@ class TtlMap:
         self._inner: MapState = backend.map_state(descriptor)
         self._lives = _Lives(backend, descriptor, ttl)
         if "incremental" in ttl.clean_up:
-            self._lives.sweep = Sweep(backend, descriptor.name, self._clean)
+            self._lives.sweep = Sweep(backend, descriptor.name, ttl)
 
     def exists(self) -> bool:
         """Whether the current key has an entry that is to be seen."""
@@ -223,10 +208,3 @@ class TtlMap:
     def clear(self) -> None:
         """Forget every entry of the current key."""
         self._inner.clear()
-
-    def _clean(self) -> int:
-        entries = list(self._inner.items())
-        for map_key, stamped in entries:
-            if not self._lives.alive(stamped):
-                self._inner.remove(map_key)
-        return max(1, len(entries))

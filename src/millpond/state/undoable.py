@@ -20,6 +20,7 @@ from millpond.state.backend import (
     KeyedStateBackend,
     ListState,
     MapState,
+    RawCells,
     Snapshot,
     ValueCache,
     ValueState,
@@ -124,6 +125,10 @@ class UndoableBackend:
     def cells(self, name: str, key_group: int) -> Cells:
         """Every cell of a state in one key group as it is now."""
         return self._inner.cells(name, key_group)
+
+    def raw(self, name: str) -> RawCells:
+        """The cells of a declared state past its handle. What is put there belongs to no call."""
+        return self._inner.raw(name)
 
     def write(self, name: str, cells: Cells) -> None:
         """Put or delete cells in the open version. They belong to no call."""

@@ -20,6 +20,9 @@ class Shard:
         if self._refusal:
             raise self._refusal
 
+    def holds(self, states):
+        return states != "others"
+
     def stand_at(self, head):
         self.rollback()
         return True
@@ -27,6 +30,7 @@ class Shard:
 
 class Spec:
     config = StateConfig()
+    states = ()
     dead_letter = None
 
 
@@ -61,6 +65,7 @@ def test_a_backend_that_cannot_go_back_does_not_stand_at_the_head(refusal):
 
 def test_a_shard_opened_with_other_options_does_not_stand_at_any_head():
     class Other:
+        states = ()
         dead_letter = None
         config = StateConfig(options={"state.backend.cache.max-entries-num": "10"})
 

@@ -47,3 +47,17 @@ def test_a_recorder_hears_each_read_once_and_the_ratio_when_there_is_one():
     scene.now_ms += 1_000
     scene.ratio.record(recorder)
     assert recorder.level(GAUGE) == 0.75
+
+
+def test_a_recorder_that_is_told_when_it_is_due_hears_once_a_second():
+    scene, recorder = Scene(), MemoryRecorder()
+    scene.hits = 1
+    scene.ratio.record_if_due(recorder)
+    assert recorder.total(REQUESTS, result="hit") == 0
+    scene.now_ms += 1_000
+    scene.ratio.record_if_due(recorder)
+    scene.misses = 3
+    scene.ratio.record_if_due(recorder)
+    assert recorder.total(REQUESTS, result="hit") == 1
+    assert recorder.total(REQUESTS, result="miss") == 0
+    assert recorder.level(GAUGE) == 1.0

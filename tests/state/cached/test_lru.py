@@ -8,10 +8,13 @@ import pytest
 from millpond.errors import DataError, OptionError
 from millpond.metrics.recorder import MemoryRecorder
 from millpond.state import ABSENT, Cells, HeapBackend, StateDescriptor, StateKind
+from millpond.state.cached.hit_ratio import GAUGE, REQUESTS
 from millpond.state.cached.lru import LruStateCache
+from millpond.state.handles import States
 from millpond.state.object_codec import OBJECT_SCHEMA
 from millpond.state.rocksdb import RocksDbBackend
 from millpond.state.serializer import msgspec_serializer
+from millpond.state.ttl import Ttl
 
 GROUPS = range(4)
 COUNT = StateDescriptor("count", StateKind.VALUE, OBJECT_SCHEMA, serializer=msgspec_serializer(int))
@@ -267,6 +270,104 @@ def test_a_recorder_hears_of_the_reads_of_a_version_at_its_commit():
     cache.commit()
     assert recorder.total("millpond_state_cache_requests_total", result="hit") == 1
     assert recorder.total("millpond_state_cache_requests_total", result="miss") == 2
+
+
+def test_a_recorder_hears_of_the_hit_ratio_every_second_and_not_only_at_commits():
+    recorder, now = MemoryRecorder(), [0]
+    cache = LruStateCache(HeapBackend(GROUPS), max_entries=1, recorder=recorder, clock=lambda: now[0])
+    state = cache.value_state(COUNT)
+    levels = []
+    for _ in range(4):
+        now[0] += 500
+        for turn in range(1_024):
+            count(cache, state, turn // 2)
+        levels.append(recorder.level(GAUGE))
+    assert levels == [None, pytest.approx(0.5, abs=1e-3), pytest.approx(0.5, abs=1e-3), 0.5]
+    cache.commit()
+    assert recorder.total(REQUESTS, result="hit") == 2_048
+
+
+def test_cleaning_up_incrementally_neither_counts_nor_evicts(inner):
+    ttl = Ttl(duration_ms=10, clean_up=("incremental",))
+    cache = LruStateCache(inner, max_entries=2)
+    state = States(cache).value("count", int, ttl=ttl)
+    for number in range(40):
+        turn_to(cache, number)
+        state.update(number)
+    cache.context.now_ms = 5
+    for number in (38, 39):
+        turn_to(cache, number)
+        state.update(number)
+    cache.context.now_ms = 10
+    before = cache.stats()
+    for _ in range(10):
+        turn_to(cache, 39)
+        assert state.get() == 39
+    after = cache.stats()
+    assert {key for _, key in cache.keys("count")} == {(38,), (39,)}
+    assert (after.hits, after.misses, after.evictions) == (before.hits + 10, before.misses, before.evictions)
+    turn_to(cache, 38)
+    assert state.get() == 38
+    assert cache.stats().hits == after.hits + 1
+
+
+def test_going_through_a_map_copies_no_entry_that_is_not_cached(inner):
+    copies = []
+
+    def counting_copy(value):
+        copies.append(value)
+        return list(value)
+
+    entries = replace(PAGES, serializer=replace(LOG.serializer, copy=counting_copy))
+    cache = LruStateCache(inner, max_entries=1)
+    state = cache.map_state(entries)
+    turn_to(cache, 0)
+    for number, page in enumerate("abc"):
+        state.put((page,), [number])
+    cache.commit()
+    turn_to(cache, 0)
+    for _ in range(3):
+        assert dict(state.items()) == {("a",): [0], ("b",): [1], ("c",): [2]}
+    # On the heap the backend's own handle makes the copy, once a version; RocksDB reads bytes.
+    assert sorted(copies) == ([[0], [1], [2]] if isinstance(inner, HeapBackend) else [[2]])
+    for value in dict(state.items()).values():
+        value.append(99)
+    assert state.get(("a",)) == [0]
+    cache.rollback()
+    turn_to(cache, 0)
+    assert dict(state.items()) == {("a",): [0], ("b",): [1], ("c",): [2]}
+
+
+def test_a_change_that_was_never_read_finds_its_place_when_it_is_written(inner):
+    cache = LruStateCache(inner, max_entries=4)
+    state = cache.value_state(COUNT)
+    for number in range(8):
+        turn_to(cache, number)
+        state.update(number)
+    turn_to(cache, 9)
+    state.clear()
+    assert cache.stats().gets == 0
+    assert _values(cache, "count") == {(number,): number for number in range(8)}
+    assert _values(inner, "count").items() <= _values(cache, "count").items()
+    assert len(_values(inner, "count")) >= 4
+
+
+def test_a_write_that_fails_leaves_the_cache_as_it_was():
+    backend = HeapBackend(GROUPS)
+    cache = LruStateCache(backend, max_entries=2)
+    state = cache.value_state(COUNT)
+    for number in (0, 1):
+        count(cache, state, number)
+    tables = backend.value_state(COUNT).tables
+    write, tables.write = tables.write, lambda _: (_ for _ in ()).throw(OSError("no space"))
+    turn_to(cache, 2)
+    with pytest.raises(OSError, match="no space"):
+        state.get()
+    assert (cache.stats().entries, cache.stats().puts) == (2, 0)
+    tables.write = write
+    for number in (0, 1, 2):
+        count(cache, state, number)
+    assert _values(cache, "count") == {(0,): 2, (1,): 2, (2,): 1}
 
 
 @pytest.mark.parametrize("limits", [{}, {"max_entries": 0}, {"max_bytes": 0}, {"max_entries": 5, "max_bytes": -1}])

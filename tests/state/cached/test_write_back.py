@@ -1,14 +1,11 @@
 """What both of King's caches promise, told of the single layer; and where a test is run for both, of both."""
 
-import pyarrow as pa
 import pytest
 
 from millpond.errors import DataError, OptionError
 from millpond.state.cached.two_layer import TwoLayerCache
 from millpond.state.cached.write_back import WriteBackCache
-from millpond.state.descriptor import StateDescriptor, StateKind
 from millpond.state.handles import States
-from millpond.state.ttl import Ttl
 
 
 def one_layer(room, **hooks):
@@ -335,7 +332,7 @@ def test_watches_run_while_the_state_is_read_and_written_and_at_no_other_time(ro
 @both
 @pytest.mark.parametrize("size", [0, -1, None, True, 1.5])
 def test_a_size_below_one_is_refused(room, make, size):
-    with pytest.raises(OptionError, match=r"max_size: expected a whole number of entries of at least 1, got"):
+    with pytest.raises(OptionError, match=r"max_size: expected a whole number of at least 1, got"):
         WriteBackCache(room.backend, room.state, max_size=size)
     with pytest.raises(OptionError, match=r"max_size_l2: expected"):
         TwoLayerCache(room.backend, room.state, max_size=1, max_size_l2=size)
@@ -352,18 +349,13 @@ def test_a_missing_state_or_backend_is_refused(room, make):
 
 
 @both
-@pytest.mark.parametrize("default", [None, dict])
-def test_a_state_with_a_ttl_is_refused_by_name(room, make, default):
-    room.state = States(room.backend).value("visits", dict[str, int], default=default, ttl=60_000)
-    with pytest.raises(OptionError, match=r"state 'visits' has a ttl \(60000 ms\).*LruStateCache below the state"):
-        make(room)
-
-
-@both
-def test_a_backends_own_handle_of_a_state_with_a_ttl_is_refused_too(room, make):
-    schema = pa.schema([("count", pa.int64())])
-    room.state = room.backend.value_state(StateDescriptor("visits", StateKind.VALUE, schema, ttl=Ttl(1)))
-    with pytest.raises(OptionError, match="state 'visits' has a ttl"):
+@pytest.mark.parametrize(
+    ("adds", "declared"),
+    [("a ttl", {"ttl": 60_000}), ("a default", {"default": dict}), ("a default", {"default": dict, "ttl": 1})],
+)
+def test_a_handle_that_has_a_ttl_or_a_default_is_refused_by_name(room, make, adds, declared):
+    room.state = States(room.backend).value("visits", dict[str, int], **declared)
+    with pytest.raises(OptionError, match=rf"state 'visits' has {adds}, .*cache=WriteBack\(max_size="):
         make(room)
 
 
@@ -427,10 +419,26 @@ def test_keys_of_two_key_groups_are_two(room, make):
     assert cache.get() is None
 
 
-def test_the_state_shows_dirty_entries_after_update_all_states(room):
+def test_the_state_shows_dirty_entries_and_keeps_them_cached(room):
     cache = one_layer(room)
     room.turn_to("ann")
     cache.update({"n": 1})
-    cache.update_all_states()
     assert list(room.backend.keys("profile")) == [(1, ("ann",))]
     assert room.backend.cells("profile", 1).values == [{"n": 1}]
+    assert (cache.size(), cache.dirty_size()) == (1, 0)
+    assert room.counts() == (0, 1)
+
+
+@both
+def test_what_is_changed_in_place_after_an_update_is_not_state(room, make):
+    cache = make(room)
+    room.turn_to("ann")
+    mine = {"n": 1}
+    cache.update(mine)
+    mine["n"] = 2
+    cache.get()["n"] = 3
+    assert cache.get() is mine
+    [(_, cells)] = room.backend.commit().changes()
+    assert cells.values == [{"n": 1}]
+    room.turn_to("ann")
+    assert cache.get() == {"n": 1}

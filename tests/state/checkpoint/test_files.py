@@ -98,9 +98,10 @@ def test_files_and_their_names_are_synced_before_the_head_is_written(tmp_path, m
     monkeypatch.setattr(os, "fsync", remembering)
     FileStorage(str(tmp_path), 0).put(a_commit(BIRTH, "one", based=[0]))
     folders = [str(path.relative_to(tmp_path)) for path in map(Path, synced) if path.is_dir()]
-    assert folders == ["shard-00000", ".", "shard-00000/writers", "shard-00000/segments", "shard-00000/heads"]
-    files = [path for path in synced if path.endswith((".segment", ".head"))]
-    assert [path.rpartition(".")[2] for path in files] == ["segment", "segment", "head"]
+    in_shard = [f"shard-00000/{name}" for name in ("writers", "segments", "heads", "marks")]
+    assert folders == ["shard-00000", ".", *in_shard]
+    files = [path for path in synced if path.endswith((".segment", ".head", ".mark"))]
+    assert [path.rpartition(".")[2] for path in files] == ["segment", "segment", "head", "mark"]
     assert synced.index(files[1]) < synced.index(str(tmp_path / "shard-00000/segments")) < synced.index(files[2])
 
 
@@ -277,6 +278,70 @@ def test_damage_is_told_with_the_files_name(disk):
     del disk.files[segment_path]
     with pytest.raises(CorruptionError, match=r"no file folder/shard-00000/segments/000000000000-.* is there"):
         stored(reader(disk))
+
+
+def three_versions(disk, **options):
+    """Three versions, and the paths of their heads."""
+    _, storage = on(disk, **options)
+    commits, head = [], BIRTH
+    for version in (1, 2, 3):
+        commits.append(a_commit(head, f"version {version}"))
+        storage.put(commits[-1])
+        head = commits[-1].head
+    return commits, sorted(path for path in disk.files if "/heads/" in path)
+
+
+@pytest.mark.parametrize("left", [0, 10, -1, None], ids=["emptied", "cut off", "a byte short", "deleted"])
+@pytest.mark.parametrize("at", [0, 1, 2])
+def test_a_head_that_was_acknowledged_and_is_cut_off_or_deleted_is_damage_and_is_named(disk, left, at):
+    commits, heads = three_versions(disk)
+    data = disk.files.pop(heads[at])
+    if left is not None:
+        disk.files[heads[at]] = data[:left]
+    assert reader(disk).versions() == [1, 2, 3]
+    for version in (1, 2, 3):
+        if version == at + 1:
+            with pytest.raises(CorruptionError, match=heads[at]):
+                reader(disk).head(version)
+        else:
+            assert stored(reader(disk), version) == whole(*commits[:version])
+
+
+def test_who_falls_back_from_a_damaged_head_goes_on_and_leaves_it_behind(disk):
+    commits, heads = three_versions(disk)
+    del disk.files[heads[2]]
+    _, again = on(disk, retain=2)
+    other = a_commit(again.head(2), "another third", version=4)
+    again.put(other)
+    assert reader(disk).versions() == [2, 4]
+    assert stored(reader(disk)) == whole(*commits[:2], other)
+    assert sum("/marks/" in path for path in disk.files) == sum("/heads/" in path for path in disk.files) == 2
+
+
+def test_a_head_that_is_cut_off_before_it_was_acknowledged_is_passed_over(disk):
+    _, heads = three_versions(disk)
+    del disk.files[heads[2].replace("heads/", "marks/").replace(".head", ".mark")]
+    disk.files[heads[2]] = disk.files[heads[2]][:10]
+    assert reader(disk).versions() == [1, 2]
+
+
+def test_a_whole_head_needs_no_mark(disk):
+    """Who crashed between head and mark may have its version found; earlier releases wrote no marks at all."""
+    commits, _ = three_versions(disk)
+    for path in [path for path in disk.files if "/marks/" in path]:
+        del disk.files[path]
+    assert reader(disk).versions() == [1, 2, 3]
+    assert stored(reader(disk)) == whole(*commits)
+
+
+def test_a_mark_goes_before_its_head(disk):
+    three_versions(disk)
+    files, storage = on(disk, retain=1)
+    head = storage.head()
+    deleted = []
+    files.delete_file = lambda path: deleted.append(path.rpartition(".")[2])
+    storage.put(a_commit(head, "four", version=4))
+    assert deleted[:6] == ["mark"] * 3 + ["head"] * 3
 
 
 def test_wrong_options_are_refused(tmp_path):

@@ -204,7 +204,7 @@ def test_an_operator_whose_keys_never_come_back_does_not_grow(subject, tmp_path)
             harness.advance_processing_time(now_ms)
             harness.process_many(range(now_ms * 20, now_ms * 20 + 20))
             harness.checkpoint()
-            most = max(most, sum(1 for _ in harness._shards[0].backend.keys("last")))
+            most = max(most, sum(1 for _ in harness._shards.shards[0].backend.keys("last")))
         alive = set(range(30 * 20, 40 * 20))
         assert set(harness.state("last")) == set(harness.state("seen")) == alive
         assert most < 500, "alive are 200 of the 780 that were there"
@@ -217,7 +217,7 @@ def test_a_removal_that_fails_gives_the_checkpoint_up_and_loses_nothing():
         harness.process(1)
         harness.checkpoint()
         harness.process(2)
-        checkpointer = harness._checkpoints._checkpointers[0]
+        checkpointer = harness._shards._checkpoints._checkpointers[0]
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(checkpointer, "remove_expired", lambda: 1 / 0)
             with pytest.raises(ZeroDivisionError):

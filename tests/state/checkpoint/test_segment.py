@@ -7,10 +7,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from millpond.errors import CorruptionError
-from millpond.state import ABSENT, Cells, StateDescriptor, StateKind
+from millpond.errors import CorruptionError, DataError
+from millpond.state import ABSENT, Cells, StateDescriptor, StateKind, user_serializer
 from millpond.state.checkpoint import segment
 from millpond.state.checkpoint.segment import CellCodec, decode_segment, encode_segments, sealed, unsealed
+from millpond.state.object_codec import OBJECT_SCHEMA
 
 KEY = pa.schema([("user", pa.string()), ("number", pa.int64())])
 PAIR = pa.schema([("text", pa.string()), ("numbers", pa.list_(pa.int64()))])
@@ -98,3 +99,22 @@ def test_another_format_version_is_named_with_the_one_that_is_read():
     later[4] = 9
     with pytest.raises(CorruptionError, match=r"format version 9; this Millpond reads version 1.*a later one"):
         unsealed(b"MPSG", bytes(later), "it")
+
+
+def _writes_all_but_threes(value):
+    if value == 3:
+        raise RuntimeError("no threes")
+    return str(value).encode()
+
+
+@pytest.mark.parametrize("kind", StateKind)
+def test_a_value_that_cannot_be_written_is_named_with_its_state_and_key(kind):
+    serializer = user_serializer("no threes", _writes_all_but_threes, int)
+    is_map = kind is StateKind.MAP
+    descriptor = StateDescriptor("counts", kind, OBJECT_SCHEMA, PAGE if is_map else None, serializer)
+    values = [[number] if kind is StateKind.LIST else number for number in (1, 2, 3)]
+    cells = Cells([0, 0, 0], [("ann", 1), ("bob", 2), ("eve", 3)], [("/",)] * 3 if is_map else None, values)
+    cells.values[0] = ABSENT
+    entry = r", map key \('/',\)" if is_map else ""
+    with pytest.raises(DataError, match=rf"state 'counts' of key \('eve', 3\){entry}: .*RuntimeError: no threes"):
+        CellCodec(descriptor, KEY).table(cells)

@@ -14,6 +14,8 @@ from millpond.state.checkpoint import Head, Shard, birth
 from millpond.state.checkpoint import next_head as next_head_module
 from millpond.state.checkpoint import segment as segments_module
 from millpond.state.checkpoint import shard as shard_module
+from millpond.state.ttl import Ttl
+from millpond.state.ttl_handles import TtlValue
 from tests.state.lengths import of_length
 
 KEY = pa.schema([("user", pa.string())])
@@ -292,6 +294,46 @@ def test_bases_prepared_while_idle_are_those_that_a_busy_shard_makes_up():
         while shards[0].prepare_bases():
             continue
         assert commits[0][1].head.segments == commits[1][1].head.segments
+
+
+def test_what_has_expired_leaves_state_and_checkpoint_as_bases_go_round():
+    mortal = StateDescriptor("seen", StateKind.VALUE, NUMBER, ttl=Ttl(100))
+    store = Store(birth("lineage", 0, 1, 4, KEY))
+
+    def entered(shard, users, now_ms):
+        shard.declare(mortal)
+        state = TtlValue(shard.backend, mortal, mortal.ttl)
+        shard.backend.context.now_ms = now_ms
+        for user in users:
+            shard.backend.enter(user % 4)
+            shard.backend.context.key = (str(user),)
+            state.update((user,))
+
+    def rows(shard):
+        return sum(len(shard.backend.cells("seen", key_group)) for key_group in range(4))
+
+    shard = store.restored()
+    held = []
+    for version in range(60):
+        assert shard.stand_at(store.read_head())
+        if version % 7 == 3:
+            # An attempt that fails, and one whose commit Spark did not accept, change nothing of this.
+            entered(shard, range(5), version * 10)
+            shard.rollback()
+            assert shard.stand_at(store.read_head())
+            entered(shard, range(5), version * 10)
+            shard.commit("not accepted")
+            assert shard.stand_at(store.read_head())
+        entered(shard, range(version * 10, version * 10 + 10), version * 10)
+        store.put(shard.commit(f"version {version}"))
+        held.append(rows(shard))
+    assert max(held) <= 4 * 100, "ten are born a version and live for ten versions"
+    assert sum(ref.rows for ref in store.read_head().segments) <= 6 * 100
+    restored = store.restored()
+    restored.backend.context.now_ms = shard.backend.context.now_ms
+    living = {str(user) for user in range(500, 600)}
+    for each in (shard, restored):
+        assert {key for group in range(4) for (key,) in each.living_cells("seen", group).keys} == living
 
 
 @pytest.fixture

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from millpond.state import HeapBackend, KeyedStateBackend
+from millpond.state import CachedValues, HeapBackend, KeyedStateBackend, TwoLayer, WriteBack
 from millpond.state.cached.lru import LruStateCache
 from millpond.state.rocksdb import RocksDbBackend
 
@@ -50,6 +50,11 @@ def lru(inner: Open, **limit: int) -> Open:
     return lambda key_groups, folder: LruStateCache(inner(key_groups, folder), **limit)
 
 
+def king(inner: Open, choice: WriteBack | TwoLayer) -> Open:
+    """One of King's caches in front of every value state of another backend."""
+    return lambda key_groups, folder: CachedValues(inner(key_groups, folder), choice)
+
+
 SUBJECTS = [
     Subject("heap", heap, keeps_what_it_hands_out=True, every_kind=True),
     Subject("rocksdb", rocksdb, every_kind=True),
@@ -60,4 +65,8 @@ SUBJECTS = [
     Subject("lru-bytes-heap", lru(heap, max_bytes=1500)),
     Subject("lru2-rocksdb", lru(rocksdb, max_entries=2)),
     Subject("lru1000-rocksdb", lru(rocksdb, max_entries=1000), keeps_what_it_hands_out=True),
+    Subject("write-back1-heap", king(heap, WriteBack(max_size=1))),
+    Subject("write-back1000-rocksdb", king(rocksdb, WriteBack(max_size=1000))),
+    Subject("two-layer2-1-heap", king(heap, TwoLayer(max_size=2, max_size_l2=1))),
+    Subject("two-layer1-2-lru2-heap", king(lru(heap, max_entries=2), TwoLayer(max_size=1, max_size_l2=2))),
 ]

@@ -13,12 +13,20 @@ class Shelf:
         self.cell, self.dirty, self.forgotten, self.fails = cell, {}, 0, False
 
     def flush(self):
-        if self.fails:
+        self.update_all_states()
+        self.cell.backend.context.key_group = -1
+
+    def update_all_states(self):
+        if self.fails and self.dirty:
             raise OSError("the shelf is stuck")
+        context = self.cell.backend.context
+        key_group, key = context.key_group, context.key
         for (group, key), value in self.dirty.items():
             turn_to(self.cell.backend, group, key)
             self.cell.put(value)
         self.dirty.clear()
+        if key_group >= 0:
+            turn_to(self.cell.backend, key_group, key)
 
     def forget(self):
         self.dirty.clear()
@@ -42,13 +50,23 @@ def test_what_a_flush_writes_is_in_the_version_that_is_committed(shelf, backend)
     assert not backend.rollback()
 
 
-def test_looking_at_all_keys_flushes_nothing_and_leaves_the_current_key(shelf, backend):
+def test_looking_at_all_keys_sees_what_is_dirty_and_leaves_the_current_key(shelf, backend):
     turn_to(backend, 3, BOB)
     shelf.dirty[3, ANN] = 1
-    assert list(backend.keys("visits")) == []
-    assert everything(backend, "visits") == {}
+    assert list(backend.keys("visits")) == [(3, ANN)]
+    shelf.dirty[3, BOB] = 2
+    assert everything(backend, "visits") == {(3, ANN): 1, (3, BOB): 2}
     assert (backend.context.key_group, backend.context.key) == (3, BOB)
-    assert everything(backend.commit(), "visits") == {(3, ANN): 1}
+    assert everything(backend.commit(), "visits") == {(3, ANN): 1, (3, BOB): 2}
+
+
+def test_what_only_the_cache_has_cannot_be_looked_at_when_it_cannot_be_written(shelf, backend):
+    shelf.dirty[3, ANN] = 1
+    shelf.fails = True
+    with pytest.raises(OSError, match="stuck"):
+        list(backend.keys("visits"))
+    with pytest.raises(OSError, match="stuck"):
+        backend.cells("visits", 3)
 
 
 def test_a_commit_flushes_and_does_not_forget(shelf, backend):
@@ -116,6 +134,7 @@ def test_a_flush_that_fails_fails_the_commit_which_may_be_tried_again(shelf, bac
 def test_a_flush_that_fails_leaves_a_version_that_can_be_rolled_back(shelf, backend):
     turn_to(backend, 3, BOB)
     shelf.cell.put(2)
+    shelf.dirty[3, ANN] = 1
     shelf.fails = True
     with pytest.raises(OSError, match="stuck"):
         backend.commit()

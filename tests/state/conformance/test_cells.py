@@ -207,3 +207,14 @@ def test_all_cells_of_a_backend_loaded_into_another_are_the_same_state(subject, 
         turn_to(other, 4, ("user1",))
         assert copied.get() == kind.make(1)
         other.close()
+
+
+def test_cells_cannot_be_loaded_while_a_version_is_open(cell, backend, kind):
+    turn_to(backend, 3, ANN)
+    cell.put(kind.make(1))
+    with pytest.raises(OptionError, match="'visits' cannot be loaded while a version is open"):
+        backend.load(cell.descriptor, cell.cells({(3, BOB): kind.make(2)}))
+    assert everything(backend, "visits") == cell.placed({(3, ANN): kind.make(1)})
+    backend.rollback()
+    backend.load(cell.descriptor, cell.cells({(3, BOB): kind.make(2)}))
+    assert everything(backend, "visits") == cell.placed({(3, BOB): kind.make(2)})

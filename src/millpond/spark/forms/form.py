@@ -47,9 +47,13 @@ class ShardBatch:
 class Form(Protocol):
     """How user code gets rows and expired timers, and how what it gives becomes Arrow.
 
-    Both methods call user code as their result is read, and give tables of the operator's output schema; with
+    `rows` and `timers` call user code as their result is read, and give tables of the operator's output schema; with
     `on_error="dead-letter"` of that and a column of dead letters.
     """
+
+    def initial(self, key_groups: Iterable[tuple[int, pa.Table]]) -> None:
+        """Hand out the rows of an initial state."""
+        ...
 
     def rows(self, key_groups: Iterable[tuple[int, pa.Table]]) -> Iterator[pa.Table]:
         """Work off the rows of each key group, every key's in the order in which they came."""

@@ -30,8 +30,8 @@ class KeyObjects(Protocol):
         """
         ...
 
-    def key(self, key: Row) -> Any:
-        """A key of the state as user code gets it."""
+    def key(self, key: Row, /) -> Any:
+        """A key of the state as user code gets it with an expired timer."""
         ...
 
     def table(self, output: list[Any]) -> pa.Table:
@@ -45,6 +45,18 @@ class PerKey:
     def __init__(self, batch: ShardBatch, objects: KeyObjects) -> None:
         self._batch = batch
         self._objects = objects
+
+    def initial(self, key_groups: Iterable[tuple[int, pa.Table]]) -> None:
+        """One call of `handleInitialState` for each object in which the form gives a key's rows."""
+        backend, times = self._batch.shard.backend, self._batch.times
+        handle = self._batch.spec.processor.handleInitialState
+        for key_group, rows in key_groups:
+            backend.enter(key_group)
+            for key, users_key, group in self._objects.grouped(rows):
+                self._batch.check_claim()
+                backend.context.key = key
+                for each in group:
+                    handle(users_key, each, times)
 
     def rows(self, key_groups: Iterable[tuple[int, pa.Table]]) -> Iterator[pa.Table]:
         """A table of output for each key group."""
@@ -62,12 +74,11 @@ class PerKey:
                 claim.refuse()
             context.key = key
             result = handle(users_key, group, times)
-            if result is None:
-                raise DataError(
-                    f"{type(self._batch.spec.processor).__name__}.handleInputRows returned None for key {key!r}; "
-                    f"expected {self._objects.expected}. Write it as a generator, or return iter([])."
-                )
-            output.extend(result)
+            try:
+                output.extend(result)
+            except TypeError as error:
+                self._check_iterable("handleInputRows", key, result, error)
+                raise
         return output
 
     def timers(self, due: Iterable[DueTimer]) -> Iterator[pa.Table]:
@@ -82,9 +93,21 @@ class PerKey:
             backend.context.key = timer.key
             info = ExpiredTimerInfo(timer.expiry_ms)
             # By keyword, as PySpark calls it: user code may declare the arguments in any order.
-            yield from (
-                processor.handleExpiredTimer(key=self._objects.key(timer.key), timerValues=times, expiredTimerInfo=info)
-                or ()
+            result = processor.handleExpiredTimer(
+                key=self._objects.key(timer.key), timerValues=times, expiredTimerInfo=info
             )
+            try:
+                yield from result
+            except TypeError as error:
+                self._check_iterable("handleExpiredTimer", timer.key, result, error)
+                raise
             # As in PySpark: a timer is deleted after its handler ran, so one set again at its own time is lost.
             self._batch.shard.timers.delete(timer.expiry_ms)
+
+    def _check_iterable(self, handler: str, key: Row, result: Any, error: TypeError) -> None:
+        """Name a handler that returned what cannot be gone through. Any other error is user code's own."""
+        if not hasattr(result, "__iter__"):
+            raise DataError(
+                f"{type(self._batch.spec.processor).__name__}.{handler} returned {result!r} for key {key!r}; expected "
+                f"{self._objects.expected}. Write it as a generator, or return iter([])."
+            ) from error

@@ -6,6 +6,8 @@ from typing import Any
 import pyarrow as pa
 from pyspark.sql import Row
 
+from millpond.spark.forms.grouping import grouped
+from millpond.spark.handles import key_row_maker
 from millpond.spark.operator_spec import OperatorSpec
 from millpond.spark.rows import OutputColumns, row_maker, rows_of
 from millpond.state.rows import Row as StateRow
@@ -18,31 +20,31 @@ class RowObjects:
     expected = "an iterator of Rows"
 
     def __init__(self, spec: OperatorSpec) -> None:
-        self._key_positions = spec.key_positions
+        self._key_positions = list(spec.key_positions)
         self._output = OutputColumns(spec.output_schema)
         self._make_row = row_maker(spec.row_names)
         self._width = len(spec.row_names)
+        self.key = key_row_maker(spec.key_schema)
 
     def grouped(self, rows: pa.Table) -> Iterator[tuple[StateRow, StateRow, Iterator[Row]]]:
         """Keys with all their rows, in the order in which the keys appear."""
-        keys = self._keys(rows)
-        made = rows_of(rows, self._width, self._make_row)
-        if len(set(keys)) == len(keys):
+        grouping = grouped(rows.select(self._key_positions))
+        if grouping.distinct:
+            keys = self._keys(rows)
+            made = rows_of(rows, self._width, self._make_row)
+            # Each row as an iterator of one, without a list in between.
             yield from zip(keys, keys, map(iter, zip(made, strict=True)), strict=True)
             return
-        groups: dict[StateRow, list[Row]] = {}
-        for key, row in zip(keys, made, strict=True):
-            groups.setdefault(key, []).append(row)
-        for key, group in groups.items():
-            yield key, key, iter(group)
+        order, ends = grouping.by_key()
+        in_order = list(rows_of(rows.take(order), self._width, self._make_row))
+        start = 0
+        for key, end in zip(self._keys(rows.take(grouping.first)), ends.tolist(), strict=True):
+            yield key, key, iter(in_order[start:end])
+            start = end
 
     def _keys(self, rows: pa.Table) -> list[StateRow]:
         columns = [grouping_values(rows.column(at)) for at in self._key_positions]
         return list(zip(*columns, strict=True))
-
-    def key(self, key: StateRow) -> StateRow:
-        """The key itself."""
-        return key
 
     def table(self, output: list[Any]) -> pa.Table:
         """The rows as columns."""

@@ -25,7 +25,7 @@ from pyspark.sql.streaming.stateful_processor import ExpiredTimerInfo
 
 from millpond.errors import CorruptionError, DataError, UnavailableError
 from millpond.spark.forms.form import ShardBatch
-from millpond.spark.forms.per_key import KeyObjects
+from millpond.spark.forms.per_key import KeyObjects, PerKey
 from millpond.spark.operator_spec import DEAD_LETTER
 from millpond.state.rows import Row, grouping_values
 from millpond.state.timers import DueTimer
@@ -55,6 +55,10 @@ class SetAside:
         assert letter is not None, "chosen by the spec"  # noqa: S101
         self._letter_type = letter
         self._schema = batch.spec.output_schema.append(pa.field(DEAD_LETTER, letter))
+
+    def initial(self, key_groups: Iterable[tuple[int, pa.Table]]) -> None:
+        """An initial state that cannot be taken in is no letter: without it, every later batch would be wrong."""
+        PerKey(self._batch, self._objects).initial(key_groups)
 
     def rows(self, key_groups: Iterable[tuple[int, pa.Table]]) -> Iterator[pa.Table]:
         """Tables of output and of dead letters, for each key group."""
@@ -87,12 +91,14 @@ class SetAside:
         """The output of all calls as a table; those whose output does not fit are undone, and become letters."""
         try:
             return self._objects.table([each for _, _, output in done for each in output])
-        except DataError:
+        except _NOT_USER_CODES:
+            raise
+        except Exception:  # noqa: BLE001 - some errors of conversion are Spark's own
             tables = [self._objects.table([])]
             for key, call, output in done:
                 try:
                     tables.append(self._objects.table(output))
-                except DataError as error:
+                except Exception as error:  # noqa: BLE001 - as above
                     call.undo()
                     letters.append(_Letter(key, error))
             return pa.concat_tables(tables)

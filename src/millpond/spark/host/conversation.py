@@ -74,12 +74,12 @@ def _serve(
     with surroundings.entered() as arrival, Spool(user_folder) as received, Spool(user_folder) as output:
         spec: OperatorSpec = arrival.load(pickled_spec)
         with slot.held(attempt, connection.stop_receiving) as claim:
-            held = _standing_at(head, slot, connection, spec)
+            time = BatchTime(opened.processing_ms, opened.watermark_ms)
+            held = _standing_at(head, slot, connection, spec, time)
             # All of them first: a worker that is still sending would not hear what is wrong with one.
             for _, blob in _frames(connection, Blob):
                 received.add(blob)
             layout = Layout(head.shards, head.max_parallelism)
-            time = BatchTime(opened.processing_ms, opened.watermark_ms)
             try:
                 tables = (read_blob(blob, layout) for blob in received)
                 done = held.run(spec, time, claim, tables, output, opened.token)
@@ -90,12 +90,14 @@ def _serve(
         _hand_over(connection, done, arrival.additions(), output)
 
 
-def _standing_at(head: Head, slot: Slot[HeldShard], connection: Connection, spec: OperatorSpec) -> HeldShard:
+def _standing_at(
+    head: Head, slot: Slot[HeldShard], connection: Connection, spec: OperatorSpec, time: BatchTime
+) -> HeldShard:
     if slot.shard is None or not slot.shard.stands_at(spec, head):
         slot.drop()
         connection.send(Restore())
         segments = {segment.id: payload for segment, payload in _frames(connection, Segment)}
-        slot.shard = HeldShard(spec, head, segments)
+        slot.shard = HeldShard(spec, head, segments, time)
     connection.send(Ready())
     return slot.shard
 

@@ -26,7 +26,6 @@ Source: FLIP-325, "Introduce LRU cache to accelerate state backend access".
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import Any, TypeVar
 
 from millpond.cache import monotonic_ms
 from millpond.cache.api import Clock
@@ -34,24 +33,26 @@ from millpond.cache.weight import deep_size
 from millpond.errors import OptionError
 from millpond.metrics.recorder import NO_METRICS, Recorder
 from millpond.state.backend import (
-    ABSENT,
     Cells,
     KeyContext,
     KeyedStateBackend,
     ListState,
     MapState,
+    RawCells,
     Snapshot,
     ValueCache,
     ValueState,
 )
 from millpond.state.cached.hit_ratio import HitRatio
-from millpond.state.cached.lru_entries import Bucket, Entries, Weigher, places, selected
+from millpond.state.cached.lru_entries import Bucket, Entries, Weigher, overlaid, places
 from millpond.state.cached.lru_handles import LruListState, LruMapState, LruState, LruValueState
-from millpond.state.cached.lru_snapshot import LruSnapshot, overlaid, part_of
-from millpond.state.descriptor import StateDescriptor
+from millpond.state.cached.lru_snapshot import LruSnapshot, part_of
+from millpond.state.declarations import Declarations, open_version
+from millpond.state.descriptor import StateDescriptor, StateKind
 from millpond.state.rows import Row
 
-S = TypeVar("S", bound=LruState)
+_TURNS_A_LOOK = 1_024
+"""How often keys are turned to between two looks at the clock, for the hit ratio: a look costs as much as a hit."""
 
 
 @dataclass(frozen=True)
@@ -63,7 +64,8 @@ class LruStats:
         misses: reads that did not.
         gets: reads of the backend.
         puts: cells written to the backend; they are written in batches.
-        key_switches: how often the backend was turned to another key, beyond the record's own turn.
+        key_switches: how often the backend had to find a key beyond the record's own turn: once for each of its reads.
+            Writes need none, since an entry keeps the place of its cell.
         copies: deep copies of mutable values.
         evictions: pairs that left for lack of room.
         entries: pairs cached now.
@@ -90,7 +92,8 @@ class LruStateCache:
             its 0, for no cache, is the backend without this class).
         max_bytes: bytes the pairs may weigh. A pair heavier than this is written through and not kept.
         weigher: the bytes of a pair, of its key (with its map key) and its value.
-        recorder: hears of hits, misses and the hit ratio (`stateCacheHitRatio`) at every commit.
+        recorder: hears of hits, misses and the hit ratio (`stateCacheHitRatio`) once a second while records flow, and
+            at every commit.
         clock: monotonic milliseconds, for the hit ratio.
 
     Raises:
@@ -130,11 +133,13 @@ class LruStateCache:
         self._inner = inner
         self._context = KeyContext()
         self._entries = Entries(inner, max_entries, max_bytes, weigher)
-        self._states: dict[str, LruState] = {}
+        self._declared = Declarations(_KINDS, self._make)
+        self._states = self._declared.states
         self._caches: list[ValueCache] = []
         self._entered: set[int] = set()
         self._hit_ratio = HitRatio(self._reads, clock)
         self._recorder = recorder
+        self._turns_to_clock = _TURNS_A_LOOK
         # The numbers of the first versions that belong to the open and to the last committed one.
         self._opened = self._committed = 0
         self._newest: LruSnapshot | None = None
@@ -152,42 +157,55 @@ class LruStateCache:
     def enter(self, key_group: int) -> None:
         """Turn to a key group. The backend is turned when something must be read there."""
         if key_group not in self._entered:
-            # Only the backend knows which groups are the shard's.
-            self._inner.enter(key_group)
-            self._entered.add(key_group)
-        if self._context.key_group < 0:
-            for state in self._states.values():
-                state.bind()
+            self._enter_first(key_group)
         self._context.key_group = key_group
+        self._turns_to_clock -= 1
+        if not self._turns_to_clock:
+            self._turns_to_clock = _TURNS_A_LOOK
+            self._hit_ratio.record_if_due(self._recorder)
+
+    def _enter_first(self, key_group: int) -> None:
+        """In this version. Only the backend knows which groups are the shard's."""
+        self._inner.enter(key_group)
+        self._entered.add(key_group)
+        for state in self._states.values():
+            state.bind()
 
     def value_state(self, descriptor: StateDescriptor) -> ValueState:
         """The handle of a value state."""
-        return self._declare(descriptor, LruValueState, self._inner.value_state(descriptor))
+        return self._declared.declare(descriptor, LruValueState)
 
     def list_state(self, descriptor: StateDescriptor) -> ListState:
         """The handle of a list state."""
-        return self._declare(descriptor, LruListState, self._inner.list_state(descriptor))
+        return self._declared.declare(descriptor, LruListState)
 
     def map_state(self, descriptor: StateDescriptor) -> MapState:
         """The handle of a map state."""
-        return self._declare(descriptor, LruMapState, self._inner.map_state(descriptor))
+        return self._declared.declare(descriptor, LruMapState)
 
-    def _declare(self, descriptor: StateDescriptor, kind: type[S], inner: Any) -> S:
-        """The backend has refused a second declaration that differs."""
-        known = self._states.get(descriptor.name)
-        if not isinstance(known, kind):
-            known = kind(descriptor, self._inner, inner, self._context, self._entries)
-            self._states[descriptor.name] = known
-            if self._context.key_group >= 0:
-                known.bind()
-        return known
+    def _make(self, kind: type[LruState], descriptor: StateDescriptor) -> LruState:
+        inner = self._inner
+        declare = {
+            StateKind.VALUE: inner.value_state,
+            StateKind.LIST: inner.list_state,
+            StateKind.MAP: inner.map_state,
+        }[descriptor.kind]
+        made = kind(descriptor, inner, declare(descriptor), self._context, self._entries)
+        if self._context.key_group >= 0:
+            made.bind()
+        return made
 
     def attach(self, cache: ValueCache) -> None:
         """Have a cache flushed before every commit, and emptied when its state is undone or restored."""
         self._caches.append(cache)
 
+    def _write_dirty(self) -> None:
+        for cache in self._caches:
+            cache.update_all_states()
+
     def keys(self, name: str) -> Iterator[tuple[int, Row]]:
         """Key group and key of every key that has this state: those with dirty entries, then the backend's others."""
+        self._write_dirty()
         state = self._states.get(name)
         if state is None:
             yield from self._inner.keys(name)
@@ -205,6 +223,7 @@ class LruStateCache:
 
     def cells(self, name: str, key_group: int) -> Cells:
         """Every cell of a state in one key group as it is now."""
+        self._write_dirty()
         cells = self._inner.cells(name, key_group)
         state = self._states.get(name)
         bucket = None if state is None else state.buckets.get(key_group)
@@ -215,16 +234,12 @@ class LruStateCache:
         state = self._states.get(name)
         if state is None:
             self._inner.write(name, cells)
-            return
-        beyond = []
-        for key_group, cell, value in zip(cells.key_groups, places(cells), cells.values, strict=True):
-            bucket = state.bucket(key_group)
-            entry = bucket.find(cell)
-            beyond.append(entry is None)
-            if entry is not None:
-                self._entries.change(bucket, cell, entry, None if value is ABSENT else value)
-        if any(beyond):
-            self._entries.write_through(state.bucket, name, selected(cells, beyond))
+        else:
+            state.write(cells)
+
+    def raw(self, name: str) -> RawCells:
+        """The cells of a declared state past its handle: reads look into the cache, and change nothing in it."""
+        return self._declared.find(name)
 
     def commit(self) -> Snapshot:
         """End the version. Dirty entries stay where they are, and are in the snapshot."""
@@ -280,6 +295,8 @@ class LruStateCache:
 
     def load(self, descriptor: StateDescriptor, cells: Cells) -> None:
         """Put or delete cells in the backend as part of a restore; the cache forgets what it knew of them."""
+        if self._entries.any_change:
+            raise open_version(descriptor.name)
         self._inner.load(descriptor, cells)
         state = self._states.get(descriptor.name)
         if state is not None:
@@ -299,7 +316,7 @@ class LruStateCache:
     def stats(self) -> LruStats:
         """The counters and the size."""
         states, entries = self._states.values(), self._entries
-        gets = sum(state.gets for state in states)
+        gets = sum(state.misses + state.others for state in states)
         return LruStats(
             hits=sum(state.hits for state in states),
             misses=sum(state.misses for state in states),
@@ -332,9 +349,17 @@ class LruStateCache:
     def _leave(self) -> None:
         self._context.key_group = -1
         self._context.key = ()
+        self._entered.clear()
         for state in self._states.values():
             state.unbind()
 
     def _forget_attached(self) -> None:
         for cache in self._caches:
             cache.forget()
+
+
+_KINDS: dict[StateKind, type[LruState]] = {
+    StateKind.VALUE: LruValueState,
+    StateKind.LIST: LruListState,
+    StateKind.MAP: LruMapState,
+}

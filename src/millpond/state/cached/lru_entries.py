@@ -14,8 +14,10 @@ So an entry is in one of four conditions, which `writable` tells in one comparis
 
 Invariant: what is in a `dirty` that a commit has seen, dictionary and entries, never changes.
 
-When the coldest entry is dirty, the coldest ones are written together and all but the first stay, clean
-(*cleaning ahead*): the backend gets batches and no key switch, and the order of eviction is LRU's own.
+When the coldest entry is dirty, the coldest ones of its state are written together and all but the first
+stay, clean (*cleaning ahead*): the backend gets batches and no key switch, and the order of eviction is
+LRU's own. The object of an entry that leaves serves the one that comes, unless a snapshot has it: at a full
+cache a miss makes no object and moves one in the order of use.
 
 Source: FLIP-325, whose buckets are copied on write in the same way (Flink's CopyOnWriteStateMap).
 """
@@ -26,9 +28,7 @@ from itertools import compress, islice
 from operator import attrgetter
 from typing import Any
 
-import msgspec
-
-from millpond.state.backend import ABSENT, Cells, KeyedStateBackend
+from millpond.state.backend import Cells, KeyedStateBackend, RawCells, cells_at
 from millpond.state.rows import Row
 
 CLEAN = -1
@@ -36,43 +36,45 @@ WRITTEN = -2
 
 Weigher = Callable[[object, object], int]
 
-_cell, _value, _place = attrgetter("cell"), attrgetter("value"), attrgetter("place")
+_value, _place = attrgetter("value"), attrgetter("place")
 
 _WRITTEN_TOGETHER = 64
 _SHARE_WRITTEN_TOGETHER = 4
 
 
-class Entry(msgspec.Struct, eq=False):
+class Entry:
     """One cached pair. Identity is what orders it, so it hashes as cheaply as anything can.
-
-    A Struct, since one is made for every miss, and msgspec makes them in a fifth of the time of a class.
 
     Attributes:
         bucket: where it belongs.
         cell: the key, or `(key, map_key)`.
-        value: what the backend's handle would give; None for a cached absence, since no state can hold None.
+        value: what the backend has; None for a cached absence, since no state can hold None.
         version: in which it came into the cache or was changed.
-        place: what the backend's handle said of it when it was read, or None.
+        place: where the backend has it; None until that was asked.
         writable: see the module.
         lent: what user code got of a mutable value in version `lent_in`.
         weight: in bytes, where the cache is sized so.
     """
 
-    bucket: "Bucket"
-    cell: Row
-    value: Any
-    version: int
-    place: Any = None
-    writable: int = CLEAN
-    lent: Any = None
-    lent_in: int = -1
-    weight: int = 0
+    __slots__ = ("bucket", "cell", "lent", "lent_in", "place", "value", "version", "weight", "writable")
+
+    def __init__(self, bucket: "Bucket", cell: Row, value: Any, version: int, place: Any) -> None:
+        self.bucket = bucket
+        self.cell = cell
+        self.value = value
+        self.version = version
+        self.place = place
+        self.writable = CLEAN
+        self.lent: Any = None
+        self.lent_in = -1
+        self.weight = 0
 
 
 class Bucket:
     """The cached entries of one state in one key group, and what its open and committed versions need.
 
     Attributes:
+        raw: the state's cells in the backend.
         entries: the cached ones of the whole state: by key, or for a map state by key and then by map key.
         dirty: by cell, the entries that the backend does not have.
         committed: `dirty` as the last commit saw it. The same dictionary until the first change after it.
@@ -80,10 +82,10 @@ class Bucket:
         carried: cells of earlier versions that the open version only wrote to the backend: no change of its own.
     """
 
-    __slots__ = ("carried", "committed", "dirty", "entries", "is_map", "key_group", "name", "previous")
+    __slots__ = ("carried", "committed", "dirty", "entries", "is_map", "key_group", "previous", "raw")
 
-    def __init__(self, name: str, key_group: int, entries: dict[Row, Any], *, is_map: bool) -> None:
-        self.name = name
+    def __init__(self, raw: RawCells, key_group: int, entries: dict[Row, Any], *, is_map: bool) -> None:
+        self.raw = raw
         self.key_group = key_group
         self.is_map = is_map
         self.entries = entries
@@ -148,7 +150,7 @@ class Entries:
     """Every cached entry of a shard, coldest first, and never more than the limit once a call has ended.
 
     Attributes:
-        load: take in what the backend has for a cell, given its bucket, itself, its value and its place; the new entry.
+        load: take in what the backend has for a cell, given its bucket, itself, its value and its place; its entry.
     """
 
     load: Callable[[Bucket, Row, Any, Any], Entry]
@@ -162,7 +164,6 @@ class Entries:
         self.puts = self.evictions = 0
         self.any_change = False
         self.weighs = max_bytes is not None
-        self._handed_on: set[tuple[Bucket, Row]] = set()
         self._inner = inner
         self._max_entries = max_entries
         self._max_bytes = max_bytes
@@ -172,12 +173,7 @@ class Entries:
         self.load = self._load_weighed if self.weighs else self._admit
 
     def _load_weighed(self, bucket: Bucket, cell: Row, value: Any, place: Any) -> Entry:
-        if (bucket, cell) in self._handed_on:
-            entry = Entry(bucket, cell, value, self.version)
-            entry.lent, entry.lent_in = value, self.version
-            return entry
         entry = self._admit(bucket, cell, value, place)
-        entry.weight = 0
         self._weigh(entry)
         return entry
 
@@ -194,8 +190,6 @@ class Entries:
                 place = entry.place
                 self.drop(entry)
             entry = self._admit(bucket, cell, value, place)
-            if self.weighs:
-                entry.weight = 0
         entry.version = entry.writable = version
         if bucket.dirty is bucket.committed:
             bucket.dirty = bucket.dirty.copy()
@@ -205,22 +199,34 @@ class Entries:
             self._weigh(entry)
         return entry
 
-    def _admit(self, bucket: Bucket, cell: Row, value: Any, place: Any = None) -> Entry:
-        """A clean entry as the hottest, after the coldest has left if there is no more room."""
-        order = self.order
+    def _admit(self, bucket: Bucket, cell: Row, value: Any, place: Any) -> Entry:
+        """A clean entry as the hottest, after the coldest has left if there is no more room. Every miss is here."""
+        order, version = self.order, self.version
         if len(order) != self._max_entries:
-            entry = Entry(bucket, cell, value, self.version, place)
+            entry = Entry(bucket, cell, value, version, place)
+            order[entry] = None
         else:
-            entry = self._evict()
-            if entry.writable == CLEAN:
-                # No snapshot has the one that left: it serves again.
-                entry.bucket, entry.cell, entry.value = bucket, cell, value
-                entry.version = self.version
+            entry = next(iter(order))
+            if entry.writable >= 0:
+                self._write_from(entry)
+            self.evictions += 1
+            if entry.writable == CLEAN and not self.weighs:
+                # No snapshot has the one that leaves: it serves again.
+                if entry.bucket.is_map:
+                    entry.bucket.remove(entry)
+                else:
+                    del entry.bucket.entries[entry.cell]
+                order.move_to_end(entry)
+                entry.bucket = bucket
+                entry.cell = cell
+                entry.value = value
+                entry.version = version
                 entry.place = place
-                entry.lent_in = -1
+                entry.lent, entry.lent_in = None, -1
             else:
-                entry = Entry(bucket, cell, value, self.version, place)
-        order[entry] = None
+                self.drop(entry)
+                entry = Entry(bucket, cell, value, version, place)
+                order[entry] = None
         if bucket.is_map:
             bucket.add(entry)
         else:
@@ -246,7 +252,6 @@ class Entries:
         """What follows is another version."""
         self.version += 1
         self.any_change = False
-        self._handed_on = set()
 
     def written_through(self, bucket: Bucket, cell: Row) -> None:
         """A cell that is not cached was changed in the backend, in the open version."""
@@ -291,52 +296,34 @@ class Entries:
             self._max_bytes is not None and self.bytes > self._max_bytes
         )
 
-    def _evict(self) -> Entry:
-        """Let the coldest entry go; it is clean then."""
-        order = self.order
-        victim, _ = order.popitem(last=False)
-        if victim.writable >= 0:
-            self._write_with(victim)
-        bucket = victim.bucket
-        if bucket.is_map:
-            bucket.remove(victim)
-        else:
-            del bucket.entries[victim.cell]
-        if self.weighs:
-            self.bytes -= victim.weight
-        self.evictions += 1
-        return victim
+    def _write_from(self, coldest: Entry) -> None:
+        """Write the coldest entry, and the next dirty ones of its state: what can be put in one go."""
+        raw = coldest.bucket.raw
+        self._write(
+            raw,
+            [entry for entry in islice(self.order, self._together) if entry.writable >= 0 and entry.bucket.raw is raw],
+        )
 
-    def _write_with(self, victim: Entry) -> None:
-        """Write the coldest entry, and the coldest dirty ones after it. If that fails, it stays."""
-        try:
-            self._write([victim, *(entry for entry in islice(self.order, self._together - 1) if entry.writable >= 0)])
-        except BaseException:
-            self.order[victim] = None
-            self.order.move_to_end(victim, last=False)
-            raise
-
-    def _write(self, dirty: Iterable[Entry]) -> None:
-        """Give dirty entries to the backend; they are clean then."""
-        by_state: dict[str, list[Entry]] = {}
-        for entry in dirty:
-            by_state.setdefault(entry.bucket.name, []).append(entry)
+    def _write(self, raw: RawCells, dirty: list[Entry]) -> None:
+        """Give dirty entries of one state to the backend; they are clean then. If that fails, nothing has changed."""
+        places = list(map(_place, dirty))
+        if not all(places):
+            places = [entry.place or raw.place(entry.bucket.key_group, entry.cell) for entry in dirty]
+        raw.put_all(places, list(map(_value, dirty)))
+        self.puts += len(dirty)
         version = self.version
-        for name, entries in by_state.items():
-            self._inner.write(name, as_cells(entries, is_map=entries[0].bucket.is_map))
-            self.puts += len(entries)
-            for entry in entries:
-                bucket = entry.bucket
-                if bucket.dirty is bucket.committed:
-                    bucket.dirty = bucket.dirty.copy()
-                del bucket.dirty[entry.cell]
-                if entry.version == version:
-                    entry.writable = CLEAN
-                    if bucket.carried:
-                        bucket.carried.discard(entry.cell)
-                else:
-                    entry.writable = WRITTEN
-                    bucket.carried.add(entry.cell)
+        for entry in dirty:
+            bucket = entry.bucket
+            if bucket.dirty is bucket.committed:
+                bucket.dirty = bucket.dirty.copy()
+            del bucket.dirty[entry.cell]
+            if entry.version == version:
+                entry.writable = CLEAN
+                if bucket.carried:
+                    bucket.carried.discard(entry.cell)
+            else:
+                entry.writable = WRITTEN
+                bucket.carried.add(entry.cell)
 
     def _weigh(self, entry: Entry) -> None:
         weight = self._weigher(entry.cell, entry.value)
@@ -346,25 +333,23 @@ class Entries:
         if weight > limit:
             # Too heavy for the whole cache: it goes alone, and does not push out the others first.
             if entry.writable >= 0:
-                self._write([entry])
+                self._write(entry.bucket.raw, [entry])
             self.drop(entry)
             self.evictions += 1
-            # It becomes the caller's alone, who may change it: it must not come back as what the backend has.
-            entry.lent, entry.lent_in = entry.value, self.version
-            self._handed_on.add((entry.bucket, entry.cell))
         while self.bytes > limit:
-            self._evict()
+            coldest = next(iter(self.order))
+            if coldest.writable >= 0:
+                self._write_from(coldest)
+            self.drop(coldest)
+            self.evictions += 1
 
 
-def as_cells(entries: list[Entry], *, is_map: bool) -> Cells:
-    """Entries of one state as cells, absences as deletions."""
-    cells = list(map(_cell, entries))
-    return Cells(
-        [entry.bucket.key_group for entry in entries],
-        [cell[0] for cell in cells] if is_map else cells,
-        [cell[1] for cell in cells] if is_map else None,
-        [ABSENT if value is None else value for value in map(_value, entries)],
-        None if is_map else list(map(_place, entries)),
+def as_cells(entries: list[Entry]) -> Cells:
+    """Entries of one state as cells, absences as deletions; there is one at least."""
+    return cells_at(
+        [(entry.bucket.key_group, entry.cell) for entry in entries],
+        list(map(_value, entries)),
+        is_map=entries[0].bucket.is_map,
     )
 
 
@@ -381,3 +366,16 @@ def selected(cells: Cells, keep: list[bool]) -> Cells:
         None if cells.map_keys is None else list(compress(cells.map_keys, keep)),
         list(compress(cells.values, keep)),
     )
+
+
+def overlaid(cells: Cells, dirty: dict[Row, Entry]) -> Cells:
+    """The cells of one key group as they are with the dirty entries: changed, added, or gone."""
+    if not dirty:
+        return cells
+    kept = selected(cells, [cell not in dirty for cell in places(cells)])
+    present = [entry for entry in dirty.values() if entry.value is not None]
+    if not present:
+        return kept
+    ours = as_cells(present)
+    map_keys = ours.map_keys if ours.map_keys is None else (kept.map_keys or []) + ours.map_keys
+    return Cells(kept.key_groups + ours.key_groups, kept.keys + ours.keys, map_keys, kept.values + ours.values)

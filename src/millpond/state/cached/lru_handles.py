@@ -4,17 +4,18 @@ A hit is one dictionary look-up by key and one move in the order of use; an upda
 version changed already is no more. Everything else (misses, the first change of a cell in a version)
 goes through `Entries`. An update never reads the backend.
 
-A handle turns the backend to a key only when it must read there, so that a record that hits costs no
-key switch but its own.
+The backend is read past its handles (`RawCells`): values come as they are, and are copied only when they
+are handed out. It is turned to a key for one thing alone, to go through a map, whose entries its own
+handle gives as the caller's; so a record that hits costs no key switch but its own.
 """
 
 # ruff: noqa: D102 - the protocols in backend.py say what the methods of handles do
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
-from millpond.errors import OptionError
-from millpond.state.backend import ABSENT, Cells, KeyContext, KeyedStateBackend
-from millpond.state.cached.lru_entries import CLEAN, Bucket, Entries, Entry
+from millpond.state.backend import ABSENT, Cells, KeyContext, KeyedStateBackend, cells_at
+from millpond.state.cached.lru_entries import CLEAN, Bucket, Entries, Entry, overlaid, places, selected
+from millpond.state.current_key import NoKeyGroup, Who
 from millpond.state.descriptor import StateDescriptor, StateKind
 from millpond.state.rows import Row, RowCodec
 
@@ -22,50 +23,32 @@ _NEVER = -3
 """No entry's `writable`: with it as its version a handle takes the long way, which weighs."""
 
 
-class _Who:
-    """Names the state and the current key in errors; made to text only then."""
-
-    def __init__(self, what: str, context: KeyContext) -> None:
-        self._what = what
-        self._context = context
-
-    def __str__(self) -> str:
-        return f"{self._what} of key {self._context.key!r}"
-
-
-class _NoKeyGroup:
-    """Stands where a bucket's entries would while no key group is entered, and refuses every use by name."""
-
-    def __init__(self, name: str) -> None:
-        self._name = name
-
-    def get(self, *_: object) -> Any:
-        raise OptionError(
-            f"state {self._name!r} was used without a current key. Use it only inside the calls that are made for a "
-            "key, not in init() or close()."
-        )
-
-
 class LruState:
-    """What the three kinds share. `read` is the backend's handle of the same state."""
+    """What the three kinds share. `handle` is the backend's of the same state.
+
+    Attributes:
+        hits, misses: of reads. A miss reads the backend.
+        others: reads of the backend that looked for more than the cache could have.
+        copies: deep copies of mutable values.
+    """
 
     def __init__(
-        self, descriptor: StateDescriptor, inner: KeyedStateBackend, read: Any, context: KeyContext, entries: Entries
+        self, descriptor: StateDescriptor, inner: KeyedStateBackend, handle: Any, context: KeyContext, entries: Entries
     ) -> None:
         self.descriptor = descriptor
         self.is_map = descriptor.kind is StateKind.MAP
         self.entries: dict[Row, Any] = {}
         self.buckets: dict[int, Bucket] = {}
-        self.hits = self.misses = self.gets = self.copies = 0
+        self.hits = self.misses = self.others = self.copies = 0
         self._inner = inner
-        self._inner_context = inner.context
-        self._read = read
-        self._tells_place = hasattr(read, "place")
+        self._handle = handle
+        self._raw = raw = inner.raw(descriptor.name)
+        self._inner_place, self._inner_look = raw.place, raw.look
         self._context = context
         self._entries = entries
         self._touch: Callable[[Entry], None] = entries.order.move_to_end
-        self._no_key_group = _NoKeyGroup(descriptor.name)
-        codec = descriptor.codec(_Who(f"state {descriptor.name!r}", context))
+        self._no_key_group = NoKeyGroup(descriptor.name)
+        codec = descriptor.codec(Who(f"state {descriptor.name!r}", context))
         self._check = codec.check
         self._copy: Callable[[Any], Any] = codec.copy
         self._mutable = codec.mutable
@@ -87,7 +70,7 @@ class LruState:
         """The bucket of a key group."""
         bucket = self.buckets.get(key_group)
         if bucket is None:
-            bucket = Bucket(self.descriptor.name, key_group, self.entries, is_map=self.is_map)
+            bucket = Bucket(self._raw, key_group, self.entries, is_map=self.is_map)
             self.buckets[key_group] = bucket
         return bucket
 
@@ -101,6 +84,38 @@ class LruState:
         entry = self.entries.get(key)
         return None if entry is None else entry.value is not None
 
+    def dirty_of(self, key_group: int, key: Row) -> dict[Row, Entry]:
+        """The entries of a key that the backend does not have, by cell."""
+        bucket = self.buckets.get(key_group)
+        entry = None if bucket is None else bucket.dirty.get(key)
+        return {} if entry is None else {key: entry}
+
+    def place(self, key_group: int, cell: Any) -> tuple[int, Any]:
+        return key_group, cell
+
+    def look(self, place: tuple[int, Any]) -> Any:
+        key_group, cell = place
+        entry = self.bucket(key_group).find(cell)
+        return self._inner_look(self._inner_place(key_group, cell)) if entry is None else entry.value
+
+    def put_all(self, places: list[tuple[int, Any]], values: list[Any]) -> None:
+        self.write(cells_at(places, values, is_map=self.is_map))
+
+    def of_key(self, key_group: int, key: Row) -> Cells:
+        return overlaid(self._raw.of_key(key_group, key), self.dirty_of(key_group, key))
+
+    def write(self, cells: Cells) -> None:
+        """Put or delete cells: those that are cached in the cache, the others in the backend."""
+        beyond = []
+        for key_group, cell, value in zip(cells.key_groups, places(cells), cells.values, strict=True):
+            bucket = self.bucket(key_group)
+            entry = bucket.find(cell)
+            beyond.append(entry is None)
+            if entry is not None:
+                self._entries.change(bucket, cell, entry, None if value is ABSENT else value)
+        if any(beyond):
+            self._entries.write_through(self.bucket, self.descriptor.name, selected(cells, beyond))
+
     def exists(self) -> bool:
         return self._entry(self._context.key).value is not None
 
@@ -113,27 +128,26 @@ class LruState:
     def _entry(self, key: Row) -> Entry:
         entry: Entry | None = self._cached.get(key)
         if entry is None:
-            self.misses += 1
-            return self._entries.load(self._bucket, key, self._fetch(), self._place())
+            return self._load(key)
         self.hits += 1
         self._touch(entry)
         return entry
 
-    def _fetch(self) -> Any:
-        """What the backend has for the current key."""
-        raise NotImplementedError
-
-    def _place(self) -> Any:
-        """Where the backend has what was just fetched."""
-        return self._read.place if self._tells_place else None
+    def _load(self, cell: Any) -> Entry:
+        """The entry of a cell of the current key that is not cached."""
+        key_group = self._context.key_group
+        self.misses += 1
+        place = self._inner_place(key_group, cell)
+        value = self._inner_look(place)
+        return self._entries.load(self.buckets.get(key_group) or self.bucket(key_group), cell, value, place)
 
     def _turn(self) -> Any:
         """Turn the backend to the current key; its handle."""
         context = self._context
         self._inner.enter(context.key_group)
-        self._inner_context.key = context.key
-        self.gets += 1
-        return self._read
+        self._inner.context.key = context.key
+        self.others += 1
+        return self._handle
 
     def _change(self, cell: Row, entry: Entry | None, checked: Any, given: Any) -> None:
         entry = self._entries.change(self._bucket, cell, entry, checked)
@@ -155,6 +169,11 @@ class LruState:
 class LruValueState(LruState):
     """One value per key."""
 
+    def unbind(self) -> None:
+        super().unbind()
+        if self._mutable:
+            self._version = _NEVER
+
     def get(self) -> Any:
         key = self._context.key
         entry = self._cached.get(key)
@@ -165,21 +184,11 @@ class LruValueState(LruState):
             self._touch(entry)
         return self._lend(entry) if self._mutable else entry.value
 
-    def _load(self, key: Row) -> Entry:
-        key_group, read = self._context.key_group, self._read
-        self.misses += 1
-        self.gets += 1
-        self._inner.enter(key_group)
-        self._inner_context.key = key
-        value = read.get()
-        bucket = self.buckets.get(key_group) or self.bucket(key_group)
-        return self._entries.load(bucket, key, value, read.place if self._tells_place else None)
-
     def update(self, value: Any) -> None:
         checked = self._check(value)
         key = self._context.key
         entry, version = self._cached.get(key), self._version
-        if entry is None or version == _NEVER or self._mutable:
+        if entry is None or version == _NEVER:
             self._change(key, entry, checked, value)
         elif entry.writable == version:
             entry.value = checked
@@ -196,19 +205,20 @@ class LruValueState(LruState):
         else:
             self._change(key, entry, checked, value)
 
-    def _fetch(self) -> Any:
-        return self._turn().get()
-
 
 class LruListState(LruState):
     """A list is one pair. It grows in place after a version's first touch."""
 
     def __init__(
-        self, descriptor: StateDescriptor, inner: KeyedStateBackend, read: Any, context: KeyContext, entries: Entries
+        self, descriptor: StateDescriptor, inner: KeyedStateBackend, handle: Any, context: KeyContext, entries: Entries
     ) -> None:
-        super().__init__(descriptor, inner, read, context, entries)
+        super().__init__(descriptor, inner, handle, context, entries)
         self._copy_element = copy_element = self._copy
         self._copy = lambda values: [copy_element(value) for value in values]
+
+    def look(self, place: tuple[int, Any]) -> Any:
+        values = super().look(place)
+        return None if values is None else list(values)  # it may grow in place
 
     def get(self) -> Iterator[Any]:
         entry = self._entry(self._context.key)
@@ -246,31 +256,31 @@ class LruListState(LruState):
             more = given if self._gives_back else map(self._copy_element, checked)
             entry.lent, entry.lent_in = [*lent, *more], version
 
-    def _fetch(self) -> list[Any] | None:
-        values = list(self._turn().get())
-        return values if values or self._turn().exists() else None
-
 
 class LruMapState(LruState):
     """Each entry is a pair of its own. What the cache holds of a key is laid over what the backend holds."""
 
     def __init__(
-        self, descriptor: StateDescriptor, inner: KeyedStateBackend, read: Any, context: KeyContext, entries: Entries
+        self, descriptor: StateDescriptor, inner: KeyedStateBackend, handle: Any, context: KeyContext, entries: Entries
     ) -> None:
-        super().__init__(descriptor, inner, read, context, entries)
-        who = _Who(f"map key of state {descriptor.name!r}", context)
+        super().__init__(descriptor, inner, handle, context, entries)
+        who = Who(f"map key of state {descriptor.name!r}", context)
         self._check_key = RowCodec(descriptor.map_key_schema, who).check_key()
 
     def holds(self, key_group: int, key: Row) -> bool | None:
         cached = self.entries.get(key)
         if not cached:
             return None
-        if any(entry.value is not None for entry in cached.values()):
-            return True
-        self._inner.enter(key_group)
-        self._inner_context.key = key
-        self.gets += 1
-        return any(map_key not in cached for map_key, _ in self._read.items())
+        return any(entry.value is not None for entry in cached.values()) or bool(self._beyond(key_group, key))
+
+    def dirty_of(self, key_group: int, key: Row) -> dict[Row, Entry]:  # noqa: ARG002 - a key has one key group
+        cached = self.entries.get(key, _NOTHING)
+        return {entry.cell: entry for entry in cached.values() if entry.writable >= 0}
+
+    def _beyond(self, key_group: int, key: Row) -> list[Row]:
+        """The map keys of a key that only the backend has."""
+        cached = self.entries.get(key, _NOTHING)
+        return [map_key for map_key in self._raw.of_key(key_group, key).map_keys or () if map_key not in cached]
 
     def get(self, map_key: Row) -> Any:
         entry = self._entry_of(self._check_key(map_key))
@@ -302,17 +312,12 @@ class LruMapState(LruState):
             self.hits += 1
             return True
         self.misses += 1
-        read = self._turn()
-        return any(map_key not in cached for map_key, _ in read.items()) if cached else bool(read.exists())
+        return bool(self._beyond(self._context.key_group, self._context.key))
 
     def items(self) -> Iterator[tuple[Row, Any]]:
         cached = self._cached.get(self._context.key, _NOTHING)
-        # What the backend lends stays as it is: a later miss may be given the same object.
-        theirs = [
-            (map_key, self._copied(value) if self._mutable else value)
-            for map_key, value in self._turn().items()
-            if map_key not in cached
-        ]
+        # What the backend's handle gives is the caller's own: it need not be copied once more.
+        theirs = [(map_key, value) for map_key, value in self._turn().items() if map_key not in cached]
         ours = [
             (map_key, self._lend(entry) if self._mutable else entry.value)
             for map_key, entry in cached.items()
@@ -323,7 +328,8 @@ class LruMapState(LruState):
     def clear(self) -> None:
         context, entries = self._context, self._entries
         cached = self._cached.get(context.key, _NOTHING)
-        beyond = [map_key for map_key, _ in self._turn().items() if map_key not in cached]
+        beyond = self._beyond(context.key_group, context.key)
+        self.others += 1
         for map_key in list(cached):
             cell = (context.key, map_key)
             entry = self._bucket.find(cell)
@@ -339,15 +345,10 @@ class LruMapState(LruState):
         of_key = self._cached.get(key)
         entry: Entry | None = None if of_key is None else of_key.get(map_key)
         if entry is None:
-            self.misses += 1
-            return self._entries.load(self._bucket, (key, map_key), self._turn().get(map_key), None)
+            return self._load((key, map_key))
         self.hits += 1
         self._touch(entry)
         return entry
-
-    def _copied(self, value: Any) -> Any:
-        self.copies += 1
-        return self._copy(value)
 
 
 _NOTHING: dict[Row, Entry] = {}

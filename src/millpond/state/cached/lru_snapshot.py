@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from millpond.state.backend import Cells, Snapshot
-from millpond.state.cached.lru_entries import Bucket, Entry, as_cells, places, selected
+from millpond.state.cached.lru_entries import Bucket, Entry, as_cells, overlaid, places, selected
 from millpond.state.rows import Row
 
 
@@ -44,7 +44,7 @@ class LruSnapshot:
         for name, parts in self._parts.items():
             changed = [entry for part in parts.values() for entry in part.changed()]
             if changed:
-                yield name, as_cells(changed, is_map=changed[0].bucket.is_map)
+                yield name, as_cells(changed)
         for name, cells in self._inner.changes():
             yield name, _without(cells, self._parts.get(name, {}))
 
@@ -69,18 +69,6 @@ class LruSnapshot:
 def part_of(bucket: Bucket, opened: int) -> Part:
     """The part of a bucket in the version that is being committed, which began with the number `opened`."""
     return Part(bucket.dirty, bucket.carried, opened)
-
-
-def overlaid(cells: Cells, dirty: dict[Row, Entry]) -> Cells:
-    """The cells of one key group as they are with the dirty entries: changed, added, or gone."""
-    if not dirty:
-        return cells
-    kept = selected(cells, [cell not in dirty for cell in places(cells)])
-    ours = as_cells(
-        [entry for entry in dirty.values() if entry.value is not None], is_map=next(iter(dirty.values())).bucket.is_map
-    )
-    map_keys = ours.map_keys if ours.map_keys is None else (kept.map_keys or []) + ours.map_keys
-    return Cells(kept.key_groups + ours.key_groups, kept.keys + ours.keys, map_keys, kept.values + ours.values)
 
 
 def _without(cells: Cells, parts: dict[int, Part]) -> Cells:

@@ -16,21 +16,11 @@ between checkpoints than with one layer of the same size.
 Source: King's flink-state-cache, "Two layered cache".
 """
 
-from collections.abc import Callable
-from typing import Any
+from typing import Any, Unpack
 
 from millpond.cache import Cache
-from millpond.state.backend import KeyedStateBackend, ValueState
-from millpond.state.cached.watched import (
-    Entry,
-    HitTracker,
-    Hook,
-    Watch,
-    WatchedState,
-    Where,
-    checked_size,
-    drop_lent,
-)
+from millpond.state.backend import Cells, KeyedStateBackend, ValueState
+from millpond.state.cached.watched import Entry, HitTracker, WatchedState, Watching, Where, checked_size
 
 
 class TwoLayerCache:
@@ -45,16 +35,13 @@ class TwoLayerCache:
         state: what `backend.value_state` returned.
         max_size: how many keys to keep in L1, which is the most that a checkpoint has to write.
         max_size_l2: how many more to keep in L2.
-        on_get: as for `WriteBackCache`.
-        on_update: as for `WriteBackCache`.
         hit_tracker: told of every read, True where the key was in L1.
         hit_tracker_l2: told of every read that missed L1, True where the key was in L2.
-        read_watch: runs while the state is read.
-        write_watch: runs while the state is written.
-        copy: as for `WriteBackCache`.
+        watching: `on_get`, `on_update`, `read_watch`, `write_watch` and `copy`, as for `WriteBackCache`.
 
     Raises:
-        OptionError: a size below 1, no backend, no state, a state with a ttl; later, a use without a current key.
+        OptionError: a size below 1, no backend, no state, a handle that has a ttl or a default; later, a use without a
+            current key.
         DataError: an `update` with None, or with what the state cannot keep.
 
     >>> import pyarrow as pa
@@ -80,25 +67,14 @@ class TwoLayerCache:
         *,
         max_size: int,
         max_size_l2: int,
-        on_get: Hook | None = None,
-        on_update: Hook | None = None,
         hit_tracker: HitTracker | None = None,
         hit_tracker_l2: HitTracker | None = None,
-        read_watch: Watch | None = None,
-        write_watch: Watch | None = None,
-        copy: Callable[[Any], Any] | None = None,
+        **watching: Unpack[Watching],
     ) -> None:
         self.max_size = checked_size("max_size", max_size)
         self.max_size_l2 = checked_size("max_size_l2", max_size_l2)
-        self._below = WatchedState(
-            backend,
-            state,
-            on_get=on_get,
-            on_update=on_update,
-            read_watch=read_watch,
-            write_watch=write_watch,
-            copy=copy,
-        )
+        self.descriptor = getattr(state, "descriptor", None)
+        self._below = WatchedState(backend, state, **watching)
         self._context = backend.context
         self._hit_tracker = hit_tracker
         self._hit_tracker_l2 = hit_tracker_l2
@@ -112,36 +88,47 @@ class TwoLayerCache:
 
     def get(self) -> Any:
         """The current key's value, or None."""
-        return self._entry().lend()
+        return self._below.lend(self._entry())
 
     def update(self, value: Any) -> None:
         """Set the current key's value; it is written when the key leaves L1, or at the next checkpoint."""
         where = self._below.require_key()
-        self._put(where, self._below.updated(value))
+        self._put(where, self._below.updated(where, value))
 
     def clear(self) -> None:
         """Forget the current key's value; written as an update is."""
-        self._put(self._below.require_key(), Entry(None, dirty=True))
+        where = self._below.require_key()
+        self._put(where, self._below.cleared(where))
 
     def update_all_states(self) -> None:
         """Write each dirty entry to the state, once, and keep it in L1, clean. The current key stays the same.
 
         Raises whatever the state or a hook raises; entries that were not written yet stay dirty.
         """
-        self._below.write(self._l1.items())
+        self._below.write_dirty()
 
     def flush(self) -> None:
         """The backend's call at the beginning of a commit: `update_all_states`, and the version ends."""
-        drop_lent(self._l1)
-        drop_lent(self._l2)
         self.update_all_states()
-        self._below.end_version()
+        self._below.end_version(self._l1, self._l2)
 
     def forget(self) -> None:
         """The backend's call when the state was undone or restored: every entry goes, dirty or not."""
         self._l1.clear()
         self._l2.clear()
+        self._below.dirty.clear()
         self._below.end_version()
+
+    def write_key(self, where: Where) -> None:
+        """Write one key's entry to the state, if it is dirty, and keep it, clean."""
+        self._below.write_key(where)
+
+    def overwritten(self, cells: Cells) -> None:
+        """The backend's call when it was given cells of this state to put or delete: they are cached no more."""
+        for where in zip(cells.key_groups, cells.keys, strict=True):
+            self._below.dirty.pop(where, None)
+            self._l1.invalidate(where)
+            self._l2.invalidate(where)
 
     def size(self) -> int:
         """How many keys are cached, in both layers."""
@@ -154,6 +141,10 @@ class TwoLayerCache:
     def size_l2(self) -> int:
         """How many keys are in L2."""
         return len(self._l2)
+
+    def dirty_size(self) -> int:
+        """How many keys the state does not have as they are cached: what a checkpoint would write now."""
+        return len(self._below.dirty)
 
     def _entry(self) -> Entry:
         context = self._context

@@ -5,12 +5,12 @@ write *are* is the same for both, and stands here: turn to the key, run the hook
 where the backend would otherwise share the user's object, and turn back to the key that was current.
 
 Invariant: after `write`, whether it raised or not, the current key is the one from before, and an
-entry is clean only if its value reached the state.
+entry is clean, and no longer in `dirty`, only if its value reached the state.
 
-An entry says two things of its value. *Dirty*: the state does not have it yet. *Lent*: a caller holds
-the very object and may have changed it in place, which is state only after an update. So a clean
-entry that was lent is not kept beyond its version, or a change that was never made state would
-outlive it.
+What callers do to a value in place is state only after an update. So an entry keeps two objects apart:
+its value, and what was *given* by the last update or handed out since, which reads of the version give
+back. A clean value that can be changed is handed out itself, to spare a copy, and is then *lent*: it is
+not kept beyond its version.
 
 Source: King's flink-state-cache, whose hooks, trackers and watches these are.
 """
@@ -19,7 +19,7 @@ import datetime as dt
 import decimal
 from collections.abc import Callable, Iterable
 from copy import deepcopy
-from typing import Any, Protocol, TypeAlias
+from typing import Any, Protocol, TypeAlias, TypedDict
 
 from millpond.cache import Cache
 from millpond.errors import DataError, OptionError
@@ -65,20 +65,26 @@ class Watch(Protocol):
         ...
 
 
+class Watching(TypedDict, total=False):
+    """What both caches let their user hear of, and change. `WriteBackCache` explains each."""
+
+    on_get: Hook | None
+    on_update: Hook | None
+    read_watch: Watch | None
+    write_watch: Watch | None
+    copy: Callable[[Any], Any] | None
+
+
 class Entry:
     """One cached value; None says that the key has none."""
 
-    __slots__ = ("dirty", "lent", "value")
+    __slots__ = ("dirty", "given", "lent", "value")
 
-    def __init__(self, value: Any, *, dirty: bool) -> None:
+    def __init__(self, value: Any, *, dirty: bool, given: Any = None) -> None:
         self.value = value
         self.dirty = dirty
+        self.given = given
         self.lent = False
-
-    def lend(self) -> Any:
-        """The value, for a caller who may go on to change it."""
-        self.lent = can_change(self.value)
-        return self.value
 
 
 class WatchedState:
@@ -89,12 +95,16 @@ class WatchedState:
         "_check",
         "_context",
         "_copy",
+        "_gives_back",
+        "_is_mutable",
         "_name",
         "_on_get",
         "_on_update",
+        "_private",
         "_read_watch",
         "_state",
         "_write_watch",
+        "dirty",
     )
 
     def __init__(
@@ -102,11 +112,11 @@ class WatchedState:
         backend: KeyedStateBackend,
         state: ValueState,
         *,
-        on_get: Hook | None,
-        on_update: Hook | None,
-        read_watch: Watch | None,
-        write_watch: Watch | None,
-        copy: Callable[[Any], Any] | None,
+        on_get: Hook | None = None,
+        on_update: Hook | None = None,
+        read_watch: Watch | None = None,
+        write_watch: Watch | None = None,
+        copy: Callable[[Any], Any] | None = None,
     ) -> None:
         if backend is None:
             raise OptionError("a state cache needs the backend of its state, got None: it gives the current key.")
@@ -119,19 +129,26 @@ class WatchedState:
         self._on_update = on_update
         self._read_watch = read_watch
         self._write_watch = write_watch
+        self.dirty: dict[Where, Entry] = {}
         descriptor = getattr(state, "descriptor", None)
-        if descriptor is not None and descriptor.ttl is not None:
+        adds = getattr(state, "adds", None)
+        if descriptor is not None and adds is not None:
             raise OptionError(
-                f"state {descriptor.name!r} has a ttl ({descriptor.ttl.describe()}), which a cache in front of it "
-                "would hide: a cached value never expires. Put an LruStateCache below the state instead, or declare "
-                "it without a ttl."
+                f"state {descriptor.name!r} has {adds}, which a cache in front of it would hide. Let the cache stand "
+                "below it: give it with the declaration, states.value(..., cache=WriteBack(max_size=...))."
             )
+        self._is_mutable: Callable[[Any], bool]
         if descriptor is None:
-            self._name, self._check, known_copy = "a cached state", _as_it_is, deepcopy
+            self._name, self._check, self._private = "a cached state", _as_it_is, deepcopy
+            self._is_mutable, self._gives_back = can_change, False
         else:
             codec = descriptor.codec(self)
-            self._name, self._check, known_copy = f"state {descriptor.name!r}", codec.check, codec.copy
-        self._copy = (copy or known_copy) if backend.shares_objects else None
+            self._name, self._check, self._private = f"state {descriptor.name!r}", codec.check, codec.copy
+            self._is_mutable = _is_value if codec.mutable else _never
+            # The pairs of a state with a ttl are made anew by its handle, and tuples by their check.
+            self._gives_back = codec.mutable and descriptor.serializer is not None and descriptor.ttl is None
+        # A state that is known makes another object itself of what it is given and can be changed.
+        self._copy = (copy or (deepcopy if descriptor is None else None)) if backend.shares_objects else None
 
     def __str__(self) -> str:
         """The state and the current key, as errors name them."""
@@ -147,11 +164,30 @@ class WatchedState:
             )
         return context.key_group, context.key
 
-    def updated(self, value: Any) -> Entry:
+    def updated(self, where: Where, value: Any) -> Entry:
         """The dirty entry of a value that the user gives; refused now where the state could not keep it."""
         if value is None:
             raise DataError(f"{self}: expected a value, got None: a state without a value is absent. Use clear().")
-        return Entry(self._check(value), dirty=True)
+        entry = Entry(self._check(value), dirty=True, given=value if self._gives_back else None)
+        self.dirty[where] = entry
+        return entry
+
+    def cleared(self, where: Where) -> Entry:
+        """The dirty entry that says of a key that it has no value."""
+        entry = self.dirty[where] = Entry(None, dirty=True)
+        return entry
+
+    def lend(self, entry: Entry) -> Any:
+        """An entry's value for a caller who may go on to change it."""
+        if entry.given is not None:
+            return entry.given
+        value = entry.value
+        if self._is_mutable(value):
+            if entry.dirty:
+                entry.given = value = self._private(value)
+            else:
+                entry.lent = True
+        return value
 
     def read(self) -> Entry:
         """The current key's value from the state, through the hook, as a clean entry."""
@@ -164,17 +200,29 @@ class WatchedState:
             watch.stop_and_record()
         return Entry(value if self._on_get is None else self._on_get(key, value), dirty=False)
 
+    def write_dirty(self) -> None:
+        """Write every dirty entry to the state and make it clean. At an error the rest stay dirty."""
+        if self.dirty:
+            self.write(list(self.dirty.items()))
+
+    def write_key(self, where: Where) -> None:
+        """Write one key's entry, if it is dirty."""
+        if where in self.dirty:
+            self.write(((where, self.dirty[where]),))
+
     def write(self, entries: Iterable[tuple[Where, Entry]]) -> None:
-        """Write the dirty ones to the state and make them clean. At an error the rest stay dirty."""
+        """Write these, those that are dirty."""
         context = self._context
         key_group, key = context.key_group, context.key
         try:
-            for (its_group, its_key), entry in entries:
+            for where, entry in entries:
                 if entry.dirty:
+                    its_group, its_key = where
                     if context.key_group != its_group:
                         self._backend.enter(its_group)
                     context.key = its_key
                     self._write(its_key, entry)
+                    del self.dirty[where]
         finally:
             if key_group >= 0 and context.key_group != key_group:
                 self._backend.enter(key_group)
@@ -191,17 +239,24 @@ class WatchedState:
             self._state.update(value if self._copy is None else self._copy(value))
         if watch is not None:
             watch.stop_and_record()
-        entry.value, entry.dirty, entry.lent = value, False, False
+        if value is not entry.value:
+            entry.given = None
+        entry.value, entry.dirty = value, False
 
-    def end_version(self) -> None:
-        """No key is current from here on, until the operator enters the next."""
+    def end_version(self, *layers: Cache[Where, Entry]) -> None:
+        """Keep nothing that a caller may hold. No key is current from here on, until the operator enters the next."""
+        for entries in layers:
+            for where, entry in entries.items():
+                entry.given = None
+                if entry.lent:
+                    entries.invalidate(where)
         self._context.key_group = -1
 
 
 def checked_size(option: str, size: int) -> int:
-    """A number of entries of at least one; an OptionError names the option."""
+    """A size of at least one; an OptionError names the option."""
     if isinstance(size, bool) or not isinstance(size, int) or size < 1:
-        raise OptionError(f"{option}: expected a whole number of entries of at least 1, got {size!r}.")
+        raise OptionError(f"{option}: expected a whole number of at least 1, got {size!r}.")
     return size
 
 
@@ -217,11 +272,12 @@ def can_change(value: Any) -> bool:
     return kind is not tuple or any(map(can_change, value))
 
 
-def drop_lent(entries: Cache[Where, Entry]) -> None:
-    """Forget the clean entries whose values a caller may have changed without making that state."""
-    for where, entry in entries.items():
-        if entry.lent and not entry.dirty:
-            entries.invalidate(where)
+def _is_value(value: Any) -> bool:
+    return value is not None
+
+
+def _never(_: Any) -> bool:
+    return False
 
 
 def _as_it_is(value: Any) -> Any:

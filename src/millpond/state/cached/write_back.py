@@ -14,21 +14,11 @@ part. `TwoLayerCache` bounds that by its first layer; `LruStateCache` avoids it.
 Source: King's flink-state-cache, "Background of two layered state caching in Flink".
 """
 
-from collections.abc import Callable
-from typing import Any
+from typing import Any, Unpack
 
 from millpond.cache import Cache
-from millpond.state.backend import KeyedStateBackend, ValueState
-from millpond.state.cached.watched import (
-    Entry,
-    HitTracker,
-    Hook,
-    Watch,
-    WatchedState,
-    Where,
-    checked_size,
-    drop_lent,
-)
+from millpond.state.backend import Cells, KeyedStateBackend, ValueState
+from millpond.state.cached.watched import Entry, HitTracker, WatchedState, Watching, Where, checked_size
 
 
 class WriteBackCache:
@@ -42,9 +32,9 @@ class WriteBackCache:
 
     An entry is dirty if and only if `update` or `clear` was called since it was last written. A value
     that `get` returned and that was changed in place becomes state with `update`, and only then;
-    without one the cache lets go of it at the end of the version. The state's own reads of all keys
-    (`backend.keys`, `backend.cells`) do not see dirty entries: in the middle of a version call
-    `update_all_states` first.
+    without one the cache lets go of it at the end of the version.
+
+    The backend has what is dirty written before anybody looks at all its keys.
 
     Args:
         backend: whose current key is meant; it flushes this cache before every commit.
@@ -57,11 +47,12 @@ class WriteBackCache:
         hit_tracker: told of every read, True where the key was cached.
         read_watch: runs while the state is read.
         write_watch: runs while the state is written.
-        copy: makes the copy that is written where the backend keeps the very objects it is given; the state's own way
-            of copying unless given.
+        copy: makes the copy that is written where the backend keeps the very objects it is given and the state, one of
+            your own, does not copy them itself.
 
     Raises:
-        OptionError: a size below 1, no backend, no state, a state with a ttl; later, a use without a current key.
+        OptionError: a size below 1, no backend, no state, a handle that has a ttl or a default; later, a use without a
+            current key.
         DataError: an `update` with None, or with what the state cannot keep.
 
     >>> import pyarrow as pa
@@ -84,23 +75,12 @@ class WriteBackCache:
         state: ValueState,
         *,
         max_size: int,
-        on_get: Hook | None = None,
-        on_update: Hook | None = None,
         hit_tracker: HitTracker | None = None,
-        read_watch: Watch | None = None,
-        write_watch: Watch | None = None,
-        copy: Callable[[Any], Any] | None = None,
+        **watching: Unpack[Watching],
     ) -> None:
         self.max_size = checked_size("max_size", max_size)
-        self._below = WatchedState(
-            backend,
-            state,
-            on_get=on_get,
-            on_update=on_update,
-            read_watch=read_watch,
-            write_watch=write_watch,
-            copy=copy,
-        )
+        self.descriptor = getattr(state, "descriptor", None)
+        self._below = WatchedState(backend, state, **watching)
         self._context = backend.context
         self._hit_tracker = hit_tracker
         self._entries: Cache[Where, Entry] = Cache("write-back", max_entries=max_size, on_evict=self._evict)
@@ -112,38 +92,53 @@ class WriteBackCache:
 
     def get(self) -> Any:
         """The current key's value, or None."""
-        return self._entry().lend()
+        return self._below.lend(self._entry())
 
     def update(self, value: Any) -> None:
         """Set the current key's value; it is written when the key leaves the cache, or at the next checkpoint."""
         where = self._below.require_key()
-        self._entries.put(where, self._below.updated(value))
+        self._entries.put(where, self._below.updated(where, value))
 
     def clear(self) -> None:
         """Forget the current key's value; written as an update is."""
-        self._entries.put(self._below.require_key(), Entry(None, dirty=True))
+        where = self._below.require_key()
+        self._entries.put(where, self._below.cleared(where))
 
     def update_all_states(self) -> None:
         """Write each dirty entry to the state, once, and keep it, clean. The current key stays the same.
 
         Raises whatever the state or a hook raises; entries that were not written yet stay dirty.
         """
-        self._below.write(self._entries.items())
+        self._below.write_dirty()
 
     def flush(self) -> None:
         """The backend's call at the beginning of a commit: `update_all_states`, and the version ends."""
-        drop_lent(self._entries)
         self.update_all_states()
-        self._below.end_version()
+        self._below.end_version(self._entries)
 
     def forget(self) -> None:
         """The backend's call when the state was undone or restored: every entry goes, dirty or not."""
         self._entries.clear()
+        self._below.dirty.clear()
         self._below.end_version()
+
+    def write_key(self, where: Where) -> None:
+        """Write one key's entry to the state, if it is dirty, and keep it, clean."""
+        self._below.write_key(where)
+
+    def overwritten(self, cells: Cells) -> None:
+        """The backend's call when it was given cells of this state to put or delete: they are cached no more."""
+        for where in zip(cells.key_groups, cells.keys, strict=True):
+            self._below.dirty.pop(where, None)
+            self._entries.invalidate(where)
 
     def size(self) -> int:
         """How many keys are cached."""
         return len(self._entries)
+
+    def dirty_size(self) -> int:
+        """How many keys the state does not have as they are cached: what a checkpoint would write now."""
+        return len(self._below.dirty)
 
     def _entry(self) -> Entry:
         context = self._context

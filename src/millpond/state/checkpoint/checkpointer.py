@@ -150,6 +150,11 @@ class Checkpointer:
         return declared is not None and declared.encode() != stored
 
     @property
+    def storage(self) -> CheckpointStorage:
+        """Where versions are kept."""
+        return self._storage
+
+    @property
     def head(self) -> Head:
         """Of the last version that was stored."""
         return self._head

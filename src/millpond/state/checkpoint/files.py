@@ -3,10 +3,17 @@
     LOCATION/shard-00003/writers/…    one empty file a writer, its claim
                         /segments/…   each written once, never changed
                         /heads/…      one a version, written after its segments
+                        /marks/…      one empty file a version that was acknowledged, written after its head
 
 Nothing is renamed, and no name is used twice: each holds the writer's token and the number of the
-attempt. A name also tells the length and checksum of the bytes, so a file cut off by a crash is known
-by its size, and passed over as what it is: a version that never came to be.
+attempt. A name also tells the length and checksum of the bytes, so a file cut off is known by its size.
+
+Which versions there are: those whose head is whole, or has a mark. A head that is cut off and has no
+mark was never acknowledged: a crash came between, the version never came to be, and it is passed over.
+A head that is cut off or missing and has a mark was whole once: it is damage, which whoever asks for
+the version is told of by the file's name. A mark is empty, so it is there or not, and never torn; it
+is deleted, durably, before its head; and it is listed before heads are, so that a mark that a reader
+sees is of a head that it will see.
 
 Two writers, of which one believes itself alone (a *zombie*), cannot damage each other:
 
@@ -46,7 +53,7 @@ from millpond.state.checkpoint.storage import Commit
 _CLAIM = re.compile(r"(?P<epoch>\d{8})-(?P<token>\w+)")
 _HEAD = re.compile(
     r"(?P<version>\d{12})-(?P<identity>[0-9a-f]{16})-(?P<parent>[0-9a-f]{16})"
-    r"-(?P<lineage>[0-9a-f]{16})-(?P<bytes>\d+)-(?P<epoch>\d{8})-(?P<token>\w+)-(?P<attempt>\d+)\.head"
+    r"-(?P<lineage>[0-9a-f]{16})-(?P<bytes>\d+)-(?P<epoch>\d{8})-(?P<token>\w+)-(?P<attempt>\d+)\.(head|mark)"
 )
 _SEGMENT = re.compile(
     r"(?P<id>\d{12})-(?P<checksum>[0-9a-f]{16})-(?P<lineage>[0-9a-f]{16})-(?P<bytes>\d+)"
@@ -66,6 +73,8 @@ def _writer(match: re.Match[str]) -> _Writer:
 
 
 class _HeadFile(NamedTuple):
+    """One head, by what its name or that of its mark tells; `counts` where it is whole or has a mark."""
+
     writer: _Writer
     version: int
     attempt: int
@@ -73,7 +82,7 @@ class _HeadFile(NamedTuple):
     parent: str
     lineage: str
     name: str
-    whole: bool
+    counts: bool
 
 
 class _SegmentFile(NamedTuple):
@@ -174,13 +183,16 @@ class FileStorage:
         head, what = commit.head, f"{self._name}: version {commit.head.version} was not stored"
         try:
             self._refuse_another_lineage(head)
+            head_path = self._head_path(commit)
             for segment_id, data in commit.segments.items():
                 self._folder.write(self._segment_path(head, segment_id, data), data)
             self._folder.sync("segments")
             self._refuse_if_passed(what)
-            self._folder.write(self._head_path(commit), head.encode())
+            self._folder.write(head_path, head.encode())
             self._folder.sync("heads")
             self._refuse_if_passed(what)
+            self._folder.write(_mark_of(head_path), b"")
+            self._folder.sync("marks")
         except OSError as error:
             raise UnavailableError(f"{what}: {error}. Earlier versions are untouched; mend that and go on.") from error
         self._segments = {}
@@ -198,7 +210,7 @@ class FileStorage:
         if self._read_only or self._writer is not None:
             return
         try:
-            self._folder.make(("writers", "segments", "heads"))
+            self._folder.make(("writers", "segments", "heads", "marks"))
             known = [*self._claims(), *(head.writer for head in self._heads())]
             writer = _Writer(max((writer.epoch for writer in known), default=0) + 1, self._token)
             self._folder.write(f"writers/{writer.epoch:08d}-{writer.token}", b"")
@@ -239,9 +251,13 @@ class FileStorage:
         if not chain or chain[0].identity != _identity(head):
             return
         kept = {found.name for found in chain[: self._retain]}
-        for found in heads:
-            if found.name not in kept and found.writer <= self._mine:
-                self._folder.delete(found.name)
+        superfluous = [found for found in heads if found.name not in kept and found.writer <= self._mine]
+        for found in superfluous:
+            self._folder.delete(_mark_of(found.name))
+        if superfluous:
+            self._folder.sync("marks")
+        for found in superfluous:
+            self._folder.delete(found.name)
         named = {(ref.id, ref.checksum) for name in kept for ref in self._decoded(name).segments}
         unnamed = [
             found.name
@@ -259,10 +275,10 @@ class FileStorage:
 
     def _chain(self, heads: list[_HeadFile]) -> list[_HeadFile]:
         """The newest head, its parent, and so on."""
-        whole = [head for head in heads if head.whole]
-        by_identity = {head.identity: head for head in sorted(whole)}
+        there = [head for head in heads if head.counts]
+        by_identity = {head.identity: head for head in sorted(there)}
         chain = []
-        at = max(whole, default=None)
+        at = max(there, default=None)
         while at is not None:
             chain.append(at)
             at = by_identity.get(at.parent)
@@ -272,6 +288,10 @@ class FileStorage:
         return [_writer(match) for _, _, match in self._files("writers", _CLAIM)]
 
     def _heads(self) -> list[_HeadFile]:
+        # A mark that is listed first is of a head that was written before; see the module.
+        marked = {_head_of(name): match for name, _, match in self._files("marks", _HEAD)}
+        files = {name: (size, match) for name, size, match in self._files("heads", _HEAD)}
+        meanings = marked | {name: match for name, (_, match) in files.items()}
         return [
             _HeadFile(
                 _writer(match),
@@ -281,9 +301,9 @@ class FileStorage:
                 match["parent"],
                 match["lineage"],
                 name,
-                size == int(match["bytes"]),
+                name in marked or files[name][0] == int(match["bytes"]),
             )
-            for name, size, match in self._files("heads", _HEAD)
+            for name, match in meanings.items()
         ]
 
     def _segment_files(self) -> Iterator[_SegmentFile]:
@@ -334,6 +354,14 @@ class FileStorage:
             raise CorruptionError(f"file {path} is missing. Restore it, an earlier version, or a savepoint.") from error
         except OSError as error:
             raise UnavailableError(f"file {path} cannot be read: {error}.") from error
+
+
+def _mark_of(head_name: str) -> str:
+    return head_name.replace("heads/", "marks/").removesuffix(".head") + ".mark"
+
+
+def _head_of(mark_name: str) -> str:
+    return mark_name.replace("marks/", "heads/").removesuffix(".mark") + ".head"
 
 
 def _identity(head: Head) -> str:

@@ -27,7 +27,7 @@ class Version:
     """One version of a shard in memory, still encoded: its head, and every segment by id, each found whole."""
 
     head: Head
-    segments: Mapping[int, bytes]
+    segments: Mapping[int, bytes | memoryview]
 
 
 @dataclass(frozen=True)
@@ -50,12 +50,17 @@ def segment_name(head: Head, ref: SegmentRef) -> str:
     return f"segment {ref.id} of shard {head.shard}, version {head.version}, state {ref.state!r}"
 
 
+def last_good(ref: SegmentRef) -> str:
+    """Which version does without a segment that is damaged, for errors."""
+    return f"The last version that does not need it is {ref.version - 1}."
+
+
 def in_order(head: Head) -> list[SegmentRef]:
     """The head's segments in the order in which they are applied."""
     return sorted(head.segments, key=lambda ref: (ref.version, not ref.base, ref.id))
 
 
-def check_segment(head: Head, ref: SegmentRef, data: bytes) -> None:
+def check_segment(head: Head, ref: SegmentRef, data: bytes | memoryview) -> None:
     """Prove that the bytes are the segment that the head names; a CorruptionError says what is wrong with it."""
     name = segment_name(head, ref)
     verify_segment(data, name)
@@ -66,7 +71,7 @@ def check_segment(head: Head, ref: SegmentRef, data: bytes) -> None:
         )
 
 
-def read_segment(head: Head, ref: SegmentRef, data: bytes) -> pa.Table:
+def read_segment(head: Head, ref: SegmentRef, data: bytes | memoryview) -> pa.Table:
     """The rows of a segment that count under this head. A CorruptionError names the segment when it is not the one."""
     check_segment(head, ref, data)
     table = decode_segment(data, segment_name(head, ref))
@@ -179,6 +184,11 @@ class StoredStates:
         return StoredStates(stored, declared, pa.ipc.read_schema(pa.py_buffer(key_schema)), now_ms)
 
     @property
+    def migrated(self) -> bool:
+        """Whether the rows of any state change their form on their way."""
+        return any(migrate is not None for migrate in self._migrations.values())
+
+    @property
     def descriptors(self) -> tuple[StateDescriptor, ...]:
         """Of every state: as declared, or as stored where nobody declared it."""
         return tuple(self._by_name.values())
@@ -190,15 +200,23 @@ class StoredStates:
         backend.load(self._by_name[state], cells)
 
 
-def newest_rows(version: Version, descriptor: StateDescriptor) -> pa.Table:
-    """One state's cells as of a version: of each key, or map entry, the newest row, unless it was deleted."""
-    codec = CellCodec(descriptor, pa.ipc.read_schema(pa.py_buffer(version.head.key_schema)))
+def newest_rows(version: Version, descriptor: StateDescriptor, key_groups: range | None = None) -> pa.Table:
+    """One state's cells as of a version: of each key, or map entry, the newest row, unless it was deleted.
+
+    Of all key groups of the shard, or of some, so that a large state can be read piece by piece.
+    """
+    head = version.head
+    wanted = key_groups or head.key_groups
+    codec = CellCodec(descriptor, pa.ipc.read_schema(pa.py_buffer(head.key_schema)))
     tables = [codec.schema.empty_table()]
     newest: dict[object, int] = {}
     rows = 0
-    for ref in in_order(version.head):
-        if ref.state == descriptor.name:
-            table = read_segment(version.head, ref, version.segments[ref.id])
+    for ref in in_order(head):
+        if ref.state == descriptor.name and ref.first_group < wanted.stop and ref.last_group >= wanted.start:
+            table = read_segment(head, ref, version.segments[ref.id])
+            if wanted != head.key_groups:
+                group = table["key_group"]
+                table = table.filter(pc.and_(pc.greater_equal(group, wanted.start), pc.less(group, wanted.stop)))
             newest.update(zip(codec.cell_keys(table), range(rows, rows + table.num_rows), strict=True))
             rows += table.num_rows
             tables.append(table)

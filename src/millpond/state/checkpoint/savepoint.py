@@ -1,6 +1,6 @@
 """A savepoint: the whole state of an operator as Parquet files, for any number of shards and any backend.
 
-    LOCATION/state-count/shard-00000.parquet …   a folder a state, a file a shard
+    LOCATION/state-count/shard-00000.parquet …   a folder a state, one file a shard or several
              MANIFEST                      written last
 
 The columns are `key_group`, `key.*`, `map_key.*` and `value.*` as the state's schemas name them (a list
@@ -119,10 +119,7 @@ def write_savepoint(
     """
     folder = Folder(location, filesystem)
     try:
-        if folder.sizes(".", recursive=True):
-            raise OptionError(
-                f"{location} is not empty. A savepoint is never written over anything: choose a new folder."
-            )
+        check_empty(folder)
         heads: list[Head] = []
         states: dict[str, StateDescriptor] = {}
         files: list[SavepointFile] = []
@@ -135,25 +132,43 @@ def write_savepoint(
                         f"{location}: state {state.name!r} is [{states[state.name].describe()}] in one shard and "
                         f"[{state.describe()}] in shard {shard.head.shard}. Let every shard hold the same declaration."
                     )
-                files += _written(folder, state, shard.head.shard, shard.tables[state.name])
-        if len(heads) != (heads[0].shards if heads else 1):
-            raise OptionError(f"{location}: expected every shard once, got {sorted(head.shard for head in heads)}.")
-        manifest = Manifest(
-            max_parallelism=heads[0].max_parallelism,
-            key_schema=heads[0].key_schema,
-            watermark_ms=min(head.watermark_ms for head in heads),
-            states=tuple(state.encode() for state in states.values()),
-            files=tuple(files),
-        )
-        folder.make(["."])
-        for name in {file.name.partition("/")[0] for file in files}:
-            folder.sync(name)
-        folder.write(MANIFEST, sealed(_MAGIC, msgspec.msgpack.encode(manifest)))
-        folder.sync(".")
+                files += write_rows(folder, state, f"shard-{shard.head.shard:05d}", shard.tables[state.name])
+        return finish_savepoint(folder, heads, states.values(), files)
     except OSError as error:
-        raise UnavailableError(
-            f"the savepoint {location} could not be written: {error}. Write it to a new folder."
-        ) from error
+        raise not_written(location, error) from error
+
+
+def check_empty(folder: Folder) -> None:
+    """Refuse to write a savepoint into a folder that holds anything."""
+    if folder.sizes(".", recursive=True):
+        raise OptionError(
+            f"{folder.location} is not empty. A savepoint is never written over anything: choose a new folder."
+        )
+
+
+def not_written(location: str, error: OSError) -> UnavailableError:
+    """The error for a savepoint whose writing failed."""
+    return UnavailableError(f"the savepoint {location} could not be written: {error}. Write it to a new folder.")
+
+
+def finish_savepoint(
+    folder: Folder, heads: Sequence[Head], states: Iterable[StateDescriptor], files: Sequence[SavepointFile]
+) -> "Savepoint":
+    """Write the manifest, which makes a savepoint of files that were written for every shard of an operator."""
+    if len(heads) != (heads[0].shards if heads else 1):
+        raise OptionError(f"{folder.location}: expected every shard once, got {sorted(head.shard for head in heads)}.")
+    manifest = Manifest(
+        max_parallelism=heads[0].max_parallelism,
+        key_schema=heads[0].key_schema,
+        watermark_ms=min(head.watermark_ms for head in heads),
+        states=tuple(state.encode() for state in states),
+        files=tuple(files),
+    )
+    folder.make(["."])
+    for name in {file.name.partition("/")[0] for file in files}:
+        folder.sync(name)
+    folder.write(MANIFEST, sealed(_MAGIC, msgspec.msgpack.encode(manifest)))
+    folder.sync(".")
     return Savepoint(folder, manifest)
 
 
@@ -172,14 +187,15 @@ def _refuse_strangers(location: str, heads: Sequence[Head], head: Head) -> None:
             )
 
 
-def _written(folder: Folder, state: StateDescriptor, shard: int, table: pa.Table) -> Iterator[SavepointFile]:
+def write_rows(folder: Folder, state: StateDescriptor, part: str, table: pa.Table) -> Iterator[SavepointFile]:
+    """Write rows of one state to a file of their own, named after the part of the operator that they are."""
     if not table.num_rows:
         return
     sink = pa.BufferOutputStream()
     pq.write_table(with_json(table, state), sink, compression="zstd")
     data = sink.getvalue().to_pybytes()
     # A prefix, for names that mean something as a path: `..`, `MANIFEST`.
-    name = f"state-{quote(state.name, safe='')}/shard-{shard:05d}.parquet"
+    name = f"state-{quote(state.name, safe='')}/{part}.parquet"
     folder.make([name.partition("/")[0]])
     folder.write(name, data)
     groups = pc.min_max(table["key_group"]).as_py()

@@ -21,7 +21,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import xxhash
 
-from millpond.errors import CorruptionError
+from millpond.errors import CorruptionError, DataError
 from millpond.state.backend import ABSENT, Cells
 from millpond.state.descriptor import StateDescriptor, StateKind
 from millpond.state.rows import RowCodec
@@ -39,6 +39,7 @@ class CellCodec:
     """Cells of one state to Arrow and back. Made once per state and shard."""
 
     def __init__(self, descriptor: StateDescriptor, key_schema: pa.Schema) -> None:
+        self._state = descriptor.name
         self._kind = descriptor.kind
         self._keys = RowCodec(key_schema, f"key of state {descriptor.name!r}")
         self._values = descriptor.codec(f"state {descriptor.name!r}")
@@ -52,7 +53,7 @@ class CellCodec:
         return self.table(Cells(map_keys=None if self._map_keys is None else [])).schema
 
     def table(self, cells: Cells) -> pa.Table:
-        """The cells as columns. A deleted cell has null values."""
+        """The cells as columns. A deleted cell has null values. A DataError names the first that cannot be written."""
         deleted = [value is ABSENT for value in cells.values]
         arrays = {
             "key_group": pa.array(cells.key_groups, type=pa.int32()),
@@ -61,8 +62,24 @@ class CellCodec:
         arrays |= _prefixed("key", self._keys, self._keys.columns(cells.keys))
         if self._map_keys is not None:
             arrays |= _prefixed("map_key", self._map_keys, self._map_keys.columns(cells.map_keys or []))
-        arrays |= self._value_arrays(cells, deleted)
+        try:
+            arrays |= self._value_arrays(cells, deleted)
+        except Exception as error:
+            self._refuse_unwritable(cells, deleted)
+            raise DataError(f"state {self._state!r}: its values cannot be written: {error}") from error
         return pa.table(arrays)
+
+    def _refuse_unwritable(self, cells: Cells, deleted: list[bool]) -> None:
+        """Try one cell after the other, and name the first that fails."""
+        for at, key in enumerate(cells.keys):
+            try:
+                self._value_arrays(cells.part(at, 1), deleted[at : at + 1])
+            except Exception as error:
+                entry = "" if cells.map_keys is None else f", map key {cells.map_keys[at]!r}"
+                raise DataError(
+                    f"state {self._state!r} of key {key!r}{entry}: the value cannot be written: "
+                    f"{type(error).__name__}: {error}. Let its serializer write every value that it takes."
+                ) from error
 
     def _value_arrays(self, cells: Cells, deleted: list[bool]) -> dict[str, pa.Array]:
         if self._kind is StateKind.LIST:
@@ -143,13 +160,13 @@ def _cut(table: pa.Table) -> Iterator[pa.Table]:
         yield from [part] if part.nbytes <= 2 * MAX_SEGMENT_BYTES else _cut(part)
 
 
-def decode_segment(data: bytes, name: str) -> pa.Table:
+def decode_segment(data: bytes | memoryview, name: str) -> pa.Table:
     """The table in a segment. A CorruptionError names the segment when it is not whole."""
     with pa.ipc.open_stream(pa.py_buffer(unsealed(_MAGIC, data, name))) as reader:
         return reader.read_all()
 
 
-def verify_segment(data: bytes, name: str) -> None:
+def verify_segment(data: bytes | memoryview, name: str) -> None:
     """Prove a segment whole without decoding it. A CorruptionError names it when it is not."""
     unsealed(_MAGIC, data, name)
 
@@ -159,13 +176,13 @@ def sealed(magic: bytes, body: bytes) -> bytes:
     return _HEADER.pack(magic, FORMAT_VERSION, _RESERVED, xxhash.xxh64_intdigest(body), len(body)) + body
 
 
-def checksum_of(data: bytes) -> int:
+def checksum_of(data: bytes | memoryview) -> int:
     """The checksum that sealed bytes carry."""
     checksum: int = _HEADER.unpack_from(data)[3]
     return checksum
 
 
-def unsealed(magic: bytes, data: bytes, name: str) -> memoryview:
+def unsealed(magic: bytes, data: bytes | memoryview, name: str) -> memoryview:
     """The body of sealed bytes, after every part of the header was checked."""
     mend = "Nothing was taken from it. Restore an earlier version of the checkpoint or start from a savepoint."
     if len(data) < _HEADER.size:

@@ -13,49 +13,82 @@ Bases of the committed version are prepared between versions (`prepare_bases`), 
 a background thread may take while the stream is idle; what is still owed when the next version
 begins is made up then, so the log cannot outgrow its bound.
 
-Invariant: between versions, `head` describes exactly the backend's contents. `stand_at` is the only
-way to begin, and it proves that, by going one version back if need be, or says that only a restore
-will do.
+Where a restore changed the form of stored rows, because a state is declared otherwise now, or took
+them from a savepoint, no segment has them as they are in memory. The next version is then all bases,
+and drops every segment there was.
+
+Bases leave out what has outlived its TTL by the time of their version, and the next version begins by
+removing just that from live state: so what has expired goes as fast as bases go round, which is as fast
+as state is written, and needs no index of when what expires.
+
+Invariant: between versions, `head` describes exactly the backend's contents, but for their form where
+that was changed. `stand_at` is the only way to begin, and it proves that, by going one version back
+if need be, or says that only a restore will do.
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import replace
+from functools import partial
+from itertools import chain
+from typing import NamedTuple
 
 import pyarrow as pa
 
 from millpond.errors import CorruptionError, OptionError
-from millpond.state.backend import Cells, KeyedStateBackend
+from millpond.state.backend import ABSENT, Cells, KeyedStateBackend, Snapshot
 from millpond.state.checkpoint.head import Head, SegmentRef
 from millpond.state.checkpoint.next_head import BASE_STEP_ROWS, Base, encode_base, encode_delta, next_commit
-from millpond.state.checkpoint.restoring import in_order, read_segment, segment_name
+from millpond.state.checkpoint.restoring import StoredStates, in_order, last_good, read_segment, segment_name
+from millpond.state.checkpoint.savepoint import Savepoint
 from millpond.state.checkpoint.segment import CellCodec
+from millpond.state.checkpoint.starting import load_savepoint
 from millpond.state.checkpoint.storage import Commit
 from millpond.state.descriptor import StateDescriptor
+from millpond.state.expiry import alive, removals, without_times
 from millpond.state.timers import TIMERS, Timers
+
+
+class _Prepared(NamedTuple):
+    """A base, and what must be written to be rid of the expired cells it left out, by state."""
+
+    base: Base
+    expired: list[tuple[str, Cells]]
 
 
 class Shard:
     """The state of one shard at one version. Not thread-safe: its owner holds a lock around it."""
 
-    def __init__(self, head: Head, backend: KeyedStateBackend) -> None:
+    def __init__(self, head: Head, backend: KeyedStateBackend, timers: StateDescriptor = TIMERS) -> None:
         self.head = head
         self.backend = backend
+        self._timers_state = timers
         self._before: Head | None = None
         # False once a commit could be neither finished nor undone: the contents are of no version.
         self._intact = True
+        # False from `stand_at` to the end of the version: only then is there anything to roll back.
+        self._ended = False
+        # Whether the contents, and those of the version before, are in no segment as they are in memory.
+        self._unwritten = False
+        self._unwritten_before = False
         self.key_schema = pa.ipc.read_schema(pa.py_buffer(head.key_schema))
         self._descriptors: dict[str, StateDescriptor] = {}
         self._codecs: dict[str, CellCodec] = {}
-        self._prepared: list[Base] = []
-        self._attached: list[Base] = []
+        self._prepared: list[_Prepared] = []
+        self._attached: list[_Prepared] = []
         self._timers: Timers | None = None
 
     @property
     def timers(self) -> Timers:
         """The shard's timers, declared at the first use."""
         if self._timers is None:
-            self.declare(TIMERS)
-            self._timers = Timers(self.backend, self.head.key_groups)
+            self.declare(self._timers_state)
+            self._timers = Timers(self.backend, self.head.key_groups, self._timers_state)
         return self._timers
+
+    @property
+    def declared(self) -> tuple[StateDescriptor, ...]:
+        """Every state that its checkpoints know of."""
+        return tuple(self._descriptors.values())
 
     def rollback(self) -> None:
         """Drop every change since the last commit."""
@@ -78,15 +111,32 @@ class Shard:
                 f"[{descriptor.describe()}]. Declare it as it was, or give the new state another name."
             )
 
-    def restore(self, segments: Mapping[int, bytes]) -> None:
-        """Load the head's version from its segments into the (empty) backend.
+    def holds(self, declared: Iterable[StateDescriptor]) -> bool:
+        """Whether its contents are in the form of these declarations: each is known as it is, or not known at all."""
+        return all(self._descriptors.get(state.name, state) == state for state in declared)
 
-        A missing or damaged segment raises a CorruptionError that names it; the shard must then be
-        thrown away.
+    def delete_state(self, name: str) -> None:
+        """Remove every key's cells of a state, in the open version, if there is such a state."""
+        if name in self._descriptors:
+            for key_group in self.head.key_groups:
+                cells = self.backend.cells(name, key_group)
+                if len(cells):
+                    self.backend.write(name, replace(cells, values=[ABSENT] * len(cells)))
+
+    def restore(
+        self, segments: Mapping[int, bytes], declared: Iterable[StateDescriptor] = (), now_ms: int | None = None
+    ) -> None:
+        """Load the head's version from its segments into the (empty) backend, in the form of the declarations.
+
+        States that nobody declares are kept as they are stored. `now_ms` is the time at which lives begin where a TTL
+        was added. An OptionError shows both declarations of a state whose change is refused, before anything is
+        loaded. A missing or damaged segment raises a CorruptionError that names it; the shard must then be thrown
+        away.
         """
         self._forget_queue()
-        for plain in self.head.states:
-            self.declare(StateDescriptor.decode(plain))
+        states = StoredStates.of(self.head.states, declared, self.head.key_schema, now_ms)
+        for descriptor in states.descriptors:
+            self.declare(descriptor)
 
         def stored(ref: SegmentRef) -> bytes:
             if ref.id not in segments:
@@ -97,8 +147,25 @@ class Shard:
             return segments[ref.id]
 
         for ref in in_order(self.head):
-            table = read_segment(self.head, ref, stored(ref))
-            self.backend.load(self._descriptors[ref.state], self._codecs[ref.state].cells(table))
+            try:
+                table = read_segment(self.head, ref, stored(ref))
+            except CorruptionError as error:
+                raise CorruptionError(f"{error} {last_good(ref)}") from error
+            states.load(self.backend, ref.state, table)
+        self._unwritten = states.migrated
+
+    def start_from(
+        self, savepoint: Savepoint, declared: Iterable[StateDescriptor] = (), now_ms: int | None = None
+    ) -> None:
+        """Load what belongs to this (newborn) shard from a savepoint, in the form of the declarations.
+
+        Refusals are those of `restore`, and a CorruptionError names a file of the savepoint that is not as it was
+        written.
+        """
+        self._forget_queue()
+        for descriptor in load_savepoint(savepoint, self.head, self.backend, declared, now_ms):
+            self.declare(descriptor)
+        self._unwritten = True
 
     def stand_at(self, head: Head) -> bool:
         """Begin a version at exactly this head, if memory allows: as it is, or by undoing the last version.
@@ -107,18 +174,23 @@ class Shard:
         """
         if not self._intact:
             return False
-        self.rollback()
+        if not self._ended:
+            self.rollback()
         if self.head.stands_with(head):
             self.backend.settle()
         elif self._before is not None and self._before.stands_with(head):
             self.backend.undo_commit()
             self._forget_queue()
             self.head, self._prepared = self._before, self._attached
+            self._unwritten = self._unwritten_before
         else:
             return False
-        self._before, self._attached = None, []
+        self._before, self._attached, self._unwritten_before = None, [], False
+        self._ended = False
         while self.prepare_bases():
             continue
+        for name, expired in chain.from_iterable(prepared.expired for prepared in self._prepared):
+            self.backend.write(name, expired)
         return True
 
     def prepare_bases(self) -> bool:
@@ -126,23 +198,45 @@ class Shard:
 
         Only between versions: what is encoded is the committed version.
         """
+        if self._unwritten:
+            return False
         owed = sum(ref.rows for ref in self.head.segments if not ref.base and ref.version == self.head.version)
-        owed -= sum(base.rows for base in self._prepared)
-        first = self.head.next_base + sum(len(base.positions) for base in self._prepared)
+        owed -= sum(prepared.base.rows for prepared in self._prepared)
+        first = self.head.next_base + sum(len(prepared.base.positions) for prepared in self._prepared)
         groups = self.head.key_groups
         if owed <= 0 or first >= self.head.next_base + len(groups):
             return False
         start = first % len(groups)
+        expired: list[tuple[str, Cells]] = []
         base = encode_base(
             groups,
             range(start, len(groups)),
             min(owed, BASE_STEP_ROWS),
             self.head.version,
             self._codecs,
-            self.backend.cells,
+            partial(self._living, expired),
         )
-        self._prepared.append(base)
+        self._prepared.append(_Prepared(base, expired))
         return True
+
+    def living_cells(self, name: str, key_group: int) -> Cells:
+        """A state's cells in a key group as users know them: without what has expired, and without TTL's times."""
+        cells, descriptor = self.backend.cells(name, key_group), self._descriptors.get(name)
+        if descriptor is None or descriptor.ttl is None:
+            return cells
+        return without_times(alive(cells, descriptor.ttl, self.backend.context.now_ms), descriptor.kind)
+
+    def _living(self, left_out: list[tuple[str, Cells]], name: str, key_group: int) -> Cells:
+        """A state's cells in a key group without what has expired, whose removal is noted."""
+        cells, ttl = self.backend.cells(name, key_group), self._descriptors[name].ttl
+        if ttl is None:
+            return cells
+        now_ms = self.backend.context.now_ms
+        expired = removals(cells, ttl, now_ms)
+        if not len(expired):
+            return cells
+        left_out.append((name, expired))
+        return alive(cells, ttl, now_ms)
 
     def commit(self, token: str, watermark_ms: int = -1, flushed: Callable[[], object] = lambda: None) -> Commit:
         """End the version under the attempt's token. What is returned must be stored whole or not at all.
@@ -152,7 +246,7 @@ class Shard:
         snapshot = self.backend.commit()
         flushed()
         try:
-            return self._committed(snapshot.changes(), token, watermark_ms)
+            return self._committed(snapshot, token, watermark_ms)
         except BaseException:
             self._intact = False
             self.backend.undo_commit()
@@ -162,17 +256,34 @@ class Shard:
         finally:
             snapshot.release()
 
-    def _committed(self, changes: Iterable[tuple[str, Cells]], token: str, watermark_ms: int) -> Commit:
+    def _committed(self, snapshot: Snapshot, token: str, watermark_ms: int) -> Commit:
         version = self.head.version + 1
+        if self._unwritten:
+            bases, deltas = list(self._all_bases(snapshot, version)), []
+        else:
+            bases, deltas = (
+                [prepared.base for prepared in self._prepared],
+                [encode_delta(version, snapshot.changes(), self._codecs)],
+            )
         commit = next_commit(
             self.head,
             version=version,
             token=token,
             watermark_ms=watermark_ms,
             states=(descriptor.encode() for descriptor in self._descriptors.values()),
-            bases=self._prepared,
-            deltas=(encode_delta(version, changes, self._codecs),),
+            bases=bases,
+            deltas=deltas,
         )
         self._before, self.head = self.head, commit.head
+        self._unwritten_before, self._unwritten = self._unwritten, False
         self._prepared, self._attached = [], self._prepared
+        self._ended = True
         return commit
+
+    def _all_bases(self, snapshot: Snapshot, version: int) -> Iterator[Base]:
+        groups, start = self.head.key_groups, 0
+        while start < len(groups):
+            positions = range(start, len(groups))
+            base = encode_base(groups, positions, BASE_STEP_ROWS, version, self._codecs, snapshot.cells)
+            start = base.positions.stop
+            yield base

@@ -1,0 +1,69 @@
+"""The third form of a keyed operator, which PySpark does not have: one call a shard and batch, over Arrow.
+
+For code that is vectorised anyway (NumPy, Arrow, Polars, a model that scores a batch): no Python object
+is made for a row. The state is the same state that the other forms keep.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+
+import pyarrow as pa
+from pyspark.sql.streaming.stateful_processor import TimerValues
+
+from millpond.spark.forms.arrow_handles import ArrowProcessorHandle
+
+
+class ArrowStatefulProcessor(ABC):
+    """What `keyed(...).transformWithStateInArrow` runs. A new copy of it is made for every shard and batch.
+
+    >>> import numpy as np, pyarrow.compute as pc
+    >>> class Visits(ArrowStatefulProcessor):
+    ...     def init(self, handle):
+    ...         self.seen = handle.getValueState("seen", "count long")
+    ...
+    ...     def handleInputTable(self, keys, rows, key_index, timerValues):
+    ...         before = pc.fill_null(self.seen.get_many(keys)["count"], 0)
+    ...         count = pc.add(before, pa.array(np.bincount(key_index)))
+    ...         self.seen.update_many(keys, {"count": count})
+    ...         yield keys.append_column("visits", count)
+    """
+
+    @abstractmethod
+    def init(self, handle: ArrowProcessorHandle) -> None:
+        """Declare the states."""
+
+    @abstractmethod
+    def handleInputTable(
+        self, keys: pa.Table, rows: pa.Table, key_index: pa.Array, timerValues: TimerValues
+    ) -> Iterator[pa.Table]:
+        """Work off all rows that a batch has for a shard.
+
+        Args:
+            keys: the distinct keys, one a row, under the key columns' names.
+            rows: the rows, those of one key in the order in which they came; times are in UTC.
+            key_index: of each row, the number of its key in `keys` (int64).
+            timerValues: the batch's times, in ms.
+
+        Returns:
+            tables, or record batches, with the columns of the output schema.
+        """
+
+    def handleExpiredTimers(
+        self,
+        keys: pa.Table,  # noqa: ARG002
+        expiry_ms: pa.Array,  # noqa: ARG002
+        timerValues: TimerValues,  # noqa: ARG002
+    ) -> Iterator[pa.Table]:
+        """Work off the timers that are due, all at once, in the order of their time.
+
+        A key with several due timers is in `keys` several times. Each is deleted afterwards.
+        """
+        return iter(())
+
+    def handleInitialTable(  # noqa: B027 - many processors have no use for it
+        self, keys: pa.Table, rows: pa.Table, key_index: pa.Array, timerValues: TimerValues
+    ) -> None:
+        """Take over the rows of an initial state, before the first batch's own."""
+
+    def close(self) -> None:  # noqa: B027 - most have nothing to close
+        """The batch is over."""

@@ -1,0 +1,75 @@
+"""Which key each row of a table has, told by Arrow: no Python object is made of a key or a row.
+
+Keys are grouped as Spark groups them: null is a key like any other, every NaN is one key, and so are
+0.0 and -0.0.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+_CODES = pa.int64()
+
+
+@dataclass(frozen=True)
+class Grouping:
+    """The rows of a table by key, keys in the order in which they first appear.
+
+    Attributes:
+        index: of each row, the number of its key.
+        first: of each key, its first row.
+    """
+
+    index: npt.NDArray[np.int64]
+    first: npt.NDArray[np.int64]
+
+    @property
+    def distinct(self) -> bool:
+        """Whether every row has a key of its own. Rows are in the order of their keys then."""
+        return len(self.first) == len(self.index)
+
+    def by_key(self) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+        """The rows' numbers key by key, each key's in the order of the rows; and where each key ends."""
+        return np.argsort(self.index, kind="stable"), np.cumsum(np.bincount(self.index, minlength=len(self.first)))
+
+
+def grouped(keys: pa.Table) -> Grouping:
+    """Group rows by all columns of `keys`.
+
+    >>> found = grouped(pa.table({"user": ["bob", "ann", None, "bob"]}))
+    >>> found.index.tolist(), found.first.tolist()
+    ([0, 1, 2, 0], [0, 1, 2])
+    """
+    codes, count = _codes(keys.column(0))
+    for column in keys.columns[1:]:
+        more, kinds = _codes(column)
+        codes, count = _codes(pa.chunked_array([pa.array(_numbers(codes) * kinds + _numbers(more), type=_CODES)]))
+    index = _numbers(codes)
+    first = np.empty(count, dtype=np.int64)
+    # Of several rows of a key the last one written stays: the first, as they are written backwards.
+    first[index[::-1]] = np.arange(len(index) - 1, -1, -1)
+    return Grouping(index, first)
+
+
+def _codes(column: pa.ChunkedArray) -> tuple[Any, int]:
+    """Numbers from 0 in the order in which the values first appear, and how many there are."""
+    encoded = canonical(column).combine_chunks().dictionary_encode(null_encoding="encode")
+    return encoded.indices, len(encoded.dictionary)
+
+
+def _numbers(codes: Any) -> npt.NDArray[np.int64]:
+    numbers: npt.NDArray[np.int64] = codes.to_numpy(zero_copy_only=False).astype(np.int64)
+    return numbers
+
+
+def canonical(column: pa.ChunkedArray) -> pa.ChunkedArray:
+    """The column with one NaN and one zero, and everything else as it is."""
+    if not pa.types.is_floating(column.type):
+        return column
+    # An addition leaves only one zero; the payload of a NaN does not survive a new one.
+    numbers = pc.add(column, pa.scalar(0.0, type=column.type))
+    return pc.if_else(pc.is_nan(numbers), pa.scalar(float("nan"), type=column.type), numbers)

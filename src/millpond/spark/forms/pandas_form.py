@@ -1,0 +1,245 @@
+"""The pandas form: PySpark's `transformWithStateInPandas`, whose processors get and give DataFrames.
+
+To make a DataFrame costs more than most of what users do with one. So the rows of a key group become
+one frame, in the order of their keys, and each key gets a slice of its blocks: a frame of its own, over
+memory that no other key's frame shows. What comes back is put together column by column before it
+becomes Arrow, once a key group.
+
+Both conversions are PySpark's own, with its session's settings; so types, time zones and what is taken
+for what are its too. PySpark makes a key's frame of the values of its rows: integers of any width
+become int64 there and floats float64, and columns whose names are not Python names are called by their
+place, `_2`. So it is here.
+"""
+
+from collections import namedtuple
+from collections.abc import Iterator
+from itertools import groupby
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+from pyspark.errors import PySparkException
+from pyspark.sql.conversion import ArrowBatchTransformer, PandasToArrowConversion
+from pyspark.sql.pandas.types import from_arrow_schema
+from pyspark.sql.types import StructType
+
+from millpond.errors import DataError
+from millpond.spark.forms.grouping import grouped
+from millpond.spark.handles import key_row_maker
+from millpond.spark.operator_spec import OperatorSpec, PandasSettings
+from millpond.spark.rows import refuse_nulls
+from millpond.state.rows import Row, grouping_values
+
+# What pandas itself makes a slice's frame with; its stubs leave it out, as they do a column's plain values.
+_frame_of: Any = pd.DataFrame._from_mgr  # type: ignore[attr-defined]  # noqa: SLF001
+_column_array: Any = pd.DataFrame._get_column_array  # type: ignore[attr-defined]  # noqa: SLF001
+
+
+class PandasObjects:
+    """`KeyObjects` of DataFrames."""
+
+    expected = "an iterator of DataFrames"
+
+    def __init__(self, spec: OperatorSpec) -> None:
+        self._settings = spec.pandas
+        self._key_positions = list(spec.key_positions)
+        self._width = len(spec.row_names)
+        self._output = OutputFrames(spec.output_schema, spec.pandas)
+        self._labels: pd.Index[str] | None = None
+        self.key = key_row_maker(spec.key_schema)
+
+    def grouped(self, rows: pa.Table) -> Iterator[tuple[Row, Row, Iterator[pd.DataFrame]]]:
+        """Keys with all their rows, in the order in which the keys appear."""
+        grouping = grouped(rows.select(self._key_positions))
+        order, ends = grouping.by_key()
+        if not grouping.distinct:
+            rows = rows.take(order)
+        ends_of_keys = ends.tolist()
+        starts = [0, *ends_of_keys[:-1]]
+        key_columns = [rows.column(at).take(pa.array(starts)) for at in self._key_positions]
+        keys = zip(*(grouping_values(column) for column in key_columns), strict=True)
+        series = _as_series(rows, self._settings)
+        users_keys = zip(*(series[at].iloc[starts] for at in self._key_positions), strict=True)
+        frames = self._frames(series, starts, ends_of_keys)
+        most = self._settings.max_rows
+        for key, users_key, frame in zip(keys, users_keys, frames, strict=True):
+            yield key, users_key, iter((frame,)) if len(frame) <= most else _cut(frame, most)
+
+    def _frames(self, series: list["pd.Series[Any]"], starts: list[int], ends: list[int]) -> Iterator[pd.DataFrame]:
+        """A frame for each key, as PySpark makes it of the values of the key's rows."""
+        labels = self._named(series)
+        shown = series[: self._width]
+        if any(_differs_by_rows(column) for column in shown):
+            whole = pd.concat(shown, axis=1)
+            rows = list(whole.itertuples(index=False, name=None))
+            for start, end in zip(starts, ends, strict=True):
+                yield pd.DataFrame(rows[start:end], columns=labels.copy())
+            return
+        columns = {at: _as_inferred(column) for at, column in enumerate(shown)}
+        # One copy: what came from Arrow cannot be written, and user code may want to.
+        blocks = pd.DataFrame(columns, copy=True)._mgr  # noqa: SLF001 - slicing a frame itself costs several times this
+        for start, end in zip(starts, ends, strict=True):
+            part = blocks.get_slice(slice(start, end), axis=1)
+            part.axes = [labels.view(), pd.RangeIndex(end - start)]
+            yield _frame_of(part, axes=part.axes)
+
+    def _named(self, series: list["pd.Series[Any]"]) -> "pd.Index[str]":
+        """The columns' labels: PySpark's rows are named tuples of the key's columns and then the others."""
+        if self._labels is None:
+            hidden_or_other = [at for at in range(len(series)) if at not in self._key_positions]
+            order = list(dict.fromkeys([*self._key_positions, *hidden_or_other]))
+            names = _fields_of(namedtuple("Rows", [str(series[at].name) for at in order], rename=True))  # noqa: PYI024
+            by_place = dict(zip(order, names, strict=True))
+            self._labels = pd.Index([by_place[at] for at in range(self._width)], dtype=object)
+        return self._labels
+
+    def table(self, output: list[Any]) -> pa.Table:
+        """The frames as one table."""
+        return self._output.table(output)
+
+
+def _fields_of(rows: Any) -> tuple[str, ...]:
+    fields: tuple[str, ...] = rows._fields
+    return fields
+
+
+class OutputFrames:
+    """Turns the DataFrames that user code yields into Arrow, as PySpark does each, but many at once."""
+
+    def __init__(self, schema: pa.Schema, settings: PandasSettings) -> None:
+        self._schema = schema
+        self._settings = settings
+        self._spark_schema: StructType = from_arrow_schema(schema)
+        self._names = list(schema.names)
+
+    def table(self, frames: list[Any]) -> pa.Table:
+        """The frames as one table; a DataError names the column and what does not fit."""
+        if not frames:
+            return self._schema.empty_table()
+        runs = [list(run) for _, run in groupby(map(self._columns, frames), key=_types)]
+        return pa.concat_tables([self._run(run) for run in runs]).combine_chunks()
+
+    def _columns(self, frame: Any) -> list[Any]:
+        """The frame's values for each output column: by name, or by place where no label is a name."""
+        if not isinstance(frame, pd.DataFrame):
+            raise DataError(
+                f"the processor gave {type(frame).__name__} {frame!r}; expected a pandas.DataFrame with the columns "
+                f"{self._names}."
+            )
+        labels = frame.columns.tolist()
+        if labels == self._names:
+            places: Any = range(len(labels))
+        elif not labels:
+            return [np.full(len(frame), None)] * len(self._names)
+        elif self._settings.columns_by_name and any(isinstance(label, str) for label in labels):
+            missing = [name for name in self._names if name not in labels]
+            if missing:
+                raise DataError(
+                    f"the processor gave a DataFrame with the columns {labels}; expected {self._names}: {missing} "
+                    "are missing. Name them so, or give all columns numbers to have them taken by their place."
+                )
+            places = [labels.index(name) for name in self._names]
+        elif len(labels) < len(self._names):
+            raise DataError(
+                f"the processor gave a DataFrame with {len(labels)} columns; expected {len(self._names)}, as in "
+                f"{self._names}."
+            )
+        else:
+            places = range(len(self._names))
+        return [_column_array(frame, place) for place in places]
+
+    def _run(self, run: list[list[Any]]) -> pa.Table:
+        """Frames of the same types at once; where that fails, one by one, since some may fit alone."""
+        joined = [_joined([columns[at] for columns in run]) for at in range(len(self._names))]
+        try:
+            return self._converted(joined)
+        except PySparkException:
+            return pa.concat_tables(map(self._alone, run))
+
+    def _alone(self, columns: list[Any]) -> pa.Table:
+        try:
+            return self._converted(columns)
+        except PySparkException as error:
+            for field, values in zip(self._schema, columns, strict=True):
+                self._check(field, values, error)
+            raise
+
+    def _check(self, field: pa.Field, values: Any, error: Exception) -> None:
+        schema: StructType = StructType([self._spark_schema[field.name]])
+        for value in pd.Series(values):
+            try:
+                self._as_arrow([pd.Series([value], dtype=values.dtype)], schema)
+            except PySparkException:
+                raise DataError(
+                    f"output column {field.name!r} is {field.type}, the processor gave {type(value).__name__} "
+                    f"{value!r} in a column of {values.dtype}. Convert it, or declare the column with a type that "
+                    "holds it."
+                ) from error
+
+    def _converted(self, columns: list[Any]) -> pa.Table:
+        arrays = self._as_arrow([pd.Series(values) for values in columns], self._spark_schema)
+        for array, field in zip(arrays.columns, self._schema, strict=True):
+            refuse_nulls(array, field)
+        return pa.Table.from_batches([arrays]).cast(self._schema)
+
+    def _as_arrow(self, columns: list["pd.Series[Any]"], schema: StructType) -> pa.RecordBatch:
+        settings = self._settings
+        return PandasToArrowConversion.convert(
+            columns,
+            schema,
+            timezone=settings.timezone,
+            safecheck=settings.safe,
+            arrow_cast=True,
+            int_to_decimal_coercion_enabled=settings.int_to_decimal,
+        )
+
+
+def _types(columns: list[Any]) -> list[Any]:
+    return [values.dtype for values in columns]
+
+
+def _joined(parts: list[Any]) -> Any:
+    if isinstance(parts[0], np.ndarray):
+        return np.concatenate(parts)
+    return pd.concat([pd.Series(part) for part in parts], ignore_index=True)
+
+
+def _as_series(rows: pa.Table, settings: PandasSettings) -> list["pd.Series[Any]"]:
+    """The columns as PySpark gives them to pandas, times in the session's zone."""
+    local = pa.schema([_in_zone(field, settings.timezone) for field in rows.schema])
+    found: list[pd.Series[Any]] = ArrowBatchTransformer.to_pandas(
+        rows.cast(local).combine_chunks(),
+        timezone=settings.timezone,
+        prefer_int_ext_dtype=settings.nullable_integers,
+    )
+    return found
+
+
+def _in_zone(field: pa.Field, zone: str) -> pa.Field:
+    aware = pa.types.is_timestamp(field.type) and field.type.tz is not None
+    return field.with_type(pa.timestamp(field.type.unit, tz=zone)) if aware else field
+
+
+def _differs_by_rows(column: "pd.Series[Any]") -> bool:
+    """Whether pandas infers another type from a part of the column's values than from all of them."""
+    if isinstance(column.dtype, pd.api.extensions.ExtensionDtype):
+        return True
+    if column.dtype.kind == "m":
+        return bool(column.isna().any())
+    return column.dtype == object and pd.api.types.infer_dtype(column, skipna=True) == "boolean"
+
+
+def _as_inferred(column: "pd.Series[Any]") -> Any:
+    """The column in the type that pandas infers from Python values: what a frame made of rows has."""
+    if column.dtype.kind in "iu":
+        return column.to_numpy(dtype=np.int64)
+    if column.dtype.kind == "f":
+        return column.to_numpy(dtype=np.float64)
+    return column.to_numpy()
+
+
+def _cut(frame: pd.DataFrame, most: int) -> Iterator[pd.DataFrame]:
+    """A key's rows in frames of no more than Spark's own limit."""
+    for start in range(0, len(frame), most):
+        yield frame.iloc[start : start + most].reset_index(drop=True)

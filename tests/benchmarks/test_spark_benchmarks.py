@@ -1,0 +1,57 @@
+"""The streams that the Spark benchmarks measure are those that they say."""
+
+from collections import Counter
+
+import numpy as np
+import pyarrow.parquet as pq
+
+from benchmarks import spark_large_state
+from benchmarks.spark_large_state import write_batch, write_growing
+from benchmarks.spark_stateful import ENGINES, LEFT_OUT, SIZES, Size, write_batches
+
+
+def _batches(folder):
+    files = sorted(folder.glob("*.parquet"))
+    numbers = sorted({file.name[:4] for file in files})
+    return [
+        [row for file in files if file.name.startswith(number) for row in pq.read_table(file).to_pylist()]
+        for number in numbers
+    ]
+
+
+def test_every_batch_has_every_key_equally_often_in_another_order(tmp_path):
+    write_batches(tmp_path / "stream", Size(60, 20), 2)
+    first, second = _batches(tmp_path / "stream")
+    for batch in (first, second):
+        assert Counter(row["user"] for row in batch) == {f"user-{key:09d}": 3 for key in range(20)}
+    assert [row["user"] for row in first] != [row["user"] for row in second]
+    assert {row["page"] for row in first} == {f"/page/{key}" for key in range(20)}
+
+
+def test_every_engine_runs_at_the_sizes_that_are_compared(tmp_path):
+    for size in SIZES:
+        ran = [engine for engine in ENGINES if (engine, size) not in LEFT_OUT]
+        assert {"spark_sql", "spark_rows", "millpond_rows", "millpond_arrow"} <= set(ran)
+    assert {size for _, size in LEFT_OUT} == {"500k_x_500k", "1m_x_100k"}
+
+
+def test_state_grows_by_new_keys_and_small_batches_touch_keys_that_are_there(tmp_path, monkeypatch):
+    monkeypatch.setattr(spark_large_state, "FILLED", 50)
+    monkeypatch.setattr(spark_large_state, "TOUCHED", 5)
+    monkeypatch.setattr(spark_large_state, "TOUCHED_AT", (50, 150))
+    told = write_growing(tmp_path / "stream")
+    held = set()
+    for (size, keys), batch in zip(told, _batches(tmp_path / "stream"), strict=True):
+        users = [row["user"] for row in batch]
+        assert len(set(users)) == len(users) == keys
+        assert keys == 50 or set(users) <= held
+        held |= set(users)
+        assert len(held) == size
+    assert told == [(50, 50), *[(50, 5)] * 3, (100, 50), (150, 50), *[(150, 5)] * 3]
+
+
+def test_batches_come_in_the_order_in_which_they_were_written(tmp_path):
+    for number in (1, 0, 2):
+        write_batch(tmp_path, number, np.arange(4))
+    times = {file.name[:4]: file.stat().st_mtime for file in tmp_path.glob("*.parquet")}
+    assert sorted(times, key=times.__getitem__) == ["0000", "0001", "0002"]

@@ -1,0 +1,15 @@
+"""A storage of checkpoints that fails while it is told to."""
+
+
+class Failing:
+    """A storage whose `put` fails while it is told to."""
+
+    def __init__(self, storage, failing):
+        self._storage, self._failing = storage, failing
+        self.name, self.versions, self.head = storage.name, storage.versions, storage.head
+        self.segment = storage.segment
+
+    def put(self, commit):
+        if commit.head.shard in self._failing:
+            raise OSError("no space left")
+        self._storage.put(commit)
