@@ -32,9 +32,9 @@ PUBLIC = {
     "millpond.lookup": """
         AsyncLookupFunction AsyncLookupFunctionProvider AsyncPartialCachingLookup AsyncPythonLookup
         BlockingLookup CacheMetricGroup CacheReloadTrigger CachedFunction Condition DefaultLookupCache
-        DeltaScan FileScan FullCachingLookup FullCachingLookupProvider HitRate HttpLookup HttpScan IcebergScan
+        DeltaScan FileScan FullCachingLookup FullCachingLookupProvider HeldTable HitRate HttpLookup HttpScan IcebergScan
         Key KeyedTable KvLookup LookupCache LookupFullCache LookupFunction LookupFunctionProvider
-        LookupOptions LookupScan LookupStats LookupTable PartialCachingAsyncLookupProvider
+        LookupOptions LookupScan LookupStats LookupTable MappedTable PartialCachingAsyncLookupProvider
         PartialCachingLookup PartialCachingLookupProvider PeriodicCacheReloadTrigger PythonLookup RedisLookup
         ReloadContext Retries Row Rows SqlLookup SupportsPushDown TableScan ThreadedLookup
         TimedCacheReloadTrigger cached write_kv_table
@@ -46,8 +46,8 @@ PUBLIC = {
         FetchClient FetchRequest FetchResponse Fetcher FetcherStats ServingInfoCache http_app running_server serve
     """,
     "millpond.spark": """
-        ArrowStatefulProcessor KeyedData KeyedMetrics ProcessorHarness ProcessorSnapshot StateConfig keyed lookup_join
-        read_state savepoint session split_dead_letters upload_batch write_tiles
+        ArrowStatefulProcessor KeyedData KeyedMetrics ProcessorHarness ProcessorSnapshot SparkScan StateConfig keyed
+        lookup_join read_state savepoint session split_dead_letters upload_batch write_tiles
     """,
     "millpond.state": """
         ABSENT Aggregate AggregatingState BackendFactory BegunCheckpoint CacheHooks CachedValues Cells

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from millpond.errors import CorruptionError, DataError, OptionError, UnavailableError
+from millpond.errors import DataError, OptionError, UnavailableError
 from millpond.lookup import (
     CacheMetricGroup,
     FileScan,
@@ -90,22 +90,6 @@ def test_every_row_is_found_by_its_key_as_a_walk_over_all_rows_finds_it(rows, as
     for key in asked:
         expected = [(*key, value) for row_key, value in rows if row_key == key]
         assert sorted(found[key]) == sorted(expected)
-
-
-def test_a_table_survives_its_file(tmp_path):
-    table = KeyedTable.of(pa.table({"code": ["JFK", None, "EWR"], "gate": [1, 2, 3]}), ["code"])
-    table.write(tmp_path / "t.arrow")
-    again = KeyedTable.read(tmp_path / "t.arrow", ["code"])
-    assert again.find([("JFK",), ("EWR",), ("LGA",)]) == {("JFK",): [("JFK", 1)], ("EWR",): [("EWR", 3)], ("LGA",): []}
-    assert [path.name for path in tmp_path.iterdir()] == ["t.arrow"]
-
-
-def test_a_torn_file_is_refused_by_name(tmp_path):
-    path = tmp_path / "t.arrow"
-    KeyedTable.of(gates(1, 2), ["code"]).write(path)
-    path.write_bytes(path.read_bytes()[:-20])
-    with pytest.raises(CorruptionError, match=r"t\.arrow"):
-        KeyedTable.read(path, ["code"])
 
 
 def test_a_miss_never_asks_the_source_and_counts_a_hit():

@@ -19,6 +19,7 @@ from pyspark.sql import Row
 from pyspark.sql.streaming import StatefulProcessor
 
 from millpond.spark import StateConfig, keyed
+from millpond.spark.pack import SHARD
 from millpond.state import HeapBackend
 from millpond.state.checkpoint import Head, Shard
 from tests.spark.streams import FileStream
@@ -217,10 +218,10 @@ def pysparks_state(spark, checkpoint, batch, processor):
 
 def millponds_state(spark, checkpoint, batch, processor):
     """Every state as it is restored from heads and segments."""
-    heads = {row.key.shard: bytes(row.value.head) for row in _stored(spark, checkpoint, batch, "head")}
+    heads = {row.key[SHARD]: bytes(row.value.head) for row in _stored(spark, checkpoint, batch, "head")}
     segments = {anchor: {} for anchor in heads}
     for row in _stored(spark, checkpoint, batch, "segments"):
-        segments[row.key.shard][row.user_map_key.id] = bytes(row.user_map_value.data)
+        segments[row.key[SHARD]][row.user_map_key.id] = bytes(row.user_map_value.data)
     found, shards = {name: [] for name, _, _ in processor.states}, []
     for anchor, data in heads.items():
         head = Head.decode(data, "the head")

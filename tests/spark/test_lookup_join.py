@@ -217,6 +217,155 @@ def test_a_join_made_anew_for_every_micro_batch_finds_its_caches_again(spark, tm
         assert stats.load_count == len(calls.read_text().split()) < 60
 
 
+def counting_squares(calls):
+    """A function that notes the process and key of every call."""
+
+    def square(number):
+        with calls.open("a") as log:
+            log.write(f"{os.getpid()} {number}\n")
+        return [(number * number, -number)]
+
+    keys = pa.schema([("number", pa.int64())])
+    return PythonLookup(square, keys, pa.schema([("square", pa.int64()), ("minus", pa.int64())]))
+
+
+def test_keys_shuffled_to_their_hosts_are_loaded_once_whatever_workers_run(spark, tmp_path):
+    from millpond.spark import lookup_join
+
+    calls = tmp_path / "calls"
+    events = spark.range(0, 2000, 1, 4).selectExpr("id", "if(id % 100 = 7, null, id % 100) as number")
+    with LookupTable("squares", counting_squares(calls), {**PARTIAL, "lookup.partial-cache.max-rows": 200}) as table:
+        for _ in range(3):
+            joined = lookup_join(events, table, on="number", columns=["square"], shuffle_by_key=True)
+            assert joined.columns == ["id", "number", "square"]
+            answer = rows_of(joined)
+            expected = [(n, None, None) if n % 100 == 7 else (n, n % 100, (n % 100) ** 2) for n in range(2000)]
+            assert answer == sorted(expected, key=repr)
+        called = [line.split() for line in calls.read_text().splitlines()]
+        assert sorted(int(number) for _, number in called) == [n for n in range(100) if n != 7]
+        assert len({process for process, _ in called}) == 2
+        stats = table.stats()
+        assert stats.load_count == stats.miss_count == stats.num_cached_record == 99
+        assert stats.num_cached_bytes > 0
+        assert stats.num_load_failure == 0
+
+
+def test_a_cache_in_hosts_has_the_configured_size_in_an_executor(spark, tmp_path):
+    from millpond.spark import lookup_join
+
+    events = spark.range(0, 1000, 1, 2).withColumnRenamed("id", "number")
+    with LookupTable("squares", counting_squares(tmp_path / "calls"), PARTIAL) as table:
+        assert lookup_join(events, table, on="number", shuffle_by_key=True).count() == 1000
+        assert table.stats().num_cached_record == 100
+
+
+def test_a_failure_in_a_host_fails_the_batch_and_is_counted_with_the_next_answer(spark, tmp_path):
+    from millpond.spark import lookup_join
+
+    mended = tmp_path / "mended"
+
+    def square(number):
+        if not mended.exists():
+            raise ZeroDivisionError(f"no row for {number}")
+        return [(number * number,)]
+
+    keys, rows = pa.schema([("number", pa.int64())]), pa.schema([("square", pa.int64())])
+    events = spark.range(0, 3, 1, 1).withColumnRenamed("id", "number")
+    with LookupTable("squares", PythonLookup(square, keys, rows), PARTIAL) as table:
+        with pytest.raises(Exception, match="ZeroDivisionError: no row for"):
+            lookup_join(events, table, on="number", shuffle_by_key=True).collect()
+        mended.touch()
+        # Anew, since adaptive execution remembers of a plan that it failed.
+        joined = lookup_join(events, table, on="number", shuffle_by_key=True)
+        assert rows_of(joined) == [(0, 0), (1, 1), (2, 4)]
+        assert table.stats().num_load_failure > 0
+        assert table.stats().num_cached_record == 3
+
+
+def test_only_the_columns_asked_for_are_read(spark, planes):
+    from millpond.spark import lookup_join
+
+    asked = []
+
+    class Watched(TableScan):
+        def pushed_down(self, columns, where):
+            asked.append(tuple(columns))
+            return super().pushed_down(columns, where)
+
+    events = spark.createDataFrame([("N1",), ("N999",)], "tailnum string")
+    with LookupTable("planes", Watched(planes.scan(), ["tailnum"]), FULL) as table:
+        joined = lookup_join(events, table, on="tailnum", columns=["model"])
+        assert rows_of(joined) == [("N1", "M1"), ("N999", None)]
+        assert asked == [("model",)]
+        assert table.stats().load_count == 1
+        table.reload()
+        assert table.stats().load_count == 2
+
+
+def test_a_reload_that_fails_or_shrinks_to_nothing_leaves_every_row_matched(spark):
+    from millpond.spark import lookup_join
+
+    good = pa.table({"number": [1, 2], "name": ["one", "two"]})
+    answers = [good, good, ConnectionError("the source is down"), good.drop_columns(["name"]), good.slice(0, 0), good]
+
+    def read():
+        answer = answers.pop(0)
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    events = spark.range(1, 3, 1, 1).withColumnRenamed("id", "number")
+    options = {**FULL, "lookup.max-retries": 0}
+    with LookupTable("names", TableScan(read, ["number"]), options) as table:
+        joined = lookup_join(events, table, on="number")
+        assert rows_of(joined) == [(1, "one"), (2, "two")]
+        for failures in (1, 2, 3):
+            with pytest.warns(UserWarning, match="goes on with the last good one"):
+                table.reload()
+            assert rows_of(joined) == [(1, "one"), (2, "two")]
+            assert table.stats().num_load_failure == failures
+        table.reload()
+        assert rows_of(joined) == [(1, "one"), (2, "two")]
+
+
+def test_a_source_that_is_down_at_the_start_is_an_error_and_leaves_no_folder(spark):
+    from millpond.spark import lookup_join
+    from millpond.spark.folders import user_folder
+
+    there = set(user_folder().glob("lookup-*"))
+    answers = [pa.table({"number": [1], "name": ["one"]})]
+    events = spark.range(3).withColumnRenamed("id", "number")
+    with LookupTable("names", TableScan(answers.pop, ["number"]), FULL) as table, pytest.raises(IndexError):
+        lookup_join(events, table, on="number")
+    assert set(user_folder().glob("lookup-*")) <= there
+
+
+def test_a_table_that_spark_knows_is_scanned_by_name_or_as_a_dataframe(spark, tmp_path):
+    from millpond.spark import SparkScan, lookup_join
+
+    path = str(tmp_path / "planes")
+    frame = spark.range(3).selectExpr("concat('N', id) as tailnum", "id as seats", "timestamp_seconds(id) as built")
+    frame.write.parquet(path)
+    spark.sql(f"create table lookup_planes using parquet location '{path}'")
+    try:
+        events = spark.createDataFrame([("N1",), ("N7",), (None,)], "tailnum string")
+        for source in ("lookup_planes", spark.table("lookup_planes"), lambda: spark.read.parquet(path)):
+            scan = SparkScan(source, keys=["tailnum"], spark=spark)
+            with LookupTable("planes", scan, FULL) as table:
+                joined = lookup_join(events, table, on="tailnum", columns=["seats"])
+                assert rows_of(joined) == sorted([("N1", 1), ("N7", None), (None, None)], key=repr)
+        with LookupTable("planes", SparkScan("lookup_planes", keys=["tailnum"], spark=spark), FULL) as table:
+            few = table.select(["seats"], where=[("seats", ">=", 2)])
+            with few:
+                joined = lookup_join(events, few, on="tailnum")
+                assert [row.seats for row in joined.collect()] == [None, None, None]
+                spark.sql("insert into lookup_planes values ('N7', 300, timestamp_seconds(0))")
+                few.reload()
+                assert sorted(row.seats or 0 for row in joined.collect()) == [0, 0, 300]
+    finally:
+        spark.sql("drop table lookup_planes")
+
+
 def test_the_files_of_a_full_table_go_when_it_is_closed(spark):
     from millpond.spark import lookup_join
     from millpond.spark.lookup_join import _PLANNED
@@ -224,9 +373,11 @@ def test_the_files_of_a_full_table_go_when_it_is_closed(spark):
     arrow = pa.table({"key": range(1_000), "value": range(1_000)})
     with LookupTable("values", TableScan(arrow, ["key"]), FULL) as table:
         lookup_join(spark.range(3).withColumnRenamed("id", "key"), table, on="key")
-        planned = next(planned for (_, known), planned in _PLANNED.items() if known is table)
-        assert [path.suffix for path in planned.folder.path.iterdir()] == [".arrow"]
-    assert not planned.folder.path.exists()
+        planned = next(planned for (_, known, _), planned in _PLANNED.items() if known is table)
+        folder = planned.published.folder
+        table.reload()
+        assert [path.name for path in folder.iterdir()] == ["000000000002.table"]
+    assert not folder.exists()
 
 
 def test_what_is_wrong_with_a_join_is_said_when_it_is_planned(spark):
@@ -243,6 +394,7 @@ def test_what_is_wrong_with_a_join_is_said_when_it_is_planned(spark):
         ({"on": {"code": "code", "ratio": "hour"}, "prefix": "x_"}, r"'ratio' is double.*'hour'.*bigint"),
         ({"on": {"hour": "code", "flag": "hour"}, "prefix": "x_"}, r"'hour' is int.*'code'.*string"),
         ({"on": ["code", "hour"], "how": "outer", "prefix": "x_"}, "'left' or 'inner'"),
+        ({"on": ["code", "hour"], "prefix": "x_", "shuffle_by_key": True}, "shuffle_by_key: has no effect"),
     ]
     for options, complaint in wrong:
         with pytest.raises(OptionError, match=complaint):

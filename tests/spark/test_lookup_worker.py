@@ -8,8 +8,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from millpond.errors import DataError, UnavailableError
-from millpond.lookup import KeyedTable, LookupTable, PythonLookup
-from millpond.spark.lookup_worker import FullRows, JoinPlan, PartialRows, distinct_keys, join_batch, join_batches
+from millpond.lookup import LookupTable, MappedTable, PythonLookup
+from millpond.spark import lookup_files
+from millpond.spark.host.lookups import decoded, encoded
+from millpond.spark.lookup_rows import FullRows, PartialRows, RowsWanted, distinct_keys
+from millpond.spark.lookup_worker import JoinPlan, join_batch, join_batches
 
 KEYS = pa.schema([("code", pa.string()), ("hour", pa.int64())])
 ROWS = pa.schema([("gate", pa.int64())])
@@ -18,17 +21,8 @@ PARTIAL = {"lookup.cache": "PARTIAL", "lookup.partial-cache.max-rows": 3}
 
 
 def make_plan(source, *, inner=False, table_id="t"):
-    return JoinPlan(
-        table_id=table_id,
-        name="gates",
-        source=source,
-        keys=("code", "hour"),
-        key_places=(1, 2),
-        kept=2,
-        inner=inner,
-        columns=("gate",),
-        row_fields=(pa.field("gate", pa.int64()),),
-    )
+    wanted = RowsWanted(table_id, "gates", ("gate",), (pa.field("gate", pa.int64()),))
+    return JoinPlan(source=source, key_places=(1, 2), kept=2, inner=inner, wanted=wanted)
 
 
 def partial_table(source):
@@ -44,6 +38,17 @@ def make_batch(keys):
         ],
         names=["id", "code", "hour"],
     )
+
+
+class Elsewhere:
+    """Rows as they come out of a state host."""
+
+    def __init__(self, rows):
+        self.rows = rows
+
+    def match(self, keys):
+        message, payload = encoded(self.rows._wanted, self.rows.match(keys))
+        return decoded(message, payload.to_pybytes())
 
 
 def walk(keys, table, inner):
@@ -72,16 +77,14 @@ def test_every_kind_of_table_joins_as_a_walk_over_rows_does(batches, table, inne
             "gate": pa.array([gate for _, gate in table], pa.int64()),
         }
     )
-    path = tmp_path_factory.mktemp("full") / "1.arrow"
-    KeyedTable.of(arrow, ["code", "hour"]).write(path)
+    path = tmp_path_factory.mktemp("full") / "1.table"
+    mapped = MappedTable.of(arrow, ["code", "hour"], path)
     partial = make_plan(partial_table(source), inner=inner)
     full = make_plan(path.parent, inner=inner)
-    for plan, rows in (
-        (partial, PartialRows(partial, partial.source.open())),
-        (full, FullRows(full, KeyedTable.read(path, full.keys))),
-    ):
+    here = PartialRows(partial.wanted, partial.source.open())
+    for plan, rows in ((partial, here), (partial, Elsewhere(here)), (full, FullRows(full.wanted, mapped))):
         for keys in batches:
-            joined = join_batch(plan, rows, make_batch(keys))
+            joined, _ = join_batch(plan, rows, make_batch(keys))
             assert joined.schema.names == ["id", "code", "gate"]
             answer = list(zip(*(column.to_pylist() for column in joined.columns), strict=True))
             assert answer == list(walk(keys, table, inner))
@@ -90,7 +93,8 @@ def test_every_kind_of_table_joins_as_a_walk_over_rows_does(batches, table, inne
 @given(st.lists(EVENT_KEY, max_size=30))
 def test_keys_are_numbered_once_each(keys):
     batch = make_batch(keys)
-    numbers, distinct = distinct_keys([batch.column(1), batch.column(2)])
+    numbers, columns = distinct_keys([batch.column(1), batch.column(2)])
+    distinct = list(zip(*(column.to_pylist() for column in columns), strict=True))
     assert len(set(distinct)) == len(distinct)
     for key, number in zip(keys, numbers.tolist(), strict=True):
         assert (number == -1) if None in key else (distinct[number] == key)
@@ -108,7 +112,10 @@ def test_a_key_is_asked_once_per_batch_and_what_was_counted_is_reported_per_batc
     joined = list(join_batches(plan, iter(batches), reported.append))
     assert [batch.num_rows for batch in joined] == [3, 2]
     assert asked == [("a", 1), ("c", 2)]
-    assert [(stats.hit_count, stats.miss_count, stats.load_count) for stats in reported] == [(0, 1, 1), (1, 1, 1)]
+    assert [(each.stats.hit_count, each.stats.miss_count, each.stats.load_count) for each in reported] == [
+        (0, 1, 1),
+        (1, 1, 1),
+    ]
 
 
 def test_a_used_worker_keeps_its_cache_and_another_table_has_its_own():
@@ -141,7 +148,7 @@ def test_a_value_that_is_not_of_its_declared_type_is_named():
 def test_a_new_version_of_a_full_table_is_found_by_the_next_partition_and_not_within_one(tmp_path):
     def write(version, gate):
         table = pa.table({"code": ["a"], "hour": [1], "gate": [gate]})
-        KeyedTable.of(table, ["code", "hour"]).write(tmp_path / f"{version:03d}.arrow")
+        MappedTable.of(table, ["code", "hour"], tmp_path / f"{version:03d}.table")
 
     write(1, 10)
     plan = make_plan(tmp_path, table_id="versions")
@@ -163,39 +170,29 @@ def test_a_full_table_whose_files_are_not_there_is_unavailable_and_not_empty(tmp
         list(join_batches(plan, iter([make_batch([("a", 1)])]), lambda _: None))
 
 
-def test_joins_of_other_columns_share_one_open_table(tmp_path):
-    asked = []
-
-    def find(code, hour):
-        asked.append((code, hour))
-        return [(1, "north")]
-
-    wide = pa.schema([("gate", pa.int64()), ("pier", pa.string())])
+def test_joins_of_other_columns_share_the_file_of_a_full_table(tmp_path):
     arrow = pa.table({"code": ["a"], "hour": [1], "gate": [1], "pier": ["north"]})
-    KeyedTable.of(arrow, ["code", "hour"]).write(tmp_path / "1.arrow")
-    for source in (partial_table(PythonLookup(find, KEYS, wide)), tmp_path):
-        gates = make_plan(source, table_id=f"shared {source}")
-        piers = replace(gates, columns=("pier",), row_fields=(pa.field("pier", pa.string()),))
-        for plan, expected in ((gates, 1), (piers, "north"), (gates, 1)):
-            (joined,) = join_batches(plan, iter([make_batch([("a", 1)])]), lambda _: None)
-            assert joined.column(2).to_pylist() == [expected]
-    assert asked == [("a", 1)]
+    MappedTable.of(arrow, ["code", "hour"], tmp_path / "1.table")
+    gates = make_plan(tmp_path)
+    wanted = replace(gates.wanted, columns=("pier",), row_fields=(pa.field("pier", pa.string()),))
+    for plan, expected in ((gates, 1), (replace(gates, wanted=wanted), "north"), (gates, 1)):
+        (joined,) = join_batches(plan, iter([make_batch([("a", 1)])]), lambda _: None)
+        assert joined.column(2).to_pylist() == [expected]
 
 
-def test_a_version_that_two_reloads_made_outdated_is_passed_over(tmp_path, monkeypatch):
+def test_a_version_that_a_reload_removed_is_passed_over(tmp_path, monkeypatch):
     def write(version):
         table = pa.table({"code": ["a"], "hour": [1], "gate": [version]})
-        KeyedTable.of(table, ["code", "hour"]).write(tmp_path / f"{version}.arrow")
+        MappedTable.of(table, ["code", "hour"], tmp_path / f"{version}.table")
 
     write(1)
-    read = KeyedTable.read
 
-    def read_late(path, keys):
-        if path.name == "1.arrow":
+    def read_late(path):
+        if path.name == "1.table":
             write(2)
             path.unlink()
-        return read(path, keys)
+        return MappedTable(path)
 
-    monkeypatch.setattr(KeyedTable, "read", read_late)
+    monkeypatch.setattr(lookup_files, "MappedTable", read_late)
     (joined,) = join_batches(make_plan(tmp_path, table_id="outdated"), iter([make_batch([("a", 1)])]), lambda _: None)
     assert joined.column(2).to_pylist() == [2]

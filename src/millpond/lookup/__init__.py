@@ -10,7 +10,8 @@ from millpond.lookup.full import FullCachingLookup
 from millpond.lookup.full_cache import LookupFullCache
 from millpond.lookup.function import Key, LookupFunction, Row, Rows
 from millpond.lookup.hit_history import HitRate
-from millpond.lookup.keyed_table import KeyedTable
+from millpond.lookup.keyed_table import HeldTable, KeyedTable
+from millpond.lookup.mapped_table import MappedTable
 from millpond.lookup.metrics import CacheMetricGroup, LookupStats
 from millpond.lookup.options import LookupOptions
 from millpond.lookup.partial import PartialCachingLookup
@@ -52,6 +53,7 @@ __all__ = [
     "FileScan",
     "FullCachingLookup",
     "FullCachingLookupProvider",
+    "HeldTable",
     "HitRate",
     "HttpLookup",
     "HttpScan",
@@ -67,6 +69,7 @@ __all__ = [
     "LookupScan",
     "LookupStats",
     "LookupTable",
+    "MappedTable",
     "PartialCachingAsyncLookupProvider",
     "PartialCachingLookup",
     "PartialCachingLookupProvider",

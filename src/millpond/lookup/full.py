@@ -24,7 +24,7 @@ from millpond.errors import DataError, OptionError, UnavailableError
 from millpond.lookup.full_cache import LookupFullCache
 from millpond.lookup.function import Key, LookupFunction, Rows
 from millpond.lookup.hit_history import HitRate
-from millpond.lookup.keyed_table import KeyedTable
+from millpond.lookup.keyed_table import HeldTable, Hold, KeyedTable
 from millpond.lookup.keys import KeyCheck
 from millpond.lookup.metrics import CacheMetricGroup, LookupStats
 from millpond.lookup.retry import Retries
@@ -53,6 +53,7 @@ class FullCachingLookup(LookupFunction):
         metrics: what counts.
         retries: how a scan that failed is tried again.
         clock: monotonic milliseconds, for the time a load took.
+        hold: makes of a scanned table and the names of its key columns what rows are found in.
         on_swap: called with every new table before it is put in place; if it fails, the reload failed.
         on_reload_failure: `"keep"` the last good table, or `"fail"` every lookup from then on.
         allow_empty_reload: whether a table that had rows may come back without any.
@@ -77,7 +78,8 @@ class FullCachingLookup(LookupFunction):
         retries: Retries | None = None,
         clock: Clock = monotonic_ms,
         *,
-        on_swap: Callable[[KeyedTable], None] | None = None,
+        hold: Hold = KeyedTable.of,
+        on_swap: Callable[[HeldTable], None] | None = None,
         on_reload_failure: OnReloadFailure = "keep",
         allow_empty_reload: bool = False,
         wall_clock: Clock = wall_clock_ms,
@@ -95,6 +97,7 @@ class FullCachingLookup(LookupFunction):
         self._trigger = trigger
         self._retries = Retries() if retries is None else retries
         self._clock = clock
+        self._hold = hold
         self._on_swap = on_swap
         self._fails = on_reload_failure == "fail"
         self._allow_empty = allow_empty_reload
@@ -126,7 +129,7 @@ class FullCachingLookup(LookupFunction):
         if isinstance(self._scan, Closeable):
             self._scan.close()
 
-    def current(self) -> KeyedTable:
+    def current(self) -> HeldTable:
         """The table now; hold on to it for as long as one answer should come from one table.
 
         Raises:
@@ -224,7 +227,8 @@ class FullCachingLookup(LookupFunction):
     def _load(self) -> None:
         started_ms = self._clock()
         try:
-            table = KeyedTable.of(self._retries.run(f"{self._where}: a scan", self._scan.scan), self.key_schema.names)
+            # The scanned table goes straight in: whoever holds on to it here needs its memory twice.
+            table = self._hold(self._retries.run(f"{self._where}: a scan", self._scan.scan), self.key_schema.names)
             self._check_whole(table)
             if self._closed:
                 return
@@ -236,14 +240,14 @@ class FullCachingLookup(LookupFunction):
         self._cache.swap(table)
         self._metrics.loaded(1, self._clock() - started_ms)
 
-    def _check_whole(self, table: KeyedTable) -> None:
+    def _check_whole(self, table: HeldTable) -> None:
         missing = [name for name in self.row_schema.names if name not in table.table.column_names]
         if missing:
             raise DataError(
                 f"{self._where}: the scan gave no column {', '.join(missing)}, only "
                 f"{', '.join(table.table.column_names)}; the source has changed, or the scan leaves it out"
             )
-        if not table.groups and self._cache.size() and not self._allow_empty:
+        if not table.key_count and self._cache.size() and not self._allow_empty:
             raise DataError(
                 f"{self._where}: the reload found no rows where there were {self._cache.size():,} keys before, which "
                 "looks like a source that is being written; if an empty table is right, allow it (allow_empty_reload)"

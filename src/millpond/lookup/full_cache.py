@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 from millpond.errors import OptionError
 from millpond.lookup.function import Key, Rows
-from millpond.lookup.keyed_table import KeyedTable
+from millpond.lookup.keyed_table import HeldTable
 from millpond.lookup.metrics import CacheMetricGroup
 
 
@@ -29,7 +29,7 @@ class LookupFullCache:
 
     def __init__(self, columns: Sequence[str]) -> None:
         self._columns = list(columns)
-        self._table: KeyedTable | None = None
+        self._table: HeldTable | None = None
 
     def open(self, metrics: CacheMetricGroup) -> None:
         """Register numCachedRecord and numCachedBytes."""
@@ -40,11 +40,11 @@ class LookupFullCache:
         """Whether there is a table."""
         return self._table is not None
 
-    def swap(self, table: KeyedTable) -> None:
+    def swap(self, table: HeldTable) -> None:
         """Put a new table in place of the old one; whoever holds the old one keeps it."""
         self._table = table
 
-    def current(self) -> KeyedTable:
+    def current(self) -> HeldTable:
         """The table now; hold on to it for as long as several answers should come from one table."""
         if self._table is None:
             raise OptionError("the full lookup table is not loaded yet; call open(), or use it in a with statement")
@@ -81,7 +81,7 @@ class LookupFullCache:
 
     def size(self) -> int:
         """How many keys the table has."""
-        return 0 if self._table is None else len(self._table.groups)
+        return 0 if self._table is None else self._table.key_count
 
     def close(self) -> None:
         """Nothing: the last table stays readable, and goes with its last reader."""

@@ -6,21 +6,38 @@ and are left out when the table is made, and timestamps in keys are brought to m
 they have a zone), so that equal moments are equal keys.
 
 The index is a dictionary of Python keys, fast to ask and as large as the keys; the rows themselves
-stay in Arrow, memory-mapped where they come from a file. Trade-off: every process that looks up has
-its own dictionary, while the mapped rows are shared.
+stay in Arrow. Trade-off: it belongs to one process; what several share is a `MappedTable`.
 """
 
 from array import array
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import chain, islice
-from pathlib import Path
+from typing import Protocol, TypeAlias
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from millpond.errors import CorruptionError, DataError
+from millpond.errors import DataError
 from millpond.lookup.function import Key, Rows
 from millpond.lookup.keys import check_key_types
+
+
+class HeldTable(Protocol):
+    """An immutable table that is found by key, wherever it lies."""
+
+    table: pa.Table
+
+    @property
+    def key_count(self) -> int:
+        """How many keys have rows."""
+        ...
+
+    def find(self, keys: Sequence[Key], columns: Sequence[str] | None = None) -> dict[Key, Rows]:
+        """The rows of every key, with all columns of the table or with some."""
+        ...
+
+
+Hold: TypeAlias = Callable[[pa.Table, Sequence[str]], HeldTable]
 
 
 class KeyedTable:
@@ -65,23 +82,10 @@ class KeyedTable:
         order = pc.sort_indices(table, sort_keys=[(name, "ascending") for name in keys])
         return cls(table.take(order).combine_chunks(), keys)
 
-    @classmethod
-    def read(cls, path: Path, keys: Sequence[str]) -> "KeyedTable":
-        """Map a file that `write` made; its pages are shared by every process that maps it."""
-        try:
-            with pa.memory_map(str(path)) as source:
-                return cls(pa.ipc.open_file(source).read_all(), keys)
-        except pa.ArrowInvalid as error:
-            raise CorruptionError(
-                f"lookup table file {path}: not a whole Arrow file ({error}); reload the table, which writes another"
-            ) from error
-
-    def write(self, path: Path) -> None:
-        """Write the rows as an Arrow IPC file; it appears under its name only when it is whole."""
-        unfinished = path.with_suffix(".unfinished")
-        with pa.OSFile(str(unfinished), "wb") as sink, pa.ipc.new_file(sink, self.table.schema) as writer:
-            writer.write_table(self.table)
-        unfinished.rename(path)
+    @property
+    def key_count(self) -> int:
+        """How many keys have rows."""
+        return len(self.groups)
 
     def find(self, keys: Sequence[Key], columns: Sequence[str] | None = None) -> dict[Key, Rows]:
         """The rows of every key, with all columns of the table or with some; the rows are taken from Arrow at once."""

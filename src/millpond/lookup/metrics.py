@@ -8,7 +8,9 @@ Source: FLIP-221, "Cache Metrics".
 """
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass
 
 from millpond.cache import monotonic_ms
@@ -75,6 +77,33 @@ class LookupStats:
         )
 
 
+class Counting:
+    """What was counted while a `counting` block ran."""
+
+    def __init__(self) -> None:
+        self.stats = LookupStats()
+
+
+_COUNTING: ContextVar[Counting | None] = ContextVar("what a caller's lookups count", default=None)
+
+
+@contextmanager
+def counting() -> Iterator[Counting]:
+    """Count what this thread's or coroutine's lookups do, whatever others do with the same table meanwhile.
+
+    >>> with counting() as counted:
+    ...     CacheMetricGroup("planes").asked(hits=3, misses=1)
+    >>> counted.stats.hit_count, counted.stats.miss_count
+    (3, 1)
+    """
+    counted = Counting()
+    token = _COUNTING.set(counted)
+    try:
+        yield counted
+    finally:
+        _COUNTING.reset(token)
+
+
 def _sum(one: int | None, other: int | None) -> int | None:
     return other if one is None else one if other is None else one + other
 
@@ -100,7 +129,7 @@ class CacheMetricGroup:
     def asked(self, *, hits: int, misses: int) -> None:
         """Add what a batch found cached and what it did not."""
         with self._lock:
-            self._sum += LookupStats(hit_count=hits, miss_count=misses)
+            self._add(LookupStats(hit_count=hits, miss_count=misses))
             self._history.add(hits, misses)
         self._recorder.count("millpond_lookup_requests_total", hits, name=self.name, result="hit")
         self._recorder.count("millpond_lookup_requests_total", misses, name=self.name, result="miss")
@@ -110,14 +139,14 @@ class CacheMetricGroup:
     def loaded(self, loads: int, took_ms: int) -> None:
         """Add loads that succeeded, and the time they took together."""
         with self._lock:
-            self._sum += LookupStats(load_count=loads, latest_load_time_ms=took_ms)
+            self._add(LookupStats(load_count=loads, latest_load_time_ms=took_ms))
         self._recorder.count("millpond_lookup_loads_total", loads, name=self.name, result="ok")
         self._recorder.gauge("millpond_lookup_latest_load_seconds", took_ms / 1_000, name=self.name)
 
     def failed(self, loads: int) -> None:
         """Add loads that failed."""
         with self._lock:
-            self._sum += LookupStats(load_count=loads, num_load_failure=loads)
+            self._add(LookupStats(load_count=loads, num_load_failure=loads))
         self._recorder.count("millpond_lookup_loads_total", loads, name=self.name, result="failure")
 
     def sizes(self, records: Callable[[], int | None], cached_bytes: Callable[[], int | None]) -> None:
@@ -128,6 +157,12 @@ class CacheMetricGroup:
         for metric, size in (("records", self._records()), ("bytes", self._bytes())):
             if size is not None:
                 self._recorder.gauge(f"millpond_lookup_cached_{metric}", size, name=self.name)
+
+    def _add(self, more: LookupStats) -> None:
+        self._sum += more
+        counted = _COUNTING.get()
+        if counted is not None:
+            counted.stats += more
 
     def stats(self) -> LookupStats:
         """The sums so far and the levels now."""

@@ -23,7 +23,7 @@ from millpond.lookup.cache import DefaultLookupCache
 from millpond.lookup.conditions import Conditions, conditions
 from millpond.lookup.full import FullCachingLookup
 from millpond.lookup.function import LookupFunction
-from millpond.lookup.keyed_table import KeyedTable
+from millpond.lookup.keyed_table import HeldTable, Hold, KeyedTable
 from millpond.lookup.metrics import CacheMetricGroup, LookupStats
 from millpond.lookup.options import LookupOptions, Mode
 from millpond.lookup.partial import PartialCachingLookup
@@ -133,17 +133,34 @@ class LookupTable:
         narrow.__dict__.update(_recorder=self._recorder, _closed=LookupStats(), _provider=provider)
         return narrow
 
-    def open(self, clock: Clock = monotonic_ms, on_swap: Callable[[KeyedTable], None] | None = None) -> OpenLookup:
-        """Open the table in this process, caches and all; close it, or the table."""
-        lookup = self.lookup_function(clock, on_swap)
+    def open(
+        self,
+        clock: Clock = monotonic_ms,
+        on_swap: Callable[[HeldTable], None] | None = None,
+        *,
+        hold: Hold = KeyedTable.of,
+        columns: Sequence[str] | None = None,
+    ) -> OpenLookup:
+        """Open the table in this process, caches and all; close it, or the table.
+
+        With `columns` as `select(columns).open()`, but counted, reloaded and closed with this table.
+        """
+        narrow = self if columns is None else self.select(columns)
+        lookup = narrow.lookup_function(clock, on_swap, hold)
         lookup.open()
         self._opened.append(lookup)
         return lookup
 
     def lookup_function(
-        self, clock: Clock = monotonic_ms, on_swap: Callable[[KeyedTable], None] | None = None
+        self,
+        clock: Clock = monotonic_ms,
+        on_swap: Callable[[HeldTable], None] | None = None,
+        hold: Hold = KeyedTable.of,
     ) -> OpenLookup:
-        """The source with its cache before it, not yet open; `on_swap` gets every full table before it is used."""
+        """The source with its cache before it, not yet open.
+
+        A full table is made of what was scanned by `hold`, and `on_swap` gets it before it is used.
+        """
         provider = self._provider
         metrics, retries = self._metrics(clock), Retries(self.options.max_retries)
         if isinstance(provider, FullCachingLookupProvider):
@@ -153,6 +170,7 @@ class LookupTable:
                 metrics,
                 retries,
                 clock,
+                hold=hold,
                 on_swap=on_swap,
                 on_reload_failure=provider.on_reload_failure,
                 allow_empty_reload=provider.allow_empty_reload,
@@ -192,6 +210,23 @@ class LookupTable:
     def watch(self, stats: Callable[[], LookupStats], close: Callable[[], None]) -> None:
         """Add what is counted elsewhere to `stats`; `close` is called when the table closes."""
         self._elsewhere.append((stats, close))
+
+    def share(self, of: int) -> "LookupTable":
+        """This declaration for one of several processes that divide its keys, with limits divided likewise."""
+        if of == 1 or not self.divisible:
+            return self
+        limits = {
+            name: None if limit is None else -(-limit // of)
+            for name, limit in (("max_rows", self.options.max_rows), ("max_bytes", self.options.max_bytes))
+        }
+        part = copy(self)
+        part.options = replace(self.options, **limits)  # type: ignore[arg-type]  # both are numbers or None
+        return part
+
+    @property
+    def divisible(self) -> bool:
+        """Whether `share` can divide its cache: not one that its user made."""
+        return getattr(self._provider, "cache", None) is None
 
     def reload(self) -> None:
         """Load a full table again now; a failure is counted, warned of, and keeps the last good table.

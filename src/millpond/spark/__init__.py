@@ -4,6 +4,7 @@ from millpond.spark.arrow_processor import ArrowStatefulProcessor
 from millpond.spark.dead_letters import split_dead_letters
 from millpond.spark.keyed import KeyedData, keyed
 from millpond.spark.lookup_join import lookup_join
+from millpond.spark.lookup_scan import SparkScan
 from millpond.spark.operator_metrics import KeyedMetrics
 from millpond.spark.operator_spec import StateConfig
 from millpond.spark.processor_harness import ProcessorHarness, ProcessorSnapshot
@@ -19,6 +20,7 @@ __all__ = [
     "KeyedMetrics",
     "ProcessorHarness",
     "ProcessorSnapshot",
+    "SparkScan",
     "StateConfig",
     "keyed",
     "lookup_join",

@@ -10,10 +10,9 @@ cast the event's side (a date or a string to a timestamp, a string to a number),
 before the lookup. Where Spark would cast the *table's* side, the table cannot be asked so, and the
 join is refused with what to cast. Null keys match nothing.
 
-A full table is loaded on the driver and written to an immutable Arrow file per load, which every
-worker maps; the two newest are kept. Trade-off: a lookup join has the time of processing, not of
-events, so a replayed batch sees the table as it is then. Counters come back through a Spark
-accumulator, which counts a task that ran twice twice.
+A full table is loaded on the driver and written to one immutable file per load, which every worker
+maps (`lookup_files`). Trade-off: a lookup join has the time of processing, not of events, so a
+replayed batch sees the table as it is then.
 
 Source: FLIP-221; Flink's processing-time lookup join.
 """
@@ -21,7 +20,6 @@ Source: FLIP-221; Flink's processing-time lookup join.
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any, Literal, cast
 
@@ -43,11 +41,11 @@ from pyspark.sql.types import (
 )
 
 from millpond.errors import OptionError
-from millpond.lookup import KeyedTable, LookupStats, LookupTable
-from millpond.spark.folders import OwnedFolder, user_folder
-from millpond.spark.lookup_worker import JoinPlan, join_batches
-
-_KEPT_VERSIONS = 2
+from millpond.lookup import LookupTable
+from millpond.spark.lookup_counts import Counted, SummedCounts
+from millpond.spark.lookup_files import PublishedTable
+from millpond.spark.lookup_rows import RowsWanted
+from millpond.spark.lookup_worker import Hosted, JoinPlan, join_batches
 
 
 def lookup_join(
@@ -58,6 +56,7 @@ def lookup_join(
     how: Literal["left", "inner"] = "left",
     columns: Sequence[str] | None = None,
     prefix: str = "",
+    shuffle_by_key: bool = False,
 ) -> DataFrame:
     """`df` with the matching rows of an external table beside its own columns.
 
@@ -66,8 +65,9 @@ def lookup_join(
     or not at all (`inner`). Watermarks pass through.
 
     - Delivery: as `df`'s; a lookup that fails, after its retries, fails the batch.
-    - Freshness: the cache options of the table, in each Python worker.
-    - Recovery: nothing is kept that is needed; a new worker starts with an empty cache.
+    - Freshness: the cache options of the table. A partial cache is in each Python worker, or with
+      `shuffle_by_key` one in each executor; a full one is a file that all workers of the machine map.
+    - Recovery: nothing is kept that is needed; a new worker or host starts with an empty cache.
 
     Args:
         df: the events.
@@ -77,8 +77,11 @@ def lookup_join(
             to the table's key column. All key columns of the table are needed.
         how: `"left"` or `"inner"`.
         columns: which of the table's row columns to add; by default all but the keys that have the
-            event's name.
+            event's name. Only these are asked of the source and cached.
         prefix: put before the names of the added columns.
+        shuffle_by_key: have Spark bring equal keys together and look each up in the long-lived state host
+            of its shard, where the cache lives: one of the configured size an executor. Worth it where
+            the table is much larger than the cache, or where Spark's workers come and go.
 
     Raises:
         OptionError: a column is not there, a name would be there twice, or key types do not match.
@@ -90,30 +93,30 @@ def lookup_join(
     """
     if how not in ("left", "inner"):
         raise OptionError(f"lookup_join with {table.name!r}, how: expected 'left' or 'inner', got {how!r}")
+    if shuffle_by_key and table.options.mode == "FULL":
+        raise OptionError(
+            f"lookup_join with {table.name!r}, shuffle_by_key: has no effect on a table that is cached in full, which "
+            "all workers of a machine share; leave it out"
+        )
     pairs = _pairs(df, table, on)
     shared = {event_column for event_column, key_field in pairs if event_column == key_field.name}
     added = _added(df, table, columns, prefix, shared)
-    planned = _planned(df, table)
+    planned = _planned(df, table, tuple(added))
     kept = len(df.columns)
     key_places: list[int] = []
     for place, (event_column, key_field) in enumerate(pairs):
-        wanted = _cast(table.name, df.schema[event_column], key_field)
-        if wanted is None:
+        wanted_type = _cast(table.name, df.schema[event_column], key_field)
+        if wanted_type is None:
             key_places.append(df.columns.index(event_column))
         else:
             key_places.append(len(df.columns))
-            df = df.withColumn(f"__{planned.table_id}_{place}", df[event_column].cast(wanted))
-    plan = JoinPlan(
-        table_id=planned.table_id,
-        name=table.name,
-        source=table if planned.folder is None else planned.folder.path,
-        keys=tuple(table.key_schema.names),
-        key_places=tuple(key_places),
-        kept=kept,
-        inner=how == "inner",
-        columns=tuple(added),
-        row_fields=tuple(pa.field(field.name, to_arrow_type(field.dataType)) for field in added.values()),
-    )
+            df = df.withColumn(f"__{planned.table_id}_{place}", df[event_column].cast(wanted_type))
+    row_fields = tuple(pa.field(field.name, to_arrow_type(field.dataType, timezone="UTC")) for field in added.values())
+    wanted = RowsWanted(planned.table_id, table.name, tuple(added), row_fields)
+    source: LookupTable | Path | Hosted = planned.table if planned.published is None else planned.published.folder
+    if shuffle_by_key:
+        df, source = _shuffled(df, key_places, wanted, planned.table)
+    plan = JoinPlan(source, tuple(key_places), kept, how == "inner", wanted)
     counted = planned.counted
 
     def join(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -122,64 +125,54 @@ def lookup_join(
     return df.mapInArrow(join, StructType([*df.schema.fields[:kept], *added.values()]))
 
 
+def _shuffled(
+    df: DataFrame, key_places: Sequence[int], wanted: RowsWanted, table: LookupTable
+) -> tuple[DataFrame, Hosted]:
+    """The events by shards of their keys, and the table as the state hosts of these shards hold it."""
+    session = df.sparkSession
+    shards = int(session.conf.get("spark.sql.shuffle.partitions") or 0)
+    context = session.sparkContext
+    cores = context.getConf().get("spark.executor.cores")
+    if context.master.startswith("local"):
+        cores = str(context.defaultParallelism)
+    hosts = max(1, min(shards, int(cores or 1))) if table.divisible else 1
+    # A number of partitions that is named is one that adaptive execution leaves alone.
+    df = df.repartition(shards, *(df[df.columns[place]] for place in key_places))
+    return df, Hosted(wanted, table.share(hosts), str(context.applicationId), hosts)
+
+
 @dataclass(frozen=True)
 class _Planned:
-    """What the driver holds for one table in one Spark application."""
+    """What the driver holds for some columns of one table in one Spark application."""
 
     table_id: str
-    folder: OwnedFolder | None
+    table: LookupTable
+    published: PublishedTable | None
     counted: Any
 
 
-_PLANNED: dict[tuple[str, LookupTable], _Planned] = {}
-"""Tables by application, so that a join made anew for every micro-batch finds its caches again."""
+_PLANNED: dict[tuple[str, LookupTable, tuple[str, ...]], _Planned] = {}
+"""Tables by application and columns, so that a join made anew for every micro-batch finds its caches again."""
 
 
-def _planned(df: DataFrame, table: LookupTable) -> _Planned:
+def _planned(df: DataFrame, table: LookupTable, columns: tuple[str, ...]) -> _Planned:
     context = df.sparkSession.sparkContext
-    key = (str(context.applicationId), table)
+    key = (str(context.applicationId), table, columns)
     if key not in _PLANNED:
-        table_id = uuid.uuid4().hex
-        folder = _write_versions(table) if table.options.mode == "FULL" else None
-        counted = context.accumulator(LookupStats(), _SummedStats())
-        table.watch(lambda: cast("LookupStats", counted.value), lambda: _release(key))
-        _PLANNED[key] = _Planned(table_id, folder, counted)
+        used = None if set(columns) == set(table.row_schema.names) else list(columns)
+        full = table.options.mode == "FULL"
+        published = PublishedTable(table, used) if full else None
+        counted = context.accumulator(Counted(), SummedCounts())
+        table.watch(lambda: cast("Counted", counted.value).total(), lambda: _release(key))
+        narrow = table if full or used is None else table.select(used)
+        _PLANNED[key] = _Planned(uuid.uuid4().hex, narrow, published, counted)
     return _PLANNED[key]
 
 
-def _release(key: tuple[str, LookupTable]) -> None:
+def _release(key: tuple[str, LookupTable, tuple[str, ...]]) -> None:
     planned = _PLANNED.pop(key, None)
-    if planned is not None and planned.folder is not None:
-        planned.folder.close()
-
-
-def _write_versions(table: LookupTable) -> OwnedFolder:
-    """Load the table and write this and every later load as a file of its own."""
-    folder = OwnedFolder(user_folder(), "lookup")
-    try:
-        table.open(on_swap=partial(_write_version, folder.path))
-    except BaseException:
-        folder.close()
-        raise
-    return folder
-
-
-def _write_version(directory: Path, loaded: KeyedTable) -> None:
-    versions = sorted(directory.glob("*.arrow"))
-    number = int(versions[-1].stem) + 1 if versions else 1
-    loaded.write(directory / f"{number:012d}.arrow")
-    for outdated in versions[: 1 - _KEPT_VERSIONS]:
-        outdated.unlink()
-
-
-class _SummedStats:
-    """How Spark adds up what the workers counted."""
-
-    def zero(self, _: LookupStats) -> LookupStats:
-        return LookupStats()
-
-    def addInPlace(self, one: LookupStats, other: LookupStats) -> LookupStats:  # noqa: N802 - Spark's name
-        return one + other
+    if planned is not None and planned.published is not None:
+        planned.published.close()
 
 
 def _pairs(

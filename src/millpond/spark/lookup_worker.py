@@ -1,255 +1,154 @@
 """The lookup join inside a Python worker: whole Arrow batches in, joined batches out.
 
 Spark hands a partition to any worker and may end a worker at any time, so what is kept here is a
-cache and nothing else: the tables that this process has opened, by the id that the driver gave the
-table. A worker that is used again finds them; a new one opens them anew and gives the same answers.
+cache and nothing else. A new worker gives the same answers as one that was used before.
 The invariant: the rows of one key are asked for once per batch, and every event of a key gets
 exactly the rows that were answered.
 
 A batch is joined without touching its rows: its keys are numbered (`distinct_keys`), the distinct
 ones looked up, and both sides taken by position. Rows whose key has a null get number -1 and match
-nothing. A fully cached table is mapped from the newest file that the driver wrote; one partition
-keeps to one file, so it sees one version of the table.
+nothing. Where the distinct keys are looked up depends on the table: here (`LookupTable`), in a file
+that all workers of the machine map (`Path`), or in the state host of their shard (`Hosted`).
 """
 
+import os
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol, TypeAlias, cast
+from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
+from pyspark import TaskContext, cloudpickle
 
-from millpond.cache import Cache
-from millpond.errors import DataError, UnavailableError
-from millpond.lookup import Key, KeyedTable, LookupStats, LookupTable, PartialCachingLookup
-
-Positions = npt.NDArray[np.int64]
-
-MOST_OPEN_TABLES = 64
-"""How many tables a worker keeps open; the one joined longest ago is closed for the next."""
+from millpond.lookup import LookupTable
+from millpond.spark.host.client import HostAddress, found_rows
+from millpond.spark.host.lookups import decoded, one_batch
+from millpond.spark.host.wire import End, Keys, OpenLookups
+from millpond.spark.lookup_counts import Counted
+from millpond.spark.lookup_files import newest
+from millpond.spark.lookup_rows import FullRows, Matches, Positions, Rows, RowsWanted, distinct_keys, opened
+from millpond.spark.surroundings import Surroundings
 
 
 @dataclass(frozen=True)
 class JoinPlan:
     """What a worker needs to know of one lookup join.
 
-    `source` is the table to open, or the directory with the files of a fully cached one, whose
-    declaration stays on the driver. `key_places` are the event's columns that make its key, in the
-    order of the table's `keys`; columns from `kept` on were added only to cast a key.
+    `source` is the table to open, or the folder with the files of a fully cached one, whose declaration
+    stays on the driver, or a table that state hosts hold. `key_places` are the event's columns that make
+    its key, in the order of the table's keys; columns from `kept` on were added only to cast a key.
     """
 
-    table_id: str
-    name: str
-    source: LookupTable | Path
-    keys: tuple[str, ...]
+    source: "LookupTable | Path | Hosted"
     key_places: tuple[int, ...]
     kept: int
     inner: bool
-    columns: tuple[str, ...]
-    row_fields: tuple[pa.Field, ...]
+    wanted: RowsWanted
 
 
-@dataclass(frozen=True)
-class Matches:
-    """Per distinct key where its rows begin in `rows` and how many they are."""
+class Hosted:
+    """A table whose cache lives in the state hosts, for partitions that are shards of its keys.
 
-    starts: Positions
-    counts: Positions
-    rows: list[pa.Array]
+    Args:
+        wanted: what of it is wanted.
+        table: the table, with a host's share of its limits.
+        application: whose hosts.
+        hosts: how many an executor has for it.
+    """
+
+    def __init__(self, wanted: RowsWanted, table: LookupTable, application: str, hosts: int) -> None:
+        self._carried: Any = (wanted, table)
+        self._pickled = b""
+        self.application = application
+        self.hosts = hosts
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Travels as bytes, which only the host opens; pickled while Spark pickles, which so sees its broadcasts."""
+        return {**vars(self), "_carried": None, "_pickled": cloudpickle.dumps(self._carried)}
+
+    def open(self) -> "HostRows":
+        """The table in the host of the running task's shard."""
+        task = TaskContext.get()
+        return HostRows(self, 0 if task is None else task.partitionId(), self._pickled)
 
 
-class Rows(Protocol):
-    """An opened table as a join sees it."""
+class HostRows:
+    """A table as the state host of one shard answers for it."""
 
-    def match(self, keys: Sequence[Key]) -> Matches:
-        """The rows of distinct keys."""
+    def __init__(self, source: Hosted, shard: int, pickled: bytes) -> None:
+        self._connection = HostAddress.of_shard(shard, source.hosts, source.application).connect()
+        self._waiting = False
+        self._connection.send(OpenLookups(os.getppid(), Surroundings.of_worker().encode()), pickled)
 
-    def stats(self) -> LookupStats:
-        """What it counted in this process."""
+    def match(self, keys: Sequence[pa.Array]) -> Matches:
+        """Ask the host."""
+        names = [str(place) for place in range(len(keys))]
+        self._waiting = True
+        self._connection.send(Keys(), memoryview(one_batch(pa.RecordBatch.from_arrays(list(keys), names=names))))
+        found = decoded(*found_rows(self._connection))
+        self._waiting = False
+        return found
+
+    def close(self) -> None:
+        """End the conversation; the host keeps the cache. A host that failed has ended it already."""
+        with self._connection:
+            if not self._waiting:
+                self._connection.send(End())
 
 
 def join_batches(
-    plan: JoinPlan, batches: Iterator[pa.RecordBatch], report: Callable[[LookupStats], None]
+    plan: JoinPlan, batches: Iterator[pa.RecordBatch], report: Callable[[Counted], None]
 ) -> Iterator[pa.RecordBatch]:
     """Every batch of a partition, joined; `report` gets what was counted for it."""
-    rows = _opened(plan)
-    for batch in batches:
-        before = rows.stats()
-        try:
-            joined = join_batch(plan, rows, batch)
-        finally:
-            report(rows.stats().since(before))
-        yield joined
+    with closing(_opened(plan)) as rows:
+        for batch in batches:
+            joined, counted = join_batch(plan, rows, batch)
+            report(counted)
+            yield joined
 
 
-def join_batch(plan: JoinPlan, rows: Rows, batch: pa.RecordBatch) -> pa.RecordBatch:
-    """One batch with the matching rows beside its own, once per match."""
+def join_batch(plan: JoinPlan, rows: Rows, batch: pa.RecordBatch) -> tuple[pa.RecordBatch, Counted]:
+    """One batch with the matching rows beside its own, once per match, and what that counted."""
     numbers, keys = distinct_keys([batch.column(place) for place in plan.key_places])
     matches = rows.match(keys)
-    has_key = numbers >= 0
-    counts = np.zeros(len(numbers), np.int64)
-    counts[has_key] = matches.counts[numbers[has_key]]
-    starts = np.zeros(len(numbers), np.int64)
-    starts[has_key] = matches.starts[numbers[has_key]]
+    starts, counts = _of_events(numbers, matches)
     repeats = counts if plan.inner else np.maximum(counts, 1)
-    events = np.repeat(np.arange(len(numbers)), repeats)
-    within = np.arange(len(events)) - np.repeat(np.cumsum(repeats) - repeats, repeats)
-    places = pa.array(starts[events] + within, pa.int64(), mask=counts[events] == 0)
+    once = bool((repeats == 1).all())
+    events = np.arange(len(numbers)) if once else np.repeat(np.arange(len(numbers)), repeats)
+    places = starts[events]
+    if not once:
+        places += np.arange(len(events)) - np.repeat(np.cumsum(repeats) - repeats, repeats)
+    unmatched = counts[events] == 0
+    if matches.places is not None:
+        known = ~unmatched
+        places[known] = matches.places[places[known]]
+    taken = pa.array(places, pa.int64(), mask=unmatched)
     kept = batch.select(range(plan.kept))
-    if len(events) != len(numbers) or not (repeats == 1).all():
+    if not once:
         kept = kept.take(pa.array(events))
-    columns = [pc.take(column, places) for column in matches.rows]
-    return pa.RecordBatch.from_arrays([*kept.columns, *columns], schema=pa.schema([*kept.schema, *plan.row_fields]))
+    columns = [pc.take(column, taken) for column in matches.rows]
+    schema = pa.schema([*kept.schema, *plan.wanted.row_fields])
+    return pa.RecordBatch.from_arrays([*kept.columns, *columns], schema=schema), matches.counted
 
 
-def distinct_keys(columns: Sequence[pa.Array]) -> tuple[Positions, list[Key]]:
-    """Number the keys of a batch from 0; -1 where a key column is null.
-
-    >>> numbers, keys = distinct_keys([pa.array(["b", "a", None, "b"]), pa.array([1, 2, 3, 1])])
-    >>> numbers.tolist(), [keys[number] for number in numbers if number >= 0]
-    ([0, 1, -1, 0], [('b', 1), ('a', 2), ('b', 1)])
-    """
-    numbers, values = _numbered(columns[0])
-    keys: list[Key] = [(value,) for value in values]
-    for column in columns[1:]:
-        more, values = _numbered(column)
-        known = (numbers >= 0) & (more >= 0)
-        pairs, inverse = np.unique(numbers[known] * max(len(values), 1) + more[known], return_inverse=True)
-        keys = [(*keys[pair // len(values)], values[pair % len(values)]) for pair in pairs.tolist()]
-        numbers = np.full(len(numbers), -1, np.int64)
-        numbers[known] = inverse
-    return numbers, keys
-
-
-def _numbered(column: pa.Array) -> tuple[Positions, list[Any]]:
-    if pa.types.is_timestamp(column.type) and column.type.tz is not None:
-        column = column.cast(pa.timestamp("us", "UTC"))
-    encoded = column.dictionary_encode()
-    numbers = encoded.indices.fill_null(-1).to_numpy(zero_copy_only=False).astype(np.int64)
-    return numbers, encoded.dictionary.to_pylist()
-
-
-class PartialRows:
-    """A table behind a partial cache, or none: rows as Python tuples, made Arrow once per batch."""
-
-    def __init__(self, plan: JoinPlan, lookup: PartialCachingLookup) -> None:
-        self._plan = plan
-        self._lookup = lookup
-        self._places = [lookup.row_schema.get_field_index(name) for name in plan.columns]
-
-    def match(self, keys: Sequence[Key]) -> Matches:
-        """Ask the cache and, for what it lacks, the source."""
-        found = self._lookup.lookup_many(keys)
-        counts = np.fromiter((len(found[key]) for key in keys), np.int64, len(keys))
-        rows = [row for key in keys for row in found[key]]
-        columns = [
-            self._column([row[place] for row in rows], field)
-            for place, field in zip(self._places, self._plan.row_fields, strict=True)
-        ]
-        return Matches(np.cumsum(counts) - counts, counts, columns)
-
-    def _column(self, values: list[Any], field: pa.Field) -> pa.Array:
-        try:
-            return pa.array(values, field.type)
-        except (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError) as error:
-            raise DataError(
-                f"lookup table {self._plan.name!r}, column {field.name!r}: expected {field.type} as declared, "
-                f"but the source returned a value that is not: {error}; mend the source or declare another type"
-            ) from error
-
-    def stats(self) -> LookupStats:
-        """What was counted in this process."""
-        return self._lookup.stats()
-
-
-class FullRows:
-    """One version of a fully cached table: the index is asked, the rows stay where they are mapped."""
-
-    def __init__(self, plan: JoinPlan, table: KeyedTable) -> None:
-        self._table = table
-        self._starts = np.frombuffer(table.starts, np.int64)
-        columns = [table.table.column(name).cast(field.type) for name, field in _added(plan)]
-        self._columns = [column.chunk(0) if column.num_chunks == 1 else column.combine_chunks() for column in columns]
-        self._hits = 0
-
-    def match(self, keys: Sequence[Key]) -> Matches:
-        """Find the keys in the index."""
-        self._hits += len(keys)
-        groups = np.fromiter((self._table.groups.get(key, -1) for key in keys), np.int64, len(keys))
-        known = groups >= 0
-        starts, counts = np.zeros(len(keys), np.int64), np.zeros(len(keys), np.int64)
-        starts[known] = self._starts[groups[known]]
-        counts[known] = self._starts[groups[known] + 1] - starts[known]
-        return Matches(starts, counts, self._columns)
-
-    def stats(self) -> LookupStats:
-        """Every key asked for is a hit."""
-        return LookupStats(hit_count=self._hits)
-
-
-def _added(plan: JoinPlan) -> Iterator[tuple[str, pa.Field]]:
-    return zip(plan.columns, plan.row_fields, strict=True)
-
-
-@dataclass(frozen=True)
-class MappedTable:
-    """A version of a full table that this process has mapped."""
-
-    path: Path
-    table: KeyedTable
-
-    def close(self) -> None:
-        """The mapping goes with its last reader."""
-
-
-Opened: TypeAlias = PartialCachingLookup | MappedTable
-
-
-def _close(_table_id: str, opened: Opened, _cause: str) -> None:
-    opened.close()
-
-
-_OPEN: Cache[str, Opened] = Cache("open lookup tables", max_entries=MOST_OPEN_TABLES, on_evict=_close, shared=True)
+def _of_events(numbers: Positions, matches: Matches) -> tuple[Positions, Positions]:
+    """Where the rows of every event begin, and how many they are."""
+    if not len(matches.counts):
+        return np.zeros(len(numbers), np.int64), np.zeros(len(numbers), np.int64)
+    # Number -1, no key, takes the last key's, which is then struck out.
+    counts = matches.counts[numbers]
+    counts[numbers < 0] = 0
+    return matches.starts[numbers], counts
 
 
 def _opened(plan: JoinPlan) -> Rows:
-    """The table as this join wants it; joins of other columns share what is open."""
+    """The table as this join wants it."""
     source = plan.source
     if isinstance(source, LookupTable):
-        lookup = _OPEN.get_or_load(plan.table_id, lambda _: _open(source))
-        return PartialRows(plan, cast("PartialCachingLookup", lookup))
-    return FullRows(plan, _mapped(plan, source).table)
-
-
-def _mapped(plan: JoinPlan, directory: Path) -> MappedTable:
-    """The newest version, mapped now or before."""
-    while True:
-        newest = _newest(plan, directory)
-        known = _OPEN.get(plan.table_id)
-        if isinstance(known, MappedTable) and known.path == newest:
-            return known
-        try:
-            mapped = MappedTable(newest, KeyedTable.read(newest, plan.keys))
-        except FileNotFoundError:
-            # Two reloads since we looked have made it outdated, so there is a newer one.
-            continue
-        _OPEN.put(plan.table_id, mapped)
-        return mapped
-
-
-def _open(table: LookupTable) -> PartialCachingLookup:
-    """Open a table that is not cached in full; those come as a directory."""
-    return cast("PartialCachingLookup", table.open())
-
-
-def _newest(plan: JoinPlan, directory: Path) -> Path:
-    versions = sorted(directory.glob("*.arrow"))
-    if not versions:
-        raise UnavailableError(
-            f"lookup table {plan.name!r}: no file of it in {directory} on this host; the driver writes it there, "
-            "so the executors must see the driver's temporary folder (TMPDIR), and the table must not be closed"
-        )
-    return versions[-1]
+        return opened(plan.wanted, source)
+    if isinstance(source, Hosted):
+        return source.open()
+    return FullRows(plan.wanted, newest(plan.wanted.name, source))

@@ -31,6 +31,7 @@ from millpond.spark.host.wire import (
     Connection,
     End,
     Failed,
+    Found,
     Message,
     Ready,
     Restore,
@@ -174,6 +175,13 @@ def output_blobs(connection: Connection) -> Iterator[bytes]:
         if not isinstance(message, Blob):
             return
         yield data
+
+
+def found_rows(connection: Connection) -> tuple[Found, bytes]:
+    """Wait for the rows of keys that were sent."""
+    message, payload = _expect(connection, Found)
+    assert isinstance(message, Found)  # noqa: S101 - for the type checker; _expect refused the rest
+    return message, payload
 
 
 class _HostTraceback(Exception):  # noqa: N818 - only ever a cause

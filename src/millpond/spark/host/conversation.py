@@ -15,6 +15,7 @@ from pyspark import cloudpickle
 from millpond.errors import UnavailableError
 from millpond.spark.folders import user_folder
 from millpond.spark.held_shard import BatchDone, HeldShard
+from millpond.spark.host.lookups import serve_lookups
 from millpond.spark.host.memory import out_of_memory
 from millpond.spark.host.process import Owners
 from millpond.spark.host.slots import Attempt, Slot, Slots
@@ -25,6 +26,7 @@ from millpond.spark.host.wire import (
     End,
     Failed,
     Open,
+    OpenLookups,
     Ready,
     Restore,
     Segment,
@@ -39,8 +41,15 @@ M = TypeVar("M", bound=Segment | Blob)
 
 
 def converse(connection: Connection, slots: Slots[HeldShard], owners: Owners) -> None:
-    """Serve one batch, then prepare bases while the shard is idle."""
+    """Serve one batch, then prepare bases while the shard is idle; or serve a partition's lookups."""
     message, payload = connection.receive()
+    if isinstance(message, OpenLookups):
+        owners.add(message.parent)
+        try:
+            serve_lookups(connection, message, payload)
+        except (Exception, SystemExit) as error:  # noqa: BLE001 - whatever a source raises belongs to the worker
+            connection.send(*_failure(error))
+        return
     if not isinstance(message, Open):
         raise _unexpected(message, Open)
     owners.add(message.parent)

@@ -89,7 +89,25 @@ class Failed(msgspec.Struct, tag=True, frozen=True):
     traceback: str
 
 
-Message = Open | Ready | Restore | Segment | Blob | End | Committed | Failed
+class OpenLookups(msgspec.Struct, tag=True, frozen=True):
+    """Worker: look up in a table. The payload is pickled: what is wanted, and the table."""
+
+    parent: int
+    surroundings: bytes
+
+
+class Keys(msgspec.Struct, tag=True, frozen=True):
+    """Worker: distinct keys, the payload being one Arrow IPC stream. Until the worker says `End`."""
+
+
+class Found(msgspec.Struct, tag=True, frozen=True):
+    """Host: the rows of the keys, the payload being one Arrow IPC stream; rows a key, and what was counted, pickled."""
+
+    counts: bytes
+    counted: bytes
+
+
+Message = OpenLookups | Keys | Found | Open | Ready | Restore | Segment | Blob | End | Committed | Failed
 
 _ENCODER = msgspec.msgpack.Encoder()
 _DECODER = msgspec.msgpack.Decoder(Message)

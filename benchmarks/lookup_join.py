@@ -1,0 +1,472 @@
+"""How fast a stream is enriched from a database, by what is cached: nothing, a part, the whole table.
+
+Zipf keys (s = 1.1) over 1,000,000 rows in a PostgreSQL that the benchmark starts, and 1,000,000 events as one
+micro-batch of a stream into a sink that drops them. In one run: no cache, a lookup a row, as a UDF would do;
+no cache, one query a batch of 10,000 rows; a partial cache of 1, 10 and 100 % of the rows in the state hosts; an
+asynchronous source; the whole table in a mapped file, at rest and while it is reloaded back to back; and
+Spark's own broadcast join with the same table, read once.
+
+`queries` and `keys_queried` are counted where they leave for the database. Hit rates are of events: the share
+that needed no key from the database. `best_lru_10` is what one LRU cache of that size reaches on the same keys, one by
+one. `reload_stall_ms` is the longest that a reader of its own, asking all the time for the newest table and a
+hundred of its keys, had to wait for an answer while the table was reloaded. `full_bytes_per_host` is files plus
+what the memory of driver and workers grew by.
+
+    .venv/bin/python -m benchmarks.lookup_join [--scale 0.1]
+"""
+
+import argparse
+import gc
+import itertools
+import json
+import os
+import sys
+import tempfile
+import threading
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import psycopg
+import pyarrow as pa
+import pyarrow.parquet as pq
+from pyspark.sql import DataFrame, SparkSession
+
+from benchmarks.database_servers import postgresql
+from benchmarks.report import grouped_bars, report
+from millpond.lookup import LookupFunction, LookupTable, SqlLookup, TableScan, ThreadedLookup
+from millpond.spark import lookup_join, session
+
+ROWS = EVENTS = 1_000_000
+EXPONENT = 1.1
+BATCH_ROWS = 10_000
+ROW_BY_ROW_EVENTS = 20_000
+COLUMNS = ["name", "city", "balance", "since"]
+KEYS = pa.schema([("customer", pa.int64())])
+VALUES = pa.schema([("name", pa.string()), ("city", pa.string()), ("balance", pa.float64()), ("since", pa.int64())])
+MOST_STALL_MS = 50
+
+
+class CountedSql(LookupFunction):
+    """PostgreSQL by key, which notes every query and how many keys it asked for in a file of its process."""
+
+    key_schema, row_schema = KEYS, VALUES
+
+    def __init__(self, url: str, log: Path, *, together: bool = True) -> None:
+        self._source = SqlLookup(url, "customers", ["customer"], COLUMNS)
+        self._log = log
+        self._together = together
+
+    @property
+    def batched(self) -> bool:
+        """Whether one query asks for all keys of a batch."""
+        return self._together
+
+    def open(self) -> None:
+        """Connect."""
+        self._source.open()
+
+    def close(self) -> None:
+        """Disconnect."""
+        self._source.close()
+
+    def lookup(self, keys: tuple[Any, ...]) -> list[tuple[Any, ...]]:
+        """One key, one query."""
+        return self.lookup_many([keys])[keys]
+
+    def lookup_many(self, keys: Sequence[tuple[Any, ...]]) -> dict[tuple[Any, ...], list[tuple[Any, ...]]]:
+        """All keys, one query."""
+        with (self._log / f"{os.getpid()}").open("a") as log:
+            log.write(f"{len(keys)}\n")
+        return self._source.lookup_many(keys)
+
+
+def zipf_keys(rows: int, events: int) -> npt.NDArray[np.int64]:
+    """Keys by rank to the power of -s, ranks spread over the table at random."""
+    random = np.random.default_rng(221)
+    weights = np.cumsum(1 / np.arange(1, rows + 1) ** EXPONENT)
+    ranks = np.searchsorted(weights / weights[-1], random.random(events))
+    keys: npt.NDArray[np.int64] = random.permutation(rows)[ranks]
+    return keys
+
+
+def best_lru(keys: npt.NDArray[np.int64], capacity: int) -> float:
+    """The hit rate of one LRU cache that sees every event."""
+    cache: OrderedDict[int, None] = OrderedDict()
+    hits = 0
+    for key in keys.tolist():
+        if key in cache:
+            hits += 1
+            cache.move_to_end(key)
+        else:
+            cache[key] = None
+            if len(cache) > capacity:
+                cache.popitem(last=False)
+    return hits / len(keys)
+
+
+def customers(rows: int) -> pa.Table:
+    """The dimension table."""
+    ids = np.arange(rows)
+    return pa.table(
+        {
+            "customer": ids,
+            "name": [f"Customer {number:09d}" for number in range(rows)],
+            "city": [f"City {number % 997}" for number in range(rows)],
+            "balance": ids * 0.25,
+            "since": 1_300_000_000_000 + ids * 1_000,
+        }
+    )
+
+
+def fill(url: str, table: pa.Table) -> None:
+    """Put the table into PostgreSQL."""
+    with psycopg.connect(url.replace("+psycopg", ""), autocommit=True) as connection:
+        connection.execute(
+            "create table customers (customer bigint, name text, city text, balance double precision, since bigint)"
+        )
+        with connection.cursor().copy("copy customers from stdin") as copy:
+            for row in zip(*(column.to_pylist() for column in table.columns), strict=True):
+                copy.write_row(row)
+        connection.execute("alter table customers add primary key (customer)")
+        connection.execute("vacuum analyze customers")
+
+
+class Streams:
+    """Runs the events through a join as one micro-batch of a stream."""
+
+    def __init__(self, spark: SparkSession, folder: Path) -> None:
+        self._spark = spark
+        self._folder = folder
+        self._runs = itertools.count()
+
+    def write(self, name: str, keys: npt.NDArray[np.int64]) -> Path:
+        """Events with these keys as Parquet files."""
+        folder = self._folder / name
+        folder.mkdir()
+        table = pa.table({"event": np.arange(len(keys)), "customer": keys})
+        half = -(-len(keys) // 2)
+        for number in range(2):
+            pq.write_table(table.slice(number * half, half), folder / f"{number}.parquet")
+        return folder
+
+    def seconds(self, events: Path, join: Callable[[DataFrame], DataFrame]) -> float:
+        """How long one run takes, Spark's start of a query included."""
+        stream = self._spark.readStream.schema("event long, customer long").parquet(str(events))
+        checkpoint = self._folder / f"checkpoint-{next(self._runs)}"
+        started = time.perf_counter()
+        query = (
+            join(stream)
+            .writeStream.format("noop")
+            .option("checkpointLocation", str(checkpoint))
+            .trigger(availableNow=True)
+            .start()
+        )
+        query.awaitTermination()
+        return time.perf_counter() - started
+
+
+def counted(log: Path) -> tuple[int, int]:
+    """Queries and keys that the processes noted; forgets them."""
+    asked = [int(line) for path in log.iterdir() for line in path.read_text().split()]
+    for path in log.iterdir():
+        path.unlink()
+    return len(asked), sum(asked)
+
+
+class Memory:
+    """What the Python processes of this run hold beyond what they held at first, and the files of a folder."""
+
+    def __init__(self) -> None:
+        self._before = self._private()
+
+    def bytes(self, folder: Path) -> int:
+        """The sum now."""
+        now = self._private()
+        grown = sum(max(0, held - self._before.get(pid, 0)) for pid, held in now.items() if pid in self._before)
+        return grown + sum(path.stat().st_size for path in folder.iterdir() if path.exists())
+
+    def _private(self) -> dict[int, int]:
+        """The anonymous memory of this process and the Python processes under it."""
+        parents: dict[int, int] = {}
+        names: dict[int, str] = {}
+        for stat in Path("/proc").glob("[0-9]*/stat"):
+            try:
+                name, _, rest = stat.read_text().partition("(")[2].rpartition(")")
+            except OSError:
+                continue
+            parents[int(stat.parent.name)] = int(rest.split()[1])
+            names[int(stat.parent.name)] = name
+        held = {}
+        for pid in parents:
+            ancestor = pid
+            while ancestor > 1 and ancestor != os.getpid():
+                ancestor = parents.get(ancestor, 0)
+            if ancestor == os.getpid() and names[pid].startswith("python"):
+                held[pid] = _anonymous(pid)
+        return held
+
+
+def _anonymous(pid: int) -> int:
+    try:
+        status = Path(f"/proc/{pid}/status").read_text()
+    except OSError:
+        return 0
+    found = [line.split()[1] for line in status.splitlines() if line.startswith("RssAnon")]
+    return int(found[0]) * 1024 if found else 0
+
+
+@contextmanager
+def sampled(sample: Callable[[], float], every_s: float) -> Iterator[list[float]]:
+    """What `sample` returns while the block runs, every so often, in a thread."""
+    samples: list[float] = [sample()]
+    ended = threading.Event()
+
+    def run() -> None:
+        while not ended.wait(every_s):
+            samples.append(sample())
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    try:
+        yield samples
+    finally:
+        ended.set()
+        thread.join()
+
+
+@contextmanager
+def reloading(table: LookupTable) -> Iterator[list[float]]:
+    """Reload the table back to back while the block runs; how many seconds each took."""
+    took: list[float] = []
+    ended = threading.Event()
+
+    def run() -> None:
+        while not ended.is_set():
+            started = time.perf_counter()
+            table.reload()
+            took.append(time.perf_counter() - started)
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    try:
+        yield took
+    finally:
+        ended.set()
+        thread.join()
+
+
+_PROBE = """
+import sys, time
+from pathlib import Path
+import numpy as np, pyarrow as pa
+from millpond.spark.lookup_files import newest
+folder, rows = Path(sys.argv[1]), int(sys.argv[2])
+keys = pa.array(np.arange(0, rows, max(rows // 100, 1)))
+newest("customers", folder).search([keys])
+print("ready", flush=True)
+longest, seen = 0.0, set()
+while not Path(sys.argv[3]).exists():
+    started = time.perf_counter()
+    table = newest("customers", folder)
+    assert int(table.search([keys]).counts.sum()) == len(keys)
+    longest = max(longest, time.perf_counter() - started)
+    seen.add(table.path.name)
+    del table
+    time.sleep(0.001)
+print(longest * 1_000, len(seen))
+"""
+
+
+@contextmanager
+def probed(folder: Path, rows: int) -> Iterator[list[float]]:
+    """A reader in a process of its own while the block runs: its longest wait in ms, and how many versions it saw."""
+    import subprocess
+
+    seen: list[float] = []
+    with tempfile.TemporaryDirectory() as place:
+        stop = Path(place, "stop")
+        command = [sys.executable, "-c", _PROBE, str(folder), str(rows), str(stop)]
+        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as probe:
+            assert probe.stdout is not None
+            assert probe.stdout.readline() == "ready\n"
+            try:
+                yield seen
+            finally:
+                stop.touch()
+                seen.extend(map(float, probe.stdout.readline().split()))
+
+
+def options(rows: int, percent: int) -> dict[str, Any]:
+    """A partial cache of a share of the table."""
+    return {"lookup.cache": "PARTIAL", "lookup.partial-cache.max-rows": max(1, rows * percent // 100)}
+
+
+def measure(spark: SparkSession, url: str, folder: Path, scale: float) -> dict[str, Any]:
+    """Every set-up in turn."""
+    rows, number = max(1_000, int(ROWS * scale)), max(2_000, int(EVENTS * scale))
+    keys, table = zipf_keys(rows, number), customers(rows)
+    fill(url, table)
+    log = folder / "log"
+    log.mkdir()
+    streams = Streams(spark, folder)
+    events, few = (
+        streams.write("events", keys),
+        streams.write("few", keys[: max(2_000, int(ROW_BY_ROW_EVENTS * scale))]),
+    )
+    streams.write("warm", keys[:2_000])
+    streams.seconds(folder / "warm", lambda df: df.mapInArrow(lambda batches: batches, df.schema))
+    result: dict[str, Any] = {"rows_per_second": {}, "queries": {}, "keys_queried": {}}
+
+    def run(name: str, source: Any, of: dict[str, Any] | None = None, *, shuffled: bool = False) -> None:
+        counted(log)
+        among = few if name == "row_by_row" else events
+        count = pq.read_metadata(among / "0.parquet").num_rows + pq.read_metadata(among / "1.parquet").num_rows
+        with LookupTable(name, source, of or {}) as looked_up:
+            took = streams.seconds(among, lambda df: lookup_join(df, looked_up, on="customer", shuffle_by_key=shuffled))
+        queries, asked = counted(log)
+        result["rows_per_second"][name] = round(count / took)
+        result["queries"][name], result["keys_queried"][name] = queries, asked
+        print(f"{name:>16}: {count / took:>12,.0f} rows/s, {queries:,} queries, {asked:,} keys", file=sys.stderr)
+
+    spark.conf.set("spark.sql.execution.arrow.maxRecordsPerBatch", "1")
+    run("row_by_row", CountedSql(url, log, together=False))
+    spark.conf.set("spark.sql.execution.arrow.maxRecordsPerBatch", str(BATCH_ROWS))
+    run("batched", CountedSql(url, log))
+    for percent in (1, 10, 100):
+        run(f"partial_{percent}", CountedSql(url, log), options(rows, percent), shuffled=True)
+    run("async", ThreadedLookup(CountedSql(url, log), threads=4))
+    result["hit_rate"] = {
+        "partial_10": round(1 - result["keys_queried"]["partial_10"] / number, 4),
+        "best_lru_10": round(best_lru(keys, max(1, rows // 10)), 4),
+    }
+    result["arrow_bytes"] = table.nbytes
+    _full(spark, streams, events, table, number, folder, result)
+    return result
+
+
+def _full(
+    spark: SparkSession,
+    streams: Streams,
+    events: Path,
+    table: pa.Table,
+    number: int,
+    folder: Path,
+    result: dict[str, Any],
+) -> None:
+    """The whole table, by Spark and by Millpond."""
+    path = folder / "customers.parquet"
+    pq.write_table(table, path)
+    from pyspark.sql.functions import broadcast
+
+    known = spark.read.parquet(str(path))
+
+    def rows_per_second(join: Callable[[DataFrame], DataFrame]) -> int:
+        streams.seconds(events, join)
+        return round(number / streams.seconds(events, join))
+
+    speed = result["rows_per_second"]
+    speed["spark_broadcast"] = rows_per_second(lambda df: df.join(broadcast(known), "customer", "left"))
+    from millpond.spark.lookup_join import _PLANNED
+
+    rows = table.num_rows
+    del table
+    gc.collect()
+    pa.default_memory_pool().release_unused()
+    scan = TableScan(lambda: pq.read_table(path), ["customer"])
+    memory = Memory()
+    with LookupTable("customers", scan, {"lookup.cache": "FULL"}) as full:
+
+        def join(df: DataFrame) -> DataFrame:
+            return lookup_join(df, full, on="customer")
+
+        speed["full"] = rows_per_second(join)
+        place = next(each.published.folder for key, each in _PLANNED.items() if key[1] is full and each.published)
+        at_rest = memory.bytes(place)
+        with sampled(lambda: memory.bytes(place), 0.02) as held, probed(place, rows) as stall, reloading(full) as took:
+            speed["full_reloading"] = rows_per_second(join)
+        stats = full.stats()
+        assert stats.num_load_failure == 0
+        assert stats.hit_count > 0
+    result["reload_stall_ms"] = round(stall[0], 2)
+    result["reloads"] = len(took)
+    result["full_bytes_per_host"] = {"at_rest": at_rest, "reloading": int(max(held))}
+    for name in ("full", "full_reloading", "spark_broadcast"):
+        result["queries"][name] = result["keys_queried"][name] = 0
+        print(f"{name:>16}: {speed[name]:>12,.0f} rows/s", file=sys.stderr)
+
+
+def bars(result: dict[str, Any]) -> list[str]:
+    """Which promises this run did not keep."""
+    speed, asked, hits = result["rows_per_second"], result["keys_queried"], result["hit_rate"]
+    held, arrow = result["full_bytes_per_host"], result["arrow_bytes"]
+    promises = {
+        "batched is at least 20 times row by row": speed["batched"] >= 20 * speed["row_by_row"],
+        "partial 10 % hits within 5 points of one LRU": hits["partial_10"] >= hits["best_lru_10"] - 0.05,
+        "partial 10 % asks for at most half of batched's keys": asked["batched"] >= 2 * asked["partial_10"],
+        "partial 10 % is at least 1.3 times batched": speed["partial_10"] >= 1.3 * speed["batched"],
+        "full while reloading is at least 0.4 times broadcast": speed["full_reloading"]
+        >= 0.4 * speed["spark_broadcast"],
+        f"no stall above {MOST_STALL_MS} ms": result["reload_stall_ms"] <= MOST_STALL_MS,
+        "at rest at most twice the Arrow size": held["at_rest"] <= 2 * arrow,
+        "reloading at most 3.5 times the Arrow size": held["reloading"] <= 3.5 * arrow,
+    }
+    return [promise for promise, kept in promises.items() if not kept]
+
+
+def main() -> None:
+    """Measure and report."""
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--scale", type=float, default=1.0, help="share of the rows and events")
+    scale = parser.parse_args().scale
+    with tempfile.TemporaryDirectory(prefix="millpond-lookup-join-") as name, postgresql() as url:
+        spark = session(
+            "lookup_join", master="local[2]", spark__ui__enabled="false", spark__sql__shuffle__partitions="2"
+        )
+        spark.sparkContext.setLogLevel("ERROR")
+        try:
+            result = measure(spark, url, Path(name), scale)
+        finally:
+            spark.stop()
+    broken = bars(result)
+    for promise in broken:
+        print(f"NOT kept: {promise}", file=sys.stderr)
+    if scale < 1:
+        print(json.dumps(result))
+    else:
+        _report(result)
+        if broken:
+            sys.exit(1)
+
+
+def _report(result: dict[str, Any]) -> None:
+    speed = result["rows_per_second"]
+    rows = [
+        (
+            name,
+            speed[name],
+            result["queries"][name],
+            result["keys_queried"][name],
+            f"{speed[name] / speed['batched']:.2f}",
+        )
+        for name in speed
+    ]
+    report(
+        "lookup_join",
+        title="Lookup join: events per second, 1,000,000 Zipf keys against 1,000,000 rows",
+        columns=("set-up", "events/s", "queries", "keys queried", "÷ batched"),
+        rows=rows,
+        result=result,
+        draw=lambda axes: grouped_bars(
+            axes, list(speed), {"events/s": list(speed.values())}, ylabel="events per second"
+        ),
+    )
+
+
+if __name__ == "__main__":
+    main()

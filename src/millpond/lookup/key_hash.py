@@ -1,0 +1,135 @@
+"""Hashes of whole columns of keys, for an index that is searched a batch at a time.
+
+Under the index of a mapped table. The invariant: **keys that are equal have equal hashes**, whichever
+side of the join they come from and however wide its numbers are. So a column is first brought to one
+of two plain forms, which the type of the table's column decides: 64-bit integers (whole numbers,
+booleans, days, moments), or bytes (strings, binary, and decimals as their shortest text).
+
+Bytes are hashed eight at a time, all keys of a batch at once: round r takes the r-th word of every
+key that is long enough. So the work grows with the longest key, and no Python object is made a key.
+
+Source: the mixing steps are those of SplitMix64 (Steele, Lea, Flood, "Fast splittable pseudorandom
+number generators", 2014).
+"""
+
+from collections.abc import Sequence
+from decimal import Decimal
+from typing import TypeAlias, cast
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+Hashes: TypeAlias = npt.NDArray[np.uint64]
+
+_STEP = 0x9E3779B97F4A7C15
+_MIX_1, _MIX_2 = np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB)
+_WORD = 8
+_WORD_BITS = 64
+
+
+def plain_column(column: pa.Array, key_type: pa.DataType) -> pa.Array:
+    """The values of a key column as 64-bit integers or as bytes; null for those that no row of `key_type` can have.
+
+    >>> plain_column(pa.array([5, None], pa.int8()), pa.int32()).to_pylist()
+    [5, None]
+    >>> plain_column(pa.array([Decimal("5.0"), Decimal("5.5")]), pa.int32()).to_pylist()
+    [5, None]
+    >>> plain_column(pa.array([500, 5]), pa.decimal128(9, 2)).to_pylist()
+    [b'500', b'5']
+    """
+    types = pa.types
+    if types.is_decimal(key_type):
+        return pa.array([_text(value) for value in column.to_pylist()], pa.large_binary())
+    if types.is_integer(key_type):
+        if types.is_decimal(column.type):
+            return pa.array([_whole(value) for value in column.to_pylist()], pa.int64())
+        return column.cast(pa.int64())
+    if types.is_boolean(key_type):
+        return column.cast(pa.int8()).cast(pa.int64())
+    if types.is_timestamp(key_type):
+        return column.cast(pa.timestamp("us", key_type.tz)).cast(pa.int64())
+    if types.is_date(key_type):
+        return column.cast(pa.date32()).cast(pa.int32()).cast(pa.int64())
+    if types.is_time(key_type):
+        return column.cast(pa.time64("us")).cast(pa.int64())
+    if types.is_duration(key_type):
+        return column.cast(pa.duration("us")).cast(pa.int64())
+    return column.cast(pa.large_binary())
+
+
+def hashes(columns: Sequence[pa.Array], seed: int = 0) -> Hashes:
+    """One hash a row over plain columns; meaningless where one of them is null."""
+    mixed = np.full(len(columns[0]), seed * _STEP & (1 << _WORD_BITS) - 1, np.uint64)
+    for column in columns:
+        if pa.types.is_int64(column.type):
+            _add(mixed, integers(column).view(np.uint64))
+        else:
+            _add_bytes(mixed, column)
+    return mixed
+
+
+def integers(column: pa.Array) -> npt.NDArray[np.int64]:
+    """The values of a plain column of integers, anything for a null, without a copy."""
+    data = column.buffers()[1]
+    if data is None:
+        return np.zeros(len(column), np.int64)
+    return np.frombuffer(data, np.int64, len(column), column.offset * _WORD)
+
+
+def equal(one: pa.Array, other: pa.Array) -> npt.NDArray[np.bool_]:
+    """Where two plain columns have equal values; nulls are equal to nothing."""
+    return cast("npt.NDArray[np.bool_]", pc.equal(one, other).fill_null(False).to_numpy(zero_copy_only=False))
+
+
+def _add(mixed: Hashes, words: Hashes) -> None:
+    mixed += np.uint64(_STEP)
+    mixed ^= words
+    mixed ^= mixed >> np.uint64(30)
+    mixed *= _MIX_1
+    mixed ^= mixed >> np.uint64(27)
+    mixed *= _MIX_2
+    mixed ^= mixed >> np.uint64(31)
+
+
+def _add_bytes(mixed: Hashes, column: pa.Array) -> None:
+    _, offset_buffer, data = column.buffers()
+    if not len(column):
+        return
+    offsets = np.frombuffer(offset_buffer, np.int64, len(column) + 1, column.offset * _WORD)
+    starts, lengths = offsets[:-1], np.diff(offsets)
+    _add(mixed, lengths.view(np.uint64))
+    first, end = int(offsets[0]), int(offsets[-1])
+    if first == end or data is None:
+        return
+    # A copy with room after the last key, so that a whole word can be read at its end.
+    text = np.zeros(end - first + _WORD, np.uint8)
+    text[: end - first] = np.frombuffer(data, np.uint8, end - first, first)
+    words = np.ndarray((end - first + 1,), np.dtype("<u8"), text.data, strides=(1,))
+    read = np.flatnonzero(lengths)
+    for begin in range(0, int(lengths.max()), _WORD):
+        read = read[lengths[read] > begin]
+        word = words[starts[read] - first + begin]
+        rest = np.minimum(lengths[read] - begin, _WORD).astype(np.uint64)
+        word &= np.uint64(0xFFFFFFFFFFFFFFFF) >> (np.uint64(_WORD_BITS) - rest * np.uint64(_WORD))
+        longer = mixed[read]
+        _add(longer, word)
+        mixed[read] = longer
+
+
+def _text(value: Decimal | int | None) -> bytes | None:
+    """A number as text that equal numbers share, whatever their scale."""
+    if value is None:
+        return None
+    whole = _whole_of_any_size(value)
+    return (str(whole) if whole is not None else format(value, "f").rstrip("0")).encode()
+
+
+def _whole(value: Decimal | None) -> int | None:
+    whole = None if value is None else _whole_of_any_size(value)
+    return whole if whole is not None and -(1 << 63) <= whole < 1 << 63 else None
+
+
+def _whole_of_any_size(value: Decimal | int) -> int | None:
+    return int(value) if value == int(value) else None

@@ -1,0 +1,297 @@
+"""A full table as one file that any number of processes map: the rows in Arrow, and a hash index behind them.
+
+What `KeyedTable` is within a process, this is for a machine. The file is written once, appears under
+its name when it is whole, and never changes, so readers share its pages without a lock. The rows are
+in the order in which the source gave them: nothing is sorted but the index, and a reload needs, for a
+moment, the scanned table and two files, and no more.
+
+The file::
+
+    Arrow IPC file | offsets | tags | firsts | places | footer
+
+A key's hash has 64 bits. Its high bits choose a bucket, its low 32 bits are its *tag*. `offsets` says
+where in `tags` the entries of a bucket begin; entry e has the rows `places[firsts[e]]` to
+`places[firsts[e + 1]]`, all of one key. Where every key has one row there is no `firsts`: entry e is
+row `places[e]`. Numbers are 32 bits wide, 64 where the table has more rows. That is 8 to 16 bytes a key.
+
+The invariant: **two keys of the table never share bucket and tag**. If they did, the table is hashed
+with the next seed. So an entry is found by comparing numbers, and one look at the key columns tells
+whether it is the key that was asked for. A batch of keys is searched at once, all in step.
+
+Source: a bucketed hash table in compressed sparse row form, read only, as in static indexes.
+"""
+
+import mmap
+import struct
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Self
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from millpond.errors import CorruptionError, DataError, UnavailableError
+from millpond.lookup.function import Key, Rows
+from millpond.lookup.key_hash import Hashes, equal, hashes, plain_column
+from millpond.lookup.keyed_table import exact_times
+from millpond.lookup.keys import check_key_types
+
+Positions = npt.NDArray[np.int64]
+
+_MAGIC = b"MPLOOKUP"
+_VERSION = 1
+_FOOTER = struct.Struct("<5Q B ? H 8s")
+_ALIGNED = 64
+_MOST_ROWS_OF_32_BITS = 1 << 32
+_MOST_SEEDS = 100
+
+
+@dataclass(frozen=True)
+class Found:
+    """Per key that was asked for: how many rows it has, and where their places begin in `places`."""
+
+    starts: Positions
+    counts: Positions
+    places: npt.NDArray[Any]
+
+
+class MappedTable:
+    """A table with its hash index, in a file that is mapped.
+
+    >>> import tempfile
+    >>> gates = pa.table({"code": ["JFK", "EWR", "JFK"], "gate": [1, 2, 3]})
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     table = MappedTable.of(gates, ["code"], Path(folder, "gates.table"))
+    ...     table.find([("JFK",), ("LHR",)])
+    {('JFK',): [('JFK', 1), ('JFK', 3)], ('LHR',): []}
+    """
+
+    def __init__(self, path: Path) -> None:
+        """Map a file that `write` made.
+
+        Raises:
+            FileNotFoundError: it is not there, or not any more.
+            CorruptionError: it is not whole.
+        """
+        with path.open("rb") as file:
+            size = path.stat().st_size
+            if size < _FOOTER.size:
+                raise CorruptionError(_not_whole(path, f"it has {size} bytes"))
+            mapped = memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
+        footer = _FOOTER.unpack(mapped[-_FOOTER.size :])
+        rows_end, keys, places, self._seed, self._bits, version, unique, width, magic = footer
+        if magic != _MAGIC or version != _VERSION:
+            raise CorruptionError(_not_whole(path, f"it ends with {magic!r}, version {version}"))
+        number = np.dtype(f"<u{width}")
+        lengths = [((1 << self._bits) + 1, number), (keys, np.dtype("<u4"))]
+        lengths += [(0 if unique else keys + 1, number), (places, number)]
+        arrays, start = [], _aligned(rows_end)
+        for length, kind in lengths:
+            arrays.append(np.frombuffer(mapped, kind, length, start))
+            start = _aligned(start + length * kind.itemsize)
+        if start + _FOOTER.size != len(mapped):
+            raise CorruptionError(_not_whole(path, f"it has {len(mapped)} bytes instead of {start + _FOOTER.size}"))
+        self._offsets, self._tags, self._firsts, self._places = arrays
+        self._unique = unique
+        self.key_count = keys
+        self.path = path
+        self.file_bytes = len(mapped)
+        try:
+            self.table = pa.ipc.open_file(pa.py_buffer(mapped[:rows_end])).read_all()
+        except pa.ArrowInvalid as error:
+            raise CorruptionError(_not_whole(path, str(error))) from error
+        self.keys = tuple(self.table.schema.metadata[b"millpond.keys"].decode().split("\n"))
+        self._key_types = [self.table.schema.field(name).type for name in self.keys]
+
+    @classmethod
+    def of(cls, table: pa.Table, keys: Sequence[str], path: Path) -> Self:
+        """Write a table with its index as the file `path`, and map it.
+
+        A caller that wants the memory of `table` back while the index is made keeps no other reference to it.
+
+        Raises:
+            DataError: a key column is not in the table.
+            OptionError: a key column has no exact equality.
+            UnavailableError: the disk does not take it.
+        """
+        unfinished = path.with_name(f"{path.name}.unfinished")
+        try:
+            with unfinished.open("wb") as file:
+                rows_end = _write_rows(table, keys, file)
+                del table
+                _write_index(unfinished, keys, rows_end, file)
+            unfinished.rename(path)
+        except OSError as error:
+            raise UnavailableError(
+                f"a lookup table could not be written to {path}: {error}; make room there, or point TMPDIR elsewhere"
+            ) from error
+        finally:
+            unfinished.unlink(missing_ok=True)
+        return cls(path)
+
+    def column(self, name: str) -> pa.Array:
+        """A column, without a copy."""
+        return _one_chunk(self.table.column(name))
+
+    def search(self, columns: Sequence[pa.Array]) -> Found:
+        """The places of the rows of every key, given as one array a key column."""
+        plain = [plain_column(column, key_type) for column, key_type in zip(columns, self._key_types, strict=True)]
+        entries = self._entries(hashes(plain, self._seed))
+        candidates = np.flatnonzero(entries >= 0)
+        if plain[0].null_count or len(plain) > 1 or len(candidates):
+            rows = pa.array(self._places[self._first(entries[candidates])])
+            same = np.ones(len(candidates), np.bool_)
+            for asked, name, key_type in zip(plain, self.keys, self._key_types, strict=True):
+                there = plain_column(pc.take(self.column(name), rows), key_type)
+                same &= equal(pc.take(asked, pa.array(candidates)), there)
+            candidates = candidates[same]
+        starts, counts = np.zeros(len(entries), np.int64), np.zeros(len(entries), np.int64)
+        found = entries[candidates]
+        starts[candidates] = self._first(found)
+        counts[candidates] = self._first(found + 1) - starts[candidates]
+        return Found(starts, counts, self._places)
+
+    def find(self, keys: Sequence[Key], columns: Sequence[str] | None = None) -> dict[Key, Rows]:
+        """The rows of every key, with all columns of the table or with some."""
+        if not keys:
+            return {}
+        asked = [
+            pa.array(values, key_type) if not _is_number(key_type) else pa.array(values)
+            for values, key_type in zip(zip(*keys, strict=True), self._key_types, strict=True)
+        ]
+        found = self.search(asked)
+        spans = zip(found.starts.tolist(), (found.starts + found.counts).tolist(), strict=True)
+        spans_of = [self._places[start:end].tolist() for start, end in spans]
+        taken = self.table if columns is None else self.table.select(columns)
+        taken = taken.take(pa.array([place for places in spans_of for place in places], pa.int64()))
+        rows = iter(list(zip(*(column.to_pylist() for column in taken.columns), strict=True)))
+        return {key: [next(rows) for _ in places] for key, places in zip(keys, spans_of, strict=True)}
+
+    def _first(self, entries: Positions) -> Positions:
+        return entries if self._unique else self._firsts[entries].astype(np.int64)
+
+    def _entries(self, mixed: Hashes) -> Positions:
+        """For every hash the entry with its bucket and tag, or -1."""
+        buckets = _buckets(mixed, self._bits)
+        entries = self._offsets[buckets].astype(np.int64)
+        ends = self._offsets[buckets + 1].astype(np.int64)
+        tags = mixed.astype(np.uint32)
+        searching = np.flatnonzero(entries < ends)
+        result = np.full(len(mixed), -1, np.int64)
+        while len(searching):
+            at = entries[searching]
+            hit = self._tags[at] == tags[searching]
+            result[searching[hit]] = at[hit]
+            entries[searching] += 1
+            searching = searching[~hit & (at + 1 < ends[searching])]
+        return result
+
+
+def _write_rows(table: pa.Table, keys: Sequence[str], file: Any) -> int:
+    """The rows whose keys have no null, as an Arrow IPC file with one batch; where it ends."""
+    for name in keys:
+        if name not in table.column_names:
+            raise DataError(
+                f"key column {name!r} is not in the scanned table; it has {', '.join(table.column_names)}; "
+                "name one of these as the key, or add the column to the scan"
+            )
+    check_key_types("the scanned table", pa.schema([table.schema.field(name) for name in keys]))
+    table = table.cast(exact_times(table.schema, keys))
+    for name in keys:
+        if table.column(name).null_count:
+            table = table.filter(pc.is_valid(table.column(name)))
+    names, whole = table.column_names, []
+    for _ in names:
+        # Column by column, each making the one it came from free: the table is never there twice.
+        whole.append(_one_chunk(table.column(0)))
+        table = table.remove_column(0)
+    schema = pa.schema(
+        [pa.field(name, column.type) for name, column in zip(names, whole, strict=True)],
+        metadata={"millpond.keys": "\n".join(keys)},
+    )
+    with pa.ipc.new_file(file, schema) as writer:
+        writer.write_batch(pa.RecordBatch.from_arrays(whole, schema=schema))
+    end: int = file.tell()
+    _pad(file)
+    return end
+
+
+def _write_index(unfinished: Path, keys: Sequence[str], rows_end: int, file: Any) -> None:
+    file.flush()
+    with pa.memory_map(str(unfinished)) as source:
+        table = pa.ipc.open_file(source.read_buffer(rows_end)).read_all()
+        columns = [_one_chunk(table.column(name)) for name in keys]
+        plain = [plain_column(column, column.type) for column in columns]
+        width = 4 if table.num_rows < _MOST_ROWS_OF_32_BITS else 8
+        number = np.dtype(f"<u{width}")
+        bits = max(1, (max(table.num_rows, 1) - 1).bit_length())
+        for seed in range(_MOST_SEEDS):
+            mixed = hashes(plain, seed)
+            # By bucket and tag, so that what shares both lies together.
+            mixed &= ~np.uint64(0) << np.uint64(64 - bits) | np.uint64(0xFFFFFFFF)
+            order = np.argsort(mixed, kind="stable").astype(number)
+            mixed = mixed[order]
+            repeats = np.flatnonzero(mixed[1:] == mixed[:-1]) + 1
+            if _same(plain, order, repeats):
+                break
+        else:
+            raise DataError(f"no hash of {_MOST_SEEDS} tells the keys of a lookup table apart; {table.num_rows} rows")
+        unique = not len(repeats)
+        firsts = np.zeros(0, number)
+        if not unique:
+            begins = np.ones(len(mixed), np.bool_)
+            begins[repeats] = False
+            firsts = np.flatnonzero(begins)
+            mixed = mixed[firsts]
+            firsts = np.append(firsts, len(order)).astype(number)
+        offsets = np.searchsorted(_buckets(mixed, bits), np.arange((1 << bits) + 1)).astype(number)
+        for array in (offsets, mixed.astype("<u4"), firsts, order):
+            array.tofile(file)
+            _pad(file)
+        file.write(_FOOTER.pack(rows_end, len(mixed), len(order), seed, bits, _VERSION, unique, width, _MAGIC))
+
+
+def _same(plain: Sequence[pa.Array], order: npt.NDArray[Any], repeats: Positions) -> bool:
+    """Whether the rows at `repeats` have the keys of those before them, all of them."""
+    if not len(repeats):
+        return True
+    rows, before = pa.array(order[repeats]), pa.array(order[repeats - 1])
+    return all(bool(equal(pc.take(column, rows), pc.take(column, before)).all()) for column in plain)
+
+
+def _buckets(mixed: Hashes, bits: int) -> Positions:
+    return (mixed >> np.uint64(64 - bits)).astype(np.int64)
+
+
+def _one_chunk(column: pa.ChunkedArray) -> pa.Array:
+    """A column as one array; text beyond 2 GiB gets the type that has room for it."""
+    if column.num_chunks == 1:
+        return column.chunk(0)
+    wide = {pa.string(): pa.large_string(), pa.binary(): pa.large_binary()}.get(column.type)
+    whole = column.combine_chunks()
+    if isinstance(whole, pa.ChunkedArray):
+        whole = whole.chunk(0) if whole.num_chunks == 1 else column.cast(wide or column.type).combine_chunks()
+    return whole
+
+
+def _pad(file: Any) -> None:
+    """Fill up to where the next part may begin."""
+    end = file.tell()
+    file.write(bytes(_aligned(end) - end))
+
+
+def _aligned(end: int) -> int:
+    return -(-end // _ALIGNED) * _ALIGNED
+
+
+def _is_number(key_type: pa.DataType) -> bool:
+    return bool(pa.types.is_integer(key_type) or pa.types.is_decimal(key_type))
+
+
+def _not_whole(path: Path, what: str) -> str:
+    return (
+        f"lookup table file {path}: not a whole file of this version ({what}); reload the table, which writes another"
+    )

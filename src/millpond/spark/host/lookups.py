@@ -1,0 +1,78 @@
+"""The host's side of a partition's lookups: the one place where a partial cache outlives its workers.
+
+A worker whose rows were shuffled by key sends the distinct keys of each batch, and gets the columns of
+their rows. The invariant: all keys of a shard are looked up in one host, so each is in one cache.
+
+What a failed lookup counted would be lost with its task. It is kept, and goes out with the next answer.
+"""
+
+import threading
+
+import numpy as np
+import pyarrow as pa
+from pyspark import cloudpickle
+
+from millpond.errors import UnavailableError
+from millpond.lookup import LookupStats, LookupTable
+from millpond.spark.host.wire import Connection, End, Found, Keys, OpenLookups
+from millpond.spark.lookup_counts import Counted
+from millpond.spark.lookup_rows import Matches, PartialRows, RowsWanted, opened
+from millpond.spark.surroundings import Surroundings
+
+HOST_IDLE_MS = 1_800_000
+"""How long a host that has nothing to do lives on."""
+
+_failures: dict[str, LookupStats] = {}
+_failures_lock = threading.Lock()
+
+
+def serve_lookups(connection: Connection, message: OpenLookups, payload: bytes) -> None:
+    """Answer batches of keys until the worker has no more."""
+    surroundings: Surroundings = cloudpickle.loads(message.surroundings)
+    with surroundings.entered() as arrival:
+        wanted: RowsWanted
+        table: LookupTable
+        wanted, table = arrival.load(payload)
+        rows = opened(wanted, table, HOST_IDLE_MS)
+        while True:
+            asked, keys = connection.receive()
+            if isinstance(asked, End):
+                return
+            if not isinstance(asked, Keys):
+                raise UnavailableError(f"the worker sent {type(asked).__name__} where Keys was expected.")
+            matches = _match(wanted.table_id, rows, keys)
+            connection.send(*encoded(wanted, matches))
+
+
+def _match(table_id: str, rows: PartialRows, keys: bytes) -> Matches:
+    try:
+        matches = rows.match(pa.ipc.open_stream(keys).read_next_batch().columns)
+    except BaseException:
+        with _failures_lock:
+            _failures[table_id] = _failures.get(table_id, LookupStats()) + rows.failed
+        raise
+    with _failures_lock:
+        before = _failures.pop(table_id, LookupStats())
+    return Matches(matches.starts, matches.counts, matches.rows, Counted(before) + matches.counted)
+
+
+def encoded(wanted: RowsWanted, matches: Matches) -> tuple[Found, pa.Buffer]:
+    """An answer for the socket. Rows lie one key after the other, so their numbers are enough."""
+    batch = pa.RecordBatch.from_arrays(matches.rows, schema=pa.schema(wanted.row_fields))
+    counts = matches.counts.astype(np.uint32).tobytes()
+    return Found(counts, cloudpickle.dumps(matches.counted)), one_batch(batch)
+
+
+def decoded(message: Found, payload: bytes) -> Matches:
+    """The answer again."""
+    counts = np.frombuffer(message.counts, np.uint32).astype(np.int64)
+    rows = pa.ipc.open_stream(payload).read_next_batch()
+    return Matches(np.cumsum(counts) - counts, counts, rows.columns, cloudpickle.loads(message.counted))
+
+
+def one_batch(batch: pa.RecordBatch) -> pa.Buffer:
+    """A record batch as an Arrow IPC stream."""
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, batch.schema) as writer:
+        writer.write_batch(batch)
+    return sink.getvalue()

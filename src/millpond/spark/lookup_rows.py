@@ -1,0 +1,191 @@
+"""Batches of keys against an opened table: distinct keys in, the places and columns of their rows out.
+
+The inside of the lookup join, in workers and in state hosts. The invariant: every distinct key of a
+batch is asked for once, and gets exactly the rows that were answered for it.
+
+Keys stay in Arrow until somebody needs them as Python objects: a partial cache does, once a batch, for
+the distinct ones; a mapped table never does.
+"""
+
+import uuid
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol, cast
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from millpond.cache import Cache
+from millpond.errors import DataError
+from millpond.lookup import Key, LookupStats, LookupTable, MappedTable, PartialCachingLookup
+from millpond.lookup.metrics import counting
+from millpond.spark.lookup_counts import WORKER_IDLE_MS, Counted, level_now
+
+Positions = npt.NDArray[np.int64]
+
+MOST_OPEN_TABLES = 64
+"""How many tables a process keeps open; the one joined longest ago is closed for the next."""
+
+
+@dataclass(frozen=True)
+class RowsWanted:
+    """What of a table a join wants: its columns, and the types that Spark gives them."""
+
+    table_id: str
+    name: str
+    columns: tuple[str, ...]
+    row_fields: tuple[pa.Field, ...]
+
+
+@dataclass(frozen=True)
+class Matches:
+    """Per distinct key where its rows begin and how many they are.
+
+    `rows` are columns; with `places`, a key's rows lie at `places[start]` and on, else at `start` and on.
+    """
+
+    starts: Positions
+    counts: Positions
+    rows: list[pa.Array]
+    counted: Counted
+    places: npt.NDArray[Any] | None = None
+
+
+class Rows(Protocol):
+    """An opened table as a join sees it."""
+
+    def match(self, keys: Sequence[pa.Array]) -> Matches:
+        """The rows of distinct keys, given as one array a key column."""
+        ...
+
+    def close(self) -> None:
+        """Let go of what belongs to this partition alone."""
+        ...
+
+
+def distinct_keys(columns: Sequence[pa.Array]) -> tuple[Positions, list[pa.Array]]:
+    """Number the keys of a batch from 0; -1 where a key column is null.
+
+    >>> numbers, keys = distinct_keys([pa.array(["b", "a", None, "b"]), pa.array([1, 2, 3, 1])])
+    >>> numbers.tolist(), [column.to_pylist() for column in keys]
+    ([0, 1, -1, 0], [['b', 'a'], [1, 2]])
+    """
+    numbers, values = _numbered(columns[0])
+    keys = [values]
+    for column in columns[1:]:
+        more, values = _numbered(column)
+        known = (numbers >= 0) & (more >= 0)
+        pairs = numbers[known] * max(len(values), 1) + more[known]
+        distinct, first, inverse = np.unique(pairs, return_index=True, return_inverse=True)
+        # In the order in which they came, as dictionaries are.
+        order = np.argsort(first, kind="stable")
+        rank = np.empty(len(order), np.int64)
+        rank[order] = np.arange(len(order))
+        distinct = distinct[order]
+        before = pa.array(distinct // max(len(values), 1))
+        keys = [*(key.take(before) for key in keys), values.take(pa.array(distinct % max(len(values), 1)))]
+        numbers = np.full(len(numbers), -1, np.int64)
+        numbers[known] = rank[inverse]
+    return numbers, keys
+
+
+def _numbered(column: pa.Array) -> tuple[Positions, pa.Array]:
+    if pa.types.is_timestamp(column.type) and column.type.tz is not None:
+        column = column.cast(pa.timestamp("us", "UTC"))
+    encoded = column.dictionary_encode()
+    numbers = encoded.indices.fill_null(-1).to_numpy(zero_copy_only=False).astype(np.int64)
+    return numbers, encoded.dictionary
+
+
+class PartialRows:
+    """A table behind a partial cache, or none: rows as Python tuples, made Arrow once per batch."""
+
+    def __init__(
+        self, wanted: RowsWanted, lookup: PartialCachingLookup, cache_id: str = "", idle_ms: int = WORKER_IDLE_MS
+    ) -> None:
+        self._wanted = wanted
+        self._lookup = lookup
+        self._places = [lookup.row_schema.get_field_index(name) for name in wanted.columns]
+        self._cache_id = cache_id
+        self._idle_ms = idle_ms
+        self.failed = LookupStats()
+        """The loads that failed in the last `match` that raised."""
+
+    def match(self, keys: Sequence[pa.Array]) -> Matches:
+        """Ask the cache and, for what it lacks, the source."""
+        asked: list[Key] = list(zip(*(column.to_pylist() for column in keys), strict=True))
+        with counting() as counted:
+            try:
+                found = self._lookup.lookup_many(asked)
+            except BaseException:
+                failures = counted.stats.num_load_failure
+                self.failed = LookupStats(load_count=failures, num_load_failure=failures)
+                raise
+        answers = [found[key] for key in asked]
+        counts = np.fromiter(map(len, answers), np.int64, len(asked))
+        rows = [row for answer in answers for row in answer]
+        columns = [
+            self._column([row[place] for row in rows], field)
+            for place, field in zip(self._places, self._wanted.row_fields, strict=True)
+        ]
+        levels = {self._cache_id: level_now(self._lookup.stats(), self._idle_ms)}
+        return Matches(np.cumsum(counts) - counts, counts, columns, Counted(counted.stats, levels))
+
+    def _column(self, values: list[Any], field: pa.Field) -> pa.Array:
+        try:
+            return pa.array(values, field.type)
+        except (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError) as error:
+            raise DataError(
+                f"lookup table {self._wanted.name!r}, column {field.name!r}: expected {field.type} as declared, "
+                f"but the source returned a value that is not: {error}; mend the source or declare another type"
+            ) from error
+
+    def close(self) -> None:
+        """Nothing: the cache stays for the next partition."""
+
+
+class FullRows:
+    """One version of a fully cached table: the index is asked, the rows stay where they are mapped."""
+
+    def __init__(self, wanted: RowsWanted, table: MappedTable) -> None:
+        self._table: MappedTable | None = table
+        columns = [table.column(name) for name in wanted.columns]
+        self._columns = [
+            column if column.type == field.type else column.cast(field.type)
+            for column, field in zip(columns, wanted.row_fields, strict=True)
+        ]
+
+    def match(self, keys: Sequence[pa.Array]) -> Matches:
+        """Find the keys in the index; every one is a hit."""
+        assert self._table is not None  # noqa: S101 - until it is closed
+        found = self._table.search(keys)
+        counted = Counted(LookupStats(hit_count=len(keys[0])))
+        return Matches(found.starts, found.counts, self._columns, counted, found.places)
+
+    def close(self) -> None:
+        """Unmap the file, which may be outdated: the next partition maps the newest."""
+        self._table, self._columns = None, []
+
+
+@dataclass(frozen=True)
+class _Opened:
+    cache_id: str
+    lookup: PartialCachingLookup
+
+
+def _close(_table_id: str, opened: _Opened, _cause: str) -> None:
+    opened.lookup.close()
+
+
+_OPEN: Cache[str, _Opened] = Cache("open lookup tables", max_entries=MOST_OPEN_TABLES, on_evict=_close, shared=True)
+
+
+def opened(wanted: RowsWanted, table: LookupTable, idle_ms: int = WORKER_IDLE_MS) -> PartialRows:
+    """A table that is not cached in full, opened now or before in this process; joins of the same columns share it."""
+    known = _OPEN.get_or_load(wanted.table_id, lambda _: _open(table))
+    return PartialRows(wanted, known.lookup, known.cache_id, idle_ms)
+
+
+def _open(table: LookupTable) -> _Opened:
+    return _Opened(uuid.uuid4().hex, cast("PartialCachingLookup", table.open()))

@@ -1,0 +1,129 @@
+"""A table in a mapped file gives what the same table in memory gives, and is seen whole or not at all."""
+
+from datetime import UTC, date, datetime
+from decimal import Decimal
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from millpond.errors import CorruptionError, DataError, OptionError, UnavailableError
+from millpond.lookup import KeyedTable, MappedTable, mapped_table
+from millpond.lookup.key_hash import hashes, plain_column
+
+KEYS = st.one_of(
+    st.none(), st.tuples(st.text("aé", max_size=20), st.integers(-(1 << 63), (1 << 63) - 1) | st.integers(0, 3))
+)
+
+
+def rows_of(rows):
+    return pa.table(
+        {
+            "code": pa.array([key and key[0] for key, _ in rows], pa.string()),
+            "hour": pa.array([key and key[1] for key, _ in rows], pa.int64()),
+            "value": pa.array([value for _, value in rows], pa.int64()),
+        }
+    )
+
+
+@settings(deadline=None)
+@given(
+    rows=st.lists(st.tuples(KEYS, st.integers(0, 9)), max_size=40), others=st.lists(KEYS, max_size=5), seed=st.data()
+)
+def test_a_mapped_table_finds_what_a_table_in_memory_finds(rows, others, seed, tmp_path_factory):
+    table = rows_of(rows)
+    cut = seed.draw(st.integers(0, len(rows)))
+    table = pa.concat_tables([table.slice(0, cut), table.slice(cut)])
+    asked = list(dict.fromkeys(key for key in [*(key for key, _ in rows), *others] if key is not None))
+    mapped = MappedTable.of(table, ["code", "hour"], tmp_path_factory.mktemp("mapped") / "t.table")
+    in_memory = KeyedTable.of(table, ["code", "hour"])
+    found = mapped.find(asked)
+    expected = in_memory.find(asked)
+    assert {key: sorted(rows) for key, rows in found.items()} == {key: sorted(rows) for key, rows in expected.items()}
+    assert mapped.key_count == in_memory.key_count
+    assert mapped.find(asked, ["value"]) == {key: [row[2:] for row in rows] for key, rows in found.items()}
+
+
+@pytest.mark.parametrize(
+    ("key_type", "values", "other"),
+    [
+        (pa.int8(), [1, -1], 5),
+        (pa.bool_(), [True], False),
+        (pa.date32(), [date(2013, 1, 1)], date(2014, 1, 1)),
+        (pa.timestamp("s"), [datetime(2013, 1, 1)], datetime(2014, 1, 1)),  # noqa: DTZ001 - local times
+        (pa.timestamp("ms", "Europe/Vienna"), [datetime(2013, 1, 1, tzinfo=UTC)], datetime(2014, 1, 1, tzinfo=UTC)),
+        (pa.binary(), [b"", b"ab", b"ab\0", b"12345678", b"123456789"], b"a"),
+        (pa.large_string(), ["", "ab", "ä" * 100], "b"),
+        (pa.decimal128(9, 2), [Decimal("1.50"), Decimal("2.00")], Decimal("3.25")),
+    ],
+)
+def test_keys_of_every_type_are_found(key_type, values, other, tmp_path):
+    table = pa.table({"key": pa.array(values, key_type), "place": range(len(values))})
+    mapped = MappedTable.of(table, ["key"], tmp_path / "t.table")
+    asked = [(value,) for value in [*values, other]]
+    expected = {(value,): [(place,)] for place, value in enumerate(values)}
+    assert mapped.find(asked, ["place"]) == {**expected, (other,): []}
+
+
+def test_numbers_are_compared_by_value_whatever_their_type(tmp_path):
+    whole = MappedTable.of(pa.table({"key": pa.array([2], pa.int32())}), ["key"], tmp_path / "whole")
+    exact = MappedTable.of(pa.table({"key": pa.array([Decimal("2.0")], pa.decimal128(9, 1))}), ["key"], tmp_path / "ex")
+    for table in (whole, exact):
+        for column in (pa.array([2, 3_000_000_000]), pa.array([Decimal("2.00"), Decimal("2.01")])):
+            assert table.search([column]).counts.tolist() == [1, 0]
+
+
+def test_many_rows_of_one_key_are_one_entry(tmp_path):
+    table = pa.table({"key": ["a"] * 10_000 + ["b"], "place": range(10_001)})
+    mapped = MappedTable.of(table, ["key"], tmp_path / "t.table")
+    assert mapped.key_count == 2
+    assert mapped.find([("a",)], ["place"])[("a",)] == [(place,) for place in range(10_000)]
+
+
+def test_keys_that_share_a_hash_are_told_apart_by_the_next_seed(tmp_path, monkeypatch):
+    seeds = []
+
+    def clash(columns, seed=0):
+        seeds.append(seed)
+        return hashes(columns, seed) if seed else np.zeros(len(columns[0]), np.uint64)
+
+    monkeypatch.setattr(mapped_table, "hashes", clash)
+    table = pa.table({"key": ["a", "b", "a"], "place": [0, 1, 2]})
+    mapped = MappedTable.of(table, ["key"], tmp_path / "t.table")
+    assert mapped.find([("a",), ("b",), ("c",)], ["place"]) == {("a",): [(0,), (2,)], ("b",): [(1,)], ("c",): []}
+    assert seeds == [0, 1, 1]
+
+
+def test_an_absent_key_with_the_tag_of_another_is_not_taken_for_it(tmp_path, monkeypatch):
+    mapped = MappedTable.of(pa.table({"key": ["a"]}), ["key"], tmp_path / "t.table")
+    of_a = hashes([plain_column(pa.array(["a"]), pa.string())])
+    monkeypatch.setattr(mapped_table, "hashes", lambda columns, _: np.repeat(of_a, len(columns[0])))
+    assert mapped.search([pa.array(["a", "b"])]).counts.tolist() == [1, 0]
+
+
+def test_a_torn_file_is_refused_by_name(tmp_path):
+    path = tmp_path / "t.table"
+    MappedTable.of(pa.table({"code": ["JFK"] * 9}), ["code"], path)
+    whole = path.read_bytes()
+    for torn in (b"", whole[:-20], whole[:64] + whole[128:], whole[:-1] + b"!"):
+        path.write_bytes(torn)
+        with pytest.raises(CorruptionError, match=r"t\.table"):
+            MappedTable(path)
+
+
+def test_a_table_that_cannot_be_written_leaves_nothing_behind(tmp_path):
+    with pytest.raises(DataError, match="'hour' is not in the scanned table"):
+        MappedTable.of(pa.table({"code": ["JFK"]}), ["hour"], tmp_path / "t.table")
+    with pytest.raises(OptionError, match="exact equality"):
+        MappedTable.of(pa.table({"code": [1.5]}), ["code"], tmp_path / "t.table")
+    with pytest.raises(UnavailableError, match="make room"):
+        MappedTable.of(pa.table({"code": ["JFK"]}), ["code"], tmp_path / "nowhere" / "t.table")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_an_index_takes_at_most_sixteen_bytes_a_key(tmp_path):
+    table = pa.table({"key": range(100_000), "value": range(100_000)})
+    mapped = MappedTable.of(table, ["key"], tmp_path / "t.table")
+    assert mapped.file_bytes - table.nbytes < 16 * 100_000 + 2_000
