@@ -36,10 +36,10 @@ def cli() -> None:
 )
 @click.option(
     "--backend",
-    type=click.Choice(("heap", "rocksdb")),
+    type=click.Choice(("heap", "rocksdb", "spillable")),
     default="heap",
     show_default=True,
-    help="Where keyed state is held: Python objects in memory, or RocksDB on local disk.",
+    help="Where keyed state is held: Python objects in memory, RocksDB on local disk, or memory that spills.",
 )
 @click.option(
     "--state-cache",

@@ -21,7 +21,7 @@ from millpond.demo.aircraft_day import AircraftDay
 pytestmark = pytest.mark.spark
 
 EVENTS = 4_000
-EVENTS_ON_ROCKSDB = 1_000
+EVENTS_ON_DISK = 1_000
 LINES_BEFORE_THE_END = 9
 SEED = int(os.environ.get("MILLPOND_TEST_SEED", random.SystemRandom().randrange(1_000_000)))
 
@@ -94,9 +94,10 @@ def test_a_demo_killed_at_any_moment_resumes_and_every_feature_is_right(tmp_path
     assert all(row["seats"] == seats.get(row["tailnum"]) for row in rows)
 
 
-def test_the_demo_on_rocksdb_behind_a_cache_gives_the_same_answers(tmp_path: Path) -> None:
+@pytest.mark.parametrize("backend", [("rocksdb", "--state-cache", "100"), ("spillable",)], ids=" ".join)
+def test_the_demo_on_another_backend_gives_the_same_answers(tmp_path: Path, backend: tuple[str, ...]) -> None:
     workdir, result = tmp_path / "run", tmp_path / "result.json"
-    demo = start(workdir, result, EVENTS_ON_ROCKSDB, "--backend", "rocksdb", "--state-cache", "100")
+    demo = start(workdir, result, EVENTS_ON_DISK, "--backend", *backend)
     _, progress = demo.communicate(timeout=200)
     assert demo.returncode == 0, progress
 

@@ -52,9 +52,25 @@ def stream(spark: SparkSession, tmp_path: Path) -> Stream:
     return Stream(spark, tmp_path)
 
 
+SPILLING = {
+    "state.backend.spillable.memory-limit": "1gb",
+    # Less than a state host alone uses: every turn spills.
+    "state.backend.spillable.high-watermark.ratio": "0.05",
+    "state.backend.spillable.spill-size.ratio": "0.9",
+    "state.backend.spillable.load-start.ratio": "0.01",
+    "state.backend.spillable.load-end.ratio": "0.02",
+    "state.backend.spillable.trigger-interval": "1 ms",
+    "state.backend.spillable.chunk-size": "1mb",
+}
+
+
 def diary(stream: Stream, host: str = "process", backend: str = "heap") -> DataFrame:
     return keyed(stream.frame(), "user").transformWithState(
-        Diary(), DIARY, "Update", "None", state=StateConfig(backend, host)
+        Diary(),
+        DIARY,
+        "Update",
+        "None",
+        state=StateConfig(backend, host, options=SPILLING if backend == "spillable" else {}),
     )
 
 
@@ -67,7 +83,7 @@ def hosts() -> list[psutil.Process]:
     return found
 
 
-@pytest.mark.parametrize("backend", ["heap", "rocksdb"])
+@pytest.mark.parametrize("backend", ["heap", "rocksdb", "spillable"])
 @pytest.mark.parametrize("host", ["process", "inline"])
 def test_state_of_every_kind_goes_on_from_batch_to_batch_and_over_a_restart(
     stream: Stream, host: str, backend: str
@@ -86,7 +102,7 @@ def test_state_of_every_kind_goes_on_from_batch_to_batch_and_over_a_restart(
     assert [[(row.user, row.n, row.ids) for row in batch] for batch in again] == [[("bob", 2, [2, 7])]]
 
 
-@pytest.mark.parametrize("backend", ["heap", "rocksdb"])
+@pytest.mark.parametrize("backend", ["heap", "rocksdb", "spillable"])
 def test_a_killed_host_is_replaced_and_restored(stream: Stream, backend: str) -> None:
     stream.add([(f"user-{at}", at, 0.0) for at in range(500)])
     stream.run(diary(stream, backend=backend))

@@ -87,7 +87,7 @@ def _events(rows):
     return [(user, at, _at(seconds)) for user, at, seconds in rows]
 
 
-@pytest.fixture(params=["heap", "rocksdb"])
+@pytest.fixture(params=["heap", "rocksdb", "spillable"])
 def diary(request):
     """A harness around a `Diary`."""
     options = {"state.backend.type": request.param}

@@ -1,5 +1,6 @@
 """Backends of shards on Spark: their files are private, go with them, and are swept after a kill."""
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -94,3 +95,29 @@ def test_options_that_a_query_would_ignore_are_refused():
         StateConfig(options={"state.checkpoint-storage": "s3://bucket/states"})
     with pytest.raises(OptionError, match=r"'state\.backend\.rocksdb\.local-dir' has no effect"):
         StateConfig(options={"state.backend.rocksdb.local-dir": "/mnt"})
+
+
+def test_a_heap_that_spills_has_its_host_s_share_of_an_executor_s_memory():
+    limit = {"state.backend.spillable.memory-limit": "8gb"}
+    config = StateConfig("spillable", options=limit).shared_by(4)
+    assert (config.parsed.settings.hosts, config.parsed.settings.memory_limit_bytes) == (4, 8 << 30)
+    backend = open_shard_backend(config.parsed, range(8))
+    assert backend._monitor.limit_bytes == 2 << 30
+    other = open_shard_backend(config.parsed, range(8, 16))
+    assert other._monitor is backend._monitor
+    backend.close()
+    other.close()
+    assert StateConfig("heap").shared_by(4) == StateConfig("heap")
+
+
+def test_a_heap_that_spills_is_opened_anew_where_its_share_of_the_memory_is_another():
+    config = StateConfig("spillable")
+    assert config.shared_by(4).opened_with == config.shared_by(2).shared_by(4).opened_with
+    assert config.shared_by(4).opened_with != config.shared_by(2).opened_with
+
+
+def test_where_only_the_executor_can_tell_the_hosts_there_is_one_a_processor():
+    limit = {"state.backend.spillable.memory-limit": "64gb"}
+    backend = open_shard_backend(StateConfig("spillable", options=limit).shared_by(0).parsed, range(8))
+    assert backend._monitor.limit_bytes == (64 << 30) // os.cpu_count()
+    backend.close()

@@ -1,5 +1,9 @@
 """A value state of many keys at once is the same as one key after the other, on every backend."""
 
+from contextlib import closing
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
 import pyarrow as pa
 import pytest
 from hypothesis import given, settings
@@ -10,6 +14,7 @@ from millpond.state.cached.lru import LruStateCache
 from millpond.state.many import ManyKeys, clear_many, get_many, update_many
 from millpond.state.ttl import Ttl
 from millpond.state.ttl_handles import TtlValue
+from tests.state.spillable.restless import Restless
 
 FLAT = StateDescriptor("count", StateKind.VALUE, pa.schema([("n", pa.int64())]))
 MUTABLE = StateDescriptor("list", StateKind.VALUE, pa.schema([("l", pa.list_(pa.int64()))]))
@@ -29,12 +34,23 @@ def _many(keys):
     return ManyKeys.of([(key,) for key in keys], [key % 3 for key in keys])
 
 
-@pytest.mark.parametrize("over", [lambda backend: backend, lambda backend: LruStateCache(backend, max_entries=2)])
+_OPEN = {
+    "heap": lambda _: HeapBackend(range(3)),
+    "lru": lambda _: LruStateCache(HeapBackend(range(3)), max_entries=2),
+    "spillable": lambda folder: Restless(range(3), folder),
+}
+
+
+@pytest.mark.parametrize("kind_of_backend", _OPEN)
 @pytest.mark.parametrize("descriptor", [FLAT, MUTABLE, TTL], ids=lambda descriptor: descriptor.name)
 @given(steps=_STEPS)
 @settings(max_examples=30, deadline=None)
-def test_many_keys_are_read_and_changed_as_one_by_one(over, descriptor, steps):
-    backend = over(HeapBackend(range(3)))
+def test_many_keys_are_read_and_changed_as_one_by_one(kind_of_backend, descriptor, steps):
+    with TemporaryDirectory() as folder, closing(_OPEN[kind_of_backend](Path(folder, "state"))) as backend:
+        _compare_with_dictionaries(backend, descriptor, steps)
+
+
+def _compare_with_dictionaries(backend, descriptor, steps):
     state = backend.value_state(descriptor) if descriptor.ttl is None else TtlValue(backend, descriptor, descriptor.ttl)
     value = (lambda n: ([n],)) if descriptor is MUTABLE else lambda n: (n,)
     live, committed, before, undoable = {}, {}, {}, False

@@ -72,7 +72,7 @@ def test_an_option_given_in_two_cases_is_refused():
 def test_an_unknown_backend_lists_the_known_and_is_not_said_to_ignore_options():
     with pytest.raises(OptionError) as refused:
         StateOptions.parse({"state.backend.type": "rockdb", "state.backend.rocksdb.local-dir": "/mnt"})
-    assert "one of heap, rocksdb (did you mean 'rocksdb'?), got 'rockdb'" in str(refused.value)
+    assert "one of heap, rocksdb, spillable (did you mean 'rocksdb'?), got 'rockdb'" in str(refused.value)
     assert "no effect" not in str(refused.value)
 
 

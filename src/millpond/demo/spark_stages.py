@@ -89,6 +89,18 @@ def _stderr_into(path: Path) -> Iterator[None]:
         os.close(ours)
 
 
+_SPILLING = {
+    "state.backend.spillable.memory-limit": "1gb",
+    # A state host alone uses more than this share. So every turn spills, and one comes every second.
+    "state.backend.spillable.high-watermark.ratio": "0.05",
+    "state.backend.spillable.spill-size.ratio": "0.5",
+    "state.backend.spillable.load-start.ratio": "0.01",
+    "state.backend.spillable.load-end.ratio": "0.02",
+    "state.backend.spillable.trigger-interval": "1 s",
+    "state.backend.spillable.heap-status.check-interval": "1 s",
+}
+
+
 def read_events(spark: SparkSession, workdir: Path, *, slices_per_batch: int = 1) -> DataFrame:
     """The slices as a stream."""
     reader = spark.readStream.schema(EVENT_DDL).option("maxFilesPerTrigger", slices_per_batch)
@@ -96,8 +108,9 @@ def read_events(spark: SparkSession, workdir: Path, *, slices_per_batch: int = 1
 
 
 def state_config(asked: Asked) -> StateConfig:
-    """Where the run holds keyed state."""
-    return StateConfig(asked.backend, options={"state.backend.cache.max-entries-num": asked.state_cache})
+    """Where the run holds keyed state. A heap that spills has so little memory that it always does."""
+    spills = _SPILLING if asked.backend == "spillable" else {}
+    return StateConfig(asked.backend, options={"state.backend.cache.max-entries-num": asked.state_cache, **spills})
 
 
 def follow_aircraft(

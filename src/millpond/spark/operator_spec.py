@@ -2,7 +2,8 @@
 
 import secrets
 from collections.abc import Mapping
-from dataclasses import KW_ONLY, dataclass, field
+from copy import copy
+from dataclasses import KW_ONLY, dataclass, field, replace
 from typing import Any
 
 import pyarrow as pa
@@ -14,6 +15,7 @@ from millpond.spark.operator_metrics import KeyedMetrics
 from millpond.state.cached.choice import CacheHooks
 from millpond.state.descriptor import StateDescriptor
 from millpond.state.options import StateOptions
+from millpond.state.spillable.options import SpillableSettings
 from millpond.state.timers import PROCESSING_TIMERS, TIMERS
 
 DEAD_LETTER = "dead_letter"
@@ -34,8 +36,9 @@ class StateConfig:
     """Where a keyed operator holds its live state, and what is cached of it.
 
     Attributes:
-        backend: "heap", Python objects in memory; "rocksdb", on local disk; or the name of a registered backend.
-            None: what `options` say, else "heap".
+        backend: "heap", Python objects in memory; "rocksdb", on local disk; "spillable", in memory with cold key
+            groups on disk when that runs short; or the name of a registered backend. None: what `options` say, else
+            "heap".
         host: "process", long-lived state hosts beside the workers; or "inline", inside the workers
             themselves: slower, since a worker is no home, but `print` and `breakpoint()` work.
         hosts: how many state hosts an executor has at most. None: one a core.
@@ -56,10 +59,10 @@ class StateConfig:
 
     >>> StateConfig(backend="rocksdb", cache="two-layer", max_size=1000, max_size_l2=100_000).backend
     'rocksdb'
-    >>> StateConfig(backend="rockdb")
+    >>> StateConfig(backend="rockdb")  # doctest: +ELLIPSIS
     Traceback (most recent call last):
     millpond.errors.OptionError: state options:
-    - 'state.backend.type': expected a registered backend, one of heap, rocksdb (did you mean 'rocksdb'?), got 'rockdb'
+    - 'state.backend.type': expected a registered backend, one of heap, ... (did you mean 'rocksdb'?), got 'rockdb'
     """
 
     backend: str | None = None
@@ -100,6 +103,17 @@ class StateConfig:
         object.__setattr__(self, "backend", parsed.backend)
         object.__setattr__(self, "parsed", parsed)
         object.__setattr__(self, "opened_with", (parsed, "" if self.hooks is None else secrets.token_hex(8)))
+
+    def shared_by(self, hosts: int) -> "StateConfig":
+        """The same for each of so many hosts of an executor: a memory limit is the executor's, and divided."""
+        settings = self.parsed.settings
+        if not isinstance(settings, SpillableSettings):
+            return self
+        shared = copy(self)
+        parsed = replace(self.parsed, settings=replace(settings, hosts=hosts))
+        object.__setattr__(shared, "parsed", parsed)
+        object.__setattr__(shared, "opened_with", (parsed, self.opened_with[1]))
+        return shared
 
 
 @dataclass(frozen=True)
@@ -206,6 +220,9 @@ class OperatorSpec:
     def timers(self) -> StateDescriptor:
         """The state that holds the keys' timers."""
         return PROCESSING_TIMERS if self.time_mode == "processingtime" else TIMERS
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "config", self.config.shared_by(self.hosts))
 
 
 def _one_of(option: str, value: Any, known: tuple[str, ...]) -> None:

@@ -12,7 +12,7 @@ Invariant: for every cell, either it is in the open version's undo map, or its l
 committed one.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from millpond.errors import UnavailableError
 from millpond.state.backend import Cells, KeyContext, ListState, MapState, RawCells, Snapshot, ValueCache, ValueState
@@ -58,6 +58,11 @@ class HeapBackend:
         return self._context
 
     @property
+    def states(self) -> Mapping[str, HeapState]:
+        """Every declared state, by name: for who moves tables elsewhere."""
+        return self._states
+
+    @property
     def shares_objects(self) -> bool:
         """Whether it keeps the very objects it was given: yes."""
         return True
@@ -72,6 +77,10 @@ class HeapBackend:
 
     def value_state(self, descriptor: StateDescriptor) -> ValueState:
         """The handle of a value state."""
+        return self.declare_value(descriptor)
+
+    def declare_value(self, descriptor: StateDescriptor) -> HeapValueState:
+        """The same as what it is on the heap, which works on many keys at once: for who counts that."""
         return self._declared.declare(descriptor, HeapValueState)
 
     def list_state(self, descriptor: StateDescriptor) -> ListState:
@@ -92,19 +101,20 @@ class HeapBackend:
         """Have a cache flushed before every commit, and emptied when its state is undone or restored."""
         self._caches.append(cache)
 
-    def _write_dirty(self) -> None:
+    def write_dirty(self) -> None:
+        """Have the tables hold what attached caches do. At an error what was not written stays dirty."""
         for cache in self._caches:
             cache.update_all_states()
 
     def keys(self, name: str) -> Iterator[tuple[int, Row]]:
         """Key group and key of every key that has this state now, each once."""
-        self._write_dirty()
+        self.write_dirty()
         state = self._states.get(name)
         return iter(()) if state is None else state.tables.keys()
 
     def cells(self, name: str, key_group: int) -> Cells:
         """Every cell of a state in one key group as it is now."""
-        self._write_dirty()
+        self.write_dirty()
         state = self._states.get(name)
         return Cells() if state is None else state.tables.cells(key_group)
 

@@ -1,4 +1,4 @@
-"""State backends by name: the two that are here, and those that users register.
+"""State backends by name: the three that are here, and those that users register.
 
 A backend's factory travels with the options of an operator to wherever its shards live, so a backend
 that is registered in a driver needs no registering elsewhere: a function of an installed module, or one
@@ -17,6 +17,7 @@ from millpond.state.backend import KeyedStateBackend
 from millpond.state.cached.choice import CacheChoice, Lru
 from millpond.state.heap import HeapBackend
 from millpond.state.rocksdb_options import ROCKSDB_OPTIONS, RocksDbSettings
+from millpond.state.spillable.options import SPILLABLE_OPTIONS, SpillableSettings
 
 if TYPE_CHECKING:
     from millpond.state.options import StateOptions
@@ -110,12 +111,15 @@ def open_backend(
         key_groups: of the shard.
         folder: for this backend alone. Where the options name a local folder and it lies elsewhere, its name is taken
             there.
-        recorder: hears of the cache's hits, see `LruStateCache`.
+        recorder: hears of the cache's hits, see `LruStateCache`; and of a backend that has a `report_to`.
     """
     local_dir = options.local_dir
     if local_dir is not None and not folder.is_relative_to(local_dir):
         folder = local_dir / folder.name
     backend = options.factory(options, key_groups, folder)
+    report_to = getattr(backend, "report_to", None)
+    if report_to is not None:
+        report_to(recorder)
     return backend if options.cache is None else _cached(backend, options.cache, recorder)
 
 
@@ -145,7 +149,14 @@ def _rocksdb(options: "StateOptions", key_groups: range, folder: Path) -> KeyedS
     )
 
 
+def _spillable(options: "StateOptions", key_groups: range, folder: Path) -> KeyedStateBackend:
+    from millpond.state.spillable.backend import SpillableBackend
+
+    return SpillableBackend(key_groups, folder, options.settings)
+
+
 _BACKENDS: dict[str, RegisteredBackend] = {
     "heap": RegisteredBackend(_heap),
     "rocksdb": RegisteredBackend(_rocksdb, ROCKSDB_OPTIONS, RocksDbSettings),
+    "spillable": RegisteredBackend(_spillable, SPILLABLE_OPTIONS, SpillableSettings),
 }

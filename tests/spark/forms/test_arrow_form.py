@@ -2,6 +2,7 @@
 
 import tempfile
 from collections import Counter
+from contextlib import ExitStack, closing
 from pathlib import Path
 
 import numpy as np
@@ -25,6 +26,7 @@ from millpond.state import HeapBackend
 from millpond.state.cached.lru import LruStateCache
 from millpond.state.checkpoint import Shard, birth
 from millpond.state.keygroups import key_group_of
+from tests.state.spillable.restless import open_spillable
 
 KEY = pa.schema([("user", pa.string()), ("n", pa.int64())])
 TYPES = [field.type for field in KEY]
@@ -134,12 +136,27 @@ _ROWS = st.lists(
 )
 
 
-@given(st.lists(st.tuples(_ROWS, st.sampled_from(["rows", "arrow"])), max_size=4), st.booleans())
+@given(
+    st.lists(st.tuples(_ROWS, st.sampled_from(["rows", "arrow"])), max_size=4),
+    st.sampled_from(["heap", "cached", "spilled"]),
+)
 @settings(max_examples=50, deadline=None)
-def test_both_forms_keep_the_same_state_and_each_goes_on_from_the_others(batches, cached):
-    def backend():
-        return LruStateCache(HeapBackend(range(128)), max_entries=2) if cached else HeapBackend(range(128))
+def test_both_forms_keep_the_same_state_and_each_goes_on_from_the_others(batches, kind):
+    with ExitStack() as opened:
+        _go_on_from_each_other(batches, lambda: _opened(kind, opened))
 
+
+def _opened(kind, opened):
+    if kind != "spilled":
+        heap = HeapBackend(range(128))
+        return LruStateCache(heap, max_entries=2) if kind == "cached" else heap
+    folder = opened.enter_context(tempfile.TemporaryDirectory())
+    backend = opened.enter_context(closing(open_spillable(range(128), Path(folder, "state"))))
+    backend.spill_now(range(128))
+    return backend
+
+
+def _go_on_from_each_other(batches, backend):
     shard, plain, segments = _shard(backend()), {}, {}
     for number, (rows, form) in enumerate(batches):
         processor = Spending() if form == "rows" else ArrowSpending()

@@ -8,6 +8,7 @@ from pathlib import Path
 from millpond.state import CachedValues, HeapBackend, KeyedStateBackend, TwoLayer, WriteBack
 from millpond.state.cached.lru import LruStateCache
 from millpond.state.rocksdb import RocksDbBackend
+from tests.state.spillable.restless import Restless, open_spillable
 
 IN_MEMORY = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None  # noqa: S108 - only ever a folder with a name of its own in it
 """Where tests put a database's folder, if there is such a place: a new one syncs its files when it opens."""
@@ -45,6 +46,18 @@ def rocksdb(key_groups: range, folder: Path) -> KeyedStateBackend:
     return RocksDbBackend(key_groups, folder, write_buffer_bytes=1 << 20, block_cache_bytes=1 << 20)
 
 
+def spillable(key_groups: range, folder: Path) -> KeyedStateBackend:
+    """A heap some of whose key groups are spilled, loaded or written before any operation, at random."""
+    return Restless(key_groups, folder)
+
+
+def spilled(key_groups: range, folder: Path) -> KeyedStateBackend:
+    """A heap all of whose key groups are on disk."""
+    backend = open_spillable(key_groups, folder)
+    backend.spill_now(key_groups)
+    return backend
+
+
 def lru(inner: Open, **limit: int) -> Open:
     """A cache of the last used cells over another backend."""
     return lambda key_groups, folder: LruStateCache(inner(key_groups, folder), **limit)
@@ -58,15 +71,19 @@ def king(inner: Open, choice: WriteBack | TwoLayer) -> Open:
 SUBJECTS = [
     Subject("heap", heap, keeps_what_it_hands_out=True, every_kind=True),
     Subject("rocksdb", rocksdb, every_kind=True),
+    Subject("spillable", spillable, every_kind=True),
+    Subject("spilled", spilled),
     Subject("lru1-heap", lru(heap, max_entries=1)),
     Subject("lru2-heap", lru(heap, max_entries=2)),
     Subject("lru8-heap", lru(heap, max_entries=8)),
     Subject("lru1000-heap", lru(heap, max_entries=1000), keeps_what_it_hands_out=True),
     Subject("lru-bytes-heap", lru(heap, max_bytes=1500)),
+    Subject("lru2-spillable", lru(spillable, max_entries=2)),
     Subject("lru2-rocksdb", lru(rocksdb, max_entries=2)),
     Subject("lru1000-rocksdb", lru(rocksdb, max_entries=1000), keeps_what_it_hands_out=True),
     Subject("write-back1-heap", king(heap, WriteBack(max_size=1))),
     Subject("write-back1000-rocksdb", king(rocksdb, WriteBack(max_size=1000))),
+    Subject("write-back1-spillable", king(spillable, WriteBack(max_size=1))),
     Subject("two-layer2-1-heap", king(heap, TwoLayer(max_size=2, max_size_l2=1))),
     Subject("two-layer1-2-lru2-heap", king(lru(heap, max_entries=2), TwoLayer(max_size=1, max_size_l2=2))),
 ]

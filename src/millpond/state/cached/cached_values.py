@@ -10,9 +10,9 @@ dropped only where the state itself goes: by a rollback, a restore, or `close`.
 The trade-off: looking at all keys in the middle of a version writes early what a commit would write.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from millpond.state.backend import (
     Cells,
@@ -33,6 +33,9 @@ from millpond.state.declarations import open_version
 from millpond.state.descriptor import StateDescriptor
 from millpond.state.rows import Row
 from millpond.state.ttl import Ttl
+
+if TYPE_CHECKING:
+    from millpond.state.spillable.cell_bytes import Pair
 
 
 class CachedValues:
@@ -163,9 +166,18 @@ class CachedValues:
 
     def load(self, descriptor: StateDescriptor, cells: Cells) -> None:
         """Put or delete cells as part of a restore."""
+        self._load(self._inner.load, descriptor, cells)
+
+    @property
+    def load_raw(self) -> Callable[[StateDescriptor, int, Iterable["Pair"]], None] | None:
+        """The same of cells that are bytes; None where the backend does not take such."""
+        load_raw = getattr(self._inner, "load_raw", None)
+        return None if load_raw is None else partial(self._load, load_raw)
+
+    def _load(self, load: Callable[..., None], descriptor: StateDescriptor, *cells: Any) -> None:
         if any(cache.dirty_size() for cache in self._caches.values()):
             raise open_version(descriptor.name)
-        self._inner.load(descriptor, cells)
+        load(descriptor, *cells)
         self._forget()
 
     def close(self) -> None:

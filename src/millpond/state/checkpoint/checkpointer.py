@@ -36,6 +36,7 @@ from millpond.state.checkpoint.next_head import (
     BASE_STEP_ROWS,
     Base,
     Delta,
+    PairsOf,
     encode_base,
     encode_delta,
     next_commit,
@@ -44,6 +45,8 @@ from millpond.state.checkpoint.segment import CellCodec
 from millpond.state.checkpoint.storage import CheckpointStorage, Commit
 from millpond.state.descriptor import StateDescriptor
 from millpond.state.expiry import alive, removals
+from millpond.state.spillable.cell_bytes import Pair
+from millpond.state.ttl import Ttl
 
 MAX_CARRIED_BYTES = 64 << 20
 
@@ -265,11 +268,18 @@ class Checkpointer:
         """Key groups in turn until they hold as many cells as are owed; all of them for None."""
         groups, full = self._head.key_groups, owed is None
 
+        def leaves_out(ttl: Ttl | None) -> bool:
+            return ttl is not None and ("compaction" in ttl.clean_up or (full and "snapshot" in ttl.clean_up))
+
+        def raw(name: str, key_group: int) -> list[Pair] | None:
+            copy: PairsOf | None = getattr(pending.snapshot, "raw_cells", None)
+            return None if copy is None or leaves_out(pending.states[name].ttl) else copy(name, key_group)
+
         def cells(name: str, key_group: int) -> Cells:
             found, ttl = pending.snapshot.cells(name, key_group), pending.states[name].ttl
-            compacts = ttl is not None and "compaction" in ttl.clean_up
-            if ttl is None or not (compacts or (full and "snapshot" in ttl.clean_up)):
+            if ttl is None or not leaves_out(ttl):
                 return found
+            compacts = "compaction" in ttl.clean_up
             kept = alive(found, ttl, pending.now_ms)
             if compacts and (len(kept) < len(found) or any(map(is_not, kept.values, found.values))):
                 self._outlived[name, key_group] = None
@@ -281,7 +291,7 @@ class Checkpointer:
             start = (self._head.next_base + turn) % len(groups)
             stop = min(len(groups), start + len(groups) - turn)
             wanted = BASE_STEP_ROWS if owed is None else min(owed - rows, BASE_STEP_ROWS)
-            base = encode_base(groups, range(start, stop), wanted, pending.version, codecs, cells)
+            base = encode_base(groups, range(start, stop), wanted, pending.version, codecs, cells, raw)
             turn += len(base.positions)
             rows += base.rows
             yield base

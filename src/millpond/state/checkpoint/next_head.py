@@ -15,11 +15,16 @@ import pyarrow.compute as pc
 
 from millpond.state.backend import Cells
 from millpond.state.checkpoint.head import Head, SegmentRef
+from millpond.state.checkpoint.raw import raw_table
 from millpond.state.checkpoint.segment import MAX_SEGMENT_BYTES, CellCodec, checksum_of, encode_segments
 from millpond.state.checkpoint.storage import Commit
+from millpond.state.spillable.cell_bytes import Pair
 
 BASE_STEP_ROWS = 50_000
 _FIRST_ROWS = 100
+
+PairsOf = Callable[[str, int], "list[Pair] | None"]
+"""Gives every cell of a state in one key group as bytes, or None where there are none to copy."""
 
 
 @dataclass(frozen=True)
@@ -127,9 +132,7 @@ class _Encoder:
 
     def _segments(self) -> Iterator[Part]:
         tables, self._tables, self._room = self._tables, [], MAX_SEGMENT_BYTES
-        for part, data in encode_segments(pa.concat_tables(tables).combine_chunks() if len(tables) > 1 else tables[0]):
-            groups = pc.min_max(part["key_group"]).as_py()
-            yield Part(self._state, part.num_rows, groups["min"], groups["max"], data)
+        return _parts(self._state, tables)
 
 
 def encode_delta(version: int, changes: Iterable[tuple[str, Cells]], codecs: Mapping[str, CellCodec]) -> Delta:
@@ -147,6 +150,12 @@ def _encoded(changes: Iterable[tuple[str, Cells]], codecs: Mapping[str, CellCode
         yield from encoder.end()
 
 
+def _parts(state: str, tables: Sequence[pa.Table]) -> Iterator[Part]:
+    for part, data in encode_segments(pa.concat_tables(tables).combine_chunks() if len(tables) > 1 else tables[0]):
+        groups = pc.min_max(part["key_group"]).as_py()
+        yield Part(state, part.num_rows, groups["min"], groups["max"], data)
+
+
 def encode_base(
     key_groups: range,
     positions: range,
@@ -154,21 +163,34 @@ def encode_base(
     version: int,
     codecs: Mapping[str, CellCodec],
     cells: Callable[[str, int], Cells],
+    raw: PairsOf | None = None,
 ) -> Base:
-    """Bases of the first of these positions, as many as it takes to hold the wanted rows."""
+    """Bases of the first of these positions, as many as it takes to hold the wanted rows.
+
+    What `raw` gives of a state and key group is copied as it is; where it gives None, and without it, `cells` are
+    encoded.
+    """
+    copied: dict[str, list[pa.Table]] = {}
     rows, stop = 0, positions.start
 
     def taken() -> Iterator[tuple[str, Cells]]:
         nonlocal rows, stop
         while stop < positions.stop and rows < wanted_rows:
             for name in codecs:
-                found = cells(name, key_groups[stop])
-                rows += len(found)
-                yield name, found
+                pairs = None if raw is None else raw(name, key_groups[stop])
+                if pairs is None:
+                    found = cells(name, key_groups[stop])
+                    rows += len(found)
+                    yield name, found
+                elif pairs:
+                    copied.setdefault(name, []).append(raw_table(key_groups[stop], pairs))
+                    rows += len(pairs)
             stop += 1
 
-    parts = tuple(_encoded(taken(), codecs))
-    return Base(version, range(positions.start, stop), rows, parts)
+    parts = [*_encoded(taken(), codecs)]
+    for name, tables in copied.items():
+        parts += _parts(name, tables)
+    return Base(version, range(positions.start, stop), rows, tuple(parts))
 
 
 def _joined(pieces: Sequence[Cells]) -> Cells:

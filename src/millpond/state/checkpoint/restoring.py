@@ -16,6 +16,7 @@ import pyarrow.compute as pc
 from millpond.errors import CorruptionError, OptionError
 from millpond.state.backend import KeyedStateBackend
 from millpond.state.checkpoint.head import Head, SegmentRef
+from millpond.state.checkpoint.raw import is_raw, raw_groups
 from millpond.state.checkpoint.segment import CellCodec, checksum_of, decode_segment, verify_segment
 from millpond.state.checkpoint.storage import CheckpointStorage
 from millpond.state.descriptor import StateDescriptor
@@ -169,7 +170,9 @@ class StoredStates:
         by_name = {descriptor.name: descriptor for descriptor in declared}
         self._migrations: dict[str, Callable[[pa.Table], pa.Table] | None] = {}
         self._codecs: dict[str, CellCodec] = {}
+        self._stored_codecs: dict[str, CellCodec] = {}
         for old in stored:
+            self._stored_codecs[old.name] = CellCodec(old, key_schema)
             new = by_name.setdefault(old.name, old)
             self._migrations[old.name] = migration(old, new, now_ms)
             self._codecs[old.name] = CellCodec(new, key_schema)
@@ -196,8 +199,19 @@ class StoredStates:
     def load(self, backend: KeyedStateBackend, state: str, table: pa.Table) -> None:
         """Rows of one state into a backend."""
         migrate = self._migrations[state]
-        cells = self._codecs[state].cells(table if migrate is None else migrate(table))
-        backend.load(self._by_name[state], cells)
+        if migrate is not None:
+            table = migrate(self._stored_codecs[state].plain(table))
+        load_table(backend, self._by_name[state], self._codecs[state], table)
+
+
+def load_table(backend: KeyedStateBackend, descriptor: StateDescriptor, codec: CellCodec, table: pa.Table) -> None:
+    """A segment's rows into a backend: bytes as they are, where it takes such."""
+    load_raw = getattr(backend, "load_raw", None)
+    if load_raw is None or not is_raw(table):
+        backend.load(descriptor, codec.cells(table))
+        return
+    for key_group, pairs in raw_groups(table):
+        load_raw(descriptor, key_group, pairs)
 
 
 def newest_rows(version: Version, descriptor: StateDescriptor, key_groups: range | None = None) -> pa.Table:
@@ -217,6 +231,7 @@ def newest_rows(version: Version, descriptor: StateDescriptor, key_groups: range
             if wanted != head.key_groups:
                 group = table["key_group"]
                 table = table.filter(pc.and_(pc.greater_equal(group, wanted.start), pc.less(group, wanted.stop)))
+            table = codec.plain(table)
             newest.update(zip(codec.cell_keys(table), range(rows, rows + table.num_rows), strict=True))
             rows += table.num_rows
             tables.append(table)

@@ -6,7 +6,8 @@ A segment holds cells of one state as one Arrow IPC stream behind a short header
 
 Its columns are `key_group`, `deleted`, then `key.*`, `map_key.*` and `value.*` as the state's schemas
 name them (a list state has one column `value`, a list of structs). So an exported segment can be read by
-anything that reads Arrow.
+anything that reads Arrow. A *raw* segment (magic "MPSR") has bytes in place of the columns, see
+`millpond.state.checkpoint.raw`.
 
 Invariant: a segment is whole or refused. Nothing is taken from one whose magic, version, length or
 checksum is not as written.
@@ -23,6 +24,7 @@ import xxhash
 
 from millpond.errors import CorruptionError, DataError
 from millpond.state.backend import ABSENT, Cells
+from millpond.state.checkpoint.raw import is_raw, raw_cells
 from millpond.state.descriptor import StateDescriptor, StateKind
 from millpond.state.rows import RowCodec
 
@@ -30,6 +32,7 @@ FORMAT_VERSION = 1
 MAX_SEGMENT_BYTES = 1 << 20
 
 _MAGIC = b"MPSG"
+_RAW_MAGIC = b"MPSR"
 _HEADER = struct.Struct("<4sB3sQQ")
 _RESERVED = bytes(3)
 _WRITE_OPTIONS = pa.ipc.IpcWriteOptions(compression="lz4")
@@ -39,6 +42,7 @@ class CellCodec:
     """Cells of one state to Arrow and back. Made once per state and shard."""
 
     def __init__(self, descriptor: StateDescriptor, key_schema: pa.Schema) -> None:
+        self._descriptor = descriptor
         self._state = descriptor.name
         self._kind = descriptor.kind
         self._keys = RowCodec(key_schema, f"key of state {descriptor.name!r}")
@@ -98,8 +102,14 @@ class CellCodec:
         columns = self._values.columns([value for value in cells.values if value is not ABSENT])
         return dict(zip(self._value_names, (column.take(places) for column in columns), strict=True))
 
+    def plain(self, table: pa.Table) -> pa.Table:
+        """The table of a segment with columns, whatever it has."""
+        return self.table(raw_cells(self._descriptor, table)) if is_raw(table) else table
+
     def cells(self, table: pa.Table) -> Cells:
-        """The inverse of `table`."""
+        """The inverse of `table`, and of what a raw segment has in its place."""
+        if is_raw(table):
+            return raw_cells(self._descriptor, table)
         cells = Cells(
             key_groups=table["key_group"].to_pylist(),
             keys=list(self._keys.rows(_columns("key", self._keys, table))),
@@ -143,7 +153,7 @@ def encode_segments(table: pa.Table) -> Iterator[tuple[pa.Table, bytes]]:
         sink = pa.BufferOutputStream()
         with pa.ipc.new_stream(sink, part.schema, options=_WRITE_OPTIONS) as writer:
             writer.write_table(part)
-        yield part, sealed(_MAGIC, sink.getvalue().to_pybytes())
+        yield part, sealed(_RAW_MAGIC if is_raw(part) else _MAGIC, sink.getvalue().to_pybytes())
 
 
 def _cut(table: pa.Table) -> Iterator[pa.Table]:
@@ -162,13 +172,17 @@ def _cut(table: pa.Table) -> Iterator[pa.Table]:
 
 def decode_segment(data: bytes | memoryview, name: str) -> pa.Table:
     """The table in a segment. A CorruptionError names the segment when it is not whole."""
-    with pa.ipc.open_stream(pa.py_buffer(unsealed(_MAGIC, data, name))) as reader:
+    with pa.ipc.open_stream(pa.py_buffer(unsealed(_magic(data), data, name))) as reader:
         return reader.read_all()
 
 
 def verify_segment(data: bytes | memoryview, name: str) -> None:
     """Prove a segment whole without decoding it. A CorruptionError names it when it is not."""
-    unsealed(_MAGIC, data, name)
+    unsealed(_magic(data), data, name)
+
+
+def _magic(data: bytes | memoryview) -> bytes:
+    return _RAW_MAGIC if bytes(data[: len(_RAW_MAGIC)]) == _RAW_MAGIC else _MAGIC
 
 
 def sealed(magic: bytes, body: bytes) -> bytes:

@@ -37,7 +37,7 @@ import pyarrow as pa
 from millpond.errors import CorruptionError, OptionError
 from millpond.state.backend import ABSENT, Cells, KeyedStateBackend, Snapshot
 from millpond.state.checkpoint.head import Head, SegmentRef
-from millpond.state.checkpoint.next_head import BASE_STEP_ROWS, Base, encode_base, encode_delta, next_commit
+from millpond.state.checkpoint.next_head import BASE_STEP_ROWS, Base, PairsOf, encode_base, encode_delta, next_commit
 from millpond.state.checkpoint.restoring import StoredStates, in_order, last_good, read_segment, segment_name
 from millpond.state.checkpoint.savepoint import Savepoint
 from millpond.state.checkpoint.segment import CellCodec
@@ -45,6 +45,7 @@ from millpond.state.checkpoint.starting import load_savepoint
 from millpond.state.checkpoint.storage import Commit
 from millpond.state.descriptor import StateDescriptor
 from millpond.state.expiry import alive, removals, without_times
+from millpond.state.spillable.cell_bytes import Pair
 from millpond.state.timers import TIMERS, Timers
 
 
@@ -215,6 +216,7 @@ class Shard:
             self.head.version,
             self._codecs,
             partial(self._living, expired),
+            self._raw_cells,
         )
         self._prepared.append(_Prepared(base, expired))
         return True
@@ -237,6 +239,11 @@ class Shard:
             return cells
         left_out.append((name, expired))
         return alive(cells, ttl, now_ms)
+
+    def _raw_cells(self, name: str, key_group: int) -> list[Pair] | None:
+        """The same as bytes, where the backend has them and nothing in them may have expired."""
+        copy: PairsOf | None = getattr(self.backend, "raw_cells", None)
+        return None if copy is None or self._descriptors[name].ttl is not None else copy(name, key_group)
 
     def commit(self, token: str, watermark_ms: int = -1, flushed: Callable[[], object] = lambda: None) -> Commit:
         """End the version under the attempt's token. What is returned must be stored whole or not at all.

@@ -1,0 +1,353 @@
+"""FLIP-50's benchmark: a word count whose state fits in memory, or does not; against the heap alone and RocksDB.
+
+The job is the preview release's: words of 16 characters, one partition, about 566 MB of state once serialized, a count
+per word (one read and one write of state per record). The words of the records are drawn evenly from all there are,
+so the share of the state that is spilled is also the share of the records that go to disk: no group is colder than
+another, which is the hardest case for a heap that spills.
+
+Set-ups: the heap alone; RocksDB with everything in its cache, and with as much memory as the heap that is 57 % spilled
+takes for its state; the heap that spills with 0 to 90 % of its bytes on disk. Each is a process of its own, which first
+restores the state and then works off records in versions; the clock stops while the next words are made. What was
+changed on disk is written before it stops.
+
+Three more processes: a burst of new words worth five times the memory limit; and full checkpoints of a state that is
+57 % spilled, with its spilled key groups copied as they are and decoded.
+
+    .venv/bin/python -m benchmarks.flip50
+    .venv/bin/python -m benchmarks.flip50 --scale 0.05      # quick: no result is kept
+    .venv/bin/python -m benchmarks.flip50 --only heap       # one part; the last one writes the report
+"""
+
+import argparse
+import contextlib
+import gc
+import json
+import random
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from benchmarks.report import RESULTS, grouped_bars, report
+from millpond.state import HeapBackend, KeyedStateBackend, StateDescriptor, StateKind
+from millpond.state.backend import Cells
+from millpond.state.checkpoint import FileStorage, birth
+from millpond.state.checkpoint.checkpointer import Checkpointer
+from millpond.state.object_codec import OBJECT_SCHEMA
+from millpond.state.rocksdb import RocksDbBackend
+from millpond.state.rocksdb_keys import KEY_PREFIX, encode_key
+from millpond.state.rows import Row
+from millpond.state.serializer import msgspec_serializer
+from millpond.state.spillable import SpillableBackend, SpillableSettings
+from millpond.state.spillable.memory import resident
+
+SERIALIZED_BYTES = 566_000_000
+PARALLELISM = 128
+COUNT = StateDescriptor("count", StateKind.VALUE, OBJECT_SCHEMA, serializer=msgspec_serializer(int))
+CELL_BYTES = KEY_PREFIX.size + len(encode_key(("0123456789abcdef",))) + 2
+"""Of a word and its count in RocksDB, before compression."""
+SPILLED_PERCENT = (0, 20, 37, 57, 90)
+RECORDS = 1_000_000
+ROUNDS = 3
+SEED = 50
+SEED_RATIO = {"heap": 4.0, "spillable_37": 2.2, "spillable_57": 1.6}
+"""Of FLIP-50: heap and 57 % from the document, 37 % from the preview release."""
+PARTS = Path(tempfile.gettempdir()) / "millpond-flip50"
+
+_VERSION = 200_000
+_CHUNK = 50_000
+_MIX = 0x9E3779B97F4A7C15
+_MASK = (1 << 64) - 1
+_BURST_LIMIT = 512 << 20
+_BURST = 5
+
+
+def word(number: int) -> str:
+    """The word of a number: 16 characters, no two alike, in no order."""
+    return f"{number * _MIX & _MASK:016x}"
+
+
+def words_of(scale: float) -> int:
+    """How many words make up the state; every key group has as many."""
+    return int(SERIALIZED_BYTES * scale / CELL_BYTES) // PARALLELISM * PARALLELISM
+
+
+def records(words: int, count: int, seed: int) -> list[tuple[int, Row]]:
+    """Key group and key of records, drawn evenly. A word's key group is its number's: hashing costs all alike."""
+    drawn = random.Random(seed).choices(range(words), k=count)
+    return [(number % PARALLELISM, (word(number),)) for number in drawn]
+
+
+def fill(backend: KeyedStateBackend, words: int, then: Callable[[int], None]) -> None:
+    """Restore the state, a key group at a time; counts of two bytes."""
+    for key_group in range(PARALLELISM):
+        keys = [(word(number),) for number in range(key_group, words, PARALLELISM)]
+        backend.load(COUNT, Cells([key_group] * len(keys), keys, None, [200] * len(keys)))
+        then(key_group)
+
+
+def work(backend: KeyedStateBackend, state: Any, some: list[tuple[int, Row]]) -> float:
+    """Count the words; the seconds it took."""
+    enter, context, get, update = backend.enter, backend.context, state.get, state.update
+    started = time.perf_counter()
+    for key_group, key in some:
+        enter(key_group)
+        context.key = key
+        value = get()
+        update(1 if value is None else value + 1)
+    return time.perf_counter() - started
+
+
+def commit(backend: KeyedStateBackend) -> float:
+    """End a version that nobody wants to see again; the seconds it took."""
+    started = time.perf_counter()
+    snapshot = backend.commit()
+    snapshot.release()
+    backend.settle()
+    return time.perf_counter() - started
+
+
+def throughput(set_up: str, scale: float) -> dict[str, Any]:
+    """Records per second of one set-up, as the median of a few rounds."""
+    words, rounds = words_of(scale), []
+    with opened(set_up, scale) as (backend, finish):
+        state = backend.value_state(COUNT)
+        each = max(_VERSION, int(RECORDS * min(1.0, scale * 4)))
+        for number in range(ROUNDS + 1):
+            seconds, done = 0.0, 0
+            while done < each:
+                for chunk in range(_VERSION // _CHUNK):
+                    seconds += work(backend, state, records(words, _CHUNK, hash((number, done, chunk))))
+                seconds += commit(backend)
+                done += _VERSION
+            started = time.perf_counter()
+            finish()
+            seconds += time.perf_counter() - started
+            if number:
+                rounds.append(done / seconds)
+            _say(f"{set_up} round {number}: {done / seconds:,.0f} records/s")
+        return {"rows_per_second": round(statistics.median(rounds)), "own_bytes": resident().own, "words": words}
+
+
+@contextlib.contextmanager
+def opened(set_up: str, scale: float) -> Iterator[tuple[KeyedStateBackend, Callable[[], None]]]:
+    """A backend with the whole state, and what ends a round: writing what is only buffered."""
+    words = words_of(scale)
+    with tempfile.TemporaryDirectory(prefix="millpond-flip50-") as folder:
+        place = Path(folder, "state")
+        backend: KeyedStateBackend
+        finish: Callable[[], None] = _nothing
+        then: Callable[[int], None] = lambda _: None  # noqa: E731
+        if set_up == "heap":
+            backend = HeapBackend(range(PARALLELISM))
+        elif set_up.startswith("rocksdb"):
+            cache = 4 << 30 if set_up == "rocksdb_all_memory" else int(_heap_bytes(words) * 0.43)
+            backend = RocksDbBackend(range(PARALLELISM), place, block_cache_bytes=cache)
+        else:
+            spills = round(int(set_up.removeprefix("spillable_")) / 100 * PARALLELISM)
+            spillable = SpillableBackend(range(PARALLELISM), place, _at_ease(_heap_bytes(words)))
+            backend, finish = spillable, spillable.flush_now
+
+            def then(key_group: int) -> None:
+                if key_group < spills:
+                    spillable.spill_now([key_group])
+
+        try:
+            fill(backend, words, then)
+            if set_up.startswith("rocksdb"):
+                for key_group in range(PARALLELISM):
+                    backend.cells(COUNT.name, key_group)
+            gc.collect()
+            gc.freeze()
+            gc.disable()  # as a state host does
+            yield backend, finish
+        finally:
+            backend.close()
+
+
+def _heap_bytes(words: int) -> int:
+    """What so many words take on the heap, about."""
+    return words * 240
+
+
+def _at_ease(heap_bytes: int) -> SpillableSettings:
+    """A limit that the whole state would need, and marks that leave key groups where the benchmark puts them."""
+    return SpillableSettings(
+        memory_limit_bytes=2 * heap_bytes + (1 << 30),
+        load_start_ratio=0.0001,
+        load_end_ratio=0.0002,
+        high_watermark_ratio=0.95,
+    )
+
+
+def _nothing() -> None:
+    return
+
+
+def burst(scale: float) -> dict[str, Any]:
+    """New words worth five times the limit, as fast as they come; none may be lost, and the process stays within."""
+    limit = int(_BURST_LIMIT * max(0.5, min(1.0, scale * 2)))
+    words = _BURST * limit // 240
+    settings = SpillableSettings(memory_limit_bytes=limit)
+    gc.disable()
+    with tempfile.TemporaryDirectory(prefix="millpond-flip50-") as folder:
+        backend = SpillableBackend(range(PARALLELISM), Path(folder, "state"), settings)
+        state = backend.value_state(COUNT)
+        peak, seconds = 0, 0.0
+        for first in range(0, words, _CHUNK // 5):
+            some = [(number % PARALLELISM, (word(number),)) for number in range(first, min(words, first + _CHUNK // 5))]
+            seconds += work(backend, state, some)
+            peak = max(peak, resident().own)
+            if first % _VERSION == 0:
+                seconds += commit(backend)
+        # Before the count, which reads every file from end to end.
+        peak_rss = _peak_rss_bytes()
+        counted = 0
+        for key_group in range(PARALLELISM):
+            counted += sum(backend.cells(COUNT.name, key_group).values)
+        stats = backend.stats()
+        backend.close()
+    return {
+        "limit_bytes": limit,
+        "peak_rss_bytes": peak_rss,
+        "peak_own_bytes": peak,
+        "records_in": words,
+        "records_counted": counted,
+        "rows_per_second": round(words / seconds),
+        "longest_spill_block_ms": round(stats.longest_block_ms, 1),
+        "spills": stats.spills,
+        "reason": stats.reason,
+    }
+
+
+def _peak_rss_bytes() -> int:
+    """The most that this process ever had resident, pages of files included."""
+    status = Path("/proc/self/status").read_text().splitlines()
+    return int(next(line for line in status if line.startswith("VmHWM")).split()[1]) * 1024
+
+
+def checkpoint(scale: float, how: str) -> dict[str, Any]:
+    """A full checkpoint of a state of which 57 % is spilled: the median seconds of a few."""
+    with opened("spillable_57", scale) as (backend, _), tempfile.TemporaryDirectory() as folder:
+        state = backend.value_state(COUNT)
+        work(backend, state, records(words_of(scale), _CHUNK, SEED))
+        head = birth("flip50", 0, 1, PARALLELISM, pa.schema([("key", pa.string())]))
+        checkpoints = Checkpointer(FileStorage(folder, 0), backend, head, [COUNT])
+        seconds = []
+        for _ in range(ROUNDS):
+            pending = checkpoints.begin(full=True)
+            if how == "decoded":
+                pending.snapshot.raw_cells = _not_raw  # type: ignore[attr-defined]
+            started = time.perf_counter()
+            checkpoints.write(pending)
+            seconds.append(time.perf_counter() - started)
+            _say(f"checkpoint {how}: {seconds[-1]:.2f} s")
+        return {"seconds": statistics.median(seconds)}
+
+
+def _not_raw(_name: str, _key_group: int) -> None:
+    return None
+
+
+def _say(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)
+
+
+PARTS_OF_ALL: dict[str, Callable[[float], dict[str, Any]]] = {
+    "heap": lambda scale: throughput("heap", scale),
+    "rocksdb_all_memory": lambda scale: throughput("rocksdb_all_memory", scale),
+    "rocksdb_same_memory": lambda scale: throughput("rocksdb_same_memory", scale),
+    **{
+        f"spillable_{percent}": (lambda scale, percent=percent: throughput(f"spillable_{percent}", scale))  # type: ignore[misc]
+        for percent in SPILLED_PERCENT
+    },
+    "burst": burst,
+    "checkpoint_raw_copy": lambda scale: checkpoint(scale, "raw_copy"),
+    "checkpoint_decoded": lambda scale: checkpoint(scale, "decoded"),
+}
+
+
+def main() -> None:
+    """Run every part in a process of its own, and report."""
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--scale", type=float, default=1.0)
+    parser.add_argument("--only", choices=PARTS_OF_ALL)
+    parser.add_argument("--part", choices=PARTS_OF_ALL, help=argparse.SUPPRESS)
+    chosen = parser.parse_args()
+    if chosen.part:
+        print(json.dumps(PARTS_OF_ALL[chosen.part](chosen.scale)))
+        return
+    PARTS.mkdir(exist_ok=True)
+    for part in [chosen.only] if chosen.only else PARTS_OF_ALL:
+        command = [sys.executable, "-m", "benchmarks.flip50", "--part", part, "--scale", str(chosen.scale)]
+        done = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True)
+        _file(part, chosen.scale).write_text(done.stdout.splitlines()[-1])
+        _say(f"{part}: {done.stdout.strip()}")
+    if all(_file(part, chosen.scale).exists() for part in PARTS_OF_ALL):
+        found = {part: json.loads(_file(part, chosen.scale).read_text()) for part in PARTS_OF_ALL}
+        _report(found, RESULTS if chosen.scale >= 1 else PARTS)
+
+
+def _file(part: str, scale: float) -> Path:
+    return PARTS / f"{part}-{scale}.json"
+
+
+def _report(found: dict[str, dict[str, Any]], folder: Path) -> None:
+    rps = {part: each["rows_per_second"] for part, each in found.items() if "words" in each}
+    base = rps["rocksdb_all_memory"]
+    burst_of = found["burst"]
+    seconds = {how: round(found[f"checkpoint_{how}"]["seconds"], 3) for how in ("raw_copy", "decoded")}
+    names = {
+        "heap": "heap alone",
+        "rocksdb_all_memory": "RocksDB, all in cache",
+        "rocksdb_same_memory": "RocksDB, memory of 57 %",
+        **{f"spillable_{percent}": f"spillable, {percent} % on disk" for percent in SPILLED_PERCENT},
+    }
+    ratio = {part: round(rps[part] / base, 2) for part in names}
+    assert burst_of["records_in"] == burst_of["records_counted"], burst_of
+    report(
+        "flip50",
+        title="Word count, 566 MB of state: records per second",
+        columns=("set-up", "records/s", "÷ RocksDB", "memory of its own, MB", "FLIP-50"),
+        rows=[
+            (
+                name,
+                rps[part],
+                ratio[part],
+                round(found[part]["own_bytes"] / 1e6),
+                str(SEED_RATIO.get(part, "1.0" if part.startswith("rocksdb") else "")),
+            )
+            for part, name in names.items()
+        ],
+        result={
+            "words": found["heap"]["words"],
+            "rows_per_second": {
+                **{part: rps[part] for part in ("heap", "rocksdb_all_memory", "rocksdb_same_memory")},
+                "spillable": {str(percent): rps[f"spillable_{percent}"] for percent in SPILLED_PERCENT},
+            },
+            "ratio": {part: ratio[part] for part in SEED_RATIO},
+            "burst": {key: burst_of[key] for key in ("limit_bytes", "peak_rss_bytes", "records_in", "records_counted")},
+            "longest_spill_block_ms": burst_of["longest_spill_block_ms"],
+            "checkpoint_seconds": seconds,
+        },
+        draw=lambda axes: grouped_bars(
+            axes,
+            ["heap", "37 % on disk", "57 % on disk"],
+            {
+                "Millpond": [ratio[part] for part in SEED_RATIO],
+                "FLIP-50 (Flink)": list(SEED_RATIO.values()),
+            },
+            ylabel="throughput, RocksDB with everything in cache = 1",
+        ),
+        folder=folder,
+    )
+
+
+if __name__ == "__main__":
+    main()

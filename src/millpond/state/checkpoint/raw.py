@@ -1,0 +1,54 @@
+"""Cells in a segment as the bytes that a backend keeps on disk: copied there, and decoded by whoever needs cells.
+
+A raw segment has three columns, `key_group`, `raw.place` and `raw.stored`: the pairs of
+`millpond.state.spillable.cell_bytes`. The first two bytes of a place are the writer's number of the state and mean
+nothing to the reader. There are no deleted cells: only bases are raw.
+"""
+
+from collections.abc import Iterator, Sequence
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from millpond.state.backend import Cells
+from millpond.state.descriptor import StateDescriptor, StateKind
+from millpond.state.spillable.cell_bytes import Pair, cell_bytes
+
+_PLACE, _STORED = "raw.place", "raw.stored"
+
+
+def is_raw(table: pa.Table) -> bool:
+    """Whether a segment's table holds bytes instead of columns."""
+    return _PLACE in table.column_names
+
+
+def raw_table(key_group: int, pairs: Sequence[Pair]) -> pa.Table:
+    """The cells of one key group."""
+    return pa.table(
+        {
+            "key_group": pa.repeat(pa.scalar(key_group, pa.int32()), len(pairs)),
+            _PLACE: pa.array([place for place, _ in pairs], pa.binary()),
+            _STORED: pa.array([stored for _, stored in pairs], pa.binary()),
+        }
+    )
+
+
+def raw_groups(table: pa.Table) -> Iterator[tuple[int, list[Pair]]]:
+    """The cells of each key group."""
+    for key_group in pc.unique(table["key_group"]).to_pylist():
+        part = table.filter(pc.equal(table["key_group"], key_group))
+        yield key_group, list(zip(part[_PLACE].to_pylist(), part[_STORED].to_pylist(), strict=True))
+
+
+def raw_cells(descriptor: StateDescriptor, table: pa.Table) -> Cells:
+    """The cells in a raw table."""
+    form = cell_bytes(descriptor, 0)
+    found = Cells(map_keys=[] if descriptor.kind is StateKind.MAP else None)
+    for key_group, pairs in raw_groups(table):
+        cells = form.cells(key_group, pairs)
+        found.key_groups += cells.key_groups
+        found.keys += cells.keys
+        found.values += cells.values
+        if found.map_keys is not None:
+            found.map_keys += cells.map_keys or []
+    return found

@@ -1,0 +1,142 @@
+"""How much memory each key group takes, and how often it is asked for.
+
+On the heap both are estimates, made once a version and between batches of records, not per record:
+
+- *Size*: of every n-th cell that a version changed, or a restore loads, the deep size is taken. The mean of a state, or
+  of a state in one key group where there were samples, times the number of keys, is the group's size. Comparing groups
+  is what it is for, so it need not be exact.
+- *Rate*: how often a group was entered, and how many of its cells each version changed, halved every half-life.
+
+On disk the size is exact: the pages that the file has for the group.
+
+Source: FLIP-50, KeyGroupSizeAccountingManager (which estimates as Lucene's RamUsageEstimator does).
+"""
+
+from collections.abc import Iterable, Mapping
+from itertools import islice
+from typing import Any
+
+from millpond.cache.weight import ENTRY_BYTES, deep_size
+from millpond.state.backend import ABSENT, Cells
+from millpond.state.heap_tables import Version
+from millpond.state.rows import Row
+from millpond.state.spillable.moves import SpilledState
+
+SAMPLE_EVERY = 61
+"""Of the cells that a version changes in a group, every so manieth is weighed."""
+
+SLOT_BYTES = 64
+"""What a dictionary takes per entry, about: between a third and two thirds of its places are in use."""
+
+HALF_LIFE_MS = 60_000
+"""In which a group that is not asked for any more loses half its rate."""
+
+_MOST_SAMPLES = 32
+"""Of one state in one version: weighing costs some microseconds a cell."""
+
+_MOST_ENTRIES = 8
+"""That are weighed of one key's map."""
+
+_WEIGHT_OF_NEW = 0.2
+
+
+class Mean:
+    """A mean in which older samples count less and less."""
+
+    __slots__ = ("value",)
+
+    def __init__(self) -> None:
+        self.value = 0.0
+
+    def add(self, sample: float) -> None:
+        """Take one more sample."""
+        self.value = sample if not self.value else self.value + _WEIGHT_OF_NEW * (sample - self.value)
+
+
+class StateSizes:
+    """The mean bytes of one state's keys with all that is theirs, over all key groups and in each that was sampled."""
+
+    def __init__(self, state: SpilledState) -> None:
+        self.state = state
+        self.mean = Mean()
+        self._of_group: dict[int, Mean] = {}
+
+    def weigh_changes(self) -> None:
+        """Take samples of what the open version changed on the heap."""
+        tables = self.state.heap.tables
+        left = _MOST_SAMPLES
+        for key_group, undo in tables.open.undo.items():
+            table = tables.live.get(key_group)
+            if undo and type(table) is dict:
+                left -= self._weigh(key_group, table, islice(undo, 0, None, SAMPLE_EVERY), left)
+                if left <= 0:
+                    return
+
+    def weigh_loaded(self, cells: Cells) -> None:
+        """Take samples of what is being restored."""
+        every = max(SAMPLE_EVERY, len(cells) // _MOST_SAMPLES)
+        for key_group, key in islice(zip(cells.key_groups, cells.keys, strict=True), 0, None, every):
+            table = self.state.heap.tables.live.get(key_group)
+            if type(table) is dict:
+                self._weigh(key_group, table, (key,), 1)
+
+    def _weigh(self, key_group: int, table: Mapping[Row, Any], keys: Iterable[Row], most: int) -> int:
+        taken = 0
+        of_group = self._of_group.setdefault(key_group, Mean())
+        for key in islice(keys, most):
+            value = table.get(key, ABSENT)
+            if value is not ABSENT:
+                weighed = _entries_bytes(key, value) if self.state.is_map else _cell_bytes(key, value)
+                self.mean.add(weighed)
+                of_group.add(weighed)
+                taken += 1
+        return taken
+
+    def bytes_of(self, key_group: int) -> int:
+        """What the group's cells of this state take on the heap; 0 where they are on disk."""
+        table = self.state.heap.tables.live.get(key_group)
+        if type(table) is not dict or not table:
+            return 0
+        of_group = self._of_group.get(key_group)
+        mean = of_group.value if of_group is not None and of_group.value else self.mean.value
+        return int(len(table) * (mean or SLOT_BYTES))
+
+
+class RequestRates:
+    """How busy the key groups are: requests a half-life, about."""
+
+    def __init__(self, key_groups: range, now_ms: int) -> None:
+        self.entered = dict.fromkeys(key_groups, 0)
+        """How often each was entered since the last look. The backend adds to it."""
+        self._rates = dict.fromkeys(key_groups, 0.0)
+        self._looked_ms = now_ms
+
+    def add_changes(self, versions: Iterable[Version]) -> None:
+        """Count what a version changed of each state."""
+        for version in versions:
+            for key_group, undo in version.undo.items():
+                self.entered[key_group] += len(undo)
+
+    def look(self, now_ms: int) -> None:
+        """Let time pass, and take in what was counted."""
+        kept = 0.5 ** ((now_ms - self._looked_ms) / HALF_LIFE_MS)
+        self._looked_ms = now_ms
+        rates, entered = self._rates, self.entered
+        for key_group, count in entered.items():
+            rates[key_group] = rates[key_group] * kept + count
+        # In place: the backend holds on to it.
+        entered.update(dict.fromkeys(entered, 0))
+
+    def of(self, key_group: int) -> float:
+        """The decayed number of requests."""
+        return self._rates[key_group]
+
+
+def _cell_bytes(key: Row, value: Any) -> int:
+    return deep_size(key, value) - ENTRY_BYTES + SLOT_BYTES
+
+
+def _entries_bytes(key: Row, entries: Mapping[Row, Any]) -> int:
+    weighed = [_cell_bytes(map_key, value) for map_key, value in islice(entries.items(), _MOST_ENTRIES)]
+    each = sum(weighed) / len(weighed) if weighed else 0
+    return _cell_bytes(key, None) + int(each * len(entries))

@@ -1,0 +1,227 @@
+"""The monitor: when key groups are spilled and when they are loaded, over all shards of a process.
+
+On the data path it stands beside the backends: each comes by every few milliseconds of its work, and says how large its
+state on the heap is. The monitor measures the process, and where a mark is passed it begins a *turn*: key groups of any
+of the backends, which are put on their lists. They do the moving themselves, in steps between their records.
+
+- Memory in use at or above the high watermark: a turn spills a share of what is on the heap (`spill-size.ratio`).
+- The mean pause of garbage collection above its threshold: likewise.
+- Less on the heap than `load-start.ratio` of the limit: a turn loads, up to `load-end.ratio`.
+
+It looks by the clock (`check-interval`), and whenever memory in use has changed by a share of the limit; turns keep
+an interval. Above the *hard mark*, halfway from the watermark to the limit, intervals do not apply, and a turn spills
+whatever is above the watermark: a burst cannot outrun it.
+
+Invariant: memory that was freed counts as free although the process does not shrink (`UsedMemory`), and loading is
+judged by the estimated state on the heap alone. So a spill is not followed by another for the same bytes, or a load.
+
+Source: FLIP-50, HeapStatusMonitor.
+"""
+
+import os
+import threading
+import time
+from collections.abc import Callable, Iterable
+from typing import Protocol
+from weakref import WeakSet
+
+from millpond.cache import monotonic_ms
+from millpond.errors import OptionError
+from millpond.state.spillable.gc_pauses import GcPauses
+from millpond.state.spillable.memory import ProcessMemory, UsedMemory, memory_limit_bytes
+from millpond.state.spillable.options import SpillableSettings
+from millpond.state.spillable.policy import GroupLoad, chosen_to_load, chosen_to_spill
+
+_LOOKS_PER_LIMIT = 128
+"""Memory is looked at whenever it has grown by this part of the limit."""
+
+_MAPPED_SHARE = 16
+"""This part of the limit may always be mapped, and as much of it is left free by what is mapped beyond."""
+
+
+class Spillable(Protocol):
+    """A backend, as the monitor sees it."""
+
+    heap_bytes: int
+    """What its state takes on the heap, about."""
+
+    @property
+    def moving(self) -> bool:
+        """Whether it has not done yet what it was last told."""
+        ...
+
+    def heap_groups(self) -> list[GroupLoad]:
+        """Its key groups on the heap."""
+        ...
+
+    def disk_groups(self) -> list[GroupLoad]:
+        """Its key groups on disk."""
+        ...
+
+    def may_spill(self) -> bool:
+        """Whether nothing hinders it: a checkpoint that must be waited for, or disks that were just full."""
+        ...
+
+    def help_along(self, until_ns: int, *, urgent: bool) -> None:
+        """Move what is to be moved in another backend's thread, if this one rests."""
+        ...
+
+    def move(self, to_spill: Iterable[int], to_load: Iterable[int], reason: str) -> None:
+        """Take key groups on the list of what is to be moved. Called under the monitor's lock."""
+        ...
+
+
+class Monitor:
+    """Watches one process.
+
+    Args:
+        settings: marks and intervals.
+        limit_bytes: what this process may use.
+        read_bytes: what it uses, without spill files.
+        read_mapped_bytes: what of spill files is in memory too. The kernel takes that back when it needs it.
+        clock_ms: monotonic milliseconds.
+        pauses: of garbage collection.
+    """
+
+    def __init__(
+        self,
+        settings: SpillableSettings,
+        limit_bytes: int,
+        read_bytes: Callable[[], int],
+        read_mapped_bytes: Callable[[], int] = lambda: 0,
+        clock_ms: Callable[[], int] = monotonic_ms,
+        pauses: GcPauses | None = None,
+    ) -> None:
+        self.limit_bytes = limit_bytes
+        self.used = UsedMemory(read_bytes)
+        self._settings = settings
+        self._read_mapped_bytes = read_mapped_bytes
+        self._clock_ms = clock_ms
+        self._pauses = pauses or GcPauses(time.perf_counter_ns)
+        self._backends: WeakSet[Spillable] = WeakSet()
+        self._lock = threading.Lock()
+        self._heap_bytes = 0
+        self._checked_ms = self._turned_ms = clock_ms()
+        self._turned_once = False
+        self._checked_bytes = 0
+        self.used_bytes = self.used.look(0)
+        if self.used_bytes >= limit_bytes:
+            raise OptionError(
+                f"state.backend.spillable.memory-limit leaves this process {limit_bytes:,} bytes, and it uses "
+                f"{self.used_bytes:,} already, without any state. Give each process at least twice that."
+            )
+
+    @property
+    def watermark_bytes(self) -> int:
+        """Above which a turn spills."""
+        return int(self._settings.high_watermark_ratio * self.limit_bytes)
+
+    @property
+    def hard_mark_bytes(self) -> int:
+        """Above which nothing waits."""
+        return int(self._settings.hard_mark_ratio * self.limit_bytes)
+
+    @property
+    def is_urgent(self) -> bool:
+        """Whether memory was above the hard mark when it was last looked at."""
+        return self.used_bytes >= self.hard_mark_bytes
+
+    @property
+    def maps_too_much(self) -> bool:
+        """Whether pages of spill files bring the process close to its limit."""
+        mapped, part = self._read_mapped_bytes(), self.limit_bytes // _MAPPED_SHARE
+        return mapped > part and self.used_bytes + self.used.free_bytes + mapped > self.limit_bytes - part
+
+    def register(self, backend: Spillable) -> None:
+        """Watch over a backend's state too."""
+        with self._lock:
+            self._backends.add(backend)
+
+    def others(self, backend: Spillable) -> list[Spillable]:
+        """The other backends that have something to move."""
+        with self._lock:
+            return [other for other in self._backends if other is not backend and other.moving]
+
+    def look(self) -> None:
+        """Measure, and begin a turn if it is time for one."""
+        with self._lock:
+            heap_bytes = sum(backend.heap_bytes for backend in self._backends)
+            change = heap_bytes - self._heap_bytes
+            self._heap_bytes = heap_bytes
+            self.used.freed(max(0, -change))
+            self.used_bytes = self.used.look(max(0, change))
+            now_ms = self._clock_ms()
+            if self._is_time(now_ms):
+                self._checked_ms, self._checked_bytes = now_ms, self.used_bytes
+                self._check(now_ms)
+
+    def restored(self) -> None:
+        """State was restored: load what fits, without waiting for the heap to be as good as empty."""
+        with self._lock:
+            self._begin_loading("restore", self._clock_ms())
+
+    def _is_time(self, now_ms: int) -> bool:
+        return (
+            self.is_urgent
+            or now_ms - self._checked_ms >= self._settings.check_interval_ms
+            or self.used_bytes - self._checked_bytes >= self.limit_bytes // _LOOKS_PER_LIMIT
+            or self._checked_bytes - self.used_bytes >= self.limit_bytes // _LOOKS_PER_LIMIT
+        )
+
+    def _check(self, now_ms: int) -> None:
+        if any(backend.moving for backend in self._backends):
+            return
+        if self.is_urgent:
+            self._begin_spilling("memory above the hard mark", now_ms, self.used_bytes - self.watermark_bytes)
+            return
+        if self._turned_once and now_ms - self._turned_ms < self._settings.trigger_interval_ms:
+            return
+        if self.used_bytes >= self.watermark_bytes:
+            self._begin_spilling("memory above the high watermark", now_ms)
+        elif self._pauses.take_mean_ms() > self._settings.gc_time_threshold_ms:
+            self._begin_spilling("garbage collection", now_ms)
+        elif self._heap_bytes < self._settings.load_start_ratio * self.limit_bytes:
+            self._begin_loading("little on the heap", now_ms)
+
+    def _begin_spilling(self, reason: str, now_ms: int, at_least_bytes: int = 0) -> None:
+        wanted = max(at_least_bytes, int(self._settings.spill_size_ratio * self._heap_bytes), 1)
+        able = [backend for backend in self._backends if backend.may_spill()]
+        chosen = chosen_to_spill((group for backend in able for group in backend.heap_groups()), wanted)
+        self._tell(chosen, reason, now_ms, load=False)
+
+    def _begin_loading(self, reason: str, now_ms: int) -> None:
+        room = int(self._settings.load_end_ratio * self.limit_bytes) - self._heap_bytes
+        # What a load would bring above the watermark would be spilled again.
+        room = min(room, self.watermark_bytes - self.used_bytes)
+        groups = [group for backend in self._backends for group in backend.disk_groups()]
+        self._tell(chosen_to_load(groups, room), reason, now_ms, load=True)
+
+    def _tell(self, chosen: list[GroupLoad], reason: str, now_ms: int, *, load: bool) -> None:
+        if not chosen:
+            return
+        self._turned_ms, self._turned_once = now_ms, True
+        for backend in list(self._backends):
+            groups = [group.key_group for group in chosen if group.owner is backend]
+            if groups:
+                backend.move([] if load else groups, groups if load else [], reason)
+
+
+_MONITORS: dict[tuple[int, SpillableSettings], Monitor] = {}
+_MONITORS_LOCK = threading.Lock()
+
+
+def process_monitor(settings: SpillableSettings) -> Monitor:
+    """The one monitor of this process for backends with these settings.
+
+    Raises:
+        OptionError: the memory limit is below what the process uses without state.
+    """
+    who = (os.getpid(), settings)
+    with _MONITORS_LOCK:
+        if who not in _MONITORS:
+            limit = settings.memory_limit_bytes
+            hosts = settings.hosts or os.cpu_count() or 1
+            share = memory_limit_bytes(hosts) if limit is None else limit // hosts
+            memory = ProcessMemory()
+            _MONITORS[who] = Monitor(settings, share, memory, memory.mapped_bytes)
+        return _MONITORS[who]

@@ -1,0 +1,102 @@
+"""The options of the heap that spills, by the names of FLIP-50's preview release, and what they are parsed into.
+
+Invariant: `load_start_ratio < load_end_ratio < high_watermark_ratio`. What is loaded at the one end would be spilled
+again at the other otherwise, and so on for ever.
+"""
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from millpond.options import Known, duration_ms, flag, place, size_bytes
+
+_PREFIX = "state.backend.spillable."
+
+
+@dataclass(frozen=True, slots=True)
+class SpillableSettings:
+    """How a heap that spills behaves.
+
+    Attributes:
+        memory_limit_bytes: what this process may use; where it is one of several hosts of an executor, what all of them
+            may. None: what the container or the process is limited to, else the machine's memory.
+        hosts: how many processes share that memory, filled in by who starts them; 0 for one a processor of the machine.
+        paths: folders for spill files, used in rotation; none for the temporary folder.
+        chunk_bytes: the step by which a spill file may grow; the disk is looked at before each.
+        check_interval_ms: how often memory and pauses are looked at by the clock.
+        gc_time_threshold_ms: the mean pause of garbage collection over a check interval above which state is spilled.
+        high_watermark_ratio: the share of the memory limit above which state is spilled.
+        spill_size_ratio: the share of the state on the heap that one turn spills.
+        load_start_ratio: state is loaded when what is on the heap is less than this share of the memory limit,
+        load_end_ratio: up to this share.
+        trigger_interval_ms: the least time between two turns; above the hard mark it does not apply.
+        cancel_checkpoint: whether checkpoints that are being written in the background are given up when a turn begins
+            to spill. If not, the turn waits for them, unless memory is above the hard mark.
+        spill_bytes_per_second: how fast key groups are written to disk below the hard mark.
+
+    Raises:
+        ValueError: the ratios are out of order.
+
+    >>> SpillableSettings(load_start_ratio=0.4)
+    Traceback (most recent call last):
+    ValueError: expected load-start.ratio < load-end.ratio < high-watermark.ratio, got 0.4, 0.3 and 0.5
+    """
+
+    memory_limit_bytes: int | None = None
+    hosts: int = 1
+    paths: tuple[Path, ...] = ()
+    chunk_bytes: int = 512 << 20
+    check_interval_ms: int = 60_000
+    gc_time_threshold_ms: int = 2_000
+    high_watermark_ratio: float = 0.5
+    spill_size_ratio: float = 0.2
+    load_start_ratio: float = 0.1
+    load_end_ratio: float = 0.3
+    trigger_interval_ms: int = 60_000
+    cancel_checkpoint: bool = True
+    spill_bytes_per_second: int = 100 << 20
+
+    def __post_init__(self) -> None:
+        ratios = (self.load_start_ratio, self.load_end_ratio, self.high_watermark_ratio)
+        if not ratios[0] < ratios[1] < ratios[2]:
+            got = f"{ratios[0]}, {ratios[1]} and {ratios[2]}"
+            raise ValueError(f"expected load-start.ratio < load-end.ratio < high-watermark.ratio, got {got}")
+
+    @property
+    def hard_mark_ratio(self) -> float:
+        """The share of the memory limit above which nothing waits: halfway from the high watermark to the limit."""
+        return (1 + self.high_watermark_ratio) / 2
+
+
+def _ratio(value: Any) -> float:
+    text = str(value).strip()
+    if isinstance(value, bool) or not re.fullmatch(r"\d*\.?\d+(e-?\d+)?", text.lower()) or not 0 < float(text) < 1:
+        raise ValueError("a ratio such as '0.2', above 0 and below 1")
+    return float(text)
+
+
+def _paths(value: Any) -> tuple[Path, ...]:
+    given = value if isinstance(value, list | tuple) else str(value).split(",")
+    return tuple(Path(place(each)).absolute() for each in given)
+
+
+def _option(name: str, field: str, parse: Callable[[Any], Any]) -> dict[str, tuple[str, Callable[[Any], Any]]]:
+    return {_PREFIX + name: (field, parse)}
+
+
+SPILLABLE_OPTIONS: Known = {
+    **_option("memory-limit", "memory_limit_bytes", size_bytes(1 << 20)),
+    **_option("paths", "paths", _paths),
+    **_option("chunk-size", "chunk_bytes", size_bytes(1 << 20, 1 << 40)),
+    **_option("heap-status.check-interval", "check_interval_ms", duration_ms),
+    **_option("gc-time.threshold", "gc_time_threshold_ms", duration_ms),
+    **_option("high-watermark.ratio", "high_watermark_ratio", _ratio),
+    **_option("spill-size.ratio", "spill_size_ratio", _ratio),
+    **_option("load-start.ratio", "load_start_ratio", _ratio),
+    **_option("load-end.ratio", "load_end_ratio", _ratio),
+    **_option("trigger-interval", "trigger_interval_ms", duration_ms),
+    **_option("cancel.checkpoint", "cancel_checkpoint", flag),
+    **_option("spill-rate", "spill_bytes_per_second", size_bytes(1 << 20)),
+}

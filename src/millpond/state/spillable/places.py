@@ -1,0 +1,128 @@
+"""Where a cell of a spilled key group lies in a spill file: LMDB keys made of tuples, and back.
+
+    state (2 bytes) | key                                        of value and list states
+    state (2 bytes) | length of the key (2 bytes) | key | map key    of an entry of a map state
+
+A tuple is written as for RocksDB (`millpond.state.rocksdb_keys`). LMDB's keys are short, so a tuple that is
+long stands there as a digest behind a byte that begins no tuple, and in full in front of the value.
+
+Invariant: `cell(place(key), stored(key, data))` gives key and data back; and what is under a prefix is one
+state's, or one key's, alone.
+"""
+
+import hashlib
+import struct
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Any, NamedTuple
+
+import msgspec
+
+from millpond.state.rocksdb_keys import decode_key, encode_key
+from millpond.state.rows import Row
+
+NOTHING: Mapping[Row, Any] = MappingProxyType({})
+"""The entries of a key that has none."""
+
+_pack = msgspec.msgpack.Encoder().encode
+_STATE = struct.Struct(">H")
+_LENGTH = struct.Struct(">I")
+_SHORT = struct.Struct(">H")
+STATE_BYTES = _STATE.size
+LONG = 0xC1
+"""MessagePack never begins with this byte."""
+_MARK = bytes([LONG])
+_DIGEST_BYTES = 32
+_LONGEST = 240
+"""Bytes of a key, and of a map key, that stand in an LMDB key as they are."""
+
+
+class Entry(NamedTuple):
+    """One cell: its tuples, and its value's bytes."""
+
+    key: Row
+    map_key: Row
+    data: bytes
+
+
+def state_prefix(number: int) -> bytes:
+    """The beginning of the places of a state's cells."""
+    return _STATE.pack(number)
+
+
+def is_long(at: bytes, start: int = STATE_BYTES) -> bool:
+    """Whether the tuple that begins at a position of a place stands there as a digest."""
+    return at[start] == LONG
+
+
+def flat_place(prefix: bytes, key: Row) -> bytes:
+    """The place of a value or a list."""
+    # A text alone needs no look at what it is.
+    encoded = _pack(key) if len(key) == 1 and type(key[0]) is str else encode_key(key)
+    return prefix + (encoded if len(encoded) <= _LONGEST else _digest(encoded))
+
+
+def flat_stored(at: bytes, key: Row, data: bytes) -> bytes:
+    """What stands at the place of a value or a list."""
+    return _with_original(encode_key(key), data) if is_long(at) else data
+
+
+def flat_data(at: bytes, stored: bytes) -> bytes:
+    """The value's bytes of what stands at a place."""
+    return _split(stored)[1] if is_long(at) else stored
+
+
+def flat_key(at: bytes, stored: bytes) -> Row:
+    """The key whose value stands at a place."""
+    return decode_key(_split(stored)[0] if is_long(at) else at[STATE_BYTES:])
+
+
+def entries_prefix(prefix: bytes, key: Row) -> bytes:
+    """The beginning of the places of one key's entries."""
+    encoded = encode_key(key)
+    if len(encoded) > _LONGEST:
+        encoded = _digest(encoded)
+    return prefix + _SHORT.pack(len(encoded)) + encoded
+
+
+def entry_place(entries: bytes, map_key: Row) -> bytes:
+    """The place of an entry, from its key's prefix."""
+    encoded = encode_key(map_key)
+    return entries + (encoded if len(encoded) <= _LONGEST else _digest(encoded))
+
+
+def entry_stored(at: bytes, key: Row, map_key: Row, data: bytes) -> bytes:
+    """What stands at the place of an entry: in front of the data each tuple that the place has only the digest of."""
+    start = _map_key_start(at)
+    if is_long(at, start):
+        data = _with_original(encode_key(map_key), data)
+    return _with_original(encode_key(key), data) if is_long(at, STATE_BYTES + _SHORT.size) else data
+
+
+def entry(at: bytes, stored: bytes) -> Entry:
+    """The cell at a place."""
+    first, start = STATE_BYTES + _SHORT.size, _map_key_start(at)
+    key, map_key, data = at[first:start], at[start:], stored
+    if is_long(at, first):
+        key, data = _split(data)
+    if is_long(at, start):
+        map_key, data = _split(data)
+    return Entry(decode_key(key), decode_key(map_key), data)
+
+
+def _map_key_start(at: bytes) -> int:
+    length: int = _SHORT.unpack_from(at, STATE_BYTES)[0]
+    return STATE_BYTES + _SHORT.size + length
+
+
+def _digest(encoded: bytes) -> bytes:
+    return _MARK + hashlib.blake2b(encoded, digest_size=_DIGEST_BYTES).digest()
+
+
+def _with_original(encoded: bytes, data: bytes) -> bytes:
+    return _LENGTH.pack(len(encoded)) + encoded + data
+
+
+def _split(stored: bytes) -> tuple[bytes, bytes]:
+    end = _LENGTH.size + _LENGTH.unpack_from(stored)[0]
+    return stored[_LENGTH.size : end], stored[end:]

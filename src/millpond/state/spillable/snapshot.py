@@ -1,0 +1,118 @@
+"""A committed version of a heap that spills: the heap's snapshot, which may be given up, and copied as bytes.
+
+What is on disk is read as on the heap: the table as it is now, under the old values of what was changed since
+(`millpond.state.heap_tables`). So a snapshot keeps nothing of a spill file, whose pages are used again at once; and a
+key group may move either way while it is read.
+"""
+
+from collections.abc import Iterator, Mapping
+from typing import Any, NamedTuple
+
+from millpond.errors import UnavailableError
+from millpond.state.backend import Cells, Snapshot
+from millpond.state.heap_tables import Version
+from millpond.state.rows import Row
+from millpond.state.spillable.cell_bytes import Pair
+from millpond.state.spillable.moves import SpilledState
+from millpond.state.spillable.spilled_tables import SpilledMapTable, SpilledTable
+
+
+class Held(NamedTuple):
+    """One state, and the version of it that a snapshot is of."""
+
+    state: SpilledState
+    version: Version
+
+
+class SpillableSnapshot:
+    """A `Snapshot` that also hands out bytes."""
+
+    def __init__(self, snapshot: Snapshot, held: Mapping[str, Held]) -> None:
+        self._snapshot = snapshot
+        self._held: Mapping[str, Held] = held
+        self._gave_up = False
+
+    @property
+    def in_use(self) -> bool:
+        """Whether somebody may still read it."""
+        return bool(self._held)
+
+    def changes(self) -> Iterator[tuple[str, Cells]]:
+        """What the version changed."""
+        self._check()
+        for piece in self._snapshot.changes():
+            yield piece
+            self._check()
+
+    def cells(self, name: str, key_group: int) -> Cells:
+        """Every cell of a state in one key group as of this version."""
+        self._check()
+        return self._snapshot.cells(name, key_group)
+
+    def raw_cells(self, name: str, key_group: int) -> list[Pair] | None:
+        """The same as bytes, for `cell_bytes` to read, in no order; None where the group is not on disk."""
+        self._check()
+        held = self._held.get(name)
+        return None if held is None else raw_cells(held, key_group)
+
+    def give_up(self) -> None:
+        """Let go of it while somebody may be reading it: what is read later is refused, and says why."""
+        if self.in_use:
+            self._gave_up = True
+            self.release()
+
+    def release(self) -> None:
+        """Let go of what only this snapshot needed. Idempotent."""
+        self._held = {}
+        self._snapshot.release()
+
+    def _check(self) -> None:
+        if self._gave_up:
+            raise UnavailableError(
+                "this checkpoint was given up because state had to be spilled. Its changes go with the next one. Set "
+                "state.backend.spillable.cancel.checkpoint = false to have spilling wait for checkpoints."
+            )
+
+
+def raw_cells(held: Held, key_group: int) -> list[Pair] | None:
+    """Every cell of a state in a key group, as of a version, as bytes; None where the group is not on disk."""
+    table = held.state.heap.tables.live.get(key_group)
+    if not isinstance(table, SpilledTable | SpilledMapTable):
+        return None
+    is_map = held.state.is_map
+    # In this order: see the invariant of `spilled_tables`.
+    overlay = _copied(table.changed, is_map=is_map)
+    pairs = list(table.scanned(table.form.prefix))
+    if table.successor is not None:
+        return None
+    for undo in reversed(_undo_after(held.version, key_group)):
+        _lay_over(overlay, undo, is_map=is_map)
+    if not overlay:
+        return pairs
+    kept, gone = held.state.form.pairs(overlay, overlay)
+    replaced = {at for at, _ in kept}.union(gone)
+    return [pair for pair in pairs if pair[0] not in replaced] + kept
+
+
+def _undo_after(version: Version, key_group: int) -> list[dict[Row, Any]]:
+    """The undo maps of every later version, oldest first."""
+    found, later = [], version.next
+    while later is not None:
+        undo = later.undo.get(key_group)
+        if undo:
+            found.append(undo.copy())
+        later = later.next
+    return found
+
+
+def _copied(table: dict[Row, Any], *, is_map: bool) -> dict[Row, Any]:
+    copied = table.copy()
+    return {key: entries.copy() for key, entries in copied.items()} if is_map else copied
+
+
+def _lay_over(overlay: dict[Row, Any], undo: dict[Row, Any], *, is_map: bool) -> None:
+    if not is_map:
+        overlay |= undo
+        return
+    for key, old_entries in undo.items():
+        overlay.setdefault(key, {}).update(old_entries.copy())

@@ -1,0 +1,278 @@
+"""One spill file: the spilled key groups of a backend on one path, from bytes to bytes.
+
+On the data path it lies under the tables of spilled key groups, which know what the bytes mean. It is one
+LMDB file: a memory map for reading, a space allocator, and a copy-on-write tree, so that a write which fails
+leaves everything as it was. A key group is a database of its own in it, which is emptied at once.
+
+The file is never written through the map, where a full disk would be a SIGBUS: pages go out by `pwrite`,
+whose errors are errors. It may grow by a step at a time, and before each the disk is asked for its space.
+
+The file is a cache of the checkpoint, so nothing is synced. It has no name: that is removed as soon as the
+file is open, and so its space goes with the process, however that ends. What a process that was killed in
+between left behind is known by the lock that nobody holds, and removed by the next one.
+
+Invariant: LMDB is used by one thread at a time, under `lock`, and no read transaction is open when one
+writes. So pages that are let go of are used again at once; what a checkpoint must see of an earlier version is in
+the undo maps (`millpond.state.heap_tables`), whatever is in the file.
+
+Source: http://www.lmdb.tech/doc/ (Caveats).
+"""
+
+import contextlib
+import fcntl
+import os
+import secrets
+import threading
+from collections.abc import Callable, Iterable, Sequence
+from itertools import islice
+from pathlib import Path
+from types import ModuleType
+from typing import Any, NamedTuple
+
+from millpond.errors import CorruptionError, MillpondError, MissingDependencyError, UnavailableError
+
+LONGEST_KEY_BYTES = 511
+"""Of an LMDB key."""
+
+SCANNED_AT_ONCE = 4_000
+"""Cells that a scan reads under the lock, for as long as which a reader of another thread keeps the stream waiting."""
+
+_KIND = "millpond-spill"
+
+
+class GroupSize(NamedTuple):
+    """What a key group has in a file."""
+
+    cells: int
+    bytes: int
+
+
+class SpillFile:
+    """An LMDB file in `folder`.
+
+    Args:
+        folder: where; it is made if need be.
+        chunk_bytes: the step by which the file may grow.
+        key_groups: how many there may be in it.
+        free_bytes: asks the disk of an open file for its space.
+
+    Raises:
+        UnavailableError: the folder cannot be written, or the disk has no room for the first step.
+        MissingDependencyError: lmdb is not installed.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        chunk_bytes: int,
+        key_groups: int,
+        free_bytes: Callable[[int], int] = lambda file: os.fstatvfs(file).f_bavail * os.fstatvfs(file).f_frsize,
+    ) -> None:
+        self.folder = folder
+        self.lock = threading.Lock()
+        self._lmdb = _import_lmdb()
+        self._chunk_bytes = chunk_bytes
+        self._free_bytes = free_bytes
+        self._reader: Any = None
+        self._databases: dict[int, Any] = {}
+        try:
+            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            remove_abandoned(folder)
+            self._environment: Any = self._opened(key_groups)
+        except (OSError, self._lmdb.Error) as error:
+            raise UnavailableError(
+                f"no spill file can be made in {folder}: {error}. Mend that, or let state.backend.spillable.paths name "
+                "a folder that can be written to."
+            ) from error
+
+    def _opened(self, key_groups: int) -> Any:
+        path = self.folder / f"{_KIND}-{secrets.token_hex(8)}"
+        self._file = path.open("xb")
+        try:
+            # Where somebody who looks for abandoned files was faster, the name is gone, and is made once more below.
+            fcntl.flock(self._file, fcntl.LOCK_EX)
+            self._check_space()
+            return self._lmdb.open(
+                str(path),
+                mode=0o600,
+                subdir=False,
+                map_size=self._chunk_bytes,
+                max_dbs=key_groups,
+                sync=False,
+                metasync=False,
+                lock=False,
+                readahead=False,
+                meminit=False,
+            )
+        except BaseException:
+            self._file.close()
+            raise
+        finally:
+            path.unlink(missing_ok=True)
+
+    def database(self, key_group: int) -> Any:
+        """The handle of a key group's cells, for the calls below."""
+        with self.lock:
+            if key_group not in self._databases:
+                self._end_reading()
+                self._databases[key_group] = self._tried(self._open_database, key_group)
+            return self._databases[key_group]
+
+    def _open_database(self, key_group: int) -> Any:
+        return self._environment.open_db(b"%d" % key_group)
+
+    def get(self, database: Any, at: bytes) -> bytes | None:
+        """What is under a key."""
+        with self.lock:
+            try:
+                reader = self._reader
+                if reader is None:
+                    reader = self._reader = self._environment.begin()
+                found: bytes | None = reader.get(at, None, database)
+            except self._lmdb.Error as error:
+                raise self._failure(error) from error
+            return found
+
+    def scan(
+        self, database: Any, prefix: bytes, after: bytes = b"", most: int = SCANNED_AT_ONCE
+    ) -> list[tuple[bytes, bytes]]:
+        """The first keys, with their values, that begin with `prefix` and come after another one."""
+        with self.lock:
+            try:
+                if self._reader is None:
+                    self._reader = self._environment.begin()
+                with self._reader.cursor(database) as cursor:
+                    if not (cursor.set_range(after or prefix) if after or prefix else cursor.first()):
+                        return []
+                    if after and cursor.key() == after and not cursor.next():
+                        return []
+                    found = list(islice(cursor.iternext(), most))
+            except self._lmdb.Error as error:
+                raise self._failure(error) from error
+        if found and not found[-1][0].startswith(prefix):
+            found = [pair for pair in found if pair[0].startswith(prefix)]
+        return found
+
+    def write(
+        self, database: Any, kept: Sequence[tuple[bytes, bytes]], gone: Iterable[bytes] = (), *, append: bool = False
+    ) -> None:
+        """Put and delete, all of it or nothing. `append`: what is put is in order, and after all that is there.
+
+        Raises:
+            UnavailableError: the disk is full, or failed.
+        """
+        self._write(lambda transaction: _put_and_delete(transaction, database, kept, gone, append=append))
+
+    def empty(self, database: Any) -> None:
+        """Delete every cell of a key group."""
+        self._write(lambda transaction: transaction.drop(database, delete=False))
+
+    def size(self, database: Any) -> GroupSize:
+        """What a key group has here: cells, and the bytes of their pages."""
+        with self.lock:
+            if self._reader is None:
+                self._reader = self._environment.begin()
+            found = self._reader.stat(database)
+        pages = found["branch_pages"] + found["leaf_pages"] + found["overflow_pages"]
+        return GroupSize(found["entries"], pages * found["psize"])
+
+    def forget_pages(self) -> None:
+        """Let go of the pages that are mapped into memory; the system still has them while it likes."""
+        with self.lock:
+            self._end_reading()
+            # The map is made anew, whatever its size.
+            self._tried(self._environment.set_mapsize, self._environment.info()["map_size"])
+
+    def close(self) -> None:
+        """Give the space back. Idempotent."""
+        with self.lock:
+            self._end_reading()
+            self._databases.clear()
+            self._environment.close()
+            self._file.close()
+
+    def _write(self, body: Callable[[Any], object]) -> None:
+        with self.lock:
+            self._end_reading()
+            self._tried(self._in_transaction, body)
+
+    def _in_transaction(self, body: Callable[[Any], object]) -> None:
+        with self._environment.begin(write=True) as transaction:
+            body(transaction)
+
+    def _tried(self, act: Callable[[Any], Any], argument: Any) -> Any:
+        """Do something that may need more room than the file has; what fails is undone."""
+        while True:
+            try:
+                return act(argument)
+            except self._lmdb.MapFullError:
+                self._grow()
+            except self._lmdb.Error as error:
+                raise self._failure(error) from error
+
+    def _grow(self) -> None:
+        try:
+            self._check_space()
+            self._environment.set_mapsize(self._environment.info()["map_size"] + self._chunk_bytes)
+        except (OSError, self._lmdb.Error) as error:
+            raise UnavailableError(f"the spill file in {self.folder} cannot grow: {error}.") from error
+
+    def _check_space(self) -> None:
+        free = self._free_bytes(self._file.fileno())
+        if free < self._chunk_bytes:
+            raise UnavailableError(
+                f"no room for state in {self.folder}: the next step of state.backend.spillable.chunk-size is "
+                f"{self._chunk_bytes:,} bytes, and {free:,} are free. Make room, or name further folders in "
+                "state.backend.spillable.paths."
+            )
+
+    def _end_reading(self) -> None:
+        if self._reader is not None:
+            self._reader.abort()
+            self._reader = None
+
+    def _failure(self, error: Exception) -> MillpondError:
+        lmdb = self._lmdb
+        if isinstance(error, (lmdb.CorruptedError, lmdb.PageNotFoundError, lmdb.InvalidError, lmdb.PanicError)):
+            return CorruptionError(
+                f"the spill file in {self.folder} is damaged: {error}. It is only a cache of the checkpoint: restore."
+            )
+        return UnavailableError(
+            f"the spill file in {self.folder} could not be used: {error}. What should have been written is still on "
+            "the heap. Make room, or see to that disk."
+        )
+
+
+def remove_abandoned(folder: Path) -> list[Path]:
+    """Remove the files in a folder whose process was killed before it could; which they were."""
+    removed = []
+    for path in sorted(folder.glob(f"{_KIND}-*")):
+        with contextlib.suppress(FileNotFoundError, BlockingIOError), path.open("rb") as file:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            path.unlink()
+            removed.append(path)
+    return removed
+
+
+def _put_and_delete(
+    transaction: Any, database: Any, kept: Sequence[tuple[bytes, bytes]], gone: Iterable[bytes], *, append: bool
+) -> None:
+    for at in gone:
+        transaction.delete(at, db=database)
+    with transaction.cursor(database) as cursor:
+        _, added = cursor.putmulti(kept, append=append)
+    if append and added != len(kept):
+        raise CorruptionError(
+            f"{len(kept) - added} of {len(kept)} cells did not come in order to an empty place of the spill file."
+        )
+
+
+def _import_lmdb() -> ModuleType:
+    try:
+        import lmdb
+    except ImportError as error:
+        raise MissingDependencyError(
+            "the state backend 'spillable' needs lmdb: pip install 'millpond[spillable]'"
+        ) from error
+    module: ModuleType = lmdb
+    return module

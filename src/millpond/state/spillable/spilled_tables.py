@@ -1,0 +1,319 @@
+"""The tables of a key group that is on disk: they act as the dictionaries of one on the heap.
+
+A state's handles and its undo maps (`millpond.state.heap_states`, `heap_tables`) work on the table of a key
+group, and do not ask where it is. So every kind of state, timers included, is read and written while spilled,
+is committed, undone and seen by snapshots as on the heap, and a key group on the heap pays nothing for it.
+
+What is changed is kept in `changed`, objects or ABSENT, until it is written in a batch: one write of a page
+then serves many cells. A read looks there first.
+
+Invariant: a cell is what `changed` says, else what the file says. It leaves `changed` only once the file has it; and
+a table whose group was loaded names its `successor` before the file loses it. So whoever reads in another thread,
+and copies `changed` before it scans the file, misses nothing that was there when it began; what has changed since it
+finds in the undo maps.
+
+Tables and views are `MutableMapping`s; what the handles use is written out for speed.
+"""
+
+import sys
+from collections.abc import Iterator, Mapping, MutableMapping
+from itertools import islice
+from typing import Any
+
+from millpond.state.backend import ABSENT, Cells
+from millpond.state.rows import Row
+from millpond.state.spillable import places
+from millpond.state.spillable.cell_bytes import EntryBytes, FlatBytes, Pair
+from millpond.state.spillable.places import LONG, STATE_BYTES, flat_place
+from millpond.state.spillable.spill_file import SpillFile
+
+_UNREAD: Any = object()
+
+
+class _Spilled:
+    """Where a key group of one state is: its file, the database in that, and the state's prefix."""
+
+    changed: dict[Row, Any]
+    successor: Any = None
+
+    def __init__(self, file: SpillFile, database: Any, key_group: int) -> None:
+        self.file = file
+        self.database = database
+        self.key_group = key_group
+
+    def scanned(self, prefix: bytes) -> Iterator[Pair]:
+        """Everything in the file under a prefix, some thousand cells at a time."""
+        last = b""
+        while found := self.file.scan(self.database, prefix, last):
+            yield from found
+            last = found[-1][0]
+
+
+class SpilledTable(_Spilled, MutableMapping[Row, Any]):
+    """A table with one cell per key: of a value state, or of a list state."""
+
+    def __init__(
+        self, form: FlatBytes, file: SpillFile, database: Any, key_group: int, changed: dict[Row, Any] | None = None
+    ) -> None:
+        super().__init__(file, database, key_group)
+        self.form = form
+        self.changed = {} if changed is None else changed
+        self._read = file.get
+        self._prefix = form.prefix
+        self._loads = form.loads
+        # The last key that was read, what it holds, and how often had been flushed before: a write of the same key
+        # comes next, and asks for the old value. What another thread read before a flush is not taken after it.
+        self._last: tuple[Any, Any, int] = (None, ABSENT, 0)
+        self._flushes = 0
+
+    def get(self, key: Row, default: Any = None) -> Any:
+        """What a key's cell holds."""
+        value = self.changed.get(key, _UNREAD)
+        if value is _UNREAD:
+            last, flushes = self._last, self._flushes
+            if last[0] is key and last[2] == flushes:
+                value = last[1]
+            else:
+                at = flat_place(self._prefix, key)
+                stored = self._read(self.database, at)
+                if stored is None:
+                    value = ABSENT if self.successor is None else self.successor.get(key, ABSENT)
+                elif at[STATE_BYTES] == LONG:
+                    value = self.form.value(at, stored)
+                else:
+                    value = self._loads(stored)
+                self._last = (key, value, flushes)
+        return default if value is ABSENT else value
+
+    def __getitem__(self, key: Row) -> Any:
+        value = self.get(key, ABSENT)
+        if value is ABSENT:
+            raise KeyError(key)
+        return value
+
+    def __contains__(self, key: object) -> bool:
+        value = self.changed.get(key, _UNREAD)  # type: ignore[call-overload]
+        if value is not _UNREAD:
+            return value is not ABSENT
+        if self._read(self.database, self.form.place(key)) is not None:  # type: ignore[arg-type]
+            return True
+        return self.successor is not None and key in self.successor
+
+    def __setitem__(self, key: Row, value: Any) -> None:
+        self.changed[key] = value
+
+    def __delitem__(self, key: Row) -> None:
+        self.changed[key] = ABSENT
+
+    def setdefault(self, key: Row, default: Any = None) -> Any:
+        """What a key's cell holds, to be changed in place."""
+        value = self.get(key, ABSENT)
+        value = self.changed[key] = default if value is ABSENT else value
+        return value
+
+    def __iter__(self) -> Iterator[Row]:
+        return iter(self.copy())
+
+    def __len__(self) -> int:
+        return len(self.copy())
+
+    def copy(self) -> dict[Row, Any]:
+        """Every cell, as a dictionary: from any thread."""
+        changed = self.changed.copy()
+        found: dict[Row, Any] = {}
+        self.form.add(found, self.scanned(self.form.prefix))
+        if self.successor is not None:
+            whole: dict[Row, Any] = self.successor.copy()
+            return whole
+        found |= changed
+        return {key: value for key, value in found.items() if value is not ABSENT} if changed else found
+
+    def cells(self) -> Cells:
+        """Every cell. Lists are copies, since one that was changed may still grow in place."""
+        found = self.copy()
+        values = [value.copy() if type(value) is list else value for value in found.values()]
+        return Cells([self.key_group] * len(found), list(found), None, values)
+
+    def flush(self, most: int = sys.maxsize) -> int:
+        """Write some of what has changed; how many cells that were."""
+        keys = list(self.changed) if most >= len(self.changed) else list(islice(self.changed, most))
+        kept, gone = self.form.pairs(self.changed, keys)
+        kept.sort()
+        self.file.write(self.database, kept, gone)
+        self._flushes += 1
+        if len(keys) == len(self.changed):
+            self.changed = {}
+        else:
+            for key in keys:
+                del self.changed[key]
+        return len(keys)
+
+    def changed_count(self) -> int:
+        """How many cells are still to be written."""
+        return len(self.changed)
+
+
+class SpilledEntries(MutableMapping[Row, Any]):
+    """The entries of one key, read and written alone."""
+
+    __slots__ = ("_key", "_prefix", "_table")
+
+    def __init__(self, table: "SpilledMapTable", key: Row, prefix: bytes) -> None:
+        self._table = table
+        self._key = key
+        self._prefix = prefix
+
+    def get(self, map_key: Row, default: Any = None) -> Any:
+        """The value of an entry."""
+        table = self._table
+        value = table.changed.get(self._key, places.NOTHING).get(map_key, _UNREAD)
+        if value is not _UNREAD:
+            return default if value is ABSENT else value
+        at = places.entry_place(self._prefix, map_key)
+        stored = table.file.get(table.database, at)
+        if stored is None:
+            successor = table.successor
+            return default if successor is None else successor.get(self._key, places.NOTHING).get(map_key, default)
+        return table.form.loads(places.entry(at, stored).data)
+
+    def __getitem__(self, map_key: Row) -> Any:
+        value = self.get(map_key, ABSENT)
+        if value is ABSENT:
+            raise KeyError(map_key)
+        return value
+
+    def __contains__(self, map_key: object) -> bool:
+        return self.get(map_key, ABSENT) is not ABSENT  # type: ignore[arg-type]
+
+    def __setitem__(self, map_key: Row, value: Any) -> None:
+        self._table.changed.setdefault(self._key, {})[map_key] = value
+
+    def __delitem__(self, map_key: Row) -> None:
+        self._table.changed.setdefault(self._key, {})[map_key] = ABSENT
+
+    def __iter__(self) -> Iterator[Row]:
+        return iter(self.copy())
+
+    def __len__(self) -> int:
+        return len(self.copy())
+
+    def __bool__(self) -> bool:
+        table = self._table
+        if table.changed.get(self._key) or table.successor is not None:
+            return bool(self.copy())
+        return bool(table.file.scan(table.database, self._prefix, most=1)) or (
+            table.successor is not None and bool(self.copy())
+        )
+
+    def items(self) -> Any:
+        """The entries, as they are now."""
+        return self.copy().items()
+
+    def values(self) -> Any:
+        """The values, as they are now."""
+        return self.copy().values()
+
+    def copy(self) -> dict[Row, Any]:
+        """The entries, as a dictionary: from any thread."""
+        table = self._table
+        changed = table.changed.get(self._key, places.NOTHING)
+        changed = dict(changed)
+        loads = table.form.loads
+        found = {map_key: loads(data) for _, map_key, data in table.form.decoded(table.scanned(self._prefix))}
+        if table.successor is not None:
+            return dict(table.successor.get(self._key, places.NOTHING))
+        found |= changed
+        return {map_key: value for map_key, value in found.items() if value is not ABSENT} if changed else found
+
+
+class SpilledMapTable(_Spilled, MutableMapping[Row, Any]):
+    """The table of a map state: by key, a view of its entries. A key without entries has an empty view."""
+
+    def __init__(
+        self, form: EntryBytes, file: SpillFile, database: Any, key_group: int, changed: dict[Row, Any] | None = None
+    ) -> None:
+        super().__init__(file, database, key_group)
+        self.form = form
+        self.changed = {} if changed is None else changed
+        self._last: tuple[Any, bytes] = (None, b"")
+
+    def get(self, key: Row, default: Any = None) -> Any:  # noqa: ARG002 - there always is a view
+        """The entries of a key."""
+        last = self._last
+        if last[0] is not key:
+            last = self._last = (key, self.form.entries(key))
+        return SpilledEntries(self, key, last[1])
+
+    __getitem__ = get
+
+    def setdefault(self, key: Row, default: Any = None) -> Any:  # noqa: ARG002 - there always is a view
+        """The entries of a key."""
+        return self.get(key)
+
+    def __contains__(self, key: object) -> bool:
+        return bool(self.get(key))  # type: ignore[arg-type]
+
+    def __setitem__(self, key: Row, entries: Mapping[Row, Any]) -> None:
+        # Also of what is deleted already: the file may still have it.
+        known = {*self.get(key).copy(), *self.changed.get(key, ())}
+        self.changed[key] = dict.fromkeys(known, ABSENT) | dict(entries)
+
+    def __delitem__(self, key: Row) -> None:
+        self[key] = {}
+
+    def pop(self, key: Row, default: Any = None) -> Any:
+        """Delete a key's entries; what they were."""
+        found = self.get(key).copy()
+        del self[key]
+        return found or default
+
+    def __iter__(self) -> Iterator[Row]:
+        return iter(self.copy())
+
+    def __len__(self) -> int:
+        return len(self.copy())
+
+    def copy(self) -> dict[Row, dict[Row, Any]]:
+        """Every key's entries, as dictionaries: from any thread."""
+        changed = {key: entries.copy() for key, entries in self.changed.copy().items()}
+        found: dict[Row, dict[Row, Any]] = {}
+        self.form.add(found, self.scanned(self.form.prefix))
+        if self.successor is not None:
+            return {key: dict(entries) for key, entries in self.successor.copy().items()}
+        for key, entries in changed.items():
+            whole = found.get(key, {}) | entries
+            found[key] = {map_key: value for map_key, value in whole.items() if value is not ABSENT}
+        return {key: entries for key, entries in found.items() if entries} if changed else found
+
+    def cells(self) -> Cells:
+        """Every entry."""
+        found = Cells(map_keys=[])
+        for key, entries in self.copy().items():
+            found.keys.extend([key] * len(entries))
+            found.map_keys.extend(entries)  # type: ignore[union-attr]
+            found.values.extend(entries.values())
+        found.key_groups = [self.key_group] * len(found.keys)
+        return found
+
+    def flush(self, most: int = sys.maxsize) -> int:
+        """Write some of what has changed, whole keys; how many cells that were."""
+        keys: list[Row] = []
+        cells = 0
+        for key, entries in self.changed.items():
+            keys.append(key)
+            cells += len(entries)
+            if cells >= most:
+                break
+        kept, gone = self.form.pairs(self.changed, keys)
+        kept.sort()
+        self.file.write(self.database, kept, gone)
+        if len(keys) == len(self.changed):
+            self.changed = {}
+        else:
+            for key in keys:
+                del self.changed[key]
+        return cells
+
+    def changed_count(self) -> int:
+        """How many cells are still to be written."""
+        return sum(map(len, self.changed.values()))

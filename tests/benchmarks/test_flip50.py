@@ -1,0 +1,58 @@
+"""FLIP-50's benchmark: its words, and that it counts what it says."""
+
+import json
+
+from benchmarks import flip50
+from millpond.state import HeapBackend
+from millpond.state.rocksdb_keys import KEY_PREFIX, encode_key
+
+
+def test_words_are_of_sixteen_characters_and_no_two_are_alike():
+    words = {flip50.word(number) for number in range(10_000)}
+    assert len(words) == 10_000
+    assert {len(word) for word in words} == {16}
+
+
+def test_the_state_is_of_the_seed_s_size_and_every_key_group_has_as_much():
+    words = flip50.words_of(1.0)
+    cell = KEY_PREFIX.size + len(encode_key((flip50.word(1),))) + 2
+    assert abs(words * cell - 566_000_000) < 0.001 * 566_000_000
+    assert words % flip50.PARALLELISM == 0
+
+
+def test_records_are_known_words_of_their_own_key_group_and_repeat_with_their_seed():
+    some = flip50.records(1_000, 500, seed=3)
+    known = {flip50.word(number): number % flip50.PARALLELISM for number in range(1_000)}
+    assert all(known[word] == key_group for key_group, (word,) in some)
+    assert some == flip50.records(1_000, 500, seed=3) != flip50.records(1_000, 500, seed=4)
+
+
+def test_it_counts_every_record():
+    backend = HeapBackend(range(flip50.PARALLELISM))
+    flip50.fill(backend, 1_280, lambda _: None)
+    flip50.work(backend, backend.value_state(flip50.COUNT), flip50.records(1_280, 700, seed=1))
+    total = sum(sum(backend.cells("count", group).values) for group in range(flip50.PARALLELISM))
+    assert total == 200 * 1_280 + 700
+
+
+def test_the_report_has_the_names_that_were_asked_for(tmp_path, capsys):
+    found = {
+        part: {"rows_per_second": 100 * (at + 1), "own_bytes": 1, "words": 5}
+        for at, part in enumerate(flip50.PARTS_OF_ALL)
+        if part not in ("burst", "checkpoint_raw_copy", "checkpoint_decoded")
+    }
+    found["burst"] = {
+        "limit_bytes": 9,
+        "peak_rss_bytes": 8,
+        "records_in": 7,
+        "records_counted": 7,
+        "longest_spill_block_ms": 12.5,
+    }
+    found |= {"checkpoint_raw_copy": {"seconds": 1.0}, "checkpoint_decoded": {"seconds": 2.0}}
+    flip50._report(found, tmp_path)
+    result = json.loads(capsys.readouterr().out.splitlines()[-1])
+    assert result["rows_per_second"]["spillable"].keys() == {"0", "20", "37", "57", "90"}
+    assert result["ratio"] == {"heap": 0.5, "spillable_37": 3.0, "spillable_57": 3.5}
+    assert result["burst"] == {"limit_bytes": 9, "peak_rss_bytes": 8, "records_in": 7, "records_counted": 7}
+    assert result["checkpoint_seconds"] == {"raw_copy": 1.0, "decoded": 2.0}
+    assert result["longest_spill_block_ms"] == 12.5

@@ -1,0 +1,435 @@
+"""The heap that spills: where it differs from the heap."""
+
+import threading
+
+import pytest
+
+from millpond.errors import UnavailableError
+from millpond.metrics import MemoryRecorder
+from millpond.state import ABSENT, StateDescriptor, StateKind
+from millpond.state.backend import Cells
+from millpond.state.many import ManyKeys, clear_many, get_many, update_many
+from millpond.state.object_codec import OBJECT_SCHEMA
+from millpond.state.serializer import msgspec_serializer
+from millpond.state.spillable import backend as backend_module
+from millpond.state.spillable.moves import STEP_CELLS, Spill
+from tests.state.spillable.conftest import COUNT, GROUPS, LIMIT, everything, filled, look, on_disk, put
+
+SEEN = StateDescriptor("seen", StateKind.VALUE, OBJECT_SCHEMA, serializer=msgspec_serializer(int))
+
+
+class Ticking:
+    """A clock that goes on by a millisecond whenever it is read."""
+
+    def __init__(self):
+        self.ns = 0
+
+    def __call__(self):
+        self.ns += 1_000_000
+        return self.ns
+
+
+def test_a_key_group_is_on_the_heap_or_on_disk_with_all_its_states(world):
+    backend = world.open()
+    seen = backend.value_state(SEEN)
+    filled(backend)
+    backend.spill_now([2])
+    assert [type(state.heap.tables.live[2]) is dict for state in backend._states.values()] == [False, False]
+    backend.enter(2)
+    backend.context.key = ("x",)
+    seen.update(7)
+    backend.load_now([2])
+    assert [type(state.heap.tables.live[2]) is dict for state in backend._states.values()] == [True, True]
+    assert seen.get() == 7
+    assert backend._mover.spilled == {}
+
+
+def test_a_state_that_is_declared_late_is_on_disk_where_its_key_group_is(world):
+    backend = world.open()
+    filled(backend)
+    backend.spill_now([2])
+    backend.enter(2)
+    seen = backend.value_state(SEEN)
+    backend.context.key = ("x",)
+    seen.update(7)
+    backend.flush_now()
+    assert seen.get() == 7
+    assert backend._mover.spilled[2].file.size(backend._mover.spilled[2].database).cells == 1001
+
+
+def test_what_changes_while_a_group_moves_moves_with_it(world, monkeypatch):
+    monkeypatch.setattr(backend_module, "BUSY_SLICE_MS", 9)
+    backend = world.open()
+    backend._clock_ns = backend._mover._clock_ns = Ticking()
+    filled(backend, per_group=3 * STEP_CELLS)
+    expected = everything(backend)
+    backend._mover.plan([1], [], "test")
+    looks = 0
+    while on_disk(backend) == []:
+        key = f"1-{looks}"
+        put(backend, 1, [key, f"new-{looks}"], length=10)
+        expected |= {(each,): each.ljust(10, ".") for each in (key, f"new-{looks}")}
+        backend.enter(1)
+        backend.context.key = (f"1-{5999 - looks}",)
+        backend.value_state(COUNT).clear()
+        del expected[f"1-{5999 - looks}",]
+        backend.commit().release()
+        looks += 1
+    assert looks > 3
+    assert everything(backend) == expected
+    backend._mover.plan([], [1], "test")
+    while on_disk(backend) != []:
+        put(backend, 1, [f"back-{looks}"], length=10)
+        expected[f"back-{looks}",] = f"back-{looks}".ljust(10, ".")
+        backend.rollback() if looks % 2 else backend.commit().release()
+        if looks % 2:
+            del expected[f"back-{looks}",]
+        looks += 1
+    assert everything(backend) == expected
+
+
+def test_a_look_takes_no_longer_than_its_slice_and_leaves_the_stream_as_long_again(world, monkeypatch):
+    backend = world.open()
+    clock = backend._clock_ns = backend._mover._clock_ns = Ticking()
+    filled(backend, per_group=3 * STEP_CELLS)
+    backend._mover.plan(GROUPS, [], "test")
+    look(backend)
+    first = backend.stats()
+    assert backend.moving
+    assert first.longest_block_ms < 2 * backend_module.BUSY_SLICE_MS + 20
+    at_rest = backend._rest_until_ns - clock.ns
+    assert at_rest > 0
+    done = backend._mover.spill_ns
+    look(backend)
+    assert backend._mover.spill_ns == done
+    clock.ns += at_rest
+    look(backend)
+    assert backend._mover.spill_ns > done
+
+
+def test_spilling_keeps_to_its_bytes_a_second_below_the_hard_mark(world):
+    world.watch(spill_bytes_per_second=1 << 20, spill_size_ratio=0.9)
+    backend = world.open()
+    filled(backend, per_group=2000)
+    world.extra = LIMIT // 2
+    look(backend)
+    look(backend)
+    assert len(on_disk(backend)) <= 1
+    for _ in range(60):
+        world.ms += 1_000
+        look(backend)
+    assert len(on_disk(backend)) == 8
+
+
+def test_above_the_hard_mark_it_does_not_wait_for_the_disk_s_share(world):
+    world.watch(spill_bytes_per_second=1 << 20)
+    backend = world.open()
+    filled(backend, per_group=2000)
+    world.extra = int(LIMIT * 0.8)
+    look(backend)
+    assert on_disk(backend) == list(GROUPS)
+
+
+def test_changed_cells_are_written_once_they_are_many(world):
+    backend = world.open()
+    filled(backend)
+    backend.spill_now([1])
+    put(backend, 1, [f"more-{number}" for number in range(100)])
+    look(backend)
+    put(backend, 1, [f"more-{number}" for number in range(100)])
+    backend.commit()
+    look(backend)
+    assert backend._mover.changed_cells() == 100
+    for start in range(0, 10_000, 1000):
+        put(backend, 1, [f"more-{number}" for number in range(start, start + 1000)])
+        backend.commit()
+        look(backend)
+    assert backend._mover.changed_cells() * 1100 < LIMIT // 16 + 2_000_000
+    assert len(everything(backend)) == 18_000
+
+
+def test_a_checkpoint_in_the_background_is_given_up_when_a_turn_spills(world):
+    backend = world.open()
+    snapshot = filled(backend)
+    world.extra = LIMIT // 2
+    look(backend)
+    assert on_disk(backend) != []
+    with pytest.raises(UnavailableError, match=r"given up because state had to be spilled.*cancel\.checkpoint"):
+        list(snapshot.changes())
+
+
+def test_or_waited_for(world):
+    world.watch(cancel_checkpoint=False)
+    backend = world.open()
+    snapshot = filled(backend)
+    world.extra = LIMIT // 2
+    look(backend)
+    assert on_disk(backend) == []
+    assert sum(len(cells) for _, cells in snapshot.changes()) == 8000
+    snapshot.release()
+    world.extra += LIMIT // 64
+    look(backend)
+    assert on_disk(backend) != []
+
+
+def test_but_not_above_the_hard_mark_where_both_go_on(world):
+    world.watch(cancel_checkpoint=False)
+    backend = world.open()
+    snapshot = filled(backend)
+    world.extra = int(LIMIT * 0.8)
+    look(backend)
+    assert on_disk(backend) == list(GROUPS)
+    assert sum(len(cells) for _, cells in snapshot.changes()) == 8000
+
+
+def test_a_commit_that_was_not_let_go_of_survives_a_spill_that_is_asked_for(world):
+    backend = world.open()
+    snapshot = filled(backend)
+    backend.spill_now(GROUPS)
+    for key_group in GROUPS:
+        put(backend, key_group, [f"{key_group}-0", "new"], length=5)
+    backend.commit()
+    backend.load_now([1, 2])
+    assert len(snapshot.cells("count", 1)) == len(snapshot.cells("count", 5)) == 1000
+    assert sum(len(cells) for _, cells in snapshot.changes()) == 8000
+
+
+def test_a_snapshot_is_read_in_another_thread_while_groups_move(world):
+    backend = world.open()
+    snapshot = filled(backend)
+    expected = everything(backend)
+    found, stop = [], threading.Event()
+
+    def read():
+        while not stop.is_set():
+            whole = {}
+            for key_group in GROUPS:
+                pairs = snapshot.raw_cells("count", key_group)
+                if pairs is None:
+                    cells = snapshot.cells("count", key_group)
+                else:
+                    cells = backend._states["count"].form.cells(key_group, pairs)
+                whole |= dict(zip(cells.keys, cells.values, strict=True))
+            found.append(whole)
+
+    reader = threading.Thread(target=read)
+    reader.start()
+    for turn in range(40):
+        backend.spill_now([turn % 8, (turn * 3) % 8])
+        put(backend, turn % 8, [f"{turn % 8}-{number}" for number in range(0, 1000, 7)], length=8)
+        backend.flush_now()
+        backend.load_now([(turn + 1) % 8])
+        backend.commit().release()
+    stop.set()
+    reader.join()
+    assert found
+    assert all(whole == expected for whole in found)
+
+
+def test_a_full_disk_leaves_state_on_the_heap_says_so_and_is_tried_again_later(world):
+    free = [0]
+    backend = world.open(free_bytes=lambda _: free[0])
+    filled(backend)
+    expected = everything(backend)
+    world.extra = LIMIT // 2
+    with pytest.warns(RuntimeWarning, match=r"no room for state.*stays on the heap.*trigger-interval"):
+        look(backend)
+    assert on_disk(backend) == []
+    assert backend.stats().failures == 1
+    free[0] = 1 << 40
+    world.extra += LIMIT // 64
+    look(backend)
+    assert on_disk(backend) == []
+    world.ms += 60_000
+    look(backend)
+    assert on_disk(backend) != []
+    assert everything(backend) == expected
+
+
+def test_a_disk_that_fills_up_in_the_middle_of_a_move_leaves_the_group_on_the_heap(world):
+    free = [1 << 21]
+    backend = world.open(free_bytes=lambda _: free[0])
+    filled(backend, per_group=3000)
+    backend._mover.files.next()
+    free[0] = 0
+    with pytest.warns(RuntimeWarning, match="key group 3 could not be moved"), pytest.raises(UnavailableError):
+        backend.spill_now([3])
+    assert on_disk(backend) == []
+    assert len(everything(backend)) == 24_000
+    free[0] = 1 << 40
+    world.ms += 60_000
+    backend.spill_now([3])
+    assert on_disk(backend) == [3]
+    assert len(everything(backend)) == 24_000
+
+
+def test_changes_that_a_full_disk_does_not_take_stay_on_the_heap(world):
+    free = [1 << 40]
+    backend = world.open(free_bytes=lambda _: free[0])
+    filled(backend)
+    backend.spill_now([3])
+    free[0] = 0
+    put(backend, 3, [f"new-{number}" for number in range(3000)])
+    with pytest.warns(RuntimeWarning, match="changes of a key group could not be written"):
+        backend.flush_now()
+    assert backend._mover.changed_cells() == 3000
+    free[0] = 1 << 40
+    world.ms += 60_000
+    backend.flush_now()
+    assert backend._mover.changed_cells() == 0
+    assert len(everything(backend)) == 11_000
+
+
+def test_paths_take_turns_and_one_that_fails_is_passed_over(world):
+    places = [world.folder / name for name in ("a", "b")]
+    world.watch(paths=tuple(places))
+    backend = world.open()
+    filled(backend)
+    backend.spill_now([0, 1, 2, 3])
+    assert [backend._mover.spilled[key_group].file.folder.name for key_group in range(4)] == ["a", "b", "a", "b"]
+    backend._mover.files.failed(backend._mover.spilled[1].file)
+    backend.spill_now([4, 5])
+    assert [backend._mover.spilled[key_group].file.folder.name for key_group in (4, 5)] == ["a", "a"]
+    world.ms += 60_000
+    backend.spill_now([6, 7])
+    assert {backend._mover.spilled[key_group].file.folder.name for key_group in (6, 7)} == {"a", "b"}
+
+
+def test_a_path_that_cannot_be_used_is_passed_over_too(world):
+    (world.folder / "taken").write_text("a file")
+    world.watch(paths=(world.folder / "taken", world.folder / "good"))
+    backend = world.open()
+    filled(backend)
+    backend.spill_now(GROUPS)
+    assert {each.file.folder.name for each in backend._mover.spilled.values()} == {"good"}
+
+
+def test_a_disk_that_fails_while_a_group_is_loaded_leaves_it_on_disk(world, monkeypatch):
+    backend = world.open()
+    filled(backend)
+    backend.spill_now([3])
+    file = backend._mover.spilled[3].file
+
+    def failing(*_args, **_named):
+        raise UnavailableError("the disk failed")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(file, "scan", failing)
+        with pytest.warns(RuntimeWarning, match="the disk failed"):
+            backend.load_now([3])
+    assert on_disk(backend) == [3]
+    assert len(everything(backend)) == 8000
+    with monkeypatch.context() as patch:
+        patch.setattr(file, "empty", failing)
+        backend.load_now([3])
+    put(backend, 3, ["3-1"], length=7)
+    backend.enter(3)
+    backend.context.key = ("3-2",)
+    backend.value_state(COUNT).clear()
+    backend.spill_now([3])
+    assert len(everything(backend)) == 7999
+    assert everything(backend)["3-1",] == "3-1...."
+
+
+def test_a_move_that_is_interrupted_does_not_count_as_done(world, monkeypatch):
+    backend = world.open()
+    filled(backend)
+    form = backend._states["count"].form
+    with monkeypatch.context() as patch:
+        patch.setattr(form, "dumps", lambda _value: 1 // 0)
+        with pytest.raises(ZeroDivisionError):
+            backend.spill_now([3])
+    assert on_disk(backend) == []
+    assert len(everything(backend)) == 8000
+    move = Spill(backend._states.values(), 3, backend._mover.files.next())
+    with monkeypatch.context() as patch:
+        patch.setattr(form, "dumps", lambda _value: 1 // 0)
+        with pytest.raises(ZeroDivisionError):
+            move.step()
+    with pytest.raises(UnavailableError, match="failed before"):
+        move.step()
+    assert len(everything(backend)) == 8000
+
+
+def test_metrics_say_what_is_where(world):
+    recorder = MemoryRecorder()
+    backend = world.open()
+    backend.report_to(recorder)
+    filled(backend)
+    backend.spill_now([1, 2])
+    backend.enter(0)
+    backend.commit()
+    assert recorder.level("millpond_spillable_key_groups", name="heap") == 6
+    assert recorder.level("millpond_spillable_key_groups", name="disk") == 2
+    assert recorder.level("millpond_spillable_bytes", name="disk") > 2_000_000
+    assert recorder.level("millpond_spillable_bytes", name="heap") == pytest.approx(6 * 1_150_000, rel=0.1)
+    assert recorder.total("millpond_spillable_moves_total", name="spill") == 2
+    stats = backend.stats()
+    assert (stats.heap_groups, stats.disk_groups, stats.spills, stats.loads) == (6, 2, 2, 0)
+    assert len(backend.temperatures()) == 8
+
+
+def test_the_rate_of_a_group_that_is_not_asked_for_halves_in_a_minute(world):
+    backend = world.open()
+    for _ in range(64):
+        backend.enter(2)
+    assert backend.temperatures()[2].rate == 64
+    world.ms += 120_000
+    assert backend.temperatures()[2].rate == 16
+
+
+def test_closing_leaves_nothing_behind(world):
+    backend = world.open()
+    filled(backend)
+    backend.spill_now(GROUPS)
+    backend.close()
+    backend.close()
+    assert list(world.folder.iterdir()) == []
+
+
+def test_written_cells_reach_a_spilled_group_whatever_is_entered(world):
+    backend = world.open()
+    filled(backend)
+    backend.spill_now([3])
+    backend.enter(0)
+    backend.write("count", Cells([3, 3], [("3-1",), ("3-2",)], None, ["changed", ABSENT]))
+    found = everything(backend)
+    assert found["3-1",] == "changed"
+    assert ("3-2",) not in found
+    assert backend.rollback()
+    assert len(everything(backend)) == 8000
+
+
+def test_what_is_done_to_many_keys_at_once_is_counted_and_takes_looks(world):
+    backend = world.open()
+    state = backend.value_state(COUNT)
+    many = ManyKeys.of([(f"{group}-{number}",) for group in GROUPS for number in range(1000)], sorted([*GROUPS] * 1000))
+    update_many(backend, state, many, ["." * 1000] * len(many))
+    backend.commit()
+    # Each was asked for and changed.
+    assert [each.rate for each in backend.temperatures()] == [2000] * 8
+    world.extra = LIMIT // 2
+    assert get_many(backend, state, many) == ["." * 1000] * len(many)
+    clear_many(backend, state, ManyKeys.of([("0-1",)], [0]))
+    assert on_disk(backend)
+    assert len(everything(backend)) == 7999
+    backend.rollback()
+    assert len(everything(backend)) == 8000
+
+
+def test_many_keys_at_once_keep_other_threads_from_moving_their_groups(world):
+    backend = world.open()
+    filled(backend)
+    state = backend.value_state(COUNT)
+
+    def helped():
+        helper = threading.Thread(target=lambda: backend.help_along(1 << 60, urgent=True))
+        helper.start()
+        helper.join()
+        return on_disk(backend)
+
+    get_many(backend, state, ManyKeys.of([("3-1",)], [3]))
+    backend.move([3], [], "asked for")
+    assert helped() == []
+    backend.commit().release()
+    assert helped() == [3]

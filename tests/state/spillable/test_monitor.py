@@ -1,0 +1,243 @@
+"""When key groups are spilled and loaded."""
+
+import pytest
+
+from millpond.errors import OptionError
+from tests.state.spillable.conftest import GROUPS, LIMIT, World, everything, filled, look, on_disk, put
+
+
+def test_nothing_moves_below_the_watermark(world):
+    backend = world.open()
+    filled(backend)
+    world.ms += 3_600_000
+    look(backend)
+    assert on_disk(backend) == []
+    assert backend.stats().reason == ""
+
+
+def test_above_the_watermark_a_turn_spills_a_share_of_the_heap(world):
+    backend = world.open()
+    filled(backend)
+    whole = backend.stats().heap_bytes
+    world.extra = LIMIT // 2
+    world.ms += 60_000
+    look(backend)
+    stats = backend.stats()
+    assert 0.2 * whole <= whole - stats.heap_bytes < 0.4 * whole
+    assert (stats.spills, stats.reason) == (2, "memory above the high watermark")
+    assert len(everything(backend)) == 8000
+
+
+def test_the_clock_is_looked_at_once_an_interval(world):
+    backend = world.open()
+    filled(backend)
+    look(backend)
+    # Too little for a look by bytes, and too soon for one by the clock.
+    world.extra = LIMIT // 2 - backend.heap_bytes - 100
+    world.monitor.look()
+    world.extra += 200
+    world.ms += 59_000
+    look(backend)
+    assert on_disk(backend) == []
+    world.ms += 1_000
+    look(backend)
+    assert on_disk(backend) != []
+
+
+def test_a_burst_is_noticed_between_two_looks_of_the_clock(world):
+    backend = world.open()
+    filled(backend)
+    world.extra = LIMIT // 2
+    look(backend)
+    assert len(on_disk(backend)) == 2
+
+
+def test_turns_keep_an_interval(world):
+    backend = world.open()
+    filled(backend)
+    world.extra = int(LIMIT * 0.6)
+    look(backend)
+    assert len(on_disk(backend)) == 2
+    world.ms += 999
+    world.extra += LIMIT // 64
+    look(backend)
+    assert len(on_disk(backend)) == 2
+    world.ms += 1
+    world.extra += LIMIT // 64
+    look(backend)
+    assert len(on_disk(backend)) == 4
+
+
+def test_above_the_hard_mark_intervals_do_not_apply_and_what_is_above_the_watermark_goes(world):
+    backend = world.open()
+    filled(backend)
+    world.extra = int(LIMIT * 0.76)
+    look(backend)
+    first = len(on_disk(backend))
+    look(backend)
+    assert first == len(GROUPS)
+    assert backend.stats().reason == "memory above the hard mark"
+
+
+def test_memory_that_was_just_freed_is_not_spilled_for_again(world):
+    """The process does not shrink by what was spilled: Python keeps it."""
+    world.keeps = True
+    backend = world.open()
+    filled(backend)
+    look(backend)
+    world.extra = int(LIMIT * 0.51) - backend.heap_bytes
+    look(backend)
+    spilled = on_disk(backend)
+    assert len(spilled) == 2
+    for _ in range(5):
+        world.ms += 60_000
+        look(backend)
+        assert on_disk(backend) == spilled
+
+
+def test_long_pauses_of_garbage_collection_spill(world):
+    backend = world.open()
+    filled(backend)
+    look(backend)
+    world.pause(2_500)
+    world.ms += 60_000
+    look(backend)
+    assert backend.stats().reason == "garbage collection"
+    assert len(on_disk(backend)) == 2
+
+
+def test_short_pauses_do_not(world):
+    backend = world.open()
+    filled(backend)
+    look(backend)
+    world.pause(1_500)
+    world.ms += 60_000
+    look(backend)
+    assert on_disk(backend) == []
+
+
+def test_what_is_cold_is_spilled_first(world):
+    backend = world.open()
+    filled(backend)
+    for _ in range(50):
+        for key_group in (0, 1, 2, 3, 4, 6):
+            backend.enter(key_group)
+    backend.commit()
+    world.extra = LIMIT // 2
+    look(backend)
+    assert on_disk(backend) == [5, 7]
+
+
+def test_little_on_the_heap_loads_up_to_a_mark_and_no_further(world):
+    world.watch(load_start_ratio=0.02, load_end_ratio=0.05)
+    backend = world.open()
+    filled(backend)
+    backend.spill_now(GROUPS)
+    world.ms += 60_000
+    look(backend)
+    stats = backend.stats()
+    assert stats.reason == "little on the heap"
+    assert 0.03 * LIMIT < stats.heap_bytes <= 0.05 * LIMIT
+    assert stats.loads == 4
+    loaded = on_disk(backend)
+    for _ in range(5):
+        world.ms += 60_000
+        look(backend)
+        assert on_disk(backend) == loaded
+
+
+def test_what_was_spilled_is_not_loaded_while_the_heap_is_not_nearly_empty(world):
+    world.watch(load_start_ratio=0.1, load_end_ratio=0.3)
+    backend = world.open()
+    filled(backend, per_group=3000)
+    look(backend)
+    world.extra = int(LIMIT * 0.55) - backend.heap_bytes
+    look(backend)
+    spilled = on_disk(backend)
+    world.extra = 0
+    for _ in range(5):
+        world.ms += 60_000
+        look(backend)
+    assert on_disk(backend) == spilled != []
+
+
+def test_state_that_was_deleted_makes_room_to_load(world):
+    world.watch(load_start_ratio=0.1, load_end_ratio=0.3)
+    backend = world.open()
+    filled(backend, per_group=3000)
+    backend.spill_now([6, 7])
+    for key_group in range(6):
+        backend.enter(key_group)
+        for number in range(3000):
+            backend.context.key = (f"{key_group}-{number}",)
+            backend.value_state(backend._states["count"].heap.descriptor).clear()
+    backend.commit()
+    world.ms += 60_000
+    look(backend)
+    assert on_disk(backend) == []
+    assert len(everything(backend)) == 6000
+
+
+def test_one_monitor_spills_the_coldest_of_all_shards_and_those_at_rest_too(world):
+    busy, idle = world.open(), world.open()
+    filled(idle)
+    filled(busy)
+    world.ms += 600_000
+    for _ in range(100):
+        for key_group in GROUPS:
+            busy.enter(key_group)
+    busy.commit()
+    world.extra = LIMIT // 2
+    look(busy)
+    assert on_disk(busy) == []
+    assert len(on_disk(idle)) == 4
+    assert len(everything(idle)) == 8000
+
+
+def test_a_shard_that_works_is_left_to_move_its_groups_itself(world):
+    busy, other = world.open(), world.open()
+    filled(other)
+    filled(busy)
+    other.enter(3)
+    for _ in range(100):
+        for key_group in GROUPS:
+            busy.enter(key_group)
+    world.extra = LIMIT // 2
+    look(busy)
+    assert on_disk(other) == []
+    look(other)
+    assert on_disk(other) != []
+
+
+def test_pages_of_spill_files_that_bring_it_close_to_its_limit_are_let_go_of(world, monkeypatch):
+    backend = world.open()
+    filled(backend)
+    backend.spill_now(GROUPS)
+    forgotten = []
+    monkeypatch.setattr(backend._mover.files, "forget_pages", lambda: forgotten.append(1))
+    world.mapped = int(LIMIT * 0.8)
+    look(backend)
+    assert forgotten == []
+    world.mapped = int(LIMIT * 0.9)
+    look(backend)
+    assert forgotten != []
+
+
+def test_a_limit_below_what_the_process_needs_at_rest_is_refused(tmp_path):
+    world = World(tmp_path, extra=LIMIT + 1)
+    with pytest.raises(
+        OptionError, match=r"memory-limit leaves this process 100,000,000 bytes, and it uses 100,000,001"
+    ):
+        world.watch()
+
+
+def test_a_watermark_below_what_the_process_needs_at_rest_spills_all_and_goes_on(world):
+    world.extra = int(LIMIT * 0.6)
+    backend = world.open()
+    filled(backend)
+    for _ in range(40):
+        world.ms += 60_000
+        look(backend)
+    assert on_disk(backend) == list(GROUPS)
+    put(backend, 3, ["new"])
+    assert len(everything(backend)) == 8001

@@ -1,0 +1,41 @@
+"""Where cells lie in a spill file, and back."""
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from millpond.state.spillable import places
+from millpond.state.spillable.spill_file import LONGEST_KEY_BYTES
+
+texts = st.text(max_size=5) | st.integers(230, 700).map("x".__mul__)
+keys = st.tuples(texts | st.integers(-5, 5) | st.none() | st.booleans()) | st.tuples(texts, st.integers(0, 3))
+PREFIX = places.state_prefix(3)
+
+
+@given(keys, st.binary(max_size=20))
+def test_a_cell_is_read_as_it_was_placed(key, data):
+    at = places.flat_place(PREFIX, key)
+    stored = places.flat_stored(at, key, data)
+    assert len(at) <= LONGEST_KEY_BYTES
+    assert (repr(places.flat_key(at, stored)), places.flat_data(at, stored)) == (repr(key), data)
+
+
+@given(keys, keys, st.binary(max_size=20))
+def test_an_entry_is_read_as_it_was_placed(key, map_key, data):
+    entries = places.entries_prefix(PREFIX, key)
+    at = places.entry_place(entries, map_key)
+    stored = places.entry_stored(at, key, map_key, data)
+    assert len(at) <= LONGEST_KEY_BYTES
+    assert at.startswith(entries)
+    assert repr(places.entry(at, stored)) == repr(places.Entry(key, map_key, data))
+
+
+@given(st.lists(keys, unique_by=repr, max_size=10))
+def test_no_key_s_entries_lie_among_another_s(known):
+    prefixes = [places.entries_prefix(PREFIX, key) for key in known]
+    for number, prefix in enumerate(prefixes):
+        assert not any(other.startswith(prefix) for at, other in enumerate(prefixes) if at != number)
+
+
+@given(keys, keys)
+def test_different_keys_have_different_places(one, other):
+    assert (places.flat_place(PREFIX, one) == places.flat_place(PREFIX, other)) == (repr(one) == repr(other))

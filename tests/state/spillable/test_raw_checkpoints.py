@@ -1,0 +1,355 @@
+"""Key groups on disk are copied into checkpoints as bytes, and restored to disk or into any other backend."""
+
+import signal
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from millpond.state import (
+    FileStorage,
+    Harness,
+    HeapBackend,
+    Savepoint,
+    StateDescriptor,
+    StateKind,
+    Ttl,
+    write_savepoint,
+)
+from millpond.state.checkpoint import Checkpointer, Shard, ShardState, birth, restore
+from millpond.state.checkpoint.raw import is_raw, raw_table
+from millpond.state.checkpoint.restoring import Version, newest_rows
+from millpond.state.checkpoint.segment import CellCodec, decode_segment, encode_segments
+from millpond.state.object_codec import OBJECT_SCHEMA
+from millpond.state.rocksdb import RocksDbBackend
+from millpond.state.serializer import msgspec_serializer
+from millpond.state.spillable.cell_bytes import cell_bytes
+from tests.state.spillable.restless import open_spillable
+
+GROUPS = range(4)
+KEY = pa.schema([("user", pa.string())])
+STATES = [
+    StateDescriptor("count", StateKind.VALUE, OBJECT_SCHEMA, serializer=msgspec_serializer(int)),
+    StateDescriptor("log", StateKind.LIST, pa.schema([("at", pa.int64()), ("words", pa.list_(pa.string()))])),
+    StateDescriptor("pages", StateKind.MAP, pa.schema([("n", pa.int64())]), pa.schema([("page", pa.string())])),
+]
+LONG = "long" * 200
+GOLDEN = Path(__file__).parent / "golden"
+
+
+def use(backend, key_group, name, number):
+    """Give one key a value of every kind."""
+    count, log, pages = backend.value_state(STATES[0]), backend.list_state(STATES[1]), backend.map_state(STATES[2])
+    backend.enter(key_group)
+    backend.context.key = (name,)
+    count.update(number)
+    log.append((number, [name]))
+    pages.put((f"page{number % 3}",), (number,))
+    pages.put((name,), (number,))
+
+
+@pytest.fixture
+def backend(tmp_path):
+    backend = open_spillable(GROUPS, tmp_path / "state")
+    for number in range(200):
+        use(backend, number % 4, LONG if number % 40 == 0 else f"user{number}", number)
+    yield backend
+    backend.close()
+
+
+def everything(source):
+    return {
+        (state.name, key_group): sorted(
+            map(repr, zip(cells.keys, cells.map_keys or cells.keys, cells.values, strict=True))
+        )
+        for state in STATES
+        for key_group in GROUPS
+        for cells in (source.cells(state.name, key_group),)
+    }
+
+
+def checkpointer(storage, backend):
+    return Checkpointer(storage, backend, birth("lineage", 0, 1, 4, KEY), STATES)
+
+
+def raw_segments(storage):
+    head = storage.head()
+    return [ref for ref in head.segments if storage.segment(ref).startswith(b"MPSR")]
+
+
+@pytest.mark.parametrize("into", ["heap", "rocksdb", "spillable"])
+def test_what_was_copied_restores_into_any_backend(backend, tmp_path, into):
+    backend.spill_now([1, 3])
+    storage = FileStorage(str(tmp_path / "checkpoints"), 0)
+    checkpoints = checkpointer(storage, backend)
+    checkpoints.write(checkpoints.begin(full=True))
+    assert {ref.state for ref in raw_segments(storage)} == {"count", "log", "pages"}
+    assert {group for ref in raw_segments(storage) for group in (ref.first_group, ref.last_group)} == {1, 3}
+    opened = {
+        "heap": lambda: HeapBackend(GROUPS),
+        "rocksdb": lambda: RocksDbBackend(GROUPS, tmp_path / "other"),
+        "spillable": lambda: open_spillable(GROUPS, tmp_path / "other"),
+    }[into]()
+    restore(FileStorage(str(tmp_path / "checkpoints"), 0), opened, STATES)
+    assert everything(opened) == everything(backend)
+    if into == "spillable":
+        assert sorted(opened._mover.spilled) == [1, 3]
+    opened.close()
+
+
+def test_a_copy_is_of_its_version_whatever_comes_after(backend, tmp_path):
+    backend.spill_now(GROUPS)
+    storage = FileStorage(str(tmp_path / "checkpoints"), 0)
+    checkpoints = checkpointer(storage, backend)
+    expected = everything(backend)
+    pending = checkpoints.begin(full=True)
+    for number in range(0, 300, 3):
+        use(backend, number % 4, f"user{number}", number + 1000)
+    backend.enter(1)
+    backend.context.key = ("user1",)
+    for state in (backend.value_state(STATES[0]), backend.list_state(STATES[1]), backend.map_state(STATES[2])):
+        state.clear()
+    backend.flush_now()
+    backend.commit().release()
+    backend.load_now([2])
+    use(backend, 3, "user3", 7)
+    checkpoints.write(pending)
+    assert len(raw_segments(storage)) >= 3
+    other = HeapBackend(GROUPS)
+    restore(storage, other, STATES)
+    assert everything(other) == expected
+
+
+def test_incremental_checkpoints_have_raw_bases_and_plain_deltas(backend, tmp_path):
+    backend.spill_now(GROUPS)
+    storage = FileStorage(str(tmp_path / "checkpoints"), 0)
+    checkpoints = checkpointer(storage, backend)
+    checkpoints.write(checkpoints.begin())
+    for turn in range(6):
+        for number in range(turn, 200, 9):
+            use(backend, number % 4, f"user{number}", number + turn)
+        if turn == 3:
+            backend.load_now([0, 1])
+        stats = checkpoints.write(checkpoints.begin())
+        assert not stats.full
+        other = open_spillable(GROUPS, tmp_path / f"other{turn}")
+        restore(storage, other, STATES)
+        assert everything(other) == everything(backend)
+        other.close()
+    kinds = {(ref.base, storage.segment(ref).startswith(b"MPSR")) for ref in storage.head().segments}
+    assert kinds >= {(True, True), (False, False)}
+    assert (False, True) not in kinds
+
+
+def test_a_restore_loads_what_fits_and_leaves_the_rest_on_disk(backend, tmp_path):
+    backend.spill_now(GROUPS)
+    storage = FileStorage(str(tmp_path / "checkpoints"), 0)
+    checkpoints = checkpointer(storage, backend)
+    checkpoints.write(checkpoints.begin(full=True))
+    roomy = open_spillable(GROUPS, tmp_path / "roomy")
+    restore(storage, roomy, STATES)
+    assert sorted(roomy._mover.spilled) == [0, 1, 2, 3]
+    roomy.enter(0)
+    assert roomy._mover.spilled == {}
+    assert roomy.stats().reason == "restore"
+    small = open_spillable(GROUPS, tmp_path / "small", load_start_ratio=1e-7, load_end_ratio=2.5e-5)
+    restore(storage, small, STATES)
+    small.enter(0)
+    assert 0 < len(small._mover.spilled) < 4
+    assert everything(small) == everything(roomy) == everything(backend)
+    roomy.close()
+    small.close()
+
+
+def test_a_savepoint_of_a_stored_version_decodes_what_was_copied(backend, tmp_path):
+    backend.spill_now([0, 2])
+    storage = FileStorage(str(tmp_path / "checkpoints"), 0)
+    checkpoints = checkpointer(storage, backend)
+    checkpoints.write(checkpoints.begin(full=True))
+    write_savepoint(str(tmp_path / "savepoint"), [ShardState.of_storage(storage)])
+    other = HeapBackend(GROUPS)
+    Savepoint.open(str(tmp_path / "savepoint")).restore(0, 1, other, STATES, lineage="other", now_ms=0)
+    assert everything(other) == everything(backend)
+
+
+def test_a_restore_under_a_wider_type_reads_what_was_copied(tmp_path):
+    narrow = StateDescriptor("n", StateKind.VALUE, pa.schema([("n", pa.int32())]))
+    wide = StateDescriptor("n", StateKind.VALUE, pa.schema([("n", pa.int64()), ("new", pa.string())]))
+    backend = open_spillable(GROUPS, tmp_path / "state")
+    state = backend.value_state(narrow)
+    backend.enter(2)
+    backend.context.key = ("ann",)
+    state.update((5,))
+    backend.spill_now([2])
+    storage = FileStorage(str(tmp_path / "checkpoints"), 0)
+    checkpoints = Checkpointer(storage, backend, birth("lineage", 0, 1, 4, KEY), [narrow])
+    checkpoints.write(checkpoints.begin(full=True))
+    assert raw_segments(storage)
+    other = open_spillable(GROUPS, tmp_path / "other")
+    restore(storage, other, [wide])
+    assert other.cells("n", 2).values == [(5, None)]
+    other.close()
+    backend.close()
+
+
+def test_what_has_expired_is_left_out_and_so_decoded(tmp_path):
+    mortal = StateDescriptor("n", StateKind.VALUE, OBJECT_SCHEMA, serializer=msgspec_serializer(int), ttl=Ttl(100))
+    backend = open_spillable(GROUPS, tmp_path / "state")
+    state = backend.value_state(mortal)
+    for name, born_ms in (("old", 0), ("young", 950)):
+        backend.enter(2)
+        backend.context.key = (name,)
+        state.update((1, born_ms))
+    backend.spill_now([2])
+    backend.context.now_ms = 1000
+    storage = FileStorage(str(tmp_path / "checkpoints"), 0)
+    checkpoints = Checkpointer(storage, backend, birth("lineage", 0, 1, 4, KEY), [mortal])
+    checkpoints.write(checkpoints.begin(full=True))
+    assert raw_segments(storage) == []
+    other = HeapBackend(GROUPS)
+    restore(storage, other, [mortal])
+    assert other.cells("n", 2).keys == [("young",)]
+    backend.close()
+
+
+def test_a_shard_copies_what_cannot_expire_and_leaves_out_what_has(tmp_path):
+    mortal = StateDescriptor("n", StateKind.VALUE, OBJECT_SCHEMA, serializer=msgspec_serializer(int), ttl=Ttl(100))
+    shard = Shard(birth("lineage", 0, 1, 4, KEY), open_spillable(GROUPS, tmp_path / "state"))
+    for state in (*STATES, mortal):
+        shard.declare(state)
+    lives = shard.backend.value_state(mortal)
+    for number in range(8):
+        use(shard.backend, number % 4, f"user{number}", number)
+        lives.update((number, 0 if number < 4 else 950))
+    shard.backend.spill_now(GROUPS)
+    segments = dict(shard.commit("first").segments)
+    shard.backend.context.now_ms = 1000
+    assert shard.stand_at(shard.head)
+    commit = shard.commit("second")
+    segments.update(commit.segments)
+    bases = [ref for ref in commit.head.segments if ref.base]
+    assert {ref.state for ref in bases if segments[ref.id].startswith(b"MPSR")} == {"count", "log", "pages"}
+    assert {ref.state for ref in bases if segments[ref.id].startswith(b"MPSG")} == {"n"}
+    for other in (HeapBackend(GROUPS), open_spillable(GROUPS, tmp_path / "other")):
+        restored = Shard(commit.head, other)
+        restored.restore({at: memoryview(data) for at, data in segments.items()}, [*STATES, mortal])
+        assert everything(other) == everything(shard.backend)
+        assert sorted(key for group in GROUPS for key in other.cells("n", group).keys) == [
+            (f"user{number}",) for number in range(4, 8)
+        ]
+        other.close()
+    version = Version(commit.head, {at: memoryview(data) for at, data in segments.items()})
+    assert newest_rows(version, STATES[0], range(1, 2))["key.user"].to_pylist() == ["user1", "user5"]
+    shard.backend.close()
+
+
+def backend_of(harness):
+    """What spills, beneath the caches that an operator may put in front of its states."""
+    return harness._shards.shards[0].backend._inner
+
+
+def test_a_harness_checkpoints_crashes_and_goes_on(tmp_path):
+    class Count:
+        def open(self, states):
+            self.seen = states.value("seen", int, default=0)
+
+        def process(self, key, record, context):
+            self.seen.update(self.seen.get() + 1)
+            context.event_timers.register(self.seen.get() * 10)
+
+        def on_timer(self, key, timer, context):
+            yield key, timer.at_ms
+
+    options = {"state.backend.type": "spillable", "state.backend.spillable.chunk-size": "1mb"}
+    words = [f"word{number % 50}" for number in range(500)]
+    with Harness(Count, key=lambda word: word, key_type=str, options=options, storage=str(tmp_path)) as harness:
+        harness.process_many(words)
+        backend_of(harness).spill_now(range(0, 128, 2))
+        harness.checkpoint()
+        harness.process_many(words)
+        harness.restore()
+        assert backend_of(harness)._mover.spilled, "bytes go to disk as they are"
+        assert harness.state("seen") == dict.fromkeys(words, 10)
+        backend_of(harness).spill_now(range(0, 128, 3))
+        harness.advance_watermark(30)
+        assert sorted(harness.take_output()) == sorted((word, at) for word in set(words) for at in (10, 20, 30))
+        harness.rescale(3)
+        assert harness.state("seen") == dict.fromkeys(words, 10)
+
+
+def test_a_process_that_is_killed_while_a_group_moves_leaves_nothing_and_the_next_one_restores(tmp_path):
+    program = f"""
+        import os, signal
+        from pathlib import Path
+        from tests.state.spillable import test_raw_checkpoints as t
+        from millpond.state.spillable import moves
+        backend = t.open_spillable(t.GROUPS, Path({str(tmp_path)!r}) / "state")
+        for number in range(200):
+            t.use(backend, number % 4, f"user{{number}}", number)
+        backend.spill_now([0])
+        storage = t.FileStorage({str(tmp_path / "checkpoints")!r}, 0)
+        checkpoints = t.checkpointer(storage, backend)
+        checkpoints.write(checkpoints.begin())
+        use = moves.Spill if "DIRECTION" == "spill" else moves.Load
+        step = use.step
+        def killed(self):
+            step(self)
+            os.kill(os.getpid(), signal.SIGKILL)
+        use.step = killed
+        backend.spill_now([1]) if "DIRECTION" == "spill" else backend.load_now([0])
+    """
+    for direction in ("spill", "load"):
+        done = subprocess.run(
+            [sys.executable, "-c", textwrap.dedent(program).replace("DIRECTION", direction)],
+            timeout=60,
+            check=False,
+            capture_output=True,
+        )
+        assert done.returncode == -signal.SIGKILL, done.stderr
+        assert list((tmp_path / "state").iterdir()) == []
+    other = open_spillable(GROUPS, tmp_path / "state")
+    restore(FileStorage(str(tmp_path / "checkpoints"), 0), other, STATES)
+    assert sum(len(other.cells("count", key_group)) for key_group in GROUPS) == 200
+    other.close()
+
+
+def golden_cells(state):
+    table = {("ann",): 7, (LONG,): 1 << 40} if state.kind is StateKind.VALUE else {("ann",): [(1, ["a"]), (None, None)]}
+    if state.kind is StateKind.MAP:
+        table = {("ann",): {("home",): (3,), (LONG,): (None,)}, (LONG,): {(None,): (4,)}}
+    return table
+
+
+@pytest.mark.parametrize("state", STATES, ids=lambda state: state.name)
+def test_raw_segments_of_every_format_version_are_read_for_ever(state):
+    """The files are never edited. Those of a new version are written by running this module."""
+    for path in sorted(GOLDEN.glob(f"v*/{state.name}.segment")):
+        table = decode_segment(path.read_bytes(), path.name)
+        assert is_raw(table)
+        cells = CellCodec(state, KEY).cells(table)
+        found = {}
+        for key, map_key, value in zip(cells.keys, cells.map_keys or [None] * len(cells), cells.values, strict=True):
+            if map_key is None:
+                found[key] = value
+            else:
+                found.setdefault(key, {})[map_key] = value
+        assert found == golden_cells(state)
+        assert set(cells.key_groups) == {2}
+    assert list(GOLDEN.glob(f"v*/{state.name}.segment"))
+
+
+def write_golden():
+    folder = GOLDEN / "v1"
+    folder.mkdir(parents=True)
+    for number, state in enumerate(STATES):
+        table = golden_cells(state)
+        pairs, _ = cell_bytes(state, number).pairs(table, table)
+        ((_, data),) = encode_segments(raw_table(2, pairs))
+        (folder / f"{state.name}.segment").write_bytes(data)
+
+
+if __name__ == "__main__":
+    write_golden()
