@@ -44,9 +44,9 @@ import pyarrow as pa
 from benchmarks.king_report import LABELS, Sample, draw_checkpoints, table, write_pictures
 from benchmarks.report import RESULTS, report
 from millpond.state.backend import Cells
+from millpond.state.cached.cached_values import CachedValues
+from millpond.state.cached.choice import CacheHooks, TwoLayer, WriteBack
 from millpond.state.cached.lru import LruStateCache
-from millpond.state.cached.two_layer import TwoLayerCache
-from millpond.state.cached.write_back import WriteBackCache
 from millpond.state.checkpoint.checkpointer import Checkpointer, CheckpointStats
 from millpond.state.checkpoint.files import FileStorage
 from millpond.state.checkpoint.head import birth
@@ -178,12 +178,14 @@ def column(name: str, counted: Counted, size: Size, hits: Hits) -> tuple[Any, An
     if name == "lru":
         cached = LruStateCache(counted, max_entries=size.l1 + size.l2)
         return cached, cached.value_state(PROFILE)
-    state = counted.value_state(PROFILE)
-    if name == "single":
-        return counted, WriteBackCache(counted, state, max_size=size.single, hit_tracker=hits.first)
-    return counted, TwoLayerCache(
-        counted, state, max_size=size.l1, max_size_l2=size.l2, hit_tracker=hits.first, hit_tracker_l2=hits.second
+    hooks = CacheHooks(hit_tracker=hits.first, hit_tracker_l2=None if name == "single" else hits.second)
+    choice = (
+        WriteBack(max_size=size.single, hooks=hooks)
+        if name == "single"
+        else TwoLayer(max_size=size.l1, max_size_l2=size.l2, hooks=hooks)
     )
+    kept = CachedValues(counted, choice)
+    return kept, kept.value_state(PROFILE)
 
 
 def profile(rng: random.Random) -> dict[str, Any]:

@@ -84,11 +84,16 @@ class CachedValues:
         """The handle of a value state behind a cache of its own. Ask for it before the state is used otherwise."""
         # The backend refuses a second declaration that differs.
         state = self._inner.value_state(descriptor)
-        cache = self._caches[descriptor.name] = self._cache(state, descriptor.ttl, choice)
+        cache = self._caches[descriptor.name] = self._cache(descriptor.name, state, descriptor.ttl, choice)
         return cache
 
-    def _cache(self, state: ValueState, ttl: Ttl | None, choice: ValueCacheChoice) -> WriteBackCache | TwoLayerCache:
+    def _cache(
+        self, name: str, state: ValueState, ttl: Ttl | None, choice: ValueCacheChoice
+    ) -> WriteBackCache | TwoLayerCache:
         hooks, watching = choice.hooks, _watching(choice.hooks, ttl, self.context)
+        if not (self.shares_objects or hooks.on_update or hooks.write_watch):
+            # Bytes are made of the checked values as they are, many at once, where nobody wants to hear of each.
+            watching["raw"] = self._inner.raw(name)
         if isinstance(choice, TwoLayer):
             return TwoLayerCache(
                 self,

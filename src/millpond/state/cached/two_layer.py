@@ -170,4 +170,5 @@ class TwoLayerCache:
 
     def _move_down(self, where: Where, entry: Entry, _: str) -> None:
         self._below.write(((where, entry),))
+        entry.given = None
         self._l2.put(where, entry)

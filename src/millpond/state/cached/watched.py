@@ -19,11 +19,12 @@ import datetime as dt
 import decimal
 from collections.abc import Callable, Iterable
 from copy import deepcopy
+from itertools import islice
 from typing import Any, Protocol, TypeAlias, TypedDict
 
 from millpond.cache import Cache
 from millpond.errors import DataError, OptionError
-from millpond.state.backend import KeyedStateBackend, ValueState
+from millpond.state.backend import KeyedStateBackend, RawCells, ValueState
 from millpond.state.rows import Row
 
 Where: TypeAlias = tuple[int, Row]
@@ -34,6 +35,8 @@ Hook: TypeAlias = Callable[[Row, Any], Any]
 
 HitTracker: TypeAlias = Callable[[bool], object]
 """Told of each read whether the layer had the key."""
+
+_WRITTEN_TOGETHER = 64
 
 _UNCHANGEABLE = frozenset(
     {
@@ -73,6 +76,7 @@ class Watching(TypedDict, total=False):
     read_watch: Watch | None
     write_watch: Watch | None
     copy: Callable[[Any], Any] | None
+    raw: RawCells | None
 
 
 class Entry:
@@ -101,7 +105,9 @@ class WatchedState:
         "_on_get",
         "_on_update",
         "_private",
+        "_raw",
         "_read_watch",
+        "_spent",
         "_state",
         "_write_watch",
         "dirty",
@@ -117,6 +123,7 @@ class WatchedState:
         read_watch: Watch | None = None,
         write_watch: Watch | None = None,
         copy: Callable[[Any], Any] | None = None,
+        raw: RawCells | None = None,
     ) -> None:
         if backend is None:
             raise OptionError("a state cache needs the backend of its state, got None: it gives the current key.")
@@ -130,6 +137,7 @@ class WatchedState:
         self._read_watch = read_watch
         self._write_watch = write_watch
         self.dirty: dict[Where, Entry] = {}
+        self._spent: list[Any] = []
         descriptor = getattr(state, "descriptor", None)
         adds = getattr(state, "adds", None)
         if descriptor is not None and adds is not None:
@@ -147,6 +155,7 @@ class WatchedState:
             self._is_mutable = _is_value if codec.mutable else _never
             # The pairs of a state with a ttl are made anew by its handle, and tuples by their check.
             self._gives_back = codec.mutable and descriptor.serializer is not None and descriptor.ttl is None
+        self._raw = raw
         # A state that is known makes another object itself of what it is given and can be changed.
         self._copy = (copy or (deepcopy if descriptor is None else None)) if backend.shares_objects else None
 
@@ -170,6 +179,8 @@ class WatchedState:
             raise DataError(f"{self}: expected a value, got None: a state without a value is absent. Use clear().")
         entry = Entry(self._check(value), dirty=True, given=value if self._gives_back else None)
         self.dirty[where] = entry
+        if self._spent:
+            self._spent.pop()
         return entry
 
     def cleared(self, where: Where) -> Entry:
@@ -212,6 +223,11 @@ class WatchedState:
 
     def write(self, entries: Iterable[tuple[Where, Entry]]) -> None:
         """Write these, those that are dirty."""
+        if self._raw is not None:
+            dirty = ((where, entry) for where, entry in entries if entry.dirty)
+            while together := list(islice(dirty, _WRITTEN_TOGETHER)):
+                self._write_together(self._raw, together)
+            return
         context = self._context
         key_group, key = context.key_group, context.key
         try:
@@ -227,6 +243,12 @@ class WatchedState:
             if key_group >= 0 and context.key_group != key_group:
                 self._backend.enter(key_group)
             context.key_group, context.key = key_group, key
+
+    def _write_together(self, raw: RawCells, entries: list[tuple[Where, Entry]]) -> None:
+        raw.put_all([raw.place(*where) for where, _ in entries], [entry.value for _, entry in entries])
+        for where, entry in entries:
+            entry.dirty = False
+            del self.dirty[where]
 
     def _write(self, key: Row, entry: Entry) -> None:
         value = entry.value if self._on_update is None else self._on_update(key, entry.value)
@@ -245,9 +267,13 @@ class WatchedState:
 
     def end_version(self, *layers: Cache[Where, Entry]) -> None:
         """Keep nothing that a caller may hold. No key is current from here on, until the operator enters the next."""
+        spent = self._spent
         for entries in layers:
             for where, entry in entries.items():
-                entry.given = None
+                if entry.given is not None:
+                    # Freeing a large object takes as long as making it: each goes with a later update.
+                    spent.append(entry.given)
+                    entry.given = None
                 if entry.lent:
                     entries.invalidate(where)
         self._context.key_group = -1

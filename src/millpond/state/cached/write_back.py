@@ -49,6 +49,8 @@ class WriteBackCache:
         write_watch: runs while the state is written.
         copy: makes the copy that is written where the backend keeps the very objects it is given and the state, one of
             your own, does not copy them itself.
+        raw: the cells of the same state past its handle, of a backend that keeps bytes: what is dirty is written there,
+            many at once, without another check. Not together with `on_update` or `write_watch`.
 
     Raises:
         OptionError: a size below 1, no backend, no state, a handle that has a ttl or a default; later, a use without a
