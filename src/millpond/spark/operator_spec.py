@@ -188,6 +188,7 @@ class OperatorSpec:
         config: where the live state is held.
         initial: what the rows of the initial state look like, or None where there is none.
         output_event_time: the position of the output's column that carries the watermark on, or None.
+        name: what errors call the operator, where the processor may not be: its class's name.
     """
 
     application: str
@@ -210,11 +211,7 @@ class OperatorSpec:
     output_event_time: int | None = None
     form: str = "rows"
     pandas: PandasSettings = PandasSettings()
-
-    @property
-    def name(self) -> str:
-        """What errors call the operator."""
-        return type(self.processor).__name__
+    name: str = ""
 
     @property
     def timers(self) -> StateDescriptor:
@@ -223,6 +220,7 @@ class OperatorSpec:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "config", self.config.shared_by(self.hosts))
+        object.__setattr__(self, "name", self.name or type(self.processor).__name__)
 
 
 def _one_of(option: str, value: Any, known: tuple[str, ...]) -> None:
