@@ -13,7 +13,8 @@ mark was never acknowledged: a crash came between, the version never came to be,
 A head that is cut off or missing and has a mark was whole once: it is damage, which whoever asks for
 the version is told of by the file's name. A mark is empty, so it is there or not, and never torn; it
 is deleted, durably, before its head; and it is listed before heads are, so that a mark that a reader
-sees is of a head that it will see.
+sees is of a head that it will see. A mark without a head does not count once a higher writer has stored a
+version: that one may have deleted the head while its own writer was about to write the mark.
 
 Two writers, of which one believes itself alone (a *zombie*), cannot damage each other:
 
@@ -292,6 +293,14 @@ class FileStorage:
         marked = {_head_of(name): match for name, _, match in self._files("marks", _HEAD)}
         files = {name: (size, match) for name, size, match in self._files("heads", _HEAD)}
         meanings = marked | {name: match for name, (_, match) in files.items()}
+        whole = {name for name, (size, match) in files.items() if size == int(match["bytes"])}
+        highest = max((_writer(files[name][1]) for name in whole), default=None)
+
+        def counts(name: str, writer: _Writer) -> bool:
+            if name in files or highest is None:
+                return name in whole or name in marked
+            return writer >= highest
+
         return [
             _HeadFile(
                 _writer(match),
@@ -301,7 +310,7 @@ class FileStorage:
                 match["parent"],
                 match["lineage"],
                 name,
-                name in marked or files[name][0] == int(match["bytes"]),
+                counts(name, _writer(match)),
             )
             for name, match in meanings.items()
         ]
