@@ -334,6 +334,17 @@ def test_a_whole_head_needs_no_mark(disk):
     assert stored(reader(disk)) == whole(*commits)
 
 
+def test_a_mark_that_came_after_a_higher_writer_had_deleted_its_head_is_no_damage(disk):
+    _, heads = three_versions(disk)
+    late = heads[2].replace("heads/", "marks/").replace(".head", ".mark")
+    _, higher = on(disk, retain=1)
+    higher.put(a_commit(higher.head(), "four", version=4))
+    assert late not in disk.files
+    disk.files[late] = b""
+    assert reader(disk).versions() == [4]
+    assert higher.head().version == reader(disk).head().version == 4
+
+
 def test_a_mark_goes_before_its_head(disk):
     three_versions(disk)
     files, storage = on(disk, retain=1)
