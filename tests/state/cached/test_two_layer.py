@@ -78,6 +78,17 @@ def test_a_clear_of_a_user_in_l2_hides_what_was_there(room):
     assert room.stored("u1") is None
 
 
+def test_what_was_read_and_went_down_can_still_be_changed_in_place_and_is_not_kept_beyond_its_version(room):
+    cache = make(room, 1, 2)
+    room.turn_to("u1")
+    held = cache.get()
+    read(room, cache, "u2")
+    assert cache.size_l2() == 1
+    held["n"] = 99
+    room.backend.commit()
+    read(room, cache, "u1")
+
+
 def test_a_promotion_pushes_nobody_out_of_l2_who_has_room(room):
     cache = make(room, 1, 2)
     read(room, cache, "u1", "u2", "u3")

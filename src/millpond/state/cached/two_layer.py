@@ -127,6 +127,7 @@ class TwoLayerCache:
         """The backend's call when it was given cells of this state to put or delete: they are cached no more."""
         for where in zip(cells.key_groups, cells.keys, strict=True):
             self._below.dirty.pop(where, None)
+            self._below.let_go(where)
             self._l1.invalidate(where)
             self._l2.invalidate(where)
 
@@ -170,5 +171,5 @@ class TwoLayerCache:
 
     def _move_down(self, where: Where, entry: Entry, _: str) -> None:
         self._below.write(((where, entry),))
-        entry.given = None
+        self._below.take_back(where)
         self._l2.put(where, entry)

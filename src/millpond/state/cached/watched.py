@@ -7,10 +7,11 @@ where the backend would otherwise share the user's object, and turn back to the 
 Invariant: after `write`, whether it raised or not, the current key is the one from before, and an
 entry is clean, and no longer in `dirty`, only if its value reached the state.
 
-What callers do to a value in place is state only after an update. So an entry keeps two objects apart:
-its value, and what was *given* by the last update or handed out since, which reads of the version give
-back. A clean value that can be changed is handed out itself, to spare a copy, and is then *lent*: it is
-not kept beyond its version.
+What callers do to a value in place is state only after an update. So two objects are kept apart: an
+entry's value, and what was *given* by the key's last update or handed out since, which reads of the
+version give back. A clean value that can be changed is handed out itself, to spare a copy, and is then
+*lent*: it is not kept beyond its version. Both are noted by key, so that the end of a version costs by
+what it touched, not by what is cached.
 
 Source: King's flink-state-cache, whose hooks, trackers and watches these are.
 """
@@ -82,13 +83,11 @@ class Watching(TypedDict, total=False):
 class Entry:
     """One cached value; None says that the key has none."""
 
-    __slots__ = ("dirty", "given", "lent", "value")
+    __slots__ = ("dirty", "value")
 
-    def __init__(self, value: Any, *, dirty: bool, given: Any = None) -> None:
+    def __init__(self, value: Any, *, dirty: bool) -> None:
         self.value = value
         self.dirty = dirty
-        self.given = given
-        self.lent = False
 
 
 class WatchedState:
@@ -99,8 +98,10 @@ class WatchedState:
         "_check",
         "_context",
         "_copy",
+        "_given",
         "_gives_back",
         "_is_mutable",
+        "_lent",
         "_name",
         "_on_get",
         "_on_update",
@@ -137,6 +138,8 @@ class WatchedState:
         self._read_watch = read_watch
         self._write_watch = write_watch
         self.dirty: dict[Where, Entry] = {}
+        self._given: dict[Where, Any] = {}
+        self._lent: set[Where] = set()
         self._spent: list[Any] = []
         descriptor = getattr(state, "descriptor", None)
         adds = getattr(state, "adds", None)
@@ -177,28 +180,46 @@ class WatchedState:
         """The dirty entry of a value that the user gives; refused now where the state could not keep it."""
         if value is None:
             raise DataError(f"{self}: expected a value, got None: a state without a value is absent. Use clear().")
-        entry = Entry(self._check(value), dirty=True, given=value if self._gives_back else None)
-        self.dirty[where] = entry
-        if self._spent:
-            self._spent.pop()
+        entry = self.dirty[where] = Entry(self._check(value), dirty=True)
+        if self._gives_back:
+            self._given[where] = value
+            self._lent.discard(where)
+            if self._spent:
+                self._spent.pop()
+        else:
+            self.let_go(where)
         return entry
 
     def cleared(self, where: Where) -> Entry:
         """The dirty entry that says of a key that it has no value."""
         entry = self.dirty[where] = Entry(None, dirty=True)
+        self.let_go(where)
         return entry
 
     def lend(self, entry: Entry) -> Any:
-        """An entry's value for a caller who may go on to change it."""
-        if entry.given is not None:
-            return entry.given
+        """The current key's value for a caller who may go on to change it; its entry has it."""
         value = entry.value
-        if self._is_mutable(value):
-            if entry.dirty:
-                entry.given = value = self._private(value)
-            else:
-                entry.lent = True
+        if not self._is_mutable(value):
+            return value
+        context = self._context
+        where = (context.key_group, context.key)
+        given = self._given.get(where)
+        if given is not None:
+            return given
+        if entry.dirty:
+            self._given[where] = value = self._private(value)
+        else:
+            self._lent.add(where)
         return value
+
+    def take_back(self, where: Where) -> None:
+        """Reads of the version give back a key's entry from now on, not what its last update was given."""
+        self._given.pop(where, None)
+
+    def let_go(self, where: Where) -> None:
+        """A key's entry is another, or gone: nothing is known of what was handed out of the last one."""
+        self._given.pop(where, None)
+        self._lent.discard(where)
 
     def read(self) -> Entry:
         """The current key's value from the state, through the hook, as a clean entry."""
@@ -237,7 +258,7 @@ class WatchedState:
                     if context.key_group != its_group:
                         self._backend.enter(its_group)
                     context.key = its_key
-                    self._write(its_key, entry)
+                    self._write(where, entry)
                     del self.dirty[where]
         finally:
             if key_group >= 0 and context.key_group != key_group:
@@ -250,8 +271,8 @@ class WatchedState:
             entry.dirty = False
             del self.dirty[where]
 
-    def _write(self, key: Row, entry: Entry) -> None:
-        value = entry.value if self._on_update is None else self._on_update(key, entry.value)
+    def _write(self, where: Where, entry: Entry) -> None:
+        value = entry.value if self._on_update is None else self._on_update(where[1], entry.value)
         watch = self._write_watch
         if watch is not None:
             watch.restart()
@@ -262,20 +283,18 @@ class WatchedState:
         if watch is not None:
             watch.stop_and_record()
         if value is not entry.value:
-            entry.given = None
+            self.take_back(where)
         entry.value, entry.dirty = value, False
 
     def end_version(self, *layers: Cache[Where, Entry]) -> None:
         """Keep nothing that a caller may hold. No key is current from here on, until the operator enters the next."""
-        spent = self._spent
-        for entries in layers:
-            for where, entry in entries.items():
-                if entry.given is not None:
-                    # Freeing a large object takes as long as making it: each goes with a later update.
-                    spent.append(entry.given)
-                    entry.given = None
-                if entry.lent:
-                    entries.invalidate(where)
+        # Freeing a large object takes as long as making it: each goes with a later update.
+        self._spent += self._given.values()
+        self._given = {}
+        for where in self._lent:
+            for entries in layers:
+                entries.invalidate(where)
+        self._lent = set()
         self._context.key_group = -1
 
 

@@ -132,6 +132,7 @@ class WriteBackCache:
         """The backend's call when it was given cells of this state to put or delete: they are cached no more."""
         for where in zip(cells.key_groups, cells.keys, strict=True):
             self._below.dirty.pop(where, None)
+            self._below.let_go(where)
             self._entries.invalidate(where)
 
     def size(self) -> int:
@@ -155,3 +156,4 @@ class WriteBackCache:
 
     def _evict(self, where: Where, entry: Entry, _: str) -> None:
         self._below.write(((where, entry),))
+        self._below.let_go(where)
