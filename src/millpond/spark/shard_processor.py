@@ -17,6 +17,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from datetime import UTC, datetime
 from itertools import chain
 from time import perf_counter
 from typing import Any
@@ -36,6 +37,7 @@ from millpond.spark.held_shard import HeldShard
 from millpond.spark.host.client import HostAddress, committed, output_blobs, restore_wanted
 from millpond.spark.host.slots import Attempt, Claim
 from millpond.spark.host.wire import Blob, End, Open, Segment
+from millpond.spark.observed_metrics import METRICS, METRICS_TYPE
 from millpond.spark.opened_shard import described
 from millpond.spark.operator_metrics import BatchMetrics, KeyedMetrics
 from millpond.spark.operator_spec import BatchTime, OperatorSpec
@@ -46,11 +48,14 @@ from millpond.spark.surroundings import Surroundings, add_to_accumulators
 from millpond.state.checkpoint import Commit, Head, SegmentRef, birth
 from millpond.state.checkpoint.restoring import check_segment, last_good
 
-OUTPUT_SCHEMA = "blob binary"
 OLDEST = "oldest"
 """The earliest event time in a blob of output: by it Spark refuses rows older than the watermark."""
 
-TIMED_OUTPUT_SCHEMA = f"{OUTPUT_SCHEMA}, {OLDEST} timestamp"
+
+def packed_output_schema(*, timed: bool, observed: bool) -> str:
+    """What the operator gives Spark: blobs, with their oldest event time where that matters, and rows of metrics."""
+    return "blob binary" + f", {OLDEST} timestamp" * timed + f", {METRICS} {METRICS_TYPE}" * observed
+
 
 _OWN_STATES = ("head", "segments")
 _RESET_HINT = (
@@ -192,7 +197,7 @@ class ShardProcessor(StatefulProcessor):  # type: ignore[misc]
             key, timer_values = self._initial_of
             # PySpark has no current key any more by now.
             self._handle._statefulProcessorApiClient.set_implicit_key(key)  # noqa: SLF001
-            output = list(self._run(key[0], iter(()), timer_values))
+            output = [row for row in self._run(key[0], iter(()), timer_values) if row.blob is not None]
             assert not output, "only rows and due timers make output"  # noqa: S101
 
     def _run(self, anchor: int, rows: Iterator[bytes], timer_values: TimerValues) -> Iterator[Row]:
@@ -225,13 +230,24 @@ class ShardProcessor(StatefulProcessor):  # type: ignore[misc]
             self._set_shard_timer(time, done.next_timer_ms)
             for blob in done.output:
                 yield self._output_row(blob)
+            if self._spec.observed:
+                yield self._metrics_row(done.metrics, time)
 
     def _output_row(self, blob: bytes) -> Row:
         position = self._spec.output_event_time
-        if position is None:
-            return Row(blob=blob)
-        with pa.ipc.open_stream(blob) as reader:
-            return Row(blob=blob, oldest=pc.min(reader.read_all().column(position)).as_py())
+        row: dict[str, Any] = {"blob": blob}
+        if position is not None:
+            with pa.ipc.open_stream(blob) as reader:
+                row[OLDEST] = pc.min(reader.read_all().column(position)).as_py()
+        if self._spec.observed:
+            row[METRICS] = None
+        return Row(**row)
+
+    def _metrics_row(self, metrics: BatchMetrics, time: BatchTime) -> Row:
+        # Spark refuses rows that are older than the watermark.
+        timed = self._spec.output_event_time is not None
+        oldest = {OLDEST: datetime.fromtimestamp(time.watermark_ms / 1000 + 1, UTC)} if timed else {}
+        return Row(blob=None, **oldest, **{METRICS: Row(**msgspec.structs.asdict(metrics))})
 
     def _set_shard_timer(self, time: BatchTime, next_timer_ms: int) -> None:
         """Have Spark call this shard when time passes, even if no rows come for it.
