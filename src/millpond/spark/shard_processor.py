@@ -30,7 +30,7 @@ from pyspark.sql import Row
 from pyspark.sql.streaming import StatefulProcessor, StatefulProcessorHandle
 from pyspark.sql.streaming.stateful_processor import ExpiredTimerInfo, MapState, TimerValues, ValueState
 
-from millpond.errors import CorruptionError, OptionError
+from millpond.errors import CorruptionError, OptionError, UnavailableError
 from millpond.spark.anchors import partition_of
 from millpond.spark.folders import user_folder
 from millpond.spark.held_shard import HeldShard
@@ -122,12 +122,24 @@ class Durable:
         self.put_stream(iter(commit.segments.items()), commit.dropped, commit.head.encode())
 
     def put_stream(self, segments: Iterator[tuple[int, bytes]], dropped: tuple[int, ...], head: bytes) -> None:
-        """Store a version as it comes from a host: segments first, the head last."""
-        for segment_id, data in segments:
-            self._segments.updateValue((segment_id,), (data,))
-        for segment_id in dropped:
-            self._segments.removeKey((segment_id,))
-        self._head.update((head,))
+        """Store a version as it comes from a host: segments first, the head last.
+
+        Raises:
+            UnavailableError: Spark's state store could not take it.
+        """
+        try:
+            for segment_id, data in segments:
+                self._segments.updateValue((segment_id,), (data,))
+            for segment_id in dropped:
+                self._segments.removeKey((segment_id,))
+            self._head.update((head,))
+        except (EOFError, ConnectionError) as error:
+            # Spark closes the connection to its store over an error, and keeps that to itself.
+            raise UnavailableError(
+                f"{self._name}: Spark's state store broke off while it was given a new version; the executor's log "
+                "says why. Most often a disk is full, that of spark.local.dir or that of the checkpoint. What was "
+                "durable is as it was, and the batch runs again."
+            ) from error
 
 
 class ShardProcessor(StatefulProcessor):  # type: ignore[misc]
