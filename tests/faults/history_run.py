@@ -126,7 +126,7 @@ class Job:
         elif victim == "executor":
             chosen = self.executors()[:1]
         else:
-            chosen = self.hosts(self.executors())
+            chosen = hosts_of(self.executors())
         for each in chosen:
             with contextlib.suppress(psutil.NoSuchProcess):
                 each.kill()
@@ -142,11 +142,6 @@ class Job:
         javas = [each for each in family if command(each)[:1] and "java" in command(each)[0]]
         return [each for each in javas if any(EXECUTOR in word for word in command(each))] or javas
 
-    def hosts(self, executors: Iterable[psutil.Process]) -> list[psutil.Process]:
-        """The state hosts of these executors."""
-        owners = {str(each.pid) for each in executors}
-        return [each for each in psutil.process_iter() if HOST in command(each) and command(each)[-1] in owners]
-
     def finish(self) -> int:
         """Let the job end; its exit code."""
         with contextlib.suppress(BrokenPipeError):
@@ -157,18 +152,17 @@ class Job:
         return code
 
 
-def host_folders(executors: list[psutil.Process]) -> list[Path]:
-    """What the hosts of these executors have in the temporary folder."""
-    return [
-        folder for each in executors for folder in Path(tempfile.gettempdir()).glob(f"millpond-*/executor-{each.pid}-*")
-    ]
+def hosts_of(executors: Iterable[psutil.Process]) -> list[psutil.Process]:
+    """The state hosts of these executors."""
+    owners = {str(each.pid) for each in executors}
+    return [each for each in psutil.process_iter() if HOST in command(each) and command(each)[-1] in owners]
 
 
-def wait_until_gone(hosts: list[psutil.Process], executors: list[psutil.Process]) -> None:
-    """Processes, sockets and folders of these hosts of these executors are gone soon."""
+def left_over(hosts: list[psutil.Process], executors: list[psutil.Process]) -> list[object]:
+    """Which of these hosts, and what of theirs in the temporary folder, is still there when it should be gone."""
     _, alive = psutil.wait_procs(hosts, timeout=GONE_SECONDS)
-    assert not alive
-    assert not host_folders(executors)
+    names = [f"millpond-*/executor-{each.pid}-*" for each in executors]
+    return [*alive, *(folder for name in names for folder in Path(tempfile.gettempdir()).glob(name))]
 
 
 def histories(folder: Path) -> list[dict[str, list[int]]]:
@@ -183,9 +177,9 @@ def histories(folder: Path) -> list[dict[str, list[int]]]:
     return out
 
 
-def logs(folder: Path) -> dict[Path, str]:
+def logs(folder: Path) -> list[str]:
     """What each executor of a cluster has logged, those of all its runs."""
-    return {log: log.read_text(errors="replace") for log in folder.glob("spark/work/*/*/stderr")}
+    return [log.read_text(errors="replace") for log in folder.glob("spark/work/*/*/stderr")]
 
 
 def check_undisturbed(folder: Path) -> None:

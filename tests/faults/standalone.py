@@ -24,7 +24,6 @@ class Cluster:
 
     Attributes:
         url: of the master, for `spark.master`.
-        folder: with all logs.
     """
 
     def __init__(self, folder: Path, addresses: tuple[str, ...] = ("127.0.0.1", "127.0.0.2")) -> None:

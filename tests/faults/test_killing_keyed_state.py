@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.faults.history_run import LOCAL, LOCAL_CLUSTER, Job, check_history, wait_until_gone, write_events
+from tests.faults.history_run import LOCAL, LOCAL_CLUSTER, Job, check_history, hosts_of, left_over, write_events
 
 pytestmark = pytest.mark.spark
 
@@ -17,12 +17,12 @@ def test_hosts_end_with_their_application_though_its_jvm_goes_on(tmp_path: Path)
     with Job(tmp_path, LOCAL, backend="rocksdb") as job:
         assert job.wait_for_batches(1)
         executors = job.executors()
-        hosts = job.hosts(executors)
+        hosts = hosts_of(executors)
         held = [Path(file.path).parent for each in hosts for file in each.open_files() if "backend-" in file.path]
         assert held
         assert not job.wait_for_batches(1)
         assert job.process.stdout.readline() == "stopped\n"
-        wait_until_gone(hosts, executors)
+        assert not left_over(hosts, executors)
         assert job.executors() == executors, "the JVM still runs"
         assert not [folder for folder in held if folder.exists()]
         assert job.finish() == 0

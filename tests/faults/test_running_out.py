@@ -45,7 +45,7 @@ def _failure(told: list[str], deed: str) -> str:
     lines = [line.removeprefix(f"{deed} ") for line in told if line.startswith(f"{deed} ")]
     assert [line for line in lines if line.startswith("batch")] == [
         f"batch {number} [{number + 1}] {len(USERS)}" for number in range(3)
-    ]
+    ], "\n".join(lines)
     (failed,) = [line for line in lines if line.startswith("failed")]
     return failed
 
