@@ -15,7 +15,7 @@ latest when the version ends. It never reaches a snapshot of an earlier version.
 `update` may be the state itself from then on, so change it no more without another `update`.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, Protocol
 
@@ -207,6 +207,10 @@ class Snapshot(Protocol):
 
     Taking it costs no more than a few references a key group; what it holds on to goes with `release`.
     """
+
+    def states(self) -> Collection[str]:
+        """The names of the states that were declared by then, the empty ones too."""
+        ...
 
     def changes(self) -> Iterator[tuple[str, Cells]]:
         """What the version changed, by state, a cell once; a state may come in several pieces, or not at all."""

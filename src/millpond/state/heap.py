@@ -12,7 +12,7 @@ Invariant: for every cell, either it is in the open version's undo map, or its l
 committed one.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 
 from millpond.errors import UnavailableError
 from millpond.state.backend import Cells, KeyContext, ListState, MapState, RawCells, Snapshot, ValueCache, ValueState
@@ -191,6 +191,10 @@ class _HeapSnapshot:
 
     def __init__(self, versions: dict[str, tuple[FlatTables, Version]]) -> None:
         self._versions: dict[str, tuple[FlatTables, Version]] | None = versions
+
+    def states(self) -> Collection[str]:
+        """The names of the states."""
+        return self._readable().keys()
 
     def changes(self) -> Iterator[tuple[str, Cells]]:
         """The changed cells, each state in one piece."""

@@ -17,7 +17,7 @@ The trade-off: every get decodes and every update encodes. A cache in front (`Lr
 """
 
 import threading
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -244,6 +244,11 @@ class _RocksDbSnapshot:
         self._states = states
         self._cursor = database.cursor()
         self._scanning = threading.Lock()
+
+    def states(self) -> Collection[str]:
+        """The names of the states."""
+        self._reader()
+        return self._states.keys()
 
     def changes(self) -> Iterator[tuple[str, Cells]]:
         """The changed cells, in the order of the database, a few hundred at a time."""

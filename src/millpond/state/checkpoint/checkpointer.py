@@ -242,11 +242,9 @@ class Checkpointer:
             pending.snapshot.release()
 
     def _commit(self, pending: PendingCheckpoint, *, full: bool) -> Commit:
-        if full:
-            deltas = []
-            for _ in _declared_changes(pending):
-                continue
-        else:
+        _refuse_undeclared(pending)
+        deltas = []
+        if not full:
             deltas = [delta for delta in self._carried if delta.version < pending.version]
             deltas.append(self._delta(pending))
         owed = None if full else sum(delta.rows for delta in deltas)
@@ -262,7 +260,7 @@ class Checkpointer:
         )
 
     def _delta(self, pending: PendingCheckpoint) -> Delta:
-        return encode_delta(pending.version, _declared_changes(pending), self._codecs)
+        return encode_delta(pending.version, pending.snapshot.changes(), self._codecs)
 
     def _bases(self, pending: PendingCheckpoint, owed: int | None) -> Iterator[Base]:
         """Key groups in turn until they hold as many cells as are owed; all of them for None."""
@@ -307,12 +305,11 @@ class Checkpointer:
             self._carried.clear()
 
 
-def _declared_changes(pending: PendingCheckpoint) -> Iterator[tuple[str, Cells]]:
-    """What the version changed. A state that the checkpoint does not know of would be lost without a word."""
-    for state, cells in pending.snapshot.changes():
+def _refuse_undeclared(pending: PendingCheckpoint) -> None:
+    """A state that the checkpoint does not know of would be lost without a word."""
+    for state in pending.snapshot.states():
         if state not in pending.states:
             raise OptionError(
                 f"state {state!r} is in use but was not declared to its Checkpointer when checkpoint {pending.version} "
                 "began. Call declare()."
             )
-        yield state, cells
