@@ -80,7 +80,7 @@ class PendingCheckpoint:
         version: its number.
         full: whether it was asked to be a full one.
         watermark_ms: the event-time watermark it was begun under, or -1.
-        now_ms: the time by which values that have outlived their TTL are left out.
+        now_ms: the processing time it was begun at, by which values that have outlived their TTL are left out.
         blocking_ns: how long the stream stood still for it.
         snapshot: the state it holds.
         states: every state declared by then.
@@ -254,6 +254,7 @@ class Checkpointer:
             version=pending.version,
             token=f"{self._writer}-{pending.version}",
             watermark_ms=pending.watermark_ms,
+            processing_ms=pending.now_ms,
             states=(descriptor.encode() for descriptor in pending.states.values()),
             bases=list(self._bases(pending, owed)),
             deltas=deltas,
