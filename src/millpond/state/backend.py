@@ -226,7 +226,7 @@ class Snapshot(Protocol):
 
 
 class ValueCache(Protocol):
-    """A cache in front of one value state (`WriteBackCache`, `TwoLayerCache`)."""
+    """A cache in front of one value state (`WriteBackCache`, `TwoLayerCache`), as `CachedValues` carries it."""
 
     def update_all_states(self) -> None:
         """Write every dirty entry to the state, and keep it."""
@@ -270,10 +270,6 @@ class KeyedStateBackend(Protocol):
         """The handle of a map state."""
         ...
 
-    def attach(self, cache: ValueCache) -> None:
-        """Have a cache written before `keys` and `cells`, flushed by `commit`, and emptied when state goes back."""
-        ...
-
     def keys(self, name: str) -> Iterator[tuple[int, Row]]:
         """Key group and key of every key that has this state now, each once.
 
@@ -299,10 +295,7 @@ class KeyedStateBackend(Protocol):
         ...
 
     def rollback(self) -> bool:
-        """Drop every change since the last commit; whether the backend's own state had any.
-
-        Attached caches are emptied in any case. What only a cache of somebody else's had does not count.
-        """
+        """Drop every change since the last commit; whether there was any."""
         ...
 
     def undo_commit(self) -> None:

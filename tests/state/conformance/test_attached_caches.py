@@ -1,8 +1,11 @@
-"""Caches that a user put in front of a state: flushed by every commit, emptied when the state goes back."""
+"""Caches that a user put in front of a state: flushed by every commit, emptied when the state goes back.
+
+`CachedValues` carries them, over any backend.
+"""
 
 import pytest
 
-from millpond.state import StateKind
+from millpond.state import CachedValues, StateKind
 from tests.state.conformance.kinds import ANN, BOB, INTEGER, Cell, changed, everything, turn_to
 
 
@@ -31,6 +34,11 @@ class Shelf:
     def forget(self):
         self.dirty.clear()
         self.forgotten += 1
+
+
+@pytest.fixture
+def backend(backend):
+    return CachedValues(backend)
 
 
 @pytest.fixture
