@@ -57,15 +57,17 @@ class StateReader:
     """
 
     def __init__(self, location: str, *, filesystem: pa.fs.FileSystem | None = None) -> None:
-        self._location = location
         folder = Folder(location, filesystem)
+        self._location = folder.location
         try:
             shards = [int(name.removeprefix("shard-")) for name in folder.folders() if re.fullmatch(r"shard-\d+", name)]
             is_savepoint = not shards and bool(folder.sizes("."))
         except OSError as error:
-            raise UnavailableError(f"{location} cannot be read: {error}.") from error
+            raise UnavailableError(f"{self._location} cannot be read: {error}.") from error
         if not shards and not is_savepoint:
-            raise OptionError(f"{location} holds neither checkpoints (shard-00000, …) nor a savepoint ({MANIFEST}).")
+            raise OptionError(
+                f"{self._location} holds neither checkpoints (shard-00000, …) nor a savepoint ({MANIFEST})."
+            )
         self._savepoint = Savepoint.open(location, filesystem=filesystem) if is_savepoint else None
         self._storages = [
             FileStorage(location, shard, filesystem=filesystem, read_only=True) for shard in sorted(shards)

@@ -28,7 +28,7 @@ import xxhash
 
 from millpond.errors import CorruptionError, OptionError, UnavailableError
 from millpond.state.backend import Cells, KeyedStateBackend
-from millpond.state.checkpoint.folder import Folder
+from millpond.state.checkpoint.folder import Folder, shown
 from millpond.state.checkpoint.head import Head, birth
 from millpond.state.checkpoint.object_columns import JSON_COLUMN, with_json
 from millpond.state.checkpoint.restoring import Restored, StoredStates, newest_rows, read_version
@@ -125,13 +125,14 @@ def write_savepoint(
         states: dict[str, StateDescriptor] = {}
         files: list[SavepointFile] = []
         for shard in shards:
-            _refuse_strangers(location, heads, shard.head)
+            _refuse_strangers(folder.location, heads, shard.head)
             heads.append(shard.head)
             for state in shard.states:
                 if states.setdefault(state.name, state).encode() != state.encode():
                     raise OptionError(
-                        f"{location}: state {state.name!r} is [{states[state.name].describe()}] in one shard and "
-                        f"[{state.describe()}] in shard {shard.head.shard}. Let every shard hold the same declaration."
+                        f"{folder.location}: state {state.name!r} is [{states[state.name].describe()}] in one shard "
+                        f"and [{state.describe()}] in shard {shard.head.shard}. Let every shard hold the same "
+                        "declaration."
                     )
                 files += write_rows(folder, state, f"shard-{shard.head.shard:05d}", shard.tables[state.name])
         return finish_savepoint(folder, heads, states.values(), files)
@@ -149,7 +150,7 @@ def check_empty(folder: Folder) -> None:
 
 def not_written(location: str, error: OSError) -> UnavailableError:
     """The error for a savepoint whose writing failed."""
-    return UnavailableError(f"the savepoint {location} could not be written: {error}. Write it to a new folder.")
+    return UnavailableError(f"the savepoint {shown(location)} could not be written: {error}. Write it to a new folder.")
 
 
 def finish_savepoint(
@@ -225,7 +226,7 @@ class Savepoint:
                 )
             body = unsealed(_MAGIC, folder.read(MANIFEST), name)
         except OSError as error:
-            raise UnavailableError(f"the savepoint {location} cannot be read: {error}.") from error
+            raise UnavailableError(f"the savepoint {shown(location)} cannot be read: {error}.") from error
         manifest = msgspec.msgpack.decode(body, type=Manifest)
         for file in manifest.files:
             if sizes.get(file.name) != file.bytes:
