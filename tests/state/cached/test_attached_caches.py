@@ -1,12 +1,14 @@
 """Caches that a user put in front of a state: flushed by every commit, emptied when the state goes back.
 
-`CachedValues` carries them, over any backend.
+`CachedValues` carries them, over any backend: here one that keeps objects, one that keeps bytes, one that keeps
+both, and one that spills.
 """
 
 import pytest
 
 from millpond.state import CachedValues, StateKind
-from tests.state.conformance.kinds import ANN, BOB, INTEGER, Cell, changed, everything, turn_to
+from tests.state.conformance.kinds import ANN, BOB, GROUPS, INTEGER, Cell, changed, everything, turn_to
+from tests.state.conformance.subjects import SUBJECTS
 
 
 class Shelf:
@@ -36,9 +38,12 @@ class Shelf:
         self.forgotten += 1
 
 
-@pytest.fixture
-def backend(backend):
-    return CachedValues(backend)
+@pytest.fixture(params=["heap", "rocksdb", "lru2-heap", "spilled"])
+def backend(request, tmp_path):
+    (subject,) = [subject for subject in SUBJECTS if subject.name == request.param]
+    backend = CachedValues(subject.open(GROUPS, tmp_path / "state"))
+    yield backend
+    backend.close()
 
 
 @pytest.fixture
