@@ -10,7 +10,7 @@ import pytest
 
 from tests.faults.history_run import SHORT_LIVED
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
 
 JOB = Path(__file__).parent / "hungry_job.py"
 USERS = [f"user-{at}" for at in range(40)]
@@ -32,7 +32,7 @@ def told(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
         [sys.executable, str(JOB), str(folder), "6g", *DEEDS],
         capture_output=True,
         text=True,
-        timeout=280,
+        timeout=540,
         check=False,
         env=os.environ | SHORT_LIVED,
     )
