@@ -23,6 +23,7 @@ from millpond.lookup import (
     TableScan,
     TimedCacheReloadTrigger,
 )
+from millpond.lookup.full_home import InProcess
 
 from .timer import Timer
 
@@ -350,11 +351,12 @@ def test_a_table_may_be_empty_from_the_start_and_fill_later():
 
 
 def test_a_swap_that_fails_is_a_failed_reload():
-    def refuse(table):
-        if table.table.num_rows > 1:
-            raise OSError("disk full")
+    class Full(InProcess):
+        def swap(self, held):
+            if held.table.num_rows > 1:
+                raise OSError("disk full")
 
-    lookup = open_full(Source(gates(1), gates(2, 3)), on_swap=refuse)
+    lookup = open_full(Source(gates(1), gates(2, 3)), home=Full())
     with pytest.warns(UserWarning, match="disk full"):
         lookup.reload()
     assert lookup.lookup(("JFK",)) == [(1,)]

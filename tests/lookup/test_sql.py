@@ -134,9 +134,9 @@ def test_a_full_table_lets_go_of_its_connections_when_it_closes(url):
 def fill(engine, rows):
     with engine.begin() as connection:
         connection.exec_driver_sql("drop table if exists many")
+        connection.exec_driver_sql("create table many (number integer, name text)")
         connection.exec_driver_sql(
-            "create table many as select n as number, concat('name ', n) as name "
-            f"from generate_series(1, {rows}) as numbers(n)"
+            "insert into many select n, concat('name ', n) from generate_series(1, %s) as numbers(n)", (rows,)
         )
 
 
