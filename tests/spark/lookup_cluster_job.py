@@ -49,13 +49,13 @@ def copies(spark: SparkSession) -> dict[str, list[str]]:
             files = sorted(str(path) for path in Path(executor).glob("millpond-*/*.table"))
             yield pa.RecordBatch.from_pylist([{"executor": executor, "files": files}], schema=fields)
 
-    looked = spark.range(0, 8, 1, 8).mapInArrow(look, "executor string, files array<string>").distinct()
+    looked = spark.range(0, 4, 1, 4).mapInArrow(look, "executor string, files array<string>").distinct()
     return {row.executor: row.files for row in looked.collect()}
 
 
 def run(spark: SparkSession, table: LookupTable, source: Source) -> dict[str, Any]:
     """What a join sees before and after a reload."""
-    joined = lookup_join(spark.range(0, KEYS, 1, 8), table, on="id")
+    joined = lookup_join(spark.range(0, KEYS, 1, 4), table, on="id")
     seen = [joined.agg({"version": "min"}).first()[0]]
     source.version += 1
     table.reload()

@@ -116,7 +116,8 @@ class Owners:
     """Those that a host works for: its executor, and the daemons whose workers have come.
 
     Spark replaces a daemon that has ended while there are tasks, so a host waits a moment for a worker of
-    the next one. For its first worker, which started it, it waits as long as a busy machine may need. Without a daemon (`spark.python.use.daemon`) a worker's parent is the executor.
+    the next one. For its first worker, which started it, it waits as long as a busy machine may need. Without
+    a daemon (`spark.python.use.daemon`) a worker's parent is the executor.
     """
 
     def __init__(
