@@ -1,5 +1,6 @@
 """Whatever a full cache is loaded from, it gives the same table: one suite over all scans."""
 
+import json
 import pickle
 from contextlib import contextmanager
 
@@ -18,6 +19,7 @@ from millpond.lookup import (
     HttpScan,
     IcebergScan,
     LookupTable,
+    RedisLookup,
     SqlLookup,
     TableScan,
 )
@@ -176,6 +178,32 @@ class Http(Place):
         self._server.answers["GET", "/weather"] = 503, "down"
 
 
+class Redis(Place):
+    def __init__(self, folder, url):
+        import redis
+
+        super().__init__(folder)
+        self._url = url
+        self._client = redis.Redis.from_url(url)
+        self._client.flushdb()
+
+    def write(self, table):
+        self._client.flushdb()
+        found = {}
+        for row in table.to_pylist():
+            if row["code"] is not None:
+                found.setdefault(f"weather:{row['code']}:{row['hour']}", []).append(row)
+        for name, rows in found.items():
+            self._client.set(name, json.dumps(rows))
+
+    def scan(self, columns=COLUMNS):
+        keys, rows = (pa.schema([TABLE.schema.field(name) for name in names]) for names in (KEYS, columns))
+        return RedisLookup(self._url, "weather:{code}:{hour}", keys, rows, value="json")
+
+    def lose(self):
+        self._client.hset("weather:JFK:7", "temp", 1.0)
+
+
 def _rows(body):
     return body["rows"]
 
@@ -192,7 +220,7 @@ FILES = {
     "weather.feather": pa.feather.write_feather,
     "weather.orc": pa.orc.write_table,
 }
-KINDS = ["arrow", *FILES, "parts", "delta", "iceberg", "sqlite", "postgresql", "mariadb", "http"]
+KINDS = ["arrow", *FILES, "parts", "delta", "iceberg", "sqlite", "postgresql", "mariadb", "http", "redis"]
 
 
 @contextmanager
@@ -200,6 +228,8 @@ def _place(kind, folder, request):
     if kind == "http":
         with json_server() as server:
             yield Http(folder, server)
+    elif kind == "redis":
+        yield Redis(folder, request.getfixturevalue("redis_url"))
     elif kind in FILES:
         yield Files(folder, kind, FILES[kind])
     elif kind in ("sqlite", "postgresql", "mariadb"):

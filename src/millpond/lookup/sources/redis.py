@@ -184,9 +184,13 @@ class RedisLookup(LookupFunction):
 
     def _objects(self, names: Sequence[str]) -> list[Rows]:
         read = list(zip(self.row_schema.names, readers(self._where, self.row_schema), strict=True))
+        # Not MGET, which says of a value of another kind that there is none.
+        pipeline = self._client.pipeline(transaction=False)
+        for name in names:
+            pipeline.get(name)
         return [
             [] if text is None else [self._row(read, thing, name) for thing in self._parsed(text, name)]
-            for name, text in zip(names, self._client.mget(names), strict=True)
+            for name, text in zip(names, pipeline.execute(), strict=True)
         ]
 
     def _parsed(self, text: bytes, name: str) -> list[Any]:

@@ -3,10 +3,13 @@
 Beside the Redis source. The invariant: **a name is read as a key only if that key makes this name**,
 and only if no other key makes it too. So a scan over names finds the keys that lookups would find,
 and no other: `plane:007` is not plane 7, where planes have whole numbers.
+
+Where several columns stand in a name, it is cut at what stands between them in every way there is;
+most often one of them gives values of the columns' types.
 """
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from string import Formatter
 from typing import Any
@@ -43,23 +46,22 @@ class ValueNames:
         self._pattern = pattern
         self._key_schema = key_schema
         self._plain = PlainKeys(key_schema)
-        parts = list(Formatter().parse(pattern))
-        self._columns = [column for _, column, _, _ in parts if column is not None]
+        self._columns: list[str] = []
+        # What stands before the first column, between the columns, and after the last.
+        self._between = [""]
+        for text, column, _, _ in Formatter().parse(pattern):
+            self._between[-1] += text
+            if column is not None:
+                self._columns.append(column)
+                self._between.append("")
         if sorted(self._columns) != sorted(key_schema.names):
             raise OptionError(
                 f"{where}: expected each key column once in braces "
                 f"({', '.join('{' + column + '}' for column in key_schema.names)}), "
                 f"got {', '.join(self._columns) or 'none'}"
             )
-        self.glob = "".join(
-            _SPECIAL.sub(r"\\\1", text) + ("" if column is None else "*") for text, column, _, _ in parts
-        )
+        self.glob = "*".join(_SPECIAL.sub(r"\\\1", text) for text in self._between)
         """The pattern as Redis' MATCH wants it."""
-        shortest, longest = (
-            "".join(re.escape(text) + ("" if column is None else group) for text, column, _, _ in parts)
-            for group in ("(.*?)", "(.*)")
-        )
-        self._shortest, self._longest = re.compile(shortest, re.DOTALL), re.compile(longest, re.DOTALL)
 
     def of(self, key: Key) -> str:
         """The name of a key's value."""
@@ -83,18 +85,37 @@ class ValueNames:
             text = name.decode()
         except UnicodeDecodeError:
             return None
-        short, long = self._shortest.fullmatch(text), self._longest.fullmatch(text)
-        if short is None or long is None:
-            return None
-        if short.groups() != long.groups():
+        first, *rest = self._between
+        cuts = _cuts(text[len(first) :], rest) if text.startswith(first) else ()
+        keys = {key for cut in cuts if (key := self._key(read, cut)) is not None and self.of(key) == text}
+        if len(keys) > 1:
             raise DataError(
-                f"{self._where}: the name {text!r} can be read as key {short.groups()} and as key {long.groups()} of "
-                f"({', '.join(self._columns)}); put something between the columns that their values never have"
+                f"{self._where}: the name {text!r} can be read as keys {' and '.join(map(repr, sorted(keys)))}; "
+                "put something between the columns that their values never have"
             )
-        by_column = dict(zip(self._columns, short.groups(), strict=True))
+        return keys.pop() if keys else None
+
+    def _key(self, read: Sequence[Callable[[Any], Any]], cut: Sequence[str]) -> Key | None:
+        by_column = dict(zip(self._columns, cut, strict=True))
         try:
-            key = tuple(one(by_column[column]) for column, one in zip(self._key_schema.names, read, strict=True))
+            return tuple(one(by_column[column]) for column, one in zip(self._key_schema.names, read, strict=True))
         except DataError:
-            # Something else has a name like ours.
+            # Not of the columns' types, so it is no key.
             return None
-        return key if self.of(key) == text else None
+
+
+def _cuts(text: str, after: Sequence[str]) -> Iterator[tuple[str, ...]]:
+    """Every way to cut a text into values that are each followed by the next of `after`, to the end of both.
+
+    >>> list(_cuts("a:b:c", [":", ""]))
+    [('a', 'b:c'), ('a:b', 'c')]
+    """
+    if len(after) == 1:
+        if text.endswith(after[0]):
+            yield (text.removesuffix(after[0]),)
+        return
+    at = text.find(after[0])
+    while at >= 0:
+        for rest in _cuts(text[at + len(after[0]) :], after[1:]):
+            yield text[:at], *rest
+        at = text.find(after[0], at + 1)
