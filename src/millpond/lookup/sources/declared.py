@@ -25,22 +25,28 @@ def split_schema(
     return key_schema, row_schema
 
 
-def declared_names(key_schema: pa.Schema, row_schema: pa.Schema) -> list[str]:
+def declared_schema(key_schema: pa.Schema, row_schema: pa.Schema) -> pa.Schema:
     """Every declared column once, keys first."""
-    return list(dict.fromkeys([*key_schema.names, *row_schema.names]))
+    return pa.schema(list({field.name: field for field in (*key_schema, *row_schema)}.values()))
+
+
+def declared_names(where: str, there: Sequence[str], key_schema: pa.Schema, row_schema: pa.Schema) -> list[str]:
+    """The names of these columns; a `DataError` says which are not `there`."""
+    names: list[str] = declared_schema(key_schema, row_schema).names
+    missing = [name for name in names if name not in there]
+    if missing:
+        raise DataError(
+            f"{where}: the declared columns {', '.join(missing)} are not there, only {', '.join(there)}; "
+            "the source has changed, or the declaration names the wrong columns"
+        )
+    return names
 
 
 def declared_columns(where: str, table: pa.Table, key_schema: pa.Schema, row_schema: pa.Schema) -> pa.Table:
     """The columns that were declared, each once and of the declared type, of a table just read."""
-    fields = {field.name: field for field in (*key_schema, *row_schema)}
-    missing = [name for name in fields if name not in table.column_names]
-    if missing:
-        raise DataError(
-            f"{where}: the declared columns {missing} are not there, only {table.column_names}; "
-            "the source has changed, or the declaration names the wrong columns"
-        )
+    names = declared_names(where, table.column_names, key_schema, row_schema)
     try:
-        return table.select(list(fields)).cast(pa.schema(list(fields.values())))
+        return table.select(names).cast(declared_schema(key_schema, row_schema))
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError, ValueError) as error:
         raise DataError(f"{where}: the rows no longer have the declared types: {error}") from error
 

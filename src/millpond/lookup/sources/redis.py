@@ -25,6 +25,7 @@ from millpond.lookup.conditions import Conditions
 from millpond.lookup.function import Key, LookupFunction, Row, Rows
 from millpond.lookup.keys import check_key_types
 from millpond.lookup.push_down import picked
+from millpond.lookup.sources.declared import declared_schema
 from millpond.lookup.sources.value_names import ValueNames
 from millpond.lookup.sources.values import readers
 
@@ -123,7 +124,7 @@ class RedisLookup(LookupFunction):
     def scan(self) -> pa.Table:
         """The rows of every value whose name is one of the pattern's."""
         self.open()
-        schema = pa.schema(list({field.name: field for field in (*self.row_schema, *self.key_schema)}.values()))
+        schema = declared_schema(self.key_schema, self.row_schema)
         keys = self._keys()
         pieces = iter(lambda: list(islice(keys, _KEYS_A_PIPELINE)), [])
         return pa.Table.from_batches((self._batch(self.lookup_many(piece), schema) for piece in pieces), schema)

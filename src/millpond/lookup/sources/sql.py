@@ -18,6 +18,7 @@ from millpond.errors import DataError, MissingDependencyError, OptionError, Unav
 from millpond.lookup.conditions import COMPARE, Condition, Conditions
 from millpond.lookup.function import Key, LookupFunction, Rows
 from millpond.lookup.keys import PlainKeys, check_key_types
+from millpond.lookup.sources.declared import declared_schema
 from millpond.lookup.sources.sql_types import arrow_type
 
 if TYPE_CHECKING:
@@ -158,7 +159,7 @@ class SqlLookup(LookupFunction):
         """The whole table, keys first, read in pieces: rows are Python objects for a moment only."""
         key_schema, row_schema = self._described()
         table, engine = self._opened()
-        schema = pa.schema(list({field.name: field for field in (*key_schema, *row_schema)}.values()))
+        schema = declared_schema(key_schema, row_schema)
         query = self._filtered(_sqlalchemy().select(*(table.columns[name] for name in schema.names)))
         return pa.Table.from_batches(self._batches(engine, query, schema), schema)
 
