@@ -382,6 +382,31 @@ def test_a_scan_that_passes_by_itself_is_tried_again():
     assert (lookup.stats().load_count, lookup.stats().num_load_failure) == (1, 0)
 
 
+def test_a_scan_in_batches_that_breaks_off_is_begun_again():
+    class InBatches:
+        key_schema, row_schema = pa.schema([("code", pa.string())]), pa.schema([("gate", pa.int64())])
+        failures = 1
+
+        def scan(self):
+            raise AssertionError("the whole table at once was asked for")
+
+        def scan_batches(self):
+            return pa.RecordBatchReader.from_batches(gates(1).schema, self._batches())
+
+        def _batches(self):
+            yield from gates(1).to_batches()
+            if self.failures:
+                self.failures -= 1
+                raise ConnectionError("reset")
+            yield from gates(2).to_batches()
+
+    waits = []
+    lookup = FullCachingLookup(InBatches(), None, retries=Retries(1, sleep=waits.append))
+    lookup.open()
+    assert lookup.lookup(("JFK",)) == [(1,), (2,)]
+    assert len(waits) == 1
+
+
 def test_a_scan_of_ones_own_without_a_declared_column_is_named():
     class Wrong:
         key_schema, row_schema = pa.schema([("code", pa.string())]), pa.schema([("terminal", pa.string())])

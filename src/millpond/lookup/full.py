@@ -29,7 +29,7 @@ from millpond.lookup.keyed_table import HeldTable
 from millpond.lookup.keys import KeyCheck
 from millpond.lookup.metrics import CacheMetricGroup, LookupStats
 from millpond.lookup.retry import Retries
-from millpond.lookup.scan import Closeable, LookupScan
+from millpond.lookup.scan import Closeable, LookupScan, ScansInBatches
 from millpond.lookup.trigger import CacheReloadTrigger
 
 OnReloadFailure: TypeAlias = Literal["keep", "fail"]
@@ -234,8 +234,7 @@ class FullCachingLookup(LookupFunction):
     def _load(self) -> None:
         started_ms = self._clock()
         try:
-            # The scanned table goes straight in: whoever holds on to it here needs its memory twice.
-            table = self._home.hold(self._retries.run(f"{self._where}: a scan", self._scan.scan), self.key_schema.names)
+            table = self._retries.run(f"{self._where}: a scan", self._scanned)
             self._check_whole(table)
             if self._closed:
                 return
@@ -245,6 +244,13 @@ class FullCachingLookup(LookupFunction):
             raise
         self._cache.swap(table)
         self._metrics.loaded(1, self._clock() - started_ms)
+
+    def _scanned(self) -> HeldTable:
+        scan = self._scan
+        # Straight in: whoever holds on to a scanned table here needs its memory twice.
+        return self._home.hold(
+            scan.scan_batches() if isinstance(scan, ScansInBatches) else scan.scan(), self.key_schema.names
+        )
 
     def _check_whole(self, table: HeldTable) -> None:
         missing = [name for name in self.row_schema.names if name not in table.table.column_names]

@@ -9,13 +9,14 @@ from typing import Protocol
 
 import pyarrow as pa
 
+from millpond.lookup.column_file import Scanned
 from millpond.lookup.keyed_table import HeldTable, KeyedTable
 
 
 class FullHome(Protocol):
     """What becomes of the loads of one table; called by one load at a time."""
 
-    def hold(self, table: pa.Table, keys: Sequence[str]) -> HeldTable:
+    def hold(self, scanned: Scanned, keys: Sequence[str]) -> HeldTable:
         """Make of a scanned table and the names of its key columns what rows are found in; nobody reads it yet."""
         ...
 
@@ -35,9 +36,9 @@ class FullHome(Protocol):
 class InProcess:
     """The home of a table that this process alone reads, through its full cache."""
 
-    def hold(self, table: pa.Table, keys: Sequence[str]) -> HeldTable:
+    def hold(self, scanned: Scanned, keys: Sequence[str]) -> HeldTable:
         """Sort and index it."""
-        return KeyedTable.of(table, keys)
+        return KeyedTable.of(scanned if isinstance(scanned, pa.Table) else scanned.read_all(), keys)
 
     def swap(self, held: HeldTable) -> None:
         """Nothing: the full cache has it."""

@@ -24,6 +24,14 @@ class LookupScan(Protocol):
 
 
 @runtime_checkable
+class ScansInBatches(Protocol):
+    """A scan that need not have the whole table in memory."""
+
+    def scan_batches(self) -> pa.RecordBatchReader:
+        """The same as `scan`, batch by batch; an error in the middle is raised by the reader."""
+
+
+@runtime_checkable
 class Closeable(Protocol):
     """A scan that holds something between loads."""
 

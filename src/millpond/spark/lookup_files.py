@@ -29,6 +29,7 @@ from pyspark.sql.pandas.types import from_arrow_type, to_arrow_type
 
 from millpond.errors import UnavailableError
 from millpond.lookup import HeldTable, LookupTable, MappedTable
+from millpond.lookup.column_file import Scanned
 from millpond.spark.folders import OwnedFolder, user_folder
 from millpond.spark.lookup_copies import FileServer, ServerAddress, fetched
 from millpond.spark.lookup_queries import ReadingQueries
@@ -95,7 +96,7 @@ class PublishedTable:
         except BaseException:
             self.close()
             raise
-        self.place = Published(table.name, folder, self._server and self._server.address)
+        self.place = Published(table.name, folder, self._server.address if self._server else None)
 
     def close(self) -> None:
         """Remove the folder."""
@@ -103,11 +104,11 @@ class PublishedTable:
             self._server.close()
         self._owned.close()
 
-    def hold(self, table: pa.Table, keys: Sequence[str]) -> HeldTable:
+    def hold(self, scanned: Scanned, keys: Sequence[str]) -> HeldTable:
         """Write the table beside its place: a load that is refused afterwards is never seen."""
-        schema = pa.schema([(field.name, spark_arrow_type(field.type)) for field in table.schema])
-        loaded = [table.cast(schema) if schema != table.schema else table]
-        del table
+        schema = pa.schema([(field.name, spark_arrow_type(field.type)) for field in scanned.schema])
+        loaded = [scanned.cast(schema) if schema != scanned.schema else scanned]
+        del scanned
         made = MappedTable.of(loaded.pop(), keys, self._owned.path / f"{next(self._numbers):012d}.new")
         pa.default_memory_pool().release_unused()
         return made

@@ -156,12 +156,16 @@ class SqlLookup(LookupFunction):
         return found
 
     def scan(self) -> pa.Table:
+        """The whole table, keys first."""
+        return self.scan_batches().read_all()
+
+    def scan_batches(self) -> pa.RecordBatchReader:
         """The whole table, keys first, read in pieces: rows are Python objects for a moment only."""
         key_schema, row_schema = self._described()
         table, engine = self._opened()
         schema = declared_schema(key_schema, row_schema)
         query = self._filtered(_sqlalchemy().select(*(table.columns[name] for name in schema.names)))
-        return pa.Table.from_batches(self._batches(engine, query, schema), schema)
+        return pa.RecordBatchReader.from_batches(schema, self._batches(engine, query, schema))
 
     def _batches(self, engine: "Engine", query: Any, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
         """What a query finds, through a cursor that the server keeps where the driver can."""
