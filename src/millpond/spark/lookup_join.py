@@ -165,13 +165,13 @@ def _planned(df: DataFrame, table: LookupTable, columns: tuple[str, ...]) -> _Pl
         used = None if set(columns) == set(table.row_schema.names) else list(columns)
         full = table.options.mode == "FULL"
         table_id = f"lookup_{uuid.uuid4().hex}"
-        queries = ReadingQueries(df.sparkSession, table_id)
+        queries = ReadingQueries(table_id)
         published = PublishedTable(table, used, df.sparkSession, queries) if full else None
         counted = context.accumulator(Counted(), SummedCounts())
         table.watch(lambda: cast("Counted", counted.value).total(), lambda: _release(key))
         narrow = table if full or used is None else table.select(used)
         _PLANNED[key] = _Planned(table_id, narrow, published, queries, counted)
-    _PLANNED[key].queries.add_current()
+    _PLANNED[key].queries.add(df.sparkSession)
     return _PLANNED[key]
 
 

@@ -10,7 +10,7 @@ Trade-off: in `foreachBatch` the query is found if it was started in the session
 first, as Spark gives the function a session of its own.
 """
 
-from datetime import UTC, datetime
+from datetime import datetime
 
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
@@ -22,25 +22,26 @@ class ReadingQueries:
     """The queries that read one table.
 
     Args:
-        session: where the join was made.
         mark: what the plan of a query has in it if it reads the table.
     """
 
-    def __init__(self, session: SparkSession, mark: str) -> None:
-        self._session = session
+    def __init__(self, mark: str) -> None:
         self._mark = mark
+        # A function of `foreachBatch` has a session of its own, which does not know the query.
+        self._sessions = {SparkSession.builder.getOrCreate()}
         self._ids: set[str] = set()
 
-    def add_current(self) -> None:
-        """Note the query in whose `foreachBatch` we are, if we are in one."""
-        query_id = self._session.sparkContext.getLocalProperty(_QUERY_ID)
-        if query_id is not None:
+    def add(self, session: SparkSession) -> None:
+        """A join was made in this session, perhaps in the `foreachBatch` of a query."""
+        query_id = session.sparkContext.getLocalProperty(_QUERY_ID)
+        if query_id is None:
+            self._sessions.add(session)
+        else:
             self._ids.add(query_id)
 
     def watermark_ms(self) -> int | None:
         """The last watermark, the earliest of several queries', in ms since 1970 UTC; None before the first."""
-        sessions = {self._session, SparkSession.builder.getOrCreate()}
-        active = {query.id: query for session in sessions for query in session.streams.active}
+        active = {query.id: query for session in self._sessions for query in session.streams.active}
         known = [_watermark_ms(query) for query in active.values() if self._reads(query)]
         return min((watermark_ms for watermark_ms in known if watermark_ms is not None), default=None)
 
@@ -54,5 +55,4 @@ def _watermark_ms(query: StreamingQuery) -> int | None:
     told = None if progress is None else progress["eventTime"].get("watermark")
     if told is None:
         return None
-    moment = datetime.fromisoformat(told).astimezone(UTC)
-    return int(moment.timestamp() * 1_000) or None
+    return round(datetime.fromisoformat(told).timestamp() * 1_000) or None
