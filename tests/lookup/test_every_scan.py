@@ -2,7 +2,7 @@
 
 import json
 import pickle
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 
 import pyarrow as pa
 import pyarrow.csv
@@ -13,15 +13,18 @@ import pytest
 import sqlalchemy
 
 from millpond.errors import DataError, OptionError, UnavailableError
+from millpond.kv import LmdbStore, Put
 from millpond.lookup import (
     DeltaScan,
     FileScan,
     HttpScan,
     IcebergScan,
+    KvLookup,
     LookupTable,
     RedisLookup,
     SqlLookup,
     TableScan,
+    write_kv_table,
 )
 
 from .json_server import json_server
@@ -204,6 +207,25 @@ class Redis(Place):
         self._client.hset("weather:JFK:7", "temp", 1.0)
 
 
+class Kv(Place):
+    """Columns that are not wanted are stored, too."""
+
+    name = "kv"
+
+    def write(self, table):
+        with closing(LmdbStore(self.folder / self.name)) as store:
+            store.drop("weather")
+            write_kv_table(store, "weather", table, KEYS)
+
+    def scan(self, columns=COLUMNS):
+        keys, rows = (pa.schema([TABLE.schema.field(name) for name in names]) for names in (KEYS, columns))
+        return KvLookup(LmdbStore(self.folder / self.name), "weather", keys, rows)
+
+    def lose(self):
+        with closing(LmdbStore(self.folder / self.name)) as store:
+            store.put_many("weather", [Put(b"not of ours", b"")])
+
+
 def _rows(body):
     return body["rows"]
 
@@ -220,7 +242,7 @@ FILES = {
     "weather.feather": pa.feather.write_feather,
     "weather.orc": pa.orc.write_table,
 }
-KINDS = ["arrow", *FILES, "parts", "delta", "iceberg", "sqlite", "postgresql", "mariadb", "http", "redis"]
+KINDS = ["arrow", *FILES, "parts", "delta", "iceberg", "sqlite", "postgresql", "mariadb", "http", "redis", "kv"]
 
 
 @contextmanager
@@ -235,7 +257,7 @@ def _place(kind, folder, request):
     elif kind in ("sqlite", "postgresql", "mariadb"):
         yield Sql(folder, f"sqlite:///{folder}/t.db" if kind == "sqlite" else request.getfixturevalue(kind))
     else:
-        yield {"arrow": Arrow, "parts": Parts, "delta": Delta, "iceberg": Iceberg}[kind](folder)
+        yield {"arrow": Arrow, "parts": Parts, "delta": Delta, "iceberg": Iceberg, "kv": Kv}[kind](folder)
 
 
 @pytest.fixture(params=KINDS)

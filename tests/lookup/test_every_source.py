@@ -221,7 +221,7 @@ def test_a_batch_is_answered_for_every_key(source, name):
             assert sorted(source.lookup(TWICE)) == TWO_ROWS
 
 
-@pytest.mark.parametrize("name", ["sqlite", "postgresql_source", "mariadb_source", "redis_hash", "redis_json"])
+@pytest.mark.parametrize("name", ["sqlite", "postgresql_source", "mariadb_source", "lmdb", "redis_hash", "redis_json"])
 def test_a_scan_finds_what_lookups_find(source, name):
     with source:
         table = source.scan()

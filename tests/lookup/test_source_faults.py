@@ -429,3 +429,13 @@ def test_values_are_read_as_declared_or_refused(kind, good, bad):
     for value in bad:
         with pytest.raises(DataError, match="'gate'"):
             read(value)
+
+
+def test_a_store_that_cannot_be_walked_over_cannot_be_cached_in_full():
+    class Plain:
+        """A store of somebody else's: what `KVStore` asks for and no more."""
+
+        put_many = get_many = drop = datasets = close = None
+
+    with pytest.raises(OptionError, match=r"'gates'.*Plain cannot be walked over.*PARTIAL"):
+        KvLookup(Plain(), "gates", CODE, GATE).scan()

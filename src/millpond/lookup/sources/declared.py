@@ -4,11 +4,12 @@ The invariant: what leaves here has exactly the declared columns and types; a ta
 another is an error that names the column.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import pyarrow as pa
 
 from millpond.errors import DataError
+from millpond.lookup.function import Key, Rows
 from millpond.lookup.keys import check_key_types
 
 
@@ -49,6 +50,22 @@ def declared_columns(where: str, table: pa.Table, key_schema: pa.Schema, row_sch
         return table.select(names).cast(declared_schema(key_schema, row_schema))
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError, ValueError) as error:
         raise DataError(f"{where}: the rows no longer have the declared types: {error}") from error
+
+
+def batch_of_rows(
+    where: str, found: Mapping[Key, Rows], key_schema: pa.Schema, row_schema: pa.Schema
+) -> pa.RecordBatch:
+    """The rows of some keys as a piece of a scan; a column that is both is the key's."""
+    names = [*row_schema.names, *key_schema.names]
+    rows = [(*row, *key) for key, rows in found.items() for row in rows]
+    columns = dict(zip(names, zip(*rows, strict=True) if rows else [()] * len(names), strict=True))
+    schema = declared_schema(key_schema, row_schema)
+    try:
+        return pa.RecordBatch.from_arrays(
+            [pa.array(columns[field.name], field.type) for field in schema], schema=schema
+        )
+    except (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError) as error:
+        raise DataError(f"{where}: a value does not fit its declared type: {error}") from error
 
 
 def _plain(schema: pa.Schema, names: Sequence[str]) -> pa.Schema:

@@ -25,7 +25,7 @@ from millpond.lookup.conditions import Conditions
 from millpond.lookup.function import Key, LookupFunction, Row, Rows
 from millpond.lookup.keys import check_key_types
 from millpond.lookup.push_down import picked
-from millpond.lookup.sources.declared import declared_schema
+from millpond.lookup.sources.declared import batch_of_rows, declared_schema
 from millpond.lookup.sources.value_names import ValueNames
 from millpond.lookup.sources.values import readers
 
@@ -123,11 +123,18 @@ class RedisLookup(LookupFunction):
 
     def scan(self) -> pa.Table:
         """The rows of every value whose name is one of the pattern's."""
+        return self.scan_batches().read_all()
+
+    def scan_batches(self) -> pa.RecordBatchReader:
+        """The same, a pipeline at a time."""
         self.open()
         schema = declared_schema(self.key_schema, self.row_schema)
         keys = self._keys()
         pieces = iter(lambda: list(islice(keys, _KEYS_A_PIPELINE)), [])
-        return pa.Table.from_batches((self._batch(self.lookup_many(piece), schema) for piece in pieces), schema)
+        batches = (
+            batch_of_rows(self._where, self.lookup_many(piece), self.key_schema, self.row_schema) for piece in pieces
+        )
+        return pa.RecordBatchReader.from_batches(schema, batches)
 
     def _keys(self) -> Iterator[Key]:
         """The key of every name that there is, once."""
@@ -141,14 +148,6 @@ class RedisLookup(LookupFunction):
                     yield key
         except _redis().exceptions.RedisError as error:
             raise self._failed(error) from error
-
-    def _batch(self, found: dict[Key, Rows], schema: pa.Schema) -> pa.RecordBatch:
-        rows = [
-            dict(zip(self.row_schema.names, row, strict=True)) | dict(zip(self.key_schema.names, key, strict=True))
-            for key, rows in found.items()
-            for row in rows
-        ]
-        return pa.RecordBatch.from_pylist(rows, schema)
 
     def pushed_down(self, columns: Sequence[str], where: Conditions) -> tuple[Self, Conditions]:
         """The same values, of which fewer fields are fetched; conditions are checked by whoever asked."""
