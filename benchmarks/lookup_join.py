@@ -42,6 +42,7 @@ from pyspark.sql.pandas.types import from_arrow_type
 from pyspark.sql.types import StructField, StructType
 
 from benchmarks.database_servers import postgresql
+from benchmarks.memory import Memory, sampled
 from benchmarks.report import grouped_bars, report
 from millpond.lookup import LookupFunction, LookupTable, SqlLookup, ThreadedLookup
 from millpond.spark import lookup_join, session
@@ -191,92 +192,6 @@ def counted(log: Path) -> tuple[int, int]:
     for path in log.iterdir():
         path.unlink()
     return len(asked), sum(asked)
-
-
-class Memory:
-    """What a full table takes on this host beyond what driver and Python workers held when this was made."""
-
-    def __init__(self) -> None:
-        self._before = self._private()
-        # A worker that is new since then held at least what the least of them did.
-        self._least = min(self._before.values())
-
-    def bytes(self, folder: Path) -> int:
-        """Memory that they hold more, the files in `folder`, and files removed from there that are still mapped."""
-        now = self._private()
-        grown = sum(max(0, held - self._before.get(pid, self._least)) for pid, held in now.items())
-        files = sum(path.stat().st_size for path in folder.iterdir() if path.exists())
-        removed: dict[str, int] = {}
-        for pid in now:
-            removed |= _removed_files(pid, folder)
-        return grown + files + sum(removed.values())
-
-    def _private(self) -> dict[int, int]:
-        """The anonymous memory of this process and of the Python workers under it."""
-        parents: dict[int, int] = {}
-        for stat in Path("/proc").glob("[0-9]*/stat"):
-            try:
-                parents[int(stat.parent.name)] = int(stat.read_text().rpartition(")")[2].split()[1])
-            except OSError:
-                continue
-        held = {os.getpid(): _anonymous(os.getpid())}
-        for pid in parents:
-            ancestor = pid
-            while ancestor > 1 and ancestor != os.getpid():
-                ancestor = parents.get(ancestor, 0)
-            if ancestor == os.getpid() and _is_worker(pid):
-                held[pid] = _anonymous(pid)
-        return held
-
-
-def _is_worker(pid: int) -> bool:
-    try:
-        return b"pyspark.daemon" in Path(f"/proc/{pid}/cmdline").read_bytes()
-    except OSError:
-        return False
-
-
-def _removed_files(pid: int, folder: Path) -> dict[str, int]:
-    """The files of a folder that a process maps though they are removed: inode and bytes."""
-    try:
-        maps = Path(f"/proc/{pid}/maps").read_text()
-    except OSError:
-        return {}
-    found: dict[str, int] = {}
-    for line in maps.splitlines():
-        if line.endswith("(deleted)") and str(folder) in line:
-            span, _, _, _, inode, _ = line.split(maxsplit=5)
-            start, end = (int(number, 16) for number in span.split("-"))
-            found[inode] = max(found.get(inode, 0), end - start)
-    return found
-
-
-def _anonymous(pid: int) -> int:
-    try:
-        status = Path(f"/proc/{pid}/status").read_text()
-    except OSError:
-        return 0
-    found = [line.split()[1] for line in status.splitlines() if line.startswith("RssAnon")]
-    return int(found[0]) * 1024 if found else 0
-
-
-@contextmanager
-def sampled(sample: Callable[[], float], every_s: float) -> Iterator[list[float]]:
-    """What `sample` returns while the block runs, every so often, in a thread."""
-    samples: list[float] = [sample()]
-    ended = threading.Event()
-
-    def run() -> None:
-        while not ended.wait(every_s):
-            samples.append(sample())
-
-    thread = threading.Thread(target=run)
-    thread.start()
-    try:
-        yield samples
-    finally:
-        ended.set()
-        thread.join()
 
 
 @contextmanager

@@ -6,7 +6,8 @@ from copy import deepcopy
 import numpy as np
 import pytest
 
-from benchmarks.lookup_join import Memory, bars, best_lru, counted, zipf_keys
+from benchmarks.lookup_join import bars, best_lru, counted, zipf_keys
+from benchmarks.memory import Memory
 
 
 def test_keys_are_drawn_by_rank_and_spread_over_the_table():

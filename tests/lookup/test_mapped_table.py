@@ -129,14 +129,25 @@ def test_a_table_that_cannot_be_written_leaves_nothing_behind(tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
-def test_batches_that_break_off_in_the_middle_leave_nothing_behind(tmp_path):
+@pytest.mark.parametrize("kind", [UnavailableError, ConnectionError, TimeoutError])
+def test_batches_that_break_off_in_the_middle_leave_their_error_and_nothing_else(kind, tmp_path):
     def batches():
         yield pa.RecordBatch.from_pydict({"code": ["JFK"]})
-        raise UnavailableError("the source went down")
+        raise kind("the source went down")
 
     reader = pa.RecordBatchReader.from_batches(pa.schema([("code", pa.string())]), batches())
-    with pytest.raises(UnavailableError, match="went down"):
+    with pytest.raises(kind, match="the source went down"):
         MappedTable.of(reader, ["code"], tmp_path / "t.table")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_disk_that_is_full_in_the_middle_of_batches_leaves_nothing_behind(tmp_path, monkeypatch):
+    def full(*_):
+        raise OSError("no space left")
+
+    monkeypatch.setattr(mapped_table, "write_columns", full)
+    with pytest.raises(UnavailableError, match=r"no space left.*make room"):
+        MappedTable.of(pa.table({"code": ["JFK"]}).to_reader(), ["code"], tmp_path / "t.table")
     assert list(tmp_path.iterdir()) == []
 
 

@@ -10,7 +10,7 @@ Each column is an Arrow IPC stream of one batch, beginning at a multiple of 64 b
 read where it is mapped.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import IO, TypeAlias
@@ -18,7 +18,7 @@ from typing import IO, TypeAlias
 import pyarrow as pa
 
 Scanned: TypeAlias = pa.Table | pa.RecordBatchReader
-Columns: TypeAlias = Iterator[tuple[str, pa.Array]]
+Columns: TypeAlias = Generator[tuple[str, pa.Array], None, None]
 
 _ALIGNED = 64
 

@@ -24,6 +24,7 @@ Source: a bucketed hash table in compressed sparse row form, read only, as in st
 import mmap
 import struct
 from collections.abc import Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
@@ -137,11 +138,14 @@ class MappedTable:
         unfinished = path.with_name(f"{path.name}.unfinished")
         try:
             with unfinished.open("wb") as file:
-                columns = _columns(scanned, keys, path)
-                del scanned
-                ends = write_columns(columns, {"millpond.keys": "\n".join(keys)}, file)
+                with closing(_columns(scanned, keys, path)) as columns:
+                    del scanned
+                    ends = write_columns(columns, {"millpond.keys": "\n".join(keys)}, file)
                 _write_index(unfinished, keys, ends, file)
             unfinished.rename(path)
+        except (ConnectionError, TimeoutError):
+            # Not the disk's: of the source, whose batches come while we write.
+            raise
         except OSError as error:
             raise UnavailableError(
                 f"a lookup table could not be written to {path}: {error}; make room there, or point TMPDIR elsewhere"
