@@ -164,7 +164,7 @@ def test_a_scan_of_any_size_has_one_piece_of_the_rows_in_python_at_a_time(postgr
                 tracemalloc.stop()
         assert table.num_rows == sum(fetched) == rows
         assert set(table.column("name").to_pylist()) == {f"name {number}" for number in range(1, rows + 1)}
-        assert max(fetched) <= 10_000
+        assert max(fetched) <= 5_000
     engine.dispose()
     assert peaks[1] < 1.2 * peaks[0]
 

@@ -28,7 +28,7 @@ _MOST_PARAMETERS = {"mssql": 2_000, "oracle": 1_000}
 _MOST_PARAMETERS_ELSE = 30_000
 """PostgreSQL and SQLite take 32,766 parameters in a query, MySQL 65,535."""
 
-_ROWS_A_FETCH = 10_000
+_ROWS_A_FETCH = 5_000
 """How many rows a scan has in Python at a time."""
 
 _MYSQL_REFUSALS = {1044, 1045, 1049, 1054, 1142, 1143}
