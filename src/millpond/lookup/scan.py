@@ -13,8 +13,8 @@ import pyarrow as pa
 class LookupScan(Protocol):
     """A source that can be read whole. One of your own needs these three and no base class.
 
-    If it has a `scan_batches()`, that is used instead of `scan()`, and the table need not fit into memory. If it
-    has a `close()`, that is called when the table closes; it may be scanned again afterwards.
+    If it has a `scan_batches()`, that is used instead of `scan()`; on Spark the driver then never has the whole table
+    in memory. If it has a `close()`, that is called when the table closes; it may be scanned again afterwards.
     """
 
     key_schema: pa.Schema
