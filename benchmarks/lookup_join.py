@@ -152,6 +152,11 @@ def by_udf(source: CountedSql) -> Callable[[DataFrame], DataFrame]:
     return lambda df: df.select("*", asked("customer").alias("found")).select("event", "customer", "found.*")
 
 
+def unchanged(df: DataFrame) -> DataFrame:
+    """The same rows, by way of Python workers."""
+    return df.mapInArrow(lambda batches: batches, df.schema)
+
+
 class Streams:
     """Runs the events through a join as one micro-batch of a stream."""
 
@@ -272,7 +277,7 @@ def measure(spark: SparkSession, url: str, folder: Path, scale: float) -> dict[s
         streams.write("few", keys[: max(2_000, int(ROW_BY_ROW_EVENTS * scale))]),
     )
     streams.write("warm", keys[:2_000])
-    streams.seconds(folder / "warm", lambda df: df.mapInArrow(lambda batches: batches, df.schema))
+    streams.seconds(folder / "warm", unchanged)
     result: dict[str, Any] = {"rows_per_second": {}, "queries": {}, "keys_queried": {}}
 
     def run(name: str, among: Path, join: Callable[[DataFrame], DataFrame]) -> None:
@@ -325,6 +330,8 @@ def _full(
     speed["spark_broadcast"] = rows_per_second(lambda df: df.join(broadcast(known), "customer", "left"))
     gc.collect()
     pa.default_memory_pool().release_unused()
+    # Spark ends workers that idle for a minute; these show what one holds that has done nothing.
+    streams.seconds(events.with_name("warm"), unchanged)
     memory = Memory()
     source = SqlLookup(url, "customers", ["customer"], COLUMNS)
     with LookupTable("customers", source, {"lookup.cache": "FULL"}) as full:

@@ -17,7 +17,7 @@ class Memory:
     def __init__(self) -> None:
         self._before = self._private()
         # A worker that is new since then held at least what the least of them did.
-        self._least = min(self._before.values())
+        self._least = min((held for pid, held in self._before.items() if pid != os.getpid()), default=0)
 
     def bytes(self, folder: Path) -> int:
         """Memory that they hold more, the files in `folder`, and files removed from there that are still mapped."""
@@ -30,7 +30,7 @@ class Memory:
         return grown + files + sum(removed.values())
 
     def _private(self) -> dict[int, int]:
-        """The anonymous memory of this process and of the Python workers under it."""
+        """The anonymous memory of this process and of the Python workers under it, by their numbers."""
         parents: dict[int, int] = {}
         for stat in Path("/proc").glob("[0-9]*/stat"):
             try:
@@ -38,16 +38,17 @@ class Memory:
             except OSError:
                 continue
         held = {os.getpid(): _anonymous(os.getpid())}
-        for pid in parents:
-            ancestor = pid
+        for pid, parent in parents.items():
+            ancestor = parent
             while ancestor > 1 and ancestor != os.getpid():
                 ancestor = parents.get(ancestor, 0)
-            if ancestor == os.getpid() and _is_worker(pid):
+            # Workers are forked by a daemon that has the same command line, and does no work itself.
+            if ancestor == os.getpid() and _is_daemons(pid) and _is_daemons(parent):
                 held[pid] = _anonymous(pid)
         return held
 
 
-def _is_worker(pid: int) -> bool:
+def _is_daemons(pid: int) -> bool:
     try:
         return b"pyspark.daemon" in Path(f"/proc/{pid}/cmdline").read_bytes()
     except OSError:

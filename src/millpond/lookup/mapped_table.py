@@ -264,11 +264,20 @@ def _write_index(unfinished: Path, keys: Sequence[str], ends: Sequence[int], fil
             firsts = np.flatnonzero(begins)
             mixed = mixed[firsts]
             firsts = np.append(firsts, len(order)).astype(number)
-        for array in (_offsets(mixed, bits, number), mixed.astype("<u4"), firsts, order):
-            array.tofile(file)
-            pad(file)
+        entries = len(mixed)
+        # One after the other, so that no two of them are in memory at once.
+        _write_array(_offsets(mixed, bits, number), file)
+        _write_array(mixed.astype("<u4"), file)
+        del mixed
+        _write_array(firsts, file)
+        _write_array(order, file)
         np.array(ends, _END).tofile(file)
-        file.write(_FOOTER.pack(len(ends), len(mixed), len(order), seed, bits, _VERSION, unique, width, _MAGIC))
+        file.write(_FOOTER.pack(len(ends), entries, len(order), seed, bits, _VERSION, unique, width, _MAGIC))
+
+
+def _write_array(array: npt.NDArray[Any], file: Any) -> None:
+    array.tofile(file)
+    pad(file)
 
 
 def _in_order(mixed: Hashes, order: npt.NDArray[Any]) -> Hashes:
