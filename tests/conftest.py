@@ -14,7 +14,7 @@ SESSION_TESTS = ("tests/spark/test_", "tests/test_docs.py")
 """What asks for `spark`. A test elsewhere may ask too, at the price of a second session where two processes run."""
 
 IN_MEMORY = "/dev/shm"  # noqa: S108 - pytest makes folders of its own there, as it does in /tmp
-ROOMY_BYTES = 4 << 30
+ROOMY_BYTES = 1 << 30
 
 # Where `tmp_path` lies: what the code under test syncs costs a disk milliseconds each time.
 if os.access(IN_MEMORY, os.W_OK) and shutil.disk_usage(IN_MEMORY).free > ROOMY_BYTES:
