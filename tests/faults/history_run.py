@@ -13,6 +13,7 @@ import subprocess
 import sys
 import tempfile
 from collections import defaultdict
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Self
 
@@ -21,12 +22,17 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pyspark
 
+from tests.faults.keyed_history import FILES_PER_BATCH
+
 JOB = Path(__file__).parent / "keyed_history.py"
 ROWS, USERS = 400, 150
+GONE_SECONDS = 10
 HOST = "millpond.spark.host.server"
 EXECUTOR = "CoarseGrainedExecutorBackend"
+SHORT_LIVED = {"JAVA_TOOL_OPTIONS": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"}
+"""For JVMs that end before it pays to compile their code well."""
 LOCAL = "local[2,8]"
-CLUSTER = "local-cluster[2,1,1024]"
+LOCAL_CLUSTER = "local-cluster[2,1,1024]"
 
 
 def write_events(folder: Path, draw: random.Random, files: int) -> None:
@@ -34,7 +40,10 @@ def write_events(folder: Path, draw: random.Random, files: int) -> None:
     for number in range(files):
         ids = list(range(number * ROWS, (number + 1) * ROWS))
         users = [f"user-{draw.randrange(USERS)}" for _ in ids]
-        pq.write_table(pa.table({"id": ids, "user": users}), folder / f"{number:04d}.parquet")
+        path = folder / f"{number:04d}.parquet"
+        pq.write_table(pa.table({"id": ids, "user": users}), path)
+        # Spark takes files in the order of their times, in whole seconds on some file systems.
+        os.utime(path, (1_700_000_000 + number,) * 2)
 
 
 def command(process: psutil.Process) -> list[str]:
@@ -56,17 +65,27 @@ def spark_home(folder: Path) -> Path:
 
 
 class Job:
-    """One run of the streaming job, until it ends or is killed. A context manager: leaving it kills what is left."""
+    """One run of the streaming job, until it ends or is killed. A context manager: leaving it kills what is left.
 
-    def __init__(self, folder: Path, master: str = LOCAL, **settings: str) -> None:
+    Args:
+        folder: with the events; it gets checkpoint, output and logs.
+        master: Spark's.
+        workers: the daemons that start the executors, where the job itself does not.
+        settings: Spark's, with `__` for dots, and the job's own.
+    """
+
+    def __init__(
+        self, folder: Path, master: str = LOCAL, workers: Sequence[psutil.Process] = (), **settings: str
+    ) -> None:
         self.folder = folder
+        self.workers = workers
         arguments = [str(folder / name) for name in ("events", "checkpoint", "output")]
-        environment = dict(os.environ)
+        environment = os.environ | SHORT_LIVED
         if master != LOCAL:
             environment["SPARK_HOME"] = str(spark_home(folder))
             settings["spark__executorEnv__PYTHONPATH"] = os.pathsep.join(path for path in sys.path if path)
             # Executors that are killed on purpose are no reason to give up.
-            settings["spark__task__maxFailures"] = "8"
+            settings.setdefault("spark__task__maxFailures", "8")
         self.log = (folder / "job.log").open("a")
         self.process = subprocess.Popen(
             [sys.executable, str(JOB), *arguments, master, json.dumps(settings)],
@@ -96,21 +115,22 @@ class Job:
                 return True
         raise AssertionError(f"the job stopped by itself: {self.process.wait()}; see {self.log.name}")
 
-    def kill(self, victim: str) -> int:
-        """Kill -9 all processes of a kind, of executors one; how many there were."""
+    def kill(self, victim: str) -> list[psutil.Process]:
+        """Kill -9 all processes of a kind, of executors one; which they were."""
         family = self.family()
         if victim == "driver":
             chosen = family
         elif victim == "worker":
-            chosen = [each for each in family if "pyspark.daemon" in command(each)]
+            below = {each for executor in self.executors() for each in executor.children(recursive=True)}
+            chosen = [each for each in below if "pyspark.daemon" in command(each)]
         elif victim == "executor":
             chosen = self.executors()[:1]
         else:
-            chosen = self.hosts()
+            chosen = hosts_of(self.executors())
         for each in chosen:
             with contextlib.suppress(psutil.NoSuchProcess):
                 each.kill()
-        return len(chosen)
+        return chosen
 
     def family(self) -> list[psutil.Process]:
         """All processes of the job but its hosts."""
@@ -118,12 +138,9 @@ class Job:
 
     def executors(self) -> list[psutil.Process]:
         """The JVMs that run tasks."""
-        javas = [each for each in self.family() if command(each)[:1] and "java" in command(each)[0]]
+        family = [*self.family(), *(child for each in self.workers for child in each.children())]
+        javas = [each for each in family if command(each)[:1] and "java" in command(each)[0]]
         return [each for each in javas if any(EXECUTOR in word for word in command(each))] or javas
-
-    def hosts(self) -> list[psutil.Process]:
-        executors = {str(each.pid) for each in self.executors()}
-        return [each for each in psutil.process_iter() if HOST in command(each) and command(each)[-1] in executors]
 
     def finish(self) -> int:
         """Let the job end; its exit code."""
@@ -135,11 +152,17 @@ class Job:
         return code
 
 
-def host_folders(executors: list[psutil.Process]) -> list[Path]:
-    """What the hosts of these executors have in the temporary folder."""
-    return [
-        folder for each in executors for folder in Path(tempfile.gettempdir()).glob(f"millpond-*/executor-{each.pid}-*")
-    ]
+def hosts_of(executors: Iterable[psutil.Process]) -> list[psutil.Process]:
+    """The state hosts of these executors."""
+    owners = {str(each.pid) for each in executors}
+    return [each for each in psutil.process_iter() if HOST in command(each) and command(each)[-1] in owners]
+
+
+def left_over(hosts: list[psutil.Process], executors: list[psutil.Process]) -> list[object]:
+    """Which of these hosts, and what of theirs in the temporary folder, is still there when it should be gone."""
+    _, alive = psutil.wait_procs(hosts, timeout=GONE_SECONDS)
+    names = [f"millpond-*/executor-{each.pid}-*" for each in executors]
+    return [*alive, *(folder for name in names for folder in Path(tempfile.gettempdir()).glob(name))]
 
 
 def histories(folder: Path) -> list[dict[str, list[int]]]:
@@ -157,6 +180,21 @@ def histories(folder: Path) -> list[dict[str, list[int]]]:
 def logs(folder: Path) -> list[str]:
     """What each executor of a cluster has logged, those of all its runs."""
     return [log.read_text(errors="replace") for log in folder.glob("spark/work/*/*/stderr")]
+
+
+def check_undisturbed(folder: Path) -> None:
+    """Each batch gave what it gives when nothing disturbs it; within a batch the order of a key's rows is Spark's."""
+    files = sorted((folder / "events").glob("*.parquet"))
+    seen: dict[str, set[int]] = defaultdict(set)
+    found = histories(folder)
+    assert len(found) == -(-len(files) // FILES_PER_BATCH)
+    for number, batch in enumerate(found):
+        came = set()
+        for path in files[number * FILES_PER_BATCH :][:FILES_PER_BATCH]:
+            for at, user in zip(*(column.to_pylist() for column in pq.read_table(path).columns), strict=True):
+                seen[user].add(at)
+                came.add(user)
+        assert {user: sorted(history) for user, history in batch.items()} == {user: sorted(seen[user]) for user in came}
 
 
 def check_history(folder: Path) -> None:

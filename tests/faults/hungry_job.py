@@ -1,6 +1,7 @@
-"""A keyed stream whose processor is told by its rows to misbehave: `python hungry_job.py FOLDER LIMIT BACKEND`.
+"""Keyed streams whose processor is told by its rows to misbehave: `python hungry_job.py FOLDER LIMIT DEED...`.
 
-LIMIT is `spark.executor.pyspark.memory`, or "-". Each batch that fails is told of, and the query started again.
+LIMIT is `spark.executor.pyspark.memory`; for each deed FOLDER has a folder with events. Each batch that fails is told
+of, and the query started again once there is room.
 """
 
 import os
@@ -12,10 +13,17 @@ from pathlib import Path
 from typing import Any
 
 from pyspark.errors import StreamingQueryException
-from pyspark.sql import DataFrame, Row
+from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql.streaming import StatefulProcessor
 
 from millpond.spark import StateConfig, keyed, session
+
+STATE_BYTES = 100_000
+_ROOM = resource.RLIM_INFINITY
+_FULL = {"fill": 64 << 10, "choke": 1 << 20}
+"""To how many bytes a file may grow on a disk that is full: the host's own, or that of Spark's state store."""
+
+_CONFIGS = {"fill": StateConfig("rocksdb", options={"state.backend.rocksdb.write-buffer-size": "64kb"})}
 
 
 class Hungry(StatefulProcessor):
@@ -25,13 +33,9 @@ class Hungry(StatefulProcessor):
     def handleInputRows(self, key: Any, rows: Iterator[Row], timerValues: Any) -> Iterator[Row]:
         before = self._count.get()
         for row in rows:
-            if row.deed == "eat" and not Path(row.folder, "fed").exists():
-                bytearray(64 << 30)
-            if row.deed == "fill" and not Path(row.folder, "fed").exists():
-                # As on a disk that is full: files can grow no more, until somebody has made room.
-                resource.setrlimit(resource.RLIMIT_FSIZE, (64 << 10, resource.RLIM_INFINITY))
-                Path(row.folder, "host").write_text(str(os.getpid()))
-            before = ((before[0] if before else 0) + 1, secrets.token_hex(50_000))
+            if not Path(row.folder, "fed").exists():
+                _misbehave(row.deed, Path(row.folder))
+            before = ((before[0] if before else 0) + 1, secrets.token_hex(STATE_BYTES // 2))
         self._count.update(before)
         yield Row(user=key[0], n=before[0])
 
@@ -39,9 +43,19 @@ class Hungry(StatefulProcessor):
         pass
 
 
+def _misbehave(deed: str, folder: Path) -> None:
+    if deed == "eat":
+        bytearray(64 << 30)
+    if deed in _FULL:
+        # As on a disk that is full: files can grow no more, until somebody has made room.
+        # A state host is told its executor as the last argument.
+        victim = os.getpid() if deed == "fill" else int(sys.argv[-1])
+        (folder / "victim").write_text(str(victim))
+        resource.prlimit(victim, resource.RLIMIT_FSIZE, (_FULL[deed], _ROOM))
+
+
 def main() -> None:
-    folder, limit, backend = Path(sys.argv[1]), sys.argv[2], sys.argv[3]
-    limits = {} if limit == "-" else {"spark__executor__pyspark__memory": limit}
+    folder, limit, *deeds = sys.argv[1:]
     spark = session(
         "hungry",
         master="local[1]",
@@ -49,18 +63,22 @@ def main() -> None:
         spark__ui__enabled="false",
         spark__driver__bindAddress="127.0.0.1",
         spark__driver__host="127.0.0.1",
-        **limits,
+        spark__executor__pyspark__memory=limit,
     )
     spark.sparkContext.setLogLevel("FATAL")
+    for deed in deeds:
+        run(spark, Path(folder, deed), deed)
+    print("done", flush=True)
 
+
+def run(spark: SparkSession, folder: Path, deed: str) -> None:
     def tell(batch: DataFrame, batch_id: int) -> None:
         counts = {row.user: row.n for row in batch.collect()}
-        print("batch", batch_id, sorted(set(counts.values())), len(counts), flush=True)
+        print(deed, "batch", batch_id, sorted(set(counts.values())), len(counts), flush=True)
 
     reader = spark.readStream.schema("user string, deed string, folder string").option("maxFilesPerTrigger", 1)
-    options = {"state.backend.rocksdb.write-buffer-size": "64kb"} if backend == "rocksdb" else {}
     counts = keyed(reader.json(str(folder / "events")), "user").transformWithState(
-        Hungry(), "user string, n long", "Update", "None", state=StateConfig(backend, options=options)
+        Hungry(), "user string, n long", "Update", "None", state=_CONFIGS.get(deed, StateConfig())
     )
     writer = counts.writeStream.foreachBatch(tell).outputMode("update").trigger(availableNow=True)
     writer = writer.option("checkpointLocation", str(folder / "checkpoint"))
@@ -68,12 +86,10 @@ def main() -> None:
         try:
             writer.start().awaitTermination()
         except StreamingQueryException as error:
-            print("failed", " ".join(str(error).split()), flush=True)
+            print(deed, "failed", " ".join(str(error).split()), flush=True)
             (folder / "fed").touch()
-            if (folder / "host").exists():
-                host = int((folder / "host").read_text())
-                resource.prlimit(host, resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
-    print("done", flush=True)
+            if (folder / "victim").exists():
+                resource.prlimit(int((folder / "victim").read_text()), resource.RLIMIT_FSIZE, (_ROOM, _ROOM))
 
 
 if __name__ == "__main__":

@@ -1,21 +1,26 @@
 """A streaming job for the kill tests: every event has an id, and each key's state is the list of its ids.
 
 Run as a program of its own: `python keyed_history.py INPUT CHECKPOINT OUTPUT MASTER SETTINGS`, the last
-as JSON. It works off all input files, a few at a time, and ends. The sink keeps each batch under its id,
-so a batch that is run again replaces itself.
+as JSON: Spark's settings, and `backend` and `duels` of the job's own. It works off all input files, a few
+at a time, and ends. The sink keeps each batch under its id, so a batch that is run again replaces itself.
 """
 
 import json
+import os
 import sys
+import threading
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
+from pyspark import TaskContext
 from pyspark.sql import DataFrame, Row
 from pyspark.sql.streaming import StatefulProcessor, StatefulProcessorHandle
 
 from millpond.spark import StateConfig, keyed, session
 
 SAID = "a history goes on"
+FILES_PER_BATCH = 2
 
 
 class History(StatefulProcessor):
@@ -31,10 +36,57 @@ class History(StatefulProcessor):
         pass
 
 
+COPY, ORIGINAL, ELSEWHERE = "the copy", "the original", "the one that is not where the last winner was"
+DUELS = {1: COPY, 2: ORIGINAL, 3: ELSEWHERE}
+"""The batches with a duel, and which attempt wins it."""
+_PATIENCE_SECONDS = 120
+
+
+class Duel(History):
+    """In some batches one task is slow, so that Spark runs a copy of it.
+
+    The attempt that is to win waits until both have begun, the other one until the batch is over, and then goes on.
+    Each leaves its process's number under batch and attempt, and the winner once more.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._called = False
+
+    def handleInputRows(self, key: Any, rows: Iterator[Row], timerValues: Any) -> Iterator[Row]:
+        task = TaskContext.get()
+        batch = int(task.getLocalProperty("streaming.sql.batchId"))
+        if batch in DUELS and task.partitionId() == 0 and not self._called:
+            self._called = True
+            self._fight(batch, task.attemptNumber())
+        yield from super().handleInputRows(key, rows, timerValues)
+
+    def _fight(self, batch: int, attempt: int) -> None:
+        mine = str(os.getpid())
+        if DUELS[batch] == ELSEWHERE:
+            wins = (self._folder / f"{batch - 1}-winner").read_text() != mine
+        else:
+            wins = (attempt == 1) == (DUELS[batch] == COPY)
+        (self._folder / f"{batch}-{attempt}").write_text(mine)
+        if wins:
+            self._wait_for(f"{batch}-1")
+            (self._folder / f"{batch}-winner").write_text(mine)
+        else:
+            self._wait_for(f"{batch}-over")
+
+    def _wait_for(self, name: str) -> None:
+        for _ in range(_PATIENCE_SECONDS * 20):
+            if (self._folder / name).exists():
+                return
+            threading.Event().wait(0.05)
+        raise TimeoutError(f"{name} did not come")
+
+
 def main() -> None:
     source, checkpoint, output, master, settings = sys.argv[1:]
     given = json.loads(settings)
     backend = given.pop("backend", "heap")
+    duels = Path(given.pop("duels")) if "duels" in given else None
     spark = session(
         "keyed-history",
         master=master,
@@ -48,11 +100,15 @@ def main() -> None:
 
     def keep(batch: DataFrame, batch_id: int) -> None:
         batch.write.mode("overwrite").parquet(f"{output}/batch={batch_id}")
+        if duels is not None:
+            (duels / f"{batch_id}-over").touch()
         print("batch", batch_id, flush=True)
 
-    events = spark.readStream.schema("id long, user string").option("maxFilesPerTrigger", 2).parquet(source)
+    events = (
+        spark.readStream.schema("id long, user string").option("maxFilesPerTrigger", FILES_PER_BATCH).parquet(source)
+    )
     histories = keyed(events, "user").transformWithState(
-        History(),
+        History() if duels is None else Duel(duels),
         "user string, history array<long>",
         "Update",
         "None",

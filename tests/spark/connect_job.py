@@ -3,6 +3,7 @@
 A program of its own, because one Python process is either a client of Spark Connect or a driver.
 """
 
+import datetime as dt
 import json
 import os
 import sys
@@ -15,6 +16,7 @@ from pyspark.sql.streaming import StatefulProcessor
 
 from millpond import OptionError
 from millpond.spark import keyed, split_dead_letters
+from millpond.spark.operator_metrics import KeyedMetrics
 from millpond.spark.session import SESSION_SETTINGS
 
 
@@ -37,16 +39,17 @@ class Visits(StatefulProcessor):
                 self._handle.registerTimer(int(row.at.timestamp() * 1000) + 10_000)
             before = ((before[0] if before else 0) + 1,)
             self._count.update(before)
-        yield Row(user=key[0], n=before[0], fired=False)
+        yield Row(user=key[0], n=before[0], fired=False, until=row.at)
 
     def handleExpiredTimer(self, key: Any, timerValues: Any, expiredTimerInfo: Any) -> Iterator[Row]:
-        yield Row(user=key[0], n=self._count.get()[0], fired=True)
+        until = dt.datetime.fromtimestamp(timerValues.getCurrentWatermarkInMs() / 1000 + 1, dt.UTC)
+        yield Row(user=key[0], n=self._count.get()[0], fired=True, until=until)
 
     def close(self) -> None:
         pass
 
 
-VISITS = "user string, n long, fired boolean"
+VISITS = "user string, n long, fired boolean, until timestamp"
 
 
 def main() -> None:
@@ -61,26 +64,33 @@ def main() -> None:
     grouped = keyed(batch, "user")
     counts = grouped.transformWithState(Visits(timed=False), VISITS, "Update", "None", on_error="dead-letter")
     tell(batch={row.user: row.n for row in split_dead_letters(counts)[0].collect()})
-    try:
-        grouped.metrics()
-    except OptionError as error:
-        tell(metrics=str(error))
+    tell(batch_metrics=counted(grouped.metrics()))
 
     reader = spark.readStream.schema("user string, at timestamp").option("maxFilesPerTrigger", 1)
     events = reader.json(str(folder / "events")).withWatermark("at", "1 second")
-    visits = keyed(events, "user").transformWithState(
-        Visits(timed=True), VISITS, "Update", "EventTime", on_error="dead-letter"
+    grouped = keyed(events, "user")
+    visits = grouped.transformWithState(
+        Visits(timed=True), VISITS, "Update", "EventTime", eventTimeColumnName="until", on_error="dead-letter"
     )
+    try:
+        grouped.metrics()
+    except OptionError as error:
+        tell(refused=str(error))
 
     output = str(folder / "output")
 
     def sink(df: DataFrame, number: int) -> None:
+        df = df.persist()  # so that the operator runs once a batch, and counts once
         results, letters = split_dead_letters(df)
         results.write.mode("overwrite").json(f"{output}/results/{number}")
         letters.write.mode("overwrite").json(f"{output}/letters/{number}")
+        df.unpersist()
 
     writer = visits.writeStream.foreachBatch(sink).outputMode("update").trigger(availableNow=True)
-    writer.option("checkpointLocation", str(folder / "checkpoint")).start().awaitTermination()
+    query = writer.option("checkpointLocation", str(folder / "checkpoint")).start()
+    query.awaitTermination()
+    progress = [name for each in query.recentProgress for name in each.observedMetrics]
+    tell(stream_metrics=counted(grouped.metrics(query)), observed=sorted(set(progress)))
     tell(stream=kept(folder / "output" / "results"), letters=kept(folder / "output" / "letters"))
     spark.stop()
 
@@ -88,6 +98,12 @@ def main() -> None:
 def kept(folder: Path) -> list[list[Any]]:
     batches = sorted(folder.iterdir(), key=lambda path: int(path.name))
     return [[json.loads(line) for part in each.glob("*.json") for line in part.open()] for each in batches]
+
+
+def counted(metrics: KeyedMetrics) -> dict[str, Any]:
+    """All but the times, of which it tells whether there are any."""
+    told = {**vars(metrics), "levels": len(metrics.levels), "state_rows": metrics.state_rows}
+    return {name: value > 0 if name.endswith("_seconds") else value for name, value in told.items()}
 
 
 def tell(**found: Any) -> None:

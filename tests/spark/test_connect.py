@@ -15,7 +15,9 @@ JOB = Path(__file__).with_name("connect_job.py")
 FILES = [
     [("ann", 1), ("bob", 2), ("mallory", 3)],
     [("ann", 30), ("ann", 31)],
-    [("bob", 60)],
+    [("bob", 50)],
+    # Later than the watermark, as Spark judges it: by that of the batch before.
+    [("ann", 51), ("bob", 2)],
 ]
 
 
@@ -48,11 +50,40 @@ def test_a_stream_keeps_state_fires_timers_and_sets_failed_calls_aside(found):
         ("bob", 1, False),
         ("ann", 3, False),
         ("bob", 2, False),
+        ("ann", 4, False),
     ]
     assert {row for batch in rows for row in batch if row[2]} == {("ann", 3, True), ("bob", 1, True)}
     letters = [row for batch in found["letters"] for row in batch]
     assert [(row["key"], row["error"]) for row in letters] == [({"user": "mallory"}, "ValueError: not you")]
 
 
-def test_what_a_client_cannot_have_is_refused_with_the_reason(found):
-    assert "Spark Connect" in found["metrics"]
+SECONDS = {"run_seconds": True, "flush_seconds": True, "commit_seconds": True}
+
+
+def test_metrics_of_a_batch_dataframe_come_with_its_result(found):
+    assert found["batch_metrics"] == SECONDS | {
+        "batches": 2,
+        "rows": 100,
+        "late_rows": 0,
+        "dead_letters": 0,
+        "cache_hits": 0,
+        "cache_misses": 0,
+        "restores": 2,
+        "levels": 2,
+        "state_rows": 7,
+    }
+
+
+def test_metrics_of_a_stream_come_with_the_progress_of_its_query(found):
+    metrics = found["stream_metrics"]
+    assert {name: metrics[name] for name in SECONDS} == SECONDS
+    assert (metrics["rows"], metrics["late_rows"], metrics["dead_letters"]) == (7, 1, 1)
+    assert metrics["levels"] == 2, "shards"
+    assert metrics["restores"] == 2, "each shard once"
+    assert metrics["state_rows"] >= 2, "ann's and bob's counts"
+    (name,) = found["observed"]
+    assert name.startswith("millpond Visits ")
+
+
+def test_a_streams_metrics_without_its_query_are_refused_with_what_to_give(found):
+    assert "metrics(query)" in found["refused"]

@@ -44,6 +44,8 @@ class Tampering(ShardProcessor):
         first = (head.segments[0].id,)
         if self.harm == "head missing":
             self._stored_head.clear()
+        elif self.harm == "segment missing":
+            self._stored_segments.removeKey(first)
         else:
             data = bytearray(self._stored_segments.getValue(first)[0])
             data[-1] ^= 1
@@ -53,6 +55,10 @@ class Tampering(ShardProcessor):
 
 class HeadMissing(Tampering):
     harm = "head missing"
+
+
+class SegmentMissing(Tampering):
+    harm = "segment missing"
 
 
 class SegmentAltered(Tampering):
@@ -76,6 +82,7 @@ OUTPUT = "user string, n long"
     ("harm", "said"),
     [
         (HeadMissing, "its head is missing"),
+        (SegmentMissing, "segment 0, written by version 1, state 'count' is missing"),
         (SegmentAltered, "segment 0 of shard . version 1, state 'count' does not match its checksum"),
     ],
 )
@@ -95,7 +102,7 @@ def test_lost_or_altered_state_stops_the_query_by_name_until_it_is_reset_on_purp
         assert part in words
     if harm is not HeadMissing:
         assert "The last version that does not need it is 0." in words
-        with pytest.raises(CorruptionError, match=r"segment 0 of shard \d"):
+        with pytest.raises(CorruptionError, match=r"segment 0"):
             savepoint(spark, str(tmp_path / "checkpoint"), str(tmp_path / "savepoint"))
     else:
         with pytest.raises(CorruptionError, match="heads were found of the shards"):

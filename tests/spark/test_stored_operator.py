@@ -5,8 +5,8 @@ import pytest
 
 from millpond.errors import CorruptionError
 from millpond.spark import stored_operator
+from millpond.spark.durable import Durable
 from millpond.spark.read_state import _batches, _Shape
-from millpond.spark.shard_processor import Durable
 from millpond.spark.stored_operator import _read_shards, key_group_pieces
 from millpond.state import HeapBackend, StateDescriptor, StateKind
 from millpond.state.checkpoint import Shard, birth

@@ -16,6 +16,7 @@ from pyspark import Accumulator
 from pyspark.sql import Column, DataFrame, GroupedData
 from pyspark.sql import functions as F
 from pyspark.sql.streaming import StatefulProcessor
+from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.types import DataType, StructType, _parse_datatype_string
 
 from millpond.errors import DataError, OptionError
@@ -26,13 +27,14 @@ from millpond.spark.event_time import event_time_position, marked_output
 from millpond.spark.handles import arrow_schema
 from millpond.spark.initial_state import initial_columns, initial_rows
 from millpond.spark.key_columns import KeyColumns, key_columns
+from millpond.spark.observed_metrics import ObservedMetrics
 from millpond.spark.opened_shard import check_savepoint
 from millpond.spark.operator_metrics import KeyedMetrics, MetricsParam
 from millpond.spark.operator_spec import OperatorSpec, PandasSettings, StateConfig
 from millpond.spark.pack import PACKED_SCHEMA, SHARD, pack, unpack
 from millpond.spark.rows import output_arrow_schema
 from millpond.spark.session import check_session, hosts_per_executor, is_connect
-from millpond.spark.shard_processor import OLDEST, OUTPUT_SCHEMA, TIMED_OUTPUT_SCHEMA, ShardProcessor
+from millpond.spark.shard_processor import OLDEST, ShardProcessor, packed_output_schema
 from millpond.spark.surroundings import copied_on_driver
 
 _HASH = "__millpond_hash"
@@ -47,32 +49,36 @@ class KeyedData:
         self._df = df
         self._keys = keys
         self._metrics: list[Accumulator[KeyedMetrics]] = []
+        self._observed: list[ObservedMetrics] = []
 
     @property
     def late_rows(self) -> int:
-        """Rows dropped so far because the watermark had passed them. Batches that ran again count again."""
+        """Rows dropped so far because the watermark had passed them: `metrics().late_rows`."""
         return self.metrics().late_rows
 
-    def metrics(self) -> KeyedMetrics:
+    def metrics(self, query: StreamingQuery | None = None) -> KeyedMetrics:
         """What the operators made from this have done so far; of several, the sum. Batches that ran again count again.
 
-        Raises:
-            OptionError: the session is one of Spark Connect, whose driver is elsewhere.
-        """
-        if is_connect(self._df.sparkSession):
-            raise OptionError(
-                "metrics come back to the driver through Spark's accumulators, which Spark Connect does not have. "
-                "Look at the query's lastProgress, or run it in a session of its own."
-            )
-        return sum((each.value for each in self._metrics), KeyedMetrics())
+        Args:
+            query: under Spark Connect, the query that runs a stream: its progress is all that a client hears of, and
+                covers the newest batches (100, unless `spark.sql.streaming.numRecentProgressUpdates` says otherwise).
+                A batch DataFrame there has what its last run did. Elsewhere the sum needs no query.
 
-    def _counted(self) -> "Accumulator[KeyedMetrics] | None":
+        Raises:
+            OptionError: the session is one of Spark Connect, this is a stream, and no query is given.
+        """
+        totals = [each.value for each in self._metrics] + [each.total(query) for each in self._observed]
+        return sum(totals, KeyedMetrics())
+
+    def _counted(self) -> "Accumulator[KeyedMetrics]":
         """Where one more operator's metrics are added up."""
-        session = self._df.sparkSession
-        if is_connect(session):
-            return None
-        self._metrics.append(session.sparkContext.accumulator(KeyedMetrics(), MetricsParam()))
+        self._metrics.append(self._df.sparkSession.sparkContext.accumulator(KeyedMetrics(), MetricsParam()))
         return self._metrics[-1]
+
+    def _observe(self, operated: DataFrame, operator: str) -> DataFrame:
+        """Have Spark report one more operator's metrics with the query's progress."""
+        self._observed.append(ObservedMetrics(operator))
+        return self._observed[-1].on(operated)
 
     def transformWithState(
         self,
@@ -220,6 +226,7 @@ class KeyedData:
         if letter is not None:
             given = with_dead_letters(given, letter)
         config = state or StateConfig()
+        observed = is_connect(self._df.sparkSession)
         spec = OperatorSpec(
             application=str(self._df.sparkSession.conf.get("spark.app.id")),
             processor=processor,
@@ -230,7 +237,8 @@ class KeyedData:
             time_mode=timeMode.lower(),
             event_time=event_time_position(self._df) if timeMode.lower() == "eventtime" else None,
             keep_late=late == "keep",
-            metrics=self._counted(),
+            metrics=None if observed else self._counted(),
+            observed=observed,
             hosts=config.hosts or hosts_per_executor(self._df.sparkSession.conf),
             config=config,
             dead_letter=None if letter is None else pa.struct(list(arrow_schema(letter))),
@@ -248,14 +256,14 @@ class KeyedData:
             .groupBy(SHARD)
             .transformWithState(
                 ShardProcessor(spec),
-                OUTPUT_SCHEMA if output_event_time is None else TIMED_OUTPUT_SCHEMA,
+                packed_output_schema(timed=output_event_time is not None, observed=observed),
                 outputMode,
                 timeMode,
                 None if initial is None else _packed(initial, initial=True).groupBy(SHARD),
                 "" if output_event_time is None else OLDEST,
             )
         )
-        return operated.mapInArrow(_unpack, given)
+        return (self._observe(operated, spec.name) if observed else operated).mapInArrow(_unpack, given)
 
 
 def keyed(df: DataFrame, *keys: str | Column) -> KeyedData:

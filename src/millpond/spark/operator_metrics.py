@@ -2,7 +2,7 @@
 
 A host adds up a batch of a shard and hands the sums to the worker with the commit; the worker adds
 them to an accumulator of Spark's, and the driver has the sum of all shards. So they cost nothing per
-row, and come with the tasks that succeeded.
+row, and come with the tasks that succeeded. Spark Connect has no accumulators: `observed_metrics`.
 
 Counters grow; a batch that ran again counts again. Levels are the newest of each shard, added up.
 """
@@ -85,11 +85,11 @@ class KeyedMetrics:
     @staticmethod
     def of(batch: BatchMetrics) -> "KeyedMetrics":
         """Those of one batch of one shard."""
-        counted = {name: getattr(batch, name) for name in _COUNTERS if name != "batches"}
+        counted = {name: getattr(batch, name) for name in COUNTERS if name != "batches"}
         return KeyedMetrics(batches=1, **counted, levels={batch.shard: (batch.state_rows, batch.state_bytes)})
 
     def __add__(self, later: "KeyedMetrics") -> "KeyedMetrics":
-        counted = {name: getattr(self, name) + getattr(later, name) for name in _COUNTERS}
+        counted = {name: getattr(self, name) + getattr(later, name) for name in COUNTERS}
         return KeyedMetrics(**counted, levels={**self.levels, **later.levels})
 
     @property
@@ -109,7 +109,8 @@ class KeyedMetrics:
         return self.cache_hits / reads if reads else None
 
 
-_COUNTERS = [each.name for each in fields(KeyedMetrics) if each.name != "levels"]
+COUNTERS = [each.name for each in fields(KeyedMetrics) if each.name != "levels"]
+"""The names of what grows."""
 
 
 class MetricsParam(AccumulatorParam):  # type: ignore[misc]

@@ -184,6 +184,7 @@ class OperatorSpec:
         form: in which user code gets rows: "rows", "pandas" or "arrow".
         pandas: how the pandas form converts.
         metrics: adds up what the operator counts, on the driver; None where a driver cannot, as under Connect.
+        observed: whether the output has a row for the metrics of each batch of a shard, as under Connect.
         hosts: how many state hosts an executor has; 0: one for each processor of its machine.
         config: where the live state is held.
         initial: what the rows of the initial state look like, or None where there is none.
@@ -209,6 +210,7 @@ class OperatorSpec:
     savepoint: str | None = None
     initial: InitialRows | None = None
     output_event_time: int | None = None
+    observed: bool = False
     form: str = "rows"
     pandas: PandasSettings = PandasSettings()
     name: str = ""

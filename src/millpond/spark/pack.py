@@ -121,8 +121,8 @@ def is_initial(rows: pa.Table) -> bool:
 
 
 def unpack(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """The rows in the blobs of the first column."""
+    """The rows in the blobs of the first column; where it is null, the row is of another use."""
     for batch in batches:
-        for blob in batch.column(0):
+        for blob in batch.column(0).drop_null():
             with pa.ipc.open_stream(blob.as_buffer()) as reader:
                 yield from reader

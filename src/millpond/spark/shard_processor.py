@@ -17,6 +17,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from datetime import UTC, datetime
 from itertools import chain
 from time import perf_counter
 from typing import Any
@@ -27,15 +28,17 @@ import pyarrow.compute as pc
 from pyspark import TaskContext, cloudpickle
 from pyspark.sql import Row
 from pyspark.sql.streaming import StatefulProcessor, StatefulProcessorHandle
-from pyspark.sql.streaming.stateful_processor import ExpiredTimerInfo, MapState, TimerValues, ValueState
+from pyspark.sql.streaming.stateful_processor import ExpiredTimerInfo, TimerValues
 
 from millpond.errors import CorruptionError, OptionError
 from millpond.spark.anchors import partition_of
+from millpond.spark.durable import Durable
 from millpond.spark.folders import user_folder
 from millpond.spark.held_shard import HeldShard
 from millpond.spark.host.client import HostAddress, committed, output_blobs, restore_wanted
 from millpond.spark.host.slots import Attempt, Claim
 from millpond.spark.host.wire import Blob, End, Open, Segment
+from millpond.spark.observed_metrics import METRICS, METRICS_TYPE
 from millpond.spark.opened_shard import described
 from millpond.spark.operator_metrics import BatchMetrics, KeyedMetrics
 from millpond.spark.operator_spec import BatchTime, OperatorSpec
@@ -43,14 +46,16 @@ from millpond.spark.pack import Layout, read_blob
 from millpond.spark.remote_breakpoint import breakpoints_over_a_socket
 from millpond.spark.spool import Spool
 from millpond.spark.surroundings import Surroundings, add_to_accumulators
-from millpond.state.checkpoint import Commit, Head, SegmentRef, birth
-from millpond.state.checkpoint.restoring import check_segment, last_good
+from millpond.state.checkpoint import Head, birth
 
-OUTPUT_SCHEMA = "blob binary"
 OLDEST = "oldest"
 """The earliest event time in a blob of output: by it Spark refuses rows older than the watermark."""
 
-TIMED_OUTPUT_SCHEMA = f"{OUTPUT_SCHEMA}, {OLDEST} timestamp"
+
+def packed_output_schema(*, timed: bool, observed: bool) -> str:
+    """What the operator gives Spark: blobs, with their oldest event time where that matters, and rows of metrics."""
+    return "blob binary" + f", {OLDEST} timestamp" * timed + f", {METRICS} {METRICS_TYPE}" * observed
+
 
 _OWN_STATES = ("head", "segments")
 _RESET_HINT = (
@@ -58,71 +63,6 @@ _RESET_HINT = (
     "(millpond.spark.savepoint). To go on without what this shard held, on purpose, set "
     "StateConfig(on_lost_state='reset')."
 )
-
-
-class Durable:
-    """One shard's newest version in Spark's state store: a `CheckpointStorage`. Spark itself keeps the earlier ones."""
-
-    def __init__(self, head: ValueState, segments: MapState, name: str) -> None:
-        self._head = head
-        self._segments = segments
-        self._name = name
-
-    @property
-    def name(self) -> str:
-        """The shard and its query, for errors."""
-        return self._name
-
-    def versions(self) -> list[int]:
-        """The one version there is, if any."""
-        head = self.head()
-        return [] if head is None else [head.version]
-
-    def head(self, version: int | None = None) -> Head | None:
-        """The head, or None where there never was one."""
-        stored = self._head.get()
-        if stored is None:
-            return None
-        head = Head.decode(bytes(stored[0]), f"the head of {self._name}")
-        return head if version in (None, head.version) else None
-
-    def segment(self, ref: SegmentRef) -> bytes:
-        """One segment. They are read by key: the store's iterator would load hundreds at once."""
-        stored = self._segments.getValue((ref.id,))
-        if stored is None:
-            raise CorruptionError(
-                f"segment {ref.id}, written by version {ref.version}, state {ref.state!r} is missing. {last_good(ref)}"
-            )
-        return bytes(stored[0])
-
-    def is_whole(self) -> bool:
-        """Whether there is a head with every segment that it names, each as it was written; or nothing at all."""
-        try:
-            head = self.head()
-            if head is None:
-                return not self._segments.exists()
-            for ref in head.segments:
-                check_segment(head, ref, self.segment(ref))
-        except CorruptionError:
-            return False
-        return True
-
-    def clear(self) -> None:
-        """Forget everything."""
-        self._head.clear()
-        self._segments.clear()
-
-    def put(self, commit: Commit) -> None:
-        """Store a version."""
-        self.put_stream(iter(commit.segments.items()), commit.dropped, commit.head.encode())
-
-    def put_stream(self, segments: Iterator[tuple[int, bytes]], dropped: tuple[int, ...], head: bytes) -> None:
-        """Store a version as it comes from a host: segments first, the head last."""
-        for segment_id, data in segments:
-            self._segments.updateValue((segment_id,), (data,))
-        for segment_id in dropped:
-            self._segments.removeKey((segment_id,))
-        self._head.update((head,))
 
 
 class ShardProcessor(StatefulProcessor):  # type: ignore[misc]
@@ -192,7 +132,7 @@ class ShardProcessor(StatefulProcessor):  # type: ignore[misc]
             key, timer_values = self._initial_of
             # PySpark has no current key any more by now.
             self._handle._statefulProcessorApiClient.set_implicit_key(key)  # noqa: SLF001
-            output = list(self._run(key[0], iter(()), timer_values))
+            output = [row for row in self._run(key[0], iter(()), timer_values) if row.blob is not None]
             assert not output, "only rows and due timers make output"  # noqa: S101
 
     def _run(self, anchor: int, rows: Iterator[bytes], timer_values: TimerValues) -> Iterator[Row]:
@@ -225,13 +165,24 @@ class ShardProcessor(StatefulProcessor):  # type: ignore[misc]
             self._set_shard_timer(time, done.next_timer_ms)
             for blob in done.output:
                 yield self._output_row(blob)
+            if self._spec.observed:
+                yield self._metrics_row(done.metrics, time)
 
     def _output_row(self, blob: bytes) -> Row:
         position = self._spec.output_event_time
-        if position is None:
-            return Row(blob=blob)
-        with pa.ipc.open_stream(blob) as reader:
-            return Row(blob=blob, oldest=pc.min(reader.read_all().column(position)).as_py())
+        row: dict[str, Any] = {"blob": blob}
+        if position is not None:
+            with pa.ipc.open_stream(blob) as reader:
+                row[OLDEST] = pc.min(reader.read_all().column(position)).as_py()
+        if self._spec.observed:
+            row[METRICS] = None
+        return Row(**row)
+
+    def _metrics_row(self, metrics: BatchMetrics, time: BatchTime) -> Row:
+        # Spark refuses rows that are older than the watermark.
+        timed = self._spec.output_event_time is not None
+        oldest = {OLDEST: datetime.fromtimestamp(time.watermark_ms / 1000 + 1, UTC)} if timed else {}
+        return Row(blob=None, **oldest, **{METRICS: Row(**msgspec.structs.asdict(metrics))})
 
     def _set_shard_timer(self, time: BatchTime, next_timer_ms: int) -> None:
         """Have Spark call this shard when time passes, even if no rows come for it.

@@ -1,0 +1,89 @@
+"""One shard's durable state in Spark's state store: a head, and the segments that it names.
+
+Spark keeps versions, commits with the task, and cleans up; here is only what one batch reads and writes.
+"""
+
+from collections.abc import Iterator
+
+from pyspark.sql.streaming.stateful_processor import MapState, ValueState
+
+from millpond.errors import CorruptionError, UnavailableError
+from millpond.state.checkpoint import Commit, Head, SegmentRef
+from millpond.state.checkpoint.restoring import check_segment, last_good
+
+
+class Durable:
+    """One shard's newest version in Spark's state store: a `CheckpointStorage`. Spark itself keeps the earlier ones."""
+
+    def __init__(self, head: ValueState, segments: MapState, name: str) -> None:
+        self._head = head
+        self._segments = segments
+        self._name = name
+
+    @property
+    def name(self) -> str:
+        """The shard and its query, for errors."""
+        return self._name
+
+    def versions(self) -> list[int]:
+        """The one version there is, if any."""
+        head = self.head()
+        return [] if head is None else [head.version]
+
+    def head(self, version: int | None = None) -> Head | None:
+        """The head, or None where there never was one."""
+        stored = self._head.get()
+        if stored is None:
+            return None
+        head = Head.decode(bytes(stored[0]), f"the head of {self._name}")
+        return head if version in (None, head.version) else None
+
+    def segment(self, ref: SegmentRef) -> bytes:
+        """One segment. They are read by key: the store's iterator would load hundreds at once."""
+        stored = self._segments.getValue((ref.id,))
+        if stored is None:
+            raise CorruptionError(
+                f"segment {ref.id}, written by version {ref.version}, state {ref.state!r} is missing. {last_good(ref)}"
+            )
+        return bytes(stored[0])
+
+    def is_whole(self) -> bool:
+        """Whether there is a head with every segment that it names, each as it was written; or nothing at all."""
+        try:
+            head = self.head()
+            if head is None:
+                return not self._segments.exists()
+            for ref in head.segments:
+                check_segment(head, ref, self.segment(ref))
+        except CorruptionError:
+            return False
+        return True
+
+    def clear(self) -> None:
+        """Forget everything."""
+        self._head.clear()
+        self._segments.clear()
+
+    def put(self, commit: Commit) -> None:
+        """Store a version."""
+        self.put_stream(iter(commit.segments.items()), commit.dropped, commit.head.encode())
+
+    def put_stream(self, segments: Iterator[tuple[int, bytes]], dropped: tuple[int, ...], head: bytes) -> None:
+        """Store a version as it comes from a host: segments first, the head last.
+
+        Raises:
+            UnavailableError: Spark's state store could not take it.
+        """
+        try:
+            for segment_id, data in segments:
+                self._segments.updateValue((segment_id,), (data,))
+            for segment_id in dropped:
+                self._segments.removeKey((segment_id,))
+            self._head.update((head,))
+        except (EOFError, ConnectionError) as error:
+            # Spark closes the connection to its store over an error, and keeps that to itself.
+            raise UnavailableError(
+                f"{self._name}: Spark's state store broke off while it was given a new version; the executor's log "
+                "says why. Most often a disk is full, that of spark.local.dir or that of the checkpoint. What was "
+                "durable is as it was, and the batch runs again."
+            ) from error

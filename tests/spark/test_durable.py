@@ -1,0 +1,24 @@
+"""A shard's durable state while Spark's state store does not answer."""
+
+import pytest
+
+from millpond.errors import UnavailableError
+from millpond.spark.durable import Durable
+
+
+class Broken:
+    """PySpark's states, when the store has closed the connection."""
+
+    def __init__(self, error):
+        self.error = error
+
+    def updateValue(self, key, value):
+        raise self.error
+
+
+@pytest.mark.parametrize("error", [EOFError(), BrokenPipeError(), ConnectionResetError()])
+def test_a_store_that_breaks_off_is_unavailable_and_the_shard_is_named(error):
+    broken = Broken(error)
+    with pytest.raises(UnavailableError, match=r"^shard 3 of .*the executor's log says why") as caught:
+        Durable(broken, broken, "shard 3 of Count").put_stream(iter([(0, b"segment")]), (), b"head")
+    assert caught.value.__cause__ is error
