@@ -11,7 +11,7 @@ from millpond.state.backend import Cells
 from millpond.state.many import ManyKeys, clear_many, get_many, update_many
 from millpond.state.object_codec import OBJECT_SCHEMA
 from millpond.state.serializer import msgspec_serializer
-from millpond.state.spillable import backend as backend_module
+from millpond.state.spillable import looks
 from millpond.state.spillable.moves import STEP_CELLS, Spill
 from tests.state.spillable.conftest import COUNT, GROUPS, LIMIT, everything, filled, look, on_disk, put
 
@@ -58,46 +58,45 @@ def test_a_state_that_is_declared_late_is_on_disk_where_its_key_group_is(world):
 
 
 def test_what_changes_while_a_group_moves_moves_with_it(world, monkeypatch):
-    monkeypatch.setattr(backend_module, "BUSY_SLICE_MS", 9)
-    backend = world.open()
-    backend._clock_ns = backend._mover._clock_ns = Ticking()
+    monkeypatch.setattr(looks, "BUSY_SLICE_MS", 9)
+    backend = world.open(clock_ns=Ticking())
     filled(backend, per_group=3 * STEP_CELLS)
     expected = everything(backend)
     backend._mover.plan([1], [], "test")
-    looks = 0
+    looked = 0
     while on_disk(backend) == []:
-        key = f"1-{looks}"
-        put(backend, 1, [key, f"new-{looks}"], length=10)
-        expected |= {(each,): each.ljust(10, ".") for each in (key, f"new-{looks}")}
+        key = f"1-{looked}"
+        put(backend, 1, [key, f"new-{looked}"], length=10)
+        expected |= {(each,): each.ljust(10, ".") for each in (key, f"new-{looked}")}
         backend.enter(1)
-        backend.context.key = (f"1-{5999 - looks}",)
+        backend.context.key = (f"1-{5999 - looked}",)
         backend.value_state(COUNT).clear()
-        del expected[f"1-{5999 - looks}",]
+        del expected[f"1-{5999 - looked}",]
         backend.commit().release()
-        looks += 1
-    assert looks > 3
+        looked += 1
+    assert looked > 3
     assert everything(backend) == expected
     backend._mover.plan([], [1], "test")
     while on_disk(backend) != []:
-        put(backend, 1, [f"back-{looks}"], length=10)
-        expected[f"back-{looks}",] = f"back-{looks}".ljust(10, ".")
-        backend.rollback() if looks % 2 else backend.commit().release()
-        if looks % 2:
-            del expected[f"back-{looks}",]
-        looks += 1
+        put(backend, 1, [f"back-{looked}"], length=10)
+        expected[f"back-{looked}",] = f"back-{looked}".ljust(10, ".")
+        backend.rollback() if looked % 2 else backend.commit().release()
+        if looked % 2:
+            del expected[f"back-{looked}",]
+        looked += 1
     assert everything(backend) == expected
 
 
 def test_a_look_takes_no_longer_than_its_slice_and_leaves_the_stream_as_long_again(world, monkeypatch):
-    backend = world.open()
-    clock = backend._clock_ns = backend._mover._clock_ns = Ticking()
+    clock = Ticking()
+    backend = world.open(clock_ns=clock)
     filled(backend, per_group=3 * STEP_CELLS)
     backend._mover.plan(GROUPS, [], "test")
     look(backend)
     first = backend.stats()
-    assert backend.moving
-    assert first.longest_block_ms < 2 * backend_module.BUSY_SLICE_MS + 20
-    at_rest = backend._rest_until_ns - clock.ns
+    assert backend._looks.moving
+    assert first.longest_block_ms < 2 * looks.BUSY_SLICE_MS + 20
+    at_rest = backend._looks._rest_until_ns - clock.ns
     assert at_rest > 0
     done = backend._mover.spill_ns
     look(backend)
@@ -357,8 +356,8 @@ def test_metrics_say_what_is_where(world):
     backend.report_to(recorder)
     filled(backend)
     backend.spill_now([1, 2])
+    world.ms += 1_000
     backend.enter(0)
-    backend.commit()
     assert recorder.level("millpond_spillable_key_groups", name="heap") == 6
     assert recorder.level("millpond_spillable_key_groups", name="disk") == 2
     assert recorder.level("millpond_spillable_bytes", name="disk") > 2_000_000
@@ -367,6 +366,39 @@ def test_metrics_say_what_is_where(world):
     stats = backend.stats()
     assert (stats.heap_groups, stats.disk_groups, stats.spills, stats.loads) == (6, 2, 2, 0)
     assert len(backend.temperatures()) == 8
+
+
+def test_a_recorder_is_told_once_a_second_and_at_the_end(world, monkeypatch):
+    recorder = MemoryRecorder()
+    backend = world.open()
+    backend.report_to(recorder)
+    counted = []
+    asked = backend._mover.disk_bytes
+    monkeypatch.setattr(backend._mover, "disk_bytes", lambda: counted.append(world.ms) or asked())
+    filled(backend, per_group=10)
+    for turn in range(20):
+        backend.spill_now([turn % 8])
+        world.ms += 100
+        put(backend, 0, ["more"])
+        backend.commit()
+    assert counted == [0, 1_000, 2_000]
+    assert recorder.total("millpond_spillable_moves_total", name="spill") == 8
+    backend.load_now([1, 2])
+    backend.close()
+    assert recorder.total("millpond_spillable_moves_total", name="load") == 2
+    backend.close()
+    assert recorder.total("millpond_spillable_moves_total", name="load") == 2
+
+
+def test_nobody_counts_for_a_recorder_that_is_not_there(world, monkeypatch):
+    backend = world.open()
+    monkeypatch.setattr(backend._mover, "disk_bytes", lambda: 1 // 0)
+    filled(backend)
+    world.ms += 5_000
+    look(backend)
+    backend.commit()
+    backend.close()
+    assert backend._looks.heap_bytes == 0
 
 
 def test_the_rate_of_a_group_that_is_not_asked_for_halves_in_a_minute(world):
@@ -423,13 +455,13 @@ def test_many_keys_at_once_keep_other_threads_from_moving_their_groups(world):
     state = backend.value_state(COUNT)
 
     def helped():
-        helper = threading.Thread(target=lambda: backend.help_along(1 << 60, urgent=True))
+        helper = threading.Thread(target=lambda: backend._looks.help_along(1 << 60, urgent=True))
         helper.start()
         helper.join()
         return on_disk(backend)
 
     get_many(backend, state, ManyKeys.of([("3-1",)], [3]))
-    backend.move([3], [], "asked for")
+    backend._looks.move([3], [], "asked for")
     assert helped() == []
     backend.commit().release()
     assert helped() == [3]

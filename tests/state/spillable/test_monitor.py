@@ -33,7 +33,7 @@ def test_the_clock_is_looked_at_once_an_interval(world):
     filled(backend)
     look(backend)
     # Too little for a look by bytes, and too soon for one by the clock.
-    world.extra = LIMIT // 2 - backend.heap_bytes - 100
+    world.extra = LIMIT // 2 - backend._looks.heap_bytes - 100
     world.monitor.look()
     world.extra += 200
     world.ms += 59_000
@@ -85,7 +85,7 @@ def test_memory_that_was_just_freed_is_not_spilled_for_again(world):
     backend = world.open()
     filled(backend)
     look(backend)
-    world.extra = int(LIMIT * 0.51) - backend.heap_bytes
+    world.extra = int(LIMIT * 0.51) - backend._looks.heap_bytes
     look(backend)
     spilled = on_disk(backend)
     assert len(spilled) == 2
@@ -151,7 +151,7 @@ def test_what_was_spilled_is_not_loaded_while_the_heap_is_not_nearly_empty(world
     backend = world.open()
     filled(backend, per_group=3000)
     look(backend)
-    world.extra = int(LIMIT * 0.55) - backend.heap_bytes
+    world.extra = int(LIMIT * 0.55) - backend._looks.heap_bytes
     look(backend)
     spilled = on_disk(backend)
     world.extra = 0

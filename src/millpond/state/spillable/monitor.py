@@ -42,8 +42,10 @@ _MAPPED_SHARE = 16
 class Spillable(Protocol):
     """A backend, as the monitor sees it."""
 
-    heap_bytes: int
-    """What its state takes on the heap, about."""
+    @property
+    def heap_bytes(self) -> int:
+        """What its state takes on the heap, about."""
+        ...
 
     @property
     def moving(self) -> bool:
