@@ -103,7 +103,8 @@ def look(backend, key_group=0):
 
 
 def on_disk(backend):
-    return [each.key_group for each in backend.temperatures() if each.on_disk]
+    rows = backend.temperatures().to_pylist()
+    return sorted({row["key_group"] for row in rows if row["place"] == "disk"})
 
 
 def everything(backend):

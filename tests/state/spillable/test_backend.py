@@ -1,6 +1,9 @@
 """The heap that spills: where it differs from the heap."""
 
+import errno
+import shutil
 import threading
+from pathlib import Path
 
 import pytest
 
@@ -14,6 +17,7 @@ from millpond.state.serializer import msgspec_serializer
 from millpond.state.spillable import looks
 from millpond.state.spillable.moves import STEP_CELLS, Spill
 from tests.state.spillable.conftest import COUNT, GROUPS, LIMIT, everything, filled, look, on_disk, put
+from tests.state.spillable.restless import open_spillable
 
 SEEN = StateDescriptor("seen", StateKind.VALUE, OBJECT_SCHEMA, serializer=msgspec_serializer(int))
 
@@ -145,6 +149,30 @@ def test_changed_cells_are_written_once_they_are_many(world):
         look(backend)
     assert backend._mover.changed_cells() * 1100 < LIMIT // 16 + 2_000_000
     assert len(everything(backend)) == 18_000
+
+
+def test_no_write_of_changes_touches_more_places_than_may_be(world, monkeypatch):
+    backend = world.open()
+    filled(backend)
+    backend.spill_now([1])
+    backend.enter(1)
+    for number in range(0, 1000, 2):
+        backend.context.key = (f"1-{number}",)
+        backend.value_state(COUNT).clear()
+    put(backend, 1, [f"more-{number}" for number in range(1000)])
+    file = backend._mover.spilled[1].file
+    written, write = [], file.write
+
+    def noting(database, kept, gone=(), **named):
+        written.append(len(kept) + len(gone))
+        return write(database, kept, gone, **named)
+
+    monkeypatch.setattr(file, "write", noting)
+    backend.flush_now()
+    assert sum(written) == 1500
+    assert max(written) == world.monitor.most_touches < 100
+    table = backend._states["count"].heap.tables.live[1]
+    assert table.cells_written == file.size(backend._mover.spilled[1].database).cells == 1500
 
 
 def test_a_checkpoint_in_the_background_is_given_up_when_a_turn_spills(world):
@@ -303,6 +331,68 @@ def test_a_path_that_cannot_be_used_is_passed_over_too(world):
     assert {each.file.folder.name for each in backend._mover.spilled.values()} == {"good"}
 
 
+def test_a_path_that_vanishes_is_no_trouble_for_what_is_there_and_made_again_for_what_comes(world):
+    places = [world.folder / name for name in ("a", "b")]
+    world.watch(paths=tuple(places))
+    backend = world.open()
+    filled(backend)
+    backend.spill_now([0])
+    shutil.rmtree(places[0])
+    backend.spill_now([1, 2])
+    put(backend, 0, ["0-1"], length=7)
+    backend.flush_now()
+    assert {backend._mover.spilled[group].file.folder.name for group in (0, 2)} == {"a"}
+    assert everything(backend)["0-1",] == "0-1...."
+    backend.load_now([0, 1, 2])
+    assert len(everything(backend)) == 8000
+    backend.close()
+    other = world.open()
+    filled(other)
+    other.spill_now([0, 1])
+    assert sorted(path.name for path in world.folder.iterdir()) == ["a", "b"]
+
+
+def test_a_read_only_path_is_passed_over_and_tried_again(world, monkeypatch):
+    places = [world.folder / name for name in ("a", "b")]
+    world.watch(paths=tuple(places))
+    backend = world.open()
+    filled(backend)
+    opened = Path.open
+
+    def read_only(path, *args, **named):
+        if path.parent == places[0]:
+            raise OSError(errno.EROFS, "Read-only file system", str(path))
+        return opened(path, *args, **named)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "open", read_only)
+        backend.spill_now([0, 1, 2])
+        assert {backend._mover.spilled[group].file.folder.name for group in range(3)} == {"b"}
+    backend.spill_now([3, 4])
+    assert {backend._mover.spilled[group].file.folder.name for group in (3, 4)} == {"b"}
+    world.ms += 60_000
+    backend.spill_now([5, 6])
+    assert {backend._mover.spilled[group].file.folder.name for group in (5, 6)} == {"a", "b"}
+    assert len(everything(backend)) == 8000
+
+
+def test_without_any_path_state_stays_on_the_heap_and_it_says_which_paths(world, monkeypatch):
+    world.watch(paths=(world.folder / "a", world.folder / "b"))
+    backend = world.open()
+    filled(backend)
+
+    def read_only(path, *_args, **_named):
+        raise OSError(errno.EROFS, "Read-only file system", str(path))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "open", read_only)
+        world.extra = LIMIT // 2
+        with pytest.warns(RuntimeWarning, match=r"nothing can be spilled: .*/a: .*Read-only.*/b: .*Read-only"):
+            look(backend)
+    assert on_disk(backend) == []
+    assert len(everything(backend)) == 8000
+
+
 def test_a_disk_that_fails_while_a_group_is_loaded_leaves_it_on_disk(world, monkeypatch):
     backend = world.open()
     filled(backend)
@@ -365,7 +455,6 @@ def test_metrics_say_what_is_where(world):
     assert recorder.total("millpond_spillable_moves_total", name="spill") == 2
     stats = backend.stats()
     assert (stats.heap_groups, stats.disk_groups, stats.spills, stats.loads) == (6, 2, 2, 0)
-    assert len(backend.temperatures()) == 8
 
 
 def test_a_recorder_is_told_once_a_second_and_at_the_end(world, monkeypatch):
@@ -401,13 +490,69 @@ def test_nobody_counts_for_a_recorder_that_is_not_there(world, monkeypatch):
     assert backend._looks.heap_bytes == 0
 
 
+def test_the_map_has_a_row_for_every_key_group_and_state(world):
+    places = [world.folder / name for name in ("a", "b")]
+    world.watch(paths=tuple(places))
+    backend = world.open()
+    seen = backend.value_state(SEEN)
+    filled(backend)
+    for key_group in GROUPS:
+        backend.enter(key_group)
+        for number in range(1000):
+            backend.context.key = (f"{key_group}-{number}",)
+            seen.update(number)
+    backend.commit()
+    before = {(row["key_group"], row["state"]): row for row in backend.temperatures().to_pylist()}
+    assert len(before) == 16
+    assert {row["place"] for row in before.values()} == {"heap"}
+    assert before[2, "count"]["bytes"] == pytest.approx(1_150_000, rel=0.1)
+    assert before[2, "seen"]["bytes"] < 300_000
+    backend.spill_now([2, 3])
+    # What is written again and again is not counted again and again.
+    for _ in range(5):
+        put(backend, 2, [f"2-{number}" for number in range(1000)])
+        backend.flush_now()
+    after = {(row["key_group"], row["state"]): row for row in backend.temperatures().to_pylist()}
+    assert {at for at, row in after.items() if row["place"] == "disk"} == {
+        (g, s) for g in (2, 3) for s in ("count", "seen")
+    }
+    assert [after[group, "seen"]["path"] for group in (2, 3)] == [str(place) for place in places]
+    assert after[1, "seen"]["path"] is None
+    sizes = {group: [after[group, state]["bytes"] for state in ("count", "seen")] for group in (2, 3)}
+    assert sum(map(sum, sizes.values())) == pytest.approx(backend.stats().disk_bytes, abs=4)
+    for count, of_seen in sizes.values():
+        assert 20 < count / of_seen < 100
+    assert after[2, "count"]["rate"] == after[2, "seen"]["rate"] > after[3, "seen"]["rate"]
+
+
+def test_a_backend_without_states_has_an_empty_map(tmp_path):
+    backend = open_spillable(GROUPS, tmp_path)
+    assert backend.temperatures().num_rows == 0
+    assert backend.temperatures().column_names == ["key_group", "state", "place", "path", "bytes", "rate"]
+    backend.close()
+
+
+def test_writing_what_changed_counts_against_the_bytes_a_second(world):
+    world.watch(spill_bytes_per_second=1 << 20)
+    backend = world.open()
+    filled(backend)
+    backend.spill_now([1])
+    assert backend._mover._budget.allows()
+    put(backend, 1, [f"more-{number}" for number in range(3000)])
+    backend.flush_now()
+    world.ms += 1_000
+    assert not backend._mover._budget.allows()
+    world.ms += 2_000
+    assert backend._mover._budget.allows()
+
+
 def test_the_rate_of_a_group_that_is_not_asked_for_halves_in_a_minute(world):
     backend = world.open()
     for _ in range(64):
         backend.enter(2)
-    assert backend.temperatures()[2].rate == 64
+    assert backend.temperatures()["rate"][2].as_py() == 64
     world.ms += 120_000
-    assert backend.temperatures()[2].rate == 16
+    assert backend.temperatures()["rate"][2].as_py() == 16
 
 
 def test_closing_leaves_nothing_behind(world):
@@ -439,7 +584,7 @@ def test_what_is_done_to_many_keys_at_once_is_counted_and_takes_looks(world):
     update_many(backend, state, many, ["." * 1000] * len(many))
     backend.commit()
     # Each was asked for and changed.
-    assert [each.rate for each in backend.temperatures()] == [2000] * 8
+    assert backend.temperatures()["rate"].to_pylist() == [2000] * 8
     world.extra = LIMIT // 2
     assert get_many(backend, state, many) == ["." * 1000] * len(many)
     clear_many(backend, state, ManyKeys.of([("0-1",)], [0]))

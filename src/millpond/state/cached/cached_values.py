@@ -14,6 +14,8 @@ from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+import pyarrow as pa
+
 from millpond.state.backend import (
     Cells,
     KeyContext,
@@ -196,6 +198,11 @@ class CachedValues:
             raise open_version(descriptor.name)
         load(descriptor, *cells)
         self._forget()
+
+    @property
+    def temperatures(self) -> Callable[[], pa.Table] | None:
+        """The map of key groups by temperature, of a backend that has one."""
+        return getattr(self._inner, "temperatures", None)
 
     def close(self) -> None:
         """Free everything, the backend too. What is dirty goes with the state that it belongs to. Idempotent."""

@@ -28,6 +28,8 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import partial
 
+import pyarrow as pa
+
 from millpond.cache import monotonic_ms
 from millpond.cache.api import Clock
 from millpond.cache.weight import deep_size
@@ -352,6 +354,11 @@ class LruStateCache:
             for key_group, loaded in by_group.items():
                 self._entries.forget(state.bucket(key_group), loaded)
         self._forget_attached()
+
+    @property
+    def temperatures(self) -> Callable[[], pa.Table] | None:
+        """The map of key groups by temperature, of a backend that has one."""
+        return getattr(self._inner, "temperatures", None)
 
     def close(self) -> None:
         """Free everything, the backend too. Idempotent."""

@@ -125,6 +125,10 @@ class HeapSizes:
         """What a key group takes on the heap; 0 where it is on disk."""
         return sum(sizes.bytes_of(key_group) for sizes in self._of_state.values())
 
+    def bytes_of_state(self, name: str, key_group: int) -> int:
+        """What one of them takes there."""
+        return self._of_state[name].bytes_of(key_group)
+
     def means(self) -> list[float]:
         """The mean bytes of each state's keys; 0 of one that was not sampled yet."""
         return [sizes.mean.value for sizes in self._of_state.values()]

@@ -19,6 +19,8 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+
 from millpond.errors import UnavailableError
 from millpond.metrics import Recorder
 from millpond.state.backend import Cells, KeyContext, ListState, MapState, RawCells, Snapshot, ValueCache, ValueState
@@ -27,7 +29,7 @@ from millpond.state.heap import HeapBackend
 from millpond.state.rows import Row
 from millpond.state.spillable.accounting import HeapSizes
 from millpond.state.spillable.cell_bytes import Pair, cell_bytes
-from millpond.state.spillable.census import Census, KeyGroupTemperature, SpillStats
+from millpond.state.spillable.census import Census, SpillStats
 from millpond.state.spillable.counted_cells import CountedCells
 from millpond.state.spillable.counted_value import CountedValue
 from millpond.state.spillable.looks import Looks
@@ -88,6 +90,7 @@ class SpillableBackend:
     ) -> None:
         self.key_groups = key_groups
         settings = settings or SpillableSettings()
+        monitor = monitor or process_monitor(settings)
         self._folder = folder
         self._heap = HeapBackend(key_groups)
         self._context = self._heap.context
@@ -107,7 +110,14 @@ class SpillableBackend:
             self._context,
             SpillFiles(
                 settings.paths or [folder],
-                lambda path: SpillFile(path, settings.chunk_bytes, len(key_groups), **given),
+                lambda path: SpillFile(
+                    path,
+                    settings.chunk_bytes,
+                    len(key_groups),
+                    most_touches=monitor.most_touches,
+                    look=monitor.look_at_maps,
+                    **given,
+                ),
                 clock_ms,
                 settings.trigger_interval_ms,
             ),
@@ -115,12 +125,12 @@ class SpillableBackend:
             self._sizes.bytes_of,
             clock_ns,
         )
-        self._census = Census(key_groups, self._sizes, self._mover, clock_ms)
+        self._census = Census(key_groups, self._states, self._sizes, self._mover, clock_ms)
         self._entered = self._census.entered
         self._looks = Looks(
             self._census,
             self._mover,
-            monitor or process_monitor(settings),
+            monitor,
             self._owner,
             settings,
             self._look_soon,
@@ -294,7 +304,7 @@ class SpillableBackend:
                     table.flush()
                     kept = sorted((form.prefix + at[STATE_BYTES:], stored) for at, stored in pairs)
                     for first in range(0, len(kept), STEP_CELLS):
-                        spilled.file.write(spilled.database, kept[first : first + STEP_CELLS])
+                        table.store(kept[first : first + STEP_CELLS])
                     return
             except UnavailableError as error:
                 self._mover.failed(None, f"key group {key_group} could not be restored to disk: {error}")
@@ -347,8 +357,8 @@ class SpillableBackend:
         """What is where, and what moving cost."""
         return self._census.stats(self._looks.longest_block_ns)
 
-    def temperatures(self) -> list[KeyGroupTemperature]:
-        """Every key group, where it is and how busy."""
+    def temperatures(self) -> pa.Table:
+        """Every key group and state: where it is, how large, and how busy. See `census.TEMPERATURES`."""
         return self._census.temperatures()
 
     def _look(self) -> None:

@@ -4,29 +4,32 @@ Counting goes over all key groups, so it is done between batches of records and 
 is estimated (`accounting`); what is on disk the file knows.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
 
 from millpond.state.spillable.accounting import SLOT_BYTES, HeapSizes, RequestRates
 from millpond.state.spillable.mover import Mover
+from millpond.state.spillable.moves import SpilledState
 from millpond.state.spillable.policy import GroupLoad
 
+TEMPERATURES = pa.schema(
+    [
+        pa.field("key_group", pa.int32(), nullable=False),
+        pa.field("state", pa.string(), nullable=False),
+        pa.field("place", pa.string(), nullable=False),
+        pa.field("path", pa.string()),
+        pa.field("bytes", pa.int64(), nullable=False),
+        pa.field("rate", pa.float64(), nullable=False),
+    ]
+)
+"""The map of key groups by temperature: a row per key group and state.
 
-@dataclass(frozen=True)
-class KeyGroupTemperature:
-    """One key group, for a picture of how hot each is and where it lies.
-
-    Attributes:
-        key_group: its number.
-        on_disk: whether it is spilled.
-        bytes: on the heap, about; or in the spill file, exactly.
-        rate: its requests, halved every minute.
-    """
-
-    key_group: int
-    on_disk: bool
-    bytes: int
-    rate: float
+`place` is "heap" or "disk", and `path` the folder of the spill file. `bytes` are those on the heap, about; on disk the
+pages that the file has for the key group, shared out among its states by what was written of each. `rate` is of the key
+group, all states together: its requests, each of which counts half after a minute."""
 
 
 @dataclass(frozen=True)
@@ -65,6 +68,7 @@ class Census:
 
     Args:
         key_groups: of the shard.
+        states: all of them, by name.
         sizes: of what is on the heap.
         mover: knows what is on disk.
         clock_ms: monotonic milliseconds, by which rates decay.
@@ -75,8 +79,16 @@ class Census:
             that are not written yet.
     """
 
-    def __init__(self, key_groups: range, sizes: HeapSizes, mover: Mover, clock_ms: Callable[[], int]) -> None:
+    def __init__(
+        self,
+        key_groups: range,
+        states: Mapping[str, SpilledState],
+        sizes: HeapSizes,
+        mover: Mover,
+        clock_ms: Callable[[], int],
+    ) -> None:
         self._key_groups = key_groups
+        self._states = states
         self._sizes = sizes
         self._mover = mover
         self._clock_ms = clock_ms
@@ -135,16 +147,22 @@ class Census:
             reason=mover.reason,
         )
 
-    def temperatures(self) -> list[KeyGroupTemperature]:
-        """Every key group, where it is and how busy."""
+    def temperatures(self) -> pa.Table:
+        """Every key group and state, as `TEMPERATURES` says."""
         self._rates.look(self._clock_ms())
         on_disk = self._mover.disk_bytes()
-        return [
-            KeyGroupTemperature(
-                key_group,
-                key_group in on_disk,
-                on_disk[key_group] if key_group in on_disk else self._sizes.bytes_of(key_group),
-                self._rates.of(key_group),
-            )
-            for key_group in self._key_groups
-        ]
+        rows = []
+        for key_group in self._key_groups:
+            spilled, rate = self._mover.spilled.get(key_group), self._rates.of(key_group)
+            if spilled is None:
+                sizes = [self._sizes.bytes_of_state(name, key_group) for name in self._states]
+                place: tuple[str, str | None] = ("heap", None)
+            else:
+                tables: list[Any] = [state.heap.tables.live[key_group] for state in self._states.values()]
+                written = [table.bytes_now() for table in tables]
+                whole = sum(written) or 1.0
+                sizes = [int(on_disk[key_group] * each / whole) for each in written]
+                place = ("disk", str(spilled.file.folder))
+            rows += [(key_group, name, *place, size, rate) for name, size in zip(self._states, sizes, strict=True)]
+        columns = zip(*rows, strict=True) if rows else [()] * len(TEMPERATURES)
+        return pa.table([list(column) for column in columns], schema=TEMPERATURES)

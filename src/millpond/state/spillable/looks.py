@@ -104,6 +104,10 @@ class Looks:
         self._mover.plan(to_spill, to_load, reason)
         self._look_soon()
 
+    def let_pages_go(self) -> None:
+        """Forget the pages of its files."""
+        self._mover.files.forget_pages()
+
     def help_along(self, until_ns: int, *, urgent: bool) -> None:
         """Move what is to be moved in another backend's thread, if this one rests and no checkpoint reads it."""
         with self._owner.borrowed() as mine:
@@ -140,14 +144,13 @@ class Looks:
         self._census.heap_bytes = 0
 
     def _work(self, started_ns: int) -> None:
-        self._let_pages_go()
+        self._monitor.look_at_maps()
         urgent = self._monitor.is_urgent
         until_ns = started_ns + (URGENT_SLICE_MS if urgent else BUSY_SLICE_MS) * 1_000_000
         if not urgent and started_ns < self._rest_until_ns:
             return
         self._settle_checkpoints()
         while self._clock_ns() < until_ns:
-            self._let_pages_go()
             if self._buffers_much() and self._mover.flush_step():
                 continue
             if self._waits_for_checkpoints() or not self._mover.step(urgent=urgent):
@@ -155,10 +158,6 @@ class Looks:
         for other in self._monitor.others(self):
             other.help_along(until_ns, urgent=urgent)
         self._rest_until_ns = 2 * self._clock_ns() - started_ns
-
-    def _let_pages_go(self) -> None:
-        if self._monitor.maps_too_much:
-            self._mover.files.forget_pages()
 
     def _buffers_much(self) -> bool:
         return self._census.buffered_bytes() > self._monitor.limit_bytes // _BUFFER_SHARE
