@@ -30,13 +30,15 @@ if TYPE_CHECKING:
 NEWEST = 500
 """Flights that are remembered of a route."""
 
-ROOM_BYTES = 16 << 20
-"""What the process may grow by before key groups go to disk: about a third of what the state takes."""
+ROOM_BYTES = 24 << 20
+"""What the process may grow by before key groups go to disk: less than the state and all that comes with it take."""
 
 COLUMNS = 16
 """Of squares in the picture."""
 
 _HOT, _SEAM = "YlOrRd", "#333333"
+_SPAN = 300
+"""Of the colours: what is this many times colder than the hottest is as cold as what nobody asks for."""
 
 
 class Flight(NamedTuple):
@@ -116,7 +118,7 @@ def draw(axes: "Axes", groups: pa.Table) -> None:
     from matplotlib.colors import LogNorm
 
     rates = np.maximum(groups["rate"].to_numpy(), 1.0).reshape(-1, COLUMNS)
-    picture = axes.imshow(rates, cmap=_HOT, norm=LogNorm(1, rates.max()))
+    picture = axes.imshow(rates, cmap=_HOT, norm=LogNorm(rates.max() / _SPAN, rates.max(), clip=True))
     on_disk = [at for at, place in enumerate(groups["place"].to_pylist()) if place == "disk"]
     axes.scatter(
         [at % COLUMNS for at in on_disk],
@@ -126,7 +128,7 @@ def draw(axes: "Axes", groups: pa.Table) -> None:
         edgecolor=_SEAM,
         label="on disk",
     )
-    axes.figure.colorbar(picture, ax=axes, shrink=0.72, label="requests, decayed (none: 1)")
+    axes.figure.colorbar(picture, ax=axes, shrink=0.72, label="requests, decayed")
     axes.grid(visible=False)
     for side in axes.spines.values():
         side.set_visible(False)

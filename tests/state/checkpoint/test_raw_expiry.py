@@ -4,7 +4,7 @@ from operator import itemgetter
 
 import pyarrow as pa
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from millpond.state import StateDescriptor, StateKind, Ttl
@@ -43,6 +43,7 @@ def rows(cells: Cells) -> list:
 
 
 @pytest.mark.parametrize("kind", StateKind)
+@settings(deadline=None)
 @given(data=st.data(), now_ms=births)
 def test_copied_bytes_lose_what_decoded_cells_lose(kind, data, now_ms):
     state, table = STATES[kind], data.draw(tables[kind])
