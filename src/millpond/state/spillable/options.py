@@ -35,7 +35,8 @@ class SpillableSettings:
         trigger_interval_ms: the least time between two turns; above the hard mark it does not apply.
         cancel_checkpoint: whether checkpoints that are being written in the background are given up when a turn begins
             to spill. If not, the turn waits for them, unless memory is above the hard mark.
-        spill_bytes_per_second: how fast key groups are written to disk below the hard mark.
+        spill_bytes_per_second: how fast key groups are written to disk below the hard mark. Changed cells that are
+            written count, and do not wait.
 
     Raises:
         ValueError: a value is out of its range, or the ratios are out of order.
