@@ -17,7 +17,7 @@ Tables and views are `MutableMapping`s; what the handles use is written out for 
 
 import sys
 from collections.abc import Iterator, Mapping, MutableMapping, Sequence
-from itertools import islice
+from itertools import chain, islice
 from typing import Any
 
 from millpond.state.backend import ABSENT, Cells
@@ -59,7 +59,7 @@ class _Spilled:
             self.cells_written += self.file.write(self.database, kept[first : first + at_once], append=append)
         for first in range(0, len(gone), self.file.most_touches):
             self.cells_written += self.file.write(self.database, (), gone[first : first + self.file.most_touches])
-        self.bytes_written += sum(len(at) + len(stored) for at, stored in kept)
+        self.bytes_written += sum(map(len, chain.from_iterable(kept)))
         self._puts += len(kept)
 
     def bytes_now(self) -> float:
