@@ -1,5 +1,7 @@
 """When key groups are spilled and loaded."""
 
+import warnings
+
 import pytest
 
 from millpond.errors import OptionError
@@ -321,16 +323,16 @@ def test_reads_have_what_is_mapped_looked_at_without_waiting_for_a_look(world, m
     world.mapped = int(LIMIT * 0.95)
     touches = world.monitor.most_touches
     assert touches == LIMIT // 16 // 2 // (64 << 10)
-    for number in range(4 * touches):
+    for number in range(touches):
         backend.context.key = (f"0-{number}",)
         backend.value_state(COUNT).get()
-    assert len(forgotten) in (3, 4)
+    # Each read touches a leaf and two branches.
+    assert len(forgotten) in (2, 3)
 
 
-@pytest.mark.filterwarnings("ignore:state.backend.spillable.memory-limit")
-def test_a_process_that_is_above_the_hard_mark_at_rest_is_told_the_least_limit(tmp_path):
+def test_a_process_that_needs_more_than_half_of_its_limit_at_rest_is_told_the_least_limit(tmp_path):
     world = World(tmp_path, extra=int(LIMIT * 0.8))
-    with pytest.warns(RuntimeWarning, match=r"memory-limit leaves .* at least 106,666,666"):
+    with pytest.warns(RuntimeWarning, match=r"memory-limit leaves .* more than half.* at least 160,000,000\."):
         world.watch()
     backend = world.open()
     filled(backend)
@@ -338,6 +340,13 @@ def test_a_process_that_is_above_the_hard_mark_at_rest_is_told_the_least_limit(t
     assert on_disk(backend) == list(GROUPS)
     assert len(everything(backend)) == 8000
     backend.close()
+
+
+def test_one_that_needs_half_is_not(tmp_path):
+    world = World(tmp_path, extra=LIMIT // 2)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        world.watch()
 
 
 def test_a_limit_below_what_the_process_needs_at_rest_is_refused(tmp_path):
@@ -350,7 +359,8 @@ def test_a_limit_below_what_the_process_needs_at_rest_is_refused(tmp_path):
 
 def test_a_watermark_below_what_the_process_needs_at_rest_spills_all_and_goes_on(world):
     world.extra = int(LIMIT * 0.6)
-    backend = world.open()
+    with pytest.warns(RuntimeWarning, match="more than half"):
+        backend = world.open()
     filled(backend)
     for _ in range(40):
         world.ms += 60_000

@@ -39,7 +39,7 @@ _LOOKS_PER_LIMIT = 128
 
 _MAPPED_SHARE = 16
 """This part of the limit may always be mapped, and as much of it is left free by what is mapped beyond. Half of that
-may be mapped from one look to the next, by leaves of the trees; what leads to them is mapped beside it."""
+may be mapped from one look to the next."""
 
 _FEWEST_TOUCHES = 16
 
@@ -122,12 +122,11 @@ class Monitor:
                 f"state.backend.spillable.memory-limit leaves this process {limit_bytes:,} bytes, and it uses "
                 f"{self.used_bytes:,} already, without any state. Give each process at least twice that."
             )
-        if self.is_urgent:
+        if self.used_bytes > limit_bytes // 2:
             warnings.warn(
                 f"state.backend.spillable.memory-limit leaves this process {limit_bytes:,} bytes, and it uses "
-                f"{self.used_bytes:,} without any state: more than the hard mark of {self.hard_mark_bytes:,}. So all "
-                "state will be on disk, and the process may exceed its limit. Give each process at least "
-                f"{int(self.used_bytes / settings.hard_mark_ratio):,}.",
+                f"{self.used_bytes:,} without any state: more than half. So nearly all state will be on disk, and a "
+                f"burst may bring the process over its limit. Give each process at least {2 * self.used_bytes:,}.",
                 RuntimeWarning,
                 stacklevel=3,
             )
