@@ -125,6 +125,10 @@ class HeapSizes:
         """What a key group takes on the heap; 0 where it is on disk."""
         return sum(sizes.bytes_of(key_group) for sizes in self._of_state.values())
 
+    def bytes_of_all(self, key_groups: range) -> int:
+        """What all of them take."""
+        return sum(sum(map(sizes.bytes_of, key_groups)) for sizes in self._of_state.values())
+
     def bytes_of_state(self, name: str, key_group: int) -> int:
         """What one of them takes there."""
         return self._of_state[name].bytes_of(key_group)

@@ -100,8 +100,7 @@ class Census:
     def count(self) -> None:
         """Count what is on the heap."""
         self._rates.look(self._clock_ms())
-        on_heap = sum(map(self._sizes.bytes_of, self._key_groups))
-        self.heap_bytes = on_heap + self.buffered_bytes()
+        self.heap_bytes = self._sizes.bytes_of_all(self._key_groups) + self.buffered_bytes()
 
     def buffered_bytes(self) -> int:
         """What the changed cells of key groups on disk take, about."""
