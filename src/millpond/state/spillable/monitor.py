@@ -38,8 +38,9 @@ _LOOKS_PER_LIMIT = 128
 """Memory is looked at whenever it has grown by this part of the limit."""
 
 _MAPPED_SHARE = 16
-"""This part of the limit may always be mapped, and as much of it is left free by what is mapped beyond. Half of that
-may be mapped from one look to the next."""
+"""This part of the limit may always be mapped. One and a half are left free by what is mapped beyond: one for what may
+be mapped from one look to the next, which is half by many touches and half by one write, and the rest for what grows.
+"""
 
 _FEWEST_TOUCHES = 16
 
@@ -154,7 +155,7 @@ class Monitor:
     def look_at_maps(self) -> None:
         """Have the pages of all spill files let go of, if they bring the process close to its limit."""
         mapped, part = self._read_mapped_bytes(), self.limit_bytes // _MAPPED_SHARE
-        if mapped > part and self._read_bytes() + mapped > self.limit_bytes - part:
+        if mapped > part and self._read_bytes() + mapped > self.limit_bytes - part - part // 2:
             with self._lock:
                 backends = list(self._backends)
             # Not under the lock: a file's own may have to be waited for.
