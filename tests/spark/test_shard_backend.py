@@ -104,7 +104,7 @@ def test_a_heap_that_spills_has_its_host_s_share_of_an_executor_s_memory():
     backend = open_shard_backend(config.parsed, range(8))
     assert backend._looks._monitor.limit_bytes == 2 << 30
     other = open_shard_backend(config.parsed, range(8, 16))
-    assert other._monitor is backend._monitor
+    assert other._looks._monitor is backend._looks._monitor
     backend.close()
     other.close()
     assert StateConfig("heap").shared_by(4) == StateConfig("heap")
