@@ -10,7 +10,11 @@ the dearest case for a Python operator; with ten rows a key calls weigh less and
 The figure is rows per second of the median batch after warm-up, by Spark's own clock
 (`triggerExecution`), and for batches of 10 rows the seconds of that batch. PySpark's operators take
 minutes for what the others do in seconds: they, and pandas in general, get one warm-up batch and two
-that count. `transformWithStateInPandas` runs at 20,000 rows and keys instead of 100,000. Run
+that count. `transformWithStateInPandas` runs at 20,000 rows and keys instead of 100,000.
+
+In a batch of 10 rows nothing counts but what each stage in Python costs, and Millpond has two more of
+them, before and behind its operator, than PySpark's. `transformWithState` between two `mapInArrow` that
+do nothing, at this size alone, shows how much of the difference that is. Run
 it with nothing else running, in about ten minutes:
 
     .venv/bin/python -m benchmarks.spark_stateful
@@ -43,6 +47,7 @@ OUTPUT = "user string, events long, total double"
 STATE = "events long, total double"
 FILES_PER_BATCH = 2
 WARM_UP, COUNTED = 2, 5
+SMALL_WARM_UP, SMALL_COUNTED = 5, 15
 SLOW_WARM_UP, SLOW_COUNTED = 1, 2
 
 
@@ -62,7 +67,10 @@ SIZES = {
 }
 # What is too slow for a size runs at another one, or not at all.
 SMALLER = {("spark_pandas", "100k_x_100k"): Size(20_000, 20_000)}
-LEFT_OUT = {(engine, size) for engine in ("spark_pandas", "millpond_pandas") for size in ("500k_x_500k", "1m_x_100k")}
+LEFT_OUT = {
+    *((engine, size) for engine in ("spark_pandas", "millpond_pandas") for size in ("500k_x_500k", "1m_x_100k")),
+    *(("spark_between_maps", size) for size in SIZES if size != "10_x_10"),
+}
 
 
 class Spending(StatefulProcessor):
@@ -144,6 +152,15 @@ def spark_rows(events: DataFrame) -> DataFrame:
     return events.groupBy("user").transformWithState(Spending(), OUTPUT, "Update", "None")
 
 
+def spark_between_maps(events: DataFrame) -> DataFrame:
+    """PySpark's operator between two steps in Python that do nothing: as many stages in Python as Millpond has."""
+    return spark_rows(events.mapInArrow(_as_it_is, events.schema)).mapInArrow(_as_it_is, OUTPUT)
+
+
+def _as_it_is(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    return batches
+
+
 def spark_pandas(events: DataFrame) -> DataFrame:
     """PySpark's operator over DataFrames."""
     return events.groupBy("user").transformWithStateInPandas(SpendingPandas(), OUTPUT, "Update", "None")
@@ -182,6 +199,7 @@ class Engine:
 ENGINES = {
     "spark_sql": Engine("Spark SQL (JVM)", spark_sql),
     "spark_rows": Engine("transformWithState", spark_rows, slow=True),
+    "spark_between_maps": Engine("transformWithState between two mapInArrow", spark_between_maps),
     "spark_pandas": Engine("transformWithStateInPandas", spark_pandas, slow=True),
     "millpond_rows": Engine("Millpond, rows", millpond_rows),
     "millpond_pandas": Engine("Millpond, pandas", millpond_pandas, slow=True),
@@ -209,6 +227,12 @@ def write_batches(folder: Path, size: Size, batches: int) -> None:
             pq.write_table(table, folder / f"{batch:04d}-{part}.parquet")
 
 
+def _warm_up_and_counted(size: Size, *, slow: bool = False) -> tuple[int, int]:
+    if size.rows < 20_000:
+        return SMALL_WARM_UP, SMALL_COUNTED
+    return (SLOW_WARM_UP, SLOW_COUNTED) if slow else (WARM_UP, COUNTED)
+
+
 def _named(prefix: str, numbers: "np.ndarray[Any, Any]", digits: int = 9) -> pa.Array:
     padded = pc.utf8_lpad(pc.cast(pa.array(numbers), pa.string()), digits, "0")
     return pc.binary_join_element_wise(prefix, padded, "")
@@ -216,8 +240,7 @@ def _named(prefix: str, numbers: "np.ndarray[Any, Any]", digits: int = 9) -> pa.
 
 def batch_seconds(spark: SparkSession, engine: str, folder: Path, size: Size) -> float:
     """Run one engine over the stream; the median batch after warm-up, in seconds."""
-    slow = ENGINES[engine].slow and size.rows >= 20_000
-    warm_up, counted = (SLOW_WARM_UP, SLOW_COUNTED) if slow else (WARM_UP, COUNTED)
+    warm_up, counted = _warm_up_and_counted(size, slow=ENGINES[engine].slow)
     checkpoint = Path(tempfile.mkdtemp(prefix="millpond-benchmark-"))
     events = spark.readStream.schema(SCHEMA).option("maxFilesPerTrigger", FILES_PER_BATCH).parquet(str(folder))
     query = (
@@ -268,7 +291,7 @@ def main() -> None:
                     size = SMALLER.get((engine, name), SIZES[name])
                     stream = Path(folder) / f"{size.rows}-{size.keys}"
                     if not stream.exists():
-                        write_batches(stream, size, WARM_UP + COUNTED + 1)
+                        write_batches(stream, size, sum(_warm_up_and_counted(size)) + 1)
                     seconds[name][engine] = batch_seconds(spark, engine, stream, size)
     spark.stop()
     if set(chosen.engines) == set(ENGINES) and set(chosen.sizes) == set(SIZES):
