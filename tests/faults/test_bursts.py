@@ -47,13 +47,13 @@ PROGRAM = """
 
 @pytest.mark.soak
 @pytest.mark.skipif(sys.platform != "linux", reason="the peak is read from /proc")
-@pytest.mark.parametrize("size", [20, 1_000, 16_000])
+@pytest.mark.parametrize("size", [200, 1_000, 16_000])
 def test_a_process_stays_under_its_limit_through_a_burst_of_five_times_that(size):
     done = subprocess.run(
         [sys.executable, "-c", textwrap.dedent(PROGRAM), str(size), str(BURST)],
         capture_output=True,
         text=True,
-        timeout=280,
+        timeout=1_800,
         check=False,
     )
     assert done.returncode == 0, done.stderr
