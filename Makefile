@@ -6,6 +6,8 @@
 export PYTHON ?= python3
 BIN := .venv/bin
 COMPILE := $(BIN)/uv pip compile --universal --generate-hashes --python-version 3.11 --quiet --custom-compile-command "make lock"
+# A process that crashes is not replaced: the run has failed.
+IN_TWO := -n 2 --dist loadfile --no-loadscope-reorder --max-worker-restart 0
 
 .DEFAULT_GOAL := help
 .PHONY: help setup demo test soak coverage lint format bench figures lock
@@ -19,9 +21,9 @@ setup: ## make .venv from the lock files, and find or install Java
 demo: setup ## a year of real flights through every room; ARGS="--events 50000" for less, ARGS=--help for more
 	$(BIN)/millpond demo $(ARGS)
 
-test: setup ## run all tests; ARGS="tests/cache -x" for some
+test: setup ## run all tests in two processes; ARGS="tests/cache -x" for some, ARGS="-n0" for one process
 	@scripts/test_servers.sh
-	$(BIN)/python -m pytest $(ARGS)
+	$(BIN)/python -m pytest $(IN_TWO) $(ARGS)
 
 soak: setup ## run the random tests of keyed state a hundred times as long as usual, and kill a cluster at random: over an hour
 	$(BIN)/python -m pytest tests/state -k runTest --hypothesis-profile=soak --timeout=0 $(ARGS)
@@ -30,7 +32,7 @@ soak: setup ## run the random tests of keyed state a hundred times as long as us
 
 coverage: setup ## run all tests and say which lines none of them reached
 	@scripts/test_servers.sh
-	$(BIN)/python -m pytest --cov --cov-report=term-missing:skip-covered $(ARGS)
+	$(BIN)/python -m pytest $(IN_TWO) --cov --cov-report=term-missing:skip-covered $(ARGS)
 
 lint: setup ## formatting, lint, types and the directions of imports
 	$(BIN)/ruff format --check .

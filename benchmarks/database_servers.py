@@ -52,6 +52,7 @@ def mariadb() -> Iterator[str]:
             server,
             "--no-defaults",
             f"--datadir={data}",
+            f"--tmpdir={folder}",  # where TMPDIR is ours alone, the server's user may not write there
             f"--socket={folder}/socket",
             f"--port={port}",
             "--bind-address=127.0.0.1",

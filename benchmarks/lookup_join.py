@@ -1,16 +1,16 @@
 """How fast a stream is enriched from a database, by what is cached: nothing, a part, the whole table.
 
 Zipf keys (s = 1.1) over 1,000,000 rows in a PostgreSQL that the benchmark starts, and 1,000,000 events as one
-micro-batch of a stream into a sink that drops them. In one run: no cache, a lookup a row, as a UDF would do;
-no cache, one query a batch of 10,000 rows; a partial cache of 1, 10 and 100 % of the rows in the state hosts; an
-asynchronous source; the whole table in a mapped file, at rest and while it is reloaded back to back; and
-Spark's own broadcast join with the same table, read once.
+micro-batch of a stream into a sink that drops them. In one run: no cache, a lookup a row in a UDF; no cache, one
+query a batch of 10,000 rows; a partial cache of 1, 10 and 100 % of the rows in the state hosts; an asynchronous
+source; the whole table in a mapped file, at rest and while it is read again from PostgreSQL back to back; and Spark's
+own broadcast join with the same table in Parquet.
 
 `queries` and `keys_queried` are counted where they leave for the database. Hit rates are of events: the share
 that needed no key from the database. `best_lru_10` is what one LRU cache of that size reaches on the same keys, one by
 one. `reload_stall_ms` is the longest that a reader of its own, asking all the time for the newest table and a
-hundred of its keys, had to wait for an answer while the table was reloaded. `full_bytes_per_host` is files plus
-what the memory of driver and workers grew by.
+hundred of its keys, had to wait for an answer while the table was reloaded. `full_bytes_per_host` is what the
+memory of driver and workers grew by, files, and files that were removed but are still mapped.
 
     .venv/bin/python -m benchmarks.lookup_join [--scale 0.1]
 """
@@ -20,6 +20,7 @@ import gc
 import itertools
 import json
 import os
+import subprocess
 import sys
 import tempfile
 import threading
@@ -36,16 +37,23 @@ import psycopg
 import pyarrow as pa
 import pyarrow.parquet as pq
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.functions import broadcast, udf
+from pyspark.sql.pandas.types import from_arrow_type
+from pyspark.sql.types import StructField, StructType
 
 from benchmarks.database_servers import postgresql
+from benchmarks.memory import Memory, sampled
 from benchmarks.report import grouped_bars, report
-from millpond.lookup import LookupFunction, LookupTable, SqlLookup, TableScan, ThreadedLookup
+from millpond.lookup import LookupFunction, LookupTable, SqlLookup, ThreadedLookup
 from millpond.spark import lookup_join, session
+from millpond.spark.lookup_join import _PLANNED
 
 ROWS = EVENTS = 1_000_000
 EXPONENT = 1.1
 BATCH_ROWS = 10_000
 ROW_BY_ROW_EVENTS = 20_000
+RELOADS = 3
+SAMPLED_S = 0.05
 COLUMNS = ["name", "city", "balance", "since"]
 KEYS = pa.schema([("customer", pa.int64())])
 VALUES = pa.schema([("name", pa.string()), ("city", pa.string()), ("balance", pa.float64()), ("since", pa.int64())])
@@ -57,15 +65,9 @@ class CountedSql(LookupFunction):
 
     key_schema, row_schema = KEYS, VALUES
 
-    def __init__(self, url: str, log: Path, *, together: bool = True) -> None:
+    def __init__(self, url: str, log: Path) -> None:
         self._source = SqlLookup(url, "customers", ["customer"], COLUMNS)
         self._log = log
-        self._together = together
-
-    @property
-    def batched(self) -> bool:
-        """Whether one query asks for all keys of a batch."""
-        return self._together
 
     def open(self) -> None:
         """Connect."""
@@ -137,6 +139,24 @@ def fill(url: str, table: pa.Table) -> None:
         connection.execute("vacuum analyze customers")
 
 
+def by_udf(source: CountedSql) -> Callable[[DataFrame], DataFrame]:
+    """What stands in many programs: a UDF that asks the database for each row."""
+    row = StructType([StructField(field.name, from_arrow_type(field.type)) for field in VALUES])
+
+    def customer(key: int) -> tuple[Any, ...] | None:
+        rows = source.lookup((key,))
+        return rows[0] if rows else None
+
+    # Not deterministic, so that Spark asks once a row and not once for each field.
+    asked = udf(customer, row).asNondeterministic()
+    return lambda df: df.select("*", asked("customer").alias("found")).select("event", "customer", "found.*")
+
+
+def unchanged(df: DataFrame) -> DataFrame:
+    """The same rows, by way of Python workers."""
+    return df.mapInArrow(lambda batches: batches, df.schema)
+
+
 class Streams:
     """Runs the events through a join as one micro-batch of a stream."""
 
@@ -179,67 +199,6 @@ def counted(log: Path) -> tuple[int, int]:
     return len(asked), sum(asked)
 
 
-class Memory:
-    """What the Python processes of this run hold beyond what they held at first, and the files of a folder."""
-
-    def __init__(self) -> None:
-        self._before = self._private()
-
-    def bytes(self, folder: Path) -> int:
-        """The sum now."""
-        now = self._private()
-        grown = sum(max(0, held - self._before.get(pid, 0)) for pid, held in now.items() if pid in self._before)
-        return grown + sum(path.stat().st_size for path in folder.iterdir() if path.exists())
-
-    def _private(self) -> dict[int, int]:
-        """The anonymous memory of this process and the Python processes under it."""
-        parents: dict[int, int] = {}
-        names: dict[int, str] = {}
-        for stat in Path("/proc").glob("[0-9]*/stat"):
-            try:
-                name, _, rest = stat.read_text().partition("(")[2].rpartition(")")
-            except OSError:
-                continue
-            parents[int(stat.parent.name)] = int(rest.split()[1])
-            names[int(stat.parent.name)] = name
-        held = {}
-        for pid in parents:
-            ancestor = pid
-            while ancestor > 1 and ancestor != os.getpid():
-                ancestor = parents.get(ancestor, 0)
-            if ancestor == os.getpid() and names[pid].startswith("python"):
-                held[pid] = _anonymous(pid)
-        return held
-
-
-def _anonymous(pid: int) -> int:
-    try:
-        status = Path(f"/proc/{pid}/status").read_text()
-    except OSError:
-        return 0
-    found = [line.split()[1] for line in status.splitlines() if line.startswith("RssAnon")]
-    return int(found[0]) * 1024 if found else 0
-
-
-@contextmanager
-def sampled(sample: Callable[[], float], every_s: float) -> Iterator[list[float]]:
-    """What `sample` returns while the block runs, every so often, in a thread."""
-    samples: list[float] = [sample()]
-    ended = threading.Event()
-
-    def run() -> None:
-        while not ended.wait(every_s):
-            samples.append(sample())
-
-    thread = threading.Thread(target=run)
-    thread.start()
-    try:
-        yield samples
-    finally:
-        ended.set()
-        thread.join()
-
-
 @contextmanager
 def reloading(table: LookupTable) -> Iterator[list[float]]:
     """Reload the table back to back while the block runs; how many seconds each took."""
@@ -265,15 +224,15 @@ _PROBE = """
 import sys, time
 from pathlib import Path
 import numpy as np, pyarrow as pa
-from millpond.spark.lookup_files import newest
-folder, rows = Path(sys.argv[1]), int(sys.argv[2])
+from millpond.spark.lookup_files import Published
+place, rows = Published("customers", Path(sys.argv[1]), None), int(sys.argv[2])
 keys = pa.array(np.arange(0, rows, max(rows // 100, 1)))
-newest("customers", folder).search([keys])
+place.newest().search([keys])
 print("ready", flush=True)
 longest, seen = 0.0, set()
 while not Path(sys.argv[3]).exists():
     started = time.perf_counter()
-    table = newest("customers", folder)
+    table = place.newest()
     assert int(table.search([keys]).counts.sum()) == len(keys)
     longest = max(longest, time.perf_counter() - started)
     seen.add(table.path.name)
@@ -286,8 +245,6 @@ print(longest * 1_000, len(seen))
 @contextmanager
 def probed(folder: Path, rows: int) -> Iterator[list[float]]:
     """A reader in a process of its own while the block runs: its longest wait in ms, and how many versions it saw."""
-    import subprocess
-
     seen: list[float] = []
     with tempfile.TemporaryDirectory() as place:
         stop = Path(place, "stop")
@@ -320,76 +277,77 @@ def measure(spark: SparkSession, url: str, folder: Path, scale: float) -> dict[s
         streams.write("few", keys[: max(2_000, int(ROW_BY_ROW_EVENTS * scale))]),
     )
     streams.write("warm", keys[:2_000])
-    streams.seconds(folder / "warm", lambda df: df.mapInArrow(lambda batches: batches, df.schema))
+    streams.seconds(folder / "warm", unchanged)
     result: dict[str, Any] = {"rows_per_second": {}, "queries": {}, "keys_queried": {}}
 
-    def run(name: str, source: Any, of: dict[str, Any] | None = None, *, shuffled: bool = False) -> None:
+    def run(name: str, among: Path, join: Callable[[DataFrame], DataFrame]) -> None:
         counted(log)
-        among = few if name == "row_by_row" else events
-        count = pq.read_metadata(among / "0.parquet").num_rows + pq.read_metadata(among / "1.parquet").num_rows
-        with LookupTable(name, source, of or {}) as looked_up:
-            took = streams.seconds(among, lambda df: lookup_join(df, looked_up, on="customer", shuffle_by_key=shuffled))
+        count = sum(pq.read_metadata(path).num_rows for path in among.iterdir())
+        took = streams.seconds(among, join)
         queries, asked = counted(log)
         result["rows_per_second"][name] = round(count / took)
         result["queries"][name], result["keys_queried"][name] = queries, asked
         print(f"{name:>16}: {count / took:>12,.0f} rows/s, {queries:,} queries, {asked:,} keys", file=sys.stderr)
 
-    spark.conf.set("spark.sql.execution.arrow.maxRecordsPerBatch", "1")
-    run("row_by_row", CountedSql(url, log, together=False))
+    def run_join(name: str, source: Any, of: dict[str, Any] | None = None, *, shuffled: bool = False) -> None:
+        with LookupTable(name, source, of or {}) as looked_up:
+            run(name, events, lambda df: lookup_join(df, looked_up, on="customer", shuffle_by_key=shuffled))
+
+    run("row_by_row", few, by_udf(CountedSql(url, log)))
     spark.conf.set("spark.sql.execution.arrow.maxRecordsPerBatch", str(BATCH_ROWS))
-    run("batched", CountedSql(url, log))
+    run_join("batched", CountedSql(url, log))
     for percent in (1, 10, 100):
-        run(f"partial_{percent}", CountedSql(url, log), options(rows, percent), shuffled=True)
-    run("async", ThreadedLookup(CountedSql(url, log), threads=4))
+        run_join(f"partial_{percent}", CountedSql(url, log), options(rows, percent), shuffled=True)
+    run_join("async", ThreadedLookup(CountedSql(url, log), threads=4))
     result["hit_rate"] = {
         "partial_10": round(1 - result["keys_queried"]["partial_10"] / number, 4),
         "best_lru_10": round(best_lru(keys, max(1, rows // 10)), 4),
     }
     result["arrow_bytes"] = table.nbytes
-    _full(spark, streams, events, table, number, folder, result)
+    _full(spark, streams, events, table, url, result)
     return result
 
 
 def _full(
-    spark: SparkSession,
-    streams: Streams,
-    events: Path,
-    table: pa.Table,
-    number: int,
-    folder: Path,
-    result: dict[str, Any],
+    spark: SparkSession, streams: Streams, events: Path, table: pa.Table, url: str, result: dict[str, Any]
 ) -> None:
     """The whole table, by Spark and by Millpond."""
-    path = folder / "customers.parquet"
+    path = events.with_name("customers.parquet")
     pq.write_table(table, path)
-    from pyspark.sql.functions import broadcast
-
-    known = spark.read.parquet(str(path))
-
-    def rows_per_second(join: Callable[[DataFrame], DataFrame]) -> int:
-        streams.seconds(events, join)
-        return round(number / streams.seconds(events, join))
-
-    speed = result["rows_per_second"]
-    speed["spark_broadcast"] = rows_per_second(lambda df: df.join(broadcast(known), "customer", "left"))
-    from millpond.spark.lookup_join import _PLANNED
-
     rows = table.num_rows
     del table
+    number = sum(pq.read_metadata(part).num_rows for part in events.iterdir())
+    known = spark.read.parquet(str(path))
+    speed = result["rows_per_second"]
+
+    def rows_per_second(join: Callable[[DataFrame], DataFrame], until: Callable[[], bool] = lambda: True) -> int:
+        streams.seconds(events, join)
+        seconds = [streams.seconds(events, join)]
+        while not until():
+            seconds.append(streams.seconds(events, join))
+        return round(number * len(seconds) / sum(seconds))
+
+    speed["spark_broadcast"] = rows_per_second(lambda df: df.join(broadcast(known), "customer", "left"))
     gc.collect()
     pa.default_memory_pool().release_unused()
-    scan = TableScan(lambda: pq.read_table(path), ["customer"])
+    # Spark ends workers that idle for a minute; these show what one holds that has done nothing.
+    streams.seconds(events.with_name("warm"), unchanged)
     memory = Memory()
-    with LookupTable("customers", scan, {"lookup.cache": "FULL"}) as full:
+    source = SqlLookup(url, "customers", ["customer"], COLUMNS)
+    with LookupTable("customers", source, {"lookup.cache": "FULL"}) as full:
 
         def join(df: DataFrame) -> DataFrame:
             return lookup_join(df, full, on="customer")
 
         speed["full"] = rows_per_second(join)
-        place = next(each.published.folder for key, each in _PLANNED.items() if key[1] is full and each.published)
+        place = next(each.published.place.folder for key, each in _PLANNED.items() if key[1] is full and each.published)
         at_rest = memory.bytes(place)
-        with sampled(lambda: memory.bytes(place), 0.02) as held, probed(place, rows) as stall, reloading(full) as took:
-            speed["full_reloading"] = rows_per_second(join)
+        with (
+            sampled(lambda: memory.bytes(place), SAMPLED_S) as held,
+            probed(place, rows) as stall,
+            reloading(full) as took,
+        ):
+            speed["full_reloading"] = rows_per_second(join, until=lambda: len(took) >= RELOADS)
         stats = full.stats()
         assert stats.num_load_failure == 0
         assert stats.hit_count > 0

@@ -1,5 +1,7 @@
-"""What all tests share: one Spark session for the whole run."""
+"""What all tests share: one Spark session, folders in memory, and how two processes divide the tests."""
 
+import os
+import shutil
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
@@ -7,6 +9,19 @@ import pytest
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+SESSION_TESTS = ("tests/spark/test_", "tests/test_docs.py")
+"""What asks for `spark`. A test elsewhere may ask too, at the price of a second session where two processes run."""
+
+IN_MEMORY = "/dev/shm"  # noqa: S108 - pytest makes folders of its own there, as it does in /tmp
+ROOMY_BYTES = 1 << 30
+
+# Where `tmp_path` lies: what the code under test syncs costs a disk milliseconds each time.
+if os.access(IN_MEMORY, os.W_OK) and shutil.disk_usage(IN_MEMORY).free > ROOMY_BYTES:
+    os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", IN_MEMORY)
+
+# For every JVM of Spark that a test starts: none runs long enough for the second compiler to pay.
+os.environ.setdefault("SPARK_SUBMIT_OPTS", "-XX:TieredStopAtLevel=1")
 
 
 @pytest.fixture(scope="session")
@@ -25,3 +40,25 @@ def spark() -> Iterator["SparkSession"]:
     spark.sparkContext.setLogLevel("ERROR")
     yield spark
     spark.stop()
+
+
+def _is_of_the_session(nodeid: str) -> bool:
+    return nodeid.startswith(SESSION_TESTS)
+
+
+def pytest_collection_modifyitems(config, items):
+    """Where there are several processes, begin with the tests of the session: they are the largest share."""
+    if hasattr(config, "workerinput"):
+        items.sort(key=lambda item: not _is_of_the_session(item.nodeid))
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config, log):
+    """One process runs all tests of the session, so that there is one; the rest goes file by file to who is free."""
+    from xdist.scheduler import LoadFileScheduling
+
+    class SessionAndFiles(LoadFileScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            return "the session" if _is_of_the_session(nodeid) else super()._split_scope(nodeid)
+
+    return SessionAndFiles(config, log)

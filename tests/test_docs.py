@@ -34,24 +34,43 @@ def _blocks(page: Path) -> Iterator[tuple[int, str]]:
             yield text.count("\n", 0, match.start(kind)), match[kind]
 
 
-def _names(pages: list[Path]) -> list[str]:
-    return [str(page.relative_to(ROOT)) for page in pages]
+def _name(page: Path) -> str:
+    return str(page.relative_to(ROOT))
 
 
-@pytest.mark.parametrize("page", pages := [page for page in PAGES if any(_blocks(page))], ids=_names(pages))
-def test_the_python_on_the_page_runs(page, request, tmp_path, monkeypatch):
-    # What a page registers is gone with the page.
+def _asks_for_spark(page: Path) -> bool:
+    return any(re.search(r"\bspark\b\.", code) for _, code in _blocks(page))
+
+
+WITH_CODE = [page for page in PAGES if any(_blocks(page))]
+
+
+@pytest.fixture
+def run(tmp_path, monkeypatch):
+    """Runs a page in an empty folder; what it registers is gone with it."""
     monkeypatch.setattr(registry, "_BACKENDS", registry._BACKENDS.copy())
     monkeypatch.chdir(tmp_path)
-    blocks = list(_blocks(page))
-    names: dict[str, object] = {"__name__": "page"}
-    if any(re.search(r"\bspark\b\.", code) for _, code in blocks):
-        names["spark"] = request.getfixturevalue("spark")
-    for line, code in blocks:
-        exec(compile("\n" * line + code, str(page), "exec"), names)  # noqa: S102 - our own pages
+
+    def run(page: Path, **names: object) -> None:
+        names["__name__"] = "page"
+        for line, code in _blocks(page):
+            exec(compile("\n" * line + code, str(page), "exec"), names)  # noqa: S102 - our own pages
+
+    return run
 
 
-@pytest.mark.parametrize("page", PAGES, ids=_names(PAGES))
+@pytest.mark.parametrize("page", [page for page in WITH_CODE if not _asks_for_spark(page)], ids=_name)
+def test_the_python_on_the_page_runs(page, run):
+    run(page)
+
+
+@pytest.mark.spark
+@pytest.mark.parametrize("page", [page for page in WITH_CODE if _asks_for_spark(page)], ids=_name)
+def test_the_python_on_the_page_runs_on_spark(page, run, spark):
+    run(page, spark=spark)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=_name)
 def test_the_links_on_the_page_lead_to_files(page):
     dangling = [link for link in _LINK.findall(page.read_text()) if not (page.parent / link).exists()]
     assert dangling == []

@@ -42,6 +42,25 @@ def test_rows_come_back_sorted_by_time_in_the_order_of_the_gets(store):
     ]
 
 
+@given(keys=st.lists(st.binary(max_size=3), unique=True, max_size=12), most=st.integers(1, 5))
+@settings(deadline=None)
+@pytest.mark.parametrize("kind", STORES)
+def test_a_walk_in_pieces_meets_every_key_once_with_all_its_rows(kind, keys, most):
+    with TemporaryDirectory() as folder:
+        store = make_store(kind, Path(folder))
+        store.put_many("d", [Put(key, b"%d" % time_ms, time_ms) for key in keys for time_ms in (5, -5)])
+        store.put_many("e", [Put(b"other", b"")])
+        met, after = [], None
+        while page := store.next_keys("d", after, most):
+            assert len(page) <= most
+            met += page
+            after = page[-1][0]
+        assert sorted(key for key, _ in met) == sorted(keys)
+        assert all(found == [TimedValue(-5, b"-5"), TimedValue(5, b"5")] for _, found in met)
+        assert store.next_keys("unknown", None, 1) == []
+        store.close()
+
+
 def test_a_range_is_half_open(store):
     store.put_many("d", [Put(b"k", b"%d" % time_ms, time_ms) for time_ms in range(5)])
     assert [time_ms for time_ms, _ in rows(store, "d", b"k", 1, 3)] == [1, 2]

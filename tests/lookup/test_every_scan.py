@@ -1,7 +1,8 @@
 """Whatever a full cache is loaded from, it gives the same table: one suite over all scans."""
 
+import json
 import pickle
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 
 import pyarrow as pa
 import pyarrow.csv
@@ -12,14 +13,18 @@ import pytest
 import sqlalchemy
 
 from millpond.errors import DataError, OptionError, UnavailableError
+from millpond.kv import LmdbStore, Put
 from millpond.lookup import (
     DeltaScan,
     FileScan,
     HttpScan,
     IcebergScan,
+    KvLookup,
     LookupTable,
+    RedisLookup,
     SqlLookup,
     TableScan,
+    write_kv_table,
 )
 
 from .json_server import json_server
@@ -176,6 +181,51 @@ class Http(Place):
         self._server.answers["GET", "/weather"] = 503, "down"
 
 
+class Redis(Place):
+    def __init__(self, folder, url):
+        import redis
+
+        super().__init__(folder)
+        self._url = url
+        self._client = redis.Redis.from_url(url)
+        self._client.flushdb()
+
+    def write(self, table):
+        self._client.flushdb()
+        found = {}
+        for row in table.to_pylist():
+            if row["code"] is not None:
+                found.setdefault(f"weather:{row['code']}:{row['hour']}", []).append(row)
+        for name, rows in found.items():
+            self._client.set(name, json.dumps(rows))
+
+    def scan(self, columns=COLUMNS):
+        keys, rows = (pa.schema([TABLE.schema.field(name) for name in names]) for names in (KEYS, columns))
+        return RedisLookup(self._url, "weather:{code}:{hour}", keys, rows, value="json")
+
+    def lose(self):
+        self._client.hset("weather:JFK:7", "temp", 1.0)
+
+
+class Kv(Place):
+    """Columns that are not wanted are stored, too."""
+
+    name = "kv"
+
+    def write(self, table):
+        with closing(LmdbStore(self.folder / self.name)) as store:
+            store.drop("weather")
+            write_kv_table(store, "weather", table, KEYS)
+
+    def scan(self, columns=COLUMNS):
+        keys, rows = (pa.schema([TABLE.schema.field(name) for name in names]) for names in (KEYS, columns))
+        return KvLookup(LmdbStore(self.folder / self.name), "weather", keys, rows)
+
+    def lose(self):
+        with closing(LmdbStore(self.folder / self.name)) as store:
+            store.put_many("weather", [Put(b"not of ours", b"")])
+
+
 def _rows(body):
     return body["rows"]
 
@@ -192,7 +242,7 @@ FILES = {
     "weather.feather": pa.feather.write_feather,
     "weather.orc": pa.orc.write_table,
 }
-KINDS = ["arrow", *FILES, "parts", "delta", "iceberg", "sqlite", "postgresql", "mariadb", "http"]
+KINDS = ["arrow", *FILES, "parts", "delta", "iceberg", "sqlite", "postgresql", "mariadb", "http", "redis", "kv"]
 
 
 @contextmanager
@@ -200,12 +250,14 @@ def _place(kind, folder, request):
     if kind == "http":
         with json_server() as server:
             yield Http(folder, server)
+    elif kind == "redis":
+        yield Redis(folder, request.getfixturevalue("redis_url"))
     elif kind in FILES:
         yield Files(folder, kind, FILES[kind])
     elif kind in ("sqlite", "postgresql", "mariadb"):
         yield Sql(folder, f"sqlite:///{folder}/t.db" if kind == "sqlite" else request.getfixturevalue(kind))
     else:
-        yield {"arrow": Arrow, "parts": Parts, "delta": Delta, "iceberg": Iceberg}[kind](folder)
+        yield {"arrow": Arrow, "parts": Parts, "delta": Delta, "iceberg": Iceberg, "kv": Kv}[kind](folder)
 
 
 @pytest.fixture(params=KINDS)

@@ -221,6 +221,16 @@ def test_a_batch_is_answered_for_every_key(source, name):
             assert sorted(source.lookup(TWICE)) == TWO_ROWS
 
 
+@pytest.mark.parametrize("name", ["sqlite", "postgresql_source", "mariadb_source", "lmdb", "redis_hash", "redis_json"])
+def test_a_scan_finds_what_lookups_find(source, name):
+    with source:
+        table = source.scan()
+        expected = arrow_table(FOUND if name in ONE_ROW_ONLY else PLANES)
+        assert sorted(map(repr, table.select(expected.column_names).to_pylist())) == sorted(
+            map(repr, expected.to_pylist())
+        )
+
+
 def test_the_schemas_are_those_declared(source):
     assert source.key_schema.names == KEYS.names
     assert source.row_schema.names == ROWS.names

@@ -23,6 +23,7 @@ from millpond.lookup import (
     TableScan,
     TimedCacheReloadTrigger,
 )
+from millpond.lookup.full_home import InProcess
 
 from .timer import Timer
 
@@ -350,11 +351,12 @@ def test_a_table_may_be_empty_from_the_start_and_fill_later():
 
 
 def test_a_swap_that_fails_is_a_failed_reload():
-    def refuse(table):
-        if table.table.num_rows > 1:
-            raise OSError("disk full")
+    class Full(InProcess):
+        def swap(self, held):
+            if held.table.num_rows > 1:
+                raise OSError("disk full")
 
-    lookup = open_full(Source(gates(1), gates(2, 3)), on_swap=refuse)
+    lookup = open_full(Source(gates(1), gates(2, 3)), home=Full())
     with pytest.warns(UserWarning, match="disk full"):
         lookup.reload()
     assert lookup.lookup(("JFK",)) == [(1,)]
@@ -378,6 +380,31 @@ def test_a_scan_that_passes_by_itself_is_tried_again():
     assert lookup.lookup(("JFK",)) == [(1,)]
     assert len(waits) == 2
     assert (lookup.stats().load_count, lookup.stats().num_load_failure) == (1, 0)
+
+
+def test_a_scan_in_batches_that_breaks_off_is_begun_again():
+    class InBatches:
+        key_schema, row_schema = pa.schema([("code", pa.string())]), pa.schema([("gate", pa.int64())])
+        failures = 1
+
+        def scan(self):
+            raise AssertionError("the whole table at once was asked for")
+
+        def scan_batches(self):
+            return pa.RecordBatchReader.from_batches(gates(1).schema, self._batches())
+
+        def _batches(self):
+            yield from gates(1).to_batches()
+            if self.failures:
+                self.failures -= 1
+                raise ConnectionError("reset")
+            yield from gates(2).to_batches()
+
+    waits = []
+    lookup = FullCachingLookup(InBatches(), None, retries=Retries(1, sleep=waits.append))
+    lookup.open()
+    assert lookup.lookup(("JFK",)) == [(1,), (2,)]
+    assert len(waits) == 1
 
 
 def test_a_scan_of_ones_own_without_a_declared_column_is_named():

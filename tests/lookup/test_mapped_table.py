@@ -37,7 +37,13 @@ def test_a_mapped_table_finds_what_a_table_in_memory_finds(rows, others, seed, t
     cut = seed.draw(st.integers(0, len(rows)))
     table = pa.concat_tables([table.slice(0, cut), table.slice(cut)])
     asked = list(dict.fromkeys(key for key in [*(key for key, _ in rows), *others] if key is not None))
-    mapped = MappedTable.of(table, ["code", "hour"], tmp_path_factory.mktemp("mapped") / "t.table")
+    folder = tmp_path_factory.mktemp("mapped")
+    batches = table.to_reader(max_chunksize=seed.draw(st.integers(1, 9)))
+    in_batches = MappedTable.of(batches, ["code", "hour"], folder / "batches.table")
+    mapped = MappedTable.of(table, ["code", "hour"], folder / "t.table")
+    assert in_batches.table == mapped.table
+    assert in_batches.find(asked) == mapped.find(asked)
+    assert sorted(path.name for path in folder.iterdir()) == ["batches.table", "t.table"]
     in_memory = KeyedTable.of(table, ["code", "hour"])
     found = mapped.find(asked)
     expected = in_memory.find(asked)
@@ -120,6 +126,28 @@ def test_a_table_that_cannot_be_written_leaves_nothing_behind(tmp_path):
         MappedTable.of(pa.table({"code": [1.5]}), ["code"], tmp_path / "t.table")
     with pytest.raises(UnavailableError, match="make room"):
         MappedTable.of(pa.table({"code": ["JFK"]}), ["code"], tmp_path / "nowhere" / "t.table")
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("kind", [UnavailableError, ConnectionError, TimeoutError])
+def test_batches_that_break_off_in_the_middle_leave_their_error_and_nothing_else(kind, tmp_path):
+    def batches():
+        yield pa.RecordBatch.from_pydict({"code": ["JFK"]})
+        raise kind("the source went down")
+
+    reader = pa.RecordBatchReader.from_batches(pa.schema([("code", pa.string())]), batches())
+    with pytest.raises(kind, match="the source went down"):
+        MappedTable.of(reader, ["code"], tmp_path / "t.table")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_disk_that_is_full_in_the_middle_of_batches_leaves_nothing_behind(tmp_path, monkeypatch):
+    def full(*_):
+        raise OSError("no space left")
+
+    monkeypatch.setattr(mapped_table, "write_columns", full)
+    with pytest.raises(UnavailableError, match=r"no space left.*make room"):
+        MappedTable.of(pa.table({"code": ["JFK"]}).to_reader(), ["code"], tmp_path / "t.table")
     assert list(tmp_path.iterdir()) == []
 
 

@@ -1,19 +1,14 @@
 """Partial caching asks the source once per key, and takes no failure for an answer."""
 
-import random
-import threading
-from concurrent.futures import ThreadPoolExecutor
-
 import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from millpond.errors import DataError, OptionError, UnavailableError
+from millpond.errors import DataError, OptionError
 from millpond.lookup import (
     CacheMetricGroup,
     DefaultLookupCache,
-    LookupFunction,
     LookupFunctionProvider,
     LookupTable,
     PartialCachingLookup,
@@ -23,42 +18,7 @@ from millpond.lookup import (
 )
 from millpond.metrics import MemoryRecorder
 
-KEYS = pa.schema([("n", pa.int64())])
-ROWS = pa.schema([("text", pa.string())])
-PATIENCE_S = 20
-
-
-class Source(LookupFunction):
-    """Even keys have as many rows as half their value modulo 3 says; failures are queued."""
-
-    key_schema, row_schema = KEYS, ROWS
-
-    def __init__(self):
-        self.batches = []
-        self.failures = []
-
-    def lookup(self, keys):
-        (n,) = keys
-        return [(f"{n}.{row}",) for row in range(n // 2 % 3)] if n % 2 == 0 else []
-
-    def lookup_many(self, keys):
-        self.batches.append(list(keys))
-        if self.failures:
-            raise self.failures.pop(0)
-        return super().lookup_many(keys)
-
-
-class Longest(random.Random):
-    def uniform(self, a, b):
-        return b
-
-
-def open_lookup(source, cache, *, max_retries=0, waits=None, recorder=None):
-    metrics = CacheMetricGroup("planes", recorder) if recorder else CacheMetricGroup("planes")
-    retries = Retries(max_retries, sleep=(waits if waits is not None else []).append, randomness=Longest())
-    lookup = PartialCachingLookup(source, cache, metrics, retries)
-    lookup.open()
-    return lookup
+from .partial_source import KEYS, ROWS, Source, open_lookup
 
 
 @settings(deadline=None)
@@ -138,76 +98,6 @@ def test_a_cache_without_any_limit_is_refused():
         DefaultLookupCache()
 
 
-def test_a_passing_failure_is_tried_again_with_doubling_waits_and_counts_one_load():
-    source, waits = Source(), []
-    source.failures = [ConnectionError("reset"), TimeoutError("slow"), UnavailableError("down")]
-    lookup = open_lookup(source, DefaultLookupCache(max_rows=9), max_retries=3, waits=waits)
-    assert lookup.lookup((4,)) == [("4.0",), ("4.1",)]
-    assert waits == [0.1, 0.2, 0.4]
-    assert (lookup.stats().load_count, lookup.stats().num_load_failure) == (1, 0)
-
-
-def test_a_failure_that_lasts_is_raised_counted_and_not_cached():
-    source, waits = Source(), []
-    source.failures = [ConnectionError("reset")] * 2
-    cache = DefaultLookupCache(max_rows=9)
-    lookup = open_lookup(source, cache, max_retries=1, waits=waits)
-    with pytest.raises(UnavailableError, match=r"2 tries.*reset.*max-retries"):
-        lookup.lookup_many([(4,), (5,)])
-    assert cache.size() == 0
-    assert (lookup.stats().load_count, lookup.stats().num_load_failure) == (2, 2)
-    assert lookup.lookup_many([(4,), (5,)]) == {(4,): [("4.0",), ("4.1",)], (5,): []}
-
-
-def test_a_failure_that_no_retry_can_help_is_raised_at_once_as_it_is():
-    source, waits = Source(), []
-    source.failures = [KeyError("bug")]
-    lookup = open_lookup(source, DefaultLookupCache(max_rows=9), max_retries=3, waits=waits)
-    with pytest.raises(KeyError, match="bug"):
-        lookup.lookup((4,))
-    assert waits == []
-
-
-def test_threads_that_miss_one_key_make_one_request_and_all_see_its_failure():
-    entered, leave = threading.Event(), threading.Event()
-    calls = []
-
-    def slow(n):
-        calls.append(n)
-        entered.set()
-        assert leave.wait(PATIENCE_S)
-        raise ValueError("broken")
-
-    lookup = open_lookup(PythonLookup(slow, KEYS, ROWS), DefaultLookupCache(max_rows=9))
-    with ThreadPoolExecutor(4) as pool:
-        futures = [pool.submit(lookup.lookup, (1,))]
-        assert entered.wait(PATIENCE_S)
-        futures += [pool.submit(lookup.lookup, (1,)) for _ in range(3)]
-        while lookup.stats().hit_count < 3:
-            threading.Event().wait(0.001)
-        leave.set()
-        for future in futures:
-            with pytest.raises(ValueError, match="broken"):
-                future.result(PATIENCE_S)
-    assert calls == [1]
-
-
-def test_threads_with_crossing_batches_all_get_their_answers():
-    source = Source()
-    lookup = open_lookup(source, DefaultLookupCache(max_rows=5))
-
-    def work(seed):
-        for step in range(300):
-            keys = [((seed * 7 + step * part) % 24,) for part in range(1, 9)]
-            assert lookup.lookup_many(keys) == {key: source.lookup(key) for key in keys}
-        return True
-
-    with ThreadPoolExecutor(4) as pool:
-        assert all(pool.map(work, range(4)))
-    stats = lookup.stats()
-    assert stats.load_count == stats.miss_count
-
-
 def test_a_row_of_the_wrong_width_names_function_key_and_columns():
     def broken(n):
         return [(n, n)]
@@ -259,36 +149,6 @@ def test_a_scan_alone_cannot_be_cached_partially():
         LookupTable("planes", OnlyScan(), {"lookup.cache": "PARTIAL", "lookup.partial-cache.max-rows": 1})
 
 
-def test_a_function_without_a_batched_form_is_asked_key_by_key_with_retries_of_each():
-    asked, waits = [], []
-
-    def flaky(n):
-        asked.append(n)
-        if asked.count(n) == 1:
-            raise ConnectionError("reset")
-        return [(str(n),)]
-
-    lookup = open_lookup(PythonLookup(flaky, KEYS, ROWS), DefaultLookupCache(max_rows=9), max_retries=1, waits=waits)
-    assert lookup.lookup_many([(1,), (2,)]) == {(1,): [("1",)], (2,): [("2",)]}
-    assert asked == [1, 1, 2, 2]
-    assert (lookup.stats().load_count, lookup.stats().num_load_failure) == (2, 0)
-
-
-def test_waits_double_up_to_a_limit_and_are_drawn_below_it():
-    waits = []
-    retries = Retries(8, sleep=waits.append, randomness=Longest())
-    with pytest.raises(UnavailableError, match="9 tries"):
-        retries.run("t", lambda: (_ for _ in ()).throw(TimeoutError))
-    assert waits == [0.1, 0.2, 0.4, 0.8, 1.6, 3.2, 5.0, 5.0]
-    drawn = []
-    with pytest.raises(UnavailableError):
-        Retries(8, sleep=drawn.append, randomness=random.Random(7)).run(
-            "t", lambda: (_ for _ in ()).throw(TimeoutError)
-        )
-    assert all(0 <= wait <= longest for wait, longest in zip(drawn, waits, strict=True))
-    assert len(set(drawn)) == 8
-
-
 @pytest.mark.parametrize(
     ("answer", "complaint"),
     [
@@ -329,54 +189,6 @@ def test_a_caller_who_changes_his_rows_changes_nobody_elses():
     lookup.lookup((4,)).clear()
     lookup.lookup((4,)).append("x")
     assert lookup.lookup((4,)) == [("4.0",), ("4.1",)]
-
-
-def test_a_function_that_needs_its_own_key_is_refused_instead_of_waiting_for_ever():
-    lookup = None
-    function = PythonLookup(lambda n: lookup.lookup((n,)), KEYS, ROWS)
-    lookup = open_lookup(function, DefaultLookupCache(max_rows=9))
-    with pytest.raises(OptionError, match="wait for itself"):
-        lookup.lookup((1,))
-    other = PythonLookup(lambda n: nested.lookup((n - 1,)) if n else [("0",)], KEYS, ROWS)
-    nested = open_lookup(other, DefaultLookupCache(max_rows=9))
-    assert nested.lookup((3,)) == [("0",)]
-
-
-def test_two_threads_whose_functions_need_each_others_keys_do_not_wait_for_ever():
-    both = threading.Barrier(2, timeout=PATIENCE_S)
-    lookup = None
-
-    def crossing(n):
-        both.wait()
-        return lookup.lookup((3 - n,))
-
-    lookup = open_lookup(PythonLookup(crossing, KEYS, ROWS), DefaultLookupCache(max_rows=9))
-    with ThreadPoolExecutor(2) as pool:
-        futures = [pool.submit(lookup.lookup, (n,)) for n in (1, 2)]
-        errors = [future.exception(PATIENCE_S) for future in futures]
-    assert all(isinstance(error, OptionError) for error in errors)
-
-
-def test_rows_that_were_loaded_before_an_invalidation_are_given_but_not_cached():
-    entered, leave = threading.Event(), threading.Event()
-    versions = ["old", "new"]
-
-    def slow(n):
-        version = versions.pop(0)
-        if version == "old":
-            entered.set()
-            assert leave.wait(PATIENCE_S)
-        return [(version,)]
-
-    lookup = open_lookup(PythonLookup(slow, KEYS, ROWS), DefaultLookupCache(max_rows=9))
-    with ThreadPoolExecutor(1) as pool:
-        before = pool.submit(lookup.lookup, (1,))
-        assert entered.wait(PATIENCE_S)
-        lookup.invalidate([(1,)])
-        assert lookup.lookup((1,)) == [("new",)]
-        leave.set()
-        assert before.result(PATIENCE_S) == [("old",)]
-    assert lookup.lookup((1,)) == [("new",)]
 
 
 def test_a_cache_of_ones_own_needs_six_methods():
@@ -454,52 +266,3 @@ def test_the_hit_rate_of_every_minute_is_kept_for_an_hour():
     assert [rate.age_ms for rate in rates] == [minute * 60_000 for minute in range(59, -1, -1)]
     now_ms += 59 * 60_000
     assert len(lookup.hit_rates()) == 1
-
-
-@pytest.mark.parametrize("invalidate", [False, True])
-def test_threads_over_a_failing_source_get_right_answers_or_its_error_and_nothing_wrong_is_cached(invalidate):
-    """The stress test: 8 threads, a cache for a quarter of the keys, one request in four fails."""
-    failing, lock, under_way, doubled = random.Random(11), threading.Lock(), set(), []
-
-    class Flaky(Source):
-        def lookup_many(self, keys):
-            with lock:
-                doubled.extend(under_way.intersection(keys))
-                under_way.update(keys)
-                fails = failing.random() < 0.25
-            try:
-                if fails:
-                    raise ConnectionError("reset")
-                return {key: LookupFunction.lookup_many(self, [key])[key] for key in keys}
-            finally:
-                with lock:
-                    under_way.difference_update(keys)
-
-    source = Flaky()
-    lookup = open_lookup(source, cache := DefaultLookupCache(max_rows=10))
-    failures = []
-
-    def work(seed):
-        randomness = random.Random(seed)
-        for _ in range(400):
-            keys = [(randomness.randrange(40),) for _ in range(randomness.randrange(1, 8))]
-            if invalidate and randomness.random() < 0.05:
-                lookup.invalidate(keys)
-            try:
-                assert lookup.lookup_many(keys) == {key: source.lookup(key) for key in keys}
-            except UnavailableError as error:
-                failures.append(error)
-        return True
-
-    with ThreadPoolExecutor(8) as pool:
-        assert all(pool.map(work, range(8)))
-    stats = lookup.stats()
-    assert stats.load_count == stats.miss_count
-    assert 0 < stats.num_load_failure < stats.load_count
-    assert failures
-    assert cache.size() <= 10
-    for number in range(40):
-        assert cache.get_if_present((number,)) in (None, source.lookup((number,)))
-    assert bool(doubled) <= invalidate, "a key was asked for while it was being asked for"
-    assert lookup._in_flight._requests == {}
-    assert lookup._in_flight._waiting == {}

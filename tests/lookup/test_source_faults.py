@@ -205,6 +205,41 @@ def test_a_redis_value_of_another_kind_type_or_form_is_refused_by_name(redis_cli
             texts.lookup(("EWR",))
 
 
+def test_a_hash_where_json_was_declared_is_refused_and_not_taken_for_no_row(redis_client, redis_url):
+    redis_client.hset("gate:JFK", mapping={"gate": 1})
+    texts = RedisLookup(redis_url, "gate:{code}", CODE, GATE, value="json")
+    with texts, pytest.raises(DataError, match="is each of these values a string"):
+        texts.lookup(("JFK",))
+
+
+def test_a_scan_of_redis_finds_the_keys_that_lookups_find_each_once(redis_client, redis_url, monkeypatch):
+    for name, gate in (("7", 1), ("007", 2), ("x", 3), ("8*", 4), ("-8", 5)):
+        redis_client.hset(f"gate[1]:{name}", mapping={"gate": gate})
+    redis_client.hset("gate1:9", mapping={"gate": 6})
+    redis_client.hset(b"gate[1]:\xff", mapping={"gate": 7})
+    names = redis_client.keys("*")
+    numbers = pa.schema([("number", pa.int64())])
+    with RedisLookup(redis_url, "gate[1]:{number}", numbers, GATE) as gates:
+        # Redis may tell a name twice.
+        walk = gates._client.scan_iter
+        monkeypatch.setattr(gates._client, "scan_iter", lambda **options: [*walk(**options), *walk(**options)])
+        scanned = sorted(zip(*gates.scan().select(["number", "gate"]).to_pydict().values(), strict=True))
+        assert scanned == [(-8, 5), (7, 1)]
+        assert [(number, gates.lookup((number,))[0][0]) for number, _ in scanned] == scanned
+    assert len(names) == 7
+
+
+def test_names_that_two_keys_make_and_keys_of_bytes_cannot_be_scanned(redis_client, redis_url):
+    two = pa.schema([("code", pa.string()), ("pier", pa.string())])
+    redis_client.hset("gate:JFK:north:1", mapping={"gate": 1})
+    gates = RedisLookup(redis_url, "gate:{code}:{pier}", two, GATE)
+    with gates, pytest.raises(DataError, match=r"'gate:JFK:north:1'.*\('JFK', 'north:1'\) and \('JFK:north', '1'\)"):
+        gates.scan()
+    gates = RedisLookup(redis_url, "gate:{code}", pa.schema([("code", pa.binary())]), GATE)
+    with gates, pytest.raises(OptionError, match="keys of bytes cannot be read back"):
+        gates.scan()
+
+
 def test_a_batch_is_one_pipeline_and_only_what_is_used_is_fetched(redis_client, redis_url):
     redis_client.hset("gate:JFK", mapping={"gate": 1, "terminal": "T4"})
     both = pa.schema([("gate", pa.int64()), ("terminal", pa.string())])
@@ -394,3 +429,13 @@ def test_values_are_read_as_declared_or_refused(kind, good, bad):
     for value in bad:
         with pytest.raises(DataError, match="'gate'"):
             read(value)
+
+
+def test_a_store_that_cannot_be_walked_over_cannot_be_cached_in_full():
+    class Plain:
+        """A store of somebody else's: what `KVStore` asks for and no more."""
+
+        put_many = get_many = drop = datasets = close = None
+
+    with pytest.raises(OptionError, match=r"'gates'.*Plain cannot be walked over.*PARTIAL"):
+        KvLookup(Plain(), "gates", CODE, GATE).scan()

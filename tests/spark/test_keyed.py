@@ -16,6 +16,7 @@ from pyspark.sql.streaming import StatefulProcessor
 
 from millpond import DataError, OptionError
 from millpond.spark import StateConfig, keyed
+from millpond.spark.host.process import executor_name
 from millpond.spark.session import check_session
 from tests.spark.streams import FileStream as Stream
 
@@ -74,11 +75,14 @@ def diary(stream: Stream, host: str = "process", backend: str = "heap") -> DataF
     )
 
 
-def hosts() -> list[psutil.Process]:
+def hosts(spark: SparkSession) -> list[psutil.Process]:
+    """The hosts of this session alone: others of this user may be at work."""
+    executor = executor_name(spark._jvm.java.lang.ProcessHandle.current().pid())
     found = []
     for process in psutil.process_iter():
         with contextlib.suppress(psutil.Error):
-            if "millpond.spark.host.server" in process.cmdline():
+            command = process.cmdline()
+            if "millpond.spark.host.server" in command and any(f"-{executor}-" in part for part in command):
                 found.append(process)
     return found
 
@@ -106,7 +110,9 @@ def test_state_of_every_kind_goes_on_from_batch_to_batch_and_over_a_restart(
 def test_a_killed_host_is_replaced_and_restored(stream: Stream, backend: str) -> None:
     stream.add([(f"user-{at}", at, 0.0) for at in range(500)])
     stream.run(diary(stream, backend=backend))
-    for process in hosts():
+    found = hosts(stream.spark)
+    assert found
+    for process in found:
         process.kill()
     stream.add([(f"user-{at}", at, 0.0) for at in range(500)])
     (batch,) = stream.run(diary(stream, backend=backend))
@@ -257,7 +263,7 @@ def test_a_checkpoint_whose_state_was_deleted_is_refused(stream: Stream) -> None
     stream.add([("ann", 1, 0.0)])
     stream.run(diary(stream))
     shutil.rmtree(stream.folder / "checkpoint" / "state")
-    for process in hosts():
+    for process in hosts(stream.spark):
         process.kill()
     stream.add([("ann", 2, 0.0)])
     with pytest.raises(StreamingQueryException):

@@ -1,6 +1,7 @@
 """One batch joined by position gives what a loop over rows gives."""
 
 from dataclasses import replace
+from pathlib import Path
 
 import pyarrow as pa
 import pytest
@@ -11,6 +12,7 @@ from millpond.errors import DataError, UnavailableError
 from millpond.lookup import LookupTable, MappedTable, PythonLookup
 from millpond.spark import lookup_files
 from millpond.spark.host.lookups import decoded, encoded
+from millpond.spark.lookup_files import Published
 from millpond.spark.lookup_rows import FullRows, PartialRows, RowsWanted, distinct_keys
 from millpond.spark.lookup_worker import JoinPlan, join_batch, join_batches
 
@@ -22,6 +24,8 @@ PARTIAL = {"lookup.cache": "PARTIAL", "lookup.partial-cache.max-rows": 3}
 
 def make_plan(source, *, inner=False, table_id="t"):
     wanted = RowsWanted(table_id, "gates", ("gate",), (pa.field("gate", pa.int64()),))
+    if isinstance(source, Path):
+        source = Published("gates", source, None)
     return JoinPlan(source=source, key_places=(1, 2), kept=2, inner=inner, wanted=wanted)
 
 

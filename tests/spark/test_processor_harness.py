@@ -5,6 +5,7 @@ import os
 import subprocess
 import sys
 
+import msgspec
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -13,7 +14,7 @@ from pyspark.sql.streaming import StatefulProcessor
 from pyspark.sql.types import LongType, StringType, StructField, StructType
 
 from millpond.errors import DataError, OptionError
-from millpond.spark.processor_harness import ProcessorHarness
+from millpond.spark.processor_harness import ProcessorHarness, ProcessorSnapshot
 
 
 class Diary(StatefulProcessor):
@@ -258,6 +259,28 @@ def test_processing_time_timers_fire_by_the_time_given():
         assert [row.fired for row in harness.advance(processing_ms=1010)] == [1010]
 
 
+def test_a_snapshot_brings_the_processing_time_it_was_taken_at():
+    class Once(Alarm):
+        def handleInputRows(self, key, rows, timerValues):
+            self._count.update((1,))
+            self._handle.registerTimer(timerValues.getCurrentProcessingTimeInMs() + 10)
+            return iter(())
+
+    looks = {"rows": EVENTS, "key": "user", "output": ALARM, "time_mode": "ProcessingTime"}
+    with ProcessorHarness(Once(), **looks) as first, ProcessorHarness(Once(), **looks) as second:
+        first.process([("ann", 1, None)], processing_ms=1000)
+        snapshot = first.snapshot()
+        assert snapshot.head.processing_ms == 1000
+        second.restore(snapshot)
+        with pytest.raises(OptionError, match="time cannot go back"):
+            second.advance(processing_ms=999)
+        second.process([("bob", 1, None)])
+        assert {row.fired for row in second.advance(processing_ms=5000)} == {1010}
+        second.restore(ProcessorSnapshot(msgspec.structs.replace(snapshot.head, processing_ms=-1), snapshot.segments))
+        with pytest.raises(OptionError, match="time cannot go back"):
+            second.advance(processing_ms=4999)
+
+
 def test_state_with_a_ttl_lives_by_the_time_of_the_batch():
     class Recent(Diary):
         def init(self, handle):
@@ -377,7 +400,7 @@ import psutil
 from pyspark import SparkContext
 from pyspark.sql import Row
 from pyspark.sql.streaming import StatefulProcessor
-from millpond.spark.processor_harness import ProcessorHarness
+from millpond.spark.processor_harness import ProcessorHarness, ProcessorSnapshot
 
 class Visits(StatefulProcessor):
     def init(self, handle):

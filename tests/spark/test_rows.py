@@ -191,7 +191,7 @@ def test_an_output_column_of_a_type_that_python_does_not_have_is_named(kind):
         (pa.decimal128(4, 2), decimal.Decimal("1.234")),
         (pa.decimal128(4, 2), 1.5),
         (pa.list_(pa.int64()), ["many"]),
-        (pa.int64(), object()),
+        (pa.int64(), object),
     ],
     ids=lambda part: repr(part)[:40],
 )

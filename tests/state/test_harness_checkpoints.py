@@ -2,9 +2,12 @@
 
 from concurrent.futures import ThreadPoolExecutor
 
+import msgspec
 import pytest
 
 from millpond.errors import OptionError
+from millpond.state.checkpoint import Head
+from millpond.state.checkpoint.savepoint import Manifest
 from millpond.state.harness import Harness
 from tests.state.diary import Diary, harness_of, state_of
 
@@ -129,27 +132,107 @@ class Remembering:
         yield key, timer.at_ms
 
 
-@pytest.mark.parametrize("by", ["checkpoint", "savepoint"])
-def test_in_a_new_harness_whose_processing_time_begins_anew_nothing_expires_or_fires_early(tmp_path, by):
-    def harness():
-        return Harness(Remembering, key=int, key_type=int, storage=f"{tmp_path}/stored")
+def remembering(folder):
+    return Harness(Remembering, key=int, key_type=int, shards=2, storage=f"{folder}/stored")
 
-    with harness() as first:
-        first.advance_processing_time(1000)
-        first.process(1)
-        first.checkpoint()
-        first.savepoint(f"{tmp_path}/saved")
-    with harness() as second:
+
+def restored(harness, by, folder):
+    if by == "checkpoint":
+        assert harness.restore().processing_ms == 1000
+    else:
+        harness.restore_savepoint(f"{folder}/saved")
+
+
+@pytest.fixture
+def remembered(tmp_path):
+    """A checkpoint and a savepoint of the processing time 1000."""
+    with remembering(tmp_path) as harness:
+        harness.advance_processing_time(1000)
+        harness.process_many([1, 2])
+        harness.checkpoint()
+        harness.savepoint(f"{tmp_path}/saved")
+    return tmp_path
+
+
+@pytest.mark.parametrize("by", ["checkpoint", "savepoint"])
+def test_a_new_harness_goes_on_at_the_processing_time_that_was_stored(remembered, by):
+    with remembering(remembered) as harness:
+        restored(harness, by, remembered)
+        assert harness.processing_ms == 1000
+        for at_ms, alive, fired in ((1009, True, []), (1010, False, []), (1020, False, [(1, 1020), (2, 1020)])):
+            harness.advance_processing_time(at_ms)
+            harness.checkpoint()
+            assert (harness.state("last") == {1: 1, 2: 2}) is alive
+            assert sorted(harness.take_output()) == fired
+
+
+@pytest.mark.parametrize("by", ["checkpoint", "savepoint"])
+def test_processing_timers_that_came_due_while_nothing_ran_fire_with_the_first_advance(remembered, by):
+    with remembering(remembered) as harness:
+        restored(harness, by, remembered)
+        harness.advance_processing_time(5000)
+        assert sorted(harness.take_output()) == [(1, 1020), (2, 1020)]
+
+
+@pytest.mark.parametrize("by", ["checkpoint", "savepoint"])
+def test_a_restore_goes_back_in_processing_time_so_that_records_can_be_given_again(remembered, by):
+    with remembering(remembered) as harness:
+        harness.advance_processing_time(9000)
+        restored(harness, by, remembered)
+        assert harness.processing_ms == 1000
+        harness.advance_processing_time(1005)
+        harness.process(1)
+        harness.advance_processing_time(1012)
+        assert harness.state("last") == {1: 1}, "its life began at the restored time"
+        harness.rollback()
+        assert harness.processing_ms == 1000
+
+
+@pytest.mark.parametrize("by", ["checkpoint", "savepoint"])
+def test_where_a_ttl_is_added_lives_begin_at_the_stored_processing_time(tmp_path, by):
+    class Immortal(Remembering):
+        def open(self, states):
+            self.last = states.value("last", int)
+
+    with Harness(Immortal, key=int, key_type=int, shards=2, storage=f"{tmp_path}/stored") as harness:
+        harness.advance_processing_time(1000)
+        harness.process(1)
+        harness.checkpoint()
+        harness.savepoint(f"{tmp_path}/saved")
+    with remembering(tmp_path) as harness:
+        restored(harness, by, tmp_path)
+        for at_ms, left in ((1009, {1: 1}), (1010, {})):
+            harness.advance_processing_time(at_ms)
+            assert harness.state("last") == left
+
+
+@pytest.mark.parametrize("by", ["checkpoint", "savepoint"])
+def test_what_was_stored_without_a_processing_time_leaves_the_harness_its_own(tmp_path, by, monkeypatch):
+    """As releases did before: nothing expires and no timer fires early in a harness that begins at 0."""
+
+    encode = msgspec.msgpack.encode
+
+    def as_before(plain):
+        if isinstance(plain, Head | Manifest):
+            plain = {name: value for name, value in msgspec.structs.asdict(plain).items() if name != "processing_ms"}
+        return encode(plain)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(msgspec.msgpack, "encode", as_before)
+        with remembering(tmp_path) as harness:
+            harness.advance_processing_time(1000)
+            harness.process(1)
+            harness.checkpoint()
+            harness.savepoint(f"{tmp_path}/saved")
+    with remembering(tmp_path) as harness:
         if by == "checkpoint":
-            second.restore()
+            assert harness.restore().processing_ms == 0
         else:
-            second.restore_savepoint(f"{tmp_path}/saved")
-        assert second.processing_ms == 0
+            harness.restore_savepoint(f"{tmp_path}/saved")
         for at_ms, alive, fired in ((0, True, []), (1009, True, []), (1010, False, []), (1020, False, [(1, 1020)])):
-            second.advance_processing_time(at_ms)
-            second.checkpoint()
-            assert (second.state("last") == {1: 1}) is alive
-            assert second.take_output() == fired
+            harness.advance_processing_time(at_ms)
+            assert (harness.state("last") == {1: 1}) is alive
+            assert harness.take_output() == fired
 
 
 def test_rollback_goes_back_to_where_the_last_checkpoint_was_begun():

@@ -412,39 +412,6 @@ def test_keys_are_given_once_each_while_those_given_are_cleared():
     assert list(backend.keys("visits")) == list(backend.keys("unheard of")) == []
 
 
-class Cache:
-    """A cache of one dirty value, that of ann."""
-
-    def __init__(self, backend, count):
-        self.backend, self.count, self.dirty, self.heard = backend, count, None, []
-
-    def update_all_states(self):
-        if self.dirty is not None:
-            self.backend.write("count", Cells([0], [("ann",)], None, [self.dirty]))
-
-    def flush(self):
-        self.heard.append("flush")
-        self.update_all_states()
-
-    def forget(self):
-        self.heard.append("forget")
-        self.dirty = None
-
-
-def test_an_attached_cache_is_flushed_into_the_version_that_ends_and_emptied_with_every_undo():
-    backend, count = at_ann()
-    cache = Cache(backend, count)
-    backend.attach(cache)
-    cache.dirty = (7,)
-    snapshot = backend.commit()
-    assert [cells.values for _, cells in snapshot.changes()] == [[(7,)]]
-    backend.rollback()
-    backend.undo_commit()
-    backend.load(COUNT, Cells([0], [("bob",)], None, [(1,)]))
-    assert cache.heard == ["flush", "forget", "forget", "forget"]
-    assert everything(backend) == {("count", 0, "bob", None): (1,)}
-
-
 def test_a_value_that_does_not_fit_is_refused_with_state_and_key():
     backend = HeapBackend(GROUPS)
     count, visits = backend.value_state(COUNT), backend.map_state(VISITS)

@@ -1,5 +1,7 @@
 """Reading checkpoints and savepoints as Arrow, pandas and DuckDB, and what changed between versions."""
 
+from dataclasses import dataclass
+
 import pyarrow as pa
 import pytest
 
@@ -12,12 +14,24 @@ from millpond.state.serializer import msgspec_serializer, pickle_serializer
 
 KEY = pa.schema([("user", pa.string())])
 NUMBER = pa.schema([("number", pa.float64())])
+
+
+@dataclass
+class User:
+    name: str
+    visits: dict[str, int]
+
+
 STATES = {
     "count": StateDescriptor("count", StateKind.VALUE, NUMBER),
     "visits": StateDescriptor("visits", StateKind.MAP, NUMBER, pa.schema([("page", pa.string())])),
     "log": StateDescriptor("log", StateKind.LIST, NUMBER),
     "age": StateDescriptor("age", StateKind.VALUE, OBJECT_SCHEMA, serializer=msgspec_serializer(int)),
     "profile": StateDescriptor("profile", StateKind.VALUE, OBJECT_SCHEMA, serializer=msgspec_serializer(dict)),
+    "user": StateDescriptor("user", StateKind.VALUE, OBJECT_SCHEMA, serializer=msgspec_serializer(User)),
+    "tuples": StateDescriptor(
+        "tuples", StateKind.VALUE, OBJECT_SCHEMA, serializer=msgspec_serializer(dict[tuple[int, int], int])
+    ),
     "mixed": StateDescriptor("mixed", StateKind.VALUE, OBJECT_SCHEMA, serializer=msgspec_serializer(int | str)),
     "words": StateDescriptor("words", StateKind.LIST, OBJECT_SCHEMA, serializer=msgspec_serializer(str)),
     "pickled": StateDescriptor("pickled", StateKind.VALUE, OBJECT_SCHEMA, serializer=pickle_serializer()),
@@ -54,6 +68,9 @@ def location(tmp_path):
         state["log"].put([(1.0,), (None,)])
         state["age"].update(30 + number)
         state["profile"].update({"name": user})
+        state["tuples"].update({(number, 0): 1})
+        if user == "ann":
+            state["user"].update(User(user, {"/ann": 1}))
         state["mixed"].update(number if user == "ann" else "two")
         state["words"].append(user)
         state["pickled"].update({user})
@@ -92,7 +109,12 @@ def test_objects_become_plain_columns(location):
     age = reader.arrow("age")
     assert age.schema.field("value.value").type == pa.int64()
     assert rows(age, "key.user", "value.value") == [("ann", 31), ("bob", 33)]
-    assert reader.arrow("profile").schema.field("value.value").type == pa.struct([("name", pa.string())])
+    assert reader.arrow("profile").schema.field("value.value").type == pa.map_(pa.string(), pa.string())
+    user = reader.arrow("user")
+    assert user.schema.field("value.value").type == pa.struct(
+        [("name", pa.string()), ("visits", pa.map_(pa.string(), pa.int64()))]
+    )
+    assert rows(user, "value.value") == [({"name": "ann", "visits": [("/ann", 1)]},)]
     assert rows(reader.arrow("mixed"), "key.user", "value.value") == [("ann", "1"), ("bob", '"two"')]
     assert rows(reader.arrow("words"), "value") == [(["ann"],), (["bob"],)]
     assert reader.arrow("pickled").schema.field("value.value").type == pa.binary()
@@ -103,6 +125,15 @@ def test_pandas_and_duckdb_see_the_same(location):
     frame = reader.pandas("count").sort_values("key.user")
     assert list(frame["value.number"]) == [2.0, 3.0]
     assert reader.duckdb("age").aggregate('sum("value.value")').fetchall() == [(64,)]
+
+
+def test_maps_are_dicts_in_pandas_and_maps_in_duckdb(location):
+    reader = StateReader(location)
+    assert sorted(reader.pandas("profile")["value.value"], key=str) == [{"name": "ann"}, {"name": "bob"}]
+    assert list(reader.pandas("user")["value.value"]) == [{"name": "ann", "visits": {"/ann": 1}}]
+    assert sorted(reader.duckdb("profile").project("\"value.value\"['name']").fetchall()) == [("ann",), ("bob",)]
+    keys = [[list(key) for key, _ in pairs] for pairs in reader.pandas("tuples")["value.value"]]
+    assert sorted(keys) == [[[1, 0]], [[2, 0]]], "what is a list in Arrow is no key of a dict"
 
 
 def test_a_diff_tells_what_was_added_removed_and_changed(location):

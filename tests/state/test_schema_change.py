@@ -223,7 +223,6 @@ def test_the_first_value_that_cannot_be_read_as_the_new_type_is_named_with_its_k
             "what 'mine' wrote, 'msgspec str' cannot read",
         ),
     ],
-    ids=str,
 )
 def test_what_loses_something_is_refused_with_both_declarations_and_what_is_allowed(old, new, why):
     with pytest.raises(OptionError) as refused:

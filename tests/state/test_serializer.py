@@ -209,7 +209,7 @@ def test_what_comes_back_equal_but_of_other_types_is_kept_as_that(kind, value, k
         (Colour, Level.LOW),
         (Rounded, type("Sub", (Rounded,), {})(1.0)),
         (typing.Annotated[int, msgspec.Meta(ge=0)], -1),
-        (int, object()),
+        (int, object),
         (list, [(1, 2)]),
         (dt.date, dt.datetime(2020, 1, 1, tzinfo=dt.UTC)),
     ],

@@ -5,6 +5,6 @@
 
 from millpond.kv.lmdb import LmdbStore
 from millpond.kv.memory import MemoryStore
-from millpond.kv.store import MAX_KEY_BYTES, Get, KVStore, Put, TimedValue
+from millpond.kv.store import MAX_KEY_BYTES, Get, KVStore, Put, TimedValue, WalkableStore
 
-__all__ = ["MAX_KEY_BYTES", "Get", "KVStore", "LmdbStore", "MemoryStore", "Put", "TimedValue"]
+__all__ = ["MAX_KEY_BYTES", "Get", "KVStore", "LmdbStore", "MemoryStore", "Put", "TimedValue", "WalkableStore"]

@@ -107,6 +107,10 @@ class LmdbStore:
         """The rows of each get, in the order of the gets, each sorted by time, all of one snapshot."""
         return self._open().read(lambda transaction: _read(transaction, gets))
 
+    def next_keys(self, dataset: str, after: bytes | None, most: int) -> list[tuple[bytes, list[TimedValue]]]:
+        """Up to `most` keys with their rows, shorter keys first, beginning after a key; all of one snapshot."""
+        return self._open().read(lambda transaction: _next_keys(transaction, encode_dataset(dataset), after, most))
+
     def drop(self, dataset: str) -> None:
         """Remove a dataset: at once for readers, its rows then in steps. An unknown one is no error."""
         environment = self._open()
@@ -202,6 +206,26 @@ def _walk(cursor: Any, dataset_id: bytes, get: Get) -> list[TimedValue]:
                 break
             rows.append(TimedValue(_TIME.unpack_from(key, len(key) - 8)[0] - _TIME_BIAS, value))
     return rows
+
+
+def _next_keys(transaction: Any, name: bytes, after: bytes | None, most: int) -> list[tuple[bytes, list[TimedValue]]]:
+    dataset_id = transaction.get(_NAME + name)
+    if dataset_id is None:
+        return []
+    prefix = _ROW + dataset_id
+    cursor = transaction.cursor()
+    found: list[tuple[bytes, list[TimedValue]]] = []
+    if cursor.set_range(prefix if after is None else prefix + _key_prefix(after) + _PAST_ALL_TIMES):
+        for address, value in cursor:
+            if not address.startswith(prefix):
+                break
+            key = address[len(prefix) + _LENGTH.size : -_TIME.size]
+            if not found or found[-1][0] != key:
+                if len(found) == most:
+                    break
+                found.append((key, []))
+            found[-1][1].append(TimedValue(_TIME.unpack_from(address, len(address) - 8)[0] - _TIME_BIAS, value))
+    return found
 
 
 def _forget_name(transaction: Any, name: bytes) -> None:

@@ -7,6 +7,7 @@ refuses to be pickled: a Spark worker would write into its own copy, and nobody 
 
 import threading
 from collections.abc import Iterable, Sequence
+from heapq import nsmallest
 from typing import NoReturn
 
 from millpond.errors import OptionError, UnavailableError
@@ -44,6 +45,14 @@ class MemoryStore:
         with self._lock:
             self._check_open()
             return [self._rows(get) for get in gets]
+
+    def next_keys(self, dataset: str, after: bytes | None, most: int) -> list[tuple[bytes, list[TimedValue]]]:
+        """Up to `most` keys with their rows, in the order of their bytes, beginning after a key."""
+        with self._lock:
+            self._check_open()
+            keys = self._datasets.get(dataset, {})
+            following = nsmallest(most, (key for key in keys if after is None or key > after))
+            return [(key, self._rows(Get(dataset, key))) for key in following]
 
     def drop(self, dataset: str) -> None:
         """Remove a dataset whole; an unknown one is no error."""

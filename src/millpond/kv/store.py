@@ -9,8 +9,9 @@ every later read, in any process, sees it. A failed read raises; an empty list a
 Idea: time is a part of the row's address, not a version to be picked by the store. So the tiles of a
 key are one range, a re-written tile overwrites itself, and a batch row is a range of one.
 
-Trade-off: no scan over keys and no delete of single rows. Datasets are written once and dropped whole
-(an upload) or read by time (tiles), and stores of any make can do that much well.
+Trade-off: no delete of single rows, and a walk over all keys only where a store offers it
+(`WalkableStore`). Datasets are written once and dropped whole (an upload) or read by time (tiles), and
+stores of any make can do that much well.
 """
 
 from collections.abc import Iterable, Sequence
@@ -101,6 +102,19 @@ class KVStore(Protocol):
 
     def close(self) -> None:
         """Give back what the store holds. May be called twice."""
+        ...
+
+
+@runtime_checkable
+class WalkableStore(KVStore, Protocol):
+    """A store whose datasets can also be walked over, some keys at a time."""
+
+    def next_keys(self, dataset: str, after: bytes | None, most: int) -> list[tuple[bytes, list[TimedValue]]]:
+        """Up to `most` keys with their rows, in an order of the store's, beginning after a key; none at the end.
+
+        Each call sees one moment. A key that is there all the time is met once; one that is written or dropped
+        meanwhile may be met or not.
+        """
         ...
 
 

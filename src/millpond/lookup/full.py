@@ -22,13 +22,14 @@ from millpond.cache import monotonic_ms
 from millpond.cache.api import Clock
 from millpond.errors import DataError, OptionError, UnavailableError
 from millpond.lookup.full_cache import LookupFullCache
+from millpond.lookup.full_home import FullHome, InProcess
 from millpond.lookup.function import Key, LookupFunction, Rows
 from millpond.lookup.hit_history import HitRate
-from millpond.lookup.keyed_table import HeldTable, Hold, KeyedTable
+from millpond.lookup.keyed_table import HeldTable
 from millpond.lookup.keys import KeyCheck
 from millpond.lookup.metrics import CacheMetricGroup, LookupStats
 from millpond.lookup.retry import Retries
-from millpond.lookup.scan import Closeable, LookupScan
+from millpond.lookup.scan import Closeable, LookupScan, ScansInBatches
 from millpond.lookup.trigger import CacheReloadTrigger
 
 OnReloadFailure: TypeAlias = Literal["keep", "fail"]
@@ -53,8 +54,7 @@ class FullCachingLookup(LookupFunction):
         metrics: what counts.
         retries: how a scan that failed is tried again.
         clock: monotonic milliseconds, for the time a load took.
-        hold: makes of a scanned table and the names of its key columns what rows are found in.
-        on_swap: called with every new table before it is put in place; if it fails, the reload failed.
+        home: where the loads go, and who else is told of them; this process alone by default.
         on_reload_failure: `"keep"` the last good table, or `"fail"` every lookup from then on.
         allow_empty_reload: whether a table that had rows may come back without any.
         wall_clock: the time of day in ms, for the trigger.
@@ -78,8 +78,7 @@ class FullCachingLookup(LookupFunction):
         retries: Retries | None = None,
         clock: Clock = monotonic_ms,
         *,
-        hold: Hold = KeyedTable.of,
-        on_swap: Callable[[HeldTable], None] | None = None,
+        home: FullHome | None = None,
         on_reload_failure: OnReloadFailure = "keep",
         allow_empty_reload: bool = False,
         wall_clock: Clock = wall_clock_ms,
@@ -97,13 +96,12 @@ class FullCachingLookup(LookupFunction):
         self._trigger = trigger
         self._retries = Retries() if retries is None else retries
         self._clock = clock
-        self._hold = hold
-        self._on_swap = on_swap
+        self._home = InProcess() if home is None else home
         self._fails = on_reload_failure == "fail"
         self._allow_empty = allow_empty_reload
         self._wall_clock = wall_clock
         self._run = run
-        self._failure: Exception | None = None
+        self._failure: UnavailableError | None = None
         self._watermark_ms: int | None = None
         self._closed = False
         self._lock = threading.Lock()
@@ -136,10 +134,7 @@ class FullCachingLookup(LookupFunction):
             UnavailableError: a reload failed, and `on_reload_failure` is `"fail"`.
         """
         if self._failure is not None:
-            raise UnavailableError(
-                f"{self._where}: a reload failed, and on_reload_failure is 'fail': {self._failure}; mend the source "
-                "and open the table anew, or choose 'keep' to go on with the last good table"
-            ) from self._failure
+            raise UnavailableError(*self._failure.args) from self._failure.__cause__
         return self._cache.current()
 
     def current_processing_time_ms(self) -> int:
@@ -147,7 +142,10 @@ class FullCachingLookup(LookupFunction):
         return self._wall_clock()
 
     def current_watermark_ms(self) -> int | None:
-        """The last watermark that was told to `advance_watermark`."""
+        """The last watermark that is known at home, or was told to `advance_watermark`."""
+        known_ms = self._home.watermark_ms()
+        if known_ms is not None:
+            self.advance_watermark(known_ms)
         return self._watermark_ms
 
     def advance_watermark(self, watermark_ms: int) -> None:
@@ -214,7 +212,7 @@ class FullCachingLookup(LookupFunction):
             self._load()
         except Exception as error:  # noqa: BLE001 - whatever a scan raises, the last good table stays
             if self._fails:
-                self._failure = error
+                self._fail(error)
             warnings.warn(
                 f"{self._where} could not be reloaded and "
                 f"{'fails from now on' if self._fails else 'goes on with the last good one'}: "
@@ -224,21 +222,35 @@ class FullCachingLookup(LookupFunction):
             return error
         return None
 
+    def _fail(self, error: Exception) -> None:
+        failure = UnavailableError(
+            f"{self._where}: a reload failed, and on_reload_failure is 'fail': {type(error).__name__}: {error}; mend "
+            "the source and open the table anew, or choose 'keep' to go on with the last good table"
+        )
+        failure.__cause__ = error
+        self._failure = failure
+        self._home.fail(failure)
+
     def _load(self) -> None:
         started_ms = self._clock()
         try:
-            # The scanned table goes straight in: whoever holds on to it here needs its memory twice.
-            table = self._hold(self._retries.run(f"{self._where}: a scan", self._scan.scan), self.key_schema.names)
+            table = self._retries.run(f"{self._where}: a scan", self._scanned)
             self._check_whole(table)
             if self._closed:
                 return
-            if self._on_swap is not None:
-                self._on_swap(table)
+            self._home.swap(table)
         except BaseException:
             self._metrics.failed(1)
             raise
         self._cache.swap(table)
         self._metrics.loaded(1, self._clock() - started_ms)
+
+    def _scanned(self) -> HeldTable:
+        scan = self._scan
+        # Straight in: whoever holds on to a scanned table here needs its memory twice.
+        return self._home.hold(
+            scan.scan_batches() if isinstance(scan, ScansInBatches) else scan.scan(), self.key_schema.names
+        )
 
     def _check_whole(self, table: HeldTable) -> None:
         missing = [name for name in self.row_schema.names if name not in table.table.column_names]

@@ -10,9 +10,9 @@ stay in Arrow. Trade-off: it belongs to one process; what several share is a `Ma
 """
 
 from array import array
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from itertools import chain, islice
-from typing import Protocol, TypeAlias
+from typing import Protocol
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -35,9 +35,6 @@ class HeldTable(Protocol):
     def find(self, keys: Sequence[Key], columns: Sequence[str] | None = None) -> dict[Key, Rows]:
         """The rows of every key, with all columns of the table or with some."""
         ...
-
-
-Hold: TypeAlias = Callable[[pa.Table, Sequence[str]], HeldTable]
 
 
 class KeyedTable:

@@ -2,12 +2,12 @@
 
 What `KeyedTable` is within a process, this is for a machine. The file is written once, appears under
 its name when it is whole, and never changes, so readers share its pages without a lock. The rows are
-in the order in which the source gave them: nothing is sorted but the index, and a reload needs, for a
-moment, the scanned table and two files, and no more.
+in the order in which the source gave them: nothing is sorted but the index. A reload needs, for a
+moment, two files and one column of the table in memory (`column_file`).
 
 The file::
 
-    Arrow IPC file | offsets | tags | firsts | places | footer
+    columns | offsets | tags | firsts | places | where the columns end | footer
 
 A key's hash has 64 bits. Its high bits choose a bucket, its low 32 bits are its *tag*. `offsets` says
 where in `tags` the entries of a bucket begin; entry e has the rows `places[firsts[e]]` to
@@ -24,6 +24,7 @@ Source: a bucketed hash table in compressed sparse row form, read only, as in st
 import mmap
 import struct
 from collections.abc import Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
@@ -34,6 +35,17 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from millpond.errors import CorruptionError, DataError, UnavailableError
+from millpond.lookup.column_file import (
+    Columns,
+    Scanned,
+    aligned,
+    columns_of_batches,
+    columns_of_table,
+    one_chunk,
+    pad,
+    read_columns,
+    write_columns,
+)
 from millpond.lookup.function import Key, Rows
 from millpond.lookup.key_hash import Hashes, equal, hashes, plain_column
 from millpond.lookup.keyed_table import exact_times
@@ -42,11 +54,12 @@ from millpond.lookup.keys import check_key_types
 Positions = npt.NDArray[np.int64]
 
 _MAGIC = b"MPLOOKUP"
-_VERSION = 1
+_VERSION = 2
 _FOOTER = struct.Struct("<5Q B ? H 8s")
-_ALIGNED = 64
+_END = np.dtype("<u8")
 _MOST_ROWS_OF_32_BITS = 1 << 32
 _MOST_SEEDS = 100
+_PIECE = 1 << 16
 
 
 @dataclass(frozen=True)
@@ -82,35 +95,40 @@ class MappedTable:
                 raise CorruptionError(_not_whole(path, f"it has {size} bytes"))
             mapped = memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
         footer = _FOOTER.unpack(mapped[-_FOOTER.size :])
-        rows_end, keys, places, self._seed, self._bits, version, unique, width, magic = footer
-        if magic != _MAGIC or version != _VERSION:
+        columns, keys, places, self._seed, self._bits, version, unique, width, magic = footer
+        ends_at = size - _FOOTER.size - columns * _END.itemsize
+        if magic != _MAGIC or version != _VERSION or ends_at < 0:
             raise CorruptionError(_not_whole(path, f"it ends with {magic!r}, version {version}"))
+        ends = np.frombuffer(mapped, _END, columns, ends_at).tolist()
         number = np.dtype(f"<u{width}")
         lengths = [((1 << self._bits) + 1, number), (keys, np.dtype("<u4"))]
         lengths += [(0 if unique else keys + 1, number), (places, number)]
-        arrays, start = [], _aligned(rows_end)
+        starts = [aligned(ends[-1])]
         for length, kind in lengths:
-            arrays.append(np.frombuffer(mapped, kind, length, start))
-            start = _aligned(start + length * kind.itemsize)
-        if start + _FOOTER.size != len(mapped):
-            raise CorruptionError(_not_whole(path, f"it has {len(mapped)} bytes instead of {start + _FOOTER.size}"))
-        self._offsets, self._tags, self._firsts, self._places = arrays
+            starts.append(aligned(starts[-1] + length * kind.itemsize))
+        if starts[-1] != ends_at:
+            raise CorruptionError(_not_whole(path, f"it has {size} bytes instead of {size + starts[-1] - ends_at}"))
+        self._offsets, self._tags, self._firsts, self._places = (
+            np.frombuffer(mapped, kind, length, start)
+            for (length, kind), start in zip(lengths, starts[:-1], strict=True)
+        )
         self._unique = unique
         self.key_count = keys
         self.path = path
         self.file_bytes = len(mapped)
         try:
-            self.table = pa.ipc.open_file(pa.py_buffer(mapped[:rows_end])).read_all()
+            self.table = read_columns(pa.py_buffer(mapped), ends)
         except pa.ArrowInvalid as error:
             raise CorruptionError(_not_whole(path, str(error))) from error
         self.keys = tuple(self.table.schema.metadata[b"millpond.keys"].decode().split("\n"))
         self._key_types = [self.table.schema.field(name).type for name in self.keys]
 
     @classmethod
-    def of(cls, table: pa.Table, keys: Sequence[str], path: Path) -> Self:
+    def of(cls, scanned: Scanned, keys: Sequence[str], path: Path) -> Self:
         """Write a table with its index as the file `path`, and map it.
 
-        A caller that wants the memory of `table` back while the index is made keeps no other reference to it.
+        It may come in batches, which needs the least memory. Of a table in memory each column is let go when it is
+        written, if the caller keeps no other reference to it.
 
         Raises:
             DataError: a key column is not in the table.
@@ -120,10 +138,14 @@ class MappedTable:
         unfinished = path.with_name(f"{path.name}.unfinished")
         try:
             with unfinished.open("wb") as file:
-                rows_end = _write_rows(table, keys, file)
-                del table
-                _write_index(unfinished, keys, rows_end, file)
+                with closing(_columns(scanned, keys, path)) as columns:
+                    del scanned
+                    ends = write_columns(columns, {"millpond.keys": "\n".join(keys)}, file)
+                _write_index(unfinished, keys, ends, file)
             unfinished.rename(path)
+        except (ConnectionError, TimeoutError):
+            # Not the disk's: of the source, whose batches come while we write.
+            raise
         except OSError as error:
             raise UnavailableError(
                 f"a lookup table could not be written to {path}: {error}; make room there, or point TMPDIR elsewhere"
@@ -134,7 +156,7 @@ class MappedTable:
 
     def column(self, name: str) -> pa.Array:
         """A column, without a copy."""
-        return _one_chunk(self.table.column(name))
+        return one_chunk(self.table.column(name))
 
     def search(self, columns: Sequence[pa.Array]) -> Found:
         """The places of the rows of every key, given as one array a key column."""
@@ -190,40 +212,35 @@ class MappedTable:
         return result
 
 
-def _write_rows(table: pa.Table, keys: Sequence[str], file: Any) -> int:
-    """The rows whose keys have no null, as an Arrow IPC file with one batch; where it ends."""
+def _columns(scanned: Scanned, keys: Sequence[str], path: Path) -> Columns:
+    """The columns of the rows whose keys have no null."""
+    names, schema = scanned.schema.names, scanned.schema
     for name in keys:
-        if name not in table.column_names:
+        if name not in names:
             raise DataError(
-                f"key column {name!r} is not in the scanned table; it has {', '.join(table.column_names)}; "
+                f"key column {name!r} is not in the scanned table; it has {', '.join(names)}; "
                 "name one of these as the key, or add the column to the scan"
             )
-    check_key_types("the scanned table", pa.schema([table.schema.field(name) for name in keys]))
-    table = table.cast(exact_times(table.schema, keys))
-    for name in keys:
-        if table.column(name).null_count:
-            table = table.filter(pc.is_valid(table.column(name)))
-    names, whole = table.column_names, []
-    for _ in names:
-        # Column by column, each making the one it came from free: the table is never there twice.
-        whole.append(_one_chunk(table.column(0)))
-        table = table.remove_column(0)
-    schema = pa.schema(
-        [pa.field(name, column.type) for name, column in zip(names, whole, strict=True)],
-        metadata={"millpond.keys": "\n".join(keys)},
-    )
-    with pa.ipc.new_file(file, schema) as writer:
-        writer.write_batch(pa.RecordBatch.from_arrays(whole, schema=schema))
-    end: int = file.tell()
-    _pad(file)
-    return end
+    check_key_types("the scanned table", pa.schema([schema.field(name) for name in keys]))
+    schema = exact_times(schema, keys)
+
+    def with_keys(table: pa.Table) -> pa.Table:
+        table = table.cast(schema)
+        for name in keys:
+            if table.column(name).null_count:
+                table = table.filter(pc.is_valid(table.column(name)))
+        return table
+
+    if isinstance(scanned, pa.Table):
+        return columns_of_table(with_keys(scanned))
+    return columns_of_batches(scanned, with_keys, schema, path)
 
 
-def _write_index(unfinished: Path, keys: Sequence[str], rows_end: int, file: Any) -> None:
+def _write_index(unfinished: Path, keys: Sequence[str], ends: Sequence[int], file: Any) -> None:
     file.flush()
     with pa.memory_map(str(unfinished)) as source:
-        table = pa.ipc.open_file(source.read_buffer(rows_end)).read_all()
-        columns = [_one_chunk(table.column(name)) for name in keys]
+        table = read_columns(source.read_buffer(), ends)
+        columns = [one_chunk(table.column(name)) for name in keys]
         plain = [plain_column(column, column.type) for column in columns]
         width = 4 if table.num_rows < _MOST_ROWS_OF_32_BITS else 8
         number = np.dtype(f"<u{width}")
@@ -233,7 +250,7 @@ def _write_index(unfinished: Path, keys: Sequence[str], rows_end: int, file: Any
             # By bucket and tag, so that what shares both lies together.
             mixed &= ~np.uint64(0) << np.uint64(64 - bits) | np.uint64(0xFFFFFFFF)
             order = np.argsort(mixed, kind="stable").astype(number)
-            mixed = mixed[order]
+            mixed = _in_order(mixed, order)
             repeats = np.flatnonzero(mixed[1:] == mixed[:-1]) + 1
             if _same(plain, order, repeats):
                 break
@@ -247,11 +264,38 @@ def _write_index(unfinished: Path, keys: Sequence[str], rows_end: int, file: Any
             firsts = np.flatnonzero(begins)
             mixed = mixed[firsts]
             firsts = np.append(firsts, len(order)).astype(number)
-        offsets = np.searchsorted(_buckets(mixed, bits), np.arange((1 << bits) + 1)).astype(number)
-        for array in (offsets, mixed.astype("<u4"), firsts, order):
-            array.tofile(file)
-            _pad(file)
-        file.write(_FOOTER.pack(rows_end, len(mixed), len(order), seed, bits, _VERSION, unique, width, _MAGIC))
+        entries = len(mixed)
+        # One after the other, so that no two of them are in memory at once.
+        _write_array(_offsets(mixed, bits, number), file)
+        _write_array(mixed.astype("<u4"), file)
+        del mixed
+        _write_array(firsts, file)
+        _write_array(order, file)
+        np.array(ends, _END).tofile(file)
+        file.write(_FOOTER.pack(len(ends), entries, len(order), seed, bits, _VERSION, unique, width, _MAGIC))
+
+
+def _write_array(array: npt.NDArray[Any], file: Any) -> None:
+    array.tofile(file)
+    pad(file)
+
+
+def _in_order(mixed: Hashes, order: npt.NDArray[Any]) -> Hashes:
+    """The hashes in another order, with little memory beside them: numpy makes any index one of 64 bits."""
+    ordered = np.empty_like(mixed)
+    for first in range(0, len(order), _PIECE):
+        ordered[first : first + _PIECE] = mixed[order[first : first + _PIECE]]
+    return ordered
+
+
+def _offsets(mixed: Hashes, bits: int, number: np.dtype[Any]) -> npt.NDArray[Any]:
+    """Where every bucket begins among the sorted hashes, and where the last one ends."""
+    offsets = np.empty((1 << bits) + 1, number)
+    for first in range(0, 1 << bits, _PIECE):
+        buckets = np.arange(first, min(first + _PIECE, 1 << bits), dtype=np.uint64)
+        offsets[first : first + len(buckets)] = np.searchsorted(mixed, buckets << np.uint64(64 - bits))
+    offsets[-1] = len(mixed)
+    return offsets
 
 
 def _same(plain: Sequence[pa.Array], order: npt.NDArray[Any], repeats: Positions) -> bool:
@@ -264,27 +308,6 @@ def _same(plain: Sequence[pa.Array], order: npt.NDArray[Any], repeats: Positions
 
 def _buckets(mixed: Hashes, bits: int) -> Positions:
     return (mixed >> np.uint64(64 - bits)).astype(np.int64)
-
-
-def _one_chunk(column: pa.ChunkedArray) -> pa.Array:
-    """A column as one array; text beyond 2 GiB gets the type that has room for it."""
-    if column.num_chunks == 1:
-        return column.chunk(0)
-    wide = {pa.string(): pa.large_string(), pa.binary(): pa.large_binary()}.get(column.type)
-    whole = column.combine_chunks()
-    if isinstance(whole, pa.ChunkedArray):
-        whole = whole.chunk(0) if whole.num_chunks == 1 else column.cast(wide or column.type).combine_chunks()
-    return whole
-
-
-def _pad(file: Any) -> None:
-    """Fill up to where the next part may begin."""
-    end = file.tell()
-    file.write(bytes(_aligned(end) - end))
-
-
-def _aligned(end: int) -> int:
-    return -(-end // _ALIGNED) * _ALIGNED
 
 
 def _is_number(key_type: pa.DataType) -> bool:

@@ -23,6 +23,7 @@ from millpond.lookup.function import Key, LookupFunction, Rows
 from millpond.lookup.scan import LookupScan
 from millpond.options import nearest
 
+F = TypeVar("F", LookupFunction, AsyncLookupFunction)
 S = TypeVar("S", LookupFunction, AsyncLookupFunction, LookupScan)
 N = TypeVar("N", bound="Narrowable")
 
@@ -39,12 +40,28 @@ class SupportsPushDown(Protocol):
         ...
 
 
-def narrowed(source: S, columns: Sequence[str] | None, where: Conditions) -> S:
-    """The source with these row columns and the rows that fulfil the conditions.
+def narrowed(function: F, columns: Sequence[str] | None, where: Conditions) -> F:
+    """The function with these row columns and the rows that fulfil the conditions.
 
     Raises:
         OptionError: a column is not among the source's.
     """
+    narrow, wanted, rest = _pushed_down(function, columns, where)
+    if not rest and narrow.row_schema.names == wanted:
+        return narrow
+    if isinstance(narrow, LookupFunction):
+        return _NarrowedLookup(narrow, wanted, rest)
+    return _NarrowedAsyncLookup(narrow, wanted, rest)
+
+
+def narrowed_scan(scan: LookupScan, columns: Sequence[str] | None, where: Conditions) -> LookupScan:
+    """The scan, likewise; a source may be both, and is narrowed as what it is used for."""
+    narrow, wanted, rest = _pushed_down(scan, columns, where)
+    return narrow if not rest and narrow.row_schema.names == wanted else _NarrowedScan(narrow, wanted, rest)
+
+
+def _pushed_down(source: S, columns: Sequence[str] | None, where: Conditions) -> tuple[S, list[str], Conditions]:
+    """The source with what it does itself, the columns that are wanted, and the conditions that remain."""
     names = source.row_schema.names
     wanted = list(names if columns is None else columns)
     for name in wanted:
@@ -54,13 +71,7 @@ def narrowed(source: S, columns: Sequence[str] | None, where: Conditions) -> S:
     if isinstance(source, SupportsPushDown):
         pushed, rest = source.pushed_down(wanted, where)
         source = cast("S", pushed)
-    if not rest and source.row_schema.names == wanted:
-        return source
-    if isinstance(source, LookupFunction):
-        return cast("S", _NarrowedLookup(source, wanted, rest))
-    if isinstance(source, AsyncLookupFunction):
-        return cast("S", _NarrowedAsyncLookup(source, wanted, rest))
-    return cast("S", _NarrowedScan(source, wanted, rest))
+    return source, wanted, rest
 
 
 def picked(schema: pa.Schema, columns: Sequence[str]) -> pa.Schema:

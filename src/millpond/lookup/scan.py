@@ -13,7 +13,8 @@ import pyarrow as pa
 class LookupScan(Protocol):
     """A source that can be read whole. One of your own needs these three and no base class.
 
-    If it has a `close()`, that is called when the table closes; it may be scanned again afterwards.
+    If it has a `scan_batches()`, that is used instead of `scan()`; on Spark the driver then never has the whole table
+    in memory. If it has a `close()`, that is called when the table closes; it may be scanned again afterwards.
     """
 
     key_schema: pa.Schema
@@ -21,6 +22,14 @@ class LookupScan(Protocol):
 
     def scan(self) -> pa.Table:
         """Every row, with the columns of `row_schema` and `key_schema`."""
+
+
+@runtime_checkable
+class ScansInBatches(Protocol):
+    """A scan that need not have the whole table in memory."""
+
+    def scan_batches(self) -> pa.RecordBatchReader:
+        """The same as `scan`, batch by batch; an error in the middle is raised by the reader."""
 
 
 @runtime_checkable

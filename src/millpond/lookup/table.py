@@ -22,8 +22,8 @@ from millpond.lookup.blocking import BlockingLookup
 from millpond.lookup.cache import DefaultLookupCache
 from millpond.lookup.conditions import Conditions, conditions
 from millpond.lookup.full import FullCachingLookup
+from millpond.lookup.full_home import FullHome
 from millpond.lookup.function import LookupFunction
-from millpond.lookup.keyed_table import HeldTable, Hold, KeyedTable
 from millpond.lookup.metrics import CacheMetricGroup, LookupStats
 from millpond.lookup.options import LookupOptions, Mode
 from millpond.lookup.partial import PartialCachingLookup
@@ -35,7 +35,7 @@ from millpond.lookup.providers import (
     PartialCachingAsyncLookupProvider,
     PartialCachingLookupProvider,
 )
-from millpond.lookup.push_down import narrowed
+from millpond.lookup.push_down import narrowed, narrowed_scan
 from millpond.lookup.retry import Retries
 from millpond.lookup.scan import LookupScan
 from millpond.lookup.timed import TimedCacheReloadTrigger
@@ -136,31 +136,23 @@ class LookupTable:
     def open(
         self,
         clock: Clock = monotonic_ms,
-        on_swap: Callable[[HeldTable], None] | None = None,
         *,
-        hold: Hold = KeyedTable.of,
+        home: FullHome | None = None,
         columns: Sequence[str] | None = None,
     ) -> OpenLookup:
         """Open the table in this process, caches and all; close it, or the table.
 
-        With `columns` as `select(columns).open()`, but counted, reloaded and closed with this table.
+        With `columns` as `select(columns).open()`, but counted, reloaded and closed with this table. A full table's
+        loads go to `home`, this process alone by default.
         """
         narrow = self if columns is None else self.select(columns)
-        lookup = narrow.lookup_function(clock, on_swap, hold)
+        lookup = narrow.lookup_function(clock, home)
         lookup.open()
         self._opened.append(lookup)
         return lookup
 
-    def lookup_function(
-        self,
-        clock: Clock = monotonic_ms,
-        on_swap: Callable[[HeldTable], None] | None = None,
-        hold: Hold = KeyedTable.of,
-    ) -> OpenLookup:
-        """The source with its cache before it, not yet open.
-
-        A full table is made of what was scanned by `hold`, and `on_swap` gets it before it is used.
-        """
+    def lookup_function(self, clock: Clock = monotonic_ms, home: FullHome | None = None) -> OpenLookup:
+        """The source with its cache before it, not yet open; a full table's loads will go to `home`."""
         provider = self._provider
         metrics, retries = self._metrics(clock), Retries(self.options.max_retries)
         if isinstance(provider, FullCachingLookupProvider):
@@ -170,8 +162,7 @@ class LookupTable:
                 metrics,
                 retries,
                 clock,
-                hold=hold,
-                on_swap=on_swap,
+                home=home,
                 on_reload_failure=provider.on_reload_failure,
                 allow_empty_reload=provider.allow_empty_reload,
             )
@@ -335,7 +326,7 @@ def _refuse_async_options(name: str, options: LookupOptions) -> None:
 def _narrowed(provider: LookupProvider, columns: Sequence[str] | None, given: Conditions) -> LookupProvider:
     """The provider of a narrowed source, with a cache and a trigger of its own."""
     if isinstance(provider, FullCachingLookupProvider):
-        scan = narrowed(provider.scan, columns, given)
+        scan = narrowed_scan(provider.scan, columns, given)
         return replace(provider, scan=scan, trigger=deepcopy(provider.trigger))
     if isinstance(provider, LookupFunctionProvider):
         return replace(provider, function=narrowed(provider.function, columns, given))

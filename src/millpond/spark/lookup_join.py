@@ -20,7 +20,6 @@ Source: FLIP-221; Flink's processing-time lookup join.
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Literal, cast
 
 import pyarrow as pa
@@ -43,7 +42,8 @@ from pyspark.sql.types import (
 from millpond.errors import OptionError
 from millpond.lookup import LookupTable
 from millpond.spark.lookup_counts import Counted, SummedCounts
-from millpond.spark.lookup_files import PublishedTable
+from millpond.spark.lookup_files import Published, PublishedTable
+from millpond.spark.lookup_queries import ReadingQueries
 from millpond.spark.lookup_rows import RowsWanted
 from millpond.spark.lookup_worker import Hosted, JoinPlan, join_batches
 
@@ -113,7 +113,7 @@ def lookup_join(
             df = df.withColumn(f"__{planned.table_id}_{place}", df[event_column].cast(wanted_type))
     row_fields = tuple(pa.field(field.name, to_arrow_type(field.dataType, timezone="UTC")) for field in added.values())
     wanted = RowsWanted(planned.table_id, table.name, tuple(added), row_fields)
-    source: LookupTable | Path | Hosted = planned.table if planned.published is None else planned.published.folder
+    source: LookupTable | Published | Hosted = planned.published.place if planned.published else planned.table
     if shuffle_by_key:
         df, source = _shuffled(df, key_places, wanted, planned.table)
     plan = JoinPlan(source, tuple(key_places), kept, how == "inner", wanted)
@@ -122,6 +122,8 @@ def lookup_join(
     def join(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         return join_batches(plan, batches, counted.add)
 
+    # By this name the plan shows the join, and `ReadingQueries` finds the queries that have it.
+    join.__name__ = planned.table_id
     return df.mapInArrow(join, StructType([*df.schema.fields[:kept], *added.values()]))
 
 
@@ -148,6 +150,7 @@ class _Planned:
     table_id: str
     table: LookupTable
     published: PublishedTable | None
+    queries: ReadingQueries
     counted: Any
 
 
@@ -161,11 +164,14 @@ def _planned(df: DataFrame, table: LookupTable, columns: tuple[str, ...]) -> _Pl
     if key not in _PLANNED:
         used = None if set(columns) == set(table.row_schema.names) else list(columns)
         full = table.options.mode == "FULL"
-        published = PublishedTable(table, used) if full else None
+        table_id = f"lookup_{uuid.uuid4().hex}"
+        queries = ReadingQueries(table_id)
+        published = PublishedTable(table, used, df.sparkSession, queries) if full else None
         counted = context.accumulator(Counted(), SummedCounts())
         table.watch(lambda: cast("Counted", counted.value).total(), lambda: _release(key))
         narrow = table if full or used is None else table.select(used)
-        _PLANNED[key] = _Planned(uuid.uuid4().hex, narrow, published, counted)
+        _PLANNED[key] = _Planned(table_id, narrow, published, queries, counted)
+    _PLANNED[key].queries.add(df.sparkSession)
     return _PLANNED[key]
 
 

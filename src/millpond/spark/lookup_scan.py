@@ -16,7 +16,7 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import to_arrow_schema
 
-from millpond.errors import DataError, OptionError, UnavailableError
+from millpond.errors import OptionError, UnavailableError
 from millpond.lookup.conditions import COMPARE, Condition, Conditions
 from millpond.lookup.push_down import narrow_copy
 from millpond.lookup.sources.declared import declared_columns, declared_names, split_schema
@@ -69,10 +69,7 @@ class SparkScan:
             DataError: a declared column is not there any more.
         """
         frame = self._frame()
-        names = declared_names(self.key_schema, self.row_schema)
-        missing = [name for name in names if name not in frame.columns]
-        if missing:
-            raise DataError(f"{self._where}: there is no column {missing} any more; it has {', '.join(frame.columns)}")
+        names = declared_names(self._where, frame.columns, self.key_schema, self.row_schema)
         for condition in self.conditions:
             frame = frame.where(_predicate(condition))
         try:

@@ -8,14 +8,13 @@ exactly the rows that were answered.
 A batch is joined without touching its rows: its keys are numbered (`distinct_keys`), the distinct
 ones looked up, and both sides taken by position. Rows whose key has a null get number -1 and match
 nothing. Where the distinct keys are looked up depends on the table: here (`LookupTable`), in a file
-that all workers of the machine map (`Path`), or in the state host of their shard (`Hosted`).
+that all workers of the machine map (`Published`), or in the state host of their shard (`Hosted`).
 """
 
 import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -28,7 +27,7 @@ from millpond.spark.host.client import HostAddress, found_rows
 from millpond.spark.host.lookups import decoded, one_batch
 from millpond.spark.host.wire import End, Keys, OpenLookups
 from millpond.spark.lookup_counts import Counted
-from millpond.spark.lookup_files import newest
+from millpond.spark.lookup_files import Published
 from millpond.spark.lookup_rows import FullRows, Matches, Positions, Rows, RowsWanted, distinct_keys, opened
 from millpond.spark.surroundings import Surroundings
 
@@ -37,12 +36,12 @@ from millpond.spark.surroundings import Surroundings
 class JoinPlan:
     """What a worker needs to know of one lookup join.
 
-    `source` is the table to open, or the folder with the files of a fully cached one, whose declaration
+    `source` is the table to open, or where the files of a fully cached one are, whose declaration
     stays on the driver, or a table that state hosts hold. `key_places` are the event's columns that make
     its key, in the order of the table's keys; columns from `kept` on were added only to cast a key.
     """
 
-    source: "LookupTable | Path | Hosted"
+    source: "LookupTable | Published | Hosted"
     key_places: tuple[int, ...]
     kept: int
     inner: bool
@@ -151,4 +150,4 @@ def _opened(plan: JoinPlan) -> Rows:
         return opened(plan.wanted, source)
     if isinstance(source, Hosted):
         return source.open()
-    return FullRows(plan.wanted, newest(plan.wanted.name, source))
+    return FullRows(plan.wanted, source.newest())

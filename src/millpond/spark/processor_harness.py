@@ -194,12 +194,14 @@ class ProcessorHarness:
         return self._durable
 
     def restore(self, snapshot: ProcessorSnapshot) -> None:
-        """Go on from a snapshot, of this harness or of another one with the same key."""
+        """Go on from a snapshot, of this harness or of another one with the same key, at the snapshot's times."""
         if snapshot.head.key_schema != self._durable.head.key_schema:
             raise OptionError("the snapshot was made under another key. Give the harness the key it was made with.")
-        self._durable = snapshot
-        if self._time_mode == "eventtime":
-            self._time = BatchTime(self._time.processing_ms, max(0, snapshot.head.watermark_ms))
+        self._durable, head = snapshot, snapshot.head
+        self._time = BatchTime(
+            self._time.processing_ms if head.processing_ms < 0 else head.processing_ms,
+            max(0, head.watermark_ms) if self._time_mode == "eventtime" else self._time.watermark_ms,
+        )
         self.restart()
 
     def savepoint(self, location: str) -> None:

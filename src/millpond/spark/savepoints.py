@@ -60,7 +60,7 @@ def savepoint(
     except PySparkException as error:
         kind = CorruptionError if CorruptionError.__name__ in str(error) else UnavailableError
         raise kind(
-            f"the savepoint {location} could not be written: {error}. Mend that, and write it to a new folder."
+            f"the savepoint {folder.location} could not be written: {error}. Mend that, and write it to a new folder."
         ) from error
 
 

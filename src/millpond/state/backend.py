@@ -15,7 +15,7 @@ latest when the version ends. It never reaches a snapshot of an earlier version.
 `update` may be the state itself from then on, so change it no more without another `update`.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, Protocol
 
@@ -208,6 +208,10 @@ class Snapshot(Protocol):
     Taking it costs no more than a few references a key group; what it holds on to goes with `release`.
     """
 
+    def states(self) -> Collection[str]:
+        """The names of the states that were declared by then, the empty ones too."""
+        ...
+
     def changes(self) -> Iterator[tuple[str, Cells]]:
         """What the version changed, by state, a cell once; a state may come in several pieces, or not at all."""
         ...
@@ -222,7 +226,7 @@ class Snapshot(Protocol):
 
 
 class ValueCache(Protocol):
-    """A cache in front of one value state (`WriteBackCache`, `TwoLayerCache`)."""
+    """A cache in front of one value state (`WriteBackCache`, `TwoLayerCache`), as `CachedValues` carries it."""
 
     def update_all_states(self) -> None:
         """Write every dirty entry to the state, and keep it."""
@@ -266,10 +270,6 @@ class KeyedStateBackend(Protocol):
         """The handle of a map state."""
         ...
 
-    def attach(self, cache: ValueCache) -> None:
-        """Have a cache written before `keys` and `cells`, flushed by `commit`, and emptied when state goes back."""
-        ...
-
     def keys(self, name: str) -> Iterator[tuple[int, Row]]:
         """Key group and key of every key that has this state now, each once.
 
@@ -295,10 +295,7 @@ class KeyedStateBackend(Protocol):
         ...
 
     def rollback(self) -> bool:
-        """Drop every change since the last commit; whether the backend's own state had any.
-
-        Attached caches are emptied in any case. What only a cache of somebody else's had does not count.
-        """
+        """Drop every change since the last commit; whether there was any."""
         ...
 
     def undo_commit(self) -> None:

@@ -31,20 +31,20 @@ class Who:
 
 
 class NoKeyGroup:
-    """Stands where a handle's dictionaries would while no key group is entered, and refuses every use."""
+    """Stands where a handle's dictionaries would while no key group is entered, and refuses every use of a state."""
 
     def __init__(self, name: str) -> None:
-        self._name = name
+        self._what = f"state {name!r}"
 
     def _refuse(self, *_: object) -> Any:
-        raise no_current_key(self._name)
+        raise no_current_key(self._what)
 
     get = pop = setdefault = __contains__ = __getitem__ = __setitem__ = _refuse
 
 
-def no_current_key(name: str) -> OptionError:
-    """The error of a state that is used while no key is current."""
+def no_current_key(what: str) -> OptionError:
+    """The error of a state ("state 'visits'") that is used while no key is current."""
     return OptionError(
-        f"state {name!r} was used without a current key. Use it only inside the calls that are made for a key, not in "
+        f"{what} was used without a current key. Use it only inside the calls that are made for a key, not in "
         "init() or close()."
     )

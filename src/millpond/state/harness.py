@@ -282,9 +282,9 @@ class Harness:
 
         What is in memory is lost, unless there is no such checkpoint. Late records are counted anew.
 
-        The watermark is the checkpoint's. The processing time is in no checkpoint and goes on, in a new harness from
-        0: until it is advanced to where it was, nothing expires and no timer of that time fires, neither of them
-        early. Where a ttl was added lives begin at the restore, so advance it before.
+        Watermark and processing time are the checkpoint's. Advance the processing time to what it is by now: what
+        has expired meanwhile is gone then, and timers that came due meanwhile fire. Where a ttl was added lives begin
+        at the checkpoint's time. One that was written before checkpoints had a processing time leaves the harness's.
 
         Raises:
             OptionError: there is no such checkpoint, or its keys, shards or states are others than declared.
@@ -322,8 +322,8 @@ class Harness:
     ) -> None:
         """Go on from a savepoint, with as many shards as now or another number. What is in memory is lost.
 
-        Watermark and maximum parallelism are the savepoint's; the processing time goes on, as in `restore`.
-        Checkpoints go to `storage`, a place that is empty, or to a temporary folder.
+        Watermark, processing time and maximum parallelism are the savepoint's. Checkpoints go to `storage`, a place
+        that is empty, or to a temporary folder.
 
         Raises:
             OptionError: its keys or states are others than declared.

@@ -12,10 +12,10 @@ Invariant: for every cell, either it is in the open version's undo map, or its l
 committed one.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 
 from millpond.errors import UnavailableError
-from millpond.state.backend import Cells, KeyContext, ListState, MapState, RawCells, Snapshot, ValueCache, ValueState
+from millpond.state.backend import Cells, KeyContext, ListState, MapState, RawCells, Snapshot, ValueState
 from millpond.state.declarations import Declarations, foreign_key_group, open_version
 from millpond.state.descriptor import StateDescriptor, StateKind
 from millpond.state.heap_states import HeapListState, HeapMapState, HeapState, HeapValueState
@@ -50,7 +50,6 @@ class HeapBackend:
         self._context = KeyContext()
         self._declared = Declarations(_KINDS, self._make)
         self._states = self._declared.states
-        self._caches: list[ValueCache] = []
 
     @property
     def context(self) -> KeyContext:
@@ -97,24 +96,13 @@ class HeapBackend:
             made.bind(self._context.key_group)
         return made
 
-    def attach(self, cache: ValueCache) -> None:
-        """Have a cache flushed before every commit, and emptied when its state is undone or restored."""
-        self._caches.append(cache)
-
-    def write_dirty(self) -> None:
-        """Have the tables hold what attached caches do. At an error what was not written stays dirty."""
-        for cache in self._caches:
-            cache.update_all_states()
-
     def keys(self, name: str) -> Iterator[tuple[int, Row]]:
         """Key group and key of every key that has this state now, each once."""
-        self.write_dirty()
         state = self._states.get(name)
         return iter(()) if state is None else state.tables.keys()
 
     def cells(self, name: str, key_group: int) -> Cells:
         """Every cell of a state in one key group as it is now."""
-        self.write_dirty()
         state = self._states.get(name)
         return Cells() if state is None else state.tables.cells(key_group)
 
@@ -128,8 +116,6 @@ class HeapBackend:
 
     def commit(self) -> Snapshot:
         """End the version. Nothing is read or copied."""
-        for cache in self._caches:
-            cache.flush()
         versions = {name: (state.tables, state.end_version()) for name, state in self._states.items()}
         self._leave()
         return _HeapSnapshot(versions)
@@ -171,15 +157,12 @@ class HeapBackend:
         for state in self._states.values():
             state.leave_version()
         self._states.clear()
-        self._caches.clear()
         self._leave()
 
     def _undone(self) -> None:
         for state in self._states.values():
             state.leave_version()
         self._leave()
-        for cache in self._caches:
-            cache.forget()
 
     def _leave(self) -> None:
         self._context.key_group = -1
@@ -191,6 +174,10 @@ class _HeapSnapshot:
 
     def __init__(self, versions: dict[str, tuple[FlatTables, Version]]) -> None:
         self._versions: dict[str, tuple[FlatTables, Version]] | None = versions
+
+    def states(self) -> Collection[str]:
+        """The names of the states."""
+        return self._readable().keys()
 
     def changes(self) -> Iterator[tuple[str, Cells]]:
         """The changed cells, each state in one piece."""

@@ -30,6 +30,7 @@ from millpond.state.checkpoint import (
     restore,
 )
 from millpond.state.checkpoint.savepoint import Savepoint, ShardState
+from millpond.state.operator import Times
 from millpond.state.operator_shard import OperatorShard
 
 StorageOfShard = Callable[[int], CheckpointStorage]
@@ -43,11 +44,13 @@ class Restoration:
     Attributes:
         version: the checkpoint that the operator stands at.
         watermark_ms: that it was begun under, or -1.
+        processing_ms: the time it was begun at; the operator's own where the checkpoint is too old to tell.
         passed_over: what is wrong with each newer checkpoint that was damaged; empty unless falling back was allowed.
     """
 
     version: int
     watermark_ms: int
+    processing_ms: int
     passed_over: tuple[str, ...] = ()
 
 
@@ -202,7 +205,7 @@ def restored(
 
     `open_shards` is called anew for every version that is tried. A CorruptionError names shard, version and
     segment; with `fall_back` the next older version is tried, and the result says what was passed over. `now_ms` is
-    the time at which lives begin where a ttl was added.
+    the processing time where the checkpoint tells none; at that time lives begin where a ttl was added.
     """
     wanted = wanted_versions(storages, version)
     last_version = max(storage.versions()[-1] for storage in storages)
@@ -229,18 +232,28 @@ def restored(
             Checkpointer(storage, shard.backend, part.head, shard.descriptors.values(), last_version=last_version)
             for storage, shard, part in zip(storages, shards, parts, strict=True)
         ]
-        watermark_ms = max(part.head.watermark_ms for part in parts)
-        return shards, OperatorCheckpoints(checkpointers), Restoration(candidate, watermark_ms, tuple(passed_over))
+        done = Restoration(
+            version=candidate,
+            watermark_ms=max(part.head.watermark_ms for part in parts),
+            processing_ms=max(resumed_ms(part.head.processing_ms, now_ms) for part in parts),
+            passed_over=tuple(passed_over),
+        )
+        return shards, OperatorCheckpoints(checkpointers), done
     raise CorruptionError(f"no checkpoint is whole. {' '.join(passed_over)}")
 
 
+def resumed_ms(stored_ms: int, now_ms: int) -> int:
+    """The processing time to go on from: the stored one, or the present one where none was stored."""
+    return now_ms if stored_ms < 0 else stored_ms
+
+
 def saved(
-    shards: Sequence[OperatorShard], max_parallelism: int, key_schema: pa.Schema, watermark_ms: int
+    shards: Sequence[OperatorShard], max_parallelism: int, key_schema: pa.Schema, times: Times
 ) -> Iterator[ShardState]:
     """What the shards hold now, for a savepoint, one after the other: each is as large as its state."""
     for number, shard in enumerate(shards):
         head = birth(secrets.token_hex(8), number, len(shards), max_parallelism, key_schema)
-        head = msgspec.structs.replace(head, watermark_ms=watermark_ms)
+        head = msgspec.structs.replace(head, watermark_ms=times.watermark_ms, processing_ms=times.processing_ms)
         yield ShardState.of_snapshot(head, shard.backend, shard.descriptors.values())
 
 
@@ -252,7 +265,10 @@ def restored_from_savepoint(
     *,
     now_ms: int,
 ) -> Sequence[OperatorShard]:
-    """Open that many shards, with the savepoint's maximum parallelism, and load it into them."""
+    """Open that many shards, with the savepoint's maximum parallelism, and load it into them.
+
+    `now_ms` is as in `restored`.
+    """
     found = pa.ipc.read_schema(pa.py_buffer(savepoint.manifest.key_schema))
     _check_key(savepoint.location, found, key_schema)
     if shards > savepoint.manifest.max_parallelism:
@@ -260,12 +276,13 @@ def restored_from_savepoint(
             f"shards is {shards}; {savepoint.location} has {savepoint.manifest.max_parallelism} key groups, and that "
             "many shards at most."
         )
+    at_ms = resumed_ms(savepoint.manifest.processing_ms, now_ms)
     opened = open_shards(shards, savepoint.manifest.max_parallelism)
     try:
         for number, shard in enumerate(opened):
             declared = list(shard.descriptors.values())
             done = savepoint.restore(
-                number, shards, shard.backend, declared, lineage=secrets.token_hex(8), now_ms=now_ms
+                number, shards, shard.backend, declared, lineage=secrets.token_hex(8), now_ms=at_ms
             )
             shard.descriptors.update((descriptor.name, descriptor) for descriptor in done.descriptors)
             shard.undone()
@@ -282,6 +299,7 @@ def _restore(
     if found is not None:
         _check_layout(storage, found, shard, shards)
         _check_key(storage.name, pa.ipc.read_schema(pa.py_buffer(found.key_schema)), key_schema)
+        now_ms = resumed_ms(found.processing_ms, now_ms)
     done = restore(storage, shard.backend, list(shard.descriptors.values()), version=version, now_ms=now_ms)
     if done is None:
         raise OptionError(f"{storage.name} has no version {version} any more.")

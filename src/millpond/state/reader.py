@@ -3,7 +3,8 @@
 The reader leaves no trace and takes nothing over: a stream may go on writing the checkpoint that is
 being read. Columns are `key_group`, `key.*`, `map_key.*` and `value.*` as the state's schemas name
 them; a list state has one column `value`. Python objects that msgspec wrote are decoded to plain
-columns; those of other serializers stay bytes.
+columns: dataclasses and Structs are structs, dicts are maps, and what has no one Arrow type is JSON. Those
+of other serializers stay bytes.
 """
 
 import re
@@ -56,15 +57,17 @@ class StateReader:
     """
 
     def __init__(self, location: str, *, filesystem: pa.fs.FileSystem | None = None) -> None:
-        self._location = location
         folder = Folder(location, filesystem)
+        self._location = folder.location
         try:
             shards = [int(name.removeprefix("shard-")) for name in folder.folders() if re.fullmatch(r"shard-\d+", name)]
             is_savepoint = not shards and bool(folder.sizes("."))
         except OSError as error:
-            raise UnavailableError(f"{location} cannot be read: {error}.") from error
+            raise UnavailableError(f"{self._location} cannot be read: {error}.") from error
         if not shards and not is_savepoint:
-            raise OptionError(f"{location} holds neither checkpoints (shard-00000, …) nor a savepoint ({MANIFEST}).")
+            raise OptionError(
+                f"{self._location} holds neither checkpoints (shard-00000, …) nor a savepoint ({MANIFEST})."
+            )
         self._savepoint = Savepoint.open(location, filesystem=filesystem) if is_savepoint else None
         self._storages = [
             FileStorage(location, shard, filesystem=filesystem, read_only=True) for shard in sorted(shards)
@@ -93,12 +96,15 @@ class StateReader:
         return decoded(self._stored(descriptor, version), descriptor)
 
     def pandas(self, state: str, version: int | None = None) -> "pd.DataFrame":
-        """The same as a pandas DataFrame."""
+        """The same as a pandas DataFrame; maps are dicts, or lists of pairs where their keys are lists."""
         try:
             import pandas as pd
         except ImportError as error:
             raise MissingDependencyError('Reading state as pandas needs it. Run: pip install "pandas>=2.2"') from error
-        frame: pd.DataFrame = self.arrow(state, version).to_pandas()
+        table = self.arrow(state, version)
+        # As dicts, which pandas users expect, where pandas can make them: what it makes of a list is no key of a dict.
+        as_dicts = None if any(_has_nested_keys(kind) for kind in table.schema.types) else "strict"
+        frame: pd.DataFrame = table.to_pandas(maps_as_pydicts=as_dicts)
         return frame
 
     def duckdb(
@@ -186,6 +192,13 @@ def _difference(before: pa.Table, after: pa.Table, rows: Sequence[tuple[str, int
         for name in filter(_is_value, table.column_names):
             columns[prefix + name.removeprefix("value")] = table[name]
     return pa.table(columns)
+
+
+def _has_nested_keys(kind: pa.DataType) -> bool:
+    """Whether the type holds a map whose keys are lists or structs."""
+    if pa.types.is_map(kind) and pa.types.is_nested(kind.key_type):
+        return True
+    return any(_has_nested_keys(kind.field(at).type) for at in range(kind.num_fields))
 
 
 def _is_value(name: str) -> bool:

@@ -17,14 +17,14 @@ The trade-off: every get decodes and every update encodes. A cache in front (`Lr
 """
 
 import threading
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from itertools import islice
 from pathlib import Path
 from typing import Any
 from weakref import WeakSet
 
 from millpond.errors import UnavailableError
-from millpond.state.backend import Cells, KeyContext, ListState, MapState, RawCells, Snapshot, ValueCache, ValueState
+from millpond.state.backend import Cells, KeyContext, ListState, MapState, RawCells, Snapshot, ValueState
 from millpond.state.declarations import Declarations, foreign_key_group, open_version
 from millpond.state.descriptor import StateDescriptor, StateKind
 from millpond.state.rocksdb_database import BLOCK_CACHE_BYTES, WRITE_BUFFER_BYTES, Database
@@ -75,7 +75,6 @@ class RocksDbBackend:
         self._context = KeyContext()
         self._declared = Declarations(_KINDS, self._make)
         self._states = self._declared.states
-        self._caches: list[ValueCache] = []
         self._snapshots: WeakSet[_RocksDbSnapshot] = WeakSet()
         self._head: Any = self._database.snapshot()
         self._before_head: Any = None
@@ -111,23 +110,13 @@ class RocksDbBackend:
     def _make(self, kind: type[RocksDbState], descriptor: StateDescriptor) -> RocksDbState:
         return kind(descriptor, len(self._states), self._context, self._database)
 
-    def attach(self, cache: ValueCache) -> None:
-        """Have a cache flushed before every commit, and emptied when its state is undone or restored."""
-        self._caches.append(cache)
-
-    def _write_dirty(self) -> None:
-        for cache in self._caches:
-            cache.update_all_states()
-
     def keys(self, name: str) -> Iterator[tuple[int, Row]]:
         """Key group and key of every key that has this state now, each once, in the order of the database."""
-        self._write_dirty()
         state = self._states.get(name)
         return iter(()) if state is None else state.keys()
 
     def cells(self, name: str, key_group: int) -> Cells:
         """Every cell of a state in one key group as it is now."""
-        self._write_dirty()
         state = self._states.get(name)
         if state is None:
             return Cells()
@@ -143,8 +132,6 @@ class RocksDbBackend:
 
     def commit(self) -> Snapshot:
         """End the version: swap the sets of changed keys and take a snapshot of the database."""
-        for cache in self._caches:
-            cache.flush()
         # Both at once: what fails here leaves the version open.
         taken = self._database.snapshot()
         changed = {name: (state, state.changed) for name, state in self._states.items()}
@@ -165,7 +152,6 @@ class RocksDbBackend:
             state.changed = set()
             state.handed = {}
         self._leave()
-        self._forget()
         return changed
 
     def undo_commit(self) -> None:
@@ -192,7 +178,6 @@ class RocksDbBackend:
         state.handed = {}
         self._head = self._database.snapshot()
         self.settle()
-        self._forget()
 
     def properties(self) -> dict[str, int]:
         """RocksDB's counters: `pending_compaction_bytes`, `running_compactions`, `sst_bytes` and others."""
@@ -225,10 +210,6 @@ class RocksDbBackend:
         self._context.key_group = -1
         self._context.key = ()
 
-    def _forget(self) -> None:
-        for cache in self._caches:
-            cache.forget()
-
 
 class _RocksDbSnapshot:
     """One committed version: the database as it was, and the keys that the version changed, by state."""
@@ -244,6 +225,11 @@ class _RocksDbSnapshot:
         self._states = states
         self._cursor = database.cursor()
         self._scanning = threading.Lock()
+
+    def states(self) -> Collection[str]:
+        """The names of the states."""
+        self._reader()
+        return self._states.keys()
 
     def changes(self) -> Iterator[tuple[str, Cells]]:
         """The changed cells, in the order of the database, a few hundred at a time."""

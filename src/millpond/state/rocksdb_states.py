@@ -145,7 +145,7 @@ class RocksDbState:
     def _turn(self) -> None:
         context = self._context
         if context.key_group < 0:
-            raise no_current_key(self.descriptor.name)
+            raise no_current_key(f"state {self.descriptor.name!r}")
         self._at = self.key_prefix(context.key_group, context.key)
         self.handed = {}
         self._key, self._key_group = context.key, context.key_group

@@ -31,6 +31,7 @@ from millpond.state.operator_checkpoints import (
     StorageOfShard,
     restored,
     restored_from_savepoint,
+    resumed_ms,
     saved,
     wanted_versions,
 )
@@ -165,7 +166,7 @@ class ShardedOperator:
             fall_back=fall_back,
             now_ms=self._times.processing_ms,
         )
-        self._times.watermark_ms = done.watermark_ms
+        self._times.watermark_ms, self._times.processing_ms = done.watermark_ms, done.processing_ms
         self._use(opened)
         return done
 
@@ -194,7 +195,7 @@ class ShardedOperator:
         """Write all state, as it is now, to an empty folder."""
         # First of all, so that what hooks raise is not taken for the folder's failing.
         self.write_dirty()
-        shards = saved(self.shards, self.max_parallelism, self._key_schema, self._times.watermark_ms)
+        shards = saved(self.shards, self.max_parallelism, self._key_schema, self._times)
         write_savepoint(location, shards)
 
     def restore_savepoint(self, location: str, shards: int | None, storage: str | StorageOfShard | None) -> None:
@@ -206,6 +207,7 @@ class ShardedOperator:
         self.drop()
         self.max_parallelism = found.manifest.max_parallelism
         self._times.watermark_ms = found.manifest.watermark_ms
+        self._times.processing_ms = resumed_ms(found.manifest.processing_ms, self._times.processing_ms)
         self._begin_anew(opened, storage)
 
     def close(self) -> None:

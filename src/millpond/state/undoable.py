@@ -22,7 +22,6 @@ from millpond.state.backend import (
     MapState,
     RawCells,
     Snapshot,
-    ValueCache,
     ValueState,
 )
 from millpond.state.descriptor import StateDescriptor
@@ -116,10 +115,6 @@ class UndoableBackend:
     def map_state(self, descriptor: StateDescriptor) -> MapState:
         """The handle of a map state."""
         return _UndoableMap(self, self._inner.map_state(descriptor))
-
-    def attach(self, cache: ValueCache) -> None:
-        """Have a cache flushed before every commit, and emptied when its state is undone or restored."""
-        self._inner.attach(cache)
 
     def keys(self, name: str) -> Iterator[tuple[int, Row]]:
         """Key group and key of every key that has this state now."""

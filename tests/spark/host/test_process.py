@@ -107,6 +107,18 @@ def test_a_host_outlives_a_daemon_only_until_the_next_one_would_have_come(lives)
     assert owners.ended()
 
 
+def test_a_host_waits_for_its_first_worker_though_the_machine_is_slow(lives):
+    owners = Owners(1, lives.now, lives.watch)
+    lives.seconds = 59
+    assert not owners.ended()
+    owners.add(10)
+    lives.seconds = 100
+    assert not owners.ended()
+    abandoned = Owners(1, lives.now, lives.watch)
+    lives.seconds = 161
+    assert abandoned.ended()
+
+
 def test_a_host_ends_with_its_executor_at_once(lives):
     owners = Owners(1, lives.now, lives.watch)
     owners.add(10)

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 import pytest
 
 from millpond.state.backend import KeyedStateBackend, ValueState
+from millpond.state.cached.cached_values import CachedValues
 from millpond.state.descriptor import StateDescriptor, StateKind
 from millpond.state.heap import HeapBackend
 from millpond.state.object_codec import OBJECT_SCHEMA
@@ -84,7 +85,8 @@ class Room:
 
 @pytest.fixture(params=["heap", "rocksdb"])
 def room(request, tmp_path):
-    backend = HeapBackend(range(2)) if request.param == "heap" else RocksDbBackend(range(2), tmp_path / "state")
+    inner = HeapBackend(range(2)) if request.param == "heap" else RocksDbBackend(range(2), tmp_path / "state")
+    backend = CachedValues(inner)
     descriptor = StateDescriptor(
         "profile", StateKind.VALUE, OBJECT_SCHEMA, serializer=msgspec_serializer(dict[str, int])
     )

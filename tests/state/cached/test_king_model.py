@@ -5,6 +5,7 @@ import copy
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
+from millpond.state.cached.cached_values import CachedValues
 from millpond.state.cached.two_layer import TwoLayerCache
 from millpond.state.cached.write_back import WriteBackCache
 from millpond.state.descriptor import StateDescriptor, StateKind
@@ -22,7 +23,7 @@ class KingAgainstDict(RuleBasedStateMachine):
 
     @initialize(two=st.booleans(), size=SIZES, size_l2=SIZES)
     def make(self, two, size, size_l2):
-        self.backend = HeapBackend(range(3))
+        self.backend = CachedValues(HeapBackend(range(3)))
         descriptor = StateDescriptor("lists", StateKind.VALUE, OBJECT_SCHEMA, serializer=msgspec_serializer(list[int]))
         self.state = self.backend.value_state(descriptor)
         if two:

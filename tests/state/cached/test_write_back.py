@@ -6,6 +6,7 @@ from millpond.errors import DataError, OptionError
 from millpond.state.cached.two_layer import TwoLayerCache
 from millpond.state.cached.write_back import WriteBackCache
 from millpond.state.handles import States
+from millpond.state.heap import HeapBackend
 
 
 def one_layer(room, **hooks):
@@ -341,7 +342,10 @@ def test_a_size_below_one_is_refused(room, make, size):
 @both
 def test_a_missing_state_or_backend_is_refused(room, make):
     backend, room.backend = room.backend, None
-    with pytest.raises(OptionError, match="needs the backend"):
+    with pytest.raises(OptionError, match=r"a backend that carries it, got NoneType: wrap .* CachedValues"):
+        make(room)
+    room.backend = HeapBackend(range(2))
+    with pytest.raises(OptionError, match=r"a backend that carries it, got HeapBackend: wrap .* CachedValues"):
         make(room)
     room.backend, room.state = backend, None
     with pytest.raises(OptionError, match="needs a state"):

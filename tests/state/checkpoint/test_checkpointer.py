@@ -304,6 +304,28 @@ def test_a_state_that_was_never_declared_to_the_checkpointer_is_named(disk):
     assert Operator(disk).contents(["stranger"]) == {("stranger", 7, ("ann",), None): (1,)}
 
 
+@pytest.mark.parametrize("full", [True, False])
+def test_a_state_that_was_refused_once_is_refused_until_it_is_declared(disk, full):
+    operator = Operator(disk)
+    stranger = operator.backend.value_state(StateDescriptor("stranger", StateKind.VALUE, NUMBER))
+    operator.at(7, ("ann",))
+    stranger.update((1,))
+    for number in range(2):
+        counted(operator, {"bob": number})
+        with pytest.raises(OptionError, match="state 'stranger' is in use but was not declared"):
+            operator.checkpointer.write(operator.checkpointer.begin(full=full))
+    assert operator.storage.versions() == []
+
+
+def test_a_full_checkpoint_does_not_read_what_changed(disk):
+    operator = Operator(disk)
+    counted(operator, {"ann": 1})
+    pending = operator.checkpointer.begin(full=True)
+    with mock.patch.object(type(pending.snapshot), "changes", side_effect=AssertionError("read what changed")):
+        assert operator.checkpointer.write(pending).full
+    assert counts(Operator(disk)) == {"ann": 1}
+
+
 def three_versions(disk):
     operator = Operator(disk)
     for version in (1, 2, 3):

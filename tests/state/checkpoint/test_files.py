@@ -32,7 +32,9 @@ def a_commit(head, text, *, version=None, based=(), attempt="attempt"):
     bases = [Base(version, range(at, at + 1), 1, (part("base", at),)) for at in based]
     deltas = [Delta(version, (part("delta", 0),))]
     token = f"{attempt}-{version}"
-    return next_commit(head, version=version, token=token, watermark_ms=7, states=(), bases=bases, deltas=deltas)
+    return next_commit(
+        head, version=version, token=token, watermark_ms=7, processing_ms=8, states=(), bases=bases, deltas=deltas
+    )
 
 
 def stored(storage, version=None):

@@ -12,6 +12,7 @@ import math
 from decimal import Decimal
 from pathlib import Path
 
+import msgspec
 import pyarrow as pa
 import pytest
 
@@ -116,6 +117,14 @@ def test_a_head_written_by_every_version_says_what_it_said(version):
         (name, base) for name in STATES for base in (True, False)
     }
     assert head.next_segment > max(segments)
+
+
+def test_a_head_of_version_1_is_read_with_a_processing_time_and_without():
+    """It came into heads within version 1: readers that do not know it pass over it."""
+    before, _ = _files(1)
+    assert before.processing_ms == -1
+    data = (GOLDEN / "v1" / "head-with-processing-time.bin").read_bytes()
+    assert Head.decode(data, "the golden head") == msgspec.structs.replace(before, processing_ms=1_388_448_000_001)
 
 
 @pytest.mark.parametrize("version", range(1, FORMAT_VERSION + 1))

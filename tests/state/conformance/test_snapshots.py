@@ -58,6 +58,15 @@ class Versions:
         assert {self.cell.place(*at) for at in differing} <= changes.keys()
 
 
+def test_a_snapshot_names_every_state_that_was_declared_by_then(backend):
+    Cell(backend, StateKind.VALUE, INTEGER)
+    Cell(backend, StateKind.MAP, INTEGER, "empty")
+    snapshot = backend.commit()
+    Cell(backend, StateKind.LIST, INTEGER, "later")
+    assert set(snapshot.states()) == {"visits", "empty"}
+    assert set(backend.commit().states()) == {"visits", "empty", "later"}
+
+
 def test_a_snapshot_read_at_once_shows_its_version(versions):
     for version in range(4):
         versions.commit()

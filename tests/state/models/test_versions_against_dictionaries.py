@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from millpond.errors import DataError
-from millpond.state import ABSENT, Cells, StateKind
+from millpond.state import ABSENT, CachedValues, Cells, StateKind
 from millpond.state.cached.two_layer import TwoLayerCache
 from millpond.state.cached.write_back import WriteBackCache
 from tests.state.conformance.kinds import (
@@ -102,6 +102,8 @@ class Versions(RuleBasedStateMachine):
     def _open(self, subject: Subject) -> None:
         self.opened += 1
         self.backend = subject.open(GROUPS, Path(self.folder.name) / str(self.opened))
+        if self.wrap is not None:
+            self.backend = CachedValues(self.backend)
         self.states = {name: declare(self.backend, descriptor) for name, descriptor in DESCRIPTORS.items()}
         self.caches = []
         if self.wrap is not None:

@@ -4,11 +4,12 @@ The invariant: what leaves here has exactly the declared columns and types; a ta
 another is an error that names the column.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import pyarrow as pa
 
 from millpond.errors import DataError
+from millpond.lookup.function import Key, Rows
 from millpond.lookup.keys import check_key_types
 
 
@@ -25,24 +26,46 @@ def split_schema(
     return key_schema, row_schema
 
 
-def declared_names(key_schema: pa.Schema, row_schema: pa.Schema) -> list[str]:
+def declared_schema(key_schema: pa.Schema, row_schema: pa.Schema) -> pa.Schema:
     """Every declared column once, keys first."""
-    return list(dict.fromkeys([*key_schema.names, *row_schema.names]))
+    return pa.schema(list({field.name: field for field in (*key_schema, *row_schema)}.values()))
+
+
+def declared_names(where: str, there: Sequence[str], key_schema: pa.Schema, row_schema: pa.Schema) -> list[str]:
+    """The names of these columns; a `DataError` says which are not `there`."""
+    names: list[str] = declared_schema(key_schema, row_schema).names
+    missing = [name for name in names if name not in there]
+    if missing:
+        raise DataError(
+            f"{where}: the declared columns {', '.join(missing)} are not there, only {', '.join(there)}; "
+            "the source has changed, or the declaration names the wrong columns"
+        )
+    return names
 
 
 def declared_columns(where: str, table: pa.Table, key_schema: pa.Schema, row_schema: pa.Schema) -> pa.Table:
     """The columns that were declared, each once and of the declared type, of a table just read."""
-    fields = {field.name: field for field in (*key_schema, *row_schema)}
-    missing = [name for name in fields if name not in table.column_names]
-    if missing:
-        raise DataError(
-            f"{where}: the declared columns {missing} are not there, only {table.column_names}; "
-            "the source has changed, or the declaration names the wrong columns"
-        )
+    names = declared_names(where, table.column_names, key_schema, row_schema)
     try:
-        return table.select(list(fields)).cast(pa.schema(list(fields.values())))
+        return table.select(names).cast(declared_schema(key_schema, row_schema))
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError, ValueError) as error:
         raise DataError(f"{where}: the rows no longer have the declared types: {error}") from error
+
+
+def batch_of_rows(
+    where: str, found: Mapping[Key, Rows], key_schema: pa.Schema, row_schema: pa.Schema
+) -> pa.RecordBatch:
+    """The rows of some keys as a piece of a scan; a column that is both is the key's."""
+    names = [*row_schema.names, *key_schema.names]
+    rows = [(*row, *key) for key, rows in found.items() for row in rows]
+    columns = dict(zip(names, zip(*rows, strict=True) if rows else [()] * len(names), strict=True))
+    schema = declared_schema(key_schema, row_schema)
+    try:
+        return pa.RecordBatch.from_arrays(
+            [pa.array(columns[field.name], field.type) for field in schema], schema=schema
+        )
+    except (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError) as error:
+        raise DataError(f"{where}: a value does not fit its declared type: {error}") from error
 
 
 def _plain(schema: pa.Schema, names: Sequence[str]) -> pa.Schema:

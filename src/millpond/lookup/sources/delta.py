@@ -8,7 +8,7 @@ from typing import Any, Self
 
 import pyarrow as pa
 
-from millpond.errors import DataError, MissingDependencyError, UnavailableError
+from millpond.errors import MissingDependencyError, UnavailableError
 from millpond.lookup.conditions import Conditions, arrow_filter
 from millpond.lookup.push_down import narrow_copy
 from millpond.lookup.sources.declared import declared_columns, declared_names, split_schema
@@ -45,11 +45,8 @@ class DeltaScan:
     def scan(self) -> pa.Table:
         """The declared columns of the newest version."""
         delta = self._table()
-        names = declared_names(self.key_schema, self.row_schema)
         there = pa.schema(delta.schema().to_arrow()).names
-        missing = [name for name in names if name not in there]
-        if missing:
-            raise DataError(f"{self._where}: the declared columns {missing} are not there any more, only {there}")
+        names = declared_names(self._where, there, self.key_schema, self.row_schema)
         try:
             table = delta.to_pyarrow_table(columns=names, filters=arrow_filter(self.conditions))
         except OSError as error:

@@ -71,9 +71,9 @@ class FileScan:
     def scan(self) -> pa.Table:
         """The declared columns of the files as they are now."""
         try:
-            table = self._dataset().to_table(
-                columns=declared_names(self.key_schema, self.row_schema), filter=arrow_filter(self.conditions)
-            )
+            files = self._dataset()
+            names = declared_names(self._path, files.schema.names, self.key_schema, self.row_schema)
+            table = files.to_table(columns=names, filter=arrow_filter(self.conditions))
         except (OSError, pa.ArrowInvalid) as error:
             raise self._unreadable(error) from error
         return declared_columns(self._path, table, self.key_schema, self.row_schema)

@@ -18,7 +18,7 @@ import pyarrow as pa
 from millpond.errors import DataError, OptionError
 from millpond.lookup.function import Key, LookupFunction, Row, Rows
 from millpond.lookup.keys import PlainKeys, check_key_types
-from millpond.lookup.sources.declared import declared_names
+from millpond.lookup.sources.declared import declared_schema
 from millpond.lookup.sources.http_client import JsonClient
 from millpond.lookup.sources.values import readers
 
@@ -153,12 +153,10 @@ class HttpScan:
         self._client.close()
         if body is None:
             raise DataError(f"{self._url}: there is nothing (404, or null); check the URL")
-        names = declared_names(self.key_schema, self.row_schema)
-        fields = {field.name: field for field in (*self.key_schema, *self.row_schema)}
-        schema = pa.schema([fields[name] for name in names])
+        schema = declared_schema(self.key_schema, self.row_schema)
         objects = _Objects(self._url, schema)
         rows = [objects.row(thing) for thing in _listed(body, self._rows)]
-        columns = list(zip(*rows, strict=True)) or [()] * len(names)
+        columns = list(zip(*rows, strict=True)) or [()] * len(schema)
         try:
             return pa.table(
                 [pa.array(values, field.type) for values, field in zip(columns, schema, strict=True)], schema=schema

@@ -9,7 +9,7 @@ from typing import Any, Self
 
 import pyarrow as pa
 
-from millpond.errors import DataError, MissingDependencyError, OptionError, UnavailableError
+from millpond.errors import MissingDependencyError, OptionError, UnavailableError
 from millpond.lookup.conditions import Condition, Conditions
 from millpond.lookup.push_down import narrow_copy
 from millpond.lookup.sources.declared import declared_columns, declared_names, split_schema
@@ -60,11 +60,7 @@ class IcebergScan:
     def scan(self) -> pa.Table:
         """The declared columns of the newest snapshot."""
         iceberg = self._load()
-        names = declared_names(self.key_schema, self.row_schema)
-        there = iceberg.schema().column_names
-        missing = [name for name in names if name not in there]
-        if missing:
-            raise DataError(f"{self._where}: the declared columns {missing} are not there any more, only {there}")
+        names = declared_names(self._where, iceberg.schema().column_names, self.key_schema, self.row_schema)
         try:
             table = iceberg.scan(row_filter=_row_filter(self.conditions), selected_fields=tuple(names)).to_arrow()
         except OSError as error:

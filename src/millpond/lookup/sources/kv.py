@@ -8,17 +8,17 @@ The invariant: the columns are stored with the rows. A source that declares othe
 is an error, and never values under the wrong names.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import msgspec
 import pyarrow as pa
 
-from millpond.errors import DataError
-from millpond.kv import Get, KVStore, Put
+from millpond.errors import DataError, OptionError
+from millpond.kv import Get, KVStore, Put, WalkableStore
 from millpond.lookup.function import Key, LookupFunction, Rows
 from millpond.lookup.keys import PlainKeys, check_key_types
-from millpond.lookup.sources.declared import declared_columns, split_schema
+from millpond.lookup.sources.declared import batch_of_rows, declared_columns, declared_schema, split_schema
 from millpond.lookup.sources.values import readers
 
 _BATCH = 1_000
@@ -30,7 +30,7 @@ class _Stored(msgspec.Struct, array_like=True):
 
 
 class KvLookup(LookupFunction):
-    """Rows of a dataset that `write_kv_table` wrote.
+    """Rows of a dataset that `write_kv_table` wrote; also a scan, for a full cache.
 
     - Delivery: one read of the store per batch of keys. Freshness: what was written last. Recovery:
       the store's.
@@ -72,6 +72,44 @@ class KvLookup(LookupFunction):
         """The rows of every key, by one read."""
         found = self._store.get_many([Get(self._dataset, _encoded(self._plain(key))) for key in keys])
         return {key: self._rows(values[-1].value) if values else [] for key, values in zip(keys, found, strict=True)}
+
+    def scan(self) -> pa.Table:
+        """The whole dataset. What is written while it is read may be in it or not.
+
+        Raises:
+            OptionError: the store cannot be walked over.
+        """
+        return self.scan_batches().read_all()
+
+    def scan_batches(self) -> pa.RecordBatchReader:
+        """The same, some keys at a time."""
+        if not isinstance(self._store, WalkableStore):
+            raise OptionError(
+                f"{self._where}: a {type(self._store).__name__} cannot be walked over (it has no next_keys), "
+                "which lookup.cache = FULL needs; use PARTIAL"
+            )
+        schema = declared_schema(self.key_schema, self.row_schema)
+        return pa.RecordBatchReader.from_batches(schema, self._batches(self._store))
+
+    def _batches(self, store: WalkableStore) -> Iterator[pa.RecordBatch]:
+        read = readers(self._where, self.key_schema)
+        after: bytes | None = None
+        while page := store.next_keys(self._dataset, after, _BATCH):
+            found = {self._key(read, key): self._rows(values[-1].value) for key, values in page}
+            yield batch_of_rows(self._where, found, self.key_schema, self.row_schema)
+            after = page[-1][0]
+
+    def _key(self, read: Sequence[Callable[[Any], Any]], encoded: bytes) -> Key:
+        try:
+            values = msgspec.msgpack.decode(encoded, type=list[Any])
+        except (msgspec.DecodeError, msgspec.ValidationError) as error:
+            raise DataError(f"{self._where}: a key was not written by write_kv_table ({error})") from error
+        if len(values) != len(read):
+            raise DataError(
+                f"{self._where}: expected keys of {', '.join(self.key_schema.names)}, got {values!r}; declare the key "
+                "columns that were written"
+            )
+        return tuple(one(value) for one, value in zip(read, values, strict=True))
 
     def _rows(self, value: bytes) -> Rows:
         try:

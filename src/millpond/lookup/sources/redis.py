@@ -6,11 +6,15 @@ JSON in it: an object is one row, a list of objects several.
 
 The invariant: no row is said only where Redis has nothing under that name. A hash that exists without
 any of the columns is a row of nulls; a value of another kind is an error.
+
+A scan walks over the names (Redis' SCAN), reads the keys back from them (`value_names`), and looks
+those up. So it finds what lookups find: a value that is there from its beginning to its end, once; one
+that comes or goes meanwhile, or not.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from copy import copy
-from string import Formatter
+from itertools import islice
 from typing import Any, Literal, Self, TypeAlias
 
 import msgspec
@@ -19,15 +23,18 @@ import pyarrow as pa
 from millpond.errors import DataError, MissingDependencyError, OptionError, UnavailableError
 from millpond.lookup.conditions import Conditions
 from millpond.lookup.function import Key, LookupFunction, Row, Rows
-from millpond.lookup.keys import PlainKeys, check_key_types
+from millpond.lookup.keys import check_key_types
 from millpond.lookup.push_down import picked
+from millpond.lookup.sources.declared import batch_of_rows, declared_schema
+from millpond.lookup.sources.value_names import ValueNames
 from millpond.lookup.sources.values import readers
 
 RedisValue: TypeAlias = Literal["hash", "json"]
+_KEYS_A_PIPELINE = 1_000
 
 
 class RedisLookup(LookupFunction):
-    """Rows of a Redis database by key.
+    """Rows of a Redis database by key; also a scan, for a full cache.
 
     - Delivery: one pipeline per batch of keys. Freshness: what Redis has. Recovery: a lost connection
       is opened again at the next try.
@@ -60,18 +67,12 @@ class RedisLookup(LookupFunction):
         self._name = name
         self._where = f"Redis values {name!r}"
         check_key_types(self._where, key_schema)
-        columns = [field for _, field, _, _ in Formatter().parse(name) if field is not None]
-        if sorted(columns) != sorted(key_schema.names):
-            raise OptionError(
-                f"{self._where}: expected each key column once in braces "
-                f"({', '.join('{' + column + '}' for column in key_schema.names)}), got {', '.join(columns) or 'none'}"
-            )
+        self._names = ValueNames(self._where, name, key_schema)
         if value not in ("hash", "json"):
             raise OptionError(f"{self._where}, value: expected 'hash' or 'json', got {value!r}")
         self._url = url
         self._value = value
         self._timeout_ms = timeout_ms
-        self._plain = PlainKeys(key_schema)
         self.key_schema = key_schema
         self.row_schema = row_schema
         readers(self._where, row_schema)  # refuses types that cannot be read
@@ -113,12 +114,40 @@ class RedisLookup(LookupFunction):
     def lookup_many(self, keys: Sequence[Key]) -> dict[Key, Rows]:
         """The rows of every key, by one pipeline."""
         self.open()
-        names = [self._name_of(key) for key in keys]
+        names = [self._names.of(key) for key in keys]
         try:
             found = self._hashes(names) if self._value == "hash" else self._objects(names)
         except _redis().exceptions.RedisError as error:
             raise self._failed(error) from error
         return dict(zip(keys, found, strict=True))
+
+    def scan(self) -> pa.Table:
+        """The rows of every value whose name is one of the pattern's."""
+        return self.scan_batches().read_all()
+
+    def scan_batches(self) -> pa.RecordBatchReader:
+        """The same, a pipeline at a time."""
+        self.open()
+        schema = declared_schema(self.key_schema, self.row_schema)
+        keys = self._keys()
+        pieces = iter(lambda: list(islice(keys, _KEYS_A_PIPELINE)), [])
+        batches = (
+            batch_of_rows(self._where, self.lookup_many(piece), self.key_schema, self.row_schema) for piece in pieces
+        )
+        return pa.RecordBatchReader.from_batches(schema, batches)
+
+    def _keys(self) -> Iterator[Key]:
+        """The key of every name that there is, once."""
+        read = self._names.reader()
+        seen: set[bytes] = set()
+        try:
+            for name in self._client.scan_iter(match=self._names.glob, count=_KEYS_A_PIPELINE):
+                key = None if name in seen else read(name)
+                seen.add(name)
+                if key is not None:
+                    yield key
+        except _redis().exceptions.RedisError as error:
+            raise self._failed(error) from error
 
     def pushed_down(self, columns: Sequence[str], where: Conditions) -> tuple[Self, Conditions]:
         """The same values, of which fewer fields are fetched; conditions are checked by whoever asked."""
@@ -127,9 +156,6 @@ class RedisLookup(LookupFunction):
         narrow = copy(self)
         narrow.row_schema = picked(self.row_schema, names)
         return narrow, where
-
-    def _name_of(self, key: Key) -> str:
-        return self._name.format(**dict(zip(self.key_schema.names, self._plain(key), strict=True)))
 
     def _hashes(self, names: Sequence[str]) -> list[Rows]:
         columns = self.row_schema.names
@@ -158,9 +184,13 @@ class RedisLookup(LookupFunction):
 
     def _objects(self, names: Sequence[str]) -> list[Rows]:
         read = list(zip(self.row_schema.names, readers(self._where, self.row_schema), strict=True))
+        # Not MGET, which says of a value of another kind that there is none.
+        pipeline = self._client.pipeline(transaction=False)
+        for name in names:
+            pipeline.get(name)
         return [
             [] if text is None else [self._row(read, thing, name) for thing in self._parsed(text, name)]
-            for name, text in zip(names, self._client.mget(names), strict=True)
+            for name, text in zip(names, pipeline.execute(), strict=True)
         ]
 
     def _parsed(self, text: bytes, name: str) -> list[Any]:

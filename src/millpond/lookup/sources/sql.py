@@ -9,7 +9,7 @@ Table and columns are checked when the source is opened; the Arrow types come fr
 A connection that fails is an `UnavailableError`, which is tried again; a refused query is not.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Self
 
 import pyarrow as pa
@@ -18,6 +18,7 @@ from millpond.errors import DataError, MissingDependencyError, OptionError, Unav
 from millpond.lookup.conditions import COMPARE, Condition, Conditions
 from millpond.lookup.function import Key, LookupFunction, Rows
 from millpond.lookup.keys import PlainKeys, check_key_types
+from millpond.lookup.sources.declared import declared_schema
 from millpond.lookup.sources.sql_types import arrow_type
 
 if TYPE_CHECKING:
@@ -26,6 +27,9 @@ if TYPE_CHECKING:
 _MOST_PARAMETERS = {"mssql": 2_000, "oracle": 1_000}
 _MOST_PARAMETERS_ELSE = 30_000
 """PostgreSQL and SQLite take 32,766 parameters in a query, MySQL 65,535."""
+
+_ROWS_A_FETCH = 5_000
+"""How many rows a scan has in Python at a time."""
 
 _MYSQL_REFUSALS = {1044, 1045, 1049, 1054, 1142, 1143}
 """No access, no such database or column: errors that MySQL's drivers call operational, as a lost connection."""
@@ -137,9 +141,8 @@ class SqlLookup(LookupFunction):
         found: dict[Key, Rows] = {key: [] for key in keys}
         width = len(self._keys)
         asked = list(found)
-        self.open()
-        assert self._engine is not None  # noqa: S101 - open() has set it, or raised
-        step = _MOST_PARAMETERS.get(self._engine.dialect.name, _MOST_PARAMETERS_ELSE) // width
+        _, engine = self._opened()
+        step = _MOST_PARAMETERS.get(engine.dialect.name, _MOST_PARAMETERS_ELSE) // width
         for first in range(0, len(asked), step):
             for values in self._select(asked[first : first + step]):
                 rows = found.get(values[:width])
@@ -154,37 +157,61 @@ class SqlLookup(LookupFunction):
 
     def scan(self) -> pa.Table:
         """The whole table, keys first."""
+        return self.scan_batches().read_all()
+
+    def scan_batches(self) -> pa.RecordBatchReader:
+        """The whole table, keys first, read in pieces: rows are Python objects for a moment only."""
         key_schema, row_schema = self._described()
-        fields = {field.name: field for field in (*key_schema, *row_schema)}
-        rows = self._select(None)
-        columns = list(zip(*rows, strict=True)) or [()] * (len(key_schema) + len(row_schema))
-        by_name = dict(zip((*self._keys, *self._columns), columns, strict=True))
+        table, engine = self._opened()
+        schema = declared_schema(key_schema, row_schema)
+        query = self._filtered(_sqlalchemy().select(*(table.columns[name] for name in schema.names)))
+        return pa.RecordBatchReader.from_batches(schema, self._batches(engine, query, schema))
+
+    def _batches(self, engine: "Engine", query: Any, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+        """What a query finds, through a cursor that the server keeps where the driver can."""
         try:
-            arrays = [pa.array(by_name[name], field.type) for name, field in fields.items()]
+            with engine.connect() as connection:
+                cursor = connection.execution_options(yield_per=_ROWS_A_FETCH).execute(query)
+                for rows in cursor.partitions():
+                    yield self._batch(rows, schema)
+        except _sqlalchemy().exc.SQLAlchemyError as error:
+            raise self._failed(error) from error
+
+    def _batch(self, rows: Sequence[Any], schema: pa.Schema) -> pa.RecordBatch:
+        try:
+            columns = zip(*rows, strict=True)
+            arrays = [pa.array(column, field.type) for column, field in zip(columns, schema, strict=True)]
         except (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError) as error:
             raise DataError(f"{self._where}: a value is not of its column's type: {error}") from error
-        return pa.table(arrays, names=list(fields))
+        return pa.RecordBatch.from_arrays(arrays, schema=schema)
 
-    def _select(self, keys: Sequence[Key] | None) -> list[tuple[Any, ...]]:
+    def _select(self, keys: Sequence[Key]) -> list[tuple[Any, ...]]:
         sqlalchemy = _sqlalchemy()
-        self.open()
-        assert self._table is not None  # noqa: S101 - open() has set both, or raised
-        assert self._engine is not None  # noqa: S101
-        key_columns = [self._table.columns[name] for name in self._keys]
-        row_columns = [self._table.columns[name].label(f"row_{place}") for place, name in enumerate(self._columns)]
-        query = sqlalchemy.select(*key_columns, *row_columns)
+        table, engine = self._opened()
+        key_columns = [table.columns[name] for name in self._keys]
+        row_columns = [table.columns[name].label(f"row_{place}") for place, name in enumerate(self._columns)]
         plain = PlainKeys(self.key_schema)
-        if keys is not None and len(key_columns) == 1:
-            query = query.where(key_columns[0].in_([key[0] for key in map(plain, keys)]))
-        elif keys is not None:
-            query = query.where(sqlalchemy.tuple_(*key_columns).in_(list(map(plain, keys))))
-        for condition in self.conditions:
-            query = query.where(_clause(self._table.columns[condition.column], condition))
+        wanted = key_columns[0] if len(key_columns) == 1 else sqlalchemy.tuple_(*key_columns)
+        values = [key[0] if len(key_columns) == 1 else key for key in map(plain, keys)]
+        query = self._filtered(sqlalchemy.select(*key_columns, *row_columns).where(wanted.in_(values)))
         try:
-            with self._engine.connect() as connection:
+            with engine.connect() as connection:
                 return [tuple(row) for row in connection.execute(query)]
         except sqlalchemy.exc.SQLAlchemyError as error:
             raise self._failed(error) from error
+
+    def _filtered(self, query: Any) -> Any:
+        """The query with the conditions that were pushed down."""
+        table, _ = self._opened()
+        for condition in self.conditions:
+            query = query.where(_clause(table.columns[condition.column], condition))
+        return query
+
+    def _opened(self) -> "tuple[Table, Engine]":
+        self.open()
+        assert self._table is not None  # noqa: S101 - open() has set both, or raised
+        assert self._engine is not None  # noqa: S101
+        return self._table, self._engine
 
     def pushed_down(self, columns: Sequence[str], where: Conditions) -> tuple[Self, Conditions]:
         """The same table with fewer columns in its queries, and conditions in their WHERE."""

@@ -109,13 +109,15 @@ class ProcessWatch:
 
 
 WITHOUT_DAEMON_SECONDS = 5.0
+FIRST_WORKER_SECONDS = 60.0
 
 
 class Owners:
     """Those that a host works for: its executor, and the daemons whose workers have come.
 
     Spark replaces a daemon that has ended while there are tasks, so a host waits a moment for a worker of
-    the next one. Without a daemon (`spark.python.use.daemon`) a worker's parent is the executor.
+    the next one. For its first worker, which started it, it waits as long as a busy machine may need. Without
+    a daemon (`spark.python.use.daemon`) a worker's parent is the executor.
     """
 
     def __init__(
@@ -126,11 +128,13 @@ class Owners:
         self._now = now
         self._watch = watch
         self._last_alive = now()
+        self._patience_s = FIRST_WORKER_SECONDS
         self._lock = threading.Lock()
 
     def add(self, daemon: int) -> None:
         """A worker of this daemon has come."""
         with self._lock:
+            self._patience_s = WITHOUT_DAEMON_SECONDS
             known = self._daemons.get(daemon)
             # Its number may have been given again since.
             if known is None or known.ended():
@@ -144,7 +148,7 @@ class Owners:
             self._daemons = {pid: watch for pid, watch in self._daemons.items() if not watch.ended()}
             if self._daemons:
                 self._last_alive = self._now()
-        return self._now() - self._last_alive > WITHOUT_DAEMON_SECONDS
+        return self._now() - self._last_alive > self._patience_s
 
 
 def _descriptor(pid: int) -> int | None:

@@ -43,7 +43,6 @@ from millpond.state.backend import (
     MapState,
     RawCells,
     Snapshot,
-    ValueCache,
     ValueState,
 )
 from millpond.state.cached.hit_ratio import HitRatio
@@ -139,7 +138,6 @@ class LruStateCache:
         self._entries = Entries(inner, max_entries, max_bytes, weigher)
         self._declared = Declarations(_KINDS, self._make)
         self._states = self._declared.states
-        self._caches: list[ValueCache] = []
         self._entered: set[int] = set()
         self._hit_ratio = HitRatio(self._reads, clock)
         self._recorder = recorder
@@ -199,17 +197,8 @@ class LruStateCache:
             made.bind()
         return made
 
-    def attach(self, cache: ValueCache) -> None:
-        """Have a cache flushed before every commit, and emptied when its state is undone or restored."""
-        self._caches.append(cache)
-
-    def _write_dirty(self) -> None:
-        for cache in self._caches:
-            cache.update_all_states()
-
     def keys(self, name: str) -> Iterator[tuple[int, Row]]:
         """Key group and key of every key that has this state: those with dirty entries, then the backend's others."""
-        self._write_dirty()
         state = self._states.get(name)
         if state is None:
             yield from self._inner.keys(name)
@@ -227,7 +216,6 @@ class LruStateCache:
 
     def cells(self, name: str, key_group: int) -> Cells:
         """Every cell of a state in one key group as it is now."""
-        self._write_dirty()
         cells = self._inner.cells(name, key_group)
         state = self._states.get(name)
         bucket = None if state is None else state.buckets.get(key_group)
@@ -242,7 +230,6 @@ class LruStateCache:
     def _raw_cells(
         self, raw_cells: Callable[[str, int], list[Pair] | None], name: str, key_group: int
     ) -> list[Pair] | None:
-        self._write_dirty()
         pairs, state = raw_cells(name, key_group), self._states.get(name)
         bucket = None if state is None else state.buckets.get(key_group)
         if pairs is None or state is None or bucket is None:
@@ -263,8 +250,6 @@ class LruStateCache:
 
     def commit(self) -> Snapshot:
         """End the version. Dirty entries stay where they are, and are in the snapshot."""
-        for cache in self._caches:
-            cache.flush()
         inner = self._inner.commit()
         descriptors = {name: state.descriptor for name, state in self._states.items()}
         parts = {
@@ -353,7 +338,6 @@ class LruStateCache:
                 by_group.setdefault(key_group, set()).add(cell)
             for key_group, loaded in by_group.items():
                 self._entries.forget(state.bucket(key_group), loaded)
-        self._forget_attached()
 
     @property
     def temperatures(self) -> Callable[[], pa.Table] | None:
@@ -397,7 +381,6 @@ class LruStateCache:
     def _go_back(self, oldest: int) -> None:
         self._entries.revert(oldest, self._buckets())
         self._leave()
-        self._forget_attached()
 
     def _leave(self) -> None:
         self._context.key_group = -1
@@ -405,10 +388,6 @@ class LruStateCache:
         self._entered.clear()
         for state in self._states.values():
             state.unbind()
-
-    def _forget_attached(self) -> None:
-        for cache in self._caches:
-            cache.forget()
 
 
 _KINDS: dict[StateKind, type[LruState]] = {

@@ -5,7 +5,7 @@ come first. What the backend was given in this version only because it left the 
 by earlier versions, is no change of this one: it is left out, so that deltas do not grow by evictions.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from functools import partial
 from typing import NamedTuple
 
@@ -44,6 +44,10 @@ class LruSnapshot:
         """Have what nobody needs any more freed with this snapshot: it takes long, and no record waits for that."""
         if not self._released:
             self._replaced += replaced
+
+    def states(self) -> Collection[str]:
+        """The names of the states: the backend knows every one that the cache does."""
+        return self._inner.states()
 
     def changes(self) -> Iterator[tuple[str, Cells]]:
         """The cache's changed entries, then what the backend was given of this version's changes."""

@@ -19,8 +19,8 @@ Source: King's flink-state-cache, "Two layered cache".
 from typing import Any, Unpack
 
 from millpond.cache import Cache
-from millpond.state.backend import Cells, KeyedStateBackend, ValueState
-from millpond.state.cached.watched import Entry, HitTracker, WatchedState, Watching, Where, checked_size
+from millpond.state.backend import Cells, ValueState
+from millpond.state.cached.watched import Carrier, Entry, HitTracker, WatchedState, Watching, Where, checked_size
 
 
 class TwoLayerCache:
@@ -31,7 +31,7 @@ class TwoLayerCache:
     - Freshness, concurrency, dirtiness and iteration: as `WriteBackCache`.
 
     Args:
-        backend: whose current key is meant; it flushes this cache before every commit.
+        backend: a `CachedValues`, whose current key is meant; it flushes this cache before every commit.
         state: what `backend.value_state` returned.
         max_size: how many keys to keep in L1, which is the most that a checkpoint has to write.
         max_size_l2: how many more to keep in L2.
@@ -40,13 +40,13 @@ class TwoLayerCache:
         watching: `on_get`, `on_update`, `read_watch`, `write_watch` and `copy`, as for `WriteBackCache`.
 
     Raises:
-        OptionError: a size below 1, no backend, no state, a handle that has a ttl or a default; later, a use without a
-            current key.
+        OptionError: a size below 1, a backend that carries no caches, no state, a handle that has a ttl or a default;
+            later, a use without a current key.
         DataError: an `update` with None, or with what the state cannot keep.
 
     >>> import pyarrow as pa
-    >>> from millpond.state import HeapBackend, StateDescriptor, StateKind
-    >>> backend = HeapBackend(range(128))
+    >>> from millpond.state import CachedValues, HeapBackend, StateDescriptor, StateKind
+    >>> backend = CachedValues(HeapBackend(range(128)))
     >>> state = backend.value_state(StateDescriptor("visits", StateKind.VALUE, pa.schema([("count", pa.int64())])))
     >>> visits = TwoLayerCache(backend, state, max_size=1, max_size_l2=1)
     >>> backend.enter(7); backend.context.key = ("ann",)
@@ -62,7 +62,7 @@ class TwoLayerCache:
 
     def __init__(
         self,
-        backend: KeyedStateBackend,
+        backend: Carrier,
         state: ValueState,
         *,
         max_size: int,

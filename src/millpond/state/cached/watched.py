@@ -25,7 +25,8 @@ from typing import Any, Protocol, TypeAlias, TypedDict
 
 from millpond.cache import Cache
 from millpond.errors import DataError, OptionError
-from millpond.state.backend import KeyedStateBackend, RawCells, ValueState
+from millpond.state.backend import KeyContext, RawCells, ValueCache, ValueState
+from millpond.state.current_key import Who, no_current_key
 from millpond.state.rows import Row
 
 Where: TypeAlias = tuple[int, Row]
@@ -55,6 +56,29 @@ _UNCHANGEABLE = frozenset(
         decimal.Decimal,
     }
 )
+
+
+class Carrier(Protocol):
+    """A backend that carries caches and flushes them: `CachedValues`, as the caches see it."""
+
+    @property
+    def context(self) -> KeyContext:
+        """Whose state is meant."""
+        ...
+
+    @property
+    def shares_objects(self) -> bool:
+        """Whether the very objects are kept that are written."""
+        ...
+
+    @property
+    def enter(self) -> Callable[[int], None]:
+        """Turns to a key group."""
+        ...
+
+    def attach(self, cache: ValueCache) -> None:
+        """Carry a cache from now on."""
+        ...
 
 
 class Watch(Protocol):
@@ -110,13 +134,14 @@ class WatchedState:
         "_read_watch",
         "_spent",
         "_state",
+        "_who",
         "_write_watch",
         "dirty",
     )
 
     def __init__(
         self,
-        backend: KeyedStateBackend,
+        backend: Carrier,
         state: ValueState,
         *,
         on_get: Hook | None = None,
@@ -126,8 +151,11 @@ class WatchedState:
         copy: Callable[[Any], Any] | None = None,
         raw: RawCells | None = None,
     ) -> None:
-        if backend is None:
-            raise OptionError("a state cache needs the backend of its state, got None: it gives the current key.")
+        if not hasattr(backend, "attach"):
+            raise OptionError(
+                f"a state cache needs a backend that carries it, got {type(backend).__name__}: wrap the backend of its "
+                "state, CachedValues(backend), and use that from then on."
+            )
         if state is None:
             raise OptionError("a state cache needs a state, got None: pass what backend.value_state(...) returned.")
         self._backend = backend
@@ -148,13 +176,15 @@ class WatchedState:
                 f"state {descriptor.name!r} has {adds}, which a cache in front of it would hide. Let the cache stand "
                 "below it: give it with the declaration, states.value(..., cache=WriteBack(max_size=...))."
             )
+        self._name = "a cached state" if descriptor is None else f"state {descriptor.name!r}"
+        self._who = Who(self._name, self._context)
         self._is_mutable: Callable[[Any], bool]
         if descriptor is None:
-            self._name, self._check, self._private = "a cached state", _as_it_is, deepcopy
+            self._check, self._private = _as_it_is, deepcopy
             self._is_mutable, self._gives_back = can_change, False
         else:
-            codec = descriptor.codec(self)
-            self._name, self._check, self._private = f"state {descriptor.name!r}", codec.check, codec.copy
+            codec = descriptor.codec(self._who)
+            self._check, self._private = codec.check, codec.copy
             self._is_mutable = _is_value if codec.mutable else _never
             # The pairs of a state with a ttl are made anew by its handle, and tuples by their check.
             self._gives_back = codec.mutable and descriptor.serializer is not None and descriptor.ttl is None
@@ -162,24 +192,17 @@ class WatchedState:
         # A state that is known makes another object itself of what it is given and can be changed.
         self._copy = (copy or (deepcopy if descriptor is None else None)) if backend.shares_objects else None
 
-    def __str__(self) -> str:
-        """The state and the current key, as errors name them."""
-        return f"{self._name} of key {self._context.key!r}"
-
     def require_key(self) -> Where:
         """The current key, where it must be one."""
         context = self._context
         if context.key_group < 0:
-            raise OptionError(
-                f"{self._name} was used without a current key. Use it only inside the calls that are made for a key, "
-                "not in init() or close()."
-            )
+            raise no_current_key(self._name)
         return context.key_group, context.key
 
     def updated(self, where: Where, value: Any) -> Entry:
         """The dirty entry of a value that the user gives; refused now where the state could not keep it."""
         if value is None:
-            raise DataError(f"{self}: expected a value, got None: a state without a value is absent. Use clear().")
+            raise DataError(f"{self._who}: expected a value, got None: a state without a value is absent. Use clear().")
         entry = self.dirty[where] = Entry(self._check(value), dirty=True)
         if self._gives_back:
             self._given[where] = value

@@ -17,8 +17,8 @@ Source: King's flink-state-cache, "Background of two layered state caching in Fl
 from typing import Any, Unpack
 
 from millpond.cache import Cache
-from millpond.state.backend import Cells, KeyedStateBackend, ValueState
-from millpond.state.cached.watched import Entry, HitTracker, WatchedState, Watching, Where, checked_size
+from millpond.state.backend import Cells, ValueState
+from millpond.state.cached.watched import Carrier, Entry, HitTracker, WatchedState, Watching, Where, checked_size
 
 
 class WriteBackCache:
@@ -37,7 +37,7 @@ class WriteBackCache:
     The backend has what is dirty written before anybody looks at all its keys.
 
     Args:
-        backend: whose current key is meant; it flushes this cache before every commit.
+        backend: a `CachedValues`, whose current key is meant; it flushes this cache before every commit.
         state: what `backend.value_state` returned.
         max_size: how many keys to keep.
         on_get: given a key and what was read of the state, the value to hand out and to cache. A value that it
@@ -53,13 +53,13 @@ class WriteBackCache:
             many at once, without another check. Not together with `on_update` or `write_watch`.
 
     Raises:
-        OptionError: a size below 1, no backend, no state, a handle that has a ttl or a default; later, a use without a
-            current key.
+        OptionError: a size below 1, a backend that carries no caches, no state, a handle that has a ttl or a default;
+            later, a use without a current key.
         DataError: an `update` with None, or with what the state cannot keep.
 
     >>> import pyarrow as pa
-    >>> from millpond.state import HeapBackend, StateDescriptor, StateKind
-    >>> backend = HeapBackend(range(128))
+    >>> from millpond.state import CachedValues, HeapBackend, StateDescriptor, StateKind
+    >>> backend = CachedValues(HeapBackend(range(128)))
     >>> state = backend.value_state(StateDescriptor("visits", StateKind.VALUE, pa.schema([("count", pa.int64())])))
     >>> visits = WriteBackCache(backend, state, max_size=20_000)
     >>> backend.enter(7); backend.context.key = ("ann",)
@@ -73,7 +73,7 @@ class WriteBackCache:
 
     def __init__(
         self,
-        backend: KeyedStateBackend,
+        backend: Carrier,
         state: ValueState,
         *,
         max_size: int,

@@ -81,7 +81,7 @@ class PendingCheckpoint:
         version: its number.
         full: whether it was asked to be a full one.
         watermark_ms: the event-time watermark it was begun under, or -1.
-        now_ms: the time by which values that have outlived their TTL are left out.
+        now_ms: the processing time it was begun at, by which values that have outlived their TTL are left out.
         blocking_ns: how long the stream stood still for it.
         snapshot: the state it holds.
         states: every state declared by then.
@@ -243,11 +243,9 @@ class Checkpointer:
             pending.snapshot.release()
 
     def _commit(self, pending: PendingCheckpoint, *, full: bool) -> Commit:
-        if full:
-            deltas = []
-            for _ in _declared_changes(pending):
-                continue
-        else:
+        _refuse_undeclared(pending)
+        deltas = []
+        if not full:
             deltas = [delta for delta in self._carried if delta.version < pending.version]
             deltas.append(self._delta(pending))
         owed = None if full else sum(delta.rows for delta in deltas)
@@ -257,13 +255,14 @@ class Checkpointer:
             version=pending.version,
             token=f"{self._writer}-{pending.version}",
             watermark_ms=pending.watermark_ms,
+            processing_ms=pending.now_ms,
             states=(descriptor.encode() for descriptor in pending.states.values()),
             bases=list(self._bases(pending, owed)),
             deltas=deltas,
         )
 
     def _delta(self, pending: PendingCheckpoint) -> Delta:
-        return encode_delta(pending.version, _declared_changes(pending), self._codecs)
+        return encode_delta(pending.version, pending.snapshot.changes(), self._codecs)
 
     def _bases(self, pending: PendingCheckpoint, owed: int | None) -> Iterator[Base]:
         """Key groups in turn until they hold as many cells as are owed; all of them for None."""
@@ -314,12 +313,11 @@ class Checkpointer:
             self._carried.clear()
 
 
-def _declared_changes(pending: PendingCheckpoint) -> Iterator[tuple[str, Cells]]:
-    """What the version changed. A state that the checkpoint does not know of would be lost without a word."""
-    for state, cells in pending.snapshot.changes():
+def _refuse_undeclared(pending: PendingCheckpoint) -> None:
+    """A state that the checkpoint does not know of would be lost without a word."""
+    for state in pending.snapshot.states():
         if state not in pending.states:
             raise OptionError(
                 f"state {state!r} is in use but was not declared to its Checkpointer when checkpoint {pending.version} "
                 "began. Call declare()."
             )
-        yield state, cells

@@ -130,8 +130,9 @@ class FileStorage:
             raise OptionError(
                 f"writer is {writer!r}; it goes into file names: expected letters, digits and underscores."
             )
-        self._folder = Folder(f"{location.rstrip('/')}/shard-{shard:05d}", filesystem)
-        self._name = f"shard {shard} in {location}"
+        folder = Folder(location, filesystem)
+        self._folder = folder.within(f"shard-{shard:05d}")
+        self._name = f"shard {shard} in {folder.location}"
         self._retain = retain
         self._token = writer or secrets.token_hex(8)
         self._read_only = read_only

@@ -5,6 +5,7 @@ what was written is also synced, the bytes with the file and the names with `syn
 """
 
 import os
+import re
 from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
@@ -12,27 +13,43 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.fs
 
-from millpond.errors import OptionError
+from millpond.errors import MissingDependencyError, OptionError
 
 _OBJECT_STORES = frozenset({"s3", "gcs", "abfs"})
+_HADOOPS_S3 = "s3a://"
+"""What S3 is called in the locations that Spark is given."""
+_PASSWORD = re.compile(r"(://[^/:@]*:).*?(@)")
+_HADOOPS_LIBRARIES = ("libjvm", "libhdfs")
 
 
 class Folder:
     """A folder. Names are relative to it, with slashes. What goes wrong is an OSError, as pyarrow raises it.
 
+    Attributes:
+        location: as errors name it, see `shown`.
+
     Args:
-        location: a path, a URI (`file:///…`, `hdfs://…`, `s3://…`, `gs://…`, `abfs://…`), or a path in `filesystem`.
+        location: a path, a URI (`file:///…`, `hdfs://…`, `s3://…`, `gs://…`, `abfs://…`) with its file system's
+            options (`s3://bucket/state?region=eu-west-1`), or a path in `filesystem`.
         filesystem: to be used instead of the one that the location's scheme names.
+
+    Raises:
+        OptionError: the location is none, or has an option that its file system does not know.
+        MissingDependencyError: a driver of its file system is not installed.
     """
 
     def __init__(self, location: str, filesystem: pa.fs.FileSystem | None = None) -> None:
-        self.location = location
+        self.location = shown(location)
         found, root = _opened(location) if filesystem is None else (filesystem, location)
         while isinstance(found, pa.fs.SubTreeFileSystem):
             found, root = found.base_fs, f"{found.base_path.rstrip('/')}/{root.lstrip('/')}"
         self._filesystem: pa.fs.FileSystem = found
         self._root = root.rstrip("/")
         self._local = isinstance(self._filesystem, pa.fs.LocalFileSystem)
+
+    def within(self, name: str) -> "Folder":
+        """A folder in this one. The options of a URI come last, so nothing can be appended to a location."""
+        return Folder(self.path(name), self._filesystem)
 
     def path(self, name: str) -> str:
         """The path of a file, within the filesystem."""
@@ -73,6 +90,9 @@ class Folder:
 
     def folders(self) -> list[str]:
         """The folders directly in this one."""
+        if self._filesystem.type_name == "gcs":
+            # pyarrow lists there only what is an object, and nobody made one for a folder.
+            return sorted({name.partition("/")[0] for name in self.sizes(".", recursive=True) if "/" in name})
         selector = pa.fs.FileSelector(self._root, allow_not_found=True)
         return sorted(info.base_name for info in self._filesystem.get_file_info(selector) if not info.is_file)
 
@@ -82,14 +102,36 @@ class Folder:
             self._filesystem.delete_file(self.path(name))
 
 
+def shown(location: str) -> str:
+    """A location as errors name it: without the password that a URI may have.
+
+    >>> shown("s3://key:secret@bucket/state")
+    's3://key:…@bucket/state'
+    """
+    return _PASSWORD.sub(r"\1…\2", location)
+
+
 def _opened(location: str) -> tuple[pa.fs.FileSystem, str]:
+    uri = location if "://" in location else str(Path(location).absolute())
+    if uri.startswith(_HADOOPS_S3):
+        uri = f"s3://{uri.removeprefix(_HADOOPS_S3)}"
     try:
-        found: tuple[pa.fs.FileSystem, str] = pa.fs.FileSystem.from_uri(
-            location if "://" in location else str(Path(location).absolute())
-        )
-    except (pa.ArrowInvalid, pa.ArrowNotImplementedError, OSError) as error:
+        found: tuple[pa.fs.FileSystem, str] = pa.fs.FileSystem.from_uri(uri)
+    except pa.ArrowNotImplementedError as error:
+        raise MissingDependencyError(
+            f"the location {shown(location)!r} cannot be opened by this pyarrow ({pa.__version__}), which was built "
+            f'without its file system: {error}. Those from PyPI have it: pip install --force-reinstall "pyarrow>=19".'
+        ) from error
+    except (pa.ArrowInvalid, OSError) as error:
+        reason = str(error).partition("\n")[0].replace(uri, shown(uri))
+        if isinstance(error, OSError) and any(library in reason for library in _HADOOPS_LIBRARIES):
+            raise MissingDependencyError(
+                f"the location {shown(location)!r} needs Hadoop's libhdfs and a Java runtime, which pyarrow loads: "
+                f"{reason}. Install Java 17 and Hadoop, and set JAVA_HOME, HADOOP_HOME and CLASSPATH, the last to what "
+                "`$HADOOP_HOME/bin/hadoop classpath --glob` prints."
+            ) from error
         raise OptionError(
-            f"the location {location!r} cannot be opened: {error}. Expected a path or a URI such as "
+            f"the location {shown(location)!r} cannot be opened: {reason}. Expected a path or a URI such as "
             "file:///data/state, hdfs://…, s3://bucket/state, gs://… or abfs://…."
         ) from error
     return found

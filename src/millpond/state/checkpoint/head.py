@@ -46,6 +46,8 @@ class Head(msgspec.Struct, frozen=True):
         shards: how many shards the operator has.
         max_parallelism: how many key groups the operator has.
         watermark_ms: the event-time watermark this version was made under, or -1.
+        processing_ms: the processing time this version was made at; -1 where there was none, and in a head that was
+            written before heads had it.
         key_schema: the key columns, as a serialized Arrow schema.
         states: the descriptors, encoded.
         segments: in the order they were written.
@@ -67,6 +69,7 @@ class Head(msgspec.Struct, frozen=True):
     base_versions: tuple[int, ...] = ()
     next_base: int = 0
     next_segment: int = 0
+    processing_ms: int = -1
 
     @property
     def key_groups(self) -> range:

@@ -8,8 +8,8 @@ state has one column `value`), so DuckDB, pandas or Spark read them without Mill
 there as the bytes of their serializer, and those of msgspec beside that as JSON, in a column `json`.
 
 The manifest holds length and checksum of every file, the states' descriptors, the key schema, the
-maximum parallelism and the watermark. Keys never change their key group, and the maximum parallelism
-stays, so a shard of any new layout takes from each file the key groups that are its own.
+maximum parallelism, the watermark and the processing time. Keys never change their key group, and the
+maximum parallelism stays, so a shard of any new layout takes from each file the key groups that are its own.
 
 Invariant: no row is loaded before every file that the shard needs was found as the manifest says.
 """
@@ -28,7 +28,7 @@ import xxhash
 
 from millpond.errors import CorruptionError, OptionError, UnavailableError
 from millpond.state.backend import Cells, KeyedStateBackend
-from millpond.state.checkpoint.folder import Folder
+from millpond.state.checkpoint.folder import Folder, shown
 from millpond.state.checkpoint.head import Head, birth
 from millpond.state.checkpoint.object_columns import JSON_COLUMN, with_json
 from millpond.state.checkpoint.restoring import Restored, StoredStates, newest_rows, read_version
@@ -61,6 +61,7 @@ class Manifest(msgspec.Struct, frozen=True):
     watermark_ms: int
     states: tuple[dict[str, Any], ...]
     files: tuple[SavepointFile, ...]
+    processing_ms: int = -1
 
 
 class HasCells(Protocol):
@@ -76,7 +77,7 @@ class ShardState:
     """One shard's state, to be written into a savepoint: from a snapshot, or from a stored version.
 
     Attributes:
-        head: says which shard of which operator it is, and under which watermark.
+        head: says which shard of which operator it is, under which watermark and at which processing time.
         states: the descriptors of everything it holds.
         tables: the rows of each state, by its name.
     """
@@ -87,7 +88,7 @@ class ShardState:
 
     @staticmethod
     def of_snapshot(head: Head, snapshot: HasCells, states: Iterable[StateDescriptor]) -> "ShardState":
-        """What a snapshot holds, or a backend now. `head` is any of the shard's that has the savepoint's watermark."""
+        """What a snapshot holds, or a backend now. `head` is any of the shard's that has the savepoint's times."""
         states = tuple(states)
         key_schema = pa.ipc.read_schema(pa.py_buffer(head.key_schema))
         tables = {}
@@ -124,13 +125,14 @@ def write_savepoint(
         states: dict[str, StateDescriptor] = {}
         files: list[SavepointFile] = []
         for shard in shards:
-            _refuse_strangers(location, heads, shard.head)
+            _refuse_strangers(folder.location, heads, shard.head)
             heads.append(shard.head)
             for state in shard.states:
                 if states.setdefault(state.name, state).encode() != state.encode():
                     raise OptionError(
-                        f"{location}: state {state.name!r} is [{states[state.name].describe()}] in one shard and "
-                        f"[{state.describe()}] in shard {shard.head.shard}. Let every shard hold the same declaration."
+                        f"{folder.location}: state {state.name!r} is [{states[state.name].describe()}] in one shard "
+                        f"and [{state.describe()}] in shard {shard.head.shard}. Let every shard hold the same "
+                        "declaration."
                     )
                 files += write_rows(folder, state, f"shard-{shard.head.shard:05d}", shard.tables[state.name])
         return finish_savepoint(folder, heads, states.values(), files)
@@ -148,7 +150,7 @@ def check_empty(folder: Folder) -> None:
 
 def not_written(location: str, error: OSError) -> UnavailableError:
     """The error for a savepoint whose writing failed."""
-    return UnavailableError(f"the savepoint {location} could not be written: {error}. Write it to a new folder.")
+    return UnavailableError(f"the savepoint {shown(location)} could not be written: {error}. Write it to a new folder.")
 
 
 def finish_savepoint(
@@ -163,6 +165,7 @@ def finish_savepoint(
         watermark_ms=min(head.watermark_ms for head in heads),
         states=tuple(state.encode() for state in states),
         files=tuple(files),
+        processing_ms=min(head.processing_ms for head in heads),
     )
     folder.make(["."])
     for name in {file.name.partition("/")[0] for file in files}:
@@ -223,7 +226,7 @@ class Savepoint:
                 )
             body = unsealed(_MAGIC, folder.read(MANIFEST), name)
         except OSError as error:
-            raise UnavailableError(f"the savepoint {location} cannot be read: {error}.") from error
+            raise UnavailableError(f"the savepoint {shown(location)} cannot be read: {error}.") from error
         manifest = msgspec.msgpack.decode(body, type=Manifest)
         for file in manifest.files:
             if sizes.get(file.name) != file.bytes:
@@ -279,7 +282,7 @@ class Savepoint:
                 "at most."
             )
         head = birth(lineage, shard, shards, manifest.max_parallelism, key_schema)
-        head = msgspec.structs.replace(head, watermark_ms=manifest.watermark_ms)
+        head = msgspec.structs.replace(head, watermark_ms=manifest.watermark_ms, processing_ms=manifest.processing_ms)
         states = StoredStates.of(manifest.states, declared, manifest.key_schema, now_ms)
         schemas = {state.name: _schema(state, manifest.key_schema) for state in self.states()}
         proven = [(file.state, self._proven(file)) for name in schemas for file in self._files(name, head.key_groups)]

@@ -284,6 +284,7 @@ class Shard:
             version=version,
             token=token,
             watermark_ms=watermark_ms,
+            processing_ms=self.backend.context.now_ms,
             states=(descriptor.encode() for descriptor in self._descriptors.values()),
             bases=bases,
             deltas=deltas,

@@ -23,7 +23,7 @@ import pyarrow as pa
 
 from millpond.errors import UnavailableError
 from millpond.metrics import Recorder
-from millpond.state.backend import Cells, KeyContext, ListState, MapState, RawCells, Snapshot, ValueCache, ValueState
+from millpond.state.backend import Cells, KeyContext, ListState, MapState, RawCells, Snapshot, ValueState
 from millpond.state.descriptor import StateDescriptor, StateKind
 from millpond.state.heap import HeapBackend
 from millpond.state.rows import Row
@@ -193,13 +193,8 @@ class SpillableBackend:
                     heap.tables.live[key_group] = state.table(spilled.file, spilled.database, key_group)
                     self._mover.rebind(key_group)
 
-    def attach(self, cache: ValueCache) -> None:
-        """Have a cache flushed before every commit, and emptied when its state is undone or restored."""
-        self._heap.attach(cache)
-
     def keys(self, name: str) -> Iterator[tuple[int, Row]]:
         """Key group and key of every key that has this state now, each once."""
-        self._heap.write_dirty()
         return self._keys(name)
 
     def _keys(self, name: str) -> Iterator[tuple[int, Row]]:
@@ -214,8 +209,6 @@ class SpillableBackend:
 
     def cells(self, name: str, key_group: int) -> Cells:
         """Every cell of a state in one key group as it is now."""
-        # First, since what is written may turn to key groups and move them.
-        self._heap.write_dirty()
         state = self._states.get(name)
         # Looked up once: between two versions another thread may be moving the group.
         table = None if state is None else state.heap.tables.live.get(key_group)
@@ -225,7 +218,6 @@ class SpillableBackend:
 
     def raw_cells(self, name: str, key_group: int) -> list[Pair] | None:
         """The same as bytes, in no order; None where the key group is on the heap. Only between two versions."""
-        self._heap.write_dirty()
         state = self._states.get(name)
         if state is None:
             return None

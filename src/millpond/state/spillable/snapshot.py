@@ -5,7 +5,7 @@ What is on disk is read as on the heap: the table as it is now, under the old va
 key group may move either way while it is read.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from typing import Any, NamedTuple
 
 from millpond.errors import UnavailableError
@@ -36,6 +36,11 @@ class SpillableSnapshot:
     def in_use(self) -> bool:
         """Whether somebody may still read it."""
         return bool(self._held)
+
+    def states(self) -> Collection[str]:
+        """The names of the states."""
+        self._check()
+        return self._snapshot.states()
 
     def changes(self) -> Iterator[tuple[str, Cells]]:
         """What the version changed."""

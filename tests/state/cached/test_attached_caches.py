@@ -1,9 +1,14 @@
-"""Caches that a user put in front of a state: flushed by every commit, emptied when the state goes back."""
+"""Caches that a user put in front of a state: flushed by every commit, emptied when the state goes back.
+
+`CachedValues` carries them, over any backend: here one that keeps objects, one that keeps bytes, one that keeps
+both, and one that spills.
+"""
 
 import pytest
 
-from millpond.state import StateKind
-from tests.state.conformance.kinds import ANN, BOB, INTEGER, Cell, changed, everything, turn_to
+from millpond.state import CachedValues, StateKind
+from tests.state.conformance.kinds import ANN, BOB, GROUPS, INTEGER, Cell, changed, everything, turn_to
+from tests.state.conformance.subjects import SUBJECTS
 
 
 class Shelf:
@@ -31,6 +36,14 @@ class Shelf:
     def forget(self):
         self.dirty.clear()
         self.forgotten += 1
+
+
+@pytest.fixture(params=["heap", "rocksdb", "lru2-heap", "spilled"])
+def backend(request, tmp_path):
+    (subject,) = [subject for subject in SUBJECTS if subject.name == request.param]
+    backend = CachedValues(subject.open(GROUPS, tmp_path / "state"))
+    yield backend
+    backend.close()
 
 
 @pytest.fixture

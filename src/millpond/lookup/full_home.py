@@ -1,0 +1,51 @@
+"""Where a fully cached table lives: in this process, or where a whole cluster reads it.
+
+Between the full cache, which says when a table is loaded, and those who look rows up. The invariant:
+`swap` comes after a load that is whole, and once `fail` was called no reader gets an answer any more.
+"""
+
+from collections.abc import Sequence
+from typing import Protocol
+
+import pyarrow as pa
+
+from millpond.lookup.column_file import Scanned
+from millpond.lookup.keyed_table import HeldTable, KeyedTable
+
+
+class FullHome(Protocol):
+    """What becomes of the loads of one table; called by one load at a time."""
+
+    def hold(self, scanned: Scanned, keys: Sequence[str]) -> HeldTable:
+        """Make of a scanned table and the names of its key columns what rows are found in; nobody reads it yet."""
+        ...
+
+    def swap(self, held: HeldTable) -> None:
+        """Let readers have this table instead of the one before; if it raises, the reload failed."""
+        ...
+
+    def fail(self, error: Exception) -> None:
+        """Let every reader fail with `error` from now on."""
+        ...
+
+    def watermark_ms(self) -> int | None:
+        """The last watermark of the query that reads it, in ms since 1970 UTC, where that is known."""
+        ...
+
+
+class InProcess:
+    """The home of a table that this process alone reads, through its full cache."""
+
+    def hold(self, scanned: Scanned, keys: Sequence[str]) -> HeldTable:
+        """Sort and index it."""
+        return KeyedTable.of(scanned if isinstance(scanned, pa.Table) else scanned.read_all(), keys)
+
+    def swap(self, held: HeldTable) -> None:
+        """Nothing: the full cache has it."""
+
+    def fail(self, error: Exception) -> None:
+        """Nothing: the full cache raises it."""
+
+    def watermark_ms(self) -> int | None:
+        """None: there is no query."""
+        return None

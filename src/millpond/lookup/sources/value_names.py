@@ -1,0 +1,121 @@
+"""The names under which a store of values keeps the rows of keys: made by a pattern, and read back.
+
+Beside the Redis source. The invariant: **a name is read as a key only if that key makes this name**,
+and only if no other key makes it too. So a scan over names finds the keys that lookups would find,
+and no other: `plane:007` is not plane 7, where planes have whole numbers.
+
+Where several columns stand in a name, it is cut at what stands between them in every way there is;
+most often one of them gives values of the columns' types.
+"""
+
+import re
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from string import Formatter
+from typing import Any
+
+import pyarrow as pa
+
+from millpond.errors import DataError, OptionError
+from millpond.lookup.function import Key
+from millpond.lookup.keys import PlainKeys
+from millpond.lookup.sources.values import readers
+
+_SPECIAL = re.compile(r"([*?\[\]\\^-])")
+
+
+class ValueNames:
+    """Names by a pattern such as `plane:{tailnum}`.
+
+    Args:
+        where: what messages call the source.
+        pattern: has every key column once, in braces.
+        key_schema: the names and types of the key columns.
+
+    Raises:
+        OptionError: the pattern has not exactly the key columns.
+
+    >>> names = ValueNames("planes", "plane:{year}", pa.schema([("year", pa.int64())]))
+    >>> read = names.reader()
+    >>> names.of((1999,)), read(b"plane:1999"), read(b"plane:01999"), names.glob
+    ('plane:1999', (1999,), None, 'plane:*')
+    """
+
+    def __init__(self, where: str, pattern: str, key_schema: pa.Schema) -> None:
+        self._where = where
+        self._pattern = pattern
+        self._key_schema = key_schema
+        self._plain = PlainKeys(key_schema)
+        self._columns: list[str] = []
+        # What stands before the first column, between the columns, and after the last.
+        self._between = [""]
+        for text, column, _, _ in Formatter().parse(pattern):
+            self._between[-1] += text
+            if column is not None:
+                self._columns.append(column)
+                self._between.append("")
+        if sorted(self._columns) != sorted(key_schema.names):
+            raise OptionError(
+                f"{where}: expected each key column once in braces "
+                f"({', '.join('{' + column + '}' for column in key_schema.names)}), "
+                f"got {', '.join(self._columns) or 'none'}"
+            )
+        self.glob = "*".join(_SPECIAL.sub(r"\\\1", text) for text in self._between)
+        """The pattern as Redis' MATCH wants it."""
+
+    def of(self, key: Key) -> str:
+        """The name of a key's value."""
+        return self._pattern.format(**dict(zip(self._key_schema.names, self._plain(key), strict=True)))
+
+    def reader(self) -> Callable[[bytes], Key | None]:
+        """What reads a name: the key that makes it, or None if no key does; a `DataError` if several do.
+
+        Raises:
+            OptionError: a key column has a type that names do not keep, such as bytes.
+        """
+        if any(pa.types.is_binary(field.type) for field in self._key_schema):
+            raise OptionError(
+                f"{self._where}: keys of bytes cannot be read back from names, so the values cannot be scanned; "
+                "declare strings, or use lookup.cache = PARTIAL"
+            )
+        return partial(self._read, readers(self._where, self._key_schema))
+
+    def _read(self, read: Sequence[Callable[[Any], Any]], name: bytes) -> Key | None:
+        try:
+            text = name.decode()
+        except UnicodeDecodeError:
+            return None
+        first, *rest = self._between
+        cuts = _cuts(text[len(first) :], rest) if text.startswith(first) else ()
+        keys = {key for cut in cuts if (key := self._key(read, cut)) is not None and self.of(key) == text}
+        if len(keys) > 1:
+            raise DataError(
+                f"{self._where}: the name {text!r} can be read as keys {' and '.join(map(repr, sorted(keys)))}; "
+                "put something between the columns that their values never have"
+            )
+        return keys.pop() if keys else None
+
+    def _key(self, read: Sequence[Callable[[Any], Any]], cut: Sequence[str]) -> Key | None:
+        by_column = dict(zip(self._columns, cut, strict=True))
+        try:
+            return tuple(one(by_column[column]) for column, one in zip(self._key_schema.names, read, strict=True))
+        except DataError:
+            # Not of the columns' types, so it is no key.
+            return None
+
+
+def _cuts(text: str, after: Sequence[str]) -> Iterator[tuple[str, ...]]:
+    """Every way to cut a text into values that are each followed by the next of `after`, to the end of both.
+
+    >>> list(_cuts("a:b:c", [":", ""]))
+    [('a', 'b:c'), ('a:b', 'c')]
+    """
+    if len(after) == 1:
+        if text.endswith(after[0]):
+            yield (text.removesuffix(after[0]),)
+        return
+    at = text.find(after[0])
+    while at >= 0:
+        for rest in _cuts(text[at + len(after[0]) :], after[1:]):
+            yield text[:at], *rest
+        at = text.find(after[0], at + 1)

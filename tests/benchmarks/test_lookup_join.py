@@ -1,0 +1,81 @@
+"""The lookup benchmark draws the keys, counts the memory and judges the bars that it says."""
+
+import mmap
+from copy import deepcopy
+
+import numpy as np
+import pytest
+
+from benchmarks.lookup_join import bars, best_lru, counted, zipf_keys
+from benchmarks.memory import Memory
+
+
+def test_keys_are_drawn_by_rank_and_spread_over_the_table():
+    keys = zipf_keys(1_000, 20_000)
+    assert keys.min() >= 0
+    assert keys.max() < 1_000
+    times = np.sort(np.bincount(keys, minlength=1_000))[::-1]
+    # By the law the first rank comes 2 ** 1.1 times as often as the second.
+    assert times[0] / times[1] == pytest.approx(2**1.1, rel=0.1)
+    assert (zipf_keys(1_000, 20_000) == keys).all()
+    assert set(np.argsort(-np.bincount(keys))[:5]) != set(range(5))
+
+
+def test_the_best_lru_is_one_cache_that_sees_every_event():
+    # Misses: 1, 2, 3 (2 goes, as 1 was used since), 2 (1 goes, used before 3), 1.
+    assert best_lru(np.array([1, 2, 1, 3, 3, 2, 1]), 2) == 2 / 7
+
+
+def test_a_file_that_was_removed_but_is_mapped_is_counted_once(tmp_path):
+    memory = Memory()
+    before = memory.bytes(tmp_path)
+    path = tmp_path / "1.table"
+    path.write_bytes(bytes(50_000_000))
+    with path.open("rb") as file:
+        mapped = [mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) for _ in range(2)]
+    there = memory.bytes(tmp_path)
+    path.unlink()
+    assert there - before == pytest.approx(50_000_000, rel=0.2)
+    assert memory.bytes(tmp_path) - before == pytest.approx(50_000_000, rel=0.2)
+    for each in mapped:
+        each.close()
+    assert memory.bytes(tmp_path) - before < 10_000_000
+
+
+def test_what_processes_noted_is_summed_and_forgotten(tmp_path):
+    (tmp_path / "1").write_text("3\n4\n")
+    (tmp_path / "2").write_text("5\n")
+    assert counted(tmp_path) == (3, 12)
+    assert counted(tmp_path) == (0, 0)
+
+
+def test_a_run_that_just_keeps_every_promise_passes_and_one_that_does_not_is_told():
+    kept = {
+        "rows_per_second": {
+            "row_by_row": 10,
+            "batched": 200,
+            "partial_10": 260,
+            "full_reloading": 40,
+            "spark_broadcast": 100,
+        },
+        "keys_queried": {"batched": 20, "partial_10": 10},
+        "hit_rate": {"partial_10": 0.75, "best_lru_10": 0.8},
+        "reload_stall_ms": 50,
+        "full_bytes_per_host": {"at_rest": 20, "reloading": 35},
+        "arrow_bytes": 10,
+    }
+    assert bars(kept) == []
+    for path, worse in {
+        ("rows_per_second", "batched"): 199,
+        ("rows_per_second", "partial_10"): 259,
+        ("rows_per_second", "full_reloading"): 39,
+        ("keys_queried", "partial_10"): 11,
+        ("hit_rate", "partial_10"): 0.74,
+        ("reload_stall_ms",): 51,
+        ("full_bytes_per_host", "at_rest"): 21,
+        ("full_bytes_per_host", "reloading"): 36,
+    }.items():
+        broken = deepcopy(kept)
+        place = broken if len(path) == 1 else broken[path[0]]
+        place[path[-1]] = worse
+        assert len(bars(broken)) == 1, path

@@ -1,0 +1,140 @@
+"""A host that does not see the driver's folder gets each version of a full table once, whole, or an error."""
+
+import fcntl
+import socket
+import threading
+from dataclasses import replace
+from http.client import HTTPConnection
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from millpond.errors import UnavailableError
+from millpond.lookup import MappedTable
+from millpond.spark.lookup_copies import FileServer, fetched
+from millpond.spark.lookup_files import Published, newest_path
+
+HIDDEN = Path("/hidden/from/here")
+
+
+def write(folder, version):
+    made = MappedTable.of(pa.table({"n": [1], "version": [version]}), ["n"], folder / f"{version:03d}.made")
+    path = made.path.rename(folder / f"{version:03d}.table")
+    for outdated in set(folder.glob("*.table")) - {path}:
+        outdated.unlink()
+
+
+def version_of(table):
+    return table.find([(1,)], ["version"])[1,][0][0]
+
+
+@pytest.fixture
+def folder(tmp_path):
+    folder = tmp_path / "driver"
+    folder.mkdir()
+    write(folder, 1)
+    return folder
+
+
+@pytest.fixture
+def server(folder):
+    server = FileServer(lambda: newest_path("gates", folder), "127.0.0.1", "127.0.0.1")
+    yield server
+    server.close()
+
+
+@pytest.fixture
+def published(server, tmp_path, monkeypatch):
+    monkeypatch.setenv("SPARK_LOCAL_DIRS", f"{tmp_path / 'executor'},{tmp_path / 'other'}")
+    return Published("gates", HIDDEN, server.address)
+
+
+@pytest.fixture
+def copies(tmp_path):
+    return tmp_path / "executor" / f"millpond-{HIDDEN.name}"
+
+
+def test_a_version_is_fetched_once_and_the_one_before_it_removed(published, folder, copies):
+    first = published.newest()
+    assert version_of(first) == 1
+    written = (copies / "001.table").stat().st_mtime_ns
+    assert version_of(published.newest()) == 1
+    assert (copies / "001.table").stat().st_mtime_ns == written
+    write(folder, 2)
+    assert version_of(published.newest()) == 2
+    assert version_of(first) == 1, "who maps the version before keeps it"
+    assert sorted(path.name for path in copies.iterdir()) == ["002.table", "lock"]
+
+
+def test_who_sees_the_folder_of_the_driver_fetches_nothing(published, folder, copies):
+    assert version_of(replace(published, folder=folder).newest()) == 1
+    assert not copies.exists()
+
+
+def test_many_workers_that_begin_together_make_one_copy(published, folder, copies):
+    begin, seen = threading.Barrier(8), []
+
+    def work():
+        begin.wait()
+        seen.append(version_of(published.newest()))
+
+    threads = [threading.Thread(target=work) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(20)
+    assert seen == [1] * 8
+    assert sorted(path.name for path in copies.iterdir()) == ["001.table", "lock"]
+
+
+def test_while_one_worker_fetches_the_others_go_on_with_the_version_they_have(published, folder, copies):
+    published.newest()
+    write(folder, 2)
+    with (copies / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        assert version_of(published.newest()) == 1
+    assert version_of(published.newest()) == 2
+
+
+def test_an_error_that_readers_are_to_have_reaches_other_hosts(published, folder):
+    published.newest()
+    (folder / "failed").write_text("gates: a reload failed: Größe unbekannt")
+    (folder / "001.table").unlink()
+    with pytest.raises(UnavailableError, match="Größe unbekannt"):
+        published.newest()
+
+
+def test_who_does_not_know_the_token_gets_nothing(published, server):
+    stranger = replace(published, server=replace(server.address, token=server.address.token[::-1]))
+    with pytest.raises(UnavailableError, match=r"'gates'.*403 Forbidden"):
+        stranger.newest()
+    connection = HTTPConnection(server.address.host, server.address.port, timeout=10)
+    connection.request("GET", "/001.table")
+    answer = connection.getresponse()
+    assert (answer.status, answer.read()) == (403, b"")
+    connection.close()
+
+
+def test_a_driver_that_does_not_answer_is_named_with_what_to_do(published, server):
+    server.close()
+    with pytest.raises(UnavailableError, match=rf"127.0.0.1:{server.address.port}.*TMPDIR"):
+        published.newest()
+
+
+def test_a_copy_that_breaks_off_is_not_taken_for_the_table(server, tmp_path):
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+
+        def break_off():
+            connection, _ = listener.accept()
+            with connection:
+                connection.recv(1 << 16)
+                connection.sendall(b"HTTP/1.1 200 OK\r\nETag: 001.table\r\nContent-Length: 100\r\n\r\nhalf")
+
+        thread = threading.Thread(target=break_off)
+        thread.start()
+        address = replace(server.address, port=listener.getsockname()[1])
+        with pytest.raises(UnavailableError, match="'gates'"):
+            fetched("gates", address, tmp_path / "copies", ".table")
+        thread.join(20)
+    assert not list((tmp_path / "copies").glob("*.table"))
