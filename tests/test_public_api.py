@@ -51,7 +51,7 @@ PUBLIC = {
     """,
     "millpond.state": """
         ABSENT Aggregate AggregatingState BackendFactory BegunCheckpoint CacheHooks CachedValues Cells
-        Checkpointer Context FileStorage Harness HeapBackend HitRatio KeyContext KeyGroupTemperature KeyTimers
+        Checkpointer Context FileStorage Harness HeapBackend HitRatio KeyContext KeyTimers
         KeyedOperator KeyedStateBackend ListState Lru LruStateCache LruStats MapState RawCells ReducingState
         Restoration RocksDbBackend RocksDbSettings RowCodec Savepoint Serializer Snapshot SpillStats
         SpillableBackend SpillableSettings StateDescriptor StateKind StateOptions StateReader States

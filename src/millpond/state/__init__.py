@@ -34,7 +34,7 @@ from millpond.state.rocksdb import RocksDbBackend
 from millpond.state.rocksdb_options import RocksDbSettings
 from millpond.state.rows import RowCodec
 from millpond.state.serializer import Serializer, msgspec_serializer, pickle_serializer, user_serializer
-from millpond.state.spillable import KeyGroupTemperature, SpillableBackend, SpillableSettings, SpillStats
+from millpond.state.spillable import SpillableBackend, SpillableSettings, SpillStats
 from millpond.state.ttl import Ttl
 
 __all__ = [
@@ -53,7 +53,6 @@ __all__ = [
     "HeapBackend",
     "HitRatio",
     "KeyContext",
-    "KeyGroupTemperature",
     "KeyTimers",
     "KeyedOperator",
     "KeyedStateBackend",

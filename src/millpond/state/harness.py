@@ -23,6 +23,8 @@ from enum import Enum
 from types import TracebackType
 from typing import Any, NamedTuple, Self
 
+import pyarrow as pa
+
 from millpond.errors import OptionError
 from millpond.metrics import NO_METRICS, Recorder
 from millpond.state.backend import KeyedStateBackend
@@ -226,6 +228,17 @@ class Harness:
         Keys and values are as the operator knows them; what has expired is left out.
         """
         return self._shards.state(name)
+
+    def temperatures(self) -> pa.Table:
+        """Where each key group's states are, how large, and how busy: a map of what a heap that spills does.
+
+        A row per key group and state: `key_group`, `state`, `place` ("heap" or "disk"), `path` (of its spill file),
+        `bytes` and `rate` (requests, each of which counts half after a minute).
+
+        Raises:
+            OptionError: the backend is not `spillable`.
+        """
+        return self._shards.temperatures()
 
     def checkpoint(self, *, full: bool = False) -> list[CheckpointStats]:
         """Make the state durable; what it cost, by shard. `full` writes all of it, not only what changed."""

@@ -10,6 +10,8 @@ can say; so a run of records of one key group enters it once.
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NoReturn
 
+import pyarrow as pa
+
 from millpond.errors import OptionError
 from millpond.state.backend import KeyContext, KeyedStateBackend
 from millpond.state.cached.cached_values import CachedValues
@@ -118,6 +120,15 @@ class OperatorShard:
                 for key, map_key, value in zip(keys, cells.map_keys, cells.values, strict=True):
                     found.setdefault(key, {})[given_form(map_key)] = value
         return found
+
+    def temperatures(self) -> pa.Table:
+        """The map of key groups by temperature. An OptionError says that the backend has none."""
+        found: Callable[[], pa.Table] | None = self.backend.temperatures
+        if found is None:
+            raise OptionError(
+                "this state backend moves no key groups, and so has no map of them. Set state.backend.type = spillable."
+            )
+        return found()
 
     def move_state(self, shards: "Sequence[OperatorShard]") -> None:
         """Put everything, as it is now, into whichever of the new shards has the key group. They were just opened."""

@@ -115,6 +115,10 @@ class ShardedOperator:
             found |= shard.state(name)
         return found
 
+    def temperatures(self) -> pa.Table:
+        """The map of the key groups of all shards."""
+        return pa.concat_tables([shard.temperatures() for shard in self.shards])
+
     def write_dirty(self) -> None:
         """Have the backends hold what caches of single states do. Where that fails, all stand as they stood."""
         for shard in self.shards:

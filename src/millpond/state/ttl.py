@@ -120,7 +120,7 @@ class TtlCodec:
 
     def loads(self, data: bytes) -> _Stamped:
         """The pair again."""
-        return self._inner.loads(data[8:]), int.from_bytes(data[:8], "big", signed=True)
+        return self._inner.loads(data[8:]), alive_since_ms(data)
 
     def columns(self, values: Sequence[_Stamped]) -> list[pa.Array]:
         """The columns of the values, and one of times."""
@@ -130,3 +130,8 @@ class TtlCodec:
     def rows(self, columns: Sequence[pa.Array]) -> Iterator[_Stamped]:
         """The pairs again."""
         return zip(self._inner.rows(columns[:-1]), columns[-1].to_pylist(), strict=True)
+
+
+def alive_since_ms(data: bytes) -> int:
+    """Of a pair's bytes, the second alone."""
+    return int.from_bytes(data[:8], "big", signed=True)

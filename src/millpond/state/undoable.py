@@ -12,7 +12,7 @@ Invariant: a call is undone while no later call has touched its key, and before 
 """
 
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from millpond.state.backend import (
     Cells,
@@ -26,6 +26,9 @@ from millpond.state.backend import (
 )
 from millpond.state.descriptor import StateDescriptor
 from millpond.state.rows import Row
+
+if TYPE_CHECKING:
+    from millpond.state.spillable.cell_bytes import Pair
 
 
 class Call:
@@ -121,6 +124,11 @@ class UndoableBackend:
         """Every cell of a state in one key group as it is now."""
         return self._inner.cells(name, key_group)
 
+    @property
+    def raw_cells(self) -> Callable[[str, int], "list[Pair] | None"] | None:
+        """The same as bytes, where the inner backend has them; None where it never does. Between two versions."""
+        return getattr(self._inner, "raw_cells", None)
+
     def raw(self, name: str) -> RawCells:
         """The cells of a declared state past its handle. What is put there belongs to no call."""
         return self._inner.raw(name)
@@ -151,6 +159,11 @@ class UndoableBackend:
     def load(self, descriptor: StateDescriptor, cells: Cells) -> None:
         """Put or delete cells as part of a restore."""
         self._inner.load(descriptor, cells)
+
+    @property
+    def load_raw(self) -> Callable[[StateDescriptor, int, Iterable["Pair"]], None] | None:
+        """The same of cells that are bytes; None where the inner backend does not take such."""
+        return getattr(self._inner, "load_raw", None)
 
     def close(self) -> None:
         """Free everything. Idempotent."""

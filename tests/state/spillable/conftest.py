@@ -35,7 +35,7 @@ class World:
     monitor: Any = None
 
     def bytes(self):
-        held = sum(backend.heap_bytes for backend in self.backends)
+        held = sum(backend._looks.heap_bytes for backend in self.backends)
         self.peak = max(self.peak, held)
         return self.extra + (self.peak if self.keeps else held)
 
@@ -50,7 +50,7 @@ class World:
         self.pauses = GcPauses(lambda: self.ms * 1_000_000)
         self.monitor = Monitor(self.settings, LIMIT, self.bytes, lambda: self.mapped, lambda: self.ms, self.pauses)
 
-    def open(self, **given):
+    def open(self, clock_ns=None, **given):
         if self.monitor is None:
             self.watch()
         backend = SpillableBackend(
@@ -58,7 +58,7 @@ class World:
             self.folder / f"state{len(self.backends)}",
             self.settings,
             monitor=self.monitor,
-            clock_ns=lambda: self.ms * 1_000_000,
+            clock_ns=clock_ns or (lambda: self.ms * 1_000_000),
             **given,
         )
         backend.value_state(COUNT)
@@ -103,7 +103,8 @@ def look(backend, key_group=0):
 
 
 def on_disk(backend):
-    return [each.key_group for each in backend.temperatures() if each.on_disk]
+    rows = backend.temperatures().to_pylist()
+    return sorted({row["key_group"] for row in rows if row["place"] == "disk"})
 
 
 def everything(backend):

@@ -1,6 +1,9 @@
 """The heap that spills: where it differs from the heap."""
 
+import errno
+import shutil
 import threading
+from pathlib import Path
 
 import pytest
 
@@ -11,9 +14,10 @@ from millpond.state.backend import Cells
 from millpond.state.many import ManyKeys, clear_many, get_many, update_many
 from millpond.state.object_codec import OBJECT_SCHEMA
 from millpond.state.serializer import msgspec_serializer
-from millpond.state.spillable import backend as backend_module
+from millpond.state.spillable import looks
 from millpond.state.spillable.moves import STEP_CELLS, Spill
 from tests.state.spillable.conftest import COUNT, GROUPS, LIMIT, everything, filled, look, on_disk, put
+from tests.state.spillable.restless import open_spillable
 
 SEEN = StateDescriptor("seen", StateKind.VALUE, OBJECT_SCHEMA, serializer=msgspec_serializer(int))
 
@@ -58,46 +62,45 @@ def test_a_state_that_is_declared_late_is_on_disk_where_its_key_group_is(world):
 
 
 def test_what_changes_while_a_group_moves_moves_with_it(world, monkeypatch):
-    monkeypatch.setattr(backend_module, "BUSY_SLICE_MS", 9)
-    backend = world.open()
-    backend._clock_ns = backend._mover._clock_ns = Ticking()
+    monkeypatch.setattr(looks, "BUSY_SLICE_MS", 9)
+    backend = world.open(clock_ns=Ticking())
     filled(backend, per_group=3 * STEP_CELLS)
     expected = everything(backend)
     backend._mover.plan([1], [], "test")
-    looks = 0
+    looked = 0
     while on_disk(backend) == []:
-        key = f"1-{looks}"
-        put(backend, 1, [key, f"new-{looks}"], length=10)
-        expected |= {(each,): each.ljust(10, ".") for each in (key, f"new-{looks}")}
+        key = f"1-{looked}"
+        put(backend, 1, [key, f"new-{looked}"], length=10)
+        expected |= {(each,): each.ljust(10, ".") for each in (key, f"new-{looked}")}
         backend.enter(1)
-        backend.context.key = (f"1-{5999 - looks}",)
+        backend.context.key = (f"1-{5999 - looked}",)
         backend.value_state(COUNT).clear()
-        del expected[f"1-{5999 - looks}",]
+        del expected[f"1-{5999 - looked}",]
         backend.commit().release()
-        looks += 1
-    assert looks > 3
+        looked += 1
+    assert looked > 3
     assert everything(backend) == expected
     backend._mover.plan([], [1], "test")
     while on_disk(backend) != []:
-        put(backend, 1, [f"back-{looks}"], length=10)
-        expected[f"back-{looks}",] = f"back-{looks}".ljust(10, ".")
-        backend.rollback() if looks % 2 else backend.commit().release()
-        if looks % 2:
-            del expected[f"back-{looks}",]
-        looks += 1
+        put(backend, 1, [f"back-{looked}"], length=10)
+        expected[f"back-{looked}",] = f"back-{looked}".ljust(10, ".")
+        backend.rollback() if looked % 2 else backend.commit().release()
+        if looked % 2:
+            del expected[f"back-{looked}",]
+        looked += 1
     assert everything(backend) == expected
 
 
 def test_a_look_takes_no_longer_than_its_slice_and_leaves_the_stream_as_long_again(world, monkeypatch):
-    backend = world.open()
-    clock = backend._clock_ns = backend._mover._clock_ns = Ticking()
+    clock = Ticking()
+    backend = world.open(clock_ns=clock)
     filled(backend, per_group=3 * STEP_CELLS)
     backend._mover.plan(GROUPS, [], "test")
     look(backend)
     first = backend.stats()
-    assert backend.moving
-    assert first.longest_block_ms < 2 * backend_module.BUSY_SLICE_MS + 20
-    at_rest = backend._rest_until_ns - clock.ns
+    assert backend._looks.moving
+    assert first.longest_block_ms < 2 * looks.BUSY_SLICE_MS + 20
+    at_rest = backend._looks._rest_until_ns - clock.ns
     assert at_rest > 0
     done = backend._mover.spill_ns
     look(backend)
@@ -146,6 +149,30 @@ def test_changed_cells_are_written_once_they_are_many(world):
         look(backend)
     assert backend._mover.changed_cells() * 1100 < LIMIT // 16 + 2_000_000
     assert len(everything(backend)) == 18_000
+
+
+def test_no_write_of_changes_touches_more_places_than_may_be(world, monkeypatch):
+    backend = world.open()
+    filled(backend)
+    backend.spill_now([1])
+    backend.enter(1)
+    for number in range(0, 1000, 2):
+        backend.context.key = (f"1-{number}",)
+        backend.value_state(COUNT).clear()
+    put(backend, 1, [f"more-{number}" for number in range(1000)])
+    file = backend._mover.spilled[1].file
+    written, write = [], file.write
+
+    def noting(database, kept, gone=(), **named):
+        written.append(len(kept) + len(gone))
+        return write(database, kept, gone, **named)
+
+    monkeypatch.setattr(file, "write", noting)
+    backend.flush_now()
+    assert sum(written) == 1500
+    assert max(written) == world.monitor.most_touches < 100
+    table = backend._states["count"].heap.tables.live[1]
+    assert table.cells_written == file.size(backend._mover.spilled[1].database).cells == 1500
 
 
 def test_a_checkpoint_in_the_background_is_given_up_when_a_turn_spills(world):
@@ -304,6 +331,68 @@ def test_a_path_that_cannot_be_used_is_passed_over_too(world):
     assert {each.file.folder.name for each in backend._mover.spilled.values()} == {"good"}
 
 
+def test_a_path_that_vanishes_is_no_trouble_for_what_is_there_and_made_again_for_what_comes(world):
+    places = [world.folder / name for name in ("a", "b")]
+    world.watch(paths=tuple(places))
+    backend = world.open()
+    filled(backend)
+    backend.spill_now([0])
+    shutil.rmtree(places[0])
+    backend.spill_now([1, 2])
+    put(backend, 0, ["0-1"], length=7)
+    backend.flush_now()
+    assert {backend._mover.spilled[group].file.folder.name for group in (0, 2)} == {"a"}
+    assert everything(backend)["0-1",] == "0-1...."
+    backend.load_now([0, 1, 2])
+    assert len(everything(backend)) == 8000
+    backend.close()
+    other = world.open()
+    filled(other)
+    other.spill_now([0, 1])
+    assert sorted(path.name for path in world.folder.iterdir()) == ["a", "b"]
+
+
+def test_a_read_only_path_is_passed_over_and_tried_again(world, monkeypatch):
+    places = [world.folder / name for name in ("a", "b")]
+    world.watch(paths=tuple(places))
+    backend = world.open()
+    filled(backend)
+    opened = Path.open
+
+    def read_only(path, *args, **named):
+        if path.parent == places[0]:
+            raise OSError(errno.EROFS, "Read-only file system", str(path))
+        return opened(path, *args, **named)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "open", read_only)
+        backend.spill_now([0, 1, 2])
+        assert {backend._mover.spilled[group].file.folder.name for group in range(3)} == {"b"}
+    backend.spill_now([3, 4])
+    assert {backend._mover.spilled[group].file.folder.name for group in (3, 4)} == {"b"}
+    world.ms += 60_000
+    backend.spill_now([5, 6])
+    assert {backend._mover.spilled[group].file.folder.name for group in (5, 6)} == {"a", "b"}
+    assert len(everything(backend)) == 8000
+
+
+def test_without_any_path_state_stays_on_the_heap_and_it_says_which_paths(world, monkeypatch):
+    world.watch(paths=(world.folder / "a", world.folder / "b"))
+    backend = world.open()
+    filled(backend)
+
+    def read_only(path, *_args, **_named):
+        raise OSError(errno.EROFS, "Read-only file system", str(path))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "open", read_only)
+        world.extra = LIMIT // 2
+        with pytest.warns(RuntimeWarning, match=r"nothing can be spilled: .*/a: .*Read-only.*/b: .*Read-only"):
+            look(backend)
+    assert on_disk(backend) == []
+    assert len(everything(backend)) == 8000
+
+
 def test_a_disk_that_fails_while_a_group_is_loaded_leaves_it_on_disk(world, monkeypatch):
     backend = world.open()
     filled(backend)
@@ -357,8 +446,8 @@ def test_metrics_say_what_is_where(world):
     backend.report_to(recorder)
     filled(backend)
     backend.spill_now([1, 2])
+    world.ms += 1_000
     backend.enter(0)
-    backend.commit()
     assert recorder.level("millpond_spillable_key_groups", name="heap") == 6
     assert recorder.level("millpond_spillable_key_groups", name="disk") == 2
     assert recorder.level("millpond_spillable_bytes", name="disk") > 2_000_000
@@ -366,16 +455,104 @@ def test_metrics_say_what_is_where(world):
     assert recorder.total("millpond_spillable_moves_total", name="spill") == 2
     stats = backend.stats()
     assert (stats.heap_groups, stats.disk_groups, stats.spills, stats.loads) == (6, 2, 2, 0)
-    assert len(backend.temperatures()) == 8
+
+
+def test_a_recorder_is_told_once_a_second_and_at_the_end(world, monkeypatch):
+    recorder = MemoryRecorder()
+    backend = world.open()
+    backend.report_to(recorder)
+    counted = []
+    asked = backend._mover.disk_bytes
+    monkeypatch.setattr(backend._mover, "disk_bytes", lambda: counted.append(world.ms) or asked())
+    filled(backend, per_group=10)
+    for turn in range(20):
+        backend.spill_now([turn % 8])
+        world.ms += 100
+        put(backend, 0, ["more"])
+        backend.commit()
+    assert counted == [0, 1_000, 2_000]
+    assert recorder.total("millpond_spillable_moves_total", name="spill") == 8
+    backend.load_now([1, 2])
+    backend.close()
+    assert recorder.total("millpond_spillable_moves_total", name="load") == 2
+    backend.close()
+    assert recorder.total("millpond_spillable_moves_total", name="load") == 2
+
+
+def test_nobody_counts_for_a_recorder_that_is_not_there(world, monkeypatch):
+    backend = world.open()
+    monkeypatch.setattr(backend._mover, "disk_bytes", lambda: 1 // 0)
+    filled(backend)
+    world.ms += 5_000
+    look(backend)
+    backend.commit()
+    backend.close()
+    assert backend._looks.heap_bytes == 0
+
+
+def test_the_map_has_a_row_for_every_key_group_and_state(world):
+    places = [world.folder / name for name in ("a", "b")]
+    world.watch(paths=tuple(places))
+    backend = world.open()
+    seen = backend.value_state(SEEN)
+    filled(backend)
+    for key_group in GROUPS:
+        backend.enter(key_group)
+        for number in range(1000):
+            backend.context.key = (f"{key_group}-{number}",)
+            seen.update(number)
+    backend.commit()
+    before = {(row["key_group"], row["state"]): row for row in backend.temperatures().to_pylist()}
+    assert len(before) == 16
+    assert {row["place"] for row in before.values()} == {"heap"}
+    assert before[2, "count"]["bytes"] == pytest.approx(1_150_000, rel=0.1)
+    assert before[2, "seen"]["bytes"] < 300_000
+    backend.spill_now([2, 3])
+    # What is written again and again is not counted again and again.
+    for _ in range(5):
+        put(backend, 2, [f"2-{number}" for number in range(1000)])
+        backend.flush_now()
+    after = {(row["key_group"], row["state"]): row for row in backend.temperatures().to_pylist()}
+    assert {at for at, row in after.items() if row["place"] == "disk"} == {
+        (g, s) for g in (2, 3) for s in ("count", "seen")
+    }
+    assert [after[group, "seen"]["path"] for group in (2, 3)] == [str(place) for place in places]
+    assert after[1, "seen"]["path"] is None
+    sizes = {group: [after[group, state]["bytes"] for state in ("count", "seen")] for group in (2, 3)}
+    assert sum(map(sum, sizes.values())) == pytest.approx(backend.stats().disk_bytes, abs=4)
+    for count, of_seen in sizes.values():
+        assert 20 < count / of_seen < 100
+    assert after[2, "count"]["rate"] == after[2, "seen"]["rate"] > after[3, "seen"]["rate"]
+
+
+def test_a_backend_without_states_has_an_empty_map(tmp_path):
+    backend = open_spillable(GROUPS, tmp_path)
+    assert backend.temperatures().num_rows == 0
+    assert backend.temperatures().column_names == ["key_group", "state", "place", "path", "bytes", "rate"]
+    backend.close()
+
+
+def test_writing_what_changed_counts_against_the_bytes_a_second(world):
+    world.watch(spill_bytes_per_second=1 << 20)
+    backend = world.open()
+    filled(backend)
+    backend.spill_now([1])
+    assert backend._mover._budget.allows()
+    put(backend, 1, [f"more-{number}" for number in range(3000)])
+    backend.flush_now()
+    world.ms += 1_000
+    assert not backend._mover._budget.allows()
+    world.ms += 2_000
+    assert backend._mover._budget.allows()
 
 
 def test_the_rate_of_a_group_that_is_not_asked_for_halves_in_a_minute(world):
     backend = world.open()
     for _ in range(64):
         backend.enter(2)
-    assert backend.temperatures()[2].rate == 64
+    assert backend.temperatures()["rate"][2].as_py() == 64
     world.ms += 120_000
-    assert backend.temperatures()[2].rate == 16
+    assert backend.temperatures()["rate"][2].as_py() == 16
 
 
 def test_closing_leaves_nothing_behind(world):
@@ -407,7 +584,7 @@ def test_what_is_done_to_many_keys_at_once_is_counted_and_takes_looks(world):
     update_many(backend, state, many, ["." * 1000] * len(many))
     backend.commit()
     # Each was asked for and changed.
-    assert [each.rate for each in backend.temperatures()] == [2000] * 8
+    assert backend.temperatures()["rate"].to_pylist() == [2000] * 8
     world.extra = LIMIT // 2
     assert get_many(backend, state, many) == ["." * 1000] * len(many)
     clear_many(backend, state, ManyKeys.of([("0-1",)], [0]))
@@ -423,13 +600,13 @@ def test_many_keys_at_once_keep_other_threads_from_moving_their_groups(world):
     state = backend.value_state(COUNT)
 
     def helped():
-        helper = threading.Thread(target=lambda: backend.help_along(1 << 60, urgent=True))
+        helper = threading.Thread(target=lambda: backend._looks.help_along(1 << 60, urgent=True))
         helper.start()
         helper.join()
         return on_disk(backend)
 
     get_many(backend, state, ManyKeys.of([("3-1",)], [3]))
-    backend.move([3], [], "asked for")
+    backend._looks.move([3], [], "asked for")
     assert helped() == []
     backend.commit().release()
     assert helped() == [3]

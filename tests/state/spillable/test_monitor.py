@@ -1,9 +1,11 @@
 """When key groups are spilled and loaded."""
 
+import warnings
+
 import pytest
 
 from millpond.errors import OptionError
-from tests.state.spillable.conftest import GROUPS, LIMIT, World, everything, filled, look, on_disk, put
+from tests.state.spillable.conftest import COUNT, GROUPS, LIMIT, World, everything, filled, look, on_disk, put
 
 
 def test_nothing_moves_below_the_watermark(world):
@@ -33,7 +35,7 @@ def test_the_clock_is_looked_at_once_an_interval(world):
     filled(backend)
     look(backend)
     # Too little for a look by bytes, and too soon for one by the clock.
-    world.extra = LIMIT // 2 - backend.heap_bytes - 100
+    world.extra = LIMIT // 2 - backend._looks.heap_bytes - 100
     world.monitor.look()
     world.extra += 200
     world.ms += 59_000
@@ -85,7 +87,7 @@ def test_memory_that_was_just_freed_is_not_spilled_for_again(world):
     backend = world.open()
     filled(backend)
     look(backend)
-    world.extra = int(LIMIT * 0.51) - backend.heap_bytes
+    world.extra = int(LIMIT * 0.51) - backend._looks.heap_bytes
     look(backend)
     spilled = on_disk(backend)
     assert len(spilled) == 2
@@ -104,6 +106,83 @@ def test_long_pauses_of_garbage_collection_spill(world):
     look(backend)
     assert backend.stats().reason == "garbage collection"
     assert len(on_disk(backend)) == 2
+
+
+def test_the_mean_is_that_of_a_check_interval_whenever_memory_was_looked_at(world):
+    backend = world.open()
+    filled(backend)
+    look(backend)
+    world.pause(2_500)
+    for _ in range(5):
+        world.extra += LIMIT // 64
+        world.ms += 1_000
+        look(backend)
+    assert on_disk(backend) == []
+    world.pause(500)
+    world.ms += 60_000
+    look(backend)
+    assert on_disk(backend) == []
+    world.pause(2_500)
+    world.ms += 60_000
+    look(backend)
+    assert backend.stats().reason == "garbage collection"
+
+
+@pytest.mark.parametrize(("threshold_ms", "spills"), [(1_000, True), (3_000, False)])
+def test_the_threshold_of_pauses_is_an_option(world, threshold_ms, spills):
+    world.watch(gc_time_threshold_ms=threshold_ms)
+    backend = world.open()
+    filled(backend)
+    look(backend)
+    world.pause(1_500)
+    world.ms += 60_000
+    look(backend)
+    assert bool(on_disk(backend)) == spills
+
+
+@pytest.mark.parametrize(("ratio", "spills"), [(0.4, True), (0.6, False)])
+def test_the_watermark_is_an_option(world, ratio, spills):
+    world.watch(high_watermark_ratio=ratio)
+    backend = world.open()
+    filled(backend)
+    world.extra = LIMIT // 2 - backend._looks.heap_bytes
+    look(backend)
+    assert bool(on_disk(backend)) == spills
+
+
+@pytest.mark.parametrize(("ratio", "groups"), [(0.1, 1), (0.5, 4), (0.9, 8)])
+def test_the_share_of_a_turn_is_an_option(world, ratio, groups):
+    world.watch(spill_size_ratio=ratio)
+    backend = world.open()
+    filled(backend)
+    world.extra = LIMIT // 2
+    look(backend)
+    assert len(on_disk(backend)) == groups
+
+
+@pytest.mark.parametrize(("interval_ms", "spills"), [(10_000, True), (30_000, False)])
+def test_the_interval_of_the_clock_is_an_option(world, interval_ms, spills):
+    world.watch(check_interval_ms=interval_ms)
+    backend = world.open()
+    filled(backend)
+    look(backend)
+    world.extra = LIMIT // 2 - backend._looks.heap_bytes - 100
+    world.monitor.look()
+    world.extra += 200
+    world.ms += 10_000
+    look(backend)
+    assert bool(on_disk(backend)) == spills
+
+
+@pytest.mark.parametrize(("start", "end", "loads"), [(0.03, 0.05, 2), (0.03, 0.08, 4), (0.02, 0.08, 0)])
+def test_where_loading_starts_and_ends_are_options(world, start, end, loads):
+    world.watch(load_start_ratio=start, load_end_ratio=end)
+    backend = world.open()
+    filled(backend)
+    backend.spill_now(GROUPS[2:])
+    world.ms += 60_000
+    look(backend)
+    assert backend.stats().loads == loads
 
 
 def test_short_pauses_do_not(world):
@@ -151,7 +230,7 @@ def test_what_was_spilled_is_not_loaded_while_the_heap_is_not_nearly_empty(world
     backend = world.open()
     filled(backend, per_group=3000)
     look(backend)
-    world.extra = int(LIMIT * 0.55) - backend.heap_bytes
+    world.extra = int(LIMIT * 0.55) - backend._looks.heap_bytes
     look(backend)
     spilled = on_disk(backend)
     world.extra = 0
@@ -223,6 +302,53 @@ def test_pages_of_spill_files_that_bring_it_close_to_its_limit_are_let_go_of(wor
     assert forgotten != []
 
 
+def test_the_pages_of_all_shards_are_let_go_of(world, monkeypatch):
+    busy, idle = world.open(), world.open()
+    filled(busy)
+    forgotten = []
+    for name, backend in (("busy", busy), ("idle", idle)):
+        monkeypatch.setattr(backend._mover.files, "forget_pages", lambda name=name: forgotten.append(name))
+    world.mapped = int(LIMIT * 0.95)
+    look(busy)
+    assert sorted(forgotten) == ["busy", "idle"]
+
+
+def test_reads_have_what_is_mapped_looked_at_without_waiting_for_a_look(world, monkeypatch):
+    backend = world.open()
+    filled(backend)
+    backend.spill_now(GROUPS)
+    backend.enter(0)
+    forgotten = []
+    monkeypatch.setattr(backend._mover.files, "forget_pages", lambda: forgotten.append(1))
+    world.mapped = int(LIMIT * 0.95)
+    touches = world.monitor.most_touches
+    assert touches == LIMIT // 16 // 2 // (64 << 10)
+    for number in range(touches):
+        backend.context.key = (f"0-{number}",)
+        backend.value_state(COUNT).get()
+    # Each read touches a leaf and two branches.
+    assert len(forgotten) in (2, 3)
+
+
+def test_a_process_that_needs_more_than_half_of_its_limit_at_rest_is_told_the_least_limit(tmp_path):
+    world = World(tmp_path, extra=int(LIMIT * 0.8))
+    with pytest.warns(RuntimeWarning, match=r"memory-limit leaves .* more than half.* at least 160,000,000\."):
+        world.watch()
+    backend = world.open()
+    filled(backend)
+    look(backend)
+    assert on_disk(backend) == list(GROUPS)
+    assert len(everything(backend)) == 8000
+    backend.close()
+
+
+def test_one_that_needs_half_is_not(tmp_path):
+    world = World(tmp_path, extra=LIMIT // 2)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        world.watch()
+
+
 def test_a_limit_below_what_the_process_needs_at_rest_is_refused(tmp_path):
     world = World(tmp_path, extra=LIMIT + 1)
     with pytest.raises(
@@ -233,7 +359,8 @@ def test_a_limit_below_what_the_process_needs_at_rest_is_refused(tmp_path):
 
 def test_a_watermark_below_what_the_process_needs_at_rest_spills_all_and_goes_on(world):
     world.extra = int(LIMIT * 0.6)
-    backend = world.open()
+    with pytest.warns(RuntimeWarning, match="more than half"):
+        backend = world.open()
     filled(backend)
     for _ in range(40):
         world.ms += 60_000

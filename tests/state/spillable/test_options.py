@@ -83,6 +83,17 @@ def test_every_option_is_read_with_its_unit():
         ("memory-limit", "0", "from 1,048,576"),
         ("spill-rate", "5", "from 1,048,576"),
         ("paths", " ", "a path"),
+        ("paths", "/data/a,,/data/b", "a path"),
+        ("chunk-size", "2tb", "1,099,511,627,776"),
+        ("heap-status.check-interval", "0", "at least 1 ms"),
+        ("heap-status.check-interval", "1 fortnight", "a duration such as"),
+        ("gc-time.threshold", "-1 s", "a duration such as"),
+        ("trigger-interval", "0 min", "at least 1 ms"),
+        ("trigger-interval", "often", "a duration such as"),
+        ("spill-size.ratio", "1", "above 0 and below 1"),
+        ("high-watermark.ratio", "nan", "above 0 and below 1"),
+        ("load-end.ratio", "true", "above 0 and below 1"),
+        ("cancel.checkpoint", "1", "true or false"),
     ],
 )
 def test_a_value_out_of_range_is_refused_by_name(name, value, expected):
@@ -97,6 +108,25 @@ def test_a_value_out_of_range_is_refused_by_name(name, value, expected):
 def test_ratios_out_of_order_are_refused(ratios):
     with pytest.raises(OptionError, match=r"load-start.ratio < load-end.ratio < high-watermark.ratio"):
         parse(**ratios)
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("high_watermark_ratio", 1.5),
+        ("spill_size_ratio", 0),
+        ("spill_size_ratio", 1),
+        ("load_start_ratio", 0),
+        ("chunk_bytes", 0),
+        ("check_interval_ms", 0),
+        ("gc_time_threshold_ms", -1),
+        ("trigger_interval_ms", 0),
+        ("spill_bytes_per_second", 0),
+    ],
+)
+def test_settings_out_of_range_are_refused_without_strings_too(field, value):
+    with pytest.raises(ValueError, match=field):
+        SpillableSettings(**{field: value})
 
 
 def test_an_unknown_option_is_refused_with_the_nearest_one():

@@ -4,21 +4,27 @@ import signal
 import subprocess
 import sys
 import textwrap
+from dataclasses import replace
 from pathlib import Path
 
 import pyarrow as pa
 import pytest
 
+from millpond.errors import OptionError
 from millpond.state import (
     FileStorage,
     Harness,
     HeapBackend,
+    LruStateCache,
     Savepoint,
     StateDescriptor,
     StateKind,
     Ttl,
+    TwoLayer,
+    WriteBack,
     write_savepoint,
 )
+from millpond.state.cached.cached_values import CachedValues
 from millpond.state.checkpoint import Checkpointer, Shard, ShardState, birth, restore
 from millpond.state.checkpoint.raw import is_raw, raw_table
 from millpond.state.checkpoint.restoring import Version, newest_rows
@@ -27,6 +33,7 @@ from millpond.state.object_codec import OBJECT_SCHEMA
 from millpond.state.rocksdb import RocksDbBackend
 from millpond.state.serializer import msgspec_serializer
 from millpond.state.spillable.cell_bytes import cell_bytes
+from millpond.state.undoable import UndoableBackend
 from tests.state.spillable.restless import open_spillable
 
 GROUPS = range(4)
@@ -195,55 +202,215 @@ def test_a_restore_under_a_wider_type_reads_what_was_copied(tmp_path):
     backend.close()
 
 
-def test_what_has_expired_is_left_out_and_so_decoded(tmp_path):
-    mortal = StateDescriptor("n", StateKind.VALUE, OBJECT_SCHEMA, serializer=msgspec_serializer(int), ttl=Ttl(100))
-    backend = open_spillable(GROUPS, tmp_path / "state")
-    state = backend.value_state(mortal)
-    for name, born_ms in (("old", 0), ("young", 950)):
-        backend.enter(2)
-        backend.context.key = (name,)
-        state.update((1, born_ms))
+MORTAL = [replace(state, name=f"mortal-{state.name}", ttl=Ttl(100)) for state in STATES]
+
+
+def use_mortals(backend, key_group, name, born_ms, *more_ms):
+    """Give one key a mortal value of every kind, of one birth or of several."""
+    count, log, pages = backend.value_state(MORTAL[0]), backend.list_state(MORTAL[1]), backend.map_state(MORTAL[2])
+    backend.enter(key_group)
+    backend.context.key = (name,)
+    count.update((1, born_ms))
+    for each in (born_ms, *more_ms):
+        log.append(((each, [name]), each))
+        pages.put((f"page{each}",), ((each,), each))
+
+
+LIVING = {
+    "mortal-count": [(LONG + "young",), ("young",)],
+    "mortal-log": [(LONG + "young",), ("mixed",), ("young",)],
+    "mortal-pages": [(LONG + "young",), ("mixed",), ("young",)],
+}
+
+
+def with_mortals(backend):
+    for prefix in ("", LONG):
+        use_mortals(backend, 2, f"{prefix}old", 0, 7)
+        use_mortals(backend, 2, f"{prefix}young", 950)
+    use_mortals(backend, 2, "mixed", 5, 960, 900)
+    return backend
+
+
+def survivors(backend):
+    found = {state.name: backend.cells(state.name, 2) for state in MORTAL}
+    assert found["mortal-log"].values[found["mortal-log"].keys.index(("mixed",))] == [((960, ["mixed"]), 960)]
+    pages = zip(found["mortal-pages"].keys, found["mortal-pages"].map_keys, strict=True)
+    assert [map_key for key, map_key in pages if key == ("mixed",)] == [("page960",)]
+    return {name: sorted(cells.keys) for name, cells in found.items()}
+
+
+def test_what_has_expired_is_left_out_of_what_is_copied(tmp_path):
+    backend = with_mortals(open_spillable(GROUPS, tmp_path / "state"))
     backend.spill_now([2])
     backend.context.now_ms = 1000
     storage = FileStorage(str(tmp_path / "checkpoints"), 0)
-    checkpoints = Checkpointer(storage, backend, birth("lineage", 0, 1, 4, KEY), [mortal])
+    checkpoints = Checkpointer(storage, backend, birth("lineage", 0, 1, 4, KEY), MORTAL)
     checkpoints.write(checkpoints.begin(full=True))
-    assert raw_segments(storage) == []
-    other = HeapBackend(GROUPS)
-    restore(storage, other, [mortal])
-    assert other.cells("n", 2).keys == [("young",)]
+    assert len(raw_segments(storage)) == len(storage.head().segments) == 3
+    for other in (HeapBackend(GROUPS), open_spillable(GROUPS, tmp_path / "other")):
+        restore(storage, other, MORTAL)
+        assert survivors(other) == LIVING
+        other.close()
+    # The live state still has it, and is told where.
+    assert len(backend.cells("mortal-count", 2)) == 5
+    checkpoints.remove_expired()
+    assert survivors(backend) == LIVING
     backend.close()
 
 
-def test_a_shard_copies_what_cannot_expire_and_leaves_out_what_has(tmp_path):
-    mortal = StateDescriptor("n", StateKind.VALUE, OBJECT_SCHEMA, serializer=msgspec_serializer(int), ttl=Ttl(100))
+def test_nothing_is_left_out_where_the_ttl_asks_for_no_such_clean_up(tmp_path):
+    kept = replace(STATES[0], name="n", ttl=Ttl(100, clean_up=()))
+    backend = open_spillable(GROUPS, tmp_path / "state")
+    state = backend.value_state(kept)
+    backend.enter(2)
+    backend.context.key = ("old",)
+    state.update((1, 0))
+    backend.spill_now([2])
+    backend.context.now_ms = 1000
+    storage = FileStorage(str(tmp_path / "checkpoints"), 0)
+    checkpoints = Checkpointer(storage, backend, birth("lineage", 0, 1, 4, KEY), [kept])
+    checkpoints.write(checkpoints.begin(full=True))
+    assert raw_segments(storage)
+    other = HeapBackend(GROUPS)
+    restore(storage, other, [kept])
+    assert other.cells("n", 2).values == [(1, 0)]
+    backend.close()
+
+
+def test_a_shard_copies_what_is_alive_and_removes_the_rest(tmp_path):
     shard = Shard(birth("lineage", 0, 1, 4, KEY), open_spillable(GROUPS, tmp_path / "state"))
-    for state in (*STATES, mortal):
+    for state in (*STATES, *MORTAL):
         shard.declare(state)
-    lives = shard.backend.value_state(mortal)
+    with_mortals(shard.backend)
     for number in range(8):
         use(shard.backend, number % 4, f"user{number}", number)
-        lives.update((number, 0 if number < 4 else 950))
     shard.backend.spill_now(GROUPS)
     segments = dict(shard.commit("first").segments)
     shard.backend.context.now_ms = 1000
     assert shard.stand_at(shard.head)
+    assert survivors(shard.backend) == LIVING
     commit = shard.commit("second")
     segments.update(commit.segments)
     bases = [ref for ref in commit.head.segments if ref.base]
-    assert {ref.state for ref in bases if segments[ref.id].startswith(b"MPSR")} == {"count", "log", "pages"}
-    assert {ref.state for ref in bases if segments[ref.id].startswith(b"MPSG")} == {"n"}
+    assert {ref.state for ref in bases} == {state.name for state in (*STATES, *MORTAL)}
+    assert all(segments[ref.id].startswith(b"MPSR") for ref in bases)
     for other in (HeapBackend(GROUPS), open_spillable(GROUPS, tmp_path / "other")):
         restored = Shard(commit.head, other)
-        restored.restore({at: memoryview(data) for at, data in segments.items()}, [*STATES, mortal])
+        restored.restore({at: memoryview(data) for at, data in segments.items()}, [*STATES, *MORTAL])
         assert everything(other) == everything(shard.backend)
-        assert sorted(key for group in GROUPS for key in other.cells("n", group).keys) == [
-            (f"user{number}",) for number in range(4, 8)
-        ]
+        assert survivors(other) == LIVING
         other.close()
     version = Version(commit.head, {at: memoryview(data) for at, data in segments.items()})
     assert newest_rows(version, STATES[0], range(1, 2))["key.user"].to_pylist() == ["user1", "user5"]
     shard.backend.close()
+
+
+WRAPPERS = {
+    "lru of 1": lambda inner: LruStateCache(inner, max_entries=1),
+    "lru of 40": lambda inner: LruStateCache(inner, max_entries=40),
+    "lru of all": lambda inner: LruStateCache(inner, max_entries=10_000),
+    "write-back": lambda inner: CachedValues(inner, WriteBack(max_size=40)),
+    "two-layer": lambda inner: CachedValues(inner, TwoLayer(max_size=10, max_size_l2=40)),
+    "undoable": UndoableBackend,
+    "undoable write-back": lambda inner: UndoableBackend(CachedValues(inner, WriteBack(max_size=10_000))),
+}
+
+
+@pytest.mark.parametrize("wrapper", WRAPPERS)
+def test_a_shard_copies_what_is_spilled_behind(wrapper, tmp_path):
+    """Caches, and the undoing of calls, whatever they still hold back of the groups that are copied."""
+    inner = open_spillable(GROUPS, tmp_path / "state")
+    shard = Shard(birth("lineage", 0, 1, 4, KEY), WRAPPERS[wrapper](inner))
+    for state in STATES:
+        shard.declare(state)
+    segments = {}
+    for turn in range(6):
+        if turn:
+            assert shard.stand_at(shard.head)
+        for number in range(turn, 200, 1 + turn):
+            use(shard.backend, number % 4, LONG if number % 40 == 0 else f"user{number}", number + turn)
+        for number in range(turn, 200, 31):
+            shard.backend.enter(number % 4)
+            shard.backend.context.key = (f"user{number}",)
+            shard.backend.value_state(STATES[0]).clear()
+            shard.backend.map_state(STATES[2]).remove((f"user{number}",))
+        inner.spill_now([turn % 4, (turn + 1) % 4])
+        commit = shard.commit(f"turn{turn}")
+        segments.update(commit.segments)
+        bases = [ref for ref in commit.head.segments if ref.base]
+        other = WRAPPERS[wrapper](open_spillable(GROUPS, tmp_path / f"other{turn}"))
+        Shard(commit.head, other).restore({at: memoryview(data) for at, data in segments.items()}, STATES)
+        assert everything(other) == everything(shard.backend)
+        other.close()
+    assert bases
+    assert all(segments[ref.id].startswith(b"MPSR") for ref in bases)
+    shard.backend.close()
+
+
+@pytest.mark.parametrize("wrapper", WRAPPERS)
+def test_a_checkpoint_copies_what_is_spilled_behind(wrapper, tmp_path):
+    inner = open_spillable(GROUPS, tmp_path / "state")
+    backend = WRAPPERS[wrapper](inner)
+    for number in range(200):
+        use(backend, number % 4, f"user{number}", number)
+    storage = FileStorage(str(tmp_path / "checkpoints"), 0)
+    checkpoints = checkpointer(storage, backend)
+    checkpoints.write(checkpoints.begin(full=True))
+    inner.spill_now(GROUPS)
+    for number in range(0, 200, 7):
+        use(backend, number % 4, f"user{number}", number + 1000)
+    pending = checkpoints.begin(full=True)
+    expected = everything(backend)
+    for number in range(0, 200, 3):
+        use(backend, number % 4, f"user{number}", number + 2000)
+    checkpoints.write(pending)
+    assert all(storage.segment(ref).startswith(b"MPSR") for ref in storage.head().segments)
+    other_inner = open_spillable(GROUPS, tmp_path / "other")
+    other = WRAPPERS[wrapper](other_inner)
+    restore(storage, other, STATES)
+    assert sorted(other_inner._mover.spilled) == [0, 1, 2, 3], "bytes went to disk as they were"
+    assert everything(other) == expected
+    backend.close()
+    other.close()
+
+
+def test_a_cache_forgets_what_it_knew_of_bytes_that_are_restored(backend, tmp_path):
+    backend.spill_now(GROUPS)
+    pairs = {(state.name, group): backend.raw_cells(state.name, group) for state in STATES for group in GROUPS}
+    expected = everything(backend)
+    cache = LruStateCache(open_spillable(GROUPS, tmp_path / "other"), max_entries=10_000)
+    for number in range(200):
+        use(cache, number % 4, f"user{number}", -1)
+    cache.commit().release()
+    for state in STATES:
+        for group in GROUPS:
+            cache.load_raw(state, group, pairs[state.name, group])
+    cache.enter(1)
+    cache.context.key = ("user1",)
+    assert cache.value_state(STATES[0]).get() == 1
+    found = everything(cache)
+    assert all(set(cells) <= set(found[where]) for where, cells in expected.items())
+    use(cache, 1, "user1", 5)
+    with pytest.raises(OptionError, match="while a version is open"):
+        cache.load_raw(STATES[0], 1, pairs["count", 1])
+    cache.close()
+
+
+def test_what_a_savepoint_brought_is_copied_where_it_is_spilled(backend, tmp_path):
+    storage = FileStorage(str(tmp_path / "checkpoints"), 0)
+    checkpoints = checkpointer(storage, backend)
+    checkpoints.write(checkpoints.begin(full=True))
+    write_savepoint(str(tmp_path / "savepoint"), [ShardState.of_storage(storage)])
+    inner = open_spillable(GROUPS, tmp_path / "other")
+    shard = Shard(birth("other", 0, 1, 4, KEY), inner)
+    shard.start_from(Savepoint.open(str(tmp_path / "savepoint")), STATES)
+    inner.spill_now(GROUPS)
+    commit = shard.commit("first")
+    assert all(data.startswith(b"MPSR") for data in commit.segments.values())
+    restored = HeapBackend(GROUPS)
+    Shard(commit.head, restored).restore({at: memoryview(data) for at, data in commit.segments.items()}, STATES)
+    assert everything(restored) == everything(backend)
+    inner.close()
 
 
 def backend_of(harness):

@@ -2,6 +2,7 @@
 
 import fcntl
 import os
+import random
 import resource
 import subprocess
 import sys
@@ -11,7 +12,7 @@ import pytest
 
 from millpond.errors import UnavailableError
 from millpond.state.spillable.memory import ProcessMemory
-from millpond.state.spillable.spill_file import SpillFile, remove_abandoned
+from millpond.state.spillable.spill_file import FAULT_BYTES, SpillFile, remove_abandoned
 
 MB = 1 << 20
 
@@ -91,6 +92,46 @@ def test_pages_in_memory_are_let_go_of_and_read_again(file):
     file.forget_pages()
     assert memory.mapped_bytes() < 5 * MB
     assert file.get(database, b"00000003") == b"\3" * 100
+
+
+def test_what_is_mapped_between_two_looks_is_bounded(tmp_path):
+    memory = ProcessMemory()
+    most = [0]
+
+    def look():
+        mapped = memory.mapped_bytes()
+        most[0] = max(most[0], mapped)
+        if mapped > 2 * MB:
+            file.forget_pages()
+
+    file = SpillFile(tmp_path, 64 * MB, 4, most_touches=16, look=look)
+    database = file.database(1)
+    file.write(database, pairs(300_000))
+    before = memory.mapped_bytes()
+    assert before < 2 * MB
+    drawn = random.Random(5).choices(range(300_000), k=5_000)
+    for number in drawn:
+        assert file.get(database, b"%08d" % number) is not None
+    found, last = 0, b""
+    while some := file.scan(database, b"", last):
+        assert len(some) <= 16
+        found, last = found + len(some), some[-1][0]
+    assert found == 300_000
+    # A leaf of the tree, and a branch on the way to it.
+    assert 2 * MB < most[0] < 2 * MB + 2 * 17 * FAULT_BYTES + before
+    file.close()
+    file.forget_pages()
+
+
+def test_a_large_value_is_looked_after_at_once(tmp_path):
+    looks = []
+    file = SpillFile(tmp_path, 64 * MB, 4, most_touches=16, look=lambda: looks.append(1))
+    database = file.database(1)
+    file.write(database, [(b"large", bytes(4 * MB))])
+    for _ in range(4):
+        assert len(file.get(database, b"large")) == 4 * MB
+    assert len(looks) == 4
+    file.close()
 
 
 def test_cells_that_do_not_come_in_order_are_not_appended(file):

@@ -14,6 +14,8 @@ from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+import pyarrow as pa
+
 from millpond.state.backend import (
     Cells,
     KeyContext,
@@ -136,6 +138,18 @@ class CachedValues:
         self.write_dirty()
         return self._inner.cells(name, key_group)
 
+    @property
+    def raw_cells(self) -> Callable[[str, int], "list[Pair] | None"] | None:
+        """The same as bytes, where the backend has them; None where it never does. Between two versions."""
+        raw_cells: Callable[[str, int], list[Pair] | None] | None = getattr(self._inner, "raw_cells", None)
+        return None if raw_cells is None else partial(self._raw_cells, raw_cells)
+
+    def _raw_cells(
+        self, raw_cells: Callable[[str, int], "list[Pair] | None"], name: str, key_group: int
+    ) -> "list[Pair] | None":
+        self.write_dirty()
+        return raw_cells(name, key_group)
+
     def write(self, name: str, cells: Cells) -> None:
         """Put or delete cells in the open version; the caches forget what they knew of them."""
         self._inner.write(name, cells)
@@ -184,6 +198,11 @@ class CachedValues:
             raise open_version(descriptor.name)
         load(descriptor, *cells)
         self._forget()
+
+    @property
+    def temperatures(self) -> Callable[[], pa.Table] | None:
+        """The map of key groups by temperature, of a backend that has one."""
+        return getattr(self._inner, "temperatures", None)
 
     def close(self) -> None:
         """Free everything, the backend too. What is dirty goes with the state that it belongs to. Idempotent."""

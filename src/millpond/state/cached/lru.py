@@ -24,8 +24,11 @@ before), and the first change of a bucket after a commit copies that bucket's di
 Source: FLIP-325, "Introduce LRU cache to accelerate state backend access".
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from functools import partial
+
+import pyarrow as pa
 
 from millpond.cache import monotonic_ms
 from millpond.cache.api import Clock
@@ -43,12 +46,13 @@ from millpond.state.backend import (
     ValueState,
 )
 from millpond.state.cached.hit_ratio import HitRatio
-from millpond.state.cached.lru_entries import Bucket, Entries, Weigher, overlaid, places
+from millpond.state.cached.lru_entries import Bucket, Entries, Weigher, overlaid, overlaid_pairs, places
 from millpond.state.cached.lru_handles import LruListState, LruMapState, LruState, LruValueState
 from millpond.state.cached.lru_snapshot import LruSnapshot, part_of
 from millpond.state.declarations import Declarations, open_version
 from millpond.state.descriptor import StateDescriptor, StateKind
 from millpond.state.rows import Row
+from millpond.state.spillable.cell_bytes import Pair, cell_bytes
 
 _TURNS_A_LOOK = 1_024
 """How often keys are turned to between two looks at the clock, for the hit ratio: a look costs as much as a hit."""
@@ -217,6 +221,21 @@ class LruStateCache:
         bucket = None if state is None else state.buckets.get(key_group)
         return cells if bucket is None else overlaid(cells, bucket.dirty)
 
+    @property
+    def raw_cells(self) -> Callable[[str, int], list[Pair] | None] | None:
+        """The same as bytes, where the backend has them; None where it never does. Between two versions."""
+        raw_cells = getattr(self._inner, "raw_cells", None)
+        return None if raw_cells is None else partial(self._raw_cells, raw_cells)
+
+    def _raw_cells(
+        self, raw_cells: Callable[[str, int], list[Pair] | None], name: str, key_group: int
+    ) -> list[Pair] | None:
+        pairs, state = raw_cells(name, key_group), self._states.get(name)
+        bucket = None if state is None else state.buckets.get(key_group)
+        if pairs is None or state is None or bucket is None:
+            return pairs
+        return overlaid_pairs(pairs, state.descriptor, bucket.dirty)
+
     def write(self, name: str, cells: Cells) -> None:
         """Put or delete cells: those that are cached in the cache, the others in the backend."""
         state = self._states.get(name)
@@ -232,6 +251,7 @@ class LruStateCache:
     def commit(self) -> Snapshot:
         """End the version. Dirty entries stay where they are, and are in the snapshot."""
         inner = self._inner.commit()
+        descriptors = {name: state.descriptor for name, state in self._states.items()}
         parts = {
             name: {
                 group: part_of(bucket, self._opened)
@@ -247,7 +267,7 @@ class LruStateCache:
         self._opened = self._entries.version
         self._leave()
         self._hit_ratio.record(self._recorder)
-        self._newest = LruSnapshot(inner, parts)
+        self._newest = LruSnapshot(inner, parts, descriptors)
         return self._newest
 
     def rollback(self) -> bool:
@@ -281,9 +301,36 @@ class LruStateCache:
 
     def load(self, descriptor: StateDescriptor, cells: Cells) -> None:
         """Put or delete cells in the backend as part of a restore; the cache forgets what it knew of them."""
+        self._check_nothing_open(descriptor)
+        self._inner.load(descriptor, cells)
+        self._forget(descriptor, cells)
+
+    @property
+    def load_raw(self) -> Callable[[StateDescriptor, int, Iterable[Pair]], None] | None:
+        """The same of cells that are bytes; None where the backend does not take such."""
+        load_raw = getattr(self._inner, "load_raw", None)
+        return None if load_raw is None else partial(self._load_raw, load_raw)
+
+    def _load_raw(
+        self,
+        load_raw: Callable[[StateDescriptor, int, Iterable[Pair]], None],
+        descriptor: StateDescriptor,
+        key_group: int,
+        pairs: Iterable[Pair],
+    ) -> None:
+        self._check_nothing_open(descriptor)
+        pairs = list(pairs)
+        load_raw(descriptor, key_group, pairs)
+        state = self._states.get(descriptor.name)
+        # Before the first record there is nothing to forget, and so nothing to decode.
+        known = state is not None and key_group in state.buckets
+        self._forget(descriptor, cell_bytes(descriptor, 0).cells(key_group, pairs) if known else Cells())
+
+    def _check_nothing_open(self, descriptor: StateDescriptor) -> None:
         if self._entries.any_change:
             raise open_version(descriptor.name)
-        self._inner.load(descriptor, cells)
+
+    def _forget(self, descriptor: StateDescriptor, cells: Cells) -> None:
         state = self._states.get(descriptor.name)
         if state is not None:
             by_group: dict[int, set[Row]] = {}
@@ -291,6 +338,11 @@ class LruStateCache:
                 by_group.setdefault(key_group, set()).add(cell)
             for key_group, loaded in by_group.items():
                 self._entries.forget(state.bucket(key_group), loaded)
+
+    @property
+    def temperatures(self) -> Callable[[], pa.Table] | None:
+        """The map of key groups by temperature, of a backend that has one."""
+        return getattr(self._inner, "temperatures", None)
 
     def close(self) -> None:
         """Free everything, the backend too. Idempotent."""

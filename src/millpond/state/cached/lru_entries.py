@@ -28,8 +28,10 @@ from itertools import compress, islice
 from operator import attrgetter
 from typing import Any
 
-from millpond.state.backend import Cells, KeyedStateBackend, RawCells, cells_at
+from millpond.state.backend import ABSENT, Cells, KeyedStateBackend, RawCells, cells_at
+from millpond.state.descriptor import StateDescriptor
 from millpond.state.rows import Row
+from millpond.state.spillable.cell_bytes import Pair, cell_bytes, laid_over
 
 CLEAN = -1
 WRITTEN = -2
@@ -379,3 +381,15 @@ def overlaid(cells: Cells, dirty: dict[Row, Entry]) -> Cells:
     ours = as_cells(present)
     map_keys = ours.map_keys if ours.map_keys is None else (kept.map_keys or []) + ours.map_keys
     return Cells(kept.key_groups + ours.key_groups, kept.keys + ours.keys, map_keys, kept.values + ours.values)
+
+
+def overlaid_pairs(pairs: list[Pair], descriptor: StateDescriptor, dirty: dict[Row, Entry]) -> list[Pair]:
+    """The same of cells that are bytes."""
+    table: dict[Row, Any] = {}
+    for cell, entry in dirty.items():
+        value = ABSENT if entry.value is None else entry.value
+        if entry.bucket.is_map:
+            table.setdefault(cell[0], {})[cell[1]] = value
+        else:
+            table[cell] = value
+    return laid_over(cell_bytes(descriptor, 0), pairs, table)

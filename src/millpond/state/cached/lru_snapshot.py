@@ -5,12 +5,15 @@ come first. What the backend was given in this version only because it left the 
 by earlier versions, is no change of this one: it is left out, so that deltas do not grow by evictions.
 """
 
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping
+from functools import partial
 from typing import NamedTuple
 
 from millpond.state.backend import Cells, Snapshot
-from millpond.state.cached.lru_entries import Bucket, Entry, as_cells, overlaid, places, selected
+from millpond.state.cached.lru_entries import Bucket, Entry, as_cells, overlaid, overlaid_pairs, places, selected
+from millpond.state.descriptor import StateDescriptor
 from millpond.state.rows import Row
+from millpond.state.spillable.cell_bytes import Pair
 
 
 class Part(NamedTuple):
@@ -26,11 +29,14 @@ class Part(NamedTuple):
 
 
 class LruSnapshot:
-    """A `Snapshot`; `parts` by state and key group."""
+    """A `Snapshot`; `parts` by state and key group, of the states of these descriptors."""
 
-    def __init__(self, inner: Snapshot, parts: dict[str, dict[int, Part]]) -> None:
+    def __init__(
+        self, inner: Snapshot, parts: dict[str, dict[int, Part]], descriptors: Mapping[str, StateDescriptor]
+    ) -> None:
         self._inner = inner
         self._parts = parts
+        self._descriptors = descriptors
         self._replaced: list[dict[Row, Entry]] = []
         self._released = False
 
@@ -57,6 +63,20 @@ class LruSnapshot:
         cells = self._inner.cells(name, key_group)
         part = self._parts.get(name, {}).get(key_group)
         return cells if part is None else overlaid(cells, part.dirty)
+
+    @property
+    def raw_cells(self) -> Callable[[str, int], list[Pair] | None] | None:
+        """The same as bytes, where the backend has them; None where it never does."""
+        raw_cells = getattr(self._inner, "raw_cells", None)
+        return None if raw_cells is None else partial(self._raw_cells, raw_cells)
+
+    def _raw_cells(
+        self, raw_cells: Callable[[str, int], list[Pair] | None], name: str, key_group: int
+    ) -> list[Pair] | None:
+        pairs, part = raw_cells(name, key_group), self._parts.get(name, {}).get(key_group)
+        if pairs is None or part is None:
+            return pairs
+        return overlaid_pairs(pairs, self._descriptors[name], part.dirty)
 
     def release(self) -> None:
         """Let go of both. Idempotent."""

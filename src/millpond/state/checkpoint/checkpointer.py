@@ -41,6 +41,7 @@ from millpond.state.checkpoint.next_head import (
     encode_delta,
     next_commit,
 )
+from millpond.state.checkpoint.raw_expiry import living_pairs
 from millpond.state.checkpoint.segment import CellCodec
 from millpond.state.checkpoint.storage import CheckpointStorage, Commit
 from millpond.state.descriptor import StateDescriptor
@@ -272,7 +273,13 @@ class Checkpointer:
 
         def raw(name: str, key_group: int) -> list[Pair] | None:
             copy: PairsOf | None = getattr(pending.snapshot, "raw_cells", None)
-            return None if copy is None or leaves_out(pending.states[name].ttl) else copy(name, key_group)
+            pairs, ttl = None if copy is None else copy(name, key_group), pending.states[name].ttl
+            if pairs is None or ttl is None or not leaves_out(ttl):
+                return pairs
+            living, gone = living_pairs(pending.states[name], ttl, key_group, pairs, pending.now_ms)
+            if len(gone) and "compaction" in ttl.clean_up:
+                self._outlived[name, key_group] = None
+            return living
 
         def cells(name: str, key_group: int) -> Cells:
             found, ttl = pending.snapshot.cells(name, key_group), pending.states[name].ttl

@@ -38,6 +38,7 @@ from millpond.errors import CorruptionError, OptionError
 from millpond.state.backend import ABSENT, Cells, KeyedStateBackend, Snapshot
 from millpond.state.checkpoint.head import Head, SegmentRef
 from millpond.state.checkpoint.next_head import BASE_STEP_ROWS, Base, PairsOf, encode_base, encode_delta, next_commit
+from millpond.state.checkpoint.raw_expiry import living_pairs
 from millpond.state.checkpoint.restoring import StoredStates, in_order, last_good, read_segment, segment_name
 from millpond.state.checkpoint.savepoint import Savepoint
 from millpond.state.checkpoint.segment import CellCodec
@@ -216,7 +217,7 @@ class Shard:
             self.head.version,
             self._codecs,
             partial(self._living, expired),
-            self._raw_cells,
+            partial(self._living_raw, expired),
         )
         self._prepared.append(_Prepared(base, expired))
         return True
@@ -240,10 +241,16 @@ class Shard:
         left_out.append((name, expired))
         return alive(cells, ttl, now_ms)
 
-    def _raw_cells(self, name: str, key_group: int) -> list[Pair] | None:
-        """The same as bytes, where the backend has them and nothing in them may have expired."""
+    def _living_raw(self, left_out: list[tuple[str, Cells]], name: str, key_group: int) -> list[Pair] | None:
+        """The same as bytes, where the backend has them."""
         copy: PairsOf | None = getattr(self.backend, "raw_cells", None)
-        return None if copy is None or self._descriptors[name].ttl is not None else copy(name, key_group)
+        pairs, descriptor = None if copy is None else copy(name, key_group), self._descriptors[name]
+        if pairs is None or descriptor.ttl is None:
+            return pairs
+        living, gone = living_pairs(descriptor, descriptor.ttl, key_group, pairs, self.backend.context.now_ms)
+        if len(gone):
+            left_out.append((name, gone))
+        return living
 
     def commit(self, token: str, watermark_ms: int = -1, flushed: Callable[[], object] = lambda: None) -> Commit:
         """End the version under the attempt's token. What is returned must be stored whole or not at all.
@@ -292,6 +299,7 @@ class Shard:
         groups, start = self.head.key_groups, 0
         while start < len(groups):
             positions = range(start, len(groups))
-            base = encode_base(groups, positions, BASE_STEP_ROWS, version, self._codecs, snapshot.cells)
+            raw: PairsOf | None = getattr(snapshot, "raw_cells", None)
+            base = encode_base(groups, positions, BASE_STEP_ROWS, version, self._codecs, snapshot.cells, raw)
             start = base.positions.stop
             yield base

@@ -102,6 +102,46 @@ class StateSizes:
         return int(len(table) * (mean or SLOT_BYTES))
 
 
+class HeapSizes:
+    """What the key groups take on the heap, with all their states."""
+
+    def __init__(self) -> None:
+        self._of_state: dict[str, StateSizes] = {}
+
+    def add(self, name: str, state: SpilledState) -> None:
+        """Count a state too."""
+        self._of_state[name] = StateSizes(state)
+
+    def weigh_changes(self) -> None:
+        """Take samples of what the open version changed on the heap."""
+        for sizes in self._of_state.values():
+            sizes.weigh_changes()
+
+    def weigh_loaded(self, name: str, cells: Cells) -> None:
+        """Take samples of what is being restored."""
+        self._of_state[name].weigh_loaded(cells)
+
+    def bytes_of(self, key_group: int) -> int:
+        """What a key group takes on the heap; 0 where it is on disk."""
+        return sum(sizes.bytes_of(key_group) for sizes in self._of_state.values())
+
+    def bytes_of_all(self, key_groups: range) -> int:
+        """What all of them take."""
+        return sum(sum(map(sizes.bytes_of, key_groups)) for sizes in self._of_state.values())
+
+    def bytes_of_state(self, name: str, key_group: int) -> int:
+        """What one of them takes there."""
+        return self._of_state[name].bytes_of(key_group)
+
+    def means(self) -> list[float]:
+        """The mean bytes of each state's keys; 0 of one that was not sampled yet."""
+        return [sizes.mean.value for sizes in self._of_state.values()]
+
+    def clear(self) -> None:
+        """Forget all of them."""
+        self._of_state.clear()
+
+
 class RequestRates:
     """How busy the key groups are: requests a half-life, about."""
 

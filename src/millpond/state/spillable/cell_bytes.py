@@ -11,6 +11,7 @@ from millpond.state.backend import ABSENT, Cells
 from millpond.state.descriptor import StateDescriptor, StateKind
 from millpond.state.rows import Row
 from millpond.state.spillable import places
+from millpond.state.ttl import alive_since_ms
 
 _LENGTH = struct.Struct(">I")
 
@@ -22,6 +23,10 @@ class CellBytes(Protocol):
     """One state's cells to bytes and back. A table is what a heap table of that kind is: by key, and by map key."""
 
     prefix: bytes
+
+    def value(self, at: bytes, stored: bytes) -> Any:
+        """What a cell holds."""
+        ...
 
     def pairs(self, table: Mapping[Row, Any], keys: Iterable[Row]) -> tuple[list[Pair], list[bytes]]:
         """What to put for these keys' cells, and the places to delete: of those that are ABSENT in the table."""
@@ -39,12 +44,37 @@ class CellBytes(Protocol):
 def cell_bytes(descriptor: StateDescriptor, number: int) -> "FlatBytes | EntryBytes":
     """What reads and writes the cells of a state. Its places begin with `number`, which means nothing elsewhere."""
     codec = descriptor.codec(f"state {descriptor.name!r}")
-    prefix = places.state_prefix(number)
-    if descriptor.kind is StateKind.MAP:
-        return EntryBytes(prefix, codec.dumps, codec.loads)
-    if descriptor.kind is StateKind.LIST:
-        return FlatBytes(prefix, _list_dumps(codec.dumps), _list_loads(codec.loads))
-    return FlatBytes(prefix, codec.dumps, codec.loads)
+    return _form(descriptor.kind, places.state_prefix(number), codec.dumps, codec.loads)
+
+
+def lives(kind: StateKind) -> Callable[[bytes, bytes], Any]:
+    """Reads since when a cell with a TTL is alive, in ms; of a list, each element. It decodes no value."""
+    return _form(kind, b"", _unwritten, alive_since_ms).value
+
+
+def laid_over(form: "FlatBytes | EntryBytes", pairs: list[Pair], table: Mapping[Row, Any]) -> list[Pair]:
+    """Pairs of one key group with the cells of a table in place of theirs, ABSENT ones gone."""
+    if not table:
+        return pairs
+    kept, gone = form.pairs(table, table)
+    # The number of the state may be another writer's.
+    replaced = {at[places.STATE_BYTES :] for at, _ in kept}
+    replaced.update(at[places.STATE_BYTES :] for at in gone)
+    return [pair for pair in pairs if pair[0][places.STATE_BYTES :] not in replaced] + kept
+
+
+def _form(
+    kind: StateKind, prefix: bytes, dumps: Callable[[Any], bytes], loads: Callable[[bytes], Any]
+) -> "FlatBytes | EntryBytes":
+    if kind is StateKind.MAP:
+        return EntryBytes(prefix, dumps, loads)
+    if kind is StateKind.LIST:
+        return FlatBytes(prefix, _list_dumps(dumps), _list_loads(loads))
+    return FlatBytes(prefix, dumps, loads)
+
+
+def _unwritten(_value: Any) -> bytes:
+    raise NotImplementedError("lives are only read.")
 
 
 class FlatBytes:
@@ -96,6 +126,10 @@ class EntryBytes:
         self.prefix = prefix
         self.dumps = dumps
         self.loads = loads
+
+    def value(self, at: bytes, stored: bytes) -> Any:
+        """What a cell holds."""
+        return self.loads(places.entry_data(at, stored))
 
     def entries(self, key: Row) -> bytes:
         """The prefix of a key's entries."""

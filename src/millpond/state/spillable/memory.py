@@ -3,6 +3,7 @@
 An adapter: the figures come from the operating system.
 """
 
+import contextlib
 import os
 import resource
 from collections.abc import Callable
@@ -12,7 +13,9 @@ from typing import NamedTuple
 from millpond.errors import MissingDependencyError
 
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
-_STATM = Path("/proc/self/statm")
+_STATM = "/proc/self/statm"
+_STATM_BYTES = 256
+"""No less than that file ever has."""
 _CONTAINER_LIMITS = (Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/memory/memory.limit_in_bytes"))
 _NO_LIMIT_BYTES = 1 << 60
 """The first version of cgroups writes "no limit" as a very large number."""
@@ -46,8 +49,12 @@ class ProcessMemory:
 
 def resident() -> Resident:
     """What the system says; where it does not tell the two apart, all is the process's own."""
-    if _STATM.exists():
-        _, in_memory, shared = _STATM.read_bytes().split(maxsplit=3)[:3]
+    with contextlib.suppress(FileNotFoundError):
+        file = os.open(_STATM, os.O_RDONLY)
+        try:
+            _, in_memory, shared = os.read(file, _STATM_BYTES).split(maxsplit=3)[:3]
+        finally:
+            os.close(file)
         return Resident((int(in_memory) - int(shared)) * _PAGE_BYTES, int(shared) * _PAGE_BYTES)
     try:
         import psutil

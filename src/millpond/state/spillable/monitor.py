@@ -5,7 +5,7 @@ state on the heap is. The monitor measures the process, and where a mark is pass
 of the backends, which are put on their lists. They do the moving themselves, in steps between their records.
 
 - Memory in use at or above the high watermark: a turn spills a share of what is on the heap (`spill-size.ratio`).
-- The mean pause of garbage collection above its threshold: likewise.
+- The mean pause of garbage collection over a check interval above its threshold: likewise.
 - Less on the heap than `load-start.ratio` of the limit: a turn loads, up to `load-end.ratio`.
 
 It looks by the clock (`check-interval`), and whenever memory in use has changed by a share of the limit; turns keep
@@ -21,6 +21,7 @@ Source: FLIP-50, HeapStatusMonitor.
 import os
 import threading
 import time
+import warnings
 from collections.abc import Callable, Iterable
 from typing import Protocol
 from weakref import WeakSet
@@ -31,19 +32,26 @@ from millpond.state.spillable.gc_pauses import GcPauses
 from millpond.state.spillable.memory import ProcessMemory, UsedMemory, memory_limit_bytes
 from millpond.state.spillable.options import SpillableSettings
 from millpond.state.spillable.policy import GroupLoad, chosen_to_load, chosen_to_spill
+from millpond.state.spillable.spill_file import FAULT_BYTES
 
 _LOOKS_PER_LIMIT = 128
 """Memory is looked at whenever it has grown by this part of the limit."""
 
 _MAPPED_SHARE = 16
-"""This part of the limit may always be mapped, and as much of it is left free by what is mapped beyond."""
+"""This part of the limit may always be mapped. One and a half are left free by what is mapped beyond: one for what may
+be mapped from one look to the next, which is half by many touches and half by one write, and the rest for what grows.
+"""
+
+_FEWEST_TOUCHES = 16
 
 
 class Spillable(Protocol):
     """A backend, as the monitor sees it."""
 
-    heap_bytes: int
-    """What its state takes on the heap, about."""
+    @property
+    def heap_bytes(self) -> int:
+        """What its state takes on the heap, about."""
+        ...
 
     @property
     def moving(self) -> bool:
@@ -64,6 +72,10 @@ class Spillable(Protocol):
 
     def help_along(self, until_ns: int, *, urgent: bool) -> None:
         """Move what is to be moved in another backend's thread, if this one rests."""
+        ...
+
+    def let_pages_go(self) -> None:
+        """Forget the pages of its files."""
         ...
 
     def move(self, to_spill: Iterable[int], to_load: Iterable[int], reason: str) -> None:
@@ -95,13 +107,14 @@ class Monitor:
         self.limit_bytes = limit_bytes
         self.used = UsedMemory(read_bytes)
         self._settings = settings
+        self._read_bytes = read_bytes
         self._read_mapped_bytes = read_mapped_bytes
         self._clock_ms = clock_ms
         self._pauses = pauses or GcPauses(time.perf_counter_ns)
         self._backends: WeakSet[Spillable] = WeakSet()
         self._lock = threading.Lock()
         self._heap_bytes = 0
-        self._checked_ms = self._turned_ms = clock_ms()
+        self._checked_ms = self._turned_ms = self._listened_ms = clock_ms()
         self._turned_once = False
         self._checked_bytes = 0
         self.used_bytes = self.used.look(0)
@@ -109,6 +122,14 @@ class Monitor:
             raise OptionError(
                 f"state.backend.spillable.memory-limit leaves this process {limit_bytes:,} bytes, and it uses "
                 f"{self.used_bytes:,} already, without any state. Give each process at least twice that."
+            )
+        if self.used_bytes > limit_bytes // 2:
+            warnings.warn(
+                f"state.backend.spillable.memory-limit leaves this process {limit_bytes:,} bytes, and it uses "
+                f"{self.used_bytes:,} without any state: more than half. So nearly all state will be on disk, and a "
+                f"burst may bring the process over its limit. Give each process at least {2 * self.used_bytes:,}.",
+                RuntimeWarning,
+                stacklevel=3,
             )
 
     @property
@@ -127,10 +148,19 @@ class Monitor:
         return self.used_bytes >= self.hard_mark_bytes
 
     @property
-    def maps_too_much(self) -> bool:
-        """Whether pages of spill files bring the process close to its limit."""
+    def most_touches(self) -> int:
+        """Places in spill files that may be touched between two looks at what is mapped."""
+        return max(_FEWEST_TOUCHES, self.limit_bytes // _MAPPED_SHARE // 2 // FAULT_BYTES)
+
+    def look_at_maps(self) -> None:
+        """Have the pages of all spill files let go of, if they bring the process close to its limit."""
         mapped, part = self._read_mapped_bytes(), self.limit_bytes // _MAPPED_SHARE
-        return mapped > part and self.used_bytes + self.used.free_bytes + mapped > self.limit_bytes - part
+        if mapped > part and self._read_bytes() + mapped > self.limit_bytes - part - part // 2:
+            with self._lock:
+                backends = list(self._backends)
+            # Not under the lock: a file's own may have to be waited for.
+            for backend in backends:
+                backend.let_pages_go()
 
     def register(self, backend: Spillable) -> None:
         """Watch over a backend's state too."""
@@ -169,6 +199,7 @@ class Monitor:
         )
 
     def _check(self, now_ms: int) -> None:
+        pauses_are_long = self._pauses_are_long(now_ms)
         if any(backend.moving for backend in self._backends):
             return
         if self.is_urgent:
@@ -178,10 +209,17 @@ class Monitor:
             return
         if self.used_bytes >= self.watermark_bytes:
             self._begin_spilling("memory above the high watermark", now_ms)
-        elif self._pauses.take_mean_ms() > self._settings.gc_time_threshold_ms:
+        elif pauses_are_long:
             self._begin_spilling("garbage collection", now_ms)
         elif self._heap_bytes < self._settings.load_start_ratio * self.limit_bytes:
             self._begin_loading("little on the heap", now_ms)
+
+    def _pauses_are_long(self, now_ms: int) -> bool:
+        """Whether they were over a check interval that has just passed."""
+        if now_ms - self._listened_ms < self._settings.check_interval_ms:
+            return False
+        self._listened_ms = now_ms
+        return self._pauses.take_mean_ms() > self._settings.gc_time_threshold_ms
 
     def _begin_spilling(self, reason: str, now_ms: int, at_least_bytes: int = 0) -> None:
         wanted = max(at_least_bytes, int(self._settings.spill_size_ratio * self._heap_bytes), 1)

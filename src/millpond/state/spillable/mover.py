@@ -191,9 +191,10 @@ class Mover:
                     most, largest, where = count, table, spilled
         if largest is None or where is None:
             return False
-        started_ns = self._clock_ns()
+        started_ns, bytes_before = self._clock_ns(), largest.bytes_written
         try:
-            self._budget.spend(largest.flush(FLUSH_CELLS))
+            largest.flush(FLUSH_CELLS)
+            self._budget.spend(largest.bytes_written - bytes_before)
         except UnavailableError as error:
             self.failed(where.file, f"changes of a key group could not be written to disk: {error}")
             return False

@@ -46,11 +46,11 @@ class SpilledState(NamedTuple):
         """Whether its cells are entries."""
         return self.heap.descriptor.kind is StateKind.MAP
 
-    def table(self, file: SpillFile, database: Any, key_group: int, changed: dict[Row, Any] | None = None) -> Any:
+    def table(self, file: SpillFile, database: Any, key_group: int) -> Any:
         """The table of a key group on disk."""
         if isinstance(self.form, EntryBytes):
-            return SpilledMapTable(self.form, file, database, key_group, changed)
-        return SpilledTable(self.form, file, database, key_group, changed)
+            return SpilledMapTable(self.form, file, database, key_group)
+        return SpilledTable(self.form, file, database, key_group)
 
 
 class Move:
@@ -96,6 +96,7 @@ class Spill(Move):
         self.database = file.database(key_group)
         # What a move that failed could not take away again.
         file.empty(self.database)
+        self._tables = [state.table(file, self.database, key_group) for state in self._states]
         self._pairs = self._encoded()
 
     def step(self) -> bool:
@@ -114,7 +115,7 @@ class Spill(Move):
 
     def _encoded(self) -> Generator[bool, None, None]:
         """The work of a step at a time."""
-        for state in self._states:
+        for state, copy in zip(self._states, self._tables, strict=True):
             table: Mapping[Row, Any] = state.heap.tables.live.get(self.key_group, {})
             remaining = iter(list(table))
             in_order = True
@@ -124,23 +125,24 @@ class Spill(Move):
                     pairs += state.form.pairs(piece, piece)[0]
                     yield True
                     if len(pairs) >= RUN_CELLS:
-                        yield from self._write(pairs, in_order=in_order)
+                        yield from self._write(copy, pairs, in_order=in_order)
                         pairs, in_order = [], False
-                yield from self._write(pairs, in_order=in_order)
+                yield from self._write(copy, pairs, in_order=in_order)
                 in_order = False
         self._copied = True
 
-    def _write(self, pairs: list[Pair], *, in_order: bool) -> Iterator[bool]:
+    def _write(self, copy: Any, pairs: list[Pair], *, in_order: bool) -> Iterator[bool]:
         pairs.sort()
         for first in range(0, len(pairs), STEP_CELLS):
             for part in _by_size(pairs[first : first + STEP_CELLS]):
-                self.file.write(self.database, part, append=in_order)
+                before = copy.bytes_written
+                copy.store(part, append=in_order)
                 self.cells += len(part)
-                self.bytes += sum(len(at) + len(stored) for at, stored in part)
+                self.bytes += copy.bytes_written - before
                 yield True
 
     def _switch(self) -> None:
-        for position, state in enumerate(self._states):
+        for position, (state, copy) in enumerate(zip(self._states, self._tables, strict=True)):
             live = state.heap.tables.live
             old: Mapping[Row, Any] = live.get(self.key_group, {})
             changed: dict[Row, Any] = {}
@@ -150,7 +152,8 @@ class Spill(Move):
                     changed[key] = {map_key: entries.get(map_key, ABSENT) for map_key in map_keys}
                 else:
                     changed[key] = old.get(key, ABSENT)
-            live[self.key_group] = state.table(self.file, self.database, self.key_group, changed)
+            copy.changed = changed
+            live[self.key_group] = copy
 
 
 class Load(Move):

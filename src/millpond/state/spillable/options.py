@@ -13,6 +13,7 @@ from typing import Any
 from millpond.options import Known, duration_ms, flag, place, size_bytes
 
 _PREFIX = "state.backend.spillable."
+_COUNTS = ("chunk_bytes", "check_interval_ms", "gc_time_threshold_ms", "trigger_interval_ms", "spill_bytes_per_second")
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,10 +35,11 @@ class SpillableSettings:
         trigger_interval_ms: the least time between two turns; above the hard mark it does not apply.
         cancel_checkpoint: whether checkpoints that are being written in the background are given up when a turn begins
             to spill. If not, the turn waits for them, unless memory is above the hard mark.
-        spill_bytes_per_second: how fast key groups are written to disk below the hard mark.
+        spill_bytes_per_second: how fast key groups are written to disk below the hard mark. Changed cells that are
+            written count, and do not wait.
 
     Raises:
-        ValueError: the ratios are out of order.
+        ValueError: a value is out of its range, or the ratios are out of order.
 
     >>> SpillableSettings(load_start_ratio=0.4)
     Traceback (most recent call last):
@@ -59,6 +61,12 @@ class SpillableSettings:
     spill_bytes_per_second: int = 100 << 20
 
     def __post_init__(self) -> None:
+        for name in ("high_watermark_ratio", "spill_size_ratio", "load_start_ratio", "load_end_ratio"):
+            if not 0 < getattr(self, name) < 1:
+                raise ValueError(f"expected {name} above 0 and below 1, got {getattr(self, name)}")
+        for name in _COUNTS:
+            if getattr(self, name) < 1:
+                raise ValueError(f"expected {name} of at least 1, got {getattr(self, name)}")
         ratios = (self.load_start_ratio, self.load_end_ratio, self.high_watermark_ratio)
         if not ratios[0] < ratios[1] < ratios[2]:
             got = f"{ratios[0]}, {ratios[1]} and {ratios[2]}"

@@ -110,6 +110,15 @@ def entry(at: bytes, stored: bytes) -> Entry:
     return Entry(decode_key(key), decode_key(map_key), data)
 
 
+def entry_data(at: bytes, stored: bytes) -> bytes:
+    """The value's bytes of the cell at a place."""
+    first, start = STATE_BYTES + _SHORT.size, _map_key_start(at)
+    for each in (first, start):
+        if is_long(at, each):
+            stored = _split(stored)[1]
+    return stored
+
+
 def _map_key_start(at: bytes) -> int:
     length: int = _SHORT.unpack_from(at, STATE_BYTES)[0]
     return STATE_BYTES + _SHORT.size + length

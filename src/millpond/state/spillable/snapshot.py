@@ -12,7 +12,7 @@ from millpond.errors import UnavailableError
 from millpond.state.backend import Cells, Snapshot
 from millpond.state.heap_tables import Version
 from millpond.state.rows import Row
-from millpond.state.spillable.cell_bytes import Pair
+from millpond.state.spillable.cell_bytes import Pair, laid_over
 from millpond.state.spillable.moves import SpilledState
 from millpond.state.spillable.spilled_tables import SpilledMapTable, SpilledTable
 
@@ -92,11 +92,7 @@ def raw_cells(held: Held, key_group: int) -> list[Pair] | None:
         return None
     for undo in reversed(_undo_after(held.version, key_group)):
         _lay_over(overlay, undo, is_map=is_map)
-    if not overlay:
-        return pairs
-    kept, gone = held.state.form.pairs(overlay, overlay)
-    replaced = {at for at, _ in kept}.union(gone)
-    return [pair for pair in pairs if pair[0] not in replaced] + kept
+    return laid_over(held.state.form, pairs, overlay)
 
 
 def _undo_after(version: Version, key_group: int) -> list[dict[Row, Any]]:

@@ -15,6 +15,10 @@ Invariant: LMDB is used by one thread at a time, under `lock`, and no read trans
 writes. So pages that are let go of are used again at once; what a checkpoint must see of an earlier version is in
 the undo maps (`millpond.state.heap_tables`), whatever is in the file.
 
+Pages of the file that were read count as the process's memory while they are mapped. Each read may map a window of
+`FAULT_BYTES`. So after so many *touches* whoever owns the file is asked to look, and no read or write touches more at
+once: what is mapped between two looks is bounded.
+
 Source: http://www.lmdb.tech/doc/ (Caveats).
 """
 
@@ -22,14 +26,18 @@ import contextlib
 import fcntl
 import os
 import secrets
+import sys
 import threading
 from collections.abc import Callable, Iterable, Sequence
 from itertools import islice
 from pathlib import Path
 from types import ModuleType
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from millpond.errors import CorruptionError, MillpondError, MissingDependencyError, UnavailableError
+
+FAULT_BYTES = 64 << 10
+"""What Linux maps around a page that is read, where the page cache has it."""
 
 LONGEST_KEY_BYTES = 511
 """Of an LMDB key."""
@@ -37,7 +45,12 @@ LONGEST_KEY_BYTES = 511
 SCANNED_AT_ONCE = 4_000
 """Cells that a scan reads under the lock, for as long as which a reader of another thread keeps the stream waiting."""
 
+_TOUCHED_BY_GET = 3
+"""Places that a read of one cell touches: a leaf, and the branches that lead to it, which hardly two reads share where
+the file is large. Cells that are written or scanned together lie side by side."""
+
 _KIND = "millpond-spill"
+_Result = TypeVar("_Result")
 
 
 class GroupSize(NamedTuple):
@@ -55,6 +68,8 @@ class SpillFile:
         chunk_bytes: the step by which the file may grow.
         key_groups: how many there may be in it.
         free_bytes: asks the disk of an open file for its space.
+        most_touches: after so many places were touched
+        look: is called, which may have the file forget its pages.
 
     Raises:
         UnavailableError: the folder cannot be written, or the disk has no room for the first step.
@@ -67,8 +82,13 @@ class SpillFile:
         chunk_bytes: int,
         key_groups: int,
         free_bytes: Callable[[int], int] = lambda file: os.fstatvfs(file).f_bavail * os.fstatvfs(file).f_frsize,
+        most_touches: int = sys.maxsize,
+        look: Callable[[], None] = lambda: None,
     ) -> None:
         self.folder = folder
+        self.most_touches = most_touches
+        self._touches_left = most_touches
+        self._look = look
         self.lock = threading.Lock()
         self._lmdb = _import_lmdb()
         self._chunk_bytes = chunk_bytes
@@ -131,12 +151,16 @@ class SpillFile:
                 found: bytes | None = reader.get(at, None, database)
             except self._lmdb.Error as error:
                 raise self._failure(error) from error
-            return found
+        self._touches_left -= _TOUCHED_BY_GET
+        if self._touches_left < 0 or (found is not None and len(found) > FAULT_BYTES):
+            self._touched(0 if found is None else len(found) // FAULT_BYTES)
+        return found
 
     def scan(
         self, database: Any, prefix: bytes, after: bytes = b"", most: int = SCANNED_AT_ONCE
     ) -> list[tuple[bytes, bytes]]:
         """The first keys, with their values, that begin with `prefix` and come after another one."""
+        most = min(most, self.most_touches)
         with self.lock:
             try:
                 if self._reader is None:
@@ -149,19 +173,25 @@ class SpillFile:
                     found = list(islice(cursor.iternext(), most))
             except self._lmdb.Error as error:
                 raise self._failure(error) from error
+        self._touched(len(found))
         if found and not found[-1][0].startswith(prefix):
             found = [pair for pair in found if pair[0].startswith(prefix)]
         return found
 
     def write(
-        self, database: Any, kept: Sequence[tuple[bytes, bytes]], gone: Iterable[bytes] = (), *, append: bool = False
-    ) -> None:
-        """Put and delete, all of it or nothing. `append`: what is put is in order, and after all that is there.
+        self, database: Any, kept: Sequence[tuple[bytes, bytes]], gone: Sequence[bytes] = (), *, append: bool = False
+    ) -> int:
+        """Put and delete, all of it or nothing; how many cells there are more then.
+
+        `append`: what is put is in order, and after all that is there.
 
         Raises:
             UnavailableError: the disk is full, or failed.
         """
-        self._write(lambda transaction: _put_and_delete(transaction, database, kept, gone, append=append))
+        more = self._write(lambda transaction: _put_and_delete(transaction, database, kept, gone, append=append))
+        # What comes at the end finds its page there.
+        self._touched(1 if append else len(kept) + len(gone))
+        return more
 
     def empty(self, database: Any) -> None:
         """Delete every cell of a key group."""
@@ -179,6 +209,8 @@ class SpillFile:
     def forget_pages(self) -> None:
         """Let go of the pages that are mapped into memory; the system still has them while it likes."""
         with self.lock:
+            if self._file.closed:
+                return
             self._end_reading()
             # The map is made anew, whatever its size.
             self._tried(self._environment.set_mapsize, self._environment.info()["map_size"])
@@ -191,14 +223,22 @@ class SpillFile:
             self._environment.close()
             self._file.close()
 
-    def _write(self, body: Callable[[Any], object]) -> None:
+    def _touched(self, places: int) -> None:
+        """Count, and have the owner look if they are many. Not under the lock: the owner may have pages forgotten."""
+        self._touches_left -= places
+        if self._touches_left < 0:
+            self._touches_left = self.most_touches
+            self._look()
+
+    def _write(self, body: Callable[[Any], _Result]) -> _Result:
         with self.lock:
             self._end_reading()
-            self._tried(self._in_transaction, body)
+            written: _Result = self._tried(self._in_transaction, body)
+            return written
 
-    def _in_transaction(self, body: Callable[[Any], object]) -> None:
+    def _in_transaction(self, body: Callable[[Any], _Result]) -> _Result:
         with self._environment.begin(write=True) as transaction:
-            body(transaction)
+            return body(transaction)
 
     def _tried(self, act: Callable[[Any], Any], argument: Any) -> Any:
         """Do something that may need more room than the file has; what fails is undone."""
@@ -256,7 +296,8 @@ def remove_abandoned(folder: Path) -> list[Path]:
 
 def _put_and_delete(
     transaction: Any, database: Any, kept: Sequence[tuple[bytes, bytes]], gone: Iterable[bytes], *, append: bool
-) -> None:
+) -> int:
+    cells: int = transaction.stat(database)["entries"]
     for at in gone:
         transaction.delete(at, db=database)
     with transaction.cursor(database) as cursor:
@@ -265,6 +306,8 @@ def _put_and_delete(
         raise CorruptionError(
             f"{len(kept) - added} of {len(kept)} cells did not come in order to an empty place of the spill file."
         )
+    now: int = transaction.stat(database)["entries"]
+    return now - cells
 
 
 def _import_lmdb() -> ModuleType:

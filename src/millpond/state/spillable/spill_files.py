@@ -67,8 +67,8 @@ class SpillFiles:
         return self._may_be_used(file.folder)
 
     def forget_pages(self) -> None:
-        """Let go of what is mapped into memory."""
-        for file in self._files.values():
+        """Let go of what is mapped into memory. From any thread."""
+        for file in list(self._files.values()):
             file.forget_pages()
 
     def close(self) -> None:

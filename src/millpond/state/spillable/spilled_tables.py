@@ -16,8 +16,8 @@ Tables and views are `MutableMapping`s; what the handles use is written out for 
 """
 
 import sys
-from collections.abc import Iterator, Mapping, MutableMapping
-from itertools import islice
+from collections.abc import Iterator, Mapping, MutableMapping, Sequence
+from itertools import chain, islice
 from typing import Any
 
 from millpond.state.backend import ABSENT, Cells
@@ -31,7 +31,12 @@ _UNREAD: Any = object()
 
 
 class _Spilled:
-    """Where a key group of one state is: its file, the database in that, and the state's prefix."""
+    """Where a key group of one state is: its file, the database in that, and the state's prefix.
+
+    Attributes:
+        cells_written: of this state that the file has.
+        bytes_written: of keys and values, all that ever went into the file.
+    """
 
     changed: dict[Row, Any]
     successor: Any = None
@@ -40,6 +45,26 @@ class _Spilled:
         self.file = file
         self.database = database
         self.key_group = key_group
+        self.cells_written = 0
+        self.bytes_written = 0
+        self._puts = 0
+
+    def store(self, kept: Sequence[Pair], gone: Sequence[bytes] = (), *, append: bool = False) -> None:
+        """Write cells of this state, see `SpillFile.write`: no more at once than may be touched.
+
+        Where that fails, the first of them may be in the file.
+        """
+        at_once = len(kept) if append else self.file.most_touches
+        for first in range(0, len(kept), at_once or 1):
+            self.cells_written += self.file.write(self.database, kept[first : first + at_once], append=append)
+        for first in range(0, len(gone), self.file.most_touches):
+            self.cells_written += self.file.write(self.database, (), gone[first : first + self.file.most_touches])
+        self.bytes_written += sum(map(len, chain.from_iterable(kept)))
+        self._puts += len(kept)
+
+    def bytes_now(self) -> float:
+        """Of keys and values in the file, about: its cells by the mean of all that were written."""
+        return self.cells_written * self.bytes_written / self._puts if self._puts else 0.0
 
     def scanned(self, prefix: bytes) -> Iterator[Pair]:
         """Everything in the file under a prefix, some thousand cells at a time."""
@@ -52,12 +77,10 @@ class _Spilled:
 class SpilledTable(_Spilled, MutableMapping[Row, Any]):
     """A table with one cell per key: of a value state, or of a list state."""
 
-    def __init__(
-        self, form: FlatBytes, file: SpillFile, database: Any, key_group: int, changed: dict[Row, Any] | None = None
-    ) -> None:
+    def __init__(self, form: FlatBytes, file: SpillFile, database: Any, key_group: int) -> None:
         super().__init__(file, database, key_group)
         self.form = form
-        self.changed = {} if changed is None else changed
+        self.changed = {}
         self._read = file.get
         self._prefix = form.prefix
         self._loads = form.loads
@@ -139,7 +162,7 @@ class SpilledTable(_Spilled, MutableMapping[Row, Any]):
         keys = list(self.changed) if most >= len(self.changed) else list(islice(self.changed, most))
         kept, gone = self.form.pairs(self.changed, keys)
         kept.sort()
-        self.file.write(self.database, kept, gone)
+        self.store(kept, gone)
         self._flushes += 1
         if len(keys) == len(self.changed):
             self.changed = {}
@@ -229,12 +252,10 @@ class SpilledEntries(MutableMapping[Row, Any]):
 class SpilledMapTable(_Spilled, MutableMapping[Row, Any]):
     """The table of a map state: by key, a view of its entries. A key without entries has an empty view."""
 
-    def __init__(
-        self, form: EntryBytes, file: SpillFile, database: Any, key_group: int, changed: dict[Row, Any] | None = None
-    ) -> None:
+    def __init__(self, form: EntryBytes, file: SpillFile, database: Any, key_group: int) -> None:
         super().__init__(file, database, key_group)
         self.form = form
-        self.changed = {} if changed is None else changed
+        self.changed = {}
         self._last: tuple[Any, bytes] = (None, b"")
 
     def get(self, key: Row, default: Any = None) -> Any:  # noqa: ARG002 - there always is a view
@@ -306,7 +327,7 @@ class SpilledMapTable(_Spilled, MutableMapping[Row, Any]):
                 break
         kept, gone = self.form.pairs(self.changed, keys)
         kept.sort()
-        self.file.write(self.database, kept, gone)
+        self.store(kept, gone)
         if len(keys) == len(self.changed):
             self.changed = {}
         else:
