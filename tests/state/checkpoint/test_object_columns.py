@@ -216,6 +216,11 @@ def test_a_list_state_has_lists_of_the_same(kind):
     assert lists.to_pylist() == [single, [], single[:1]]
 
 
+def test_keys_that_json_would_not_tell_apart_are_messagepack():
+    found = column(dict, [{"": {"3": None, 3: []}}]).to_pylist(maps_as_pydicts="strict")
+    assert msgspec.msgpack.decode(found[0][""]) == {"3": None, 3: []}
+
+
 ATOMS = (
     st.none()
     | st.booleans()

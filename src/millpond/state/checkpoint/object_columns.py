@@ -87,10 +87,19 @@ def _plain(data: bytes | None) -> Any:
 
 
 def _json(value: Any) -> str | None:
+    if _is_blurred(value):
+        return None
     try:
         return msgspec.json.encode(value).decode()
     except (TypeError, ValueError, msgspec.EncodeError):
         return None
+
+
+def _is_blurred(value: Any) -> bool:
+    """Whether a dict in it has keys that JSON, whose keys are texts, would not tell apart: 3 and "3"."""
+    if isinstance(value, dict):
+        return len(set(map(str, value))) < len(value) or any(map(_is_blurred, value.values()))
+    return isinstance(value, list | tuple) and any(map(_is_blurred, value))
 
 
 def _array_or_text(values: Sequence[Any], shape: Shape) -> pa.Array:
