@@ -44,7 +44,14 @@ from pyspark.sql.types import StructField, StructType
 from benchmarks.database_servers import postgresql
 from benchmarks.memory import Memory, sampled
 from benchmarks.report import grouped_bars, report
-from millpond.lookup import LookupFunction, LookupTable, SqlLookup, ThreadedLookup
+from millpond.lookup import (
+    FullCachingLookupProvider,
+    LookupFunction,
+    LookupTable,
+    ReloadContext,
+    SqlLookup,
+    ThreadedLookup,
+)
 from millpond.spark import lookup_join, session
 from millpond.spark.lookup_join import _PLANNED
 
@@ -199,8 +206,31 @@ def counted(log: Path) -> tuple[int, int]:
     return len(asked), sum(asked)
 
 
+class OnCall:
+    """A trigger that reloads when the benchmark says so, in the table's own thread."""
+
+    context: ReloadContext | None = None
+
+    def open(self, context: ReloadContext) -> None:
+        """Begin."""
+        self.context = context
+
+    def close(self) -> None:
+        """End."""
+        self.context = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Workers map what the driver loads; they trigger nothing."""
+        return {}
+
+    def reload(self) -> None:
+        """Reload, and wait until that is done."""
+        assert self.context is not None
+        self.context.trigger_reload().result()
+
+
 @contextmanager
-def reloading(table: LookupTable) -> Iterator[list[float]]:
+def reloading(trigger: OnCall) -> Iterator[list[float]]:
     """Reload the table back to back while the block runs; how many seconds each took."""
     took: list[float] = []
     ended = threading.Event()
@@ -208,7 +238,7 @@ def reloading(table: LookupTable) -> Iterator[list[float]]:
     def run() -> None:
         while not ended.is_set():
             started = time.perf_counter()
-            table.reload()
+            trigger.reload()
             took.append(time.perf_counter() - started)
 
     thread = threading.Thread(target=run)
@@ -334,7 +364,8 @@ def _full(
     streams.seconds(events.with_name("warm"), unchanged)
     memory = Memory()
     source = SqlLookup(url, "customers", ["customer"], COLUMNS)
-    with LookupTable("customers", source, {"lookup.cache": "FULL"}) as full:
+    trigger = OnCall()
+    with LookupTable("customers", FullCachingLookupProvider.of(source, trigger)) as full:
 
         def join(df: DataFrame) -> DataFrame:
             return lookup_join(df, full, on="customer")
@@ -345,7 +376,7 @@ def _full(
         with (
             sampled(lambda: memory.bytes(place), SAMPLED_S) as held,
             probed(place, rows) as stall,
-            reloading(full) as took,
+            reloading(trigger) as took,
         ):
             speed["full_reloading"] = rows_per_second(join, until=lambda: len(took) >= RELOADS)
         stats = full.stats()

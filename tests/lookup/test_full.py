@@ -1,6 +1,8 @@
 """Full caching: one whole table at a time, and the last good one when a reload fails."""
 
 import itertools
+import os
+import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from types import NoneType
@@ -23,6 +25,7 @@ from millpond.lookup import (
     TableScan,
     TimedCacheReloadTrigger,
 )
+from millpond.lookup.full import in_a_thread
 from millpond.lookup.full_home import InProcess
 
 from .timer import Timer
@@ -436,3 +439,20 @@ def test_the_options_make_the_triggers():
     ):
         lookup = LookupTable("gates", scan, {"lookup.cache": "FULL", **options}).lookup_function()
         assert type(lookup._trigger) is kind
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="threads have no priorities of their own")
+def test_a_reload_in_the_background_gives_way_to_readers_and_never_asks_for_more_than_it_has():
+    def priority():
+        return os.getpriority(os.PRIO_PROCESS, threading.get_native_id())
+
+    found, own, ended = [], priority(), threading.Event()
+
+    def note():
+        found.append(priority())
+        ended.set()
+
+    in_a_thread(note)
+    assert ended.wait(10)
+    assert found[0] >= max(own, 10)
+    assert priority() == own

@@ -11,6 +11,8 @@ is taken for a failure, unless that is allowed: half-written sources look so.
 Source: FLIP-221, `FullCachingLookupProvider`.
 """
 
+import os
+import sys
 import threading
 import time
 import warnings
@@ -34,6 +36,9 @@ from millpond.lookup.trigger import CacheReloadTrigger
 
 OnReloadFailure: TypeAlias = Literal["keep", "fail"]
 
+_RELOAD_NICENESS = 10
+"""A tenth of the processor where readers want all of it, and all of it where they want none."""
+
 
 def wall_clock_ms() -> int:
     """The time of day, in ms since 1970 UTC."""
@@ -41,8 +46,16 @@ def wall_clock_ms() -> int:
 
 
 def in_a_thread(action: Callable[[], None]) -> None:
-    """Run `action` in a daemon thread of its own."""
-    threading.Thread(target=action, name="millpond-reload", daemon=True).start()
+    """Run `action` in a daemon thread of its own, which gives way to readers: nobody waits for a reload."""
+
+    def give_way_and_act() -> None:
+        # Where threads have priorities of their own; elsewhere this would slow the whole process down.
+        if sys.platform == "linux":
+            thread = threading.get_native_id()
+            os.setpriority(os.PRIO_PROCESS, thread, max(os.getpriority(os.PRIO_PROCESS, thread), _RELOAD_NICENESS))
+        action()
+
+    threading.Thread(target=give_way_and_act, name="millpond-reload", daemon=True).start()
 
 
 class FullCachingLookup(LookupFunction):
