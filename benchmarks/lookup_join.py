@@ -447,12 +447,15 @@ def _report(result: dict[str, Any]) -> None:
     ]
     report(
         "lookup_join",
-        title="Lookup join: events per second, 1,000,000 Zipf keys against 1,000,000 rows",
+        title="Lookup join: a million Zipf keys against a million rows",
         columns=("set-up", "events/s", "queries", "keys queried", "÷ batched"),
         rows=rows,
         result=result,
         draw=lambda axes: grouped_bars(
-            axes, list(speed), {"events/s": list(speed.values())}, ylabel="events per second"
+            axes,
+            [name.replace("_", "\n", 1).replace("_", " ") for name in speed],
+            {"events/s": list(speed.values())},
+            ylabel="events per second",
         ),
     )
 
