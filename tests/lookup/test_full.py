@@ -25,7 +25,7 @@ from millpond.lookup import (
     TableScan,
     TimedCacheReloadTrigger,
 )
-from millpond.lookup.full import in_a_thread
+from millpond.lookup.full import in_a_thread_that_gives_way
 from millpond.lookup.full_home import InProcess
 
 from .timer import Timer
@@ -442,7 +442,7 @@ def test_the_options_make_the_triggers():
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="threads have no priorities of their own")
-def test_a_reload_in_the_background_gives_way_to_readers_and_never_asks_for_more_than_it_has():
+def test_a_reload_for_other_processes_gives_way_to_them_and_never_asks_for_more_than_it_has():
     def priority():
         return os.getpriority(os.PRIO_PROCESS, threading.get_native_id())
 
@@ -452,7 +452,7 @@ def test_a_reload_in_the_background_gives_way_to_readers_and_never_asks_for_more
         found.append(priority())
         ended.set()
 
-    in_a_thread(note)
+    in_a_thread_that_gives_way(note)
     assert ended.wait(10)
     assert found[0] >= max(own, 10)
     assert priority() == own

@@ -46,7 +46,15 @@ def wall_clock_ms() -> int:
 
 
 def in_a_thread(action: Callable[[], None]) -> None:
-    """Run `action` in a daemon thread of its own, which gives way to readers: nobody waits for a reload."""
+    """Run `action` in a daemon thread of its own."""
+    threading.Thread(target=action, name="millpond-reload", daemon=True).start()
+
+
+def in_a_thread_that_gives_way(action: Callable[[], None]) -> None:
+    """The same at a lower priority, for a table whose readers are other processes: they do not wait for a reload.
+
+    Readers in this process would: for the interpreter, while a thread that is seldom let run has it.
+    """
 
     def give_way_and_act() -> None:
         # Where threads have priorities of their own; elsewhere this would slow the whole process down.
@@ -55,7 +63,7 @@ def in_a_thread(action: Callable[[], None]) -> None:
             os.setpriority(os.PRIO_PROCESS, thread, max(os.getpriority(os.PRIO_PROCESS, thread), _RELOAD_NICENESS))
         action()
 
-    threading.Thread(target=give_way_and_act, name="millpond-reload", daemon=True).start()
+    in_a_thread(give_way_and_act)
 
 
 class FullCachingLookup(LookupFunction):
@@ -95,7 +103,7 @@ class FullCachingLookup(LookupFunction):
         on_reload_failure: OnReloadFailure = "keep",
         allow_empty_reload: bool = False,
         wall_clock: Clock = wall_clock_ms,
-        run: Callable[[Callable[[], None]], None] = in_a_thread,
+        run: Callable[[Callable[[], None]], None] | None = None,
     ) -> None:
         self._metrics = CacheMetricGroup(type(scan).__name__) if metrics is None else metrics
         self._where = f"lookup table {self._metrics.name!r}"
@@ -113,7 +121,7 @@ class FullCachingLookup(LookupFunction):
         self._fails = on_reload_failure == "fail"
         self._allow_empty = allow_empty_reload
         self._wall_clock = wall_clock
-        self._run = run
+        self._run = run or (in_a_thread if home is None else in_a_thread_that_gives_way)
         self._failure: UnavailableError | None = None
         self._watermark_ms: int | None = None
         self._closed = False
