@@ -32,8 +32,7 @@ def test_every_engine_runs_at_the_sizes_that_are_compared(tmp_path):
     for size in SIZES:
         ran = [engine for engine in ENGINES if (engine, size) not in LEFT_OUT]
         assert {"spark_sql", "spark_rows", "millpond_rows", "millpond_arrow"} <= set(ran)
-    assert {engine for engine, size in LEFT_OUT if size == "100k_x_100k"} == {"spark_between_maps"}
-    assert not [engine for engine, size in LEFT_OUT if size == "10_x_10"]
+    assert not [engine for engine, size in LEFT_OUT if size in ("100k_x_100k", "10_x_10")]
 
 
 def test_state_grows_by_new_keys_and_small_batches_touch_keys_that_are_there(tmp_path, monkeypatch):

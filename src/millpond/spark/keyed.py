@@ -36,6 +36,7 @@ from millpond.spark.rows import output_arrow_schema
 from millpond.spark.session import check_session, hosts_per_executor, is_connect
 from millpond.spark.shard_processor import OLDEST, ShardProcessor, packed_output_schema
 from millpond.spark.surroundings import copied_on_driver
+from millpond.spark.worker_garbage import leave_modules_out
 
 _HASH = "__millpond_hash"
 
@@ -279,6 +280,7 @@ def _packed(keys: KeyColumns, *, initial: bool = False) -> DataFrame:
     packed_schema = arrow_schema(keys.data.schema)
 
     def pack_batches(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        leave_modules_out()
         return pack(batches, packed_schema, initial=initial)
 
     # By position: a name may come twice.
@@ -288,6 +290,7 @@ def _packed(keys: KeyColumns, *, initial: bool = False) -> DataFrame:
 
 
 def _unpack(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    leave_modules_out()
     return unpack(batches)
 
 

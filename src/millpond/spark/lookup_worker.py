@@ -30,6 +30,7 @@ from millpond.spark.lookup_counts import Counted
 from millpond.spark.lookup_files import Published
 from millpond.spark.lookup_rows import FullRows, Matches, Positions, Rows, RowsWanted, distinct_keys, opened
 from millpond.spark.surroundings import Surroundings
+from millpond.spark.worker_garbage import leave_modules_out
 
 
 @dataclass(frozen=True)
@@ -102,6 +103,7 @@ def join_batches(
     plan: JoinPlan, batches: Iterator[pa.RecordBatch], report: Callable[[Counted], None]
 ) -> Iterator[pa.RecordBatch]:
     """Every batch of a partition, joined; `report` gets what was counted for it."""
+    leave_modules_out()
     with closing(_opened(plan)) as rows:
         for batch in batches:
             joined, counted = join_batch(plan, rows, batch)

@@ -46,6 +46,7 @@ from millpond.spark.pack import Layout, read_blob
 from millpond.spark.remote_breakpoint import breakpoints_over_a_socket
 from millpond.spark.spool import Spool
 from millpond.spark.surroundings import Surroundings, add_to_accumulators
+from millpond.spark.worker_garbage import leave_modules_out
 from millpond.state.checkpoint import Head, birth
 
 OLDEST = "oldest"
@@ -93,6 +94,8 @@ class ShardProcessor(StatefulProcessor):  # type: ignore[misc]
         self._stored_segments = handle.getMapState("segments", "id long", "data binary")
         if TaskContext.get() is None:
             self._refuse_other_owners(handle)
+        else:
+            leave_modules_out()
 
     def _refuse_other_owners(self, handle: StatefulProcessorHandle) -> None:
         """Have Spark refuse a checkpoint in which PySpark's own operator keeps states of the same names.

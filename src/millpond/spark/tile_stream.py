@@ -32,6 +32,7 @@ from millpond.features.batch import check_batch_end
 from millpond.kv import KVStore, Put
 from millpond.spark.feature_columns import feature_columns, key_names
 from millpond.spark.keyed import keyed
+from millpond.spark.worker_garbage import leave_modules_out
 
 TILE_SCHEMA = "key binary, start_ms bigint, tile binary, complete boolean, version bigint"
 """What `TileProcessor` emits: the encoded key, the tile's start, its bytes, and two of its fields in the clear."""
@@ -191,6 +192,7 @@ def put_tiles(group_by: GroupBy, store: KVStore) -> Callable[[DataFrame, int], N
     dataset = stream_dataset(group_by.name)
 
     def write(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        leave_modules_out()
         for batch in batches:
             keys, starts, tiles = (column.to_pylist() for column in batch.columns)
             store.put_many(dataset, list(map(Put, keys, tiles, starts)))
