@@ -5,7 +5,8 @@ per word (one read and one write of state per record). The words of the records 
 so the share of the state that is spilled is also the share of the records that go to disk: no group is colder than
 another, which is the hardest case for a heap that spills.
 
-Set-ups: the heap alone; RocksDB with everything in its cache, and with as much memory as the heap that is 57 % spilled
+Set-ups: a Python dictionary, which has no key groups and no versions and so is what no heap in Python can be faster
+than; the heap alone; RocksDB with everything in its cache, and with as much memory as the heap that is 57 % spilled
 takes for its state; the heap that spills with 0 to 90 % of its bytes on disk. Each is a process of its own, which first
 restores the state and then works off records in versions; the clock stops while the next words are made. What was
 changed on disk is written before it stops.
@@ -135,6 +136,29 @@ def throughput(set_up: str, scale: float) -> dict[str, Any]:
         return {"rows_per_second": round(statistics.median(rounds)), "own_bytes": resident().own, "words": words}
 
 
+def dictionary(scale: float) -> dict[str, Any]:
+    """The same of a dictionary by word."""
+    words, rounds = words_of(scale), []
+    counts = {(word(number),): 200 for number in range(words)}
+    gc.collect()
+    gc.freeze()
+    gc.disable()
+    for number in range(ROUNDS + 1):
+        seconds, done = 0.0, 0
+        while done < RECORDS:
+            some = records(words, _CHUNK, hash((number, done)))
+            started = time.perf_counter()
+            for _, key in some:
+                value = counts.get(key)
+                counts[key] = 1 if value is None else value + 1
+            seconds += time.perf_counter() - started
+            done += _CHUNK
+        if number:
+            rounds.append(done / seconds)
+        _say(f"dictionary round {number}: {done / seconds:,.0f} records/s")
+    return {"rows_per_second": round(statistics.median(rounds)), "own_bytes": resident().own, "words": words}
+
+
 @contextlib.contextmanager
 def opened(set_up: str, scale: float) -> Iterator[tuple[KeyedStateBackend, Callable[[], None]]]:
     """A backend with the whole state, and what ends a round: writing what is only buffered."""
@@ -260,6 +284,7 @@ def _say(text: str) -> None:
 
 
 PARTS_OF_ALL: dict[str, Callable[[float], dict[str, Any]]] = {
+    "dictionary": dictionary,
     "heap": lambda scale: throughput("heap", scale),
     "rocksdb_all_memory": lambda scale: throughput("rocksdb_all_memory", scale),
     "rocksdb_same_memory": lambda scale: throughput("rocksdb_same_memory", scale),
@@ -304,6 +329,7 @@ def _report(found: dict[str, dict[str, Any]], folder: Path) -> None:
     burst_of = found["burst"]
     seconds = {how: round(found[f"checkpoint_{how}"]["seconds"], 3) for how in ("raw_copy", "decoded")}
     names = {
+        "dictionary": "a Python dictionary",
         "heap": "heap alone",
         "rocksdb_all_memory": "RocksDB, all in cache",
         "rocksdb_same_memory": "RocksDB, memory of 57 %",
@@ -328,7 +354,7 @@ def _report(found: dict[str, dict[str, Any]], folder: Path) -> None:
         result={
             "words": found["heap"]["words"],
             "rows_per_second": {
-                **{part: rps[part] for part in ("heap", "rocksdb_all_memory", "rocksdb_same_memory")},
+                **{part: rps[part] for part in ("dictionary", "heap", "rocksdb_all_memory", "rocksdb_same_memory")},
                 "spillable": {str(percent): rps[f"spillable_{percent}"] for percent in SPILLED_PERCENT},
             },
             "ratio": {part: ratio[part] for part in SEED_RATIO},

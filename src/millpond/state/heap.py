@@ -47,6 +47,7 @@ class HeapBackend:
 
     def __init__(self, key_groups: range) -> None:
         self.key_groups = key_groups
+        self._first, self._stop = key_groups.start, key_groups.stop
         self._context = KeyContext()
         self._declared = Declarations(_KINDS, self._make)
         self._states = self._declared.states
@@ -68,7 +69,7 @@ class HeapBackend:
 
     def enter(self, key_group: int) -> None:
         """Bind every handle to the dictionaries of one key group."""
-        if key_group not in self.key_groups:
+        if not self._first <= key_group < self._stop:
             raise foreign_key_group(key_group, self.key_groups)
         self._context.key_group = key_group
         for state in self._states.values():

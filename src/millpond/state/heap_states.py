@@ -51,9 +51,13 @@ class HeapState:
 
     def bind(self, key_group: int) -> None:
         """Turn to the dictionaries of a key group."""
-        tables = self.tables
-        self._table = tables.live.setdefault(key_group, {})
-        self._undo = tables.open.undo.setdefault(key_group, {})
+        live, undo = self.tables.live, self.tables.open.undo
+        # Written out: it is done for each record that is not of the last one's key group.
+        if key_group not in live:
+            live[key_group] = {}
+        if key_group not in undo:
+            undo[key_group] = {}
+        self._table, self._undo = live[key_group], undo[key_group]
         if self._mutable:
             self._handed = self._handed_out.setdefault(key_group, {})
 

@@ -28,7 +28,7 @@ from millpond.state.descriptor import StateDescriptor
 from millpond.state.rows import Row
 
 if TYPE_CHECKING:
-    from millpond.state.spillable.cell_bytes import Pair
+    from millpond.state.spillable.cell_bytes import Pair, Pairs
 
 
 class Call:
@@ -125,7 +125,7 @@ class UndoableBackend:
         return self._inner.cells(name, key_group)
 
     @property
-    def raw_cells(self) -> Callable[[str, int], "list[Pair] | None"] | None:
+    def raw_cells(self) -> Callable[[str, int], "Pairs | None"] | None:
         """The same as bytes, where the inner backend has them; None where it never does. Between two versions."""
         return getattr(self._inner, "raw_cells", None)
 

@@ -5,6 +5,7 @@
 
 import errno
 import io
+import threading
 
 import pyarrow as pa
 import pyarrow.fs
@@ -39,6 +40,7 @@ class FaultyFiles(pa.fs.FileSystemHandler):
         self.operations = None
         self.late = False
         self.at = {}
+        self._lock = threading.RLock()
 
     def filesystem(self):
         return pa.fs.PyFileSystem(self)
@@ -47,6 +49,10 @@ class FaultyFiles(pa.fs.FileSystemHandler):
         self.space, self.operations, self.late, self.at = None, None, False, {}
 
     def _step(self):
+        with self._lock:
+            self._count()
+
+    def _count(self):
         if self.operations is not None:
             if self.operations <= 0:
                 raise OSError(errno.EIO, "the process is dead")
@@ -56,6 +62,15 @@ class FaultyFiles(pa.fs.FileSystemHandler):
         for left, act in steps:
             if left == 0:
                 act()
+
+    def taken(self, wanted):
+        """How many of so many bytes there is space for; they are taken."""
+        with self._lock:
+            if self.space is None:
+                return wanted
+            fits = min(wanted, self.space)
+            self.space -= fits
+            return fits
 
     def get_type_name(self):
         return "faulty"
@@ -119,11 +134,8 @@ class _Output(io.RawIOBase):
 
     def write(self, data):
         data = bytes(data)
-        space = self._files.space
-        fits = len(data) if space is None else min(len(data), space)
+        fits = self._files.taken(len(data))
         self._data += data[:fits]
-        if space is not None:
-            self._files.space -= fits
         if not self._files.atomic:
             self._files.disk.files[self._path] = self._data
         if fits < len(data):

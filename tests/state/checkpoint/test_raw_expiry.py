@@ -12,7 +12,7 @@ from millpond.state.backend import Cells
 from millpond.state.checkpoint.raw_expiry import living_pairs
 from millpond.state.expiry import alive, removals
 from millpond.state.spillable import cell_bytes as cell_bytes_module
-from millpond.state.spillable.cell_bytes import cell_bytes
+from millpond.state.spillable.cell_bytes import Pairs, cell_bytes
 
 GROUP = 3
 TTL = Ttl(100)
@@ -37,6 +37,11 @@ tables = {
 }
 
 
+def pairs_of(state: StateDescriptor, table: dict) -> Pairs:
+    pairs = cell_bytes(state, 5).pairs(table, table)[0]
+    return Pairs([place for place, _ in pairs], [stored for _, stored in pairs])
+
+
 def rows(cells: Cells) -> list:
     places = cells.map_keys or [()] * len(cells)
     return sorted(zip(cells.keys, places, cells.values, strict=True), key=itemgetter(0, 1))
@@ -47,7 +52,7 @@ def rows(cells: Cells) -> list:
 @given(data=st.data(), now_ms=births)
 def test_copied_bytes_lose_what_decoded_cells_lose(kind, data, now_ms):
     state, table = STATES[kind], data.draw(tables[kind])
-    pairs = cell_bytes(state, 5).pairs(table, table)[0]
+    pairs = pairs_of(state, table)
     form = cell_bytes(state, 0)
     cells = form.cells(GROUP, pairs)
     living, gone = living_pairs(state, TTL, GROUP, pairs, now_ms)
@@ -58,7 +63,7 @@ def test_copied_bytes_lose_what_decoded_cells_lose(kind, data, now_ms):
 def test_bytes_of_what_lives_are_neither_decoded_nor_changed(monkeypatch):
     state = STATES[StateKind.VALUE]
     table = {(f"user{number}",): (("word", number), number) for number in range(10)}
-    pairs = cell_bytes(state, 5).pairs(table, table)[0]
+    pairs = pairs_of(state, table)
     monkeypatch.setattr(cell_bytes_module.FlatBytes, "cells", lambda *_: 1 // 0)
     assert living_pairs(state, TTL, GROUP, pairs, now_ms=50) == (pairs, Cells())
     with pytest.raises(ZeroDivisionError):

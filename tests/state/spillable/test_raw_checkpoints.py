@@ -32,7 +32,7 @@ from millpond.state.checkpoint.segment import CellCodec, decode_segment, encode_
 from millpond.state.object_codec import OBJECT_SCHEMA
 from millpond.state.rocksdb import RocksDbBackend
 from millpond.state.serializer import msgspec_serializer
-from millpond.state.spillable.cell_bytes import cell_bytes
+from millpond.state.spillable.cell_bytes import Pairs, cell_bytes
 from millpond.state.undoable import UndoableBackend
 from tests.state.spillable.restless import open_spillable
 
@@ -514,7 +514,7 @@ def write_golden():
     for number, state in enumerate(STATES):
         table = golden_cells(state)
         pairs, _ = cell_bytes(state, number).pairs(table, table)
-        ((_, data),) = encode_segments(raw_table(2, pairs))
+        ((_, data),) = encode_segments(raw_table(2, Pairs(*map(list, zip(*pairs, strict=True)))))
         (folder / f"{state.name}.segment").write_bytes(data)
 
 

@@ -37,7 +37,7 @@ from millpond.state.rows import Row
 from millpond.state.ttl import Ttl
 
 if TYPE_CHECKING:
-    from millpond.state.spillable.cell_bytes import Pair
+    from millpond.state.spillable.cell_bytes import Pair, Pairs
 
 
 class CachedValues:
@@ -139,14 +139,12 @@ class CachedValues:
         return self._inner.cells(name, key_group)
 
     @property
-    def raw_cells(self) -> Callable[[str, int], "list[Pair] | None"] | None:
+    def raw_cells(self) -> Callable[[str, int], "Pairs | None"] | None:
         """The same as bytes, where the backend has them; None where it never does. Between two versions."""
-        raw_cells: Callable[[str, int], list[Pair] | None] | None = getattr(self._inner, "raw_cells", None)
+        raw_cells: Callable[[str, int], Pairs | None] | None = getattr(self._inner, "raw_cells", None)
         return None if raw_cells is None else partial(self._raw_cells, raw_cells)
 
-    def _raw_cells(
-        self, raw_cells: Callable[[str, int], "list[Pair] | None"], name: str, key_group: int
-    ) -> "list[Pair] | None":
+    def _raw_cells(self, raw_cells: Callable[[str, int], "Pairs | None"], name: str, key_group: int) -> "Pairs | None":
         self.write_dirty()
         return raw_cells(name, key_group)
 

@@ -52,7 +52,7 @@ from millpond.state.cached.lru_snapshot import LruSnapshot, part_of
 from millpond.state.declarations import Declarations, open_version
 from millpond.state.descriptor import StateDescriptor, StateKind
 from millpond.state.rows import Row
-from millpond.state.spillable.cell_bytes import Pair, cell_bytes
+from millpond.state.spillable.cell_bytes import Pair, Pairs, cell_bytes
 
 _TURNS_A_LOOK = 1_024
 """How often keys are turned to between two looks at the clock, for the hit ratio: a look costs as much as a hit."""
@@ -222,14 +222,12 @@ class LruStateCache:
         return cells if bucket is None else overlaid(cells, bucket.dirty)
 
     @property
-    def raw_cells(self) -> Callable[[str, int], list[Pair] | None] | None:
+    def raw_cells(self) -> Callable[[str, int], Pairs | None] | None:
         """The same as bytes, where the backend has them; None where it never does. Between two versions."""
         raw_cells = getattr(self._inner, "raw_cells", None)
         return None if raw_cells is None else partial(self._raw_cells, raw_cells)
 
-    def _raw_cells(
-        self, raw_cells: Callable[[str, int], list[Pair] | None], name: str, key_group: int
-    ) -> list[Pair] | None:
+    def _raw_cells(self, raw_cells: Callable[[str, int], Pairs | None], name: str, key_group: int) -> Pairs | None:
         pairs, state = raw_cells(name, key_group), self._states.get(name)
         bucket = None if state is None else state.buckets.get(key_group)
         if pairs is None or state is None or bucket is None:

@@ -31,7 +31,7 @@ from typing import Any
 from millpond.state.backend import ABSENT, Cells, KeyedStateBackend, RawCells, cells_at
 from millpond.state.descriptor import StateDescriptor
 from millpond.state.rows import Row
-from millpond.state.spillable.cell_bytes import Pair, cell_bytes, laid_over
+from millpond.state.spillable.cell_bytes import Pairs, cell_bytes, laid_over
 
 CLEAN = -1
 WRITTEN = -2
@@ -383,7 +383,7 @@ def overlaid(cells: Cells, dirty: dict[Row, Entry]) -> Cells:
     return Cells(kept.key_groups + ours.key_groups, kept.keys + ours.keys, map_keys, kept.values + ours.values)
 
 
-def overlaid_pairs(pairs: list[Pair], descriptor: StateDescriptor, dirty: dict[Row, Entry]) -> list[Pair]:
+def overlaid_pairs(pairs: Pairs, descriptor: StateDescriptor, dirty: dict[Row, Entry]) -> Pairs:
     """The same of cells that are bytes."""
     table: dict[Row, Any] = {}
     for cell, entry in dirty.items():

@@ -13,7 +13,7 @@ from millpond.state.backend import Cells, Snapshot
 from millpond.state.cached.lru_entries import Bucket, Entry, as_cells, overlaid, overlaid_pairs, places, selected
 from millpond.state.descriptor import StateDescriptor
 from millpond.state.rows import Row
-from millpond.state.spillable.cell_bytes import Pair
+from millpond.state.spillable.cell_bytes import Pairs
 
 
 class Part(NamedTuple):
@@ -65,14 +65,12 @@ class LruSnapshot:
         return cells if part is None else overlaid(cells, part.dirty)
 
     @property
-    def raw_cells(self) -> Callable[[str, int], list[Pair] | None] | None:
+    def raw_cells(self) -> Callable[[str, int], Pairs | None] | None:
         """The same as bytes, where the backend has them; None where it never does."""
         raw_cells = getattr(self._inner, "raw_cells", None)
         return None if raw_cells is None else partial(self._raw_cells, raw_cells)
 
-    def _raw_cells(
-        self, raw_cells: Callable[[str, int], list[Pair] | None], name: str, key_group: int
-    ) -> list[Pair] | None:
+    def _raw_cells(self, raw_cells: Callable[[str, int], Pairs | None], name: str, key_group: int) -> Pairs | None:
         pairs, part = raw_cells(name, key_group), self._parts.get(name, {}).get(key_group)
         if pairs is None or part is None:
             return pairs

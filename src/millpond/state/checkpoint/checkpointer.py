@@ -46,7 +46,7 @@ from millpond.state.checkpoint.segment import CellCodec
 from millpond.state.checkpoint.storage import CheckpointStorage, Commit
 from millpond.state.descriptor import StateDescriptor
 from millpond.state.expiry import alive, removals
-from millpond.state.spillable.cell_bytes import Pair
+from millpond.state.spillable.cell_bytes import Pairs
 from millpond.state.ttl import Ttl
 
 MAX_CARRIED_BYTES = 64 << 20
@@ -271,7 +271,7 @@ class Checkpointer:
         def leaves_out(ttl: Ttl | None) -> bool:
             return ttl is not None and ("compaction" in ttl.clean_up or (full and "snapshot" in ttl.clean_up))
 
-        def raw(name: str, key_group: int) -> list[Pair] | None:
+        def raw(name: str, key_group: int) -> Pairs | None:
             copy: PairsOf | None = getattr(pending.snapshot, "raw_cells", None)
             pairs, ttl = None if copy is None else copy(name, key_group), pending.states[name].ttl
             if pairs is None or ttl is None or not leaves_out(ttl):

@@ -40,6 +40,7 @@ import re
 import secrets
 import warnings
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import NamedTuple
 
 import pyarrow as pa
@@ -50,6 +51,9 @@ from millpond.state.checkpoint.folder import Folder
 from millpond.state.checkpoint.head import Head, SegmentRef
 from millpond.state.checkpoint.segment import checksum_of, verify_segment
 from millpond.state.checkpoint.storage import Commit
+
+_WRITTEN_AT_ONCE = 8
+"""Segments of a version."""
 
 _CLAIM = re.compile(r"(?P<epoch>\d{8})-(?P<token>\w+)")
 _HEAD = re.compile(
@@ -186,9 +190,7 @@ class FileStorage:
         try:
             self._refuse_another_lineage(head)
             head_path = self._head_path(commit)
-            for segment_id, data in commit.segments.items():
-                self._folder.write(self._segment_path(head, segment_id, data), data)
-            self._folder.sync("segments")
+            self._write_segments(commit)
             self._refuse_if_passed(what)
             self._folder.write(head_path, head.encode())
             self._folder.sync("heads")
@@ -206,6 +208,14 @@ class FileStorage:
                 "are tried again with the next version.",
                 stacklevel=2,
             )
+
+    def _write_segments(self, commit: Commit) -> None:
+        """Several at a time: a disk that syncs a file, or a store that answers, takes longer than its bytes do."""
+        with ThreadPoolExecutor(_WRITTEN_AT_ONCE, "millpond-segments") as threads:
+            paths = [self._segment_path(commit.head, *segment) for segment in commit.segments.items()]
+            for _ in threads.map(self._folder.write, paths, commit.segments.values()):
+                continue
+        self._folder.sync("segments")
 
     def _claim(self) -> None:
         """Become the writer, before anything is read."""

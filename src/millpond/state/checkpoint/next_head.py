@@ -18,12 +18,12 @@ from millpond.state.checkpoint.head import Head, SegmentRef
 from millpond.state.checkpoint.raw import raw_table
 from millpond.state.checkpoint.segment import MAX_SEGMENT_BYTES, CellCodec, checksum_of, encode_segments
 from millpond.state.checkpoint.storage import Commit
-from millpond.state.spillable.cell_bytes import Pair
+from millpond.state.spillable.cell_bytes import Pairs
 
 BASE_STEP_ROWS = 50_000
 _FIRST_ROWS = 100
 
-PairsOf = Callable[[str, int], "list[Pair] | None"]
+PairsOf = Callable[[str, int], "Pairs | None"]
 """Gives every cell of a state in one key group as bytes, or None where there are none to copy."""
 
 

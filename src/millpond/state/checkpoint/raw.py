@@ -5,14 +5,14 @@ A raw segment has three columns, `key_group`, `raw.place` and `raw.stored`: the 
 nothing to the reader. There are no deleted cells: only bases are raw.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from millpond.state.backend import Cells
 from millpond.state.descriptor import StateDescriptor, StateKind
-from millpond.state.spillable.cell_bytes import Pair, cell_bytes
+from millpond.state.spillable.cell_bytes import Pairs, cell_bytes
 
 _PLACE, _STORED = "raw.place", "raw.stored"
 
@@ -22,22 +22,22 @@ def is_raw(table: pa.Table) -> bool:
     return _PLACE in table.column_names
 
 
-def raw_table(key_group: int, pairs: Sequence[Pair]) -> pa.Table:
+def raw_table(key_group: int, pairs: Pairs) -> pa.Table:
     """The cells of one key group."""
     return pa.table(
         {
             "key_group": pa.repeat(pa.scalar(key_group, pa.int32()), len(pairs)),
-            _PLACE: pa.array([place for place, _ in pairs], pa.binary()),
-            _STORED: pa.array([stored for _, stored in pairs], pa.binary()),
+            _PLACE: pa.array(pairs.places, pa.binary()),
+            _STORED: pa.array(pairs.stored, pa.binary()),
         }
     )
 
 
-def raw_groups(table: pa.Table) -> Iterator[tuple[int, list[Pair]]]:
+def raw_groups(table: pa.Table) -> Iterator[tuple[int, Pairs]]:
     """The cells of each key group."""
     for key_group in pc.unique(table["key_group"]).to_pylist():
         part = table.filter(pc.equal(table["key_group"], key_group))
-        yield key_group, list(zip(part[_PLACE].to_pylist(), part[_STORED].to_pylist(), strict=True))
+        yield key_group, Pairs(part[_PLACE].to_pylist(), part[_STORED].to_pylist())
 
 
 def raw_cells(descriptor: StateDescriptor, table: pa.Table) -> Cells:

@@ -4,18 +4,16 @@ The bytes of a value with a TTL begin with the time since when it is alive, so n
 whose keys the live state must be told to remove.
 """
 
-from collections.abc import Sequence
-
 from millpond.state.backend import ABSENT, Cells
 from millpond.state.descriptor import StateDescriptor, StateKind
 from millpond.state.expiry import removals
-from millpond.state.spillable.cell_bytes import Pair, cell_bytes, lives
+from millpond.state.spillable.cell_bytes import Pair, Pairs, cell_bytes, lives
 from millpond.state.ttl import Ttl
 
 
 def living_pairs(
-    descriptor: StateDescriptor, ttl: Ttl, key_group: int, pairs: Sequence[Pair], now_ms: int
-) -> tuple[list[Pair], Cells]:
+    descriptor: StateDescriptor, ttl: Ttl, key_group: int, pairs: Pairs, now_ms: int
+) -> tuple[Pairs, Cells]:
     """The pairs of one key group without what has expired by now; and what a backend must write to be rid of that.
 
     A list is judged element by element, and is gone when none is left.
@@ -30,8 +28,9 @@ def living_pairs(
         for pair in pairs:
             (living if since(*pair) > born_before else touched).append(pair)
     if not touched:
-        return living, Cells()
+        return pairs, Cells()
     form = cell_bytes(descriptor, 0)
     gone = removals(form.cells(key_group, touched), ttl, now_ms)
     shortened = {key: value for key, value in zip(gone.keys, gone.values, strict=True) if value is not ABSENT}
-    return living + form.pairs(shortened, shortened)[0], gone
+    living += form.pairs(shortened, shortened)[0]
+    return Pairs([place for place, _ in living], [stored for _, stored in living]), gone

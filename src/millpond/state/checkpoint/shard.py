@@ -46,7 +46,7 @@ from millpond.state.checkpoint.starting import load_savepoint
 from millpond.state.checkpoint.storage import Commit
 from millpond.state.descriptor import StateDescriptor
 from millpond.state.expiry import alive, removals, without_times
-from millpond.state.spillable.cell_bytes import Pair
+from millpond.state.spillable.cell_bytes import Pairs
 from millpond.state.timers import TIMERS, Timers
 
 
@@ -241,7 +241,7 @@ class Shard:
         left_out.append((name, expired))
         return alive(cells, ttl, now_ms)
 
-    def _living_raw(self, left_out: list[tuple[str, Cells]], name: str, key_group: int) -> list[Pair] | None:
+    def _living_raw(self, left_out: list[tuple[str, Cells]], name: str, key_group: int) -> Pairs | None:
         """The same as bytes, where the backend has them."""
         copy: PairsOf | None = getattr(self.backend, "raw_cells", None)
         pairs, descriptor = None if copy is None else copy(name, key_group), self._descriptors[name]

@@ -28,7 +28,7 @@ from millpond.state.descriptor import StateDescriptor, StateKind
 from millpond.state.heap import HeapBackend
 from millpond.state.rows import Row
 from millpond.state.spillable.accounting import HeapSizes
-from millpond.state.spillable.cell_bytes import Pair, cell_bytes
+from millpond.state.spillable.cell_bytes import Pair, Pairs, cell_bytes
 from millpond.state.spillable.census import Census, SpillStats
 from millpond.state.spillable.counted_cells import CountedCells
 from millpond.state.spillable.counted_value import CountedValue
@@ -216,8 +216,8 @@ class SpillableBackend:
             return table.cells()
         return self._heap.cells(name, key_group)
 
-    def raw_cells(self, name: str, key_group: int) -> list[Pair] | None:
-        """The same as bytes, in no order; None where the key group is on the heap. Only between two versions."""
+    def raw_cells(self, name: str, key_group: int) -> Pairs | None:
+        """The same as bytes, in the order of places; None where the group is on the heap. Only between two versions."""
         state = self._states.get(name)
         if state is None:
             return None

@@ -4,7 +4,9 @@ Each kind of state has one: what differs is whether a cell is a value, a list of
 """
 
 import struct
+from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 from millpond.state.backend import ABSENT, Cells
@@ -17,6 +19,20 @@ _LENGTH = struct.Struct(">I")
 
 Pair = tuple[bytes, bytes]
 """Of a cell: its place and what stands there."""
+
+
+@dataclass(frozen=True, slots=True)
+class Pairs:
+    """The cells of one state and key group, as two columns: a tuple for each cell would cost more than its bytes."""
+
+    places: list[bytes]
+    stored: list[bytes]
+
+    def __len__(self) -> int:
+        return len(self.places)
+
+    def __iter__(self) -> Iterator[Pair]:
+        return zip(self.places, self.stored, strict=True)
 
 
 class CellBytes(Protocol):
@@ -52,15 +68,35 @@ def lives(kind: StateKind) -> Callable[[bytes, bytes], Any]:
     return _form(kind, b"", _unwritten, alive_since_ms).value
 
 
-def laid_over(form: "FlatBytes | EntryBytes", pairs: list[Pair], table: Mapping[Row, Any]) -> list[Pair]:
-    """Pairs of one key group with the cells of a table in place of theirs, ABSENT ones gone."""
+def laid_over(form: "FlatBytes | EntryBytes", pairs: Pairs, table: Mapping[Row, Any]) -> Pairs:
+    """Pairs with the cells of a table in place of theirs, ABSENT ones gone; in the order of places.
+
+    That is the order that they must be in. What a table changes of a key group is little, so each cell is searched.
+    """
     if not table:
         return pairs
     kept, gone = form.pairs(table, table)
     # The number of the state may be another writer's.
-    replaced = {at[places.STATE_BYTES :] for at, _ in kept}
-    replaced.update(at[places.STATE_BYTES :] for at in gone)
-    return [pair for pair in pairs if pair[0][places.STATE_BYTES :] not in replaced] + kept
+    number = pairs.places[0][: places.STATE_BYTES] if len(pairs) else form.prefix
+    stored, added = pairs.stored.copy(), []
+    for at, data in kept:
+        place = number + at[places.STATE_BYTES :]
+        position = _position(pairs.places, place)
+        if position is None:
+            added.append((place, data))
+        else:
+            stored[position] = data
+    removed = {_position(pairs.places, number + at[places.STATE_BYTES :]) for at in gone} - {None}
+    if not added and not removed:
+        return Pairs(pairs.places, stored)
+    there = zip(pairs.places, stored, strict=True)
+    left = sorted([pair for position, pair in enumerate(there) if position not in removed] + added)
+    return Pairs([place for place, _ in left], [data for _, data in left])
+
+
+def _position(in_order: list[bytes], place: bytes) -> int | None:
+    position = bisect_left(in_order, place)
+    return position if position < len(in_order) and in_order[position] == place else None
 
 
 def _form(

@@ -12,7 +12,7 @@ from millpond.errors import UnavailableError
 from millpond.state.backend import Cells, Snapshot
 from millpond.state.heap_tables import Version
 from millpond.state.rows import Row
-from millpond.state.spillable.cell_bytes import Pair, laid_over
+from millpond.state.spillable.cell_bytes import Pairs, laid_over
 from millpond.state.spillable.moves import SpilledState
 from millpond.state.spillable.spilled_tables import SpilledMapTable, SpilledTable
 
@@ -54,8 +54,8 @@ class SpillableSnapshot:
         self._check()
         return self._snapshot.cells(name, key_group)
 
-    def raw_cells(self, name: str, key_group: int) -> list[Pair] | None:
-        """The same as bytes, for `cell_bytes` to read, in no order; None where the group is not on disk."""
+    def raw_cells(self, name: str, key_group: int) -> Pairs | None:
+        """The same as bytes, for `cell_bytes` to read, in the order of places; None where the group is not on disk."""
         self._check()
         held = self._held.get(name)
         return None if held is None else raw_cells(held, key_group)
@@ -79,7 +79,7 @@ class SpillableSnapshot:
             )
 
 
-def raw_cells(held: Held, key_group: int) -> list[Pair] | None:
+def raw_cells(held: Held, key_group: int) -> Pairs | None:
     """Every cell of a state in a key group, as of a version, as bytes; None where the group is not on disk."""
     table = held.state.heap.tables.live.get(key_group)
     if not isinstance(table, SpilledTable | SpilledMapTable):
@@ -87,7 +87,11 @@ def raw_cells(held: Held, key_group: int) -> list[Pair] | None:
     is_map = held.state.is_map
     # In this order: see the invariant of `spilled_tables`.
     overlay = _copied(table.changed, is_map=is_map)
-    pairs = list(table.scanned(table.form.prefix))
+    pairs = Pairs([], [])
+    for piece in table.scanned_pieces(table.form.prefix):
+        # Taken apart while the processor still has them at hand.
+        pairs.places.extend([place for place, _ in piece])
+        pairs.stored.extend([stored for _, stored in piece])
     if table.successor is not None:
         return None
     for undo in reversed(_undo_after(held.version, key_group)):

@@ -67,10 +67,14 @@ class _Spilled:
         return self.cells_written * self.bytes_written / self._puts if self._puts else 0.0
 
     def scanned(self, prefix: bytes) -> Iterator[Pair]:
-        """Everything in the file under a prefix, some thousand cells at a time."""
+        """Everything in the file under a prefix, in the order of places."""
+        return chain.from_iterable(self.scanned_pieces(prefix))
+
+    def scanned_pieces(self, prefix: bytes) -> Iterator[list[Pair]]:
+        """The same, some thousand cells at a time."""
         last = b""
         while found := self.file.scan(self.database, prefix, last):
-            yield from found
+            yield found
             last = found[-1][0]
 
 
