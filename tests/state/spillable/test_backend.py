@@ -1,23 +1,18 @@
 """The heap that spills: where it differs from the heap."""
 
-import errno
-import shutil
 import threading
-from pathlib import Path
 
 import pytest
 
 from millpond.errors import UnavailableError
-from millpond.metrics import MemoryRecorder
 from millpond.state import ABSENT, StateDescriptor, StateKind
 from millpond.state.backend import Cells
 from millpond.state.many import ManyKeys, clear_many, get_many, update_many
 from millpond.state.object_codec import OBJECT_SCHEMA
 from millpond.state.serializer import msgspec_serializer
 from millpond.state.spillable import looks
-from millpond.state.spillable.moves import STEP_CELLS, Spill
+from millpond.state.spillable.moves import STEP_CELLS
 from tests.state.spillable.conftest import COUNT, GROUPS, LIMIT, everything, filled, look, on_disk, put
-from tests.state.spillable.restless import open_spillable
 
 SEEN = StateDescriptor("seen", StateKind.VALUE, OBJECT_SCHEMA, serializer=msgspec_serializer(int))
 
@@ -253,285 +248,6 @@ def test_a_snapshot_is_read_in_another_thread_while_groups_move(world):
     assert all(whole == expected for whole in found)
 
 
-def test_a_full_disk_leaves_state_on_the_heap_says_so_and_is_tried_again_later(world):
-    free = [0]
-    backend = world.open(free_bytes=lambda _: free[0])
-    filled(backend)
-    expected = everything(backend)
-    world.extra = LIMIT // 2
-    with pytest.warns(RuntimeWarning, match=r"no room for state.*stays on the heap.*trigger-interval"):
-        look(backend)
-    assert on_disk(backend) == []
-    assert backend.stats().failures == 1
-    free[0] = 1 << 40
-    world.extra += LIMIT // 64
-    look(backend)
-    assert on_disk(backend) == []
-    world.ms += 60_000
-    look(backend)
-    assert on_disk(backend) != []
-    assert everything(backend) == expected
-
-
-def test_a_disk_that_fills_up_in_the_middle_of_a_move_leaves_the_group_on_the_heap(world):
-    free = [1 << 21]
-    backend = world.open(free_bytes=lambda _: free[0])
-    filled(backend, per_group=3000)
-    backend._mover.files.next()
-    free[0] = 0
-    with pytest.warns(RuntimeWarning, match="key group 3 could not be moved"), pytest.raises(UnavailableError):
-        backend.spill_now([3])
-    assert on_disk(backend) == []
-    assert len(everything(backend)) == 24_000
-    free[0] = 1 << 40
-    world.ms += 60_000
-    backend.spill_now([3])
-    assert on_disk(backend) == [3]
-    assert len(everything(backend)) == 24_000
-
-
-def test_changes_that_a_full_disk_does_not_take_stay_on_the_heap(world):
-    free = [1 << 40]
-    backend = world.open(free_bytes=lambda _: free[0])
-    filled(backend)
-    backend.spill_now([3])
-    free[0] = 0
-    put(backend, 3, [f"new-{number}" for number in range(3000)])
-    with pytest.warns(RuntimeWarning, match="changes of a key group could not be written"):
-        backend.flush_now()
-    assert backend._mover.changed_cells() == 3000
-    free[0] = 1 << 40
-    world.ms += 60_000
-    backend.flush_now()
-    assert backend._mover.changed_cells() == 0
-    assert len(everything(backend)) == 11_000
-
-
-def test_paths_take_turns_and_one_that_fails_is_passed_over(world):
-    places = [world.folder / name for name in ("a", "b")]
-    world.watch(paths=tuple(places))
-    backend = world.open()
-    filled(backend)
-    backend.spill_now([0, 1, 2, 3])
-    assert [backend._mover.spilled[key_group].file.folder.name for key_group in range(4)] == ["a", "b", "a", "b"]
-    backend._mover.files.failed(backend._mover.spilled[1].file)
-    backend.spill_now([4, 5])
-    assert [backend._mover.spilled[key_group].file.folder.name for key_group in (4, 5)] == ["a", "a"]
-    world.ms += 60_000
-    backend.spill_now([6, 7])
-    assert {backend._mover.spilled[key_group].file.folder.name for key_group in (6, 7)} == {"a", "b"}
-
-
-def test_a_path_that_cannot_be_used_is_passed_over_too(world):
-    (world.folder / "taken").write_text("a file")
-    world.watch(paths=(world.folder / "taken", world.folder / "good"))
-    backend = world.open()
-    filled(backend)
-    backend.spill_now(GROUPS)
-    assert {each.file.folder.name for each in backend._mover.spilled.values()} == {"good"}
-
-
-def test_a_path_that_vanishes_is_no_trouble_for_what_is_there_and_made_again_for_what_comes(world):
-    places = [world.folder / name for name in ("a", "b")]
-    world.watch(paths=tuple(places))
-    backend = world.open()
-    filled(backend)
-    backend.spill_now([0])
-    shutil.rmtree(places[0])
-    backend.spill_now([1, 2])
-    put(backend, 0, ["0-1"], length=7)
-    backend.flush_now()
-    assert {backend._mover.spilled[group].file.folder.name for group in (0, 2)} == {"a"}
-    assert everything(backend)["0-1",] == "0-1...."
-    backend.load_now([0, 1, 2])
-    assert len(everything(backend)) == 8000
-    backend.close()
-    other = world.open()
-    filled(other)
-    other.spill_now([0, 1])
-    assert sorted(path.name for path in world.folder.iterdir()) == ["a", "b"]
-
-
-def test_a_read_only_path_is_passed_over_and_tried_again(world, monkeypatch):
-    places = [world.folder / name for name in ("a", "b")]
-    world.watch(paths=tuple(places))
-    backend = world.open()
-    filled(backend)
-    opened = Path.open
-
-    def read_only(path, *args, **named):
-        if path.parent == places[0]:
-            raise OSError(errno.EROFS, "Read-only file system", str(path))
-        return opened(path, *args, **named)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(Path, "open", read_only)
-        backend.spill_now([0, 1, 2])
-        assert {backend._mover.spilled[group].file.folder.name for group in range(3)} == {"b"}
-    backend.spill_now([3, 4])
-    assert {backend._mover.spilled[group].file.folder.name for group in (3, 4)} == {"b"}
-    world.ms += 60_000
-    backend.spill_now([5, 6])
-    assert {backend._mover.spilled[group].file.folder.name for group in (5, 6)} == {"a", "b"}
-    assert len(everything(backend)) == 8000
-
-
-def test_without_any_path_state_stays_on_the_heap_and_it_says_which_paths(world, monkeypatch):
-    world.watch(paths=(world.folder / "a", world.folder / "b"))
-    backend = world.open()
-    filled(backend)
-
-    def read_only(path, *_args, **_named):
-        raise OSError(errno.EROFS, "Read-only file system", str(path))
-
-    with monkeypatch.context() as patch:
-        patch.setattr(Path, "open", read_only)
-        world.extra = LIMIT // 2
-        with pytest.warns(RuntimeWarning, match=r"nothing can be spilled: .*/a: .*Read-only.*/b: .*Read-only"):
-            look(backend)
-    assert on_disk(backend) == []
-    assert len(everything(backend)) == 8000
-
-
-def test_a_disk_that_fails_while_a_group_is_loaded_leaves_it_on_disk(world, monkeypatch):
-    backend = world.open()
-    filled(backend)
-    backend.spill_now([3])
-    file = backend._mover.spilled[3].file
-
-    def failing(*_args, **_named):
-        raise UnavailableError("the disk failed")
-
-    with monkeypatch.context() as patch:
-        patch.setattr(file, "scan", failing)
-        with pytest.warns(RuntimeWarning, match="the disk failed"):
-            backend.load_now([3])
-    assert on_disk(backend) == [3]
-    assert len(everything(backend)) == 8000
-    with monkeypatch.context() as patch:
-        patch.setattr(file, "empty", failing)
-        backend.load_now([3])
-    put(backend, 3, ["3-1"], length=7)
-    backend.enter(3)
-    backend.context.key = ("3-2",)
-    backend.value_state(COUNT).clear()
-    backend.spill_now([3])
-    assert len(everything(backend)) == 7999
-    assert everything(backend)["3-1",] == "3-1...."
-
-
-def test_a_move_that_is_interrupted_does_not_count_as_done(world, monkeypatch):
-    backend = world.open()
-    filled(backend)
-    form = backend._states["count"].form
-    with monkeypatch.context() as patch:
-        patch.setattr(form, "dumps", lambda _value: 1 // 0)
-        with pytest.raises(ZeroDivisionError):
-            backend.spill_now([3])
-    assert on_disk(backend) == []
-    assert len(everything(backend)) == 8000
-    move = Spill(backend._states.values(), 3, backend._mover.files.next())
-    with monkeypatch.context() as patch:
-        patch.setattr(form, "dumps", lambda _value: 1 // 0)
-        with pytest.raises(ZeroDivisionError):
-            move.step()
-    with pytest.raises(UnavailableError, match="failed before"):
-        move.step()
-    assert len(everything(backend)) == 8000
-
-
-def test_metrics_say_what_is_where(world):
-    recorder = MemoryRecorder()
-    backend = world.open()
-    backend.report_to(recorder)
-    filled(backend)
-    backend.spill_now([1, 2])
-    world.ms += 1_000
-    backend.enter(0)
-    assert recorder.level("millpond_spillable_key_groups", name="heap") == 6
-    assert recorder.level("millpond_spillable_key_groups", name="disk") == 2
-    assert recorder.level("millpond_spillable_bytes", name="disk") > 2_000_000
-    assert recorder.level("millpond_spillable_bytes", name="heap") == pytest.approx(6 * 1_150_000, rel=0.1)
-    assert recorder.total("millpond_spillable_moves_total", name="spill") == 2
-    stats = backend.stats()
-    assert (stats.heap_groups, stats.disk_groups, stats.spills, stats.loads) == (6, 2, 2, 0)
-
-
-def test_a_recorder_is_told_once_a_second_and_at_the_end(world, monkeypatch):
-    recorder = MemoryRecorder()
-    backend = world.open()
-    backend.report_to(recorder)
-    counted = []
-    asked = backend._mover.disk_bytes
-    monkeypatch.setattr(backend._mover, "disk_bytes", lambda: counted.append(world.ms) or asked())
-    filled(backend, per_group=10)
-    for turn in range(20):
-        backend.spill_now([turn % 8])
-        world.ms += 100
-        put(backend, 0, ["more"])
-        backend.commit()
-    assert counted == [0, 1_000, 2_000]
-    assert recorder.total("millpond_spillable_moves_total", name="spill") == 8
-    backend.load_now([1, 2])
-    backend.close()
-    assert recorder.total("millpond_spillable_moves_total", name="load") == 2
-    backend.close()
-    assert recorder.total("millpond_spillable_moves_total", name="load") == 2
-
-
-def test_nobody_counts_for_a_recorder_that_is_not_there(world, monkeypatch):
-    backend = world.open()
-    monkeypatch.setattr(backend._mover, "disk_bytes", lambda: 1 // 0)
-    filled(backend)
-    world.ms += 5_000
-    look(backend)
-    backend.commit()
-    backend.close()
-    assert backend._looks.heap_bytes == 0
-
-
-def test_the_map_has_a_row_for_every_key_group_and_state(world):
-    places = [world.folder / name for name in ("a", "b")]
-    world.watch(paths=tuple(places))
-    backend = world.open()
-    seen = backend.value_state(SEEN)
-    filled(backend)
-    for key_group in GROUPS:
-        backend.enter(key_group)
-        for number in range(1000):
-            backend.context.key = (f"{key_group}-{number}",)
-            seen.update(number)
-    backend.commit()
-    before = {(row["key_group"], row["state"]): row for row in backend.temperatures().to_pylist()}
-    assert len(before) == 16
-    assert {row["place"] for row in before.values()} == {"heap"}
-    assert before[2, "count"]["bytes"] == pytest.approx(1_150_000, rel=0.1)
-    assert before[2, "seen"]["bytes"] < 300_000
-    backend.spill_now([2, 3])
-    # What is written again and again is not counted again and again.
-    for _ in range(5):
-        put(backend, 2, [f"2-{number}" for number in range(1000)])
-        backend.flush_now()
-    after = {(row["key_group"], row["state"]): row for row in backend.temperatures().to_pylist()}
-    assert {at for at, row in after.items() if row["place"] == "disk"} == {
-        (g, s) for g in (2, 3) for s in ("count", "seen")
-    }
-    assert [after[group, "seen"]["path"] for group in (2, 3)] == [str(place) for place in places]
-    assert after[1, "seen"]["path"] is None
-    sizes = {group: [after[group, state]["bytes"] for state in ("count", "seen")] for group in (2, 3)}
-    assert sum(map(sum, sizes.values())) == pytest.approx(backend.stats().disk_bytes, abs=4)
-    for count, of_seen in sizes.values():
-        assert 20 < count / of_seen < 100
-    assert after[2, "count"]["rate"] == after[2, "seen"]["rate"] > after[3, "seen"]["rate"]
-
-
-def test_a_backend_without_states_has_an_empty_map(tmp_path):
-    backend = open_spillable(GROUPS, tmp_path)
-    assert backend.temperatures().num_rows == 0
-    assert backend.temperatures().column_names == ["key_group", "state", "place", "path", "bytes", "rate"]
-    backend.close()
-
-
 def test_writing_what_changed_counts_against_the_bytes_a_second(world):
     world.watch(spill_bytes_per_second=1 << 20)
     backend = world.open()
@@ -544,15 +260,6 @@ def test_writing_what_changed_counts_against_the_bytes_a_second(world):
     assert not backend._mover._budget.allows()
     world.ms += 2_000
     assert backend._mover._budget.allows()
-
-
-def test_the_rate_of_a_group_that_is_not_asked_for_halves_in_a_minute(world):
-    backend = world.open()
-    for _ in range(64):
-        backend.enter(2)
-    assert backend.temperatures()["rate"][2].as_py() == 64
-    world.ms += 120_000
-    assert backend.temperatures()["rate"][2].as_py() == 16
 
 
 def test_closing_leaves_nothing_behind(world):

@@ -10,6 +10,7 @@ dies loses, since neither heap nor spill file outlives it.
 """
 
 import contextlib
+from abc import ABC, abstractmethod
 from collections.abc import Generator, Iterable, Iterator, Mapping
 from itertools import islice
 from typing import Any, NamedTuple
@@ -53,8 +54,8 @@ class SpilledState(NamedTuple):
         return SpilledTable(self.form, file, database, key_group)
 
 
-class Move:
-    """What both directions share.
+class Move(ABC):
+    """What both directions share: `step` until it says that the group is where it was to go.
 
     Attributes:
         key_group: which one moves.
@@ -71,6 +72,28 @@ class Move:
         self._copied = False
         # From here on: what changes is in the undo maps of these versions and of those after them.
         self._since = [state.heap.tables.open for state in self._states]
+        self._steps = self._copying()
+
+    def step(self) -> bool:
+        """Copy some cells; at last switch. A MillpondError says why it did not work: the group is where it was."""
+        if next(self._steps, None) is not None:
+            return False
+        if not self._copied:
+            raise UnavailableError(f"the copying of key group {self.key_group} failed before.")
+        self._switch()
+        return True
+
+    def abandon(self) -> None:
+        """Throw the copy away."""
+        self._steps.close()
+
+    @abstractmethod
+    def _copying(self) -> Generator[bool, None, None]:
+        """The work of a step at a time; `_copied` at its end."""
+
+    @abstractmethod
+    def _switch(self) -> None:
+        """Put the copy, with what was changed meanwhile, where the original is."""
 
     def _changed(self, position: int) -> dict[Row, set[Row]]:
         """The keys of a state that were changed meanwhile, with the map keys of their entries."""
@@ -88,7 +111,7 @@ class Move:
 
 
 class Spill(Move):
-    """From the heap into a file. `step` until it says that the group is on disk."""
+    """From the heap into a file."""
 
     def __init__(self, states: Iterable[SpilledState], key_group: int, file: SpillFile) -> None:
         super().__init__(states, key_group)
@@ -97,24 +120,13 @@ class Spill(Move):
         # What a move that failed could not take away again.
         file.empty(self.database)
         self._tables = [state.table(file, self.database, key_group) for state in self._states]
-        self._pairs = self._encoded()
-
-    def step(self) -> bool:
-        """Copy some cells; at last switch. A MillpondError says why it did not work: the group is still on the heap."""
-        if next(self._pairs, None) is not None:
-            return False
-        if not self._copied:
-            raise UnavailableError(f"the copying of key group {self.key_group} failed before.")
-        self._switch()
-        return True
 
     def abandon(self) -> None:
         """Throw the copy away, as far as the file can be written."""
-        self._pairs.close()
+        super().abandon()
         _emptied(self.file, self.database)
 
-    def _encoded(self) -> Generator[bool, None, None]:
-        """The work of a step at a time."""
+    def _copying(self) -> Generator[bool, None, None]:
         for state, copy in zip(self._states, self._tables, strict=True):
             table: Mapping[Row, Any] = state.heap.tables.live.get(self.key_group, {})
             remaining = iter(list(table))
@@ -157,28 +169,14 @@ class Spill(Move):
 
 
 class Load(Move):
-    """From a file onto the heap. `step` until it says that the group is there."""
+    """From a file onto the heap."""
 
     def __init__(self, states: Iterable[SpilledState], key_group: int) -> None:
         super().__init__(states, key_group)
         self._spilled: list[Any] = [state.heap.tables.live[key_group] for state in self._states]
         self._found: list[dict[Row, Any]] = [{} for _ in self._states]
-        self._pairs = self._decoded()
 
-    def step(self) -> bool:
-        """Copy some cells; at last switch."""
-        if next(self._pairs, None) is not None:
-            return False
-        if not self._copied:
-            raise UnavailableError(f"the copying of key group {self.key_group} failed before.")
-        self._switch()
-        return True
-
-    def abandon(self) -> None:
-        """Throw the copy away."""
-        self._pairs.close()
-
-    def _decoded(self) -> Generator[bool, None, None]:
+    def _copying(self) -> Generator[bool, None, None]:
         for state, spilled, found in zip(self._states, self._spilled, self._found, strict=True):
             pairs = spilled.scanned(spilled.form.prefix)
             while piece := list(islice(pairs, STEP_CELLS)):
