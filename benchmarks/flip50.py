@@ -5,9 +5,10 @@ per word (one read and one write of state per record). The words of the records 
 so the share of the state that is spilled is also the share of the records that go to disk: no group is colder than
 another, which is the hardest case for a heap that spills.
 
-Set-ups: a Python dictionary, which has no key groups and no versions and so is what no heap in Python can be faster
-than; the heap alone; RocksDB with everything in its cache, and with as much memory as the heap that is 57 % spilled
-takes for its state; the heap that spills with 0 to 90 % of its bytes on disk. Each is a process of its own, which first
+Set-ups: a bare dictionary, and dictionaries by key group with others beside them that keep what a version replaced,
+both in a plain loop: what no heap in Python can be faster than, with and without versions. The heap alone; RocksDB
+with everything in its cache, and with as much memory as the heap that is 57 % spilled takes for its state; the heap
+that spills with 0 to 90 % of its bytes on disk. Each is a process of its own, which first
 restores the state and then works off records in versions; the clock stops while the next words are made. What was
 changed on disk is written before it stops.
 
@@ -137,9 +138,41 @@ def throughput(set_up: str, scale: float) -> dict[str, Any]:
 
 
 def dictionary(scale: float) -> dict[str, Any]:
-    """The same of a dictionary by word."""
+    """The same of a dictionary by word, and nothing else."""
+    counts: dict[Row, int] = {(word(number),): 200 for number in range(words_of(scale))}
+
+    def count(some: list[tuple[int, Row]]) -> None:
+        for _, key in some:
+            value = counts.get(key)
+            counts[key] = 1 if value is None else value + 1
+
+    return _loop("dictionary", count, scale)
+
+
+def dictionaries_with_versions(scale: float) -> dict[str, Any]:
+    """The same of dictionaries by key group, and of others that keep what a version replaced; written out in a loop."""
+    words = words_of(scale)
+    counts = {
+        group: {(word(number),): 200 for number in range(group, words, PARALLELISM)} for group in range(PARALLELISM)
+    }
+    replaced: dict[int, dict[Row, int | None]] = {group: {} for group in counts}
+
+    def count(some: list[tuple[int, Row]]) -> None:
+        for key_group, key in some:
+            table, undo = counts[key_group], replaced[key_group]
+            value = table.get(key)
+            if key not in undo:
+                undo[key] = table.get(key)
+            table[key] = 1 if value is None else value + 1
+        if sum(map(len, replaced.values())) > _VERSION - _CHUNK:
+            replaced.update({group: {} for group in replaced})
+
+    return _loop("dictionaries_with_versions", count, scale)
+
+
+def _loop(name: str, count: Callable[[list[tuple[int, Row]]], None], scale: float) -> dict[str, Any]:
+    """Records per second of a loop over dictionaries, as of a backend."""
     words, rounds = words_of(scale), []
-    counts = {(word(number),): 200 for number in range(words)}
     gc.collect()
     gc.freeze()
     gc.disable()
@@ -148,14 +181,12 @@ def dictionary(scale: float) -> dict[str, Any]:
         while done < RECORDS:
             some = records(words, _CHUNK, hash((number, done)))
             started = time.perf_counter()
-            for _, key in some:
-                value = counts.get(key)
-                counts[key] = 1 if value is None else value + 1
+            count(some)
             seconds += time.perf_counter() - started
             done += _CHUNK
         if number:
             rounds.append(done / seconds)
-        _say(f"dictionary round {number}: {done / seconds:,.0f} records/s")
+        _say(f"{name} round {number}: {done / seconds:,.0f} records/s")
     return {"rows_per_second": round(statistics.median(rounds)), "own_bytes": resident().own, "words": words}
 
 
@@ -285,6 +316,7 @@ def _say(text: str) -> None:
 
 PARTS_OF_ALL: dict[str, Callable[[float], dict[str, Any]]] = {
     "dictionary": dictionary,
+    "dictionaries_with_versions": dictionaries_with_versions,
     "heap": lambda scale: throughput("heap", scale),
     "rocksdb_all_memory": lambda scale: throughput("rocksdb_all_memory", scale),
     "rocksdb_same_memory": lambda scale: throughput("rocksdb_same_memory", scale),
@@ -329,7 +361,8 @@ def _report(found: dict[str, dict[str, Any]], folder: Path) -> None:
     burst_of = found["burst"]
     seconds = {how: round(found[f"checkpoint_{how}"]["seconds"], 3) for how in ("raw_copy", "decoded")}
     names = {
-        "dictionary": "a Python dictionary",
+        "dictionary": "a dictionary, bare",
+        "dictionaries_with_versions": "dictionaries with versions, bare",
         "heap": "heap alone",
         "rocksdb_all_memory": "RocksDB, all in cache",
         "rocksdb_same_memory": "RocksDB, memory of 57 %",
@@ -354,7 +387,7 @@ def _report(found: dict[str, dict[str, Any]], folder: Path) -> None:
         result={
             "words": found["heap"]["words"],
             "rows_per_second": {
-                **{part: rps[part] for part in ("dictionary", "heap", "rocksdb_all_memory", "rocksdb_same_memory")},
+                **{part: rps[part] for part in names if not part.startswith("spillable")},
                 "spillable": {str(percent): rps[f"spillable_{percent}"] for percent in SPILLED_PERCENT},
             },
             "ratio": {part: ratio[part] for part in SEED_RATIO},

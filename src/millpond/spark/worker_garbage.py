@@ -12,12 +12,12 @@ _frozen_modules = 0
 
 
 def leave_modules_out() -> None:
-    """Have garbage collection pass over all that is there now, if modules were loaded since it last did.
+    """Have garbage collection pass over all that is there now, if more modules are loaded than when it last did.
 
     To be called when a task begins: what the task before it left has been collected by then, so that what is there
     now is there to stay.
     """
     global _frozen_modules  # noqa: PLW0603 - it is the process's
-    if len(sys.modules) != _frozen_modules:
+    if len(sys.modules) > _frozen_modules:
         _frozen_modules = len(sys.modules)
         gc.freeze()
