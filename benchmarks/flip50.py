@@ -5,12 +5,11 @@ per word (one read and one write of state per record). The words of the records 
 so the share of the state that is spilled is also the share of the records that go to disk: no group is colder than
 another, which is the hardest case for a heap that spills.
 
-Set-ups: a bare dictionary, and dictionaries by key group with others beside them that keep what a version replaced,
-both in a plain loop: what no heap in Python can be faster than, with and without versions. The heap alone; RocksDB
-with everything in its cache, and with as much memory as the heap that is 57 % spilled takes for its state; the heap
-that spills with 0 to 90 % of its bytes on disk. Each is a process of its own, which first
-restores the state and then works off records in versions; the clock stops while the next words are made. What was
-changed on disk is written before it stops.
+Set-ups: plain loops over dictionaries and LMDB, which show what Python allows (`flip50_limits`); the heap alone;
+RocksDB with everything in its cache, and with as much memory as the heap that is 57 % spilled takes for its state; the
+heap that spills with 0 to 90 % of its bytes on disk. Each is a process of its own, which first restores the state and
+then works off records in versions; the clock stops while the next words are made. What was changed on disk is written
+before it stops.
 
 Three more processes: a burst of new words worth five times the memory limit; and full checkpoints of a state that is
 57 % spilled, with its spilled key groups copied as they are and decoded.
@@ -24,7 +23,6 @@ import argparse
 import contextlib
 import gc
 import json
-import random
 import statistics
 import subprocess
 import sys
@@ -36,6 +34,19 @@ from typing import Any
 
 import pyarrow as pa
 
+from benchmarks import flip50_limits
+from benchmarks.flip50_words import (
+    CHUNK,
+    FIRST_COUNT,
+    PARALLELISM,
+    RECORDS,
+    ROUNDS,
+    VERSION,
+    keys_of,
+    records,
+    word,
+    words_of,
+)
 from benchmarks.report import RESULTS, grouped_bars, report
 from millpond.state import HeapBackend, KeyedStateBackend, StateDescriptor, StateKind
 from millpond.state.backend import Cells
@@ -43,54 +54,28 @@ from millpond.state.checkpoint import FileStorage, birth
 from millpond.state.checkpoint.checkpointer import Checkpointer
 from millpond.state.object_codec import OBJECT_SCHEMA
 from millpond.state.rocksdb import RocksDbBackend
-from millpond.state.rocksdb_keys import KEY_PREFIX, encode_key
 from millpond.state.rows import Row
 from millpond.state.serializer import msgspec_serializer
 from millpond.state.spillable import SpillableBackend, SpillableSettings
 from millpond.state.spillable.memory import resident
 
-SERIALIZED_BYTES = 566_000_000
-PARALLELISM = 128
 COUNT = StateDescriptor("count", StateKind.VALUE, OBJECT_SCHEMA, serializer=msgspec_serializer(int))
-CELL_BYTES = KEY_PREFIX.size + len(encode_key(("0123456789abcdef",))) + 2
-"""Of a word and its count in RocksDB, before compression."""
 SPILLED_PERCENT = (0, 20, 37, 57, 90)
-RECORDS = 1_000_000
-ROUNDS = 3
+LOOP_PERCENT = (0, 37, 57)
 SEED = 50
 SEED_RATIO = {"heap": 4.0, "spillable_37": 2.2, "spillable_57": 1.6}
 """Of FLIP-50: heap and 57 % from the document, 37 % from the preview release."""
 PARTS = Path(tempfile.gettempdir()) / "millpond-flip50"
 
-_VERSION = 200_000
-_CHUNK = 50_000
-_MIX = 0x9E3779B97F4A7C15
-_MASK = (1 << 64) - 1
 _BURST_LIMIT = 512 << 20
 _BURST = 5
 
 
-def word(number: int) -> str:
-    """The word of a number: 16 characters, no two alike, in no order."""
-    return f"{number * _MIX & _MASK:016x}"
-
-
-def words_of(scale: float) -> int:
-    """How many words make up the state; every key group has as many."""
-    return int(SERIALIZED_BYTES * scale / CELL_BYTES) // PARALLELISM * PARALLELISM
-
-
-def records(words: int, count: int, seed: int) -> list[tuple[int, Row]]:
-    """Key group and key of records, drawn evenly. A word's key group is its number's: hashing costs all alike."""
-    drawn = random.Random(seed).choices(range(words), k=count)
-    return [(number % PARALLELISM, (word(number),)) for number in drawn]
-
-
 def fill(backend: KeyedStateBackend, words: int, then: Callable[[int], None]) -> None:
-    """Restore the state, a key group at a time; counts of two bytes."""
+    """Restore the state, a key group at a time."""
     for key_group in range(PARALLELISM):
-        keys = [(word(number),) for number in range(key_group, words, PARALLELISM)]
-        backend.load(COUNT, Cells([key_group] * len(keys), keys, None, [200] * len(keys)))
+        keys = keys_of(key_group, words)
+        backend.load(COUNT, Cells([key_group] * len(keys), keys, None, [FIRST_COUNT] * len(keys)))
         then(key_group)
 
 
@@ -120,14 +105,14 @@ def throughput(set_up: str, scale: float) -> dict[str, Any]:
     words, rounds = words_of(scale), []
     with opened(set_up, scale) as (backend, finish):
         state = backend.value_state(COUNT)
-        each = max(_VERSION, int(RECORDS * min(1.0, scale * 4)))
+        each = max(VERSION, int(RECORDS * min(1.0, scale * 4)))
         for number in range(ROUNDS + 1):
             seconds, done = 0.0, 0
             while done < each:
-                for chunk in range(_VERSION // _CHUNK):
-                    seconds += work(backend, state, records(words, _CHUNK, hash((number, done, chunk))))
+                for chunk in range(VERSION // CHUNK):
+                    seconds += work(backend, state, records(words, CHUNK, hash((number, done, chunk))))
                 seconds += commit(backend)
-                done += _VERSION
+                done += VERSION
             started = time.perf_counter()
             finish()
             seconds += time.perf_counter() - started
@@ -135,59 +120,6 @@ def throughput(set_up: str, scale: float) -> dict[str, Any]:
                 rounds.append(done / seconds)
             _say(f"{set_up} round {number}: {done / seconds:,.0f} records/s")
         return {"rows_per_second": round(statistics.median(rounds)), "own_bytes": resident().own, "words": words}
-
-
-def dictionary(scale: float) -> dict[str, Any]:
-    """The same of a dictionary by word, and nothing else."""
-    counts: dict[Row, int] = {(word(number),): 200 for number in range(words_of(scale))}
-
-    def count(some: list[tuple[int, Row]]) -> None:
-        for _, key in some:
-            value = counts.get(key)
-            counts[key] = 1 if value is None else value + 1
-
-    return _loop("dictionary", count, scale)
-
-
-def dictionaries_with_versions(scale: float) -> dict[str, Any]:
-    """The same of dictionaries by key group, and of others that keep what a version replaced; written out in a loop."""
-    words = words_of(scale)
-    counts = {
-        group: {(word(number),): 200 for number in range(group, words, PARALLELISM)} for group in range(PARALLELISM)
-    }
-    replaced: dict[int, dict[Row, int | None]] = {group: {} for group in counts}
-
-    def count(some: list[tuple[int, Row]]) -> None:
-        for key_group, key in some:
-            table, undo = counts[key_group], replaced[key_group]
-            value = table.get(key)
-            if key not in undo:
-                undo[key] = table.get(key)
-            table[key] = 1 if value is None else value + 1
-        if sum(map(len, replaced.values())) > _VERSION - _CHUNK:
-            replaced.update({group: {} for group in replaced})
-
-    return _loop("dictionaries_with_versions", count, scale)
-
-
-def _loop(name: str, count: Callable[[list[tuple[int, Row]]], None], scale: float) -> dict[str, Any]:
-    """Records per second of a loop over dictionaries, as of a backend."""
-    words, rounds = words_of(scale), []
-    gc.collect()
-    gc.freeze()
-    gc.disable()
-    for number in range(ROUNDS + 1):
-        seconds, done = 0.0, 0
-        while done < RECORDS:
-            some = records(words, _CHUNK, hash((number, done)))
-            started = time.perf_counter()
-            count(some)
-            seconds += time.perf_counter() - started
-            done += _CHUNK
-        if number:
-            rounds.append(done / seconds)
-        _say(f"{name} round {number}: {done / seconds:,.0f} records/s")
-    return {"rows_per_second": round(statistics.median(rounds)), "own_bytes": resident().own, "words": words}
 
 
 @contextlib.contextmanager
@@ -255,11 +187,11 @@ def burst(scale: float) -> dict[str, Any]:
         backend = SpillableBackend(range(PARALLELISM), Path(folder, "state"), settings)
         state = backend.value_state(COUNT)
         peak, seconds = 0, 0.0
-        for first in range(0, words, _CHUNK // 5):
-            some = [(number % PARALLELISM, (word(number),)) for number in range(first, min(words, first + _CHUNK // 5))]
+        for first in range(0, words, CHUNK // 5):
+            some = [(number % PARALLELISM, (word(number),)) for number in range(first, min(words, first + CHUNK // 5))]
             seconds += work(backend, state, some)
             peak = max(peak, resident().own)
-            if first % _VERSION == 0:
+            if first % VERSION == 0:
                 seconds += commit(backend)
         # Before the count, which reads every file from end to end.
         peak_rss = _peak_rss_bytes()
@@ -291,7 +223,7 @@ def checkpoint(scale: float, how: str) -> dict[str, Any]:
     """A full checkpoint of a state of which 57 % is spilled: the median seconds of a few."""
     with opened("spillable_57", scale) as (backend, _), tempfile.TemporaryDirectory() as folder:
         state = backend.value_state(COUNT)
-        work(backend, state, records(words_of(scale), _CHUNK, SEED))
+        work(backend, state, records(words_of(scale), CHUNK, SEED))
         head = birth("flip50", 0, 1, PARALLELISM, pa.schema([("key", pa.string())]))
         checkpoints = Checkpointer(FileStorage(folder, 0), backend, head, [COUNT])
         seconds = []
@@ -315,8 +247,11 @@ def _say(text: str) -> None:
 
 
 PARTS_OF_ALL: dict[str, Callable[[float], dict[str, Any]]] = {
-    "dictionary": dictionary,
-    "dictionaries_with_versions": dictionaries_with_versions,
+    "dictionary": flip50_limits.dictionary,
+    **{
+        f"loop_{percent}": (lambda scale, percent=percent: flip50_limits.loop(percent, scale))  # type: ignore[misc]
+        for percent in LOOP_PERCENT
+    },
     "heap": lambda scale: throughput("heap", scale),
     "rocksdb_all_memory": lambda scale: throughput("rocksdb_all_memory", scale),
     "rocksdb_same_memory": lambda scale: throughput("rocksdb_same_memory", scale),
@@ -361,8 +296,8 @@ def _report(found: dict[str, dict[str, Any]], folder: Path) -> None:
     burst_of = found["burst"]
     seconds = {how: round(found[f"checkpoint_{how}"]["seconds"], 3) for how in ("raw_copy", "decoded")}
     names = {
-        "dictionary": "a dictionary, bare",
-        "dictionaries_with_versions": "dictionaries with versions, bare",
+        "dictionary": "plain loop, one dictionary",
+        **{f"loop_{percent}": f"plain loop, {percent} % on disk" for percent in LOOP_PERCENT},
         "heap": "heap alone",
         "rocksdb_all_memory": "RocksDB, all in cache",
         "rocksdb_same_memory": "RocksDB, memory of 57 %",
@@ -387,7 +322,8 @@ def _report(found: dict[str, dict[str, Any]], folder: Path) -> None:
         result={
             "words": found["heap"]["words"],
             "rows_per_second": {
-                **{part: rps[part] for part in names if not part.startswith("spillable")},
+                **{part: rps[part] for part in ("dictionary", "heap", "rocksdb_all_memory", "rocksdb_same_memory")},
+                "plain_loop": {str(percent): rps[f"loop_{percent}"] for percent in LOOP_PERCENT},
                 "spillable": {str(percent): rps[f"spillable_{percent}"] for percent in SPILLED_PERCENT},
             },
             "ratio": {part: ratio[part] for part in SEED_RATIO},

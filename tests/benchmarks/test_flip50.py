@@ -1,8 +1,11 @@
 """FLIP-50's benchmark: its words, and that it counts what it says."""
 
+import gc
 import json
 
-from benchmarks import flip50
+import pytest
+
+from benchmarks import flip50, flip50_limits
 from millpond.state import HeapBackend
 from millpond.state.rocksdb_keys import KEY_PREFIX, encode_key
 
@@ -57,3 +60,19 @@ def test_the_report_has_the_names_that_were_asked_for(tmp_path, capsys):
     assert result["burst"] == {"limit_bytes": 9, "peak_rss_bytes": 8, "records_in": 7, "records_counted": 7}
     assert result["checkpoint_seconds"] == {"raw_copy": 1.0, "decoded": 2.0}
     assert result["longest_spill_block_ms"] == 12.5
+
+
+@pytest.fixture
+def collecting():
+    """Collects garbage again afterwards, whatever a benchmark does to it."""
+    yield
+    gc.enable()
+    gc.unfreeze()
+
+
+def test_plain_loops_count_every_record(monkeypatch, collecting):
+    monkeypatch.setattr(flip50_limits, "RECORDS", 200_000)
+    scale = 1_280 * flip50_limits.PARALLELISM / flip50.words_of(1.0) / 100
+    for found in (flip50_limits.dictionary(scale), flip50_limits.loop(0, scale), flip50_limits.loop(57, scale)):
+        assert found["words"] == flip50.words_of(scale) > 1_000
+        assert found["rows_per_second"] > 0

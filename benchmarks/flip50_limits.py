@@ -1,0 +1,145 @@
+"""What a plain loop in Python can do of FLIP-50's word count, with nothing around it: no backend is faster than that.
+
+One dictionary of all words. Or, as the heap that spills needs it: a dictionary for each key group on the heap, LMDB and
+a dictionary of what has changed for each on disk, and beside either the old values of what a version changed. No loop
+checks a value, can be read by a checkpoint, moves a key group, or knows how much memory there is.
+"""
+
+import gc
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import lmdb
+import msgspec
+
+from benchmarks.flip50_words import (
+    CHUNK,
+    FIRST_COUNT,
+    PARALLELISM,
+    RECORDS,
+    ROUNDS,
+    VERSION,
+    keys_of,
+    records,
+    words_of,
+)
+from millpond.state.rows import Row
+from millpond.state.spillable.memory import resident
+
+_encode = msgspec.msgpack.Encoder().encode
+_decode = msgspec.msgpack.Decoder(int).decode
+_MAP_BYTES = 8 << 30
+
+
+def dictionary(scale: float) -> dict[str, Any]:
+    """One dictionary."""
+    words = words_of(scale)
+    counts = {key: FIRST_COUNT for group in range(PARALLELISM) for key in keys_of(group, words)}
+
+    def count(some: list[tuple[int, Row]]) -> None:
+        for _, key in some:
+            counts[key] = counts.get(key, 0) + 1
+
+    found = _measured("one dictionary", count, lambda: None, lambda: None, words)
+    assert sum(counts.values()) == _counted(words)
+    return found
+
+
+def loop(percent: int, scale: float) -> dict[str, Any]:
+    """Dictionaries by key group with versions, and a part of the key groups in LMDB."""
+    words, on_disk = words_of(scale), round(percent / 100 * PARALLELISM)
+    with tempfile.TemporaryDirectory(prefix="millpond-flip50-") as folder:
+        environment = lmdb.open(
+            str(Path(folder, "groups")),
+            subdir=False,
+            map_size=_MAP_BYTES,
+            max_dbs=PARALLELISM,
+            sync=False,
+            metasync=False,
+            lock=False,
+            readahead=False,
+            meminit=False,
+        )
+        databases = [environment.open_db(b"%d" % group) for group in range(on_disk)]
+        for group, database in enumerate(databases):
+            _put(environment, database, dict.fromkeys(keys_of(group, words), FIRST_COUNT))
+        tables: list[dict[Row, int]] = [{} for _ in databases]
+        tables += [dict.fromkeys(keys_of(group, words), FIRST_COUNT) for group in range(on_disk, PARALLELISM)]
+        undo: list[dict[Row, int]] = [{} for _ in tables]
+
+        def count(some: list[tuple[int, Row]]) -> None:
+            with environment.begin() as reader:
+                get = reader.get
+                for group, key in some:
+                    table, old = tables[group], undo[group]
+                    value = table.get(key)
+                    if value is None:
+                        value = _decode(get(_encode(key), None, databases[group]))
+                    if key not in old:
+                        old[key] = value
+                    table[key] = value + 1
+
+        def end_version() -> None:
+            undo[:] = [{} for _ in undo]
+
+        def write_back() -> None:
+            for group, database in enumerate(databases):
+                _put(environment, database, tables[group])
+                tables[group] = {}
+
+        found = _measured(f"plain loop, {percent} % on disk", count, end_version, write_back, words)
+        total = sum(sum(table.values()) for table in tables)
+        with environment.begin() as reader:
+            for database in databases:
+                with reader.cursor(database) as cursor:
+                    total += sum(map(_decode, cursor.iternext(keys=False)))
+        environment.close()
+        assert total == _counted(words)
+        return found
+
+
+def _counted(words: int) -> int:
+    """The sum of all counts in the end."""
+    return words * FIRST_COUNT + (ROUNDS + 1) * RECORDS
+
+
+def _put(environment: lmdb.Environment, database: Any, counts: dict[Row, int]) -> None:
+    pairs = sorted((_encode(key), _encode(count)) for key, count in counts.items())
+    with environment.begin(write=True) as transaction, transaction.cursor(database) as cursor:
+        cursor.putmulti(pairs)
+
+
+def _measured(
+    name: str,
+    count: Callable[[list[tuple[int, Row]]], None],
+    end_version: Callable[[], None],
+    write_back: Callable[[], None],
+    words: int,
+) -> dict[str, Any]:
+    """Records per second, as of a backend: what is changed on disk is written back at the end of a round."""
+    gc.collect()
+    gc.freeze()
+    gc.disable()
+    rounds = []
+    for number in range(ROUNDS + 1):
+        seconds, done = 0.0, 0
+        while done < RECORDS:
+            some = records(words, CHUNK, hash((number, done)))
+            started = time.perf_counter()
+            count(some)
+            done += CHUNK
+            if done % VERSION == 0:
+                end_version()
+            seconds += time.perf_counter() - started
+        started = time.perf_counter()
+        write_back()
+        seconds += time.perf_counter() - started
+        if number:
+            rounds.append(done / seconds)
+        print(f"{name} round {number}: {done / seconds:,.0f} records/s", file=sys.stderr, flush=True)
+    return {"rows_per_second": round(statistics.median(rounds)), "own_bytes": resident().own, "words": words}
