@@ -13,7 +13,17 @@ import pyarrow as pa
 import pytest
 
 from millpond.errors import DataError, OptionError, UnavailableError
-from millpond.state import ABSENT, Cells, HeapBackend, StateDescriptor, StateKind, heap, heap_states, heap_tables
+from millpond.state import (
+    ABSENT,
+    Cells,
+    HeapBackend,
+    StateDescriptor,
+    StateKind,
+    heap,
+    heap_states,
+    heap_tables,
+    heap_versions,
+)
 from millpond.state.backend import Snapshot
 from millpond.state.object_codec import OBJECT_SCHEMA
 from millpond.state.serializer import pickle_serializer, raw_serializer
@@ -186,7 +196,7 @@ def test_a_snapshot_is_read_rightly_whatever_is_changed_between_two_steps_of_the
         writer.change_much()
         reading = writer.end_version()
         if reading is not None:
-            with interrupted_at_every_line([heap_tables], writer.do_anything):
+            with interrupted_at_every_line([heap_tables, heap_versions], writer.do_anything):
                 # Not one after the other: what is read first is read with all changes still to come.
                 (reading.check_cells, reading.check_changes)[at % 2]()
         assert everything(writer.backend) == writer.live
@@ -201,7 +211,7 @@ def test_a_snapshot_is_read_rightly_between_any_two_steps_of_the_writer(seed):
             reading.check()
 
     for _ in range(6):
-        with interrupted_at_every_line([heap, heap_states, heap_tables], read):
+        with interrupted_at_every_line([heap, heap_states, heap_tables, heap_versions], read):
             for _ in range(8):
                 writer.change()
             reading = writer.end_version()

@@ -8,18 +8,20 @@ swaps them for empty ones, so it costs the same for one changed cell and for a m
 that it gives is read later, in whatever thread writes the checkpoint, against tables that the next
 records change. `millpond.state.heap_tables` says how that comes out right.
 
-Invariant: for every cell, either it is in the open version's undo map, or its live value is the
-committed one.
+Invariant: for every cell, either the open version has its old value, or its live value is the committed
+one.
 """
 
 from collections.abc import Collection, Iterator, Mapping
+from typing import Any
 
 from millpond.errors import UnavailableError
 from millpond.state.backend import Cells, KeyContext, ListState, MapState, RawCells, Snapshot, ValueState
 from millpond.state.declarations import Declarations, foreign_key_group, open_version
 from millpond.state.descriptor import StateDescriptor, StateKind
-from millpond.state.heap_states import HeapListState, HeapMapState, HeapState, HeapValueState
-from millpond.state.heap_tables import FlatTables, Version
+from millpond.state.heap_states import BoundState, HeapListState, HeapMapState, HeapState, HeapValueState
+from millpond.state.heap_tables import FlatTables
+from millpond.state.heap_versions import Version
 from millpond.state.rows import Row
 
 
@@ -51,6 +53,8 @@ class HeapBackend:
         self._context = KeyContext()
         self._declared = Declarations(_KINDS, self._make)
         self._states = self._declared.states
+        self.bound: list[BoundState] = []
+        """The handles that `enter` binds, for who enters in its place."""
 
     @property
     def context(self) -> KeyContext:
@@ -68,12 +72,18 @@ class HeapBackend:
         return True
 
     def enter(self, key_group: int) -> None:
-        """Bind every handle to the dictionaries of one key group."""
+        """Turn every handle to the dictionaries of one key group."""
         if not self._first <= key_group < self._stop:
             raise foreign_key_group(key_group, self.key_groups)
         self._context.key_group = key_group
-        for state in self._states.values():
+        for state in self.bound:
             state.bind(key_group)
+
+    def rebind(self, key_group: int) -> None:
+        """Have the handles use the dictionaries that a key group has now, if it is the current one."""
+        if self._context.key_group == key_group:
+            for state in self.bound:
+                state.bind(key_group)
 
     def value_state(self, descriptor: StateDescriptor) -> ValueState:
         """The handle of a value state."""
@@ -93,8 +103,10 @@ class HeapBackend:
 
     def _make(self, kind: type[HeapState], descriptor: StateDescriptor) -> HeapState:
         made = kind(descriptor, self._context)
-        if self._context.key_group in self.key_groups:
-            made.bind(self._context.key_group)
+        if isinstance(made, BoundState):
+            self.bound.append(made)
+            if self._context.key_group in self.key_groups:
+                made.bind(self._context.key_group)
         return made
 
     def keys(self, name: str) -> Iterator[tuple[int, Row]]:
@@ -158,6 +170,7 @@ class HeapBackend:
         for state in self._states.values():
             state.leave_version()
         self._states.clear()
+        self.bound.clear()
         self._leave()
 
     def _undone(self) -> None:
@@ -173,8 +186,8 @@ class HeapBackend:
 class _HeapSnapshot:
     """One committed version: by state, its tables and the version in their chain."""
 
-    def __init__(self, versions: dict[str, tuple[FlatTables, Version]]) -> None:
-        self._versions: dict[str, tuple[FlatTables, Version]] | None = versions
+    def __init__(self, versions: dict[str, tuple[FlatTables[Any], Version]]) -> None:
+        self._versions: dict[str, tuple[FlatTables[Any], Version]] | None = versions
 
     def states(self) -> Collection[str]:
         """The names of the states."""
@@ -199,7 +212,7 @@ class _HeapSnapshot:
         """Let go of the version: what only this snapshot held is garbage. Idempotent."""
         self._versions = None
 
-    def _readable(self) -> dict[str, tuple[FlatTables, Version]]:
+    def _readable(self) -> dict[str, tuple[FlatTables[Any], Version]]:
         if self._versions is None:
             raise UnavailableError("this snapshot of the state was released; it cannot be read any more.")
         return self._versions

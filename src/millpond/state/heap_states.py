@@ -1,8 +1,9 @@
 """The handles of states on the heap: what every record of a keyed operator goes through.
 
-A handle is bound to the dictionaries of one key group when that is entered, so that a get is one
-dictionary test and an update two: the old value goes into the undo map first, once a version, and then
-the new one into the table (see `millpond.state.heap_tables`).
+An update keeps the old value in the open version first, and then puts the new one into the table of the
+key group (see `millpond.state.heap_tables`). The handle of a value state finds that table by the current
+key group each time; those of lists and maps, which go through more of them, are bound to the dictionaries
+of a key group when it is entered.
 
 Immutable values are handed out as they are. Of a mutable one, `get` hands out a private copy, made once
 per cell and version and kept in `handed` until the version ends; the original stays in the table, for
@@ -18,9 +19,10 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 from millpond.state.backend import ABSENT, Cells, KeyContext, cells_at
-from millpond.state.current_key import NoKeyGroup, Who
+from millpond.state.current_key import NoKeyGroup, Who, no_current_key
 from millpond.state.descriptor import StateDescriptor
-from millpond.state.heap_tables import EntryTables, FlatTables, ListTables, Table, Version
+from millpond.state.heap_tables import EntryTables, FlatTables, ListTables
+from millpond.state.heap_versions import LoggedVersion, Table, Version
 from millpond.state.many import ManyInTables
 from millpond.state.rows import Row, RowCodec
 
@@ -28,7 +30,7 @@ from millpond.state.rows import Row, RowCodec
 class HeapState:
     """What the three kinds share."""
 
-    tables: FlatTables
+    tables: FlatTables[Any]
 
     def __init__(self, descriptor: StateDescriptor, context: KeyContext) -> None:
         self.descriptor = descriptor
@@ -40,35 +42,14 @@ class HeapState:
         self._mutable = codec.mutable
         self._gives_back = descriptor.serializer is not None
         self._handed_out: dict[int, dict[Row, Any]] = {}
-        self._table: Any
-        self._undo: Any
-        self._handed: Any
         self.tables = self._new_tables()
-        self.unbind()
 
-    def _new_tables(self) -> FlatTables:
-        return FlatTables()
-
-    def bind(self, key_group: int) -> None:
-        """Turn to the dictionaries of a key group."""
-        live, undo = self.tables.live, self.tables.open.undo
-        # Written out: it is done for each record that is not of the last one's key group.
-        if key_group not in live:
-            live[key_group] = {}
-        if key_group not in undo:
-            undo[key_group] = {}
-        self._table, self._undo = live[key_group], undo[key_group]
-        if self._mutable:
-            self._handed = self._handed_out.setdefault(key_group, {})
-
-    def unbind(self) -> None:
-        """No key group is entered: a handle that is used now must fail, not write somewhere."""
-        self._table = self._undo = self._handed = NoKeyGroup(self.descriptor.name)
+    def _new_tables(self) -> FlatTables[Any]:
+        raise NotImplementedError
 
     def leave_version(self) -> None:
-        """No key group is entered, and what was handed out is not given again."""
+        """What was handed out is not given again."""
         self._handed_out = {}
-        self.unbind()
 
     def end_version(self) -> Version:
         """Close the open version, which can be taken back as `last`."""
@@ -97,6 +78,108 @@ class HeapState:
         value = self.look((key_group, key))
         return Cells() if value is None else Cells([key_group], [key], None, [value])
 
+
+class HeapValueState(HeapState):
+    """One value per key. `get` and `update` are the hot path."""
+
+    tables: FlatTables[LoggedVersion]
+
+    def __init__(self, descriptor: StateDescriptor, context: KeyContext) -> None:
+        super().__init__(descriptor, context)
+        self._live = self.tables.live
+
+    def _new_tables(self) -> FlatTables[LoggedVersion]:
+        return FlatTables(LoggedVersion)
+
+    def many(self) -> ManyInTables | None:
+        """What works on many keys at once; None where a value that is handed out could be changed."""
+        return None if self._mutable else ManyInTables(self.tables)
+
+    def exists(self) -> bool:
+        return self._context.key in self._table()
+
+    def get(self) -> Any:
+        context = self._context
+        try:
+            table = self._live[context.key_group]
+        except KeyError:
+            table = self._table()
+        value = table.get(context.key)
+        return value if value is None or not self._mutable else self._private(value)
+
+    def _private(self, value: Any) -> Any:
+        key, handed = self._context.key, self._handed()
+        if key not in handed:
+            handed[key] = self._copy(value)
+        return handed[key]
+
+    def update(self, value: Any) -> None:
+        checked = self._check(value)
+        context = self._context
+        key_group, key = context.key_group, context.key
+        try:
+            table = self._live[key_group]
+        except KeyError:
+            table = self._table()
+        log = self.tables.open.log
+        # Of a key that is changed again and again, as by each of its rows, the first old value will do.
+        if log[-2] is not key or log[-3] != key_group:
+            log += (key_group, key, table.get(key, ABSENT))
+        table[key] = checked
+        if self._mutable:
+            if self._gives_back:
+                self._handed()[key] = value
+            else:
+                self._handed().pop(key, None)
+
+    def clear(self) -> None:
+        key, table = self._context.key, self._table()
+        if key in table:
+            self.tables.open.keep(self._context.key_group, key, table)
+            del table[key]
+            if self._mutable:
+                self._handed().pop(key, None)
+
+    def _table(self) -> Table:
+        key_group = self._context.key_group
+        if key_group < 0:
+            raise no_current_key(f"state {self.descriptor.name!r}")
+        return self._live.setdefault(key_group, {})
+
+    def _handed(self) -> dict[Row, Any]:
+        return self._handed_out.setdefault(self._context.key_group, {})
+
+
+class BoundState(HeapState):
+    """A handle that is bound to the dictionaries of one key group: to none while no key group is entered."""
+
+    def __init__(self, descriptor: StateDescriptor, context: KeyContext) -> None:
+        super().__init__(descriptor, context)
+        self._table: Any
+        self._undo: Any
+        self._handed: Any
+        self._unbind()
+
+    def bind(self, key_group: int) -> None:
+        """Turn to the dictionaries of a key group."""
+        live, undo = self.tables.live, self.tables.open.maps
+        # Written out: it is done for each record that is not of the last one's key group.
+        if key_group not in live:
+            live[key_group] = {}
+        if key_group not in undo:
+            undo[key_group] = {}
+        self._table, self._undo = live[key_group], undo[key_group]
+        if self._mutable:
+            self._handed = self._handed_out.setdefault(key_group, {})
+
+    def leave_version(self) -> None:
+        """No key group is entered: a handle that is used now must fail, not write somewhere."""
+        super().leave_version()
+        self._unbind()
+
+    def _unbind(self) -> None:
+        self._table = self._undo = self._handed = NoKeyGroup(self.descriptor.name)
+
     def exists(self) -> bool:
         return self._context.key in self._table
 
@@ -109,44 +192,14 @@ class HeapState:
                 self._handed.pop(key, None)
 
 
-class HeapValueState(HeapState):
-    """One value per key. `get` and `update` are the hot path."""
-
-    def many(self) -> ManyInTables | None:
-        """What works on many keys at once; None where a value that is handed out could be changed."""
-        return None if self._mutable else ManyInTables(self.tables)
-
-    def get(self) -> Any:
-        value = self._table.get(self._context.key)
-        return value if value is None or not self._mutable else self._private(value)
-
-    def _private(self, value: Any) -> Any:
-        key, handed = self._context.key, self._handed
-        if key not in handed:
-            handed[key] = self._copy(value)
-        return handed[key]
-
-    def update(self, value: Any) -> None:
-        checked = self._check(value)
-        key, table, undo = self._context.key, self._table, self._undo
-        if key not in undo:
-            undo[key] = table.get(key, ABSENT)
-        table[key] = checked
-        if self._mutable:
-            if self._gives_back:
-                self._handed[key] = value
-            else:
-                self._handed.pop(key, None)
-
-
-class HeapListState(HeapState):
+class HeapListState(BoundState):
     """Lists are changed in place after a version's first touch, which leaves the old list to the undo map.
 
     What is handed out of mutable elements is a second list, a copy of the live one as far as it goes.
     """
 
-    def _new_tables(self) -> FlatTables:
-        return ListTables()
+    def _new_tables(self) -> ListTables:
+        return ListTables(Version)
 
     def look(self, place: tuple[int, Any]) -> Any:
         values = super().look(place)
@@ -190,7 +243,7 @@ class HeapListState(HeapState):
             self._handed[key].extend(given)
 
 
-class HeapMapState(HeapState):
+class HeapMapState(BoundState):
     """Tables and undo maps have a second level, by map key: entries change, and travel, alone."""
 
     def __init__(self, descriptor: StateDescriptor, context: KeyContext) -> None:
@@ -198,8 +251,8 @@ class HeapMapState(HeapState):
         who = Who(f"map key of state {descriptor.name!r}", context)
         self._check_key = RowCodec(descriptor.map_key_schema, who).check_key()
 
-    def _new_tables(self) -> FlatTables:
-        return EntryTables()
+    def _new_tables(self) -> EntryTables:
+        return EntryTables(Version)
 
     def write(self, cells: Cells) -> None:
         self.tables.write(cells)

@@ -1,11 +1,11 @@
 """The tables of one state on the heap, and the chain of versions that lets a snapshot stay as it was.
 
 Beneath the handles this is where values are: one dictionary per key group, which always holds the
-newest values (*live*), and one *undo* map per version and key group. The first change of a cell in a
-version puts the cell's old value into the version's undo map; every later one finds it there. One
-structure serves four ends: the keys of an undo map are exactly what its version changed, its values
-are what a rollback writes back, a version that was committed is taken back with it, and a snapshot
-of an earlier version finds there what it must not lose.
+newest values (*live*), and one *undo* map per version and key group, which has a cell's old value from its
+first change in that version on (`millpond.state.heap_versions`). One structure serves four ends: the keys
+of an undo map are exactly what its version changed, its values are what a rollback writes back, a version
+that was committed is taken back with it, and a snapshot of an earlier version finds there what it must
+not lose.
 
 Versions are linked forwards. A cell as of version N is what the first undo map after N says of it,
 else what is live. A snapshot holds on to its version, and so to all that come after it; what no
@@ -23,48 +23,42 @@ instead, which costs every entry a field.
 
 from collections.abc import Iterable, Iterator
 from itertools import repeat
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 from millpond.state.backend import ABSENT, Cells
+from millpond.state.heap_versions import Table, Version, undo_after
 from millpond.state.rows import Row
 
-Table = dict[Row, Any]
+V = TypeVar("V", bound=Version)
 
 
-class Version:
-    """What one version changed, by key group, and the version after it."""
+class FlatTables(Generic[V]):
+    """Tables with one cell per key: of value states, and of list states, whose cell is the whole list.
 
-    __slots__ = ("next", "undo")
+    Args:
+        new_version: makes the versions.
+    """
 
-    def __init__(self) -> None:
-        self.undo: dict[int, Table] = {}
-        self.next: Version | None = None
-
-
-class FlatTables:
-    """Tables with one cell per key: of value states, and of list states, whose cell is the whole list."""
-
-    def __init__(self) -> None:
+    def __init__(self, new_version: type[V]) -> None:
+        self._new_version = new_version
         self.live: dict[int, Table] = {}
-        self.open = Version()
+        self.open = new_version()
 
     def changed(self) -> bool:
         """Whether the open version changed anything."""
-        return any(self.open.undo.values())
+        return self.open.changed()
 
-    def end_version(self) -> Version:
+    def end_version(self) -> V:
         """Close the open version and link a new one after it."""
         closed = self.open
-        closed.next = self.open = Version()
+        closed.next = self.open = self._new_version()
         return closed
 
     def write(self, cells: Cells) -> None:
         """Put or delete cells in the open version."""
         for key_group, key, value in zip(cells.key_groups, cells.keys, cells.values, strict=True):
             table = self.live.setdefault(key_group, {})
-            undo = self.open.undo.setdefault(key_group, {})
-            if key not in undo:
-                undo[key] = table.get(key, ABSENT)
+            self.open.keep(key_group, key, table)
             _set(table, key, value)
 
     def roll_back(self) -> None:
@@ -96,7 +90,7 @@ class FlatTables:
     def cells_as_of(self, version: Version, key_group: int) -> Cells:
         """Every cell of a key group, as of a closed version."""
         found = self.live.get(key_group, {}).copy()
-        later = _undo_after(version, key_group)
+        later = undo_after(version, key_group)
         for undo in reversed(later):
             found |= undo
         if later:
@@ -108,7 +102,7 @@ class FlatTables:
         changed = Cells()
         for key_group, undo in sorted(version.undo.items()):
             values = list(map(self.live[key_group].get, undo, repeat(ABSENT)))
-            if later := _undo_after(version, key_group):
+            if later := undo_after(version, key_group):
                 found = dict(zip(undo, values, strict=True))
                 for newer in reversed(later):
                     found.update((key, newer[key]) for key in found.keys() & newer.keys())
@@ -122,7 +116,7 @@ class FlatTables:
         return Cells([key_group] * len(table), list(table), None, list(table.values()))
 
 
-class ListTables(FlatTables):
+class ListTables(FlatTables[Version]):
     """Tables of list states. A list that the open version touched may still grow in place."""
 
     def cells(self, key_group: int) -> Cells:
@@ -132,7 +126,7 @@ class ListTables(FlatTables):
         return self._as_cells(key_group, table | {key: table[key].copy() for key in touched} if touched else table)
 
 
-class EntryTables(FlatTables):
+class EntryTables(FlatTables[Version]):
     """Tables of map states: a second level by map key, in live tables and undo maps alike. An entry is a cell.
 
     A key without entries is in no live table. Dictionaries of entries may be replaced: entries that were
@@ -163,7 +157,7 @@ class EntryTables(FlatTables):
         """Every entry of a key group, as of a closed version."""
         outer = self.live.get(key_group, {}).copy()
         found = {key: entries.copy() for key, entries in outer.items()}
-        for undo in reversed(_undo_after(version, key_group)):
+        for undo in reversed(undo_after(version, key_group)):
             for key, old_entries in undo.items():
                 entries = found.get(key, {}) | old_entries.copy()
                 found[key] = {map_key: value for map_key, value in entries.items() if value is not ABSENT}
@@ -175,7 +169,7 @@ class EntryTables(FlatTables):
         for key_group, undo in sorted(version.undo.items()):
             table = self.live[key_group]
             found = {key: self._present(table.get(key, {}).copy(), of) for key, of in undo.items()}
-            for later in reversed(_undo_after(version, key_group)):
+            for later in reversed(undo_after(version, key_group)):
                 for key in found.keys() & later.keys():
                     entries, old_entries = found[key], later[key].copy()
                     entries.update((at, old_entries[at]) for at in entries.keys() & old_entries.keys())
@@ -190,18 +184,6 @@ class EntryTables(FlatTables):
         cells = Cells(map_keys=[])
         _add_entries(cells, key_group, table)
         return cells
-
-
-def _undo_after(version: Version, key_group: int) -> list[Table]:
-    """The undo maps of every later version, oldest first, as copies: the newest one still grows."""
-    found = []
-    later = version.next
-    while later is not None:
-        undo = later.undo.get(key_group)
-        if undo:
-            found.append(undo.copy())
-        later = later.next
-    return found
 
 
 def _set(table: Table, key: Row, value: Any) -> None:

@@ -10,11 +10,12 @@ current key is then any.
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import pairwise, repeat
+from itertools import pairwise
 from typing import Any, Protocol, runtime_checkable
 
-from millpond.state.backend import ABSENT, KeyedStateBackend, ValueState
+from millpond.state.backend import KeyedStateBackend, ValueState
 from millpond.state.heap_tables import FlatTables
+from millpond.state.heap_versions import LoggedVersion
 from millpond.state.rows import Row
 
 
@@ -112,10 +113,10 @@ class ManyInTables:
     """`ManyValues` over flat tables on the heap, for values that cannot be changed in place.
 
     The steps are those of a single update, each done for a whole run by one call that never leaves C: the
-    old values into the undo map first, then the new ones into the table.
+    old values into the undo log first, then the new ones into the table.
     """
 
-    def __init__(self, tables: FlatTables) -> None:
+    def __init__(self, tables: FlatTables[LoggedVersion]) -> None:
         self._tables = tables
 
     def get_many(self, many: ManyKeys) -> list[Any]:
@@ -131,7 +132,7 @@ class ManyInTables:
         for key_group, first, end in many.runs:
             keys = many.keys[first:end]
             table = self._tables.live.setdefault(key_group, {})
-            self._keep_old(key_group, keys)
+            self._tables.open.keep_all(key_group, keys, table)
             table.update(zip(keys, values[first:end], strict=True))
 
     def clear_many(self, many: ManyKeys) -> None:
@@ -139,12 +140,6 @@ class ManyInTables:
         for key_group, first, end in many.runs:
             table = self._tables.live.setdefault(key_group, {})
             keys = [key for key in many.keys[first:end] if key in table]
-            self._keep_old(key_group, keys)
+            self._tables.open.keep_all(key_group, keys, table)
             for key in keys:
                 table.pop(key, None)
-
-    def _keep_old(self, key_group: int, keys: Sequence[Row]) -> None:
-        table = self._tables.live[key_group]
-        undo = self._tables.open.undo.setdefault(key_group, {})
-        fresh = [key for key in keys if key not in undo] if undo else keys
-        undo.update(zip(fresh, map(table.get, fresh, repeat(ABSENT)), strict=True))

@@ -36,8 +36,8 @@ class ObjectCodec:
             raise DataError(f"{self._what}: {error}.") from error
 
     def columns(self, values: Sequence[Any]) -> list[pa.Array]:
-        """One binary array."""
-        return [pa.array([None if value is None else self.dumps(value) for value in values], type=pa.binary())]
+        """One binary array. No value is None: a state without one is absent."""
+        return [pa.array(list(map(self.dumps, values)), type=pa.binary())]
 
     def rows(self, columns: Sequence[pa.Array]) -> Iterator[Any]:
         """The objects again."""

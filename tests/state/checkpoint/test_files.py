@@ -29,7 +29,7 @@ def a_commit(head, text, *, version=None, based=(), attempt="attempt"):
     def part(what, group):
         return Part("count", 1, group, group, sealed(b"MPSG", f"{text} {what} {group}".encode()))
 
-    bases = [Base(version, range(at, at + 1), 1, (part("base", at),)) for at in based]
+    bases = [Base(version, range(at, at + 1), 1, (lambda at=at: [part("base", at)],)) for at in based]
     deltas = [Delta(version, (part("delta", 0),))]
     token = f"{attempt}-{version}"
     return next_commit(

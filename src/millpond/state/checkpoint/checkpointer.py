@@ -23,6 +23,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from operator import is_not
 from typing import Any
@@ -36,7 +37,9 @@ from millpond.state.checkpoint.next_head import (
     BASE_STEP_ROWS,
     Base,
     Delta,
+    Encode,
     PairsOf,
+    beside,
     encode_base,
     encode_delta,
     next_commit,
@@ -250,21 +253,22 @@ class Checkpointer:
             deltas.append(self._delta(pending))
         owed = None if full else sum(delta.rows for delta in deltas)
         self._removal_rows = max(BASE_STEP_ROWS, owed or 0)
-        return next_commit(
-            self._head,
-            version=pending.version,
-            token=f"{self._writer}-{pending.version}",
-            watermark_ms=pending.watermark_ms,
-            processing_ms=pending.now_ms,
-            states=(descriptor.encode() for descriptor in pending.states.values()),
-            bases=list(self._bases(pending, owed)),
-            deltas=deltas,
-        )
+        with ThreadPoolExecutor(1, "millpond-encoding") as thread:
+            return next_commit(
+                self._head,
+                version=pending.version,
+                token=f"{self._writer}-{pending.version}",
+                watermark_ms=pending.watermark_ms,
+                processing_ms=pending.now_ms,
+                states=(descriptor.encode() for descriptor in pending.states.values()),
+                bases=list(self._bases(pending, owed, beside(thread))),
+                deltas=deltas,
+            )
 
     def _delta(self, pending: PendingCheckpoint) -> Delta:
         return encode_delta(pending.version, pending.snapshot.changes(), self._codecs)
 
-    def _bases(self, pending: PendingCheckpoint, owed: int | None) -> Iterator[Base]:
+    def _bases(self, pending: PendingCheckpoint, owed: int | None, encode: Encode) -> Iterator[Base]:
         """Key groups in turn until they hold as many cells as are owed; all of them for None."""
         groups, full = self._head.key_groups, owed is None
 
@@ -297,7 +301,7 @@ class Checkpointer:
             start = (self._head.next_base + turn) % len(groups)
             stop = min(len(groups), start + len(groups) - turn)
             wanted = BASE_STEP_ROWS if owed is None else min(owed - rows, BASE_STEP_ROWS)
-            base = encode_base(groups, range(start, stop), wanted, pending.version, codecs, cells, raw)
+            base = encode_base(groups, range(start, stop), wanted, pending.version, codecs, cells, raw, encode)
             turn += len(base.positions)
             rows += base.rows
             yield base

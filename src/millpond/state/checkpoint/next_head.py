@@ -6,7 +6,9 @@ is dropped, and a base whose key groups all have a newer one is too.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Executor
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any
 
 import msgspec
@@ -46,6 +48,24 @@ class Part:
     data: bytes
 
 
+Encoded = Callable[[], Sequence[Part]]
+"""Waits for segments that are being encoded."""
+
+Encode = Callable[[str, Sequence[pa.Table]], Encoded]
+"""Turns tables of a state's cells into segments: at once, or beside whoever makes the next tables."""
+
+
+def at_once(state: str, tables: Sequence[pa.Table]) -> Encoded:
+    """An `Encode` that is done when it returns."""
+    parts = list(_parts(state, tables))
+    return lambda: parts
+
+
+def beside(thread: Executor) -> Encode:
+    """An `Encode` in another thread: most of it is Arrow's and the hash's work, which needs no interpreter."""
+    return lambda state, tables: thread.submit(list, _parts(state, tables)).result
+
+
 @dataclass(frozen=True)
 class Delta:
     """What one version changed, encoded."""
@@ -72,13 +92,18 @@ class Base:
         version: as of which they hold the cells.
         positions: the key groups, counted from the shard's first.
         rows: cells in all.
-        parts: the segments.
+        pieces: give the segments, once they are encoded.
     """
 
     version: int
     positions: range
     rows: int
-    parts: tuple[Part, ...]
+    pieces: tuple[Encoded, ...]
+
+    @property
+    def parts(self) -> Iterator[Part]:
+        """The segments. It waits for those that are being encoded."""
+        return chain.from_iterable(piece() for piece in self.pieces)
 
 
 class _Encoder:
@@ -89,9 +114,10 @@ class _Encoder:
     delta would stop the stream while its checkpoint is written, and need as much memory again.
     """
 
-    def __init__(self, state: str, codec: CellCodec) -> None:
+    def __init__(self, state: str, codec: CellCodec, encode: Encode) -> None:
         self._state = state
         self._codec = codec
+        self._encoded = encode
         self._pieces: list[Cells] = []
         self._rows = 0
         self._tables: list[pa.Table] = []
@@ -99,7 +125,7 @@ class _Encoder:
         # As many as fit in what room is left, by the size of the last ones.
         self._wanted = _FIRST_ROWS
 
-    def add(self, cells: Cells) -> Iterator[Part]:
+    def add(self, cells: Cells) -> Iterator[Encoded]:
         """Take cells in; the segments that are full."""
         self._pieces.append(cells)
         self._rows += len(cells)
@@ -114,37 +140,39 @@ class _Encoder:
             yield from self._encode(part)
         self._pieces = [cells.part(first, self._rows)] if self._rows else []
 
-    def end(self) -> Iterator[Part]:
+    def end(self) -> Iterator[Encoded]:
         """The segments of what is left."""
         if self._rows:
             yield from self._encode(_joined(self._pieces))
         if self._tables:
-            yield from self._segments()
+            yield self._segments()
 
-    def _encode(self, cells: Cells) -> Iterator[Part]:
+    def _encode(self, cells: Cells) -> Iterator[Encoded]:
         table = self._codec.table(cells)
         self._tables.append(table)
         self._room -= table.nbytes
         # A last quarter that stays empty spares another small table.
         if self._room < MAX_SEGMENT_BYTES // 4:
-            yield from self._segments()
+            yield self._segments()
         self._wanted = max(1, self._room * table.num_rows // max(1, table.nbytes))
 
-    def _segments(self) -> Iterator[Part]:
+    def _segments(self) -> Encoded:
         tables, self._tables, self._room = self._tables, [], MAX_SEGMENT_BYTES
-        return _parts(self._state, tables)
+        return self._encoded(self._state, tables)
 
 
 def encode_delta(version: int, changes: Iterable[tuple[str, Cells]], codecs: Mapping[str, CellCodec]) -> Delta:
     """What a version changed, by state, in any number of pieces each."""
-    return Delta(version, tuple(_encoded(changes, codecs)))
+    return Delta(version, tuple(chain.from_iterable(piece() for piece in _encoded(changes, codecs, at_once))))
 
 
-def _encoded(changes: Iterable[tuple[str, Cells]], codecs: Mapping[str, CellCodec]) -> Iterator[Part]:
+def _encoded(
+    changes: Iterable[tuple[str, Cells]], codecs: Mapping[str, CellCodec], encode: Encode
+) -> Iterator[Encoded]:
     encoders: dict[str, _Encoder] = {}
     for state, cells in changes:
         if state not in encoders:
-            encoders[state] = _Encoder(state, codecs[state])
+            encoders[state] = _Encoder(state, codecs[state], encode)
         yield from encoders[state].add(cells)
     for encoder in encoders.values():
         yield from encoder.end()
@@ -164,11 +192,12 @@ def encode_base(
     codecs: Mapping[str, CellCodec],
     cells: Callable[[str, int], Cells],
     raw: PairsOf | None = None,
+    encode: Encode = at_once,
 ) -> Base:
     """Bases of the first of these positions, as many as it takes to hold the wanted rows.
 
     What `raw` gives of a state and key group is copied as it is; where it gives None, and without it, `cells` are
-    encoded.
+    taken.
     """
     copied: dict[str, list[pa.Table]] = {}
     rows, stop = 0, positions.start
@@ -187,20 +216,20 @@ def encode_base(
                     rows += len(pairs)
             stop += 1
 
-    parts = [*_encoded(taken(), codecs)]
-    for name, tables in copied.items():
-        parts += _parts(name, tables)
-    return Base(version, range(positions.start, stop), rows, tuple(parts))
+    pieces = [*_encoded(taken(), codecs, encode)]
+    pieces += [encode(name, tables) for name, tables in copied.items()]
+    return Base(version, range(positions.start, stop), rows, tuple(pieces))
 
 
 def _joined(pieces: Sequence[Cells]) -> Cells:
     if len(pieces) == 1:
         return pieces[0]
+    is_map = pieces[0].map_keys is not None
     return Cells(
-        key_groups=[group for piece in pieces for group in piece.key_groups],
-        keys=[key for piece in pieces for key in piece.keys],
-        map_keys=None if pieces[0].map_keys is None else [key for piece in pieces for key in piece.map_keys or ()],
-        values=[value for piece in pieces for value in piece.values],
+        key_groups=list(chain.from_iterable(piece.key_groups for piece in pieces)),
+        keys=list(chain.from_iterable(piece.keys for piece in pieces)),
+        map_keys=list(chain.from_iterable(piece.map_keys or () for piece in pieces)) if is_map else None,
+        values=list(chain.from_iterable(piece.values for piece in pieces)),
     )
 
 

@@ -14,6 +14,7 @@ checksum is not as written.
 """
 
 import itertools
+import operator
 import struct
 from collections.abc import Iterator
 from itertools import pairwise
@@ -58,7 +59,7 @@ class CellCodec:
 
     def table(self, cells: Cells) -> pa.Table:
         """The cells as columns. A deleted cell has null values. A DataError names the first that cannot be written."""
-        deleted = [value is ABSENT for value in cells.values]
+        deleted = list(map(operator.is_, cells.values, itertools.repeat(ABSENT)))
         arrays = {
             "key_group": pa.array(cells.key_groups, type=pa.int32()),
             "deleted": pa.array(deleted, type=pa.bool_()),

@@ -5,7 +5,7 @@ On the heap both are estimates, made once a version and between batches of recor
 - *Size*: of every n-th cell that a version changed, or a restore loads, the deep size is taken. The mean of a state, or
   of a state in one key group where there were samples, times the number of keys, is the group's size. Comparing groups
   is what it is for, so it need not be exact.
-- *Rate*: how often a group was entered, and how many of its cells each version changed, halved every half-life.
+- *Rate*: how often a group was entered, and how often its cells were changed, halved every half-life.
 
 On disk the size is exact: the pages that the file has for the group.
 
@@ -18,7 +18,7 @@ from typing import Any
 
 from millpond.cache.weight import ENTRY_BYTES, deep_size
 from millpond.state.backend import ABSENT, Cells
-from millpond.state.heap_tables import Version
+from millpond.state.heap_versions import Version
 from millpond.state.rows import Row
 from millpond.state.spillable.moves import SpilledState
 
@@ -65,10 +65,10 @@ class StateSizes:
         """Take samples of what the open version changed on the heap."""
         tables = self.state.heap.tables
         left = _MOST_SAMPLES
-        for key_group, undo in tables.open.undo.items():
+        for key_group, key in tables.open.sampled(SAMPLE_EVERY):
             table = tables.live.get(key_group)
-            if undo and type(table) is dict:
-                left -= self._weigh(key_group, table, islice(undo, 0, None, SAMPLE_EVERY), left)
+            if type(table) is dict:
+                left -= self._weigh(key_group, table, key)
                 if left <= 0:
                     return
 
@@ -78,19 +78,17 @@ class StateSizes:
         for key_group, key in islice(zip(cells.key_groups, cells.keys, strict=True), 0, None, every):
             table = self.state.heap.tables.live.get(key_group)
             if type(table) is dict:
-                self._weigh(key_group, table, (key,), 1)
+                self._weigh(key_group, table, key)
 
-    def _weigh(self, key_group: int, table: Mapping[Row, Any], keys: Iterable[Row], most: int) -> int:
-        taken = 0
-        of_group = self._of_group.setdefault(key_group, Mean())
-        for key in islice(keys, most):
-            value = table.get(key, ABSENT)
-            if value is not ABSENT:
-                weighed = _entries_bytes(key, value) if self.state.is_map else _cell_bytes(key, value)
-                self.mean.add(weighed)
-                of_group.add(weighed)
-                taken += 1
-        return taken
+    def _weigh(self, key_group: int, table: Mapping[Row, Any], key: Row) -> int:
+        """Take a sample; how many that were."""
+        value = table.get(key, ABSENT)
+        if value is ABSENT:
+            return 0
+        weighed = _entries_bytes(key, value) if self.state.is_map else _cell_bytes(key, value)
+        self.mean.add(weighed)
+        self._of_group.setdefault(key_group, Mean()).add(weighed)
+        return 1
 
     def bytes_of(self, key_group: int) -> int:
         """What the group's cells of this state take on the heap; 0 where they are on disk."""
@@ -154,8 +152,8 @@ class RequestRates:
     def add_changes(self, versions: Iterable[Version]) -> None:
         """Count what a version changed of each state."""
         for version in versions:
-            for key_group, undo in version.undo.items():
-                self.entered[key_group] += len(undo)
+            for key_group, changes in version.changes().items():
+                self.entered[key_group] += changes
 
     def look(self, now_ms: int) -> None:
         """Let time pass, and take in what was counted."""

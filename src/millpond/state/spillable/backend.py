@@ -24,6 +24,7 @@ import pyarrow as pa
 from millpond.errors import UnavailableError
 from millpond.metrics import Recorder
 from millpond.state.backend import Cells, KeyContext, ListState, MapState, RawCells, Snapshot, ValueState
+from millpond.state.declarations import foreign_key_group
 from millpond.state.descriptor import StateDescriptor, StateKind
 from millpond.state.heap import HeapBackend
 from millpond.state.rows import Row
@@ -94,7 +95,7 @@ class SpillableBackend:
         self._folder = folder
         self._heap = HeapBackend(key_groups)
         self._context = self._heap.context
-        self._enter = self._heap.enter
+        self._bound = self._heap.bound
         self._states: dict[str, SpilledState] = {}
         self._values: dict[str, CountedValue] = {}
         self._sizes = HeapSizes()
@@ -107,7 +108,7 @@ class SpillableBackend:
         given: dict[str, Any] = {} if free_bytes is None else {"free_bytes": free_bytes}
         self._mover = Mover(
             self._states,
-            self._context,
+            self._heap.rebind,
             SpillFiles(
                 settings.paths or [folder],
                 lambda path: SpillFile(
@@ -154,12 +155,18 @@ class SpillableBackend:
         self._metrics.report_to(recorder)
 
     def enter(self, key_group: int) -> None:
-        """Bind every handle to the tables of one key group, wherever they are."""
+        """Turn every handle to the tables of one key group, wherever they are."""
         self._turns_left -= 1
         if self._turns_left < 0:
             self._look()
-        self._enter(key_group)
-        self._entered[key_group] += 1
+        # What the heap does, written out: it is done for each record that is not of the last one's key group.
+        try:
+            self._entered[key_group] += 1
+        except KeyError:
+            raise foreign_key_group(key_group, self.key_groups) from None
+        self._context.key_group = key_group
+        for state in self._bound:
+            state.bind(key_group)
 
     def value_state(self, descriptor: StateDescriptor) -> ValueState:
         """The handle of a value state: one, however often it is declared."""
@@ -191,7 +198,7 @@ class SpillableBackend:
                 self._sizes.add(descriptor.name, state)
                 for key_group, spilled in self._mover.spilled.items():
                     heap.tables.live[key_group] = state.table(spilled.file, spilled.database, key_group)
-                    self._mover.rebind(key_group)
+                    self._heap.rebind(key_group)
 
     def keys(self, name: str) -> Iterator[tuple[int, Row]]:
         """Key group and key of every key that has this state now, each once."""

@@ -7,6 +7,7 @@ import struct
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Protocol
 
 from millpond.state.backend import ABSENT, Cells
@@ -120,10 +121,8 @@ class FlatBytes:
         self.prefix = prefix
         self.dumps = dumps
         self.loads = loads
-
-    def place(self, key: Row) -> bytes:
+        self.place: Callable[[Row], bytes] = partial(places.flat_place, prefix)
         """Where a key's cell lies."""
-        return places.flat_place(self.prefix, key)
 
     def value(self, at: bytes, stored: bytes) -> Any:
         """What a cell holds."""
@@ -133,14 +132,15 @@ class FlatBytes:
         """What to put, and what to delete."""
         kept: list[Pair] = []
         gone: list[bytes] = []
-        place, dumps, is_long, stored = self.place, self.dumps, places.is_long, places.flat_stored
+        place, dumps, look = self.place, self.dumps, table.get
         for key in keys:
-            at, value = place(key), table.get(key, ABSENT)
+            at, value = place(key), look(key, ABSENT)
             if value is ABSENT:
                 gone.append(at)
+            elif at[places.STATE_BYTES] == places.LONG:
+                kept.append((at, places.flat_stored(at, key, dumps(value))))
             else:
-                data = dumps(value)
-                kept.append((at, stored(at, key, data) if is_long(at) else data))
+                kept.append((at, dumps(value)))
         return kept, gone
 
     def add(self, table: dict[Row, Any], pairs: Iterable[Pair]) -> None:

@@ -16,7 +16,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from millpond.errors import UnavailableError
-from millpond.state.backend import KeyContext
 from millpond.state.spillable.moves import Load, Spill, SpilledState
 from millpond.state.spillable.spill_file import SpillFile
 from millpond.state.spillable.spill_files import SpillFiles
@@ -79,7 +78,7 @@ class Mover:
 
     Args:
         states: all states, by name; the backend adds to it.
-        context: says which key group the handles are bound to: they are bound anew where that one moves.
+        rebind: called with a key group that has moved: handles that are bound to it must be bound anew.
         files: where to spill.
         budget: how fast.
         heap_bytes: what a key group takes on the heap.
@@ -89,7 +88,7 @@ class Mover:
     def __init__(
         self,
         states: Mapping[str, SpilledState],
-        context: KeyContext,
+        rebind: Callable[[int], None],
         files: SpillFiles,
         budget: Budget,
         heap_bytes: Callable[[int], int],
@@ -101,7 +100,7 @@ class Mover:
         self.spills = self.loads = self.failures = 0
         self.spill_ns = self.load_ns = 0
         self._states = states
-        self._context = context
+        self._rebind = rebind
         self._budget = budget
         self._heap_bytes = heap_bytes
         self._clock_ns = clock_ns
@@ -284,13 +283,7 @@ class Mover:
         else:
             del self.spilled[move.key_group]
             self.loads += 1
-        self.rebind(move.key_group)
-
-    def rebind(self, key_group: int) -> None:
-        """Have the handles use the tables that a key group has now, if it is the current one."""
-        if self._context.key_group == key_group:
-            for state in self._all():
-                state.heap.bind(key_group)
+        self._rebind(move.key_group)
 
     def failed(self, file: SpillFile | None, what: str) -> None:
         """Say that something could not be written, and let its path alone for a while."""

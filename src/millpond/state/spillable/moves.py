@@ -19,7 +19,7 @@ from millpond.errors import MillpondError, UnavailableError
 from millpond.state.backend import ABSENT
 from millpond.state.descriptor import StateKind
 from millpond.state.heap_states import HeapState
-from millpond.state.heap_tables import Version
+from millpond.state.heap_versions import Version
 from millpond.state.rows import Row
 from millpond.state.spillable.cell_bytes import EntryBytes, FlatBytes, Pair
 from millpond.state.spillable.spill_file import SpillFile
@@ -101,11 +101,11 @@ class Move(ABC):
         is_map = self._states[position].is_map
         changed: dict[Row, set[Row]] = {}
         while version is not None:
-            undo = version.undo.get(self.key_group, {})
-            for key in undo:
+            # A copy: of the open version, readers in other threads may make it grow.
+            for key, old in version.undo.get(self.key_group, {}).copy().items():
                 entries = changed.setdefault(key, set())
                 if is_map:
-                    entries.update(undo[key])
+                    entries.update(old)
             version = version.next
         return changed
 

@@ -6,15 +6,18 @@ key group may move either way while it is read.
 """
 
 from collections.abc import Collection, Iterator, Mapping
+from operator import itemgetter
 from typing import Any, NamedTuple
 
 from millpond.errors import UnavailableError
 from millpond.state.backend import Cells, Snapshot
-from millpond.state.heap_tables import Version
+from millpond.state.heap_versions import Version, undo_after
 from millpond.state.rows import Row
 from millpond.state.spillable.cell_bytes import Pairs, laid_over
 from millpond.state.spillable.moves import SpilledState
 from millpond.state.spillable.spilled_tables import SpilledMapTable, SpilledTable
+
+_first, _second = itemgetter(0), itemgetter(1)
 
 
 class Held(NamedTuple):
@@ -90,24 +93,13 @@ def raw_cells(held: Held, key_group: int) -> Pairs | None:
     pairs = Pairs([], [])
     for piece in table.scanned_pieces(table.form.prefix):
         # Taken apart while the processor still has them at hand.
-        pairs.places.extend([place for place, _ in piece])
-        pairs.stored.extend([stored for _, stored in piece])
+        pairs.places.extend(map(_first, piece))
+        pairs.stored.extend(map(_second, piece))
     if table.successor is not None:
         return None
-    for undo in reversed(_undo_after(held.version, key_group)):
+    for undo in reversed(undo_after(held.version, key_group)):
         _lay_over(overlay, undo, is_map=is_map)
     return laid_over(held.state.form, pairs, overlay)
-
-
-def _undo_after(version: Version, key_group: int) -> list[dict[Row, Any]]:
-    """The undo maps of every later version, oldest first."""
-    found, later = [], version.next
-    while later is not None:
-        undo = later.undo.get(key_group)
-        if undo:
-            found.append(undo.copy())
-        later = later.next
-    return found
 
 
 def _copied(table: dict[Row, Any], *, is_map: bool) -> dict[Row, Any]:

@@ -90,10 +90,12 @@ class SpillFile:
         self._touches_left = most_touches
         self._look = look
         self.lock = threading.Lock()
+        self._acquire, self._release = self.lock.acquire, self.lock.release
         self._lmdb = _import_lmdb()
         self._chunk_bytes = chunk_bytes
         self._free_bytes = free_bytes
         self._reader: Any = None
+        self._read: Callable[[bytes, None, Any], bytes | None] = self._read_first
         self._databases: dict[int, Any] = {}
         try:
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -143,14 +145,14 @@ class SpillFile:
 
     def get(self, database: Any, at: bytes) -> bytes | None:
         """What is under a key."""
-        with self.lock:
-            try:
-                reader = self._reader
-                if reader is None:
-                    reader = self._reader = self._environment.begin()
-                found: bytes | None = reader.get(at, None, database)
-            except self._lmdb.Error as error:
-                raise self._failure(error) from error
+        # A `with` would take twice as long, for each record that is read.
+        self._acquire()
+        try:
+            found = self._read(at, None, database)
+        except self._lmdb.Error as error:
+            raise self._failure(error) from error
+        finally:
+            self._release()
         self._touches_left -= _TOUCHED_BY_GET
         if self._touches_left < 0 or (found is not None and len(found) > FAULT_BYTES):
             self._touched(0 if found is None else len(found) // FAULT_BYTES)
@@ -163,9 +165,7 @@ class SpillFile:
         most = min(most, self.most_touches)
         with self.lock:
             try:
-                if self._reader is None:
-                    self._reader = self._environment.begin()
-                with self._reader.cursor(database) as cursor:
+                with self._reading().cursor(database) as cursor:
                     if not (cursor.set_range(after or prefix) if after or prefix else cursor.first()):
                         return []
                     if after and cursor.key() == after and not cursor.next():
@@ -200,9 +200,7 @@ class SpillFile:
     def size(self, database: Any) -> GroupSize:
         """What a key group has here: cells, and the bytes of their pages."""
         with self.lock:
-            if self._reader is None:
-                self._reader = self._environment.begin()
-            found = self._reader.stat(database)
+            found = self._reading().stat(database)
         pages = found["branch_pages"] + found["leaf_pages"] + found["overflow_pages"]
         return GroupSize(found["entries"], pages * found["psize"])
 
@@ -266,10 +264,21 @@ class SpillFile:
                 "state.backend.spillable.paths."
             )
 
+    def _reading(self) -> Any:
+        """The open read transaction."""
+        if self._reader is None:
+            self._reader = self._environment.begin()
+            self._read = self._reader.get
+        return self._reader
+
+    def _read_first(self, at: bytes, _: None, database: Any) -> bytes | None:
+        self._reading()
+        return self._read(at, None, database)
+
     def _end_reading(self) -> None:
         if self._reader is not None:
             self._reader.abort()
-            self._reader = None
+            self._reader, self._read = None, self._read_first
 
     def _failure(self, error: Exception) -> MillpondError:
         lmdb = self._lmdb

@@ -24,7 +24,7 @@ from millpond.state.backend import ABSENT, Cells
 from millpond.state.rows import Row
 from millpond.state.spillable import places
 from millpond.state.spillable.cell_bytes import EntryBytes, FlatBytes, Pair
-from millpond.state.spillable.places import LONG, STATE_BYTES, flat_place
+from millpond.state.spillable.places import LONG, STATE_BYTES
 from millpond.state.spillable.spill_file import SpillFile
 
 _UNREAD: Any = object()
@@ -86,7 +86,7 @@ class SpilledTable(_Spilled, MutableMapping[Row, Any]):
         self.form = form
         self.changed = {}
         self._read = file.get
-        self._prefix = form.prefix
+        self._place = form.place
         self._loads = form.loads
         # The last key that was read, what it holds, and how often had been flushed before: a write of the same key
         # comes next, and asks for the old value. What another thread read before a flush is not taken after it.
@@ -101,7 +101,7 @@ class SpilledTable(_Spilled, MutableMapping[Row, Any]):
             if last[0] is key and last[2] == flushes:
                 value = last[1]
             else:
-                at = flat_place(self._prefix, key)
+                at = self._place(key)
                 stored = self._read(self.database, at)
                 if stored is None:
                     value = ABSENT if self.successor is None else self.successor.get(key, ABSENT)

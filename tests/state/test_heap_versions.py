@@ -1,0 +1,110 @@
+"""Versions of the heap: an undo log says the same as undo maps do, however and whenever it is read."""
+
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from millpond.state import HeapBackend, StateDescriptor, StateKind
+from millpond.state.backend import ABSENT
+from millpond.state.heap_versions import LoggedVersion, Version, undo_after
+
+CHANGES = st.lists(st.tuples(st.integers(0, 3), st.sampled_from("abcde"), st.booleans()), max_size=60)
+"""Key group and key of changes, and whether somebody reads the undo maps after them."""
+
+
+def changed(version, changes):
+    """Tables that were changed so, under a version that kept the old values."""
+    live = {}
+    for number, (key_group, name, reads) in enumerate(changes):
+        table = live.setdefault(key_group, {})
+        version.keep(key_group, (name,), table)
+        table[name,] = number
+        if reads:
+            version.undo  # noqa: B018 - reading is what it does
+    return live
+
+
+@given(CHANGES)
+def test_a_log_says_the_same_as_maps(changes):
+    maps, log = Version(), LoggedVersion()
+    changed(maps, changes)
+    changed(log, changes)
+    assert log.undo == maps.undo
+    assert log.changed() == maps.changed() == bool(changes)
+
+
+@given(CHANGES)
+def test_keys_are_in_the_order_in_which_they_were_first_changed(changes):
+    log = LoggedVersion()
+    changed(log, [(key_group, name, False) for key_group, name, _ in changes])
+    for key_group, undo in log.undo.items():
+        assert list(undo) == list(dict.fromkeys((name,) for group, name, _ in changes if group == key_group))
+
+
+@given(CHANGES)
+def test_of_what_was_not_there_it_is_said_that_it_was_not(changes):
+    log = LoggedVersion()
+    live = changed(log, changes)
+    for key_group, undo in log.undo.items():
+        assert live[key_group].keys() == undo.keys()
+        assert set(undo.values()) <= {ABSENT}
+
+
+@given(CHANGES)
+def test_many_keys_are_kept_as_one_after_the_other(changes):
+    one, many = LoggedVersion(), LoggedVersion()
+    table = {("a",): 1, ("c",): 3}
+    keys = [(name,) for _, name, _ in changes]
+    for key in keys:
+        one.keep(7, key, table)
+    many.keep_all(7, keys, table)
+    assert many.log == one.log
+    assert many.undo == one.undo
+
+
+@given(CHANGES, st.integers(1, 5))
+def test_changes_are_counted_and_sampled_whether_they_were_read_or_not(changes, every):
+    log = LoggedVersion()
+    changed(log, changes)
+    groups = [key_group for key_group, _, _ in changes]
+    assert dict(log.changes()) == {group: groups.count(group) for group in set(groups)}
+    assert list(log.sampled(every)) == [(key_group, (name,)) for key_group, name, _ in changes[::every]]
+
+
+def test_maps_are_counted_and_sampled_too():
+    maps = Version()
+    changed(maps, [(3, "a", False), (3, "b", False), (3, "a", False), (5, "c", False)])
+    assert maps.changes() == {3: 2, 5: 1}
+    assert list(maps.sampled(2)) == [(3, ("a",)), (5, ("c",))]
+
+
+def test_a_key_that_is_changed_again_and_again_is_kept_once():
+    backend = HeapBackend(range(8))
+    count = backend.value_state(StateDescriptor("count", StateKind.VALUE, pa.schema([("number", pa.int64())])))
+    backend.enter(3)
+    backend.context.key = ("ann",)
+    for number in range(1_000):
+        count.update((number,))
+    (kept,) = backend.states["count"].tables.open.undo.values()
+    assert kept == {("ann",): ABSENT}
+    assert backend.states["count"].tables.open.changes() == {3: 1}
+
+
+@pytest.mark.parametrize("kind", [Version, LoggedVersion])
+def test_what_is_read_of_an_open_version_has_no_part_of_the_one_after_it(kind):
+    """The version closes, and the next one changes the same cell, right after its undo maps were read."""
+    held, open_version, after = Version(), None, kind()
+
+    class ClosesWhenRead(kind):
+        @property
+        def undo(self):
+            found = {group: undo.copy() for group, undo in super().undo.items()}
+            self.keep(0, ("ann",), {("ann",): "committed"})
+            self.next = after
+            after.keep(0, ("ann",), {("ann",): "of the version that closed"})
+            return found
+
+    held.next = open_version = ClosesWhenRead()
+    open_version.keep(0, ("bob",), {})
+    assert undo_after(held, 0) == [{("bob",): ABSENT}]
