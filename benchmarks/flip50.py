@@ -5,7 +5,8 @@ per word (one read and one write of state per record). The words of the records 
 so the share of the state that is spilled is also the share of the records that go to disk: no group is colder than
 another, which is the hardest case for a heap that spills.
 
-Set-ups: plain loops over dictionaries and LMDB, which show what Python allows (`flip50_limits`); the heap alone;
+Set-ups: a plain loop and bare handles over dictionaries and LMDB, which show what Python allows (`flip50_limits`);
+the heap alone;
 RocksDB with everything in its cache, and with as much memory as the heap that is 57 % spilled takes for its state; the
 heap that spills with 0 to 90 % of its bytes on disk. Each is a process of its own, which first restores the state and
 then works off records in versions; the clock stops while the next words are made. What was changed on disk is written
@@ -61,7 +62,7 @@ from millpond.state.spillable.memory import resident
 
 COUNT = StateDescriptor("count", StateKind.VALUE, OBJECT_SCHEMA, serializer=msgspec_serializer(int))
 SPILLED_PERCENT = (0, 20, 37, 57, 90)
-LOOP_PERCENT = (0, 37, 57)
+BARE_PERCENT = (0, 37, 57)
 CHECKPOINT_ROUNDS = 5
 SEED = 50
 SEED_RATIO = {"heap": 4.0, "spillable_37": 2.2, "spillable_57": 1.6}
@@ -251,8 +252,8 @@ def _say(text: str) -> None:
 PARTS_OF_ALL: dict[str, Callable[[float], dict[str, Any]]] = {
     "dictionary": flip50_limits.dictionary,
     **{
-        f"loop_{percent}": (lambda scale, percent=percent: flip50_limits.loop(percent, scale))  # type: ignore[misc]
-        for percent in LOOP_PERCENT
+        f"bare_{percent}": (lambda scale, percent=percent: flip50_limits.handles(percent, scale))  # type: ignore[misc]
+        for percent in BARE_PERCENT
     },
     "heap": lambda scale: throughput("heap", scale),
     "rocksdb_all_memory": lambda scale: throughput("rocksdb_all_memory", scale),
@@ -298,7 +299,7 @@ def _report(found: dict[str, dict[str, Any]], folder: Path) -> None:
     seconds = {how: round(taken, 3) for how, taken in found["checkpoint"].items()}
     names = {
         "dictionary": "plain loop, one dictionary",
-        **{f"loop_{percent}": f"plain loop, {percent} % on disk" for percent in LOOP_PERCENT},
+        **{f"bare_{percent}": f"bare handles, {percent} % on disk" for percent in BARE_PERCENT},
         "heap": "heap alone",
         "rocksdb_all_memory": "RocksDB, all in cache",
         "rocksdb_same_memory": "RocksDB, memory of 57 %",
@@ -324,7 +325,7 @@ def _report(found: dict[str, dict[str, Any]], folder: Path) -> None:
             "words": found["heap"]["words"],
             "rows_per_second": {
                 **{part: rps[part] for part in ("dictionary", "heap", "rocksdb_all_memory", "rocksdb_same_memory")},
-                "plain_loop": {str(percent): rps[f"loop_{percent}"] for percent in LOOP_PERCENT},
+                "bare_handles": {str(percent): rps[f"bare_{percent}"] for percent in BARE_PERCENT},
                 "spillable": {str(percent): rps[f"spillable_{percent}"] for percent in SPILLED_PERCENT},
             },
             "ratio": {part: ratio[part] for part in SEED_RATIO},

@@ -1,8 +1,9 @@
-"""What a plain loop in Python can do of FLIP-50's word count, with nothing around it: no backend is faster than that.
+"""What Python can do of FLIP-50's word count at best, with nothing around it: no backend is faster than that.
 
-One dictionary of all words. Or, as the heap that spills needs it: a dictionary for each key group on the heap, LMDB and
-a dictionary of what has changed for each on disk, and beside either the old values of what a version changed. No loop
-checks a value, can be read by a checkpoint, moves a key group, or knows how much memory there is.
+One dictionary of all words, in a plain loop. And the least that a heap which spills can be: handles that a record calls
+(enter, get, update), over a dictionary for each key group on the heap, LMDB and a dictionary of what has changed for
+each on disk, and a log of the old values of a version. Nothing checks a value, can be read by a checkpoint, moves a key
+group, takes a lock, or knows how much memory there is.
 """
 
 import gc
@@ -36,6 +37,10 @@ _decode = msgspec.msgpack.Decoder(int).decode
 _MAP_BYTES = 8 << 30
 
 
+def _nothing_read(*_: object) -> bytes:
+    raise NotImplementedError("no transaction is open.")
+
+
 def dictionary(scale: float) -> dict[str, Any]:
     """One dictionary."""
     words = words_of(scale)
@@ -50,8 +55,44 @@ def dictionary(scale: float) -> dict[str, Any]:
     return found
 
 
-def loop(percent: int, scale: float) -> dict[str, Any]:
-    """Dictionaries by key group with versions, and a part of the key groups in LMDB."""
+class Handles:
+    """The least that a backend is: what a record calls. A dictionary a key group, or LMDB and one of what has changed.
+
+    Args:
+        tables: by key group.
+        databases: in LMDB, of the first key groups.
+    """
+
+    def __init__(self, tables: list[dict[Row, int]], databases: list[Any]) -> None:
+        self.key: Row = ()
+        self.read: Callable[..., bytes] = _nothing_read
+        self.log: list[Any] = []
+        self._tables = tables
+        self._databases = databases
+        self._group = -1
+        self._old = 0
+
+    def enter(self, key_group: int) -> None:
+        """Turn to a key group."""
+        self._group = key_group
+
+    def get(self) -> int:
+        """The count of the current key."""
+        value = self._tables[self._group].get(self.key)
+        if value is None:
+            value = _decode(self.read(_encode(self.key), None, self._databases[self._group]))
+        self._old = value
+        return value
+
+    def update(self, value: int) -> None:
+        """Set it; the old one, which was read just before, is kept."""
+        group, key = self._group, self.key
+        self.log += (group, key, self._old)
+        self._tables[group][key] = value
+
+
+def handles(percent: int, scale: float) -> dict[str, Any]:
+    """`Handles` over dictionaries, and over LMDB for a part of the key groups."""
     words, on_disk = words_of(scale), round(percent / 100 * PARALLELISM)
     with tempfile.TemporaryDirectory(prefix="millpond-flip50-") as folder:
         environment = lmdb.open(
@@ -70,29 +111,23 @@ def loop(percent: int, scale: float) -> dict[str, Any]:
             _put(environment, database, dict.fromkeys(keys_of(group, words), FIRST_COUNT))
         tables: list[dict[Row, int]] = [{} for _ in databases]
         tables += [dict.fromkeys(keys_of(group, words), FIRST_COUNT) for group in range(on_disk, PARALLELISM)]
-        undo: list[dict[Row, int]] = [{} for _ in tables]
+        state = Handles(tables, databases)
+        enter, get, update = state.enter, state.get, state.update
 
         def count(some: list[tuple[int, Row]]) -> None:
             with environment.begin() as reader:
-                get = reader.get
+                state.read = reader.get
                 for group, key in some:
-                    table, old = tables[group], undo[group]
-                    value = table.get(key)
-                    if value is None:
-                        value = _decode(get(_encode(key), None, databases[group]))
-                    if key not in old:
-                        old[key] = value
-                    table[key] = value + 1
-
-        def end_version() -> None:
-            undo[:] = [{} for _ in undo]
+                    enter(group)
+                    state.key = key
+                    update(get() + 1)
 
         def write_back() -> None:
             for group, database in enumerate(databases):
                 _put(environment, database, tables[group])
                 tables[group] = {}
 
-        found = _measured(f"plain loop, {percent} % on disk", count, end_version, write_back, words)
+        found = _measured(f"bare handles, {percent} % on disk", count, state.log.clear, write_back, words)
         total = sum(sum(table.values()) for table in tables)
         with environment.begin() as reader:
             for database in databases:

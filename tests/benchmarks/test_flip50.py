@@ -70,9 +70,9 @@ def collecting():
     gc.unfreeze()
 
 
-def test_plain_loops_count_every_record(monkeypatch, collecting):
+def test_a_plain_loop_and_bare_handles_count_every_record(monkeypatch, collecting):
     monkeypatch.setattr(flip50_limits, "RECORDS", 200_000)
     scale = 1_280 * flip50_limits.PARALLELISM / flip50.words_of(1.0) / 100
-    for found in (flip50_limits.dictionary(scale), flip50_limits.loop(0, scale), flip50_limits.loop(57, scale)):
+    for found in (flip50_limits.dictionary(scale), flip50_limits.handles(0, scale), flip50_limits.handles(57, scale)):
         assert found["words"] == flip50.words_of(scale) > 1_000
         assert found["rows_per_second"] > 0
