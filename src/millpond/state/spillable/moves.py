@@ -10,6 +10,7 @@ dies loses, since neither heap nor spill file outlives it.
 """
 
 import contextlib
+import heapq
 from abc import ABC, abstractmethod
 from collections.abc import Generator, Iterable, Iterator, Mapping
 from itertools import islice
@@ -29,8 +30,11 @@ STEP_CELLS = 2_000
 """Cells that one step copies: a few milliseconds."""
 
 RUN_CELLS = 25_000
-"""Cells that are put in order before they are written. A group of no more fills its pages; of a larger one each run
-goes between the cells of those before it."""
+"""Entries that are put in order before they are written. A group of no more fills its pages; of a larger one each run
+goes between the entries of those before it."""
+
+_SORTED_AT_ONCE = 8_000
+"""Keys that one step puts in order: some milliseconds."""
 
 _STEP_BYTES = 1 << 20
 """Of what one transaction writes, about."""
@@ -129,19 +133,37 @@ class Spill(Move):
     def _copying(self) -> Generator[bool, None, None]:
         for state, copy in zip(self._states, self._tables, strict=True):
             table: Mapping[Row, Any] = state.heap.tables.live.get(self.key_group, {})
-            remaining = iter(list(table))
-            in_order = True
-            while run := list(islice(remaining, RUN_CELLS)):
-                pairs: list[Pair] = []
-                for piece in _pieces(table, run, is_map=state.is_map):
-                    pairs += state.form.pairs(piece, piece)[0]
-                    yield True
-                    if len(pairs) >= RUN_CELLS:
-                        yield from self._write(copy, pairs, in_order=in_order)
-                        pairs, in_order = [], False
-                yield from self._write(copy, pairs, in_order=in_order)
-                in_order = False
+            if isinstance(state.form, FlatBytes):
+                yield from self._copied_in_order(state.form, table, copy)
+            else:
+                yield from self._copied_by_runs(state.form, table, copy)
         self._copied = True
+
+    def _copied_in_order(self, form: FlatBytes, table: Mapping[Row, Any], copy: Any) -> Iterator[bool]:
+        """Cells in the order of their places: so pages are filled one after the other, and written once."""
+        remaining, runs = iter(list(table)), []
+        while run := list(islice(remaining, _SORTED_AT_ONCE)):
+            run.sort(key=form.place)
+            runs.append(run)
+            yield True
+        # Places are made twice, since to keep them would take as much memory as the state.
+        keys = heapq.merge(*runs, key=form.place)
+        while piece := list(islice(keys, STEP_CELLS)):
+            yield from self._write(copy, form.pairs(table, piece)[0], in_order=True)
+
+    def _copied_by_runs(self, form: EntryBytes, table: Mapping[Row, Any], copy: Any) -> Iterator[bool]:
+        """Entries, of which one key may have any number: some thousand at a time are put in order."""
+        remaining, in_order = iter(list(table)), True
+        while run := list(islice(remaining, RUN_CELLS)):
+            pairs: list[Pair] = []
+            for piece in _pieces(table, run):
+                pairs += form.pairs(piece, piece)[0]
+                yield True
+                if len(pairs) >= RUN_CELLS:
+                    yield from self._write(copy, pairs, in_order=in_order)
+                    pairs, in_order = [], False
+            yield from self._write(copy, pairs, in_order=in_order)
+            in_order = False
 
     def _write(self, copy: Any, pairs: list[Pair], *, in_order: bool) -> Iterator[bool]:
         pairs.sort()
@@ -218,12 +240,8 @@ def _overlay_entries(found: dict[Row, Any], key: Row, now: Any, map_keys: Iterab
         del found[key]
 
 
-def _pieces(table: Mapping[Row, Any], keys: list[Row], *, is_map: bool) -> Iterator[dict[Row, Any]]:
-    """Tables of some of the cells, of about as many as one step copies."""
-    if not is_map:
-        for first in range(0, len(keys), STEP_CELLS):
-            yield {key: table[key] for key in keys[first : first + STEP_CELLS] if key in table}
-        return
+def _pieces(table: Mapping[Row, Any], keys: list[Row]) -> Iterator[dict[Row, Any]]:
+    """Tables of some of the entries, of about as many as one step copies."""
     piece: dict[Row, Any] = {}
     cells = 0
     for key in keys:
