@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from millpond.state import HeapBackend, StateDescriptor, StateKind
-from millpond.state.backend import ABSENT
+from millpond.state.backend import ABSENT, Cells
 from millpond.state.heap_versions import LoggedVersion, Version, undo_after
 
 CHANGES = st.lists(st.tuples(st.integers(0, 3), st.sampled_from("abcde"), st.booleans()), max_size=60)
@@ -51,16 +51,26 @@ def test_of_what_was_not_there_it_is_said_that_it_was_not(changes):
         assert set(undo.values()) <= {ABSENT}
 
 
-@given(CHANGES)
-def test_many_keys_are_kept_as_one_after_the_other(changes):
-    one, many = LoggedVersion(), LoggedVersion()
-    table = {("a",): 1, ("c",): 3}
-    keys = [(name,) for _, name, _ in changes]
-    for key in keys:
-        one.keep(7, key, table)
-    many.keep_all(7, keys, table)
-    assert many.log == one.log
-    assert many.undo == one.undo
+@given(
+    st.lists(st.tuples(st.integers(0, 3), st.lists(st.sampled_from("abcde"), min_size=1, max_size=4), st.booleans()))
+)
+def test_many_keys_are_kept_as_one_after_the_other(turns):
+    """Many at once, between single ones."""
+    one, some = LoggedVersion(), LoggedVersion()
+    live = {}
+    for number, (key_group, names, at_once) in enumerate(turns):
+        table, keys = live.setdefault(key_group, {}), [(name,) for name in names]
+        for key in keys:
+            one.keep(key_group, key, table)
+        if at_once:
+            some.keep_all(key_group, keys, table)
+        else:
+            for key in keys:
+                some.keep(key_group, key, table)
+        table.update(dict.fromkeys(keys, number))
+    assert dict(some.changes()) == dict(one.changes())
+    assert some.undo == one.undo
+    assert set(some.sampled(1)) == set(one.sampled(1))
 
 
 @given(CHANGES, st.integers(1, 5))
@@ -89,6 +99,31 @@ def test_a_key_that_is_changed_again_and_again_is_kept_once():
     (kept,) = backend.states["count"].tables.open.undo.values()
     assert kept == {("ann",): ABSENT}
     assert backend.states["count"].tables.open.changes() == {3: 1}
+
+
+def test_no_keys_change_nothing():
+    log = LoggedVersion()
+    log.keep_all(3, [], {("ann",): 1})
+    assert not log.changed()
+    assert log.undo == {}
+
+
+def test_the_same_key_is_kept_in_each_of_its_key_groups():
+    backend = HeapBackend(range(8))
+    count = backend.value_state(StateDescriptor("count", StateKind.VALUE, pa.schema([("number", pa.int64())])))
+    ann = ("ann",)
+    for key_group, before in ((3, 1), (5, 2)):
+        backend.write("count", Cells([key_group], [ann], None, [(before,)]))
+    backend.commit()
+    backend.enter(3)
+    backend.context.key = ann
+    count.update((7,))
+    backend.write("count", Cells([5], [("bob",)], None, [(0,)]))
+    backend.enter(5)
+    backend.context.key = ann
+    count.update((8,))
+    backend.rollback()
+    assert [backend.cells("count", group).values for group in (3, 5)] == [[(1,)], [(2,)]]
 
 
 @pytest.mark.parametrize("kind", [Version, LoggedVersion])

@@ -87,9 +87,17 @@ class HeapValueState(HeapState):
     def __init__(self, descriptor: StateDescriptor, context: KeyContext) -> None:
         super().__init__(descriptor, context)
         self._live = self.tables.live
+        self._log = self.tables.open.log
+        self._logged: Row | None = None
+        self._logged_group = -1
 
     def _new_tables(self) -> FlatTables[LoggedVersion]:
         return FlatTables(LoggedVersion)
+
+    def leave_version(self) -> None:
+        """Another version is open."""
+        super().leave_version()
+        self._log, self._logged = self.tables.open.log, None
 
     def many(self) -> ManyInTables | None:
         """What works on many keys at once; None where a value that is handed out could be changed."""
@@ -121,10 +129,11 @@ class HeapValueState(HeapState):
             table = self._live[key_group]
         except KeyError:
             table = self._table()
-        log = self.tables.open.log
+        log = self._log
         # Of a key that is changed again and again, as by each of its rows, the first old value will do.
-        if log[-2] is not key or log[-3] != key_group:
+        if key is not self._logged or key_group != self._logged_group:
             log += (key_group, key, table.get(key, ABSENT))
+            self._logged, self._logged_group = key, key_group
         table[key] = checked
         if self._mutable:
             if self._gives_back:

@@ -2,7 +2,7 @@
 
 A version of list and map states keeps *undo maps*: per key group a dictionary of the old values, written at the first
 change of a cell, which the handles ask for whether a cell was touched before. A version of value states keeps an *undo
-log*, which costs a tenth of that per change: key group, key and old value of every change are appended to one list, and
+log*, which costs less per change: key group, key and old value of every change are appended to one list, and
 made undo maps of when somebody asks, by whoever asks.
 
 Invariant: an undo map, once handed out, never loses a cell; one of an open version may grow while it is read, from any
@@ -11,8 +11,9 @@ log is read twice, or by two threads at once, changes nothing.
 """
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from itertools import chain, islice, repeat
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import compress, count, islice, pairwise, repeat
+from operator import is_
 from typing import Any
 
 import numpy as np
@@ -22,7 +23,8 @@ from millpond.state.rows import Row
 
 Table = dict[Row, Any]
 
-_NOTHING = (-1, None, None)
+_MANY: Any = object()
+"""Stands for the key where an entry of a log is of many: their keys and old values stand for the old value."""
 
 
 class Version:
@@ -68,16 +70,16 @@ class LoggedVersion(Version):
     """A version with an undo log.
 
     Attributes:
-        log: key group, key and old value of a change, of the next one, and so on. It begins with one of nothing, so
-            that there always is a last one. Whoever appends to it appends all three at once.
+        log: key group, key and old value of a change, of the next one, and so on; or of many changes at once. Whoever
+            appends to it appends all three at once.
     """
 
     __slots__ = ("_read", "log")
 
     def __init__(self) -> None:
         super().__init__()
-        self.log: list[Any] = list(_NOTHING)
-        self._read = len(_NOTHING)
+        self.log: list[Any] = []
+        self._read = 0
 
     @property
     def undo(self) -> dict[int, Table]:
@@ -93,26 +95,33 @@ class LoggedVersion(Version):
 
     def changed(self) -> bool:
         """Whether anything was."""
-        return len(self.log) > len(_NOTHING)
+        return bool(self.log)
 
     def keep(self, key_group: int, key: Row, table: Mapping[Row, Any]) -> None:
         """Keep what a table holds of a key, which is about to be changed."""
         self.log += (key_group, key, table.get(key, ABSENT))
 
     def keep_all(self, key_group: int, keys: Sequence[Row], table: Mapping[Row, Any]) -> None:
-        """The same of many keys."""
-        changes = zip(repeat(key_group), keys, map(table.get, keys, repeat(ABSENT)))
-        # A list first: who reads the log meanwhile must not find a part of a change.
-        self.log += list(chain.from_iterable(changes))
+        """The same of many keys, as one entry."""
+        if keys:
+            self.log += (key_group, _MANY, (keys, list(map(table.get, keys, repeat(ABSENT)))))
 
     def changes(self) -> Mapping[int, int]:
         """By key group, how often a cell was changed."""
-        return Counter(self.log[len(_NOTHING) :: 3])
+        counted = Counter(self.log[0::3])
+        for at in _many_in(self.log[1::3]):
+            key_group, _, (keys, _) = self.log[3 * at : 3 * at + 3]
+            counted[key_group] += len(keys) - 1
+        return counted
 
     def sampled(self, every: int) -> Iterator[tuple[int, Row]]:
-        """Key group and key of every so manieth change."""
-        first = len(_NOTHING)
-        return zip(self.log[first :: 3 * every], self.log[first + 1 :: 3 * every], strict=True)
+        """Key group and key of every so manieth change, or entry of many of them."""
+        entries = zip(*(self.log[first :: 3 * every] for first in range(3)), strict=True)
+        for key_group, key, old in entries:
+            if key is _MANY:
+                yield from zip(repeat(key_group), islice(old[0], 0, None, every))
+            else:
+                yield key_group, key
 
     def _add(self, key_group: int, keys: Sequence[Row], olds: Sequence[Any]) -> None:
         found = dict(zip(keys, olds, strict=True))
@@ -125,16 +134,36 @@ class LoggedVersion(Version):
                 known.setdefault(key, old)
 
 
-def _by_key_group(log: Sequence[Any]) -> Iterable[tuple[int, Sequence[Row], Sequence[Any]]]:
-    """The keys and old values of a piece of a log, by key group, in the order in which they were changed."""
-    key_groups, keys, olds = np.array(log[0::3]), log[1::3], log[2::3]
-    if np.any(key_groups[1:] < key_groups[:-1]):
-        order = np.argsort(key_groups, kind="stable")
-        key_groups = key_groups[order]
+def _by_key_group(log: list[Any]) -> Iterator[tuple[int, Sequence[Row], Sequence[Any]]]:
+    """The keys and old values of a piece of a log, in the order in which they were changed, some at once."""
+    key_groups, keys, olds = log[0::3], log[1::3], log[2::3]
+    first = 0
+    for many in _many_in(keys):
+        yield from _of_single(key_groups[first:many], keys[first:many], olds[first:many])
+        yield key_groups[many], *olds[many]
+        first = many + 1
+    if first < len(keys):
+        yield from _of_single(key_groups[first:], keys[first:], olds[first:])
+
+
+def _many_in(keys: list[Any]) -> list[int]:
+    """Where many stand for one key."""
+    return list(compress(count(), map(is_, keys, repeat(_MANY))))
+
+
+def _of_single(
+    key_groups: list[int], keys: Sequence[Row], olds: Sequence[Any]
+) -> Iterator[tuple[int, Sequence[Row], Sequence[Any]]]:
+    """The same of entries of one key each. Of a key group all are given at once: each time costs some microseconds."""
+    of_each = np.array(key_groups, dtype=np.int32)
+    if np.any(of_each[1:] < of_each[:-1]):
+        order = np.argsort(of_each, kind="stable")
+        of_each = of_each[order]
         keys, olds = ([column[at] for at in order.tolist()] for column in (keys, olds))
-    starts = np.flatnonzero(key_groups[1:] != key_groups[:-1]) + 1
-    for first, end in zip([0, *starts.tolist()], [*starts.tolist(), len(keys)], strict=True):
-        yield int(key_groups[first]), keys[first:end], olds[first:end]
+    starts = np.flatnonzero(of_each[1:] != of_each[:-1]) + 1
+    bounds = [0, *starts.tolist(), len(keys)] if keys else []
+    for first, end in pairwise(bounds):
+        yield int(of_each[first]), keys[first:end], olds[first:end]
 
 
 def undo_after(version: Version, key_group: int) -> list[Table]:
