@@ -37,10 +37,6 @@ _decode = msgspec.msgpack.Decoder(int).decode
 _MAP_BYTES = 8 << 30
 
 
-def _nothing_read(*_: object) -> bytes:
-    raise NotImplementedError("no transaction is open.")
-
-
 def dictionary(scale: float) -> dict[str, Any]:
     """One dictionary."""
     words = words_of(scale)
@@ -61,11 +57,14 @@ class Handles:
     Args:
         tables: by key group.
         databases: in LMDB, of the first key groups.
+
+    Attributes:
+        read: of the open transaction.
     """
 
     def __init__(self, tables: list[dict[Row, int]], databases: list[Any]) -> None:
         self.key: Row = ()
-        self.read: Callable[..., bytes] = _nothing_read
+        self.read: Callable[..., bytes]
         self.log: list[Any] = []
         self._tables = tables
         self._databases = databases

@@ -12,7 +12,7 @@ else what is live. A snapshot holds on to its version, and so to all that come a
 snapshot holds is garbage. So a snapshot costs nothing when it is taken, and no lock is needed to read
 it from another thread.
 
-Invariant: a cell's old value is in the open version's undo map before the live table is changed, and
+Invariant: the open version has a cell's old value before the live table is changed, and
 an undo map that is linked never loses a cell. A reader copies what is live first and walks the chain
 afterwards; so whatever was changed before it looked, it finds the old value of. Copies of dictionaries
 are one step of the interpreter each, and readers never iterate over anything that may still grow.

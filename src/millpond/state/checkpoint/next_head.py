@@ -197,7 +197,7 @@ def encode_base(
     """Bases of the first of these positions, as many as it takes to hold the wanted rows.
 
     What `raw` gives of a state and key group is copied as it is; where it gives None, and without it, `cells` are
-    taken.
+    taken. `encode` makes segments of either.
     """
     copied: dict[str, list[pa.Table]] = {}
     rows, stop = 0, positions.start
