@@ -100,15 +100,15 @@ class FlatTables(Generic[V]):
     def changes_of(self, version: Version) -> Cells:
         """What a closed version changed, with the values as of it."""
         changed = Cells()
-        for key_group, undo in sorted(version.undo.items()):
-            values = list(map(self.live[key_group].get, undo, repeat(ABSENT)))
+        for key_group, keys in sorted(version.changed_keys().items()):
+            values = list(map(self.live[key_group].get, keys, repeat(ABSENT)))
             if later := undo_after(version, key_group):
-                found = dict(zip(undo, values, strict=True))
+                found = dict(zip(keys, values, strict=True))
                 for newer in reversed(later):
                     found.update((key, newer[key]) for key in found.keys() & newer.keys())
                 values = list(found.values())
-            changed.key_groups.extend(repeat(key_group, len(undo)))
-            changed.keys.extend(undo)
+            changed.key_groups.extend(repeat(key_group, len(keys)))
+            changed.keys.extend(keys)
             changed.values.extend(values)
         return changed
 

@@ -11,7 +11,7 @@ log is read twice, or by two threads at once, changes nothing.
 """
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from itertools import compress, count, islice, pairwise, repeat
 from operator import is_
 from typing import Any
@@ -56,6 +56,10 @@ class Version:
         if key not in undo:
             undo[key] = table.get(key, ABSENT)
 
+    def changed_keys(self) -> Mapping[int, Collection[Row]]:
+        """By key group, the keys that were changed, each once. Only of a closed version."""
+        return self.maps
+
     def changes(self) -> Mapping[int, int]:
         """By key group, how often a cell was changed."""
         return {key_group: len(undo) for key_group, undo in self.maps.items()}
@@ -74,11 +78,12 @@ class LoggedVersion(Version):
             appends to it appends all three at once.
     """
 
-    __slots__ = ("_read", "log")
+    __slots__ = ("_has_many", "_read", "log")
 
     def __init__(self) -> None:
         super().__init__()
         self.log: list[Any] = []
+        self._has_many = False
         self._read = 0
 
     @property
@@ -87,7 +92,7 @@ class LoggedVersion(Version):
         first = self._read
         unread = self.log[first:]
         if unread:
-            for key_group, keys, olds in _by_key_group(unread):
+            for key_group, keys, olds in self._by_key_group(unread):
                 self._add(key_group, keys, olds)
             # Not before: whoever reads on from here relies on all that was there.
             self._read = first + len(unread)
@@ -104,12 +109,21 @@ class LoggedVersion(Version):
     def keep_all(self, key_group: int, keys: Sequence[Row], table: Mapping[Row, Any]) -> None:
         """The same of many keys, as one entry."""
         if keys:
+            self._has_many = True  # before: whoever reads the entry knows of it
             self.log += (key_group, _MANY, (keys, list(map(table.get, keys, repeat(ABSENT)))))
+
+    def changed_keys(self) -> Mapping[int, Collection[Row]]:
+        """By key group, the keys that were changed, each once. Only of a closed version."""
+        found: dict[int, dict[Row, None]] = {}
+        for key_group, keys, _ in self._by_key_group(self.log):
+            each_once = dict.fromkeys(keys)
+            found.setdefault(key_group, each_once).update(each_once)
+        return found
 
     def changes(self) -> Mapping[int, int]:
         """By key group, how often a cell was changed."""
         counted = Counter(self.log[0::3])
-        for at in _many_in(self.log[1::3]):
+        for at in self._many_in(self.log[1::3]):
             key_group, _, (keys, _) = self.log[3 * at : 3 * at + 3]
             counted[key_group] += len(keys) - 1
         return counted
@@ -133,22 +147,20 @@ class LoggedVersion(Version):
             for key, old in found.items():
                 known.setdefault(key, old)
 
+    def _by_key_group(self, log: list[Any]) -> Iterator[tuple[int, Sequence[Row], Sequence[Any]]]:
+        """The keys and old values of a piece of a log, in the order in which they were changed, some at once."""
+        key_groups, keys, olds = log[0::3], log[1::3], log[2::3]
+        first = 0
+        for many in self._many_in(keys):
+            yield from _of_single(key_groups[first:many], keys[first:many], olds[first:many])
+            yield key_groups[many], *olds[many]
+            first = many + 1
+        if first < len(keys):
+            yield from _of_single(key_groups[first:], keys[first:], olds[first:])
 
-def _by_key_group(log: list[Any]) -> Iterator[tuple[int, Sequence[Row], Sequence[Any]]]:
-    """The keys and old values of a piece of a log, in the order in which they were changed, some at once."""
-    key_groups, keys, olds = log[0::3], log[1::3], log[2::3]
-    first = 0
-    for many in _many_in(keys):
-        yield from _of_single(key_groups[first:many], keys[first:many], olds[first:many])
-        yield key_groups[many], *olds[many]
-        first = many + 1
-    if first < len(keys):
-        yield from _of_single(key_groups[first:], keys[first:], olds[first:])
-
-
-def _many_in(keys: list[Any]) -> list[int]:
-    """Where many stand for one key."""
-    return list(compress(count(), map(is_, keys, repeat(_MANY))))
+    def _many_in(self, keys: list[Any]) -> list[int]:
+        """Where many stand for one key."""
+        return list(compress(count(), map(is_, keys, repeat(_MANY)))) if self._has_many else []
 
 
 def _of_single(
