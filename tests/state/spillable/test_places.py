@@ -3,6 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
+from millpond.state.backend import ABSENT
 from millpond.state.spillable import places
 from millpond.state.spillable.spill_file import LONGEST_KEY_BYTES
 
@@ -13,8 +14,9 @@ PREFIX = places.state_prefix(3)
 
 @given(keys, st.binary(max_size=20))
 def test_a_cell_is_read_as_it_was_placed(key, data):
-    at = places.flat_place(PREFIX, key)
-    stored = places.flat_stored(at, key, data)
+    at = places.flat_place(PREFIX)(key)
+    [(placed, stored)], gone = places.flat_pairs(PREFIX, [(key, data)], bytes)
+    assert (placed, gone) == (at, [])
     assert len(at) <= LONGEST_KEY_BYTES
     assert (repr(places.flat_key(at, stored)), places.flat_data(at, stored)) == (repr(key), data)
 
@@ -38,4 +40,16 @@ def test_no_key_s_entries_lie_among_another_s(known):
 
 @given(keys, keys)
 def test_different_keys_have_different_places(one, other):
-    assert (places.flat_place(PREFIX, one) == places.flat_place(PREFIX, other)) == (repr(one) == repr(other))
+    place = places.flat_place(PREFIX)
+    assert (place(one) == place(other)) == (repr(one) == repr(other))
+
+
+@given(st.lists(keys, unique_by=repr, max_size=10), st.integers(0, 9))
+def test_what_is_gone_is_told_from_what_is_there(known, number):
+    cells = [(key, ABSENT if at == number else at) for at, key in enumerate(known)]
+    kept, gone = places.flat_pairs(PREFIX, cells, lambda value: b"%d" % value)
+    place = places.flat_place(PREFIX)
+    assert gone == list(map(place, known[number : number + 1]))
+    assert [(at, places.flat_data(at, stored)) for at, stored in kept] == [
+        (place(key), b"%d" % value) for key, value in cells if value is not ABSENT
+    ]

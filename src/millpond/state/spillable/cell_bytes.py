@@ -5,9 +5,9 @@ Each kind of state has one: what differs is whether a cell is a value, a list of
 
 import struct
 from bisect import bisect_left
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from functools import partial
+from itertools import repeat
 from typing import Any, Protocol
 
 from millpond.state.backend import ABSENT, Cells
@@ -45,7 +45,7 @@ class CellBytes(Protocol):
         """What a cell holds."""
         ...
 
-    def pairs(self, table: Mapping[Row, Any], keys: Iterable[Row]) -> tuple[list[Pair], list[bytes]]:
+    def pairs(self, table: Mapping[Row, Any], keys: Collection[Row]) -> tuple[list[Pair], list[bytes]]:
         """What to put for these keys' cells, and the places to delete: of those that are ABSENT in the table."""
         ...
 
@@ -121,27 +121,17 @@ class FlatBytes:
         self.prefix = prefix
         self.dumps = dumps
         self.loads = loads
-        self.place: Callable[[Row], bytes] = partial(places.flat_place, prefix)
+        self.place: Callable[[Row], bytes] = places.flat_place(prefix)
         """Where a key's cell lies."""
 
     def value(self, at: bytes, stored: bytes) -> Any:
         """What a cell holds."""
         return self.loads(places.flat_data(at, stored))
 
-    def pairs(self, table: Mapping[Row, Any], keys: Iterable[Row]) -> tuple[list[Pair], list[bytes]]:
+    def pairs(self, table: Mapping[Row, Any], keys: Collection[Row]) -> tuple[list[Pair], list[bytes]]:
         """What to put, and what to delete."""
-        kept: list[Pair] = []
-        gone: list[bytes] = []
-        place, dumps, look = self.place, self.dumps, table.get
-        for key in keys:
-            at, value = place(key), look(key, ABSENT)
-            if value is ABSENT:
-                gone.append(at)
-            elif at[places.STATE_BYTES] == places.LONG:
-                kept.append((at, places.flat_stored(at, key, dumps(value))))
-            else:
-                kept.append((at, dumps(value)))
-        return kept, gone
+        cells = table.items() if keys is table else zip(keys, map(table.get, keys, repeat(ABSENT)), strict=True)
+        return places.flat_pairs(self.prefix, cells, self.dumps)
 
     def add(self, table: dict[Row, Any], pairs: Iterable[Pair]) -> None:
         """Put cells into a table."""
@@ -171,7 +161,7 @@ class EntryBytes:
         """The prefix of a key's entries."""
         return places.entries_prefix(self.prefix, key)
 
-    def pairs(self, table: Mapping[Row, Any], keys: Iterable[Row]) -> tuple[list[Pair], list[bytes]]:
+    def pairs(self, table: Mapping[Row, Any], keys: Collection[Row]) -> tuple[list[Pair], list[bytes]]:
         """What to put, and what to delete: the entries of these keys."""
         kept: list[Pair] = []
         gone: list[bytes] = []

@@ -168,11 +168,10 @@ class Spill(Move):
     def _write(self, copy: Any, pairs: list[Pair], *, in_order: bool) -> Iterator[bool]:
         pairs.sort()
         for first in range(0, len(pairs), STEP_CELLS):
-            for part in _by_size(pairs[first : first + STEP_CELLS]):
-                before = copy.bytes_written
+            for part, size in _by_size(pairs[first : first + STEP_CELLS]):
                 copy.store(part, append=in_order)
                 self.cells += len(part)
-                self.bytes += copy.bytes_written - before
+                self.bytes += size
                 yield True
 
     def _switch(self) -> None:
@@ -256,18 +255,18 @@ def _pieces(table: Mapping[Row, Any], keys: list[Row]) -> Iterator[dict[Row, Any
         yield piece
 
 
-def _by_size(pairs: list[Pair]) -> Iterator[list[Pair]]:
-    """Parts of about as many bytes as one transaction writes; a cell that is larger goes alone."""
+def _by_size(pairs: list[Pair]) -> Iterator[tuple[list[Pair], int]]:
+    """Parts of about as many bytes as one transaction writes, with their bytes; a cell that is larger goes alone."""
     part: list[Pair] = []
     size = 0
     for pair in pairs:
         part.append(pair)
         size += len(pair[0]) + len(pair[1])
         if size >= _STEP_BYTES:
-            yield part
+            yield part, size
             part, size = [], 0
     if part:
-        yield part
+        yield part, size
 
 
 def _emptied(file: SpillFile, database: Any) -> None:

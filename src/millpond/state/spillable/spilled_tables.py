@@ -16,8 +16,9 @@ Tables and views are `MutableMapping`s; what the handles use is written out for 
 """
 
 import sys
-from collections.abc import Iterator, Mapping, MutableMapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, MutableMapping, Sequence
 from itertools import chain, islice
+from operator import itemgetter
 from typing import Any
 
 from millpond.state.backend import ABSENT, Cells
@@ -28,6 +29,9 @@ from millpond.state.spillable.places import LONG, STATE_BYTES
 from millpond.state.spillable.spill_file import SpillFile
 
 _UNREAD: Any = object()
+_place = itemgetter(0)
+_WEIGHED = 64
+"""Of the cells that are written at once, so many are weighed, or some less."""
 
 
 class _Spilled:
@@ -35,7 +39,7 @@ class _Spilled:
 
     Attributes:
         cells_written: of this state that the file has.
-        bytes_written: of keys and values, all that ever went into the file.
+        bytes_written: of keys and values, all that ever went into the file, about: some are weighed.
     """
 
     changed: dict[Row, Any]
@@ -59,8 +63,10 @@ class _Spilled:
             self.cells_written += self.file.write(self.database, kept[first : first + at_once], append=append)
         for first in range(0, len(gone), self.file.most_touches):
             self.cells_written += self.file.write(self.database, (), gone[first : first + self.file.most_touches])
-        self.bytes_written += sum(map(len, chain.from_iterable(kept)))
-        self._puts += len(kept)
+        if kept:
+            some = kept[:: 1 + len(kept) // _WEIGHED]
+            self.bytes_written += len(kept) * sum(map(len, chain.from_iterable(some))) // len(some)
+            self._puts += len(kept)
 
     def bytes_now(self) -> float:
         """Of keys and values in the file, about: its cells by the mean of all that were written."""
@@ -163,17 +169,20 @@ class SpilledTable(_Spilled, MutableMapping[Row, Any]):
 
     def flush(self, most: int = sys.maxsize) -> int:
         """Write some of what has changed; how many cells that were."""
-        keys = list(self.changed) if most >= len(self.changed) else list(islice(self.changed, most))
+        whole = most >= len(self.changed)
+        keys: Collection[Row] = self.changed if whole else list(islice(self.changed, most))
+        count = len(keys)
         kept, gone = self.form.pairs(self.changed, keys)
-        kept.sort()
+        # Tuples would be compared as a whole.
+        kept.sort(key=_place)
         self.store(kept, gone)
         self._flushes += 1
-        if len(keys) == len(self.changed):
+        if whole:
             self.changed = {}
         else:
             for key in keys:
                 del self.changed[key]
-        return len(keys)
+        return count
 
     def changed_count(self) -> int:
         """How many cells are still to be written."""
