@@ -25,6 +25,7 @@ from benchmarks.flip50_words import (
     RECORDS,
     ROUNDS,
     VERSION,
+    WARM_UP,
     keys_of,
     records,
     words_of,
@@ -139,7 +140,7 @@ def handles(percent: int, scale: float) -> dict[str, Any]:
 
 def _counted(words: int) -> int:
     """The sum of all counts in the end."""
-    return words * FIRST_COUNT + (ROUNDS + 1) * RECORDS
+    return words * FIRST_COUNT + (WARM_UP + ROUNDS) * RECORDS
 
 
 def _put(environment: lmdb.Environment, database: Any, counts: dict[Row, int]) -> None:
@@ -160,7 +161,7 @@ def _measured(
     gc.freeze()
     gc.disable()
     rounds = []
-    for number in range(ROUNDS + 1):
+    for number in range(WARM_UP + ROUNDS):
         seconds, done = 0.0, 0
         while done < RECORDS:
             some = records(words, CHUNK, hash((number, done)))
@@ -173,7 +174,7 @@ def _measured(
         started = time.perf_counter()
         write_back()
         seconds += time.perf_counter() - started
-        if number:
+        if number >= WARM_UP:
             rounds.append(done / seconds)
         print(f"{name} round {number}: {done / seconds:,.0f} records/s", file=sys.stderr, flush=True)
     return {"rows_per_second": round(statistics.median(rounds)), "own_bytes": resident().own, "words": words}

@@ -332,3 +332,33 @@ def test_many_keys_at_once_keep_other_threads_from_moving_their_groups(world):
     assert helped() == []
     backend.commit().release()
     assert helped() == [3]
+
+
+def test_keys_too_long_for_the_file_are_known_while_they_wait_to_be_written(world):
+    """Their places have only a digest of them."""
+    backend = world.open()
+    seen = backend.value_state(SEEN)
+    backend.spill_now([2])
+    keys = [("short",), ("long" * 100,), ("longer" * 200,)]
+    for written in (False, True):
+        backend.enter(2)
+        for number, key in enumerate(keys):
+            backend.context.key = key
+            seen.update(number + written)
+        waiting = dict(zip(*cells_of(backend), strict=True))
+        backend.flush_now()
+        assert (
+            dict(zip(*cells_of(backend), strict=True))
+            == waiting
+            == {key: number + written for number, key in enumerate(keys)}
+        )
+    backend.context.key = keys[1]
+    seen.clear()
+    assert keys[1] not in cells_of(backend)[0]
+    backend.load_now([2])
+    assert dict(zip(*cells_of(backend), strict=True)) == {keys[0]: 1, keys[2]: 3}
+
+
+def cells_of(backend):
+    cells = backend.cells(SEEN.name, 2)
+    return cells.keys, cells.values

@@ -10,13 +10,15 @@ from millpond.state.spillable.spill_file import LONGEST_KEY_BYTES
 texts = st.text(max_size=5) | st.integers(230, 700).map("x".__mul__)
 keys = st.tuples(texts | st.integers(-5, 5) | st.none() | st.booleans()) | st.tuples(texts, st.integers(0, 3))
 PREFIX = places.state_prefix(3)
+PLACE = places.flat_place(PREFIX)
 
 
 @given(keys, st.binary(max_size=20))
 def test_a_cell_is_read_as_it_was_placed(key, data):
-    at = places.flat_place(PREFIX)(key)
-    [(placed, stored)], gone = places.flat_pairs(PREFIX, [(key, data)], bytes)
+    at = PLACE(key)
+    [(placed, stored)], gone = places.flat_pairs([(at, data)], bytes)
     assert (placed, gone) == (at, [])
+    assert repr(places.key_of(at)) == repr(key)
     assert len(at) <= LONGEST_KEY_BYTES
     assert (repr(places.flat_key(at, stored)), places.flat_data(at, stored)) == (repr(key), data)
 
@@ -40,16 +42,14 @@ def test_no_key_s_entries_lie_among_another_s(known):
 
 @given(keys, keys)
 def test_different_keys_have_different_places(one, other):
-    place = places.flat_place(PREFIX)
-    assert (place(one) == place(other)) == (repr(one) == repr(other))
+    assert (PLACE(one) == PLACE(other)) == (repr(one) == repr(other))
 
 
 @given(st.lists(keys, unique_by=repr, max_size=10), st.integers(0, 9))
 def test_what_is_gone_is_told_from_what_is_there(known, number):
-    cells = [(key, ABSENT if at == number else at) for at, key in enumerate(known)]
-    kept, gone = places.flat_pairs(PREFIX, cells, lambda value: b"%d" % value)
-    place = places.flat_place(PREFIX)
-    assert gone == list(map(place, known[number : number + 1]))
+    cells = [(PLACE(key), ABSENT if at == number else at) for at, key in enumerate(known)]
+    kept, gone = places.flat_pairs(cells, lambda value: b"%d" % value)
+    assert gone == list(map(PLACE, known[number : number + 1]))
     assert [(at, places.flat_data(at, stored)) for at, stored in kept] == [
-        (place(key), b"%d" % value) for key, value in cells if value is not ABSENT
+        (at, b"%d" % value) for at, value in cells if value is not ABSENT
     ]

@@ -130,8 +130,11 @@ class FlatBytes:
 
     def pairs(self, table: Mapping[Row, Any], keys: Collection[Row]) -> tuple[list[Pair], list[bytes]]:
         """What to put, and what to delete."""
-        cells = table.items() if keys is table else zip(keys, map(table.get, keys, repeat(ABSENT)), strict=True)
-        return places.flat_pairs(self.prefix, cells, self.dumps)
+        return self.placed_pairs(zip(map(self.place, keys), map(table.get, keys, repeat(ABSENT)), strict=True))
+
+    def placed_pairs(self, cells: Iterable[tuple[bytes, Any]]) -> tuple[list[Pair], list[bytes]]:
+        """The same of cells whose places are known."""
+        return places.flat_pairs(cells, self.dumps)
 
     def add(self, table: dict[Row, Any], pairs: Iterable[Pair]) -> None:
         """Put cells into a table."""

@@ -185,7 +185,7 @@ class Spill(Move):
                     changed[key] = {map_key: entries.get(map_key, ABSENT) for map_key in map_keys}
                 else:
                     changed[key] = old.get(key, ABSENT)
-            copy.changed = changed
+            copy.change(changed)
             live[self.key_group] = copy
 
 
@@ -210,7 +210,7 @@ class Load(Move):
     def _switch(self) -> None:
         for position, (state, spilled, found) in enumerate(zip(self._states, self._spilled, self._found, strict=True)):
             changed = self._changed(position)
-            for key, entries in spilled.changed.items():
+            for key, entries in spilled.unwritten().items():
                 changed.setdefault(key, set()).update(entries if state.is_map else ())
             for key, map_keys in changed.items():
                 if state.is_map:

@@ -14,7 +14,7 @@ import hashlib
 import struct
 from collections.abc import Callable, Iterable, Mapping
 from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 import msgspec
 
@@ -56,34 +56,52 @@ def is_long(at: bytes, start: int = STATE_BYTES) -> bool:
     return at[start] == LONG
 
 
+class LongPlace(bytes):
+    """A place that has only a digest of its key.
+
+    Attributes:
+        original: the key's bytes.
+    """
+
+    original: bytes
+
+    def __new__(cls, at: bytes, original: bytes) -> Self:
+        """A place, with the bytes of its key."""
+        made = super().__new__(cls, at)
+        made.original = original
+        return made
+
+
 def flat_place(prefix: bytes) -> Callable[[Row], bytes]:
-    """What gives the place of a key's value or list."""
+    """What gives the place of a key's value or list: a `LongPlace` where the key is long."""
 
     def place(key: Row) -> bytes:
         # A text alone needs no look at what it is.
         encoded = _pack(key) if len(key) == 1 and type(key[0]) is str else encode_key(key)
-        return prefix + (encoded if len(encoded) <= _LONGEST else _digest(encoded))
+        return prefix + encoded if len(encoded) <= _LONGEST else LongPlace(prefix + _digest(encoded), encoded)
 
     return place
 
 
 def flat_pairs(
-    prefix: bytes, cells: Iterable[tuple[Row, Any]], dumps: Callable[[Any], bytes]
+    cells: Iterable[tuple[bytes, Any]], dumps: Callable[[Any], bytes]
 ) -> tuple[list[tuple[bytes, bytes]], list[bytes]]:
     """Of values or lists the places, with what stands there; and the places of those that are ABSENT."""
     kept: list[tuple[bytes, bytes]] = []
     gone: list[bytes] = []
-    place = flat_place(prefix)
-    for key, value in cells:
-        # As in `flat_place`; a call for each would take twice as long.
-        encoded = _pack(key) if len(key) == 1 and type(key[0]) is str else encode_key(key)
+    for at, value in cells:
         if value is ABSENT:
-            gone.append(place(key))
-        elif len(encoded) <= _LONGEST:
-            kept.append((prefix + encoded, dumps(value)))
+            gone.append(at)
+        elif type(at) is LongPlace:
+            kept.append((at, _with_original(at.original, dumps(value))))
         else:
-            kept.append((prefix + _digest(encoded), _with_original(encoded, dumps(value))))
+            kept.append((at, dumps(value)))
     return kept, gone
+
+
+def key_of(place: bytes) -> Row:
+    """The key that a place was made of."""
+    return decode_key(place.original if type(place) is LongPlace else place[STATE_BYTES:])
 
 
 def flat_data(at: bytes, stored: bytes) -> bytes:

@@ -89,7 +89,7 @@ def raw_cells(held: Held, key_group: int) -> Pairs | None:
         return None
     is_map = held.state.is_map
     # In this order: see the invariant of `spilled_tables`.
-    overlay = _copied(table.changed, is_map=is_map)
+    overlay: dict[Row, Any] = table.unwritten()
     pairs = Pairs([], [])
     for piece in table.scanned_pieces(table.form.prefix):
         # Taken apart while the processor still has them at hand.
@@ -100,11 +100,6 @@ def raw_cells(held: Held, key_group: int) -> Pairs | None:
     for undo in reversed(undo_after(held.version, key_group)):
         _lay_over(overlay, undo, is_map=is_map)
     return laid_over(held.state.form, pairs, overlay)
-
-
-def _copied(table: dict[Row, Any], *, is_map: bool) -> dict[Row, Any]:
-    copied = table.copy()
-    return {key: entries.copy() for key, entries in copied.items()} if is_map else copied
 
 
 def _lay_over(overlay: dict[Row, Any], undo: dict[Row, Any], *, is_map: bool) -> None:

@@ -5,7 +5,8 @@ group, and do not ask where it is. So every kind of state, timers included, is r
 is committed, undone and seen by snapshots as on the heap, and a key group on the heap pays nothing for it.
 
 What is changed is kept in `changed`, objects or ABSENT, until it is written in a batch: one write of a page
-then serves many cells. A read looks there first.
+then serves many cells. A read looks there first. Values and lists are there by their places, which a read has made
+already and the write needs.
 
 Invariant: a cell is what `changed` says, else what the file says. It leaves `changed` only once the file has it; and
 a table whose group was loaded names its `successor` before the file loses it. So whoever reads in another thread,
@@ -42,7 +43,7 @@ class _Spilled:
         bytes_written: of keys and values, all that ever went into the file, about: some are weighed.
     """
 
-    changed: dict[Row, Any]
+    changed: dict[Any, Any]
     successor: Any = None
 
     def __init__(self, file: SpillFile, database: Any, key_group: int) -> None:
@@ -90,24 +91,24 @@ class SpilledTable(_Spilled, MutableMapping[Row, Any]):
     def __init__(self, form: FlatBytes, file: SpillFile, database: Any, key_group: int) -> None:
         super().__init__(file, database, key_group)
         self.form = form
-        self.changed = {}
+        self.changed: dict[bytes, Any] = {}
         self._read = file.get
         self._place = form.place
         self._loads = form.loads
-        # The last key that was read, what it holds, and how often had been flushed before: a write of the same key
-        # comes next, and asks for the old value. What another thread read before a flush is not taken after it.
-        self._last: tuple[Any, Any, int] = (None, ABSENT, 0)
+        # The last key that was read, its place, what that holds, and how often had been flushed before: a write of the
+        # same key comes next, and asks for the old value. What another thread read before a flush is not taken after.
+        self._last: tuple[Any, bytes, Any, int] = (None, b"", ABSENT, 0)
         self._flushes = 0
 
     def get(self, key: Row, default: Any = None) -> Any:
         """What a key's cell holds."""
-        value = self.changed.get(key, _UNREAD)
+        last, flushes = self._last, self._flushes
+        at = last[1] if last[0] is key else self._place(key)
+        value = self.changed.get(at, _UNREAD)
         if value is _UNREAD:
-            last, flushes = self._last, self._flushes
-            if last[0] is key and last[2] == flushes:
-                value = last[1]
+            if last[0] is key and last[3] == flushes:
+                value = last[2]
             else:
-                at = self._place(key)
                 stored = self._read(self.database, at)
                 if stored is None:
                     value = ABSENT if self.successor is None else self.successor.get(key, ABSENT)
@@ -115,7 +116,7 @@ class SpilledTable(_Spilled, MutableMapping[Row, Any]):
                     value = self.form.value(at, stored)
                 else:
                     value = self._loads(stored)
-                self._last = (key, value, flushes)
+                self._last = (key, at, value, flushes)
         return default if value is ABSENT else value
 
     def __getitem__(self, key: Row) -> Any:
@@ -125,24 +126,34 @@ class SpilledTable(_Spilled, MutableMapping[Row, Any]):
         return value
 
     def __contains__(self, key: object) -> bool:
-        value = self.changed.get(key, _UNREAD)  # type: ignore[call-overload]
+        at = self._place(key)  # type: ignore[arg-type]
+        value = self.changed.get(at, _UNREAD)
         if value is not _UNREAD:
             return value is not ABSENT
-        if self._read(self.database, self.form.place(key)) is not None:  # type: ignore[arg-type]
+        if self._read(self.database, at) is not None:
             return True
         return self.successor is not None and key in self.successor
 
     def __setitem__(self, key: Row, value: Any) -> None:
-        self.changed[key] = value
+        last = self._last
+        self.changed[last[1] if last[0] is key else self._place(key)] = value
 
     def __delitem__(self, key: Row) -> None:
-        self.changed[key] = ABSENT
+        self[key] = ABSENT
 
     def setdefault(self, key: Row, default: Any = None) -> Any:
         """What a key's cell holds, to be changed in place."""
         value = self.get(key, ABSENT)
-        value = self.changed[key] = default if value is ABSENT else value
+        value = self[key] = default if value is ABSENT else value
         return value
+
+    def unwritten(self) -> dict[Row, Any]:
+        """A copy of what is to be written, by key: from any thread."""
+        return {places.key_of(at): value for at, value in self.changed.copy().items()}
+
+    def change(self, cells: Mapping[Row, Any]) -> None:
+        """Change many cells, or delete those that are ABSENT."""
+        self.changed.update(zip(map(self._place, cells), cells.values(), strict=True))
 
     def __iter__(self) -> Iterator[Row]:
         return iter(self.copy())
@@ -152,7 +163,7 @@ class SpilledTable(_Spilled, MutableMapping[Row, Any]):
 
     def copy(self) -> dict[Row, Any]:
         """Every cell, as a dictionary: from any thread."""
-        changed = self.changed.copy()
+        changed = self.unwritten()
         found: dict[Row, Any] = {}
         self.form.add(found, self.scanned(self.form.prefix))
         if self.successor is not None:
@@ -170,9 +181,11 @@ class SpilledTable(_Spilled, MutableMapping[Row, Any]):
     def flush(self, most: int = sys.maxsize) -> int:
         """Write some of what has changed; how many cells that were."""
         whole = most >= len(self.changed)
-        keys: Collection[Row] = self.changed if whole else list(islice(self.changed, most))
-        count = len(keys)
-        kept, gone = self.form.pairs(self.changed, keys)
+        cells: Collection[tuple[bytes, Any]] = (
+            self.changed.items() if whole else list(islice(self.changed.items(), most))
+        )
+        count = len(cells)
+        kept, gone = self.form.placed_pairs(cells)
         # Tuples would be compared as a whole.
         kept.sort(key=_place)
         self.store(kept, gone)
@@ -180,8 +193,8 @@ class SpilledTable(_Spilled, MutableMapping[Row, Any]):
         if whole:
             self.changed = {}
         else:
-            for key in keys:
-                del self.changed[key]
+            for at, _ in cells:
+                del self.changed[at]
         return count
 
     def changed_count(self) -> int:
@@ -268,7 +281,7 @@ class SpilledMapTable(_Spilled, MutableMapping[Row, Any]):
     def __init__(self, form: EntryBytes, file: SpillFile, database: Any, key_group: int) -> None:
         super().__init__(file, database, key_group)
         self.form = form
-        self.changed = {}
+        self.changed: dict[Row, dict[Row, Any]] = {}
         self._last: tuple[Any, bytes] = (None, b"")
 
     def get(self, key: Row, default: Any = None) -> Any:  # noqa: ARG002 - there always is a view
@@ -295,6 +308,14 @@ class SpilledMapTable(_Spilled, MutableMapping[Row, Any]):
     def __delitem__(self, key: Row) -> None:
         self[key] = {}
 
+    def unwritten(self) -> dict[Row, dict[Row, Any]]:
+        """A copy of what is to be written, by key: from any thread."""
+        return {key: entries.copy() for key, entries in self.changed.copy().items()}
+
+    def change(self, cells: Mapping[Row, dict[Row, Any]]) -> None:
+        """Change many entries, or delete those that are ABSENT."""
+        self.changed.update(cells)
+
     def pop(self, key: Row, default: Any = None) -> Any:
         """Delete a key's entries; what they were."""
         found = self.get(key).copy()
@@ -309,7 +330,7 @@ class SpilledMapTable(_Spilled, MutableMapping[Row, Any]):
 
     def copy(self) -> dict[Row, dict[Row, Any]]:
         """Every key's entries, as dictionaries: from any thread."""
-        changed = {key: entries.copy() for key, entries in self.changed.copy().items()}
+        changed = self.unwritten()
         found: dict[Row, dict[Row, Any]] = {}
         self.form.add(found, self.scanned(self.form.prefix))
         if self.successor is not None:
