@@ -34,6 +34,18 @@ def test_a_log_says_the_same_as_maps(changes):
     assert log.changed() == maps.changed() == bool(changes)
 
 
+@given(CHANGES, st.integers(1, 20))
+def test_a_log_may_be_read_some_changes_at_a_time(changes, most):
+    whole, parts = LoggedVersion(), LoggedVersion()
+    changed(whole, [(key_group, name, False) for key_group, name, _ in changes])
+    changed(parts, changes)
+    calls = 1
+    while parts.read_some(most):
+        calls += 1
+    assert calls <= 1 + len(changes) // most
+    assert parts.maps == whole.undo
+
+
 @given(CHANGES)
 def test_keys_are_in_the_order_in_which_they_were_first_changed(changes):
     log = LoggedVersion()

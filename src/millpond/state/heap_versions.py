@@ -45,6 +45,10 @@ class Version:
         """The undo maps by key group, with all that has been changed so far."""
         return self.maps
 
+    def read_some(self, most: int) -> bool:  # noqa: ARG002 - there is no log
+        """Make undo maps of some changes of a log; whether there may be more."""
+        return False
+
     def changed(self) -> bool:
         """Whether anything was."""
         return any(self.maps.values())
@@ -88,14 +92,19 @@ class LoggedVersion(Version):
     @property
     def undo(self) -> dict[int, Table]:
         """The undo maps by key group, with all that has been changed so far."""
+        self.read_some(len(self.log))
+        return self.maps
+
+    def read_some(self, most: int) -> bool:
+        """Make undo maps of some changes of the log; whether there may be more."""
         first = self._read
-        unread = self.log[first:]
+        unread = self.log[first : first + 3 * most]
         if unread:
             for key_group, keys, olds in self._by_key_group(unread):
                 self._add(key_group, keys, olds)
             # Not before: whoever reads on from here relies on all that was there.
             self._read = first + len(unread)
-        return self.maps
+        return len(unread) == 3 * most
 
     def changed(self) -> bool:
         """Whether anything was."""

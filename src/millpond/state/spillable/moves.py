@@ -33,6 +33,9 @@ RUN_CELLS = 25_000
 """Entries that are put in order before they are written. A group of no more fills its pages; of a larger one each run
 goes between the entries of those before it."""
 
+_READ_AT_ONCE = 10_000
+"""Changes of a log that a step makes undo maps of."""
+
 _SORTED_AT_ONCE = 8_000
 """Keys that one step puts in order: some milliseconds."""
 
@@ -84,6 +87,8 @@ class Move(ABC):
             return False
         if not self._copied:
             raise UnavailableError(f"the copying of key group {self.key_group} failed before.")
+        if self._reads_logs():
+            return False
         self._switch()
         return True
 
@@ -98,6 +103,16 @@ class Move(ABC):
     @abstractmethod
     def _switch(self) -> None:
         """Put the copy, with what was changed meanwhile, where the original is."""
+
+    def _reads_logs(self) -> bool:
+        """Make undo maps of some of what was changed meanwhile in any key group, so that the switch finds few left."""
+        for since in self._since:
+            version: Version | None = since
+            while version is not None:
+                if version.read_some(_READ_AT_ONCE):
+                    return True
+                version = version.next
+        return False
 
     def _changed(self, position: int) -> dict[Row, set[Row]]:
         """The keys of a state that were changed meanwhile, with the map keys of their entries."""
