@@ -46,7 +46,7 @@ class Version:
         return self.maps
 
     def read_some(self, most: int) -> bool:  # noqa: ARG002 - there is no log
-        """Make undo maps of some changes of a log; whether there may be more."""
+        """Make undo maps of some entries of a log; whether there may be more."""
         return False
 
     def changed(self) -> bool:
@@ -96,7 +96,7 @@ class LoggedVersion(Version):
         return self.maps
 
     def read_some(self, most: int) -> bool:
-        """Make undo maps of some changes of the log; whether there may be more."""
+        """Make undo maps of some entries of the log, of which each may be of many keys; whether there may be more."""
         first = self._read
         unread = self.log[first : first + 3 * most]
         if unread:

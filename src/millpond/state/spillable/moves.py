@@ -34,7 +34,7 @@ RUN_CELLS = 25_000
 goes between the entries of those before it."""
 
 _READ_AT_ONCE = 10_000
-"""Changes of a log that a step makes undo maps of."""
+"""Entries of a log that a step makes undo maps of: changes of one key each, or of as many as came at once."""
 
 _SORTED_AT_ONCE = 8_000
 """Keys that one step puts in order: some milliseconds."""

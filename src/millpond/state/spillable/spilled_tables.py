@@ -30,7 +30,7 @@ from millpond.state.spillable.places import LONG, STATE_BYTES
 from millpond.state.spillable.spill_file import SpillFile
 
 _UNREAD: Any = object()
-_place = itemgetter(0)
+_by_place = itemgetter(0)
 _WEIGHED = 64
 """Of the cells that are written at once, so many are weighed, or some less."""
 
@@ -187,7 +187,7 @@ class SpilledTable(_Spilled, MutableMapping[Row, Any]):
         count = len(cells)
         kept, gone = self.form.placed_pairs(cells)
         # Tuples would be compared as a whole.
-        kept.sort(key=_place)
+        kept.sort(key=_by_place)
         self.store(kept, gone)
         self._flushes += 1
         if whole:
