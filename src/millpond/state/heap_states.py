@@ -23,8 +23,11 @@ from millpond.state.current_key import NoKeyGroup, Who, no_current_key
 from millpond.state.descriptor import StateDescriptor
 from millpond.state.heap_tables import EntryTables, FlatTables, ListTables
 from millpond.state.heap_versions import LoggedVersion, Table, Version
+from millpond.state.key_types import given_form, given_forms
 from millpond.state.many import ManyInTables
 from millpond.state.rows import Row, RowCodec
+
+_NO_KEY: Any = object()
 
 
 class HeapState:
@@ -41,7 +44,7 @@ class HeapState:
         self._copy = codec.copy
         self._mutable = codec.mutable
         self._gives_back = descriptor.serializer is not None
-        self._handed_out: dict[int, dict[Row, Any]] = {}
+        self._handed_out: dict[int, dict[Any, Any]] = {}
         self.tables = self._new_tables()
 
     def _new_tables(self) -> FlatTables[Any]:
@@ -61,7 +64,7 @@ class HeapState:
         """Put or delete cells in the open version; what was handed out of them is not given again."""
         self.tables.write(cells)
         if self._handed_out:
-            for key_group, key in zip(cells.key_groups, cells.keys, strict=True):
+            for key_group, key in zip(cells.key_groups, given_forms(cells.keys), strict=True):
                 self._handed_out.get(key_group, {}).pop(key, None)
 
     def place(self, key_group: int, cell: Any) -> tuple[int, Any]:
@@ -69,7 +72,7 @@ class HeapState:
 
     def look(self, place: tuple[int, Any]) -> Any:
         key_group, cell = place
-        return self.tables.live.get(key_group, {}).get(cell)
+        return self.tables.live.get(key_group, {}).get(given_form(cell))
 
     def put_all(self, places: list[tuple[int, Any]], values: list[Any]) -> None:
         self.write(cells_at(places, values, is_map=False))
@@ -88,7 +91,7 @@ class HeapValueState(HeapState):
         super().__init__(descriptor, context)
         self._live = self.tables.live
         self._log = self.tables.open.log
-        self._logged: Row | None = None
+        self._logged: Any = _NO_KEY
         self._logged_group = -1
 
     def _new_tables(self) -> FlatTables[LoggedVersion]:
@@ -97,26 +100,29 @@ class HeapValueState(HeapState):
     def leave_version(self) -> None:
         """Another version is open."""
         super().leave_version()
-        self._log, self._logged = self.tables.open.log, None
+        self._log, self._logged = self.tables.open.log, _NO_KEY
 
     def many(self) -> ManyInTables | None:
         """What works on many keys at once; None where a value that is handed out could be changed."""
         return None if self._mutable else ManyInTables(self.tables)
 
     def exists(self) -> bool:
-        return self._context.key in self._table()
+        return given_form(self._context.key) in self._table()
 
     def get(self) -> Any:
         context = self._context
+        key = context.key
+        if len(key) == 1:  # as `given_form`, written out
+            (key,) = key
         try:
             table = self._live[context.key_group]
         except KeyError:
             table = self._table()
-        value = table.get(context.key)
+        value = table.get(key)
         return value if value is None or not self._mutable else self._private(value)
 
     def _private(self, value: Any) -> Any:
-        key, handed = self._context.key, self._handed()
+        key, handed = given_form(self._context.key), self._handed()
         if key not in handed:
             handed[key] = self._copy(value)
         return handed[key]
@@ -125,6 +131,8 @@ class HeapValueState(HeapState):
         checked = self._check(value)
         context = self._context
         key_group, key = context.key_group, context.key
+        if len(key) == 1:
+            (key,) = key
         try:
             table = self._live[key_group]
         except KeyError:
@@ -142,7 +150,7 @@ class HeapValueState(HeapState):
                 self._handed().pop(key, None)
 
     def clear(self) -> None:
-        key, table = self._context.key, self._table()
+        key, table = given_form(self._context.key), self._table()
         if key in table:
             self.tables.open.keep(self._context.key_group, key, table)
             del table[key]
@@ -155,7 +163,7 @@ class HeapValueState(HeapState):
             raise no_current_key(f"state {self.descriptor.name!r}")
         return self._live.setdefault(key_group, {})
 
-    def _handed(self) -> dict[Row, Any]:
+    def _handed(self) -> dict[Any, Any]:
         return self._handed_out.setdefault(self._context.key_group, {})
 
 
@@ -190,10 +198,10 @@ class BoundState(HeapState):
         self._table = self._undo = self._handed = NoKeyGroup(self.descriptor.name)
 
     def exists(self) -> bool:
-        return self._context.key in self._table
+        return given_form(self._context.key) in self._table
 
     def clear(self) -> None:
-        key, table = self._context.key, self._table
+        key, table = given_form(self._context.key), self._table
         if key in table:
             self._undo.setdefault(key, table[key])
             del table[key]
@@ -215,7 +223,7 @@ class HeapListState(BoundState):
         return None if values is None else list(values)  # it may grow in place
 
     def get(self) -> Iterator[Any]:
-        key = self._context.key
+        key = given_form(self._context.key)
         values = self._table.get(key, ())
         if self._mutable and values:
             handed = self._handed.setdefault(key, [])
@@ -226,7 +234,7 @@ class HeapListState(BoundState):
     def put(self, values: Iterable[Any]) -> None:
         given = list(values)
         checked = list(map(self._check, given))
-        key, table, undo = self._context.key, self._table, self._undo
+        key, table, undo = given_form(self._context.key), self._table, self._undo
         if key not in undo:
             undo[key] = table.get(key, ABSENT)
         table[key] = checked
@@ -239,7 +247,7 @@ class HeapListState(BoundState):
     def extend(self, values: Iterable[Any]) -> None:
         given = list(values)
         checked = list(map(self._check, given))
-        key, table, undo = self._context.key, self._table, self._undo
+        key, table, undo = given_form(self._context.key), self._table, self._undo
         touched = key in undo
         if not checked:
             return
@@ -266,36 +274,38 @@ class HeapMapState(BoundState):
     def write(self, cells: Cells) -> None:
         self.tables.write(cells)
         if self._handed_out:
-            for key_group, key, map_key in zip(cells.key_groups, cells.keys, cells.map_keys or (), strict=True):
+            for key_group, key, map_key in zip(
+                cells.key_groups, given_forms(cells.keys), cells.map_keys or (), strict=True
+            ):
                 self._handed_out.get(key_group, {}).get(key, {}).pop(map_key, None)
 
     def look(self, place: tuple[int, Any]) -> Any:
         key_group, (key, map_key) = place
-        return self.tables.live.get(key_group, {}).get(key, {}).get(map_key)
+        return self.tables.live.get(key_group, {}).get(given_form(key), {}).get(map_key)
 
     def put_all(self, places: list[tuple[int, Any]], values: list[Any]) -> None:
         self.write(cells_at(places, values, is_map=True))
 
     def of_key(self, key_group: int, key: Row) -> Cells:
-        entries = self.tables.live.get(key_group, {}).get(key, {})
+        entries = self.tables.live.get(key_group, {}).get(given_form(key), {})
         return Cells([key_group] * len(entries), [key] * len(entries), list(entries), list(entries.values()))
 
     def get(self, map_key: Row) -> Any:
         at = self._check_key(map_key)
-        value = self._table.get(self._context.key, {}).get(at)
+        value = self._table.get(given_form(self._context.key), {}).get(at)
         return value if value is None or not self._mutable else self._private(at, value)
 
     def _private(self, map_key: Row, value: Any) -> Any:
-        handed = self._handed.setdefault(self._context.key, {})
+        handed = self._handed.setdefault(given_form(self._context.key), {})
         if map_key not in handed:
             handed[map_key] = self._copy(value)
         return handed[map_key]
 
     def contains(self, map_key: Row) -> bool:
-        return self._check_key(map_key) in self._table.get(self._context.key, ())
+        return self._check_key(map_key) in self._table.get(given_form(self._context.key), ())
 
     def put(self, map_key: Row, value: Any) -> None:
-        at, checked, key = self._check_key(map_key), self._check(value), self._context.key
+        at, checked, key = self._check_key(map_key), self._check(value), given_form(self._context.key)
         entries = self._table.get(key)
         undo = self._undo.setdefault(key, {})
         if at not in undo:
@@ -311,7 +321,7 @@ class HeapMapState(BoundState):
                 self._handed.get(key, {}).pop(at, None)
 
     def remove(self, map_key: Row) -> None:
-        key, at = self._context.key, self._check_key(map_key)
+        key, at = given_form(self._context.key), self._check_key(map_key)
         entries: Table = self._table.get(key, {})
         if at in entries:
             self._undo.setdefault(key, {}).setdefault(at, entries[at])
@@ -322,13 +332,13 @@ class HeapMapState(BoundState):
                 self._handed.get(key, {}).pop(at, None)
 
     def items(self) -> Iterator[tuple[Row, Any]]:
-        entries: Table = self._table.get(self._context.key, {})
+        entries: Table = self._table.get(given_form(self._context.key), {})
         if not self._mutable:
             return iter(tuple(entries.items()))
         return iter([(at, self._private(at, value)) for at, value in entries.items()])
 
     def clear(self) -> None:
-        key = self._context.key
+        key = given_form(self._context.key)
         entries = self._table.get(key)
         if entries:
             undo = self._undo.setdefault(key, {})

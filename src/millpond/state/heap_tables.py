@@ -5,7 +5,7 @@ newest values (*live*), and one *undo* map per version and key group, which has 
 first change in that version on (`millpond.state.heap_versions`). One structure serves four ends: the keys
 of an undo map are exactly what its version changed, its values are what a rollback writes back, a version
 that was committed is taken back with it, and a snapshot of an earlier version finds there what it must
-not lose.
+not lose. All of them have keys in their given form (`millpond.state.key_types`); cells have them as tuples.
 
 Versions are linked forwards. A cell as of version N is what the first undo map after N says of it,
 else what is live. A snapshot holds on to its version, and so to all that come after it; what no
@@ -27,6 +27,7 @@ from typing import Any, Generic, TypeVar
 
 from millpond.state.backend import ABSENT, Cells
 from millpond.state.heap_versions import Table, Version, undo_after
+from millpond.state.key_types import as_row, as_rows, given_forms
 from millpond.state.rows import Row
 
 V = TypeVar("V", bound=Version)
@@ -56,7 +57,7 @@ class FlatTables(Generic[V]):
 
     def write(self, cells: Cells) -> None:
         """Put or delete cells in the open version."""
-        for key_group, key, value in zip(cells.key_groups, cells.keys, cells.values, strict=True):
+        for key_group, key, value in zip(cells.key_groups, given_forms(cells.keys), cells.values, strict=True):
             table = self.live.setdefault(key_group, {})
             self.open.keep(key_group, key, table)
             _set(table, key, value)
@@ -81,7 +82,7 @@ class FlatTables(Generic[V]):
         for key_group, table in sorted(self.live.items()):
             for key in list(table):
                 if key in table:
-                    yield key_group, key
+                    yield key_group, as_row(key)
 
     def cells(self, key_group: int) -> Cells:
         """Every cell of a key group, as it is now."""
@@ -108,12 +109,12 @@ class FlatTables(Generic[V]):
                     found.update((key, newer[key]) for key in found.keys() & newer.keys())
                 values = list(found.values())
             changed.key_groups.extend(repeat(key_group, len(keys)))
-            changed.keys.extend(keys)
+            changed.keys.extend(as_rows(keys))
             changed.values.extend(values)
         return changed
 
     def _as_cells(self, key_group: int, table: Table) -> Cells:
-        return Cells([key_group] * len(table), list(table), None, list(table.values()))
+        return Cells([key_group] * len(table), as_rows(table), None, list(table.values()))
 
 
 class ListTables(FlatTables[Version]):
@@ -135,7 +136,7 @@ class EntryTables(FlatTables[Version]):
 
     def write(self, cells: Cells) -> None:
         """Put or delete entries in the open version."""
-        places = zip(cells.key_groups, cells.keys, cells.map_keys or (), cells.values, strict=True)
+        places = zip(cells.key_groups, given_forms(cells.keys), cells.map_keys or (), cells.values, strict=True)
         for key_group, key, map_key, value in places:
             table = self.live.setdefault(key_group, {})
             entries = table.get(key, {})
@@ -186,14 +187,14 @@ class EntryTables(FlatTables[Version]):
         return cells
 
 
-def _set(table: Table, key: Row, value: Any) -> None:
+def _set(table: Table, key: Any, value: Any) -> None:
     if value is ABSENT:
         table.pop(key, None)
     else:
         table[key] = value
 
 
-def _set_entry(table: Table, key: Row, map_key: Row, value: Any) -> None:
+def _set_entry(table: Table, key: Any, map_key: Row, value: Any) -> None:
     if value is not ABSENT:
         table.setdefault(key, {})[map_key] = value
         return
@@ -208,6 +209,6 @@ def _add_entries(cells: Cells, key_group: int, table: Table) -> None:
     map_keys: list[Row] = cells.map_keys if cells.map_keys is not None else []
     for key, entries in table.items():
         cells.key_groups.extend(repeat(key_group, len(entries)))
-        cells.keys.extend(repeat(key, len(entries)))
+        cells.keys.extend(repeat(as_row(key), len(entries)))
         map_keys.extend(entries)
         cells.values.extend(entries.values())

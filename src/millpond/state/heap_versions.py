@@ -18,9 +18,9 @@ from typing import Any
 import numpy as np
 
 from millpond.state.backend import ABSENT
-from millpond.state.rows import Row
 
-Table = dict[Row, Any]
+Table = dict[Any, Any]
+"""By key in its given form (`millpond.state.key_types`)."""
 
 _MANY: Any = object()
 """Stands for the key where an entry of a log is of many: their keys and old values stand for the old value."""
@@ -53,13 +53,13 @@ class Version:
         """Whether anything was."""
         return any(self.maps.values())
 
-    def keep(self, key_group: int, key: Row, table: Mapping[Row, Any]) -> None:
+    def keep(self, key_group: int, key: Any, table: Mapping[Any, Any]) -> None:
         """Keep what a table holds of a key, which is about to be changed."""
         undo = self.maps.setdefault(key_group, {})
         if key not in undo:
             undo[key] = table.get(key, ABSENT)
 
-    def changed_keys(self) -> Mapping[int, Collection[Row]]:
+    def changed_keys(self) -> Mapping[int, Collection[Any]]:
         """By key group, the keys that were changed, each once. Only of a closed version."""
         return self.maps
 
@@ -67,7 +67,7 @@ class Version:
         """By key group, how often a cell was changed."""
         return {key_group: len(undo) for key_group, undo in self.maps.items()}
 
-    def sampled(self, every: int) -> Iterator[tuple[int, Row]]:
+    def sampled(self, every: int) -> Iterator[tuple[int, Any]]:
         """Key group and key of every so manieth change. Only while nobody changes anything."""
         for key_group, undo in self.maps.items():
             yield from zip(repeat(key_group), islice(undo, 0, None, every))
@@ -110,19 +110,19 @@ class LoggedVersion(Version):
         """Whether anything was."""
         return bool(self.log)
 
-    def keep(self, key_group: int, key: Row, table: Mapping[Row, Any]) -> None:
+    def keep(self, key_group: int, key: Any, table: Mapping[Any, Any]) -> None:
         """Keep what a table holds of a key, which is about to be changed."""
         self.log += (key_group, key, table.get(key, ABSENT))
 
-    def keep_all(self, key_group: int, keys: Sequence[Row], table: Mapping[Row, Any]) -> None:
+    def keep_all(self, key_group: int, keys: Sequence[Any], table: Mapping[Any, Any]) -> None:
         """The same of many keys, as one entry."""
         if keys:
             self._has_many = True  # before: whoever reads the entry knows of it
             self.log += (key_group, _MANY, (keys, list(map(table.get, keys, repeat(ABSENT)))))
 
-    def changed_keys(self) -> Mapping[int, Collection[Row]]:
+    def changed_keys(self) -> Mapping[int, Collection[Any]]:
         """By key group, the keys that were changed, each once. Only of a closed version."""
-        found: dict[int, dict[Row, None]] = {}
+        found: dict[int, dict[Any, None]] = {}
         for key_group, keys, _ in self._by_key_group(self.log):
             each_once = dict.fromkeys(keys)
             found.setdefault(key_group, each_once).update(each_once)
@@ -136,7 +136,7 @@ class LoggedVersion(Version):
             times[key_group] += len(keys) - 1
         return {key_group: int(times[key_group]) for key_group in np.flatnonzero(times).tolist()}
 
-    def sampled(self, every: int) -> Iterator[tuple[int, Row]]:
+    def sampled(self, every: int) -> Iterator[tuple[int, Any]]:
         """Key group and key of every so manieth change, or entry of many of them."""
         entries = zip(*(self.log[first :: 3 * every] for first in range(3)), strict=True)
         for key_group, key, old in entries:
@@ -145,7 +145,7 @@ class LoggedVersion(Version):
             else:
                 yield key_group, key
 
-    def _add(self, key_group: int, keys: Sequence[Row], olds: Sequence[Any]) -> None:
+    def _add(self, key_group: int, keys: Sequence[Any], olds: Sequence[Any]) -> None:
         found = dict(zip(keys, olds, strict=True))
         if len(found) < len(keys):
             # The first one counts: written last.
@@ -155,7 +155,7 @@ class LoggedVersion(Version):
             for key, old in found.items():
                 known.setdefault(key, old)
 
-    def _by_key_group(self, log: list[Any]) -> Iterator[tuple[int, Sequence[Row], Sequence[Any]]]:
+    def _by_key_group(self, log: list[Any]) -> Iterator[tuple[int, Sequence[Any], Sequence[Any]]]:
         """The keys and old values of a piece of a log, in the order in which they were changed, some at once."""
         key_groups, keys, olds = log[0::3], log[1::3], log[2::3]
         first = 0
@@ -172,8 +172,8 @@ class LoggedVersion(Version):
 
 
 def _of_single(
-    key_groups: list[int], keys: Sequence[Row], olds: Sequence[Any]
-) -> Iterator[tuple[int, Sequence[Row], Sequence[Any]]]:
+    key_groups: list[int], keys: Sequence[Any], olds: Sequence[Any]
+) -> Iterator[tuple[int, Sequence[Any], Sequence[Any]]]:
     """The same of entries of one key each. Of a key group all are given at once: each time costs some microseconds."""
     of_each = np.array(key_groups, dtype=np.int32)
     if np.any(of_each[1:] < of_each[:-1]):

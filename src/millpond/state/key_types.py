@@ -1,7 +1,15 @@
-"""Keys as users write them: an atomic Python value, or a tuple of them. Backends know tuples under a schema."""
+"""Keys as users write them: an atomic Python value, or a tuple of them. Backends know tuples under a schema.
+
+The form that users write is also how dictionaries of state on the heap hold their keys: where a key has one field, a
+tuple around it takes a third of the heap's memory, and each lookup goes through one place in memory more.
+
+Invariant: a field of a key is atomic, never a tuple; so each form tells the other.
+"""
 
 import datetime as dt
 import decimal
+from collections.abc import Collection
+from itertools import chain
 from typing import Any, get_args, get_origin
 
 import pyarrow as pa
@@ -50,3 +58,34 @@ def given_form(key: Row) -> Any:
     ('ann', ('ann', 7))
     """
     return key[0] if len(key) == 1 else key
+
+
+def given_forms(keys: Collection[Row]) -> list[Any]:
+    """The same of many keys.
+
+    >>> given_forms([("ann",), ("bob",)])
+    ['ann', 'bob']
+    """
+    if set(map(len, keys)) == {1}:
+        return list(chain.from_iterable(keys))
+    return list(map(given_form, keys))
+
+
+def as_row(given: Any) -> Row:
+    """A key as backends know it, from its given form.
+
+    >>> as_row("ann"), as_row(("ann", 7))
+    (('ann',), ('ann', 7))
+    """
+    return given if type(given) is tuple else (given,)
+
+
+def as_rows(given: Collection[Any]) -> list[Row]:
+    """The same of many keys.
+
+    >>> as_rows(["ann", "bob"])
+    [('ann',), ('bob',)]
+    """
+    if tuple in set(map(type, given)):
+        return list(map(as_row, given))
+    return list(zip(given, strict=True))

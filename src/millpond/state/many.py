@@ -10,12 +10,14 @@ current key is then any.
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import pairwise
 from typing import Any, Protocol, runtime_checkable
 
 from millpond.state.backend import KeyedStateBackend, ValueState
 from millpond.state.heap_tables import FlatTables
 from millpond.state.heap_versions import LoggedVersion
+from millpond.state.key_types import given_forms
 from millpond.state.rows import Row
 
 
@@ -33,6 +35,11 @@ class ManyKeys:
 
     def __len__(self) -> int:
         return len(self.keys)
+
+    @cached_property
+    def given(self) -> list[Any]:
+        """The keys in their given form."""
+        return given_forms(self.keys)
 
     @staticmethod
     def of(keys: Sequence[Row], key_groups: Sequence[int]) -> "ManyKeys":
@@ -124,13 +131,13 @@ class ManyInTables:
         live = self._tables.live
         found: list[Any] = []
         for key_group, first, end in many.runs:
-            found.extend(map(live.get(key_group, {}).get, many.keys[first:end]))
+            found.extend(map(live.get(key_group, {}).get, many.given[first:end]))
         return found
 
     def update_many(self, many: ManyKeys, values: Sequence[Any]) -> None:
         """Set the value of each key."""
         for key_group, first, end in many.runs:
-            keys = many.keys[first:end]
+            keys = many.given[first:end]
             table = self._tables.live.setdefault(key_group, {})
             self._tables.open.keep_all(key_group, keys, table)
             table.update(zip(keys, values[first:end], strict=True))
@@ -139,7 +146,7 @@ class ManyInTables:
         """Forget the value of each key."""
         for key_group, first, end in many.runs:
             table = self._tables.live.setdefault(key_group, {})
-            keys = [key for key in many.keys[first:end] if key in table]
+            keys = [key for key in many.given[first:end] if key in table]
             self._tables.open.keep_all(key_group, keys, table)
             for key in keys:
                 table.pop(key, None)

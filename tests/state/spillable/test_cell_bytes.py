@@ -11,7 +11,7 @@ from millpond.state.spillable.cell_bytes import Pairs, cell_bytes, laid_over
 _LONG = pa.schema([("n", pa.int64())])
 _VALUE = StateDescriptor("seen", StateKind.VALUE, _LONG)
 _MAP = StateDescriptor("by_day", StateKind.MAP, _LONG, map_key_schema=_LONG)
-_KEYS = st.tuples(st.sampled_from(["", "ann", "bob", "x" * 300]))
+_KEYS = st.sampled_from(["", "ann", "bob", "x" * 300, ("ann", 1), ("ann", None)])
 _NUMBERS = st.tuples(st.integers(0, 9))
 _CELLS = st.dictionaries(_KEYS, _NUMBERS)
 _CHANGES = st.dictionaries(_KEYS, st.one_of(st.just(ABSENT), _NUMBERS))

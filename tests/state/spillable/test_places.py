@@ -4,6 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from millpond.state.backend import ABSENT
+from millpond.state.key_types import given_form
 from millpond.state.spillable import places
 from millpond.state.spillable.spill_file import LONGEST_KEY_BYTES
 
@@ -15,10 +16,10 @@ PLACE = places.flat_place(PREFIX)
 
 @given(keys, st.binary(max_size=20))
 def test_a_cell_is_read_as_it_was_placed(key, data):
-    at = PLACE(key)
+    at = PLACE(given_form(key))
     [(placed, stored)], gone = places.flat_pairs([(at, data)], bytes)
     assert (placed, gone) == (at, [])
-    assert repr(places.key_of(at)) == repr(key)
+    assert repr(places.key_of(at)) == repr(given_form(key))
     assert len(at) <= LONGEST_KEY_BYTES
     assert (repr(places.flat_key(at, stored)), places.flat_data(at, stored)) == (repr(key), data)
 
@@ -42,14 +43,15 @@ def test_no_key_s_entries_lie_among_another_s(known):
 
 @given(keys, keys)
 def test_different_keys_have_different_places(one, other):
-    assert (PLACE(one) == PLACE(other)) == (repr(one) == repr(other))
+    assert (PLACE(given_form(one)) == PLACE(given_form(other))) == (repr(one) == repr(other))
 
 
 @given(st.lists(keys, unique_by=repr, max_size=10), st.integers(0, 9))
 def test_what_is_gone_is_told_from_what_is_there(known, number):
-    cells = [(PLACE(key), ABSENT if at == number else at) for at, key in enumerate(known)]
+    all_places = [PLACE(given_form(key)) for key in known]
+    cells = [(place, ABSENT if at == number else at) for at, place in enumerate(all_places)]
     kept, gone = places.flat_pairs(cells, lambda value: b"%d" % value)
-    assert gone == list(map(PLACE, known[number : number + 1]))
+    assert gone == all_places[number : number + 1]
     assert [(at, places.flat_data(at, stored)) for at, stored in kept] == [
         (at, b"%d" % value) for at, value in cells if value is not ABSENT
     ]

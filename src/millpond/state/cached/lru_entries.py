@@ -30,6 +30,7 @@ from typing import Any
 
 from millpond.state.backend import ABSENT, Cells, KeyedStateBackend, RawCells, cells_at
 from millpond.state.descriptor import StateDescriptor
+from millpond.state.key_types import given_form
 from millpond.state.rows import Row
 from millpond.state.spillable.cell_bytes import Pairs, cell_bytes, laid_over
 
@@ -385,11 +386,11 @@ def overlaid(cells: Cells, dirty: dict[Row, Entry]) -> Cells:
 
 def overlaid_pairs(pairs: Pairs, descriptor: StateDescriptor, dirty: dict[Row, Entry]) -> Pairs:
     """The same of cells that are bytes."""
-    table: dict[Row, Any] = {}
+    table: dict[Any, Any] = {}
     for cell, entry in dirty.items():
         value = ABSENT if entry.value is None else entry.value
         if entry.bucket.is_map:
-            table.setdefault(cell[0], {})[cell[1]] = value
+            table.setdefault(given_form(cell[0]), {})[cell[1]] = value
         else:
-            table[cell] = value
+            table[given_form(cell)] = value
     return laid_over(cell_bytes(descriptor, 0), pairs, table)

@@ -7,6 +7,7 @@ whose keys the live state must be told to remove.
 from millpond.state.backend import ABSENT, Cells
 from millpond.state.descriptor import StateDescriptor, StateKind
 from millpond.state.expiry import removals
+from millpond.state.key_types import given_forms
 from millpond.state.spillable.cell_bytes import Pair, Pairs, cell_bytes, lives
 from millpond.state.ttl import Ttl
 
@@ -31,6 +32,7 @@ def living_pairs(
         return pairs, Cells()
     form = cell_bytes(descriptor, 0)
     gone = removals(form.cells(key_group, touched), ttl, now_ms)
-    shortened = {key: value for key, value in zip(gone.keys, gone.values, strict=True) if value is not ABSENT}
+    keys = given_forms(gone.keys)
+    shortened = {key: value for key, value in zip(keys, gone.values, strict=True) if value is not ABSENT}
     living += form.pairs(shortened, shortened)[0]
     return Pairs([place for place, _ in living], [stored for _, stored in living]), gone

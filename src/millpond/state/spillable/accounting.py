@@ -19,7 +19,7 @@ from typing import Any
 from millpond.cache.weight import ENTRY_BYTES, deep_size
 from millpond.state.backend import ABSENT, Cells
 from millpond.state.heap_versions import Version
-from millpond.state.rows import Row
+from millpond.state.key_types import given_form
 from millpond.state.spillable.moves import SpilledState
 
 SAMPLE_EVERY = 61
@@ -78,9 +78,9 @@ class StateSizes:
         for key_group, key in islice(zip(cells.key_groups, cells.keys, strict=True), 0, None, every):
             table = self.state.heap.tables.live.get(key_group)
             if type(table) is dict:
-                self._weigh(key_group, table, key)
+                self._weigh(key_group, table, given_form(key))
 
-    def _weigh(self, key_group: int, table: Mapping[Row, Any], key: Row) -> int:
+    def _weigh(self, key_group: int, table: Mapping[Any, Any], key: Any) -> int:
         """Take a sample; how many that were."""
         value = table.get(key, ABSENT)
         if value is ABSENT:
@@ -170,11 +170,11 @@ class RequestRates:
         return self._rates[key_group]
 
 
-def _cell_bytes(key: Row, value: Any) -> int:
+def _cell_bytes(key: Any, value: Any) -> int:
     return deep_size(key, value) - ENTRY_BYTES + SLOT_BYTES
 
 
-def _entries_bytes(key: Row, entries: Mapping[Row, Any]) -> int:
+def _entries_bytes(key: Any, entries: Mapping[Any, Any]) -> int:
     weighed = [_cell_bytes(map_key, value) for map_key, value in islice(entries.items(), _MOST_ENTRIES)]
     each = sum(weighed) / len(weighed) if weighed else 0
     return _cell_bytes(key, None) + int(each * len(entries))

@@ -27,6 +27,7 @@ from millpond.state.backend import Cells, KeyContext, ListState, MapState, RawCe
 from millpond.state.declarations import foreign_key_group
 from millpond.state.descriptor import StateDescriptor, StateKind
 from millpond.state.heap import HeapBackend
+from millpond.state.key_types import as_row
 from millpond.state.rows import Row
 from millpond.state.spillable.accounting import HeapSizes
 from millpond.state.spillable.cell_bytes import Pair, Pairs, cell_bytes
@@ -44,7 +45,7 @@ from millpond.state.spillable.snapshot import Held, SpillableSnapshot, raw_cells
 from millpond.state.spillable.spill_file import SpillFile
 from millpond.state.spillable.spill_files import SpillFiles
 from millpond.state.spillable.spill_metrics import SpillMetrics
-from millpond.state.spillable.spilled_tables import SpilledMapTable, SpilledTable
+from millpond.state.spillable.spilled_tables import LastRead, SpilledMapTable, SpilledTable
 
 
 class SpillableBackend:
@@ -193,7 +194,7 @@ class SpillableBackend:
                 # A move under way knows nothing of this state.
                 self._mover.put_off()
                 heap = self._heap.states[descriptor.name]
-                state = SpilledState(heap, cell_bytes(descriptor, len(self._states)))
+                state = SpilledState(heap, cell_bytes(descriptor, len(self._states)), LastRead())
                 self._states[descriptor.name] = state
                 self._sizes.add(descriptor.name, state)
                 for key_group, spilled in self._mover.spilled.items():
@@ -212,7 +213,7 @@ class SpillableBackend:
                 for key in list(live[key_group]):
                     # Asked anew each time: the group may have moved.
                     if key in live[key_group]:
-                        yield key_group, key
+                        yield key_group, as_row(key)
 
     def cells(self, name: str, key_group: int) -> Cells:
         """Every cell of a state in one key group as it is now."""

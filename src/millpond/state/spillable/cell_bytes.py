@@ -12,7 +12,7 @@ from typing import Any, Protocol
 
 from millpond.state.backend import ABSENT, Cells
 from millpond.state.descriptor import StateDescriptor, StateKind
-from millpond.state.rows import Row
+from millpond.state.key_types import as_row, as_rows, given_form
 from millpond.state.spillable import places
 from millpond.state.ttl import alive_since_ms
 
@@ -37,7 +37,10 @@ class Pairs:
 
 
 class CellBytes(Protocol):
-    """One state's cells to bytes and back. A table is what a heap table of that kind is: by key, and by map key."""
+    """One state's cells to bytes and back.
+
+    A table is what a heap table of that kind is: by key in its given form, and by map key.
+    """
 
     prefix: bytes
 
@@ -45,11 +48,11 @@ class CellBytes(Protocol):
         """What a cell holds."""
         ...
 
-    def pairs(self, table: Mapping[Row, Any], keys: Collection[Row]) -> tuple[list[Pair], list[bytes]]:
+    def pairs(self, table: Mapping[Any, Any], keys: Collection[Any]) -> tuple[list[Pair], list[bytes]]:
         """What to put for these keys' cells, and the places to delete: of those that are ABSENT in the table."""
         ...
 
-    def add(self, table: dict[Row, Any], pairs: Iterable[Pair]) -> None:
+    def add(self, table: dict[Any, Any], pairs: Iterable[Pair]) -> None:
         """Put cells into a table."""
         ...
 
@@ -69,7 +72,7 @@ def lives(kind: StateKind) -> Callable[[bytes, bytes], Any]:
     return _form(kind, b"", _unwritten, alive_since_ms).value
 
 
-def laid_over(form: "FlatBytes | EntryBytes", pairs: Pairs, table: Mapping[Row, Any]) -> Pairs:
+def laid_over(form: "FlatBytes | EntryBytes", pairs: Pairs, table: Mapping[Any, Any]) -> Pairs:
     """Pairs with the cells of a table in place of theirs, ABSENT ones gone; in the order of places.
 
     That is the order that they must be in. What a table changes of a key group is little, so each cell is searched.
@@ -121,14 +124,14 @@ class FlatBytes:
         self.prefix = prefix
         self.dumps = dumps
         self.loads = loads
-        self.place: Callable[[Row], bytes] = places.flat_place(prefix)
-        """Where a key's cell lies."""
+        self.place: Callable[[Any], bytes] = places.flat_place(prefix)
+        """Where a key's cell lies, from its given form."""
 
     def value(self, at: bytes, stored: bytes) -> Any:
         """What a cell holds."""
         return self.loads(places.flat_data(at, stored))
 
-    def pairs(self, table: Mapping[Row, Any], keys: Collection[Row]) -> tuple[list[Pair], list[bytes]]:
+    def pairs(self, table: Mapping[Any, Any], keys: Collection[Any]) -> tuple[list[Pair], list[bytes]]:
         """What to put, and what to delete."""
         return self.placed_pairs(zip(map(self.place, keys), map(table.get, keys, repeat(ABSENT)), strict=True))
 
@@ -136,16 +139,16 @@ class FlatBytes:
         """The same of cells whose places are known."""
         return places.flat_pairs(cells, self.dumps)
 
-    def add(self, table: dict[Row, Any], pairs: Iterable[Pair]) -> None:
+    def add(self, table: dict[Any, Any], pairs: Iterable[Pair]) -> None:
         """Put cells into a table."""
         for at, stored in pairs:
-            table[places.flat_key(at, stored)] = self.value(at, stored)
+            table[given_form(places.flat_key(at, stored))] = self.value(at, stored)
 
     def cells(self, key_group: int, pairs: Iterable[Pair]) -> Cells:
         """Pairs as cells."""
-        table: dict[Row, Any] = {}
+        table: dict[Any, Any] = {}
         self.add(table, pairs)
-        return Cells([key_group] * len(table), list(table), None, list(table.values()))
+        return Cells([key_group] * len(table), as_rows(table), None, list(table.values()))
 
 
 class EntryBytes:
@@ -160,28 +163,28 @@ class EntryBytes:
         """What a cell holds."""
         return self.loads(places.entry_data(at, stored))
 
-    def entries(self, key: Row) -> bytes:
-        """The prefix of a key's entries."""
-        return places.entries_prefix(self.prefix, key)
+    def entries(self, key: Any) -> bytes:
+        """The prefix of a key's entries, from its given form."""
+        return places.entries_prefix(self.prefix, as_row(key))
 
-    def pairs(self, table: Mapping[Row, Any], keys: Collection[Row]) -> tuple[list[Pair], list[bytes]]:
+    def pairs(self, table: Mapping[Any, Any], keys: Collection[Any]) -> tuple[list[Pair], list[bytes]]:
         """What to put, and what to delete: the entries of these keys."""
         kept: list[Pair] = []
         gone: list[bytes] = []
         for key in keys:
-            prefix = self.entries(key)
+            prefix, row = self.entries(key), as_row(key)
             for map_key, value in table.get(key, places.NOTHING).items():
                 at = places.entry_place(prefix, map_key)
                 if value is ABSENT:
                     gone.append(at)
                 else:
-                    kept.append((at, places.entry_stored(at, key, map_key, self.dumps(value))))
+                    kept.append((at, places.entry_stored(at, row, map_key, self.dumps(value))))
         return kept, gone
 
-    def add(self, table: dict[Row, Any], pairs: Iterable[Pair]) -> None:
+    def add(self, table: dict[Any, Any], pairs: Iterable[Pair]) -> None:
         """Put cells into a table."""
         for key, map_key, data in self.decoded(pairs):
-            table.setdefault(key, {})[map_key] = self.loads(data)
+            table.setdefault(given_form(key), {})[map_key] = self.loads(data)
 
     def decoded(self, pairs: Iterable[Pair]) -> Iterator[places.Entry]:
         """Pairs as tuples and the bytes of values."""

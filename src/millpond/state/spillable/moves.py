@@ -24,7 +24,7 @@ from millpond.state.heap_versions import Version
 from millpond.state.rows import Row
 from millpond.state.spillable.cell_bytes import EntryBytes, FlatBytes, Pair
 from millpond.state.spillable.spill_file import SpillFile
-from millpond.state.spillable.spilled_tables import SpilledMapTable, SpilledTable
+from millpond.state.spillable.spilled_tables import LastRead, SpilledMapTable, SpilledTable
 
 STEP_CELLS = 2_000
 """Cells that one step copies: a few milliseconds."""
@@ -48,6 +48,7 @@ class SpilledState(NamedTuple):
 
     heap: HeapState
     form: FlatBytes | EntryBytes
+    last_read: LastRead
 
     @property
     def is_map(self) -> bool:
@@ -58,7 +59,7 @@ class SpilledState(NamedTuple):
         """The table of a key group on disk."""
         if isinstance(self.form, EntryBytes):
             return SpilledMapTable(self.form, file, database, key_group)
-        return SpilledTable(self.form, file, database, key_group)
+        return SpilledTable(self.form, self.last_read, file, database, key_group)
 
 
 class Move(ABC):
@@ -114,11 +115,11 @@ class Move(ABC):
                 version = version.next
         return False
 
-    def _changed(self, position: int) -> dict[Row, set[Row]]:
+    def _changed(self, position: int) -> dict[Any, set[Row]]:
         """The keys of a state that were changed meanwhile, with the map keys of their entries."""
         version: Version | None = self._since[position]
         is_map = self._states[position].is_map
-        changed: dict[Row, set[Row]] = {}
+        changed: dict[Any, set[Row]] = {}
         while version is not None:
             # A copy: of the open version, readers in other threads may make it grow.
             for key, old in version.undo.get(self.key_group, {}).copy().items():
@@ -147,14 +148,14 @@ class Spill(Move):
 
     def _copying(self) -> Generator[bool, None, None]:
         for state, copy in zip(self._states, self._tables, strict=True):
-            table: Mapping[Row, Any] = state.heap.tables.live.get(self.key_group, {})
+            table: Mapping[Any, Any] = state.heap.tables.live.get(self.key_group, {})
             if isinstance(state.form, FlatBytes):
                 yield from self._copied_in_order(state.form, table, copy)
             else:
                 yield from self._copied_by_runs(state.form, table, copy)
         self._copied = True
 
-    def _copied_in_order(self, form: FlatBytes, table: Mapping[Row, Any], copy: Any) -> Iterator[bool]:
+    def _copied_in_order(self, form: FlatBytes, table: Mapping[Any, Any], copy: Any) -> Iterator[bool]:
         """Cells in the order of their places: so pages are filled one after the other, and written once."""
         remaining, runs = iter(list(table)), []
         while run := list(islice(remaining, _SORTED_AT_ONCE)):
@@ -166,7 +167,7 @@ class Spill(Move):
         while piece := list(islice(keys, STEP_CELLS)):
             yield from self._write(copy, form.pairs(table, piece)[0], in_order=True)
 
-    def _copied_by_runs(self, form: EntryBytes, table: Mapping[Row, Any], copy: Any) -> Iterator[bool]:
+    def _copied_by_runs(self, form: EntryBytes, table: Mapping[Any, Any], copy: Any) -> Iterator[bool]:
         """Entries, of which one key may have any number: some thousand at a time are put in order."""
         remaining, in_order = iter(list(table)), True
         while run := list(islice(remaining, RUN_CELLS)):
@@ -192,8 +193,8 @@ class Spill(Move):
     def _switch(self) -> None:
         for position, (state, copy) in enumerate(zip(self._states, self._tables, strict=True)):
             live = state.heap.tables.live
-            old: Mapping[Row, Any] = live.get(self.key_group, {})
-            changed: dict[Row, Any] = {}
+            old: Mapping[Any, Any] = live.get(self.key_group, {})
+            changed: dict[Any, Any] = {}
             for key, map_keys in self._changed(position).items():
                 if state.is_map:
                     entries = old.get(key, {})
@@ -210,7 +211,7 @@ class Load(Move):
     def __init__(self, states: Iterable[SpilledState], key_group: int) -> None:
         super().__init__(states, key_group)
         self._spilled: list[Any] = [state.heap.tables.live[key_group] for state in self._states]
-        self._found: list[dict[Row, Any]] = [{} for _ in self._states]
+        self._found: list[dict[Any, Any]] = [{} for _ in self._states]
 
     def _copying(self) -> Generator[bool, None, None]:
         for state, spilled, found in zip(self._states, self._spilled, self._found, strict=True):
@@ -239,14 +240,14 @@ class Load(Move):
         _emptied(self._spilled[0].file, self._spilled[0].database)
 
 
-def _overlay(found: dict[Row, Any], key: Row, value: Any) -> None:
+def _overlay(found: dict[Any, Any], key: Any, value: Any) -> None:
     if value is ABSENT:
         found.pop(key, None)
     else:
         found[key] = value
 
 
-def _overlay_entries(found: dict[Row, Any], key: Row, now: Any, map_keys: Iterable[Row]) -> None:
+def _overlay_entries(found: dict[Any, Any], key: Any, now: Any, map_keys: Iterable[Row]) -> None:
     entries = found.setdefault(key, {})
     for map_key in map_keys:
         _overlay(entries, map_key, now.get(map_key, ABSENT))
@@ -254,9 +255,9 @@ def _overlay_entries(found: dict[Row, Any], key: Row, now: Any, map_keys: Iterab
         del found[key]
 
 
-def _pieces(table: Mapping[Row, Any], keys: list[Row]) -> Iterator[dict[Row, Any]]:
+def _pieces(table: Mapping[Any, Any], keys: list[Any]) -> Iterator[dict[Any, Any]]:
     """Tables of some of the entries, of about as many as one step copies."""
-    piece: dict[Row, Any] = {}
+    piece: dict[Any, Any] = {}
     cells = 0
     for key in keys:
         entries = list(table.get(key, {}).items())

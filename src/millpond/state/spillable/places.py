@@ -19,10 +19,11 @@ from typing import Any, NamedTuple, Self
 import msgspec
 
 from millpond.state.backend import ABSENT
+from millpond.state.key_types import as_row, given_form
 from millpond.state.rocksdb_keys import decode_key, encode_key
 from millpond.state.rows import Row
 
-NOTHING: Mapping[Row, Any] = MappingProxyType({})
+NOTHING: Mapping[Any, Any] = MappingProxyType({})
 """The entries of a key that has none."""
 
 _pack = msgspec.msgpack.Encoder().encode
@@ -32,6 +33,8 @@ _SHORT = struct.Struct(">H")
 STATE_BYTES = _STATE.size
 LONG = 0xC1
 """MessagePack never begins with this byte."""
+_TUPLE_OF_ONE = bytes([0x91])
+"""What MessagePack writes before the only element of a tuple."""
 _MARK = bytes([LONG])
 _DIGEST_BYTES = 32
 _LONGEST = 240
@@ -72,13 +75,17 @@ class LongPlace(bytes):
         return made
 
 
-def flat_place(prefix: bytes) -> Callable[[Row], bytes]:
-    """What gives the place of a key's value or list: a `LongPlace` where the key is long."""
+def flat_place(prefix: bytes) -> Callable[[Any], bytes]:
+    """What gives the place of a key's value or list, from its given form: a `LongPlace` where the key is long."""
+    start, before_text = len(prefix), prefix + _TUPLE_OF_ONE
 
-    def place(key: Row) -> bytes:
+    def place(key: Any) -> bytes:
         # A text alone needs no look at what it is.
-        encoded = _pack(key) if len(key) == 1 and type(key[0]) is str else encode_key(key)
-        return prefix + encoded if len(encoded) <= _LONGEST else LongPlace(prefix + _digest(encoded), encoded)
+        at = before_text + _pack(key) if type(key) is str else prefix + encode_key(as_row(key))
+        if len(at) <= start + _LONGEST:
+            return at
+        encoded = at[start:]
+        return LongPlace(prefix + _digest(encoded), encoded)
 
     return place
 
@@ -99,9 +106,9 @@ def flat_pairs(
     return kept, gone
 
 
-def key_of(place: bytes) -> Row:
-    """The key that a place was made of."""
-    return decode_key(place.original if type(place) is LongPlace else place[STATE_BYTES:])
+def key_of(place: bytes) -> Any:
+    """The key that a place was made of, in its given form."""
+    return given_form(decode_key(place.original if type(place) is LongPlace else place[STATE_BYTES:]))
 
 
 def flat_data(at: bytes, stored: bytes) -> bytes:

@@ -12,7 +12,6 @@ from typing import Any, NamedTuple
 from millpond.errors import UnavailableError
 from millpond.state.backend import Cells, Snapshot
 from millpond.state.heap_versions import Version, undo_after
-from millpond.state.rows import Row
 from millpond.state.spillable.cell_bytes import Pairs, laid_over
 from millpond.state.spillable.moves import SpilledState
 from millpond.state.spillable.spilled_tables import SpilledMapTable, SpilledTable
@@ -89,7 +88,7 @@ def raw_cells(held: Held, key_group: int) -> Pairs | None:
         return None
     is_map = held.state.is_map
     # In this order: see the invariant of `spilled_tables`.
-    overlay: dict[Row, Any] = table.unwritten()
+    overlay: dict[Any, Any] = table.unwritten()
     pairs = Pairs([], [])
     for piece in table.scanned_pieces(table.form.prefix):
         # Taken apart while the processor still has them at hand.
@@ -102,7 +101,7 @@ def raw_cells(held: Held, key_group: int) -> Pairs | None:
     return laid_over(held.state.form, pairs, overlay)
 
 
-def _lay_over(overlay: dict[Row, Any], undo: dict[Row, Any], *, is_map: bool) -> None:
+def _lay_over(overlay: dict[Any, Any], undo: dict[Any, Any], *, is_map: bool) -> None:
     if not is_map:
         overlay |= undo
         return

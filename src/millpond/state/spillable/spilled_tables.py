@@ -13,6 +13,8 @@ a table whose group was loaded names its `successor` before the file loses it. S
 and copies `changed` before it scans the file, misses nothing that was there when it began; what has changed since it
 finds in the undo maps.
 
+Keys are in their given form here (`millpond.state.key_types`), as on the heap.
+
 Tables and views are `MutableMapping`s; what the handles use is written out for speed.
 """
 
@@ -23,7 +25,7 @@ from operator import itemgetter
 from typing import Any
 
 from millpond.state.backend import ABSENT, Cells
-from millpond.state.rows import Row
+from millpond.state.key_types import as_row, as_rows
 from millpond.state.spillable import places
 from millpond.state.spillable.cell_bytes import EntryBytes, FlatBytes, Pair
 from millpond.state.spillable.places import LONG, STATE_BYTES
@@ -85,28 +87,50 @@ class _Spilled:
             last = found[-1][0]
 
 
-class SpilledTable(_Spilled, MutableMapping[Row, Any]):
-    """A table with one cell per key: of a value state, or of a list state."""
+class LastRead:
+    """The last cell of a state that was read from a file: a write of the same key comes next, and asks for it again.
 
-    def __init__(self, form: FlatBytes, file: SpillFile, database: Any, key_group: int) -> None:
+    One for all tables of the state, since each has its turn so seldom that the processor has forgotten it by then.
+
+    Attributes:
+        cell: its key, place, value and table, and how often that had been flushed. What another thread read before a
+            flush is not taken after.
+    """
+
+    __slots__ = ("cell",)
+
+    def __init__(self) -> None:
+        self.cell: tuple[Any, bytes, Any, SpilledTable | None, int] = (_UNREAD, b"", ABSENT, None, 0)
+
+
+class SpilledTable(_Spilled, MutableMapping[Any, Any]):
+    """A table with one cell per key: of a value state, or of a list state.
+
+    Args:
+        form: of the state's cells.
+        last_read: of the state.
+        file: where the key group is,
+        database: in that.
+        key_group: which.
+    """
+
+    def __init__(self, form: FlatBytes, last_read: LastRead, file: SpillFile, database: Any, key_group: int) -> None:
         super().__init__(file, database, key_group)
         self.form = form
         self.changed: dict[bytes, Any] = {}
         self._read = file.get
         self._place = form.place
         self._loads = form.loads
-        # The last key that was read, its place, what that holds, and how often had been flushed before: a write of the
-        # same key comes next, and asks for the old value. What another thread read before a flush is not taken after.
-        self._last: tuple[Any, bytes, Any, int] = (None, b"", ABSENT, 0)
+        self._last_read = last_read
         self._flushes = 0
 
-    def get(self, key: Row, default: Any = None) -> Any:
+    def get(self, key: Any, default: Any = None) -> Any:
         """What a key's cell holds."""
-        last, flushes = self._last, self._flushes
+        last, flushes = self._last_read.cell, self._flushes
         at = last[1] if last[0] is key else self._place(key)
         value = self.changed.get(at, _UNREAD)
         if value is _UNREAD:
-            if last[0] is key and last[3] == flushes:
+            if last[0] is key and last[3] is self and last[4] == flushes:
                 value = last[2]
             else:
                 stored = self._read(self.database, at)
@@ -116,17 +140,17 @@ class SpilledTable(_Spilled, MutableMapping[Row, Any]):
                     value = self.form.value(at, stored)
                 else:
                     value = self._loads(stored)
-                self._last = (key, at, value, flushes)
+                self._last_read.cell = (key, at, value, self, flushes)
         return default if value is ABSENT else value
 
-    def __getitem__(self, key: Row) -> Any:
+    def __getitem__(self, key: Any) -> Any:
         value = self.get(key, ABSENT)
         if value is ABSENT:
             raise KeyError(key)
         return value
 
     def __contains__(self, key: object) -> bool:
-        at = self._place(key)  # type: ignore[arg-type]
+        at = self._place(key)
         value = self.changed.get(at, _UNREAD)
         if value is not _UNREAD:
             return value is not ABSENT
@@ -134,40 +158,40 @@ class SpilledTable(_Spilled, MutableMapping[Row, Any]):
             return True
         return self.successor is not None and key in self.successor
 
-    def __setitem__(self, key: Row, value: Any) -> None:
-        last = self._last
+    def __setitem__(self, key: Any, value: Any) -> None:
+        last = self._last_read.cell
         self.changed[last[1] if last[0] is key else self._place(key)] = value
 
-    def __delitem__(self, key: Row) -> None:
+    def __delitem__(self, key: Any) -> None:
         self[key] = ABSENT
 
-    def setdefault(self, key: Row, default: Any = None) -> Any:
+    def setdefault(self, key: Any, default: Any = None) -> Any:
         """What a key's cell holds, to be changed in place."""
         value = self.get(key, ABSENT)
         value = self[key] = default if value is ABSENT else value
         return value
 
-    def unwritten(self) -> dict[Row, Any]:
+    def unwritten(self) -> dict[Any, Any]:
         """A copy of what is to be written, by key: from any thread."""
         return {places.key_of(at): value for at, value in self.changed.copy().items()}
 
-    def change(self, cells: Mapping[Row, Any]) -> None:
+    def change(self, cells: Mapping[Any, Any]) -> None:
         """Change many cells, or delete those that are ABSENT."""
         self.changed.update(zip(map(self._place, cells), cells.values(), strict=True))
 
-    def __iter__(self) -> Iterator[Row]:
+    def __iter__(self) -> Iterator[Any]:
         return iter(self.copy())
 
     def __len__(self) -> int:
         return len(self.copy())
 
-    def copy(self) -> dict[Row, Any]:
+    def copy(self) -> dict[Any, Any]:
         """Every cell, as a dictionary: from any thread."""
         changed = self.unwritten()
-        found: dict[Row, Any] = {}
+        found: dict[Any, Any] = {}
         self.form.add(found, self.scanned(self.form.prefix))
         if self.successor is not None:
-            whole: dict[Row, Any] = self.successor.copy()
+            whole: dict[Any, Any] = self.successor.copy()
             return whole
         found |= changed
         return {key: value for key, value in found.items() if value is not ABSENT} if changed else found
@@ -176,7 +200,7 @@ class SpilledTable(_Spilled, MutableMapping[Row, Any]):
         """Every cell. Lists are copies, since one that was changed may still grow in place."""
         found = self.copy()
         values = [value.copy() if type(value) is list else value for value in found.values()]
-        return Cells([self.key_group] * len(found), list(found), None, values)
+        return Cells([self.key_group] * len(found), as_rows(found), None, values)
 
     def flush(self, most: int = sys.maxsize) -> int:
         """Write some of what has changed; how many cells that were."""
@@ -202,17 +226,17 @@ class SpilledTable(_Spilled, MutableMapping[Row, Any]):
         return len(self.changed)
 
 
-class SpilledEntries(MutableMapping[Row, Any]):
+class SpilledEntries(MutableMapping[Any, Any]):
     """The entries of one key, read and written alone."""
 
     __slots__ = ("_key", "_prefix", "_table")
 
-    def __init__(self, table: "SpilledMapTable", key: Row, prefix: bytes) -> None:
+    def __init__(self, table: "SpilledMapTable", key: Any, prefix: bytes) -> None:
         self._table = table
         self._key = key
         self._prefix = prefix
 
-    def get(self, map_key: Row, default: Any = None) -> Any:
+    def get(self, map_key: Any, default: Any = None) -> Any:
         """The value of an entry."""
         table = self._table
         value = table.changed.get(self._key, places.NOTHING).get(map_key, _UNREAD)
@@ -225,22 +249,22 @@ class SpilledEntries(MutableMapping[Row, Any]):
             return default if successor is None else successor.get(self._key, places.NOTHING).get(map_key, default)
         return table.form.loads(places.entry(at, stored).data)
 
-    def __getitem__(self, map_key: Row) -> Any:
+    def __getitem__(self, map_key: Any) -> Any:
         value = self.get(map_key, ABSENT)
         if value is ABSENT:
             raise KeyError(map_key)
         return value
 
     def __contains__(self, map_key: object) -> bool:
-        return self.get(map_key, ABSENT) is not ABSENT  # type: ignore[arg-type]
+        return self.get(map_key, ABSENT) is not ABSENT
 
-    def __setitem__(self, map_key: Row, value: Any) -> None:
+    def __setitem__(self, map_key: Any, value: Any) -> None:
         self._table.changed.setdefault(self._key, {})[map_key] = value
 
-    def __delitem__(self, map_key: Row) -> None:
+    def __delitem__(self, map_key: Any) -> None:
         self._table.changed.setdefault(self._key, {})[map_key] = ABSENT
 
-    def __iter__(self) -> Iterator[Row]:
+    def __iter__(self) -> Iterator[Any]:
         return iter(self.copy())
 
     def __len__(self) -> int:
@@ -262,7 +286,7 @@ class SpilledEntries(MutableMapping[Row, Any]):
         """The values, as they are now."""
         return self.copy().values()
 
-    def copy(self) -> dict[Row, Any]:
+    def copy(self) -> dict[Any, Any]:
         """The entries, as a dictionary: from any thread."""
         table = self._table
         changed = table.changed.get(self._key, places.NOTHING)
@@ -275,16 +299,16 @@ class SpilledEntries(MutableMapping[Row, Any]):
         return {map_key: value for map_key, value in found.items() if value is not ABSENT} if changed else found
 
 
-class SpilledMapTable(_Spilled, MutableMapping[Row, Any]):
+class SpilledMapTable(_Spilled, MutableMapping[Any, Any]):
     """The table of a map state: by key, a view of its entries. A key without entries has an empty view."""
 
     def __init__(self, form: EntryBytes, file: SpillFile, database: Any, key_group: int) -> None:
         super().__init__(file, database, key_group)
         self.form = form
-        self.changed: dict[Row, dict[Row, Any]] = {}
-        self._last: tuple[Any, bytes] = (None, b"")
+        self.changed: dict[Any, dict[Any, Any]] = {}
+        self._last: tuple[Any, bytes] = (_UNREAD, b"")
 
-    def get(self, key: Row, default: Any = None) -> Any:  # noqa: ARG002 - there always is a view
+    def get(self, key: Any, default: Any = None) -> Any:  # noqa: ARG002 - there always is a view
         """The entries of a key."""
         last = self._last
         if last[0] is not key:
@@ -293,45 +317,45 @@ class SpilledMapTable(_Spilled, MutableMapping[Row, Any]):
 
     __getitem__ = get
 
-    def setdefault(self, key: Row, default: Any = None) -> Any:  # noqa: ARG002 - there always is a view
+    def setdefault(self, key: Any, default: Any = None) -> Any:  # noqa: ARG002 - there always is a view
         """The entries of a key."""
         return self.get(key)
 
     def __contains__(self, key: object) -> bool:
-        return bool(self.get(key))  # type: ignore[arg-type]
+        return bool(self.get(key))
 
-    def __setitem__(self, key: Row, entries: Mapping[Row, Any]) -> None:
+    def __setitem__(self, key: Any, entries: Mapping[Any, Any]) -> None:
         # Also of what is deleted already: the file may still have it.
         known = {*self.get(key).copy(), *self.changed.get(key, ())}
         self.changed[key] = dict.fromkeys(known, ABSENT) | dict(entries)
 
-    def __delitem__(self, key: Row) -> None:
+    def __delitem__(self, key: Any) -> None:
         self[key] = {}
 
-    def unwritten(self) -> dict[Row, dict[Row, Any]]:
+    def unwritten(self) -> dict[Any, dict[Any, Any]]:
         """A copy of what is to be written, by key: from any thread."""
         return {key: entries.copy() for key, entries in self.changed.copy().items()}
 
-    def change(self, cells: Mapping[Row, dict[Row, Any]]) -> None:
+    def change(self, cells: Mapping[Any, dict[Any, Any]]) -> None:
         """Change many entries, or delete those that are ABSENT."""
         self.changed.update(cells)
 
-    def pop(self, key: Row, default: Any = None) -> Any:
+    def pop(self, key: Any, default: Any = None) -> Any:
         """Delete a key's entries; what they were."""
         found = self.get(key).copy()
         del self[key]
         return found or default
 
-    def __iter__(self) -> Iterator[Row]:
+    def __iter__(self) -> Iterator[Any]:
         return iter(self.copy())
 
     def __len__(self) -> int:
         return len(self.copy())
 
-    def copy(self) -> dict[Row, dict[Row, Any]]:
+    def copy(self) -> dict[Any, dict[Any, Any]]:
         """Every key's entries, as dictionaries: from any thread."""
         changed = self.unwritten()
-        found: dict[Row, dict[Row, Any]] = {}
+        found: dict[Any, dict[Any, Any]] = {}
         self.form.add(found, self.scanned(self.form.prefix))
         if self.successor is not None:
             return {key: dict(entries) for key, entries in self.successor.copy().items()}
@@ -344,7 +368,7 @@ class SpilledMapTable(_Spilled, MutableMapping[Row, Any]):
         """Every entry."""
         found = Cells(map_keys=[])
         for key, entries in self.copy().items():
-            found.keys.extend([key] * len(entries))
+            found.keys.extend([as_row(key)] * len(entries))
             found.map_keys.extend(entries)  # type: ignore[union-attr]
             found.values.extend(entries.values())
         found.key_groups = [self.key_group] * len(found.keys)
@@ -352,7 +376,7 @@ class SpilledMapTable(_Spilled, MutableMapping[Row, Any]):
 
     def flush(self, most: int = sys.maxsize) -> int:
         """Write some of what has changed, whole keys; how many cells that were."""
-        keys: list[Row] = []
+        keys: list[Any] = []
         cells = 0
         for key, entries in self.changed.items():
             keys.append(key)
