@@ -10,7 +10,8 @@ the heap alone;
 RocksDB with everything in its cache, and with as much memory as the heap that is 57 % spilled takes for its state; the
 heap that spills with 0 to 90 % of its bytes on disk. Each is a process of its own, which first restores the state and
 then works off records in versions; the clock stops while the next words are made. What was changed on disk is written
-before it stops. A job runs for days, so what counts is not the first million records but what comes after eight.
+before it stops. RocksDB works off a round before each of another set-up's (`flip50_turns`), once it has run for a
+while: a job runs for days.
 
 Two more processes: a burst of new words worth five times the memory limit; and full checkpoints of a state that is
 57 % spilled, with its spilled key groups copied as they are and decoded, in turn.
@@ -29,23 +30,23 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 
 from benchmarks import flip50_limits
+from benchmarks.flip50_turns import BASE, InTurn, SetUp, serve
 from benchmarks.flip50_words import (
     CHUNK,
     FIRST_COUNT,
     PARALLELISM,
-    RECORDS,
-    ROUNDS,
     VERSION,
-    WARM_UP,
     keys_of,
     records,
+    records_of_round,
     word,
     words_of,
 )
@@ -70,6 +71,8 @@ SEED_RATIO = {"heap": 4.0, "spillable_37": 2.2, "spillable_57": 1.6}
 """Of FLIP-50: heap and 57 % from the document, 37 % from the preview release."""
 PARTS = Path(tempfile.gettempdir()) / "millpond-flip50"
 
+_ROCKSDB_SHARE = 0.6
+"""Of the records of a round, which take RocksDB long."""
 _BURST_LIMIT = 512 << 20
 _BURST = 5
 
@@ -103,13 +106,15 @@ def commit(backend: KeyedStateBackend) -> float:
     return time.perf_counter() - started
 
 
-def throughput(set_up: str, scale: float) -> dict[str, Any]:
-    """Records per second of one set-up, as the median of a few rounds, once it has run for a while."""
-    words, rounds = words_of(scale), []
+@contextlib.contextmanager
+def throughput(set_up: str, scale: float) -> Iterator[Callable[[int], float]]:
+    """Of a backend: what works off a round of records."""
+    words = words_of(scale)
+    each = records_of_round(scale, _ROCKSDB_SHARE if set_up.startswith("rocksdb") else 1.0)
     with opened(set_up, scale) as (backend, finish):
         state = backend.value_state(COUNT)
-        each = max(VERSION, int(RECORDS * min(1.0, scale * 4)))
-        for number in range(WARM_UP + ROUNDS):
+
+        def work_off(number: int) -> float:
             seconds, done = 0.0, 0
             while done < each:
                 for chunk in range(VERSION // CHUNK):
@@ -118,11 +123,9 @@ def throughput(set_up: str, scale: float) -> dict[str, Any]:
                 done += VERSION
             started = time.perf_counter()
             finish()
-            seconds += time.perf_counter() - started
-            if number >= WARM_UP:
-                rounds.append(done / seconds)
-            _say(f"{set_up} round {number}: {done / seconds:,.0f} records/s")
-        return {"rows_per_second": round(statistics.median(rounds)), "own_bytes": resident().own, "words": words}
+            return done / (seconds + time.perf_counter() - started)
+
+        yield work_off
 
 
 @contextlib.contextmanager
@@ -137,7 +140,7 @@ def opened(set_up: str, scale: float) -> Iterator[tuple[KeyedStateBackend, Calla
         if set_up == "heap":
             backend = HeapBackend(range(PARALLELISM))
         elif set_up.startswith("rocksdb"):
-            cache = 4 << 30 if set_up == "rocksdb_all_memory" else int(_heap_bytes(words) * 0.43)
+            cache = 4 << 30 if set_up == BASE else int(_heap_bytes(words) * 0.43)
             backend = RocksDbBackend(range(PARALLELISM), place, block_cache_bytes=cache)
         else:
             spills = round(int(set_up.removeprefix("spillable_")) / 100 * PARALLELISM)
@@ -250,22 +253,17 @@ def _say(text: str) -> None:
     print(text, file=sys.stderr, flush=True)
 
 
-PARTS_OF_ALL: dict[str, Callable[[float], dict[str, Any]]] = {
+SET_UPS: dict[str, SetUp] = {
     "dictionary": flip50_limits.dictionary,
-    **{
-        f"bare_{percent}": (lambda scale, percent=percent: flip50_limits.handles(percent, scale))  # type: ignore[misc]
-        for percent in BARE_PERCENT
-    },
-    "heap": lambda scale: throughput("heap", scale),
-    "rocksdb_all_memory": lambda scale: throughput("rocksdb_all_memory", scale),
-    "rocksdb_same_memory": lambda scale: throughput("rocksdb_same_memory", scale),
-    **{
-        f"spillable_{percent}": (lambda scale, percent=percent: throughput(f"spillable_{percent}", scale))  # type: ignore[misc]
-        for percent in SPILLED_PERCENT
-    },
-    "burst": burst,
-    "checkpoint": checkpoint,
+    **{f"bare_{percent}": partial(flip50_limits.handles, percent) for percent in BARE_PERCENT},
+    "heap": partial(throughput, "heap"),
+    "rocksdb_same_memory": partial(throughput, "rocksdb_same_memory"),
+    **{f"spillable_{percent}": partial(throughput, f"spillable_{percent}") for percent in SPILLED_PERCENT},
+    BASE: partial(throughput, BASE),
 }
+"""That take turns with the last one."""
+OTHER_PARTS: dict[str, Callable[[float], dict[str, Any]]] = {"burst": burst, "checkpoint": checkpoint}
+PARTS_OF_ALL = (*SET_UPS, *OTHER_PARTS)
 
 
 def main() -> None:
@@ -273,40 +271,54 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--scale", type=float, default=1.0)
     parser.add_argument("--only", choices=PARTS_OF_ALL)
-    parser.add_argument("--part", choices=PARTS_OF_ALL, help=argparse.SUPPRESS)
+    parser.add_argument("--serve", choices=SET_UPS, help=argparse.SUPPRESS)
+    parser.add_argument("--part", choices=OTHER_PARTS, help=argparse.SUPPRESS)
     chosen = parser.parse_args()
-    if chosen.part:
-        print(json.dumps(PARTS_OF_ALL[chosen.part](chosen.scale)))
-        return
+    if chosen.serve:
+        serve(SET_UPS[chosen.serve], chosen.scale)
+    elif chosen.part:
+        print(json.dumps(OTHER_PARTS[chosen.part](chosen.scale)))
+    else:
+        _measure([chosen.only] if chosen.only else PARTS_OF_ALL, chosen.scale)
+
+
+def _measure(parts: Iterable[str], scale: float) -> None:
+    """Measure these parts, and report if all of them have been."""
     PARTS.mkdir(exist_ok=True)
-    for part in [chosen.only] if chosen.only else PARTS_OF_ALL:
-        command = [sys.executable, "-m", "benchmarks.flip50", "--part", part, "--scale", str(chosen.scale)]
+    with InTurn.at(scale) as in_turn:
+        for part in (part for part in parts if part in SET_UPS):
+            _keep(part, scale, in_turn.measure(part))
+    for part in (part for part in parts if part in OTHER_PARTS):
+        command = [sys.executable, "-m", "benchmarks.flip50", "--part", part, "--scale", str(scale)]
         done = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True)
-        _file(part, chosen.scale).write_text(done.stdout.splitlines()[-1])
-        _say(f"{part}: {done.stdout.strip()}")
-    if all(_file(part, chosen.scale).exists() for part in PARTS_OF_ALL):
-        found = {part: json.loads(_file(part, chosen.scale).read_text()) for part in PARTS_OF_ALL}
-        _report(found, RESULTS if chosen.scale >= 1 else PARTS)
+        _keep(part, scale, json.loads(done.stdout.splitlines()[-1]))
+    if all(_file(part, scale).exists() for part in PARTS_OF_ALL):
+        found = {part: json.loads(_file(part, scale).read_text()) for part in PARTS_OF_ALL}
+        _report(found, words_of(scale), RESULTS if scale >= 1 else PARTS)
+
+
+def _keep(part: str, scale: float, found: dict[str, Any]) -> None:
+    _file(part, scale).write_text(json.dumps(found))
+    _say(f"{part}: {found}")
 
 
 def _file(part: str, scale: float) -> Path:
     return PARTS / f"{part}-{scale}.json"
 
 
-def _report(found: dict[str, dict[str, Any]], folder: Path) -> None:
-    rps = {part: each["rows_per_second"] for part, each in found.items() if "words" in each}
-    base = rps["rocksdb_all_memory"]
+def _report(found: dict[str, dict[str, Any]], words: int, folder: Path) -> None:
+    rps = {part: found[part]["rows_per_second"] for part in SET_UPS}
     burst_of = found["burst"]
     seconds = {how: round(taken, 3) for how, taken in found["checkpoint"].items()}
     names = {
         "dictionary": "plain loop, one dictionary",
         **{f"bare_{percent}": f"bare handles, {percent} % on disk" for percent in BARE_PERCENT},
         "heap": "heap alone",
-        "rocksdb_all_memory": "RocksDB, all in cache",
+        BASE: "RocksDB, all in cache",
         "rocksdb_same_memory": "RocksDB, memory of 57 %",
         **{f"spillable_{percent}": f"spillable, {percent} % on disk" for percent in SPILLED_PERCENT},
     }
-    ratio = {part: round(rps[part] / base, 2) for part in names}
+    ratio = {part: round(found[part]["ratio"], 2) for part in names}
     assert burst_of["records_in"] == burst_of["records_counted"], burst_of
     report(
         "flip50",
@@ -323,9 +335,9 @@ def _report(found: dict[str, dict[str, Any]], folder: Path) -> None:
             for part, name in names.items()
         ],
         result={
-            "words": found["heap"]["words"],
+            "words": words,
             "rows_per_second": {
-                **{part: rps[part] for part in ("dictionary", "heap", "rocksdb_all_memory", "rocksdb_same_memory")},
+                **{part: rps[part] for part in ("dictionary", "heap", BASE, "rocksdb_same_memory")},
                 "bare_handles": {str(percent): rps[f"bare_{percent}"] for percent in BARE_PERCENT},
                 "spillable": {str(percent): rps[f"spillable_{percent}"] for percent in SPILLED_PERCENT},
             },

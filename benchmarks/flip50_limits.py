@@ -6,12 +6,11 @@ each on disk, and a log of the old values of a version. Nothing checks a value, 
 group, takes a lock, or knows how much memory there is.
 """
 
+import contextlib
 import gc
-import statistics
-import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -22,34 +21,74 @@ from benchmarks.flip50_words import (
     CHUNK,
     FIRST_COUNT,
     PARALLELISM,
-    RECORDS,
-    ROUNDS,
     VERSION,
-    WARM_UP,
-    keys_of,
     records,
+    records_of_round,
+    words_in,
     words_of,
 )
-from millpond.state.rows import Row
-from millpond.state.spillable.memory import resident
 
 _encode = msgspec.msgpack.Encoder().encode
 _decode = msgspec.msgpack.Decoder(int).decode
 _MAP_BYTES = 8 << 30
 
+Word = tuple[int, str]
+"""A record: its key group and the word itself, with no tuple around it."""
 
-def dictionary(scale: float) -> dict[str, Any]:
+
+class Rounds:
+    """Works off records, as a backend does: what is changed on disk is written back at the end of a round."""
+
+    def __init__(
+        self,
+        scale: float,
+        count: Callable[[list[Word]], None],
+        end_version: Callable[[], None] = lambda: None,
+        write_back: Callable[[], None] = lambda: None,
+    ) -> None:
+        self._words = words_of(scale)
+        self._each = records_of_round(scale)
+        self._count, self._end_version, self._write_back = count, end_version, write_back
+        self._done = 0
+        gc.collect()
+        gc.freeze()
+        gc.disable()
+
+    def __call__(self, number: int) -> float:
+        """Records a second of one round."""
+        seconds, done = 0.0, 0
+        while done < self._each:
+            drawn = records(self._words, CHUNK, hash((number, done)))
+            some = [(key_group, word) for key_group, (word,) in drawn]
+            started = time.perf_counter()
+            self._count(some)
+            done += CHUNK
+            if done % VERSION == 0:
+                self._end_version()
+            seconds += time.perf_counter() - started
+        started = time.perf_counter()
+        self._write_back()
+        seconds += time.perf_counter() - started
+        self._done += done
+        return done / seconds
+
+    def check(self, total: int) -> None:
+        """Whether all was counted."""
+        assert total == self._words * FIRST_COUNT + self._done, (total, self._done)
+
+
+@contextlib.contextmanager
+def dictionary(scale: float) -> Iterator[Callable[[int], float]]:
     """One dictionary."""
-    words = words_of(scale)
-    counts = {key: FIRST_COUNT for group in range(PARALLELISM) for key in keys_of(group, words)}
+    counts = {word: FIRST_COUNT for group in range(PARALLELISM) for word in words_in(group, words_of(scale))}
 
-    def count(some: list[tuple[int, Row]]) -> None:
-        for _, key in some:
-            counts[key] = counts.get(key, 0) + 1
+    def count(some: list[Word]) -> None:
+        for _, word in some:
+            counts[word] = counts.get(word, 0) + 1
 
-    found = _measured("one dictionary", count, lambda: None, lambda: None, words)
-    assert sum(counts.values()) == _counted(words)
-    return found
+    rounds = Rounds(scale, count)
+    yield rounds
+    rounds.check(sum(counts.values()))
 
 
 class Handles:
@@ -60,11 +99,13 @@ class Handles:
         databases: in LMDB, of the first key groups.
 
     Attributes:
+        key: the current one.
         read: of the open transaction.
+        log: key group, key and old value of every change of a version.
     """
 
-    def __init__(self, tables: list[dict[Row, int]], databases: list[Any]) -> None:
-        self.key: Row = ()
+    def __init__(self, tables: list[dict[str, int]], databases: list[Any]) -> None:
+        self.key = ""
         self.read: Callable[..., bytes]
         self.log: list[Any] = []
         self._tables = tables
@@ -91,7 +132,8 @@ class Handles:
         self._tables[group][key] = value
 
 
-def handles(percent: int, scale: float) -> dict[str, Any]:
+@contextlib.contextmanager
+def handles(percent: int, scale: float) -> Iterator[Callable[[int], float]]:
     """`Handles` over dictionaries, and over LMDB for a part of the key groups."""
     words, on_disk = words_of(scale), round(percent / 100 * PARALLELISM)
     with tempfile.TemporaryDirectory(prefix="millpond-flip50-") as folder:
@@ -108,13 +150,13 @@ def handles(percent: int, scale: float) -> dict[str, Any]:
         )
         databases = [environment.open_db(b"%d" % group) for group in range(on_disk)]
         for group, database in enumerate(databases):
-            _put(environment, database, dict.fromkeys(keys_of(group, words), FIRST_COUNT))
-        tables: list[dict[Row, int]] = [{} for _ in databases]
-        tables += [dict.fromkeys(keys_of(group, words), FIRST_COUNT) for group in range(on_disk, PARALLELISM)]
+            _put(environment, database, dict.fromkeys(words_in(group, words), FIRST_COUNT))
+        tables: list[dict[str, int]] = [{} for _ in databases]
+        tables += [dict.fromkeys(words_in(group, words), FIRST_COUNT) for group in range(on_disk, PARALLELISM)]
         state = Handles(tables, databases)
         enter, get, update = state.enter, state.get, state.update
 
-        def count(some: list[tuple[int, Row]]) -> None:
+        def count(some: list[Word]) -> None:
             with environment.begin() as reader:
                 state.read = reader.get
                 for group, key in some:
@@ -127,54 +169,18 @@ def handles(percent: int, scale: float) -> dict[str, Any]:
                 _put(environment, database, tables[group])
                 tables[group] = {}
 
-        found = _measured(f"bare handles, {percent} % on disk", count, state.log.clear, write_back, words)
+        rounds = Rounds(scale, count, state.log.clear, write_back)
+        yield rounds
         total = sum(sum(table.values()) for table in tables)
         with environment.begin() as reader:
             for database in databases:
                 with reader.cursor(database) as cursor:
                     total += sum(map(_decode, cursor.iternext(keys=False)))
         environment.close()
-        assert total == _counted(words)
-        return found
+        rounds.check(total)
 
 
-def _counted(words: int) -> int:
-    """The sum of all counts in the end."""
-    return words * FIRST_COUNT + (WARM_UP + ROUNDS) * RECORDS
-
-
-def _put(environment: lmdb.Environment, database: Any, counts: dict[Row, int]) -> None:
-    pairs = sorted((_encode(key), _encode(count)) for key, count in counts.items())
+def _put(environment: lmdb.Environment, database: Any, counts: dict[str, int]) -> None:
+    pairs = sorted((_encode(word), _encode(count)) for word, count in counts.items())
     with environment.begin(write=True) as transaction, transaction.cursor(database) as cursor:
         cursor.putmulti(pairs)
-
-
-def _measured(
-    name: str,
-    count: Callable[[list[tuple[int, Row]]], None],
-    end_version: Callable[[], None],
-    write_back: Callable[[], None],
-    words: int,
-) -> dict[str, Any]:
-    """Records per second, as of a backend: what is changed on disk is written back at the end of a round."""
-    gc.collect()
-    gc.freeze()
-    gc.disable()
-    rounds = []
-    for number in range(WARM_UP + ROUNDS):
-        seconds, done = 0.0, 0
-        while done < RECORDS:
-            some = records(words, CHUNK, hash((number, done)))
-            started = time.perf_counter()
-            count(some)
-            done += CHUNK
-            if done % VERSION == 0:
-                end_version()
-            seconds += time.perf_counter() - started
-        started = time.perf_counter()
-        write_back()
-        seconds += time.perf_counter() - started
-        if number >= WARM_UP:
-            rounds.append(done / seconds)
-        print(f"{name} round {number}: {done / seconds:,.0f} records/s", file=sys.stderr, flush=True)
-    return {"rows_per_second": round(statistics.median(rounds)), "own_bytes": resident().own, "words": words}

@@ -13,10 +13,6 @@ FIRST_COUNT = 200
 """Of each word: two bytes."""
 RECORDS = 1_000_000
 """Of a round."""
-WARM_UP = 8
-"""Rounds that do not count: RocksDB gets slower until its write buffers were flushed and compacted a few times."""
-ROUNDS = 3
-"""That count."""
 VERSION = 200_000
 CHUNK = 50_000
 
@@ -34,12 +30,22 @@ def words_of(scale: float) -> int:
     return int(SERIALIZED_BYTES * scale / CELL_BYTES) // PARALLELISM * PARALLELISM
 
 
+def words_in(key_group: int, words: int) -> list[str]:
+    """The words of a key group."""
+    return [word(number) for number in range(key_group, words, PARALLELISM)]
+
+
 def keys_of(key_group: int, words: int) -> list[Row]:
-    """The keys of a key group."""
-    return [(word(number),) for number in range(key_group, words, PARALLELISM)]
+    """The same as keys."""
+    return [(each,) for each in words_in(key_group, words)]
 
 
 def records(words: int, count: int, seed: int) -> list[tuple[int, Row]]:
     """Key group and key of records, drawn evenly. A word's key group is its number's: hashing costs all alike."""
     drawn = random.Random(seed).choices(range(words), k=count)
     return [(number % PARALLELISM, (word(number),)) for number in drawn]
+
+
+def records_of_round(scale: float, share: float = 1.0) -> int:
+    """How many records make a round, or a share of one: whole versions."""
+    return max(1, int(RECORDS * min(1.0, scale * 4) * share) // VERSION) * VERSION

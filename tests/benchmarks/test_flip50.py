@@ -2,10 +2,11 @@
 
 import gc
 import json
+from functools import partial
 
 import pytest
 
-from benchmarks import flip50, flip50_limits
+from benchmarks import flip50, flip50_limits, flip50_turns
 from millpond.state import HeapBackend
 from millpond.state.rocksdb_keys import KEY_PREFIX, encode_key
 
@@ -41,9 +42,8 @@ def test_it_counts_every_record():
 def test_the_report_has_the_names_that_were_asked_for(tmp_path, capsys):
     speeds = {"rocksdb_all_memory": 200, "heap": 100, "spillable_37": 600, "spillable_57": 700}
     found = {
-        part: {"rows_per_second": speeds.get(part, 1), "own_bytes": 1, "words": 5}
-        for part in flip50.PARTS_OF_ALL
-        if part not in ("burst", "checkpoint")
+        part: {"rows_per_second": speeds.get(part, 1), "own_bytes": 1, "ratio": speeds.get(part, 1) / 200}
+        for part in flip50.SET_UPS
     }
     found["burst"] = {
         "limit_bytes": 9,
@@ -53,7 +53,7 @@ def test_the_report_has_the_names_that_were_asked_for(tmp_path, capsys):
         "longest_spill_block_ms": 12.5,
     }
     found |= {"checkpoint": {"raw_copy": 1.0, "decoded": 2.0}}
-    flip50._report(found, tmp_path)
+    flip50._report(found, 5, tmp_path)
     result = json.loads(capsys.readouterr().out.splitlines()[-1])
     assert result["rows_per_second"]["spillable"].keys() == {"0", "20", "37", "57", "90"}
     assert result["ratio"] == {"heap": 0.5, "spillable_37": 3.0, "spillable_57": 3.5}
@@ -70,9 +70,25 @@ def collecting():
     gc.unfreeze()
 
 
-def test_a_plain_loop_and_bare_handles_count_every_record(monkeypatch, collecting):
-    monkeypatch.setattr(flip50_limits, "RECORDS", 200_000)
-    scale = 1_280 * flip50_limits.PARALLELISM / flip50.words_of(1.0) / 100
-    for found in (flip50_limits.dictionary(scale), flip50_limits.handles(0, scale), flip50_limits.handles(57, scale)):
-        assert found["words"] == flip50.words_of(scale) > 1_000
-        assert found["rows_per_second"] > 0
+def test_a_plain_loop_and_bare_handles_count_every_record(collecting):
+    scale = 1_280 * flip50.PARALLELISM / flip50.words_of(1.0) / 100
+    set_ups = (flip50_limits.dictionary, partial(flip50_limits.handles, 0), partial(flip50_limits.handles, 57))
+    for set_up in set_ups:
+        # What was counted is checked as it ends.
+        with set_up(scale) as work_off:
+            assert [work_off(number) > 0 for number in range(2)] == [True, True]
+
+
+def test_a_set_up_takes_turns_with_rocksdb(monkeypatch):
+    monkeypatch.setattr(flip50_turns, "WARM_UP_ROCKSDB", 1)
+    monkeypatch.setattr(flip50_turns, "TURNS", 2)
+    with flip50_turns.InTurn.at(0.0005) as in_turn:
+        heap, base = in_turn.measure("heap"), in_turn.measure(flip50_turns.BASE)
+    assert base["ratio"] == 1.0
+    assert heap["ratio"] > 0
+    assert min(base["rows_per_second"], heap["rows_per_second"], heap["own_bytes"]) > 0
+
+
+def test_a_set_up_that_ends_is_no_measurement():
+    with pytest.raises(RuntimeError, match="no_set_up ended with 2"):
+        flip50_turns.Served("no_set_up", 0.0005)

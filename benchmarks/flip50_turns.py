@@ -1,0 +1,114 @@
+"""Set-ups of FLIP-50's benchmark that take turns with RocksDB, each in a process of its own.
+
+A machine's speed drifts by a fifth within minutes, which is as much as there is to measure. So RocksDB's process stays,
+and works off a round of records before each round of another set-up's; what counts is the median of the ratios.
+"""
+
+import json
+import statistics
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from typing import Any, NamedTuple, Self
+
+from millpond.state.spillable.memory import resident
+
+BASE = "rocksdb_all_memory"
+TURNS = 5
+WARM_UP = 2
+"""Rounds of a set-up that do not count."""
+WARM_UP_ROCKSDB = 13
+"""Of RocksDB, whose rounds are shorter: it gets slower until its write buffers were compacted a few times."""
+
+SetUp = Callable[[float], AbstractContextManager[Callable[[int], float]]]
+"""Opened at a scale, gives what works off the records of a round, by its number; how many a second that were."""
+
+
+class Turn(NamedTuple):
+    """What a set-up says of a round: records a second, and what memory its process has of its own."""
+
+    rows_per_second: float
+    own_bytes: int
+
+
+def serve(set_up: SetUp, scale: float) -> None:
+    """Work off a round for each line of the input, and say how it went."""
+    with set_up(scale) as work_off:
+        print("ready", flush=True)
+        for number, _ in enumerate(sys.stdin):
+            print(json.dumps(Turn(work_off(number), resident().own)), flush=True)
+
+
+class Served(AbstractContextManager["Served"]):
+    """A set-up in a process of its own, once it has run for a while."""
+
+    def __init__(self, part: str, scale: float) -> None:
+        self.rounds: list[Turn] = []
+        self._part = part
+        command = [sys.executable, "-m", "benchmarks.flip50", "--serve", part, "--scale", str(scale)]
+        self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        self._answer()
+        for _ in range(WARM_UP_ROCKSDB if part.startswith("rocksdb") else WARM_UP):
+            self.round()
+        self.rounds.clear()
+
+    def round(self) -> Turn:
+        """Have it work off a round."""
+        assert self._process.stdin is not None
+        self._process.stdin.write("\n")
+        self._process.stdin.flush()
+        turn = Turn(*json.loads(self._answer()))
+        self.rounds.append(turn)
+        print(f"{self._part}: {turn.rows_per_second:,.0f} records/s", file=sys.stderr, flush=True)
+        return turn
+
+    def _answer(self) -> str:
+        assert self._process.stdout is not None
+        line = self._process.stdout.readline()
+        if not line:
+            raise RuntimeError(f"{self._part} ended with {self._process.wait()}")
+        return line
+
+    def __exit__(self, *_: object) -> None:
+        """End it: what it counted is checked there."""
+        assert self._process.stdin is not None
+        self._process.stdin.close()
+        if self._process.wait():
+            raise RuntimeError(f"{self._part} ended with {self._process.returncode}")
+
+
+class InTurn:
+    """Measures set-ups against RocksDB, whose process is started for the first one of them."""
+
+    def __init__(self, scale: float, stack: ExitStack) -> None:
+        self._scale = scale
+        self._stack = stack
+        self._base: Served | None = None
+
+    @classmethod
+    @contextmanager
+    def at(cls, scale: float) -> Iterator[Self]:
+        """One that ends its processes."""
+        with ExitStack() as stack:
+            yield cls(scale, stack)
+
+    def measure(self, part: str) -> dict[str, Any]:
+        """Medians of some turns; of RocksDB itself those of all its rounds so far."""
+        if self._base is None:
+            self._base = self._stack.enter_context(Served(BASE, self._scale))
+        if part == BASE:
+            turns = self._base.rounds or [self._base.round() for _ in range(TURNS)]
+            ratios = [1.0]
+        else:
+            with Served(part, self._scale) as set_up:
+                ratios = []
+                for _ in range(TURNS):
+                    of_base = self._base.round()
+                    ratios.append(set_up.round().rows_per_second / of_base.rows_per_second)
+                turns = set_up.rounds
+        return {
+            "rows_per_second": round(statistics.median(turn.rows_per_second for turn in turns)),
+            "ratio": statistics.median(ratios),
+            "own_bytes": turns[-1].own_bytes,
+        }
