@@ -55,3 +55,20 @@ def test_what_is_gone_is_told_from_what_is_there(known, number):
     assert [(at, places.flat_data(at, stored)) for at, stored in kept] == [
         (at, b"%d" % value) for at, value in cells if value is not ABSENT
     ]
+
+
+@given(st.lists(st.binary(min_size=3, max_size=30), unique=True))
+def test_places_that_are_put_in_order_are_the_same_ones(known):
+    pairs = [(at, at[::-1]) for at in known]
+    ordered = places.in_order(pairs.copy())
+    assert sorted(ordered) == sorted(pairs)
+    if len({len(at) for at in known}) > 1:
+        assert ordered == sorted(pairs)
+
+
+@given(st.lists(st.integers(0, 2**64 - 1), unique=True, max_size=31), st.binary(max_size=5), st.binary(max_size=5))
+def test_places_of_one_length_are_put_in_the_order_of_where_they_differ(numbers, before, after):
+    pairs = [(PREFIX + before + number.to_bytes(8, "big") + after, b"") for number in numbers]
+    ordered = [at[len(PREFIX + before) :] for at, _ in places.in_order(pairs)]
+    # Eight bytes from the first that differs: what follows may come before them only where these are alike.
+    assert ordered == sorted(ordered)

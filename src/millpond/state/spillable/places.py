@@ -13,10 +13,13 @@ state's, or one key's, alone.
 import hashlib
 import struct
 from collections.abc import Callable, Iterable, Mapping
+from itertools import compress, count
+from operator import itemgetter, ne
 from types import MappingProxyType
 from typing import Any, NamedTuple, Self
 
 import msgspec
+import numpy as np
 
 from millpond.state.backend import ABSENT
 from millpond.state.key_types import as_row, given_form
@@ -36,7 +39,11 @@ LONG = 0xC1
 _TUPLE_OF_ONE = bytes([0x91])
 """What MessagePack writes before the only element of a tuple."""
 _MARK = bytes([LONG])
+_by_place = itemgetter(0)
 _DIGEST_BYTES = 32
+_EIGHT_BYTES = np.dtype(">u8")
+_COMPARED = 32
+"""Of the places that are put in order, so many tell from where on places differ."""
 _LONGEST = 240
 """Bytes of a key, and of a map key, that stand in an LMDB key as they are."""
 
@@ -104,6 +111,24 @@ def flat_pairs(
         else:
             kept.append((at, dumps(value)))
     return kept, gone
+
+
+def in_order(pairs: list[tuple[bytes, bytes]]) -> list[tuple[bytes, bytes]]:
+    """Pairs of one state about in the order of their places, so that those of a page are written together.
+
+    Where all places are equally long, eight bytes of each tell, from the first that differs in some: a comparison of
+    numbers takes a fifth of the time. What these do not tell apart comes in any order.
+    """
+    some = [at for at, _ in pairs[:: 1 + len(pairs) // _COMPARED]]
+    joined = b"".join(map(_by_place, pairs)) if len(some) > 1 else b""
+    length = len(joined) // len(pairs) if pairs else 0
+    if length < _EIGHT_BYTES.itemsize or set(map(len, map(_by_place, pairs))) != {length}:
+        # Tuples would be compared as a whole.
+        return sorted(pairs, key=_by_place)
+    differs = map(ne, min(some), max(some))
+    first = min(next(compress(count(), differs), length), length - _EIGHT_BYTES.itemsize)
+    begins = np.ndarray(len(pairs), _EIGHT_BYTES, joined, first, length)
+    return list(itemgetter(*begins.astype(np.uint64).argsort().tolist())(pairs))
 
 
 def key_of(place: bytes) -> Any:

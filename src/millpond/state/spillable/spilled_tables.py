@@ -21,7 +21,6 @@ Tables and views are `MutableMapping`s; what the handles use is written out for 
 import sys
 from collections.abc import Collection, Iterator, Mapping, MutableMapping, Sequence
 from itertools import chain, islice
-from operator import itemgetter
 from typing import Any
 
 from millpond.state.backend import ABSENT, Cells
@@ -32,7 +31,6 @@ from millpond.state.spillable.places import LONG, STATE_BYTES
 from millpond.state.spillable.spill_file import SpillFile
 
 _UNREAD: Any = object()
-_by_place = itemgetter(0)
 _WEIGHED = 64
 """Of the cells that are written at once, so many are weighed, or some less."""
 
@@ -210,9 +208,7 @@ class SpilledTable(_Spilled, MutableMapping[Any, Any]):
         )
         count = len(cells)
         kept, gone = self.form.placed_pairs(cells)
-        # Tuples would be compared as a whole.
-        kept.sort(key=_by_place)
-        self.store(kept, gone)
+        self.store(places.in_order(kept), gone)
         self._flushes += 1
         if whole:
             self.changed = {}
