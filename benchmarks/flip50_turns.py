@@ -2,9 +2,13 @@
 
 A machine's speed drifts by a fifth within minutes, which is as much as there is to measure. So RocksDB's process stays,
 and works off a round of records before each round of another set-up's; what counts is the median of the ratios.
+
+A process stands still while it is not its turn: what it has threads do in the background, as RocksDB's compaction, is
+done in its own time and in nobody else's.
 """
 
 import json
+import signal
 import statistics
 import subprocess
 import sys
@@ -56,9 +60,11 @@ class Served(AbstractContextManager["Served"]):
     def round(self) -> Turn:
         """Have it work off a round."""
         assert self._process.stdin is not None
+        self._process.send_signal(signal.SIGCONT)
         self._process.stdin.write("\n")
         self._process.stdin.flush()
         turn = Turn(*json.loads(self._answer()))
+        self._process.send_signal(signal.SIGSTOP)
         self.rounds.append(turn)
         print(f"{self._part}: {turn.rows_per_second:,.0f} records/s", file=sys.stderr, flush=True)
         return turn
@@ -73,6 +79,7 @@ class Served(AbstractContextManager["Served"]):
     def __exit__(self, *_: object) -> None:
         """End it: what it counted is checked there."""
         assert self._process.stdin is not None
+        self._process.send_signal(signal.SIGCONT)
         self._process.stdin.close()
         if self._process.wait():
             raise RuntimeError(f"{self._part} ended with {self._process.returncode}")
