@@ -6,8 +6,7 @@ so the share of the state that is spilled is also the share of the records that 
 another, which is the hardest case for a heap that spills.
 
 Set-ups: a plain loop and bare handles over dictionaries and LMDB, which show what Python allows (`flip50_limits`);
-the heap alone;
-RocksDB with everything in its cache, and with as much memory as the heap that is 57 % spilled takes for its state; the
+the heap alone; RocksDB with everything in its cache, and with no less memory than the heap that is 57 % spilled; the
 heap that spills with 0 to 90 % of its bytes on disk. Each is a process of its own, which first restores the state and
 then works off records in versions; the clock stops while the next words are made. What was changed on disk is written
 before it stops. RocksDB works off a round before each of another set-up's (`flip50_turns`), once it has run for a
@@ -73,6 +72,10 @@ PARTS = Path(tempfile.gettempdir()) / "millpond-flip50"
 
 _ROCKSDB_SHARE = 0.6
 """Of the records of a round, which take RocksDB long."""
+_WORD_BYTES = 105
+"""Of a word and its count on the heap, about."""
+_CACHE_BYTES = 103
+"""For each word, where RocksDB has the memory of the heap that is 57 % spilled; in all it takes a third more."""
 _BURST_LIMIT = 512 << 20
 _BURST = 5
 
@@ -140,7 +143,7 @@ def opened(set_up: str, scale: float) -> Iterator[tuple[KeyedStateBackend, Calla
         if set_up == "heap":
             backend = HeapBackend(range(PARALLELISM))
         elif set_up.startswith("rocksdb"):
-            cache = 4 << 30 if set_up == BASE else int(_heap_bytes(words) * 0.43)
+            cache = 4 << 30 if set_up == BASE else words * _CACHE_BYTES
             backend = RocksDbBackend(range(PARALLELISM), place, block_cache_bytes=cache)
         else:
             spills = round(int(set_up.removeprefix("spillable_")) / 100 * PARALLELISM)
@@ -166,13 +169,13 @@ def opened(set_up: str, scale: float) -> Iterator[tuple[KeyedStateBackend, Calla
 
 def _heap_bytes(words: int) -> int:
     """What so many words take on the heap, about."""
-    return words * 240
+    return words * _WORD_BYTES
 
 
 def _at_ease(heap_bytes: int) -> SpillableSettings:
-    """A limit that the whole state would need, and marks that leave key groups where the benchmark puts them."""
+    """A limit that leaves room for the whole state, and marks that leave key groups where the benchmark puts them."""
     return SpillableSettings(
-        memory_limit_bytes=2 * heap_bytes + (1 << 30),
+        memory_limit_bytes=4 * heap_bytes + (1 << 30),
         load_start_ratio=0.0001,
         load_end_ratio=0.0002,
         high_watermark_ratio=0.95,
@@ -186,7 +189,7 @@ def _nothing() -> None:
 def burst(scale: float) -> dict[str, Any]:
     """New words worth five times the limit, as fast as they come; none may be lost, and the process stays within."""
     limit = int(_BURST_LIMIT * max(0.5, min(1.0, scale * 2)))
-    words = _BURST * limit // 240
+    words = _BURST * limit // _WORD_BYTES
     settings = SpillableSettings(memory_limit_bytes=limit)
     gc.disable()
     with tempfile.TemporaryDirectory(prefix="millpond-flip50-") as folder:
