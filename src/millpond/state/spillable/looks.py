@@ -25,7 +25,8 @@ BUSY_SLICE_MS = 20
 URGENT_SLICE_MS = 60
 """The same above the hard mark, where the stream has only the time from one look to the next."""
 
-_LOOK_EVERY_MS = 10
+_LOOK_EVERY_MS = 2
+"""Large values come at hundreds of MB a second: a burst of them must not get past the hard mark between two looks."""
 _LOOK_SHARE = 50
 """Counting what there is takes at most this part of the time."""
 
