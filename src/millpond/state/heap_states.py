@@ -28,6 +28,7 @@ from millpond.state.many import ManyInTables
 from millpond.state.rows import Row, RowCodec
 
 _NO_KEY: Any = object()
+"""Stands where no key was logged yet: None is one."""
 
 
 class HeapState:
