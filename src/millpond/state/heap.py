@@ -12,7 +12,7 @@ Invariant: for every cell, either the open version has its old value, or its liv
 one.
 """
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Any
 
 from millpond.errors import UnavailableError
@@ -49,12 +49,13 @@ class HeapBackend:
 
     def __init__(self, key_groups: range) -> None:
         self.key_groups = key_groups
-        self._first, self._stop = key_groups.start, key_groups.stop
         self._context = KeyContext()
         self._declared = Declarations(_KINDS, self._make)
         self._states = self._declared.states
         self.bound: list[BoundState] = []
         """The handles that `enter` binds, for who enters in its place."""
+        self.enter: Callable[[int], None] = _entering(self._context, key_groups, self.bound)
+        """Turn every handle to the dictionaries of one key group."""
 
     @property
     def context(self) -> KeyContext:
@@ -70,14 +71,6 @@ class HeapBackend:
     def shares_objects(self) -> bool:
         """Whether it keeps the very objects it was given: yes."""
         return True
-
-    def enter(self, key_group: int) -> None:
-        """Turn every handle to the dictionaries of one key group."""
-        if not self._first <= key_group < self._stop:
-            raise foreign_key_group(key_group, self.key_groups)
-        self._context.key_group = key_group
-        for state in self.bound:
-            state.bind(key_group)
 
     def rebind(self, key_group: int) -> None:
         """Have the handles use the dictionaries that a key group has now, if it is the current one."""
@@ -181,6 +174,21 @@ class HeapBackend:
     def _leave(self) -> None:
         self._context.key_group = -1
         self._context.key = ()
+
+
+def _entering(context: KeyContext, key_groups: range, bound: list[BoundState]) -> Callable[[int], None]:
+    """As the hot path of values: a function over variables of its own."""
+    first, stop = key_groups.start, key_groups.stop
+
+    def enter(key_group: int) -> None:
+        if not first <= key_group < stop:
+            raise foreign_key_group(key_group, key_groups)
+        context.key_group = key_group
+        if bound:
+            for state in bound:
+                state.bind(key_group)
+
+    return enter
 
 
 class _HeapSnapshot:

@@ -15,7 +15,7 @@ nothing becomes state without an update.
 """
 
 # ruff: noqa: D102 - the protocols in backend.py say what the methods of handles do
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 from millpond.state.backend import ABSENT, Cells, KeyContext, cells_at
@@ -84,16 +84,22 @@ class HeapState:
 
 
 class HeapValueState(HeapState):
-    """One value per key. `get` and `update` are the hot path."""
+    """One value per key.
+
+    Attributes:
+        get: the current key's value, or None.
+        update: set it.
+    """
 
     tables: FlatTables[LoggedVersion]
 
     def __init__(self, descriptor: StateDescriptor, context: KeyContext) -> None:
         super().__init__(descriptor, context)
         self._live = self.tables.live
-        self._log = self.tables.open.log
-        self._logged: Any = _NO_KEY
-        self._logged_group = -1
+        self._get, self._update, self._begin_version = _hot_path(context, self._live, self._table, self._check)
+        self.get: Callable[[], Any] = self._get_private if self._mutable else self._get
+        self.update: Callable[[Any], None] = self._update_mutable if self._mutable else self._update
+        self._begin_version(self.tables.open.log)
 
     def _new_tables(self) -> FlatTables[LoggedVersion]:
         return FlatTables(LoggedVersion)
@@ -101,7 +107,7 @@ class HeapValueState(HeapState):
     def leave_version(self) -> None:
         """Another version is open."""
         super().leave_version()
-        self._log, self._logged = self.tables.open.log, _NO_KEY
+        self._begin_version(self.tables.open.log)
 
     def many(self) -> ManyInTables | None:
         """What works on many keys at once; None where a value that is handed out could be changed."""
@@ -110,45 +116,22 @@ class HeapValueState(HeapState):
     def exists(self) -> bool:
         return given_form(self._context.key) in self._table()
 
-    def get(self) -> Any:
-        context = self._context
-        key = context.key
-        if len(key) == 1:  # as `given_form`, written out
-            (key,) = key
-        try:
-            table = self._live[context.key_group]
-        except KeyError:
-            table = self._table()
-        value = table.get(key)
-        return value if value is None or not self._mutable else self._private(value)
-
-    def _private(self, value: Any) -> Any:
+    def _get_private(self) -> Any:
+        value = self._get()
+        if value is None:
+            return None
         key, handed = given_form(self._context.key), self._handed()
         if key not in handed:
             handed[key] = self._copy(value)
         return handed[key]
 
-    def update(self, value: Any) -> None:
-        checked = self._check(value)
-        context = self._context
-        key_group, key = context.key_group, context.key
-        if len(key) == 1:
-            (key,) = key
-        try:
-            table = self._live[key_group]
-        except KeyError:
-            table = self._table()
-        log = self._log
-        # Of a key that is changed again and again, as by each of its rows, the first old value will do.
-        if key is not self._logged or key_group != self._logged_group:
-            log += (key_group, key, table.get(key, ABSENT))
-            self._logged, self._logged_group = key, key_group
-        table[key] = checked
-        if self._mutable:
-            if self._gives_back:
-                self._handed()[key] = value
-            else:
-                self._handed().pop(key, None)
+    def _update_mutable(self, value: Any) -> None:
+        self._update(value)
+        key, handed = given_form(self._context.key), self._handed()
+        if self._gives_back:
+            handed[key] = value
+        else:
+            handed.pop(key, None)
 
     def clear(self) -> None:
         key, table = given_form(self._context.key), self._table()
@@ -166,6 +149,50 @@ class HeapValueState(HeapState):
 
     def _handed(self) -> dict[Any, Any]:
         return self._handed_out.setdefault(self._context.key_group, {})
+
+
+def _hot_path(
+    context: KeyContext, live: dict[int, Table], first_table: Callable[[], Table], check: Callable[[Any], Any]
+) -> tuple[Callable[[], Any], Callable[[Any], None], Callable[[list[Any]], None]]:
+    """A value state's `get`, `update`, and what tells them of the log of another version.
+
+    They are functions over variables of their own, which the interpreter finds sooner than attributes.
+    """
+    log: list[Any] = []
+    logged: Any = _NO_KEY
+    logged_group = -1
+
+    def get() -> Any:
+        key = context.key
+        if len(key) == 1:  # as `given_form`, written out
+            (key,) = key
+        try:
+            table = live[context.key_group]
+        except KeyError:
+            table = first_table()
+        return table.get(key)
+
+    def update(value: Any) -> None:
+        nonlocal log, logged, logged_group
+        value = check(value)
+        key_group, key = context.key_group, context.key
+        if len(key) == 1:
+            (key,) = key
+        try:
+            table = live[key_group]
+        except KeyError:
+            table = first_table()
+        # Of a key that is changed again and again, as by each of its rows, the first old value will do.
+        if key is not logged or key_group != logged_group:
+            log += (key_group, key, table.get(key, ABSENT))
+            logged, logged_group = key, key_group
+        table[key] = value
+
+    def begin_version(open_log: list[Any]) -> None:
+        nonlocal log, logged
+        log, logged = open_log, _NO_KEY
+
+    return get, update, begin_version
 
 
 class BoundState(HeapState):

@@ -24,7 +24,6 @@ import pyarrow as pa
 from millpond.errors import UnavailableError
 from millpond.metrics import Recorder
 from millpond.state.backend import Cells, KeyContext, ListState, MapState, RawCells, Snapshot, ValueState
-from millpond.state.declarations import foreign_key_group
 from millpond.state.descriptor import StateDescriptor, StateKind
 from millpond.state.heap import HeapBackend
 from millpond.state.key_types import as_row
@@ -46,6 +45,7 @@ from millpond.state.spillable.spill_file import SpillFile
 from millpond.state.spillable.spill_files import SpillFiles
 from millpond.state.spillable.spill_metrics import SpillMetrics
 from millpond.state.spillable.spilled_tables import LastRead, SpilledMapTable, SpilledTable
+from millpond.state.spillable.turns import Turns
 
 
 class SpillableBackend:
@@ -96,12 +96,9 @@ class SpillableBackend:
         self._folder = folder
         self._heap = HeapBackend(key_groups)
         self._context = self._heap.context
-        self._bound = self._heap.bound
         self._states: dict[str, SpilledState] = {}
         self._values: dict[str, CountedValue] = {}
         self._sizes = HeapSizes()
-        self._turns_left = 0
-        self._owner = Ownership(self._look_soon)
 
         def clock_ms() -> int:
             return clock_ns() // 1_000_000
@@ -129,13 +126,17 @@ class SpillableBackend:
         )
         self._census = Census(key_groups, self._states, self._sizes, self._mover, clock_ms)
         self._entered = self._census.entered
+        self._turns = Turns(key_groups, self._context, self._heap.bound, self._entered, self._look)
+        self.enter: Callable[[int], None] = self._turns.enter
+        """Turn every handle to the tables of one key group, wherever they are."""
+        self._owner = Ownership(self._turns.look_soon)
         self._looks = Looks(
             self._census,
             self._mover,
             monitor,
             self._owner,
             settings,
-            self._look_soon,
+            self._turns.look_soon,
             clock_ns,
         )
         self._metrics = SpillMetrics(self.stats, clock_ns)
@@ -154,20 +155,6 @@ class SpillableBackend:
     def report_to(self, recorder: Recorder) -> None:
         """Have a recorder hear of what is where, and of moves, once a second, and when this is closed."""
         self._metrics.report_to(recorder)
-
-    def enter(self, key_group: int) -> None:
-        """Turn every handle to the tables of one key group, wherever they are."""
-        self._turns_left -= 1
-        if self._turns_left < 0:
-            self._look()
-        # What the heap does, written out: it is done for each record that is not of the last one's key group.
-        try:
-            self._entered[key_group] += 1
-        except KeyError:
-            raise foreign_key_group(key_group, self.key_groups) from None
-        self._context.key_group = key_group
-        for state in self._bound:
-            state.bind(key_group)
 
     def value_state(self, descriptor: StateDescriptor) -> ValueState:
         """The handle of a value state: one, however often it is declared."""
@@ -246,9 +233,7 @@ class SpillableBackend:
 
     def _written(self, cells: int) -> None:
         self._owner.take()
-        self._turns_left -= cells
-        if self._turns_left < 0:
-            self._look()
+        self._turns.written(cells)
 
     def commit(self) -> Snapshot:
         """End the version. Nothing is read or copied, but for some samples that are weighed."""
@@ -361,10 +346,8 @@ class SpillableBackend:
         """Every key group and state: where it is, how large, and how busy. See `census.TEMPERATURES`."""
         return self._census.temperatures()
 
-    def _look(self) -> None:
+    def _look(self) -> int:
         self._owner.take()
-        self._turns_left = self._looks.look()
+        turns = self._looks.look()
         self._metrics.tell_if_due()
-
-    def _look_soon(self) -> None:
-        self._turns_left = 0
+        return turns
