@@ -55,11 +55,11 @@ from millpond.state.backend import Cells
 from millpond.state.checkpoint import FileStorage, birth
 from millpond.state.checkpoint.checkpointer import Checkpointer
 from millpond.state.object_codec import OBJECT_SCHEMA
+from millpond.state.resident import resident
 from millpond.state.rocksdb import RocksDbBackend
 from millpond.state.rows import Row
 from millpond.state.serializer import msgspec_serializer
 from millpond.state.spillable import SpillableBackend, SpillableSettings
-from millpond.state.spillable.memory import resident
 
 COUNT = StateDescriptor("count", StateKind.VALUE, OBJECT_SCHEMA, serializer=msgspec_serializer(int))
 SPILLED_PERCENT = (0, 20, 37, 57, 90)

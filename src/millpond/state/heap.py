@@ -22,6 +22,7 @@ from millpond.state.descriptor import StateDescriptor, StateKind
 from millpond.state.heap_states import BoundState, HeapListState, HeapMapState, HeapState, HeapValueState
 from millpond.state.heap_tables import FlatTables
 from millpond.state.heap_versions import Version
+from millpond.state.huge_pages import HUGE_PAGES
 from millpond.state.rows import Row
 
 
@@ -124,6 +125,8 @@ class HeapBackend:
         """End the version. Nothing is read or copied."""
         versions = {name: (state.tables, state.end_version()) for name, state in self._states.items()}
         self._leave()
+        if HUGE_PAGES is not None:
+            HUGE_PAGES.look()
         return _HeapSnapshot(versions)
 
     def rollback(self) -> bool:

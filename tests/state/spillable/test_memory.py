@@ -6,8 +6,9 @@ import resource
 
 import pytest
 
+from millpond.state.resident import resident
 from millpond.state.spillable.gc_pauses import GcPauses
-from millpond.state.spillable.memory import ProcessMemory, UsedMemory, memory_limit_bytes, resident
+from millpond.state.spillable.memory import ProcessMemory, UsedMemory, memory_limit_bytes
 
 
 class Process:

@@ -3,29 +3,16 @@
 An adapter: the figures come from the operating system.
 """
 
-import contextlib
 import os
 import resource
 from collections.abc import Callable
 from pathlib import Path
-from typing import NamedTuple
 
-from millpond.errors import MissingDependencyError
+from millpond.state.resident import PAGE_BYTES, resident
 
-_PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
-_STATM = "/proc/self/statm"
-_STATM_BYTES = 256
-"""No less than that file ever has."""
 _CONTAINER_LIMITS = (Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/memory/memory.limit_in_bytes"))
 _NO_LIMIT_BYTES = 1 << 60
 """The first version of cgroups writes "no limit" as a very large number."""
-
-
-class Resident(NamedTuple):
-    """What this process has in memory: of its own, and of files that it maps."""
-
-    own: int
-    mapped: int
 
 
 class ProcessMemory:
@@ -47,24 +34,6 @@ class ProcessMemory:
         return max(0, resident().mapped - self._mapped_at_first)
 
 
-def resident() -> Resident:
-    """What the system says; where it does not tell the two apart, all is the process's own."""
-    with contextlib.suppress(FileNotFoundError):
-        file = os.open(_STATM, os.O_RDONLY)
-        try:
-            _, in_memory, shared = os.read(file, _STATM_BYTES).split(maxsplit=3)[:3]
-        finally:
-            os.close(file)
-        return Resident((int(in_memory) - int(shared)) * _PAGE_BYTES, int(shared) * _PAGE_BYTES)
-    try:
-        import psutil
-    except ImportError as error:
-        raise MissingDependencyError(
-            "the state backend 'spillable' needs psutil to know its memory here: pip install 'millpond[spillable]'"
-        ) from error
-    return Resident(psutil.Process().memory_info().rss, 0)
-
-
 def memory_limit_bytes(
     hosts: int = 1, container_limits: tuple[Path, ...] = _CONTAINER_LIMITS, address_space: int | None = None
 ) -> int:
@@ -75,7 +44,7 @@ def memory_limit_bytes(
         container_limits: files in which the kernel says what the container may use.
         address_space: the limit of this process's own; RLIMIT_AS unless given.
     """
-    shared = os.sysconf("SC_PHYS_PAGES") * _PAGE_BYTES
+    shared = os.sysconf("SC_PHYS_PAGES") * PAGE_BYTES
     for path in container_limits:
         try:
             text = path.read_text().strip()

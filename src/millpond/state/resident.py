@@ -1,0 +1,38 @@
+"""What this process has in memory, as the operating system says: an adapter."""
+
+import contextlib
+import os
+from typing import NamedTuple
+
+from millpond.errors import MissingDependencyError
+
+PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
+
+_STATM = "/proc/self/statm"
+_STATM_BYTES = 256
+"""No less than that file ever has."""
+
+
+class Resident(NamedTuple):
+    """What this process has in memory: of its own, and of files that it maps."""
+
+    own: int
+    mapped: int
+
+
+def resident() -> Resident:
+    """What the system says; where it does not tell the two apart, all is the process's own."""
+    with contextlib.suppress(FileNotFoundError):
+        file = os.open(_STATM, os.O_RDONLY)
+        try:
+            _, in_memory, shared = os.read(file, _STATM_BYTES).split(maxsplit=3)[:3]
+        finally:
+            os.close(file)
+        return Resident((int(in_memory) - int(shared)) * PAGE_BYTES, int(shared) * PAGE_BYTES)
+    try:
+        import psutil
+    except ImportError as error:
+        raise MissingDependencyError(
+            "the state backend 'spillable' needs psutil to know its memory here: pip install 'millpond[spillable]'"
+        ) from error
+    return Resident(psutil.Process().memory_info().rss, 0)
