@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from millpond.state import HeapBackend, StateDescriptor, StateKind
+from millpond.state import HeapBackend, StateDescriptor, StateKind, heap_versions
 from millpond.state.backend import ABSENT, Cells
 from millpond.state.heap_versions import LoggedVersion, Version, undo_after
 
@@ -52,6 +52,16 @@ def test_keys_are_in_the_order_in_which_they_were_first_changed(changes):
     changed(log, [(key_group, name, False) for key_group, name, _ in changes])
     for key_group, undo in log.undo.items():
         assert list(undo) == list(dict.fromkeys((name,) for group, name, _ in changes if group == key_group))
+
+
+def test_of_very_many_changes_some_are_counted_for_all(monkeypatch):
+    monkeypatch.setattr(heap_versions, "_COUNTED", 10)
+    log = LoggedVersion()
+    changed(log, [(number % 2, str(number), False) for number in range(301)])
+    counted = log.changes()
+    assert counted.keys() == {0, 1}
+    assert abs(counted[0] - 150) < 31
+    assert abs(counted[1] - 150) < 31
 
 
 @given(CHANGES)

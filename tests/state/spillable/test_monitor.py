@@ -1,5 +1,6 @@
 """When key groups are spilled and loaded."""
 
+import itertools
 import warnings
 
 import pytest
@@ -52,6 +53,23 @@ def test_a_burst_is_noticed_between_two_looks_of_the_clock(world):
     world.extra = LIMIT // 2
     look(backend)
     assert len(on_disk(backend)) == 2
+
+
+def test_who_writes_much_is_looked_at_sooner(world, monkeypatch):
+    backend = world.open()
+    turns, looked, look = itertools.count(), [0], world.monitor.look
+    monkeypatch.setattr(world.monitor, "look", lambda: (looked.append(next(turns)), look()))
+
+    def turns_between_looks(bytes_each):
+        for _ in range(100_000):
+            next(turns)
+            backend.enter(0)
+            world.extra += bytes_each
+        return looked[-1] - looked[-2]
+
+    assert turns_between_looks(0) > 4_000
+    assert 300 * turns_between_looks(300) <= 1.01 * world.monitor.look_every_bytes
+    assert turns_between_looks(0) > 4_000
 
 
 def test_turns_keep_an_interval(world):

@@ -1,4 +1,4 @@
-"""What a backend does between records: it looks up, every few milliseconds of work.
+"""What a backend does between records: it looks up, every few milliseconds of work, or sooner where much is written.
 
 A *look* counts what there is, lets the monitor look, and does a step of what there is to move or to write. It takes
 no longer than `BUSY_SLICE_MS`, or `URGENT_SLICE_MS` while memory is above the hard mark, but for the one step that is
@@ -25,8 +25,9 @@ BUSY_SLICE_MS = 20
 URGENT_SLICE_MS = 60
 """The same above the hard mark, where the stream has only the time from one look to the next."""
 
-_LOOK_EVERY_MS = 2
-"""Large values come at hundreds of MB a second: a burst of them must not get past the hard mark between two looks."""
+_LOOK_EVERY_MS = 10
+_STILL_WRITTEN = 0.95
+"""Of the bytes that turns are believed to write, at each look that finds fewer."""
 _LOOK_SHARE = 50
 """Counting what there is takes at most this part of the time."""
 
@@ -74,6 +75,8 @@ class Looks:
         self._look_soon = look_soon
         self._clock_ns = clock_ns
         self._turns = 1
+        self._process_bytes = monitor.used.process_bytes
+        self._bytes_per_turn = 0.0
         self._looked_ns = self._rest_until_ns = clock_ns()
         self._closed = False
         monitor.register(self)
@@ -164,7 +167,10 @@ class Looks:
         return self._census.buffered_bytes() > self._monitor.limit_bytes // _BUFFER_SHARE
 
     def _adapted(self, started_ns: int, counting_ns: int) -> int:
-        """Look again after as many turns as take some milliseconds."""
+        """Look again after as many turns as take some milliseconds, or write so many bytes that it matters sooner."""
+        process_bytes = self._monitor.used.process_bytes
+        grown, self._process_bytes = process_bytes - self._process_bytes, process_bytes
+        self._bytes_per_turn = bytes_per_turn = max(1, _STILL_WRITTEN * self._bytes_per_turn, grown / self._turns)
         now_ns = self._clock_ns()
         self.longest_block_ns = max(self.longest_block_ns, now_ns - started_ns)
         wanted_ns = max(_LOOK_EVERY_MS * 1_000_000, _LOOK_SHARE * counting_ns)
@@ -173,6 +179,7 @@ class Looks:
             self._turns = min(_MOST_TURNS, self._turns * 2)
         elif worked_ns > wanted_ns:
             self._turns = max(1, self._turns * wanted_ns // worked_ns)
+        self._turns = max(1, min(self._turns, int(self._monitor.look_every_bytes // bytes_per_turn)))
         return self._turns
 
     def _in_use(self) -> list[SpillableSnapshot]:

@@ -72,6 +72,11 @@ class UsedMemory:
         self._free_bytes = 0
 
     @property
+    def process_bytes(self) -> int:
+        """The size of the process when it was last looked at."""
+        return self._last_bytes
+
+    @property
     def free_bytes(self) -> int:
         """What is believed to be free within the process."""
         return self._free_bytes

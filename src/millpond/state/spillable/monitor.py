@@ -143,6 +143,11 @@ class Monitor:
         return int(self._settings.hard_mark_ratio * self.limit_bytes)
 
     @property
+    def look_every_bytes(self) -> int:
+        """After so many bytes that were written it is to be looked at again, whatever the time."""
+        return self.limit_bytes // _LOOKS_PER_LIMIT
+
+    @property
     def is_urgent(self) -> bool:
         """Whether memory was above the hard mark when it was last looked at."""
         return self.used_bytes >= self.hard_mark_bytes
@@ -194,8 +199,7 @@ class Monitor:
         return (
             self.is_urgent
             or now_ms - self._checked_ms >= self._settings.check_interval_ms
-            or self.used_bytes - self._checked_bytes >= self.limit_bytes // _LOOKS_PER_LIMIT
-            or self._checked_bytes - self.used_bytes >= self.limit_bytes // _LOOKS_PER_LIMIT
+            or abs(self.used_bytes - self._checked_bytes) >= self.look_every_bytes
         )
 
     def _check(self, now_ms: int) -> None:
