@@ -29,6 +29,10 @@ from millpond.state.rows import Row
 class HeapBackend:
     """A `KeyedStateBackend` over Python dictionaries.
 
+    Args:
+        key_groups: of the shard.
+        has_room: whether there is memory enough for dictionaries to grow before they must (`millpond.state.roomy`).
+
     >>> import pyarrow as pa
     >>> backend = HeapBackend(range(128))
     >>> visits = backend.value_state(
@@ -48,8 +52,9 @@ class HeapBackend:
     [(1,)]
     """
 
-    def __init__(self, key_groups: range) -> None:
+    def __init__(self, key_groups: range, has_room: Callable[[], bool] = lambda: True) -> None:
         self.key_groups = key_groups
+        self._has_room = has_room
         self._context = KeyContext()
         self._declared = Declarations(_KINDS, self._make)
         self._states = self._declared.states
@@ -122,7 +127,9 @@ class HeapBackend:
         return self._declared.find(name)
 
     def commit(self) -> Snapshot:
-        """End the version. Nothing is read or copied."""
+        """End the version. Nothing is read or copied; one table may grow."""
+        if self._has_room():
+            any(state.tables.make_room() for state in self._states.values())
         versions = {name: (state.tables, state.end_version()) for name, state in self._states.items()}
         self._leave()
         if HUGE_PAGES is not None:
@@ -158,6 +165,8 @@ class HeapBackend:
             raise open_version(descriptor.name)
         state.tables.write(cells)
         state.tables.end_version()
+        while self._has_room() and state.tables.make_room():
+            continue
         self.settle()
         self._undone()
 

@@ -28,6 +28,7 @@ from typing import Any, Generic, TypeVar
 from millpond.state.backend import ABSENT, Cells
 from millpond.state.heap_versions import Table, Version, undo_after
 from millpond.state.key_types import as_row, as_rows, given_forms
+from millpond.state.roomy import make_room
 from millpond.state.rows import Row
 
 V = TypeVar("V", bound=Version)
@@ -48,6 +49,10 @@ class FlatTables(Generic[V]):
     def changed(self) -> bool:
         """Whether the open version changed anything."""
         return self.open.changed()
+
+    def make_room(self) -> bool:
+        """Have one table grow that is getting full, see `roomy.make_room`; whether there was any."""
+        return any(type(table) is dict and make_room(table) for table in self.live.values())
 
     def end_version(self) -> V:
         """Close the open version and link a new one after it."""
