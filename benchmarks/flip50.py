@@ -17,7 +17,7 @@ Two more processes: a burst of new words worth five times the memory limit; and 
 
     .venv/bin/python -m benchmarks.flip50
     .venv/bin/python -m benchmarks.flip50 --scale 0.05      # quick: no result is kept
-    .venv/bin/python -m benchmarks.flip50 --only heap       # one part; the last one writes the report
+    .venv/bin/python -m benchmarks.flip50 --only heap       # some parts; the last one of all writes the report
 """
 
 import argparse
@@ -54,6 +54,7 @@ from millpond.state import HeapBackend, KeyedStateBackend, StateDescriptor, Stat
 from millpond.state.backend import Cells
 from millpond.state.checkpoint import FileStorage, birth
 from millpond.state.checkpoint.checkpointer import Checkpointer
+from millpond.state.huge_pages import HUGE_PAGES
 from millpond.state.object_codec import OBJECT_SCHEMA
 from millpond.state.resident import resident
 from millpond.state.rocksdb import RocksDbBackend
@@ -159,6 +160,9 @@ def opened(set_up: str, scale: float) -> Iterator[tuple[KeyedStateBackend, Calla
             if set_up.startswith("rocksdb"):
                 for key_group in range(PARALLELISM):
                     backend.cells(COUNT.name, key_group)
+            commit(backend)
+            if HUGE_PAGES is not None:
+                HUGE_PAGES.wait()
             gc.collect()
             gc.freeze()
             gc.disable()  # as a state host does
@@ -273,7 +277,7 @@ def main() -> None:
     """Run every part in a process of its own, and report."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--scale", type=float, default=1.0)
-    parser.add_argument("--only", choices=PARTS_OF_ALL)
+    parser.add_argument("--only", choices=PARTS_OF_ALL, nargs="+", default=PARTS_OF_ALL)
     parser.add_argument("--serve", choices=SET_UPS, help=argparse.SUPPRESS)
     parser.add_argument("--part", choices=OTHER_PARTS, help=argparse.SUPPRESS)
     chosen = parser.parse_args()
@@ -282,7 +286,7 @@ def main() -> None:
     elif chosen.part:
         print(json.dumps(OTHER_PARTS[chosen.part](chosen.scale)))
     else:
-        _measure([chosen.only] if chosen.only else PARTS_OF_ALL, chosen.scale)
+        _measure(chosen.only, chosen.scale)
 
 
 def _measure(parts: Iterable[str], scale: float) -> None:

@@ -54,6 +54,7 @@ class Rounds:
         self._done = 0
         if HUGE_PAGES is not None:
             HUGE_PAGES.look()
+            HUGE_PAGES.wait()
         gc.collect()
         gc.freeze()
         gc.disable()

@@ -20,8 +20,8 @@ from millpond.state.resident import resident
 
 BASE = "rocksdb_all_memory"
 TURNS = 5
-WARM_UP = 8
-"""Rounds of a set-up that do not count: in the first ones memory is put into huge pages."""
+WARM_UP = 2
+"""Rounds of a set-up that do not count."""
 WARM_UP_ROCKSDB = 13
 """Of RocksDB, whose rounds are shorter: it gets slower until its write buffers were compacted a few times."""
 

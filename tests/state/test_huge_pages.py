@@ -73,9 +73,8 @@ class Process:
 
     def looks(self, own_bytes: int) -> bool:
         """Whether it puts memory together at that size."""
-        for thread in threading.enumerate():
-            if thread.name == "millpond-huge-pages" and self.may_end.is_set():
-                thread.join(10)
+        if self.may_end.is_set():
+            self.huge_pages.wait()
         self.own_bytes = own_bytes
         self.huge_pages.look()
         return self.collapsed.acquire(timeout=0.2)

@@ -56,6 +56,11 @@ class HugePages:
             self._last_bytes = own
             threading.Thread(target=self._work, name="millpond-huge-pages", daemon=True).start()
 
+    def wait(self) -> None:
+        """Until nothing is under way."""
+        with self._under_way:
+            return
+
     def _work(self) -> None:
         try:
             self._collapse()
