@@ -17,7 +17,7 @@ PLACE = places.flat_place(PREFIX)
 @given(keys, st.binary(max_size=20))
 def test_a_cell_is_read_as_it_was_placed(key, data):
     at = PLACE(given_form(key))
-    [(placed, stored)], gone = places.flat_pairs([(at, data)], bytes)
+    [placed], [stored], gone = places.flat_columns([at], [data], bytes)
     assert (placed, gone) == (at, [])
     assert repr(places.key_of(at)) == repr(given_form(key))
     assert len(at) <= LONGEST_KEY_BYTES
@@ -49,26 +49,25 @@ def test_different_keys_have_different_places(one, other):
 @given(st.lists(keys, unique_by=repr, max_size=10), st.integers(0, 9))
 def test_what_is_gone_is_told_from_what_is_there(known, number):
     all_places = [PLACE(given_form(key)) for key in known]
-    cells = [(place, ABSENT if at == number else at) for at, place in enumerate(all_places)]
-    kept, gone = places.flat_pairs(cells, lambda value: b"%d" % value)
+    values = [ABSENT if at == number else at for at in range(len(known))]
+    kept, stored, gone = places.flat_columns(all_places, values, lambda value: b"%d" % value)
     assert gone == all_places[number : number + 1]
-    assert [(at, places.flat_data(at, stored)) for at, stored in kept] == [
-        (at, b"%d" % value) for at, value in cells if value is not ABSENT
-    ]
+    assert kept == [at for at, value in zip(all_places, values, strict=True) if value is not ABSENT]
+    assert list(map(places.flat_data, kept, stored)) == [b"%d" % value for value in values if value is not ABSENT]
 
 
 @given(st.lists(st.binary(min_size=3, max_size=30), unique=True))
 def test_places_that_are_put_in_order_are_the_same_ones(known):
-    pairs = [(at, at[::-1]) for at in known]
-    ordered = places.in_order(pairs.copy())
-    assert sorted(ordered) == sorted(pairs)
+    ordered, values = places.in_order(known.copy(), [at[::-1] for at in known])
+    assert sorted(ordered) == sorted(known)
+    assert values == [at[::-1] for at in ordered]
     if len({len(at) for at in known}) > 1:
-        assert ordered == sorted(pairs)
+        assert ordered == sorted(known)
 
 
 @given(st.lists(st.integers(0, 2**64 - 1), unique=True, max_size=31), st.binary(max_size=5), st.binary(max_size=5))
 def test_places_of_one_length_are_put_in_the_order_of_where_they_differ(numbers, before, after):
-    pairs = [(PREFIX + before + number.to_bytes(8, "big") + after, b"") for number in numbers]
-    ordered = [at[len(PREFIX + before) :] for at, _ in places.in_order(pairs)]
+    known = [PREFIX + before + number.to_bytes(8, "big") + after for number in numbers]
+    ordered = [at[len(PREFIX + before) :] for at in places.in_order(known, numbers)[0]]
     # Eight bytes from the first that differs: what follows may come before them only where these are alike.
     assert ordered == sorted(ordered)

@@ -29,6 +29,9 @@ class Pairs:
     places: list[bytes]
     stored: list[bytes]
 
+    def __getitem__(self, part: slice) -> "Pairs":
+        return Pairs(self.places[part], self.stored[part])
+
     def __len__(self) -> int:
         return len(self.places)
 
@@ -133,11 +136,13 @@ class FlatBytes:
 
     def pairs(self, table: Mapping[Any, Any], keys: Collection[Any]) -> tuple[list[Pair], list[bytes]]:
         """What to put, and what to delete."""
-        return self.placed_pairs(zip(map(self.place, keys), map(table.get, keys, repeat(ABSENT)), strict=True))
+        kept, gone = self.placed(list(map(self.place, keys)), list(map(table.get, keys, repeat(ABSENT))))
+        return list(kept), gone
 
-    def placed_pairs(self, cells: Iterable[tuple[bytes, Any]]) -> tuple[list[Pair], list[bytes]]:
+    def placed(self, where: list[bytes], values: list[Any]) -> tuple[Pairs, list[bytes]]:
         """The same of cells whose places are known."""
-        return places.flat_pairs(cells, self.dumps)
+        kept, stored, gone = places.flat_columns(where, values, self.dumps)
+        return Pairs(kept, stored), gone
 
     def add(self, table: dict[Any, Any], pairs: Iterable[Pair]) -> None:
         """Put cells into a table."""

@@ -12,9 +12,9 @@ state's, or one key's, alone.
 
 import hashlib
 import struct
-from collections.abc import Callable, Iterable, Mapping
-from itertools import compress, count
-from operator import itemgetter, ne
+from collections.abc import Callable, Mapping
+from itertools import compress, count, repeat
+from operator import is_, itemgetter, ne
 from types import MappingProxyType
 from typing import Any, NamedTuple, Self
 
@@ -34,12 +34,11 @@ _STATE = struct.Struct(">H")
 _LENGTH = struct.Struct(">I")
 _SHORT = struct.Struct(">H")
 STATE_BYTES = _STATE.size
-LONG = 0xC1
+_LONG = 0xC1
 """MessagePack never begins with this byte."""
 _TUPLE_OF_ONE = bytes([0x91])
 """What MessagePack writes before the only element of a tuple."""
-_MARK = bytes([LONG])
-_by_place = itemgetter(0)
+_MARK = bytes([_LONG])
 _DIGEST_BYTES = 32
 _EIGHT_BYTES = np.dtype(">u8")
 _COMPARED = 32
@@ -63,7 +62,7 @@ def state_prefix(number: int) -> bytes:
 
 def is_long(at: bytes, start: int = STATE_BYTES) -> bool:
     """Whether the tuple that begins at a position of a place stands there as a digest."""
-    return at[start] == LONG
+    return at[start] == _LONG
 
 
 class LongPlace(bytes):
@@ -85,11 +84,12 @@ class LongPlace(bytes):
 def flat_place(prefix: bytes) -> Callable[[Any], bytes]:
     """What gives the place of a key's value or list, from its given form: a `LongPlace` where the key is long."""
     start, before_text = len(prefix), prefix + _TUPLE_OF_ONE
+    longest = start + _LONGEST
 
     def place(key: Any) -> bytes:
         # A text alone needs no look at what it is.
         at = before_text + _pack(key) if type(key) is str else prefix + encode_key(as_row(key))
-        if len(at) <= start + _LONGEST:
+        if len(at) <= longest:
             return at
         encoded = at[start:]
         return LongPlace(prefix + _digest(encoded), encoded)
@@ -97,39 +97,44 @@ def flat_place(prefix: bytes) -> Callable[[Any], bytes]:
     return place
 
 
-def flat_pairs(
-    cells: Iterable[tuple[bytes, Any]], dumps: Callable[[Any], bytes]
-) -> tuple[list[tuple[bytes, bytes]], list[bytes]]:
-    """Of values or lists the places, with what stands there; and the places of those that are ABSENT."""
-    kept: list[tuple[bytes, bytes]] = []
+def flat_columns(
+    where: list[bytes], values: list[Any], dumps: Callable[[Any], bytes]
+) -> tuple[list[bytes], list[bytes], list[bytes]]:
+    """Of values or lists at these places: the places, what stands there, and the places of those that are ABSENT."""
     gone: list[bytes] = []
-    for at, value in cells:
-        if value is ABSENT:
-            gone.append(at)
-        elif type(at) is LongPlace:
-            kept.append((at, _with_original(at.original, dumps(value))))
-        else:
-            kept.append((at, dumps(value)))
-    return kept, gone
+    if any(map(is_, values, repeat(ABSENT))):
+        there = [value is not ABSENT for value in values]
+        gone = [at for at, is_there in zip(where, there, strict=True) if not is_there]
+        where, values = list(compress(where, there)), list(compress(values, there))
+    stored = list(map(dumps, values))
+    if LongPlace in set(map(type, where)):
+        stored = [
+            _with_original(at.original, data) if type(at) is LongPlace else data
+            for at, data in zip(where, stored, strict=True)
+        ]
+    return where, stored, gone
 
 
-def in_order(pairs: list[tuple[bytes, bytes]]) -> list[tuple[bytes, bytes]]:
-    """Pairs of one state about in the order of their places, so that those of a page are written together.
+def in_order(where: list[bytes], values: list[Any]) -> tuple[list[bytes], list[Any]]:
+    """The cells of one state about in the order of their places, so that those of a page are written together.
 
     Where all places are equally long, eight bytes of each tell, from the first that differs in some: to compare
     numbers takes a third of the time. What these do not tell apart comes in any order.
     """
-    lengths = set(map(len, map(_by_place, pairs)))
-    if len(pairs) < 2 or len(lengths) > 1 or min(lengths) < _EIGHT_BYTES.itemsize:  # noqa: PLR2004 - one is in order
-        # Tuples would be compared as a whole.
-        return sorted(pairs, key=_by_place)
-    (length,) = lengths
-    some = list(map(_by_place, pairs[:: 1 + len(pairs) // _COMPARED]))
-    differs = map(ne, min(some), max(some))
-    first = min(next(compress(count(), differs), length), length - _EIGHT_BYTES.itemsize)
-    joined = b"".join(map(_by_place, pairs))
-    begins = np.ndarray(len(pairs), _EIGHT_BYTES, joined, first, length)
-    return list(itemgetter(*begins.astype(np.uint64).argsort().tolist())(pairs))
+    if len(where) < 2:  # noqa: PLR2004 - one is in order
+        return where, values
+    lengths = set(map(len, where))
+    if len(lengths) > 1 or min(lengths) < _EIGHT_BYTES.itemsize:
+        order = sorted(range(len(where)), key=where.__getitem__)
+    else:
+        (length,) = lengths
+        some = where[:: 1 + len(where) // _COMPARED]
+        differs = map(ne, min(some), max(some))
+        first = min(next(compress(count(), differs), length), length - _EIGHT_BYTES.itemsize)
+        begins = np.ndarray(len(where), _EIGHT_BYTES, b"".join(where), first, length)
+        order = begins.astype(np.uint64).argsort().tolist()
+    ordered = itemgetter(*order)
+    return list(ordered(where)), list(ordered(values))
 
 
 def key_of(place: bytes) -> Any:

@@ -28,11 +28,11 @@ import os
 import secrets
 import sys
 import threading
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator
 from itertools import islice
 from pathlib import Path
 from types import ModuleType
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 from millpond.errors import CorruptionError, MillpondError, MissingDependencyError, UnavailableError
 
@@ -51,6 +51,13 @@ the file is large. Cells that are written or scanned together lie side by side."
 
 _KIND = "millpond-spill"
 _Result = TypeVar("_Result")
+
+
+class KeysAndValues(Protocol):
+    """Any number of them, together."""
+
+    def __len__(self) -> int: ...
+    def __iter__(self) -> Iterator[tuple[bytes, bytes]]: ...
 
 
 class GroupSize(NamedTuple):
@@ -153,8 +160,8 @@ class SpillFile:
             raise self._failure(error) from error
         finally:
             self._release()
-        self._touches_left -= _TOUCHED_BY_GET
-        if self._touches_left < 0 or (found is not None and len(found) > FAULT_BYTES):
+        left = self._touches_left = self._touches_left - _TOUCHED_BY_GET
+        if left < 0 or (found is not None and len(found) > FAULT_BYTES):
             self._touched(0 if found is None else len(found) // FAULT_BYTES)
         return found
 
@@ -178,9 +185,7 @@ class SpillFile:
             found = [pair for pair in found if pair[0].startswith(prefix)]
         return found
 
-    def write(
-        self, database: Any, kept: Sequence[tuple[bytes, bytes]], gone: Sequence[bytes] = (), *, append: bool = False
-    ) -> int:
+    def write(self, database: Any, kept: KeysAndValues, gone: Collection[bytes] = (), *, append: bool = False) -> int:
         """Put and delete, all of it or nothing; how many cells there are more then.
 
         `append`: what is put is in order, and after all that is there.
@@ -304,7 +309,7 @@ def remove_abandoned(folder: Path) -> list[Path]:
 
 
 def _put_and_delete(
-    transaction: Any, database: Any, kept: Sequence[tuple[bytes, bytes]], gone: Iterable[bytes], *, append: bool
+    transaction: Any, database: Any, kept: KeysAndValues, gone: Iterable[bytes], *, append: bool
 ) -> int:
     cells: int = transaction.stat(database)["entries"]
     for at in gone:

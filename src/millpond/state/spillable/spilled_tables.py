@@ -19,15 +19,15 @@ Tables and views are `MutableMapping`s; what the handles use is written out for 
 """
 
 import sys
-from collections.abc import Collection, Iterator, Mapping, MutableMapping, Sequence
+from collections.abc import Iterator, Mapping, MutableMapping, Sequence
 from itertools import chain, islice
 from typing import Any
 
 from millpond.state.backend import ABSENT, Cells
 from millpond.state.key_types import as_row, as_rows
 from millpond.state.spillable import places
-from millpond.state.spillable.cell_bytes import EntryBytes, FlatBytes, Pair
-from millpond.state.spillable.places import LONG, STATE_BYTES
+from millpond.state.spillable.cell_bytes import EntryBytes, FlatBytes, Pair, Pairs
+from millpond.state.spillable.places import LongPlace
 from millpond.state.spillable.spill_file import SpillFile
 
 _UNREAD: Any = object()
@@ -38,15 +38,19 @@ _WEIGHED = 64
 class _Spilled:
     """Where a key group of one state is: its file, the database in that, and the state's prefix.
 
+    It has slots because it is one of many: what a record needs of it lies together.
+
     Attributes:
         cells_written: of this state that the file has.
         bytes_written: of keys and values, all that ever went into the file, about: some are weighed.
     """
 
+    __slots__ = ("_puts", "bytes_written", "cells_written", "changed", "database", "file", "key_group", "successor")
+
     changed: dict[Any, Any]
-    successor: Any = None
 
     def __init__(self, file: SpillFile, database: Any, key_group: int) -> None:
+        self.successor: Any = None
         self.file = file
         self.database = database
         self.key_group = key_group
@@ -54,7 +58,7 @@ class _Spilled:
         self.bytes_written = 0
         self._puts = 0
 
-    def store(self, kept: Sequence[Pair], gone: Sequence[bytes] = (), *, append: bool = False) -> None:
+    def store(self, kept: Pairs | list[Pair], gone: Sequence[bytes] = (), *, append: bool = False) -> None:
         """Write cells of this state, see `SpillFile.write`: no more at once than may be touched.
 
         Where that fails, the first of them may be in the file.
@@ -91,14 +95,14 @@ class LastRead:
     One for all tables of the state, since each has its turn so seldom that the processor has forgotten it by then.
 
     Attributes:
-        cell: its key, place, value and table, and how often that had been flushed. What another thread read before a
-            flush is not taken after.
+        cell: its key, place and value, and what stands for its table since that was last flushed: what another thread
+            read before a flush is not taken after.
     """
 
     __slots__ = ("cell",)
 
     def __init__(self) -> None:
-        self.cell: tuple[Any, bytes, Any, SpilledTable | None, int] = (_UNREAD, b"", ABSENT, None, 0)
+        self.cell: tuple[Any, bytes, Any, object] = (_UNREAD, b"", ABSENT, None)
 
 
 class SpilledTable(_Spilled, MutableMapping[Any, Any]):
@@ -112,6 +116,8 @@ class SpilledTable(_Spilled, MutableMapping[Any, Any]):
         key_group: which.
     """
 
+    __slots__ = ("_last_read", "_loads", "_place", "_read", "_since", "form")
+
     def __init__(self, form: FlatBytes, last_read: LastRead, file: SpillFile, database: Any, key_group: int) -> None:
         super().__init__(file, database, key_group)
         self.form = form
@@ -120,25 +126,26 @@ class SpilledTable(_Spilled, MutableMapping[Any, Any]):
         self._place = form.place
         self._loads = form.loads
         self._last_read = last_read
-        self._flushes = 0
+        self._since = object()
 
     def get(self, key: Any, default: Any = None) -> Any:
         """What a key's cell holds."""
-        last, flushes = self._last_read.cell, self._flushes
-        at = last[1] if last[0] is key else self._place(key)
+        last, since = self._last_read.cell, self._since
+        was_read = last[0] is key
+        at = last[1] if was_read else self._place(key)
         value = self.changed.get(at, _UNREAD)
         if value is _UNREAD:
-            if last[0] is key and last[3] is self and last[4] == flushes:
+            if was_read and last[3] is since:
                 value = last[2]
             else:
                 stored = self._read(self.database, at)
                 if stored is None:
                     value = ABSENT if self.successor is None else self.successor.get(key, ABSENT)
-                elif at[STATE_BYTES] == LONG:
+                elif type(at) is LongPlace:
                     value = self.form.value(at, stored)
                 else:
                     value = self._loads(stored)
-                self._last_read.cell = (key, at, value, self, flushes)
+                self._last_read.cell = (key, at, value, since)
         return default if value is ABSENT else value
 
     def __getitem__(self, key: Any) -> Any:
@@ -203,19 +210,16 @@ class SpilledTable(_Spilled, MutableMapping[Any, Any]):
     def flush(self, most: int = sys.maxsize) -> int:
         """Write some of what has changed; how many cells that were."""
         whole = most >= len(self.changed)
-        cells: Collection[tuple[bytes, Any]] = (
-            self.changed.items() if whole else list(islice(self.changed.items(), most))
-        )
-        count = len(cells)
-        kept, gone = self.form.placed_pairs(cells)
-        self.store(places.in_order(kept), gone)
-        self._flushes += 1
+        cells = self.changed if whole else dict(islice(self.changed.items(), most))
+        kept, gone = self.form.placed(*places.in_order(list(cells), list(cells.values())))
+        self.store(kept, gone)
+        self._since = object()
         if whole:
             self.changed = {}
         else:
-            for at, _ in cells:
+            for at in cells:
                 del self.changed[at]
-        return count
+        return len(cells)
 
     def changed_count(self) -> int:
         """How many cells are still to be written."""
@@ -297,6 +301,8 @@ class SpilledEntries(MutableMapping[Any, Any]):
 
 class SpilledMapTable(_Spilled, MutableMapping[Any, Any]):
     """The table of a map state: by key, a view of its entries. A key without entries has an empty view."""
+
+    __slots__ = ("_last", "form")
 
     def __init__(self, form: EntryBytes, file: SpillFile, database: Any, key_group: int) -> None:
         super().__init__(file, database, key_group)
