@@ -76,7 +76,7 @@ _ROCKSDB_SHARE = 0.6
 _WORD_BYTES = 105
 """Of a word and its count on the heap, about."""
 _CACHE_BYTES = 103
-"""For each word, where RocksDB has the memory of the heap that is 57 % spilled; in all it takes a third more."""
+"""For each word, where RocksDB has the memory of the heap that is 57 % spilled; in all it takes a tenth more."""
 _BURST_LIMIT = 512 << 20
 _BURST = 5
 
