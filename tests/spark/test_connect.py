@@ -68,6 +68,8 @@ def test_metrics_of_a_batch_dataframe_come_with_its_result(found):
         "dead_letters": 0,
         "cache_hits": 0,
         "cache_misses": 0,
+        "spills": 0,
+        "loads": 0,
         "restores": 2,
         "levels": 2,
         "state_rows": 7,

@@ -170,3 +170,25 @@ def test_what_the_operator_counts_comes_back_to_the_driver(spark: SparkSession, 
     assert metrics.state_bytes > 0
     assert min(metrics.run_seconds, metrics.flush_seconds, metrics.commit_seconds) > 0
     assert metrics.restores == 2
+    assert (metrics.spills, metrics.loads) == (0, 0)
+
+
+@HOSTS
+def test_key_groups_that_went_to_disk_are_told_to_the_driver(spark: SparkSession, host: str) -> None:
+    options = {
+        "state.backend.spillable.memory-limit": "4gb",
+        # Less than the process uses without state: every turn spills.
+        "state.backend.spillable.high-watermark.ratio": "0.01",
+        "state.backend.spillable.load-start.ratio": "0.001",
+        "state.backend.spillable.load-end.ratio": "0.002",
+        "state.backend.spillable.spill-size.ratio": "0.9",
+        "state.backend.spillable.trigger-interval": "1 ms",
+        "state.backend.spillable.heap-status.check-interval": "1 ms",
+        "state.backend.spillable.chunk-size": "1mb",
+    }
+    grouped = keyed(_items(spark, 20_000, 10_000), "item")
+    operated = grouped.transformWithState(
+        Counting(), "item string, n long", "Update", "None", state=StateConfig("spillable", host, options=options)
+    )
+    assert {row.n for row in operated.collect()} == {2}
+    assert grouped.metrics().spills > 0

@@ -118,7 +118,8 @@ def stream_stage(job: Job, spark: "SparkSession") -> None:
         with lookups.lookup_tables(job.path) as tables:
             counts = partial(_lookup_counts, tables)
             sink = stream.AircraftSink(job.path / "aircraft", slices, counts, time.monotonic, job.step)
-            spark_stages.follow_aircraft(spark, job.path, tables, sink, state)
+            counted = spark_stages.follow_aircraft(spark, job.path, tables, sink, state)
+        facts["spills"], facts["loads"] = counted.spills, counted.loads
         facts.update(stream.written(job.path / "aircraft"))
 
 
@@ -212,4 +213,7 @@ def summarize(workdir: Workdir) -> Run:
         "batch end": f"{batch_end:%Y-%m-%d %H:%MZ}",
         "requests": f"{answered.requests:,} in-process, as many over HTTP",
     }
+    if workdir.manifest.asked.backend == "spillable":
+        streamed = workdir.facts("stream")
+        facts["key groups moved"] = f"{streamed['spills']:,} to disk, {streamed['loads']:,} back"
     return Run(outcome, facts, answered.mismatches, answered.example)

@@ -29,6 +29,7 @@ from millpond.kv import LmdbStore
 from millpond.lookup import LookupTable
 from millpond.spark import StateConfig, keyed
 from millpond.spark.lookup_join import lookup_join
+from millpond.spark.operator_metrics import KeyedMetrics
 from millpond.spark.session import session
 from millpond.spark.tile_stream import write_tiles
 from millpond.spark.upload import upload_batch
@@ -115,12 +116,13 @@ def state_config(asked: Asked) -> StateConfig:
 
 def follow_aircraft(
     spark: SparkSession, workdir: Path, tables: Mapping[str, LookupTable], sink: AircraftSink, state: StateConfig
-) -> None:
-    """Stream all slices through the lookups and `AircraftDay` into the sink."""
+) -> KeyedMetrics:
+    """Stream all slices through the lookups and `AircraftDay` into the sink; what the state's operator counted."""
     events = read_events(spark, workdir).where(F.col("tailnum").isNotNull())
     known = lookup_join(events, tables["planes"], on="tailnum")
     known = lookup_join(known, tables["weather"], on={"origin": "origin", "weather_hour_ms": "hour_ms"})
-    days = keyed(known, "tailnum").transformWithState(AircraftDay(), OUTPUT, "Update", "None", state=state)
+    aircraft = keyed(known, "tailnum")
+    days = aircraft.transformWithState(AircraftDay(), OUTPUT, "Update", "None", state=state)
     query = (
         days.writeStream.outputMode("update")
         .option("checkpointLocation", str(workdir / "checkpoint" / "aircraft-day"))
@@ -129,6 +131,7 @@ def follow_aircraft(
         .start()
     )
     wait_for(query, workdir, sink)
+    return aircraft.metrics()
 
 
 def wait_for(query: StreamingQuery, workdir: Path, sink: AircraftSink | None = None) -> None:

@@ -6,6 +6,7 @@ Spark's state store: whatever cannot go on as it is, is closed and restored from
 
 import contextlib
 import time
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from itertools import pairwise
@@ -24,6 +25,7 @@ from millpond.spark.spool import Spool
 from millpond.state.cached.hit_ratio import REQUESTS
 from millpond.state.checkpoint import Commit, Head
 from millpond.state.options import StateOptions
+from millpond.state.spillable.spill_metrics import MOVES
 from millpond.state.undoable import UndoableBackend
 
 
@@ -51,8 +53,8 @@ class HeldShard:
 
     def __init__(self, spec: OperatorSpec, head: Head, segments: Mapping[int, bytes], batch_time: BatchTime) -> None:
         self._opened_with = _opening(spec)
-        self._reads = _CacheReads()
-        backend = open_shard_backend(spec.config.parsed, head.key_groups, self._reads)
+        self._heard = _Heard()
+        backend = open_shard_backend(spec.config.parsed, head.key_groups, self._heard)
         undoable = backend if spec.dead_letter is None else UndoableBackend(backend)
         self.shard = filled_shard(spec, head, segments, batch_time, undoable)
         self._restored = True
@@ -86,7 +88,6 @@ class HeldShard:
         commit = self.shard.commit(token, batch_time.watermark_ms, lambda: marks.append(time.perf_counter()))
         marks.append(time.perf_counter())
         ran, flushed, committed = (later - earlier for earlier, later in pairwise(marks))
-        hits, misses = self._reads.taken()
         metrics = BatchMetrics(
             shard=commit.head.shard,
             rows=result.rows,
@@ -94,12 +95,11 @@ class HeldShard:
             dead_letters=result.dead_letters,
             state_rows=sum(ref.rows for ref in commit.head.segments),
             state_bytes=sum(ref.bytes for ref in commit.head.segments),
-            cache_hits=hits,
-            cache_misses=misses,
             restores=int(self._restored),
             run_seconds=ran,
             flush_seconds=flushed,
             commit_seconds=committed,
+            **self._heard.taken(),
         )
         return BatchDone(commit, result.next_timer_ms, metrics)
 
@@ -120,19 +120,28 @@ def _opening(spec: OperatorSpec) -> tuple[StateOptions, str, bool]:
     return *spec.config.opened_with, spec.dead_letter is not None
 
 
-class _CacheReads(NullRecorder):
-    """Hears of the hits and misses of the cache in front of the backend."""
+_HEARD = {
+    (REQUESTS, "hit"): "cache_hits",
+    (REQUESTS, "miss"): "cache_misses",
+    (MOVES, "spill"): "spills",
+    (MOVES, "load"): "loads",
+}
+"""Fields of `BatchMetrics`, by the counters of which backends and caches tell a recorder."""
+
+
+class _Heard(NullRecorder):
+    """Hears of the cache in front of the backend, and of key groups that a heap which spills moved."""
 
     def __init__(self) -> None:
-        self._counted = {"hit": 0, "miss": 0}
+        self._counted: Counter[str] = Counter()
 
-    def count(self, metric: str, amount: float = 1, *, name: str = "", result: Result = "ok") -> None:  # noqa: ARG002
-        """Add up reads."""
-        if metric == REQUESTS and result in self._counted:
-            self._counted[result] += int(amount)
+    def count(self, metric: str, amount: float = 1, *, name: str = "", result: Result = "ok") -> None:
+        """Add up what is known."""
+        field = _HEARD.get((metric, name if metric == MOVES else result))
+        if field is not None:
+            self._counted[field] += int(amount)
 
-    def taken(self) -> tuple[int, int]:
-        """Hits and misses since this was last asked."""
-        hits, misses = self._counted["hit"], self._counted["miss"]
-        self._counted = {"hit": 0, "miss": 0}
-        return hits, misses
+    def taken(self) -> dict[str, int]:
+        """What was counted since this was last asked."""
+        counted, self._counted = self._counted, Counter()
+        return dict(counted)

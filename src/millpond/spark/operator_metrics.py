@@ -27,6 +27,8 @@ class BatchMetrics(msgspec.Struct, frozen=True):
         state_bytes: in the checkpoint.
         cache_hits: reads that the state cache answered.
         cache_misses: reads that it did not.
+        spills: key groups that a heap which spills moved to disk.
+        loads: key groups that it moved back.
         restores: 1 where the state had to be read from the checkpoint first.
         run_seconds: in the processor, conversions included.
         flush_seconds: until the backend had what its caches held back.
@@ -41,6 +43,8 @@ class BatchMetrics(msgspec.Struct, frozen=True):
     state_bytes: int = 0
     cache_hits: int = 0
     cache_misses: int = 0
+    spills: int = 0
+    loads: int = 0
     restores: int = 0
     run_seconds: float = 0.0
     flush_seconds: float = 0.0
@@ -58,6 +62,8 @@ class KeyedMetrics:
         dead_letters: calls of the processor that failed and were set aside.
         cache_hits: reads that the state cache answered.
         cache_misses: reads that it did not.
+        spills: key groups that a heap which spills moved to disk.
+        loads: key groups that it moved back.
         restores: how often a shard's state was read from the checkpoint.
         run_seconds: in the processor, conversions included.
         flush_seconds: until backends had what their caches held back.
@@ -76,6 +82,8 @@ class KeyedMetrics:
     dead_letters: int = 0
     cache_hits: int = 0
     cache_misses: int = 0
+    spills: int = 0
+    loads: int = 0
     restores: int = 0
     run_seconds: float = 0.0
     flush_seconds: float = 0.0

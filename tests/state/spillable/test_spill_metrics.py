@@ -50,6 +50,18 @@ def test_a_recorder_is_told_once_a_second_and_at_the_end(world, monkeypatch):
     assert recorder.total("millpond_spillable_moves_total", name="load") == 2
 
 
+def test_moves_are_told_at_every_commit(world):
+    recorder = MemoryRecorder()
+    backend = world.open()
+    backend.report_to(recorder)
+    filled(backend, per_group=10)
+    for moved, name in ((backend.spill_now, "spill"), (backend.load_now, "load")):
+        moved([1, 2])
+        put(backend, 0, [name])
+        backend.commit()
+        assert recorder.total("millpond_spillable_moves_total", name=name) == 2
+
+
 def test_nobody_counts_for_a_recorder_that_is_not_there(world, monkeypatch):
     backend = world.open()
     monkeypatch.setattr(backend._mover, "disk_bytes", lambda: 1 // 0)

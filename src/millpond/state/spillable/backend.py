@@ -139,7 +139,7 @@ class SpillableBackend:
             self._turns.look_soon,
             clock_ns,
         )
-        self._metrics = SpillMetrics(self.stats, clock_ns)
+        self._metrics = SpillMetrics(self._mover, self.stats, clock_ns)
         self._closed = False
 
     @property
@@ -245,6 +245,7 @@ class SpillableBackend:
         self._looks.snapshots.add(snapshot)
         # What a backend at rest holds is asked for by those that work.
         self._census.count()
+        self._metrics.tell_moves()
         self._metrics.tell_if_due()
         self._owner.rest()
         return snapshot

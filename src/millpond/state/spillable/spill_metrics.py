@@ -1,13 +1,17 @@
 """What a recorder hears of a heap that spills: what is where, and what was moved since it was last told.
 
 To know what is where, all key groups must be counted, and the files asked. So it is told once a second, at a commit or
-a look, and when the backend is closed; as `stateCacheHitRatio` is.
+a look, and when the backend is closed; as `stateCacheHitRatio` is. Moves are known, and told at every commit too.
 """
 
 from collections.abc import Callable
 
 from millpond.metrics import NO_METRICS, Recorder
 from millpond.state.spillable.census import SpillStats
+from millpond.state.spillable.mover import Mover
+
+MOVES = "millpond_spillable_moves_total"
+"""The counter of key groups that were moved, by name: `spill` or `load`."""
 
 _EVERY_NS = 1_000_000_000
 
@@ -16,16 +20,18 @@ class SpillMetrics:
     """Tells one backend's.
 
     Args:
-        stats: counts them.
+        mover: knows what was moved.
+        stats: counts what is where.
         clock_ns: monotonic nanoseconds.
     """
 
-    def __init__(self, stats: Callable[[], SpillStats], clock_ns: Callable[[], int]) -> None:
+    def __init__(self, mover: Mover, stats: Callable[[], SpillStats], clock_ns: Callable[[], int]) -> None:
+        self._mover = mover
         self._stats = stats
         self._clock_ns = clock_ns
         self._recorder: Recorder = NO_METRICS
         self._due_ns = 0
-        self._told: dict[str, tuple[int, float]] = {}
+        self._told: dict[str, tuple[int, int]] = {}
 
     def report_to(self, recorder: Recorder) -> None:
         """Have a recorder hear of all that comes, from the next commit or look on."""
@@ -51,11 +57,13 @@ class SpillMetrics:
         ):
             self._recorder.gauge("millpond_spillable_key_groups", groups, name=name)
             self._recorder.gauge("millpond_spillable_bytes", held, name=name)
-        for name, moves, seconds in (
-            ("spill", stats.spills, stats.spill_seconds),
-            ("load", stats.loads, stats.load_seconds),
-        ):
-            moved, spent = self._told.get(name, (0, 0.0))
-            self._recorder.count("millpond_spillable_moves_total", moves - moved, name=name)
-            self._recorder.count("millpond_spillable_seconds_total", seconds - spent, name=name)
-            self._told[name] = (moves, seconds)
+        self.tell_moves()
+
+    def tell_moves(self) -> None:
+        """Tell what was moved since that was last told."""
+        mover = self._mover
+        for name, moves, spent_ns in (("spill", mover.spills, mover.spill_ns), ("load", mover.loads, mover.load_ns)):
+            told_moves, told_ns = self._told.get(name, (0, 0))
+            self._recorder.count(MOVES, moves - told_moves, name=name)
+            self._recorder.count("millpond_spillable_seconds_total", (spent_ns - told_ns) / 1e9, name=name)
+            self._told[name] = (moves, spent_ns)
