@@ -338,6 +338,7 @@ def test_keys_too_long_for_the_file_are_known_while_they_wait_to_be_written(worl
     """Their places have only a digest of them."""
     backend = world.open()
     seen = backend.value_state(SEEN)
+    filled(backend)
     backend.spill_now([2])
     keys = [("short",), ("long" * 100,), ("longer" * 200,)]
     for written in (False, True):
@@ -345,6 +346,7 @@ def test_keys_too_long_for_the_file_are_known_while_they_wait_to_be_written(worl
         for number, key in enumerate(keys):
             backend.context.key = key
             seen.update(number + written)
+        assert backend.stats().disk_groups == 1
         waiting = dict(zip(*cells_of(backend), strict=True))
         backend.flush_now()
         assert (
@@ -357,6 +359,32 @@ def test_keys_too_long_for_the_file_are_known_while_they_wait_to_be_written(worl
     assert keys[1] not in cells_of(backend)[0]
     backend.load_now([2])
     assert dict(zip(*cells_of(backend), strict=True)) == {keys[0]: 1, keys[2]: 3}
+
+
+def test_what_another_thread_read_before_a_flush_is_not_taken_after_it(world):
+    backend = world.open()
+    seen = backend.value_state(SEEN)
+    filled(backend)
+    backend.spill_now([2])
+    backend.enter(2)
+    backend.context.key = ("ann",)
+    seen.update(1)
+    backend.flush_now()
+    table = backend._states[SEEN.name].heap.tables.live[2]
+    read = table._read
+
+    def overtaken(database, at):
+        """Between the reader's look into the file and its answer, the stream changes the value and writes it."""
+        table._read = read
+        found = read(database, at)
+        seen.update(2)
+        backend.flush_now()
+        return found
+
+    table._last_read.cell = (None, b"", None, None)
+    table._read = overtaken
+    assert table.get("ann") == 1
+    assert table.get("ann") == seen.get() == 2
 
 
 def cells_of(backend):
