@@ -21,10 +21,10 @@ def features(group_by, events, q):
     for aggregation in group_by.aggregations:
         for name, window in zip(aggregation.feature_names, aggregation.windows, strict=True):
             rows = [inputs for t, inputs in events if is_in_window(t, q, window)]
-            if aggregation.input is None:
+            if aggregation.column is None:
                 answer[name] = len(rows) or None
                 continue
-            column = columns.index(aggregation.input)
+            column = columns.index(aggregation.column)
             values = [row[column] for row in rows if row[column] is not None]
             answer[name] = _aggregated(aggregation.operation, values)
     return answer

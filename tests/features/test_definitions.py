@@ -43,7 +43,7 @@ def test_lists_are_taken_and_kept_as_tuples():
         (lambda: Field("origin", "String"), ["'origin'", "'String'", "did you mean 'string'"]),
         (lambda: Field("n", "integer"), ["'n'", "'integer'", "did you mean"]),
         (lambda: Aggregation("avg", "dep_delay"), ["'avg'", "did you mean 'average'"]),
-        (lambda: Aggregation("sum"), ["'sum'", "needs an input"]),
+        (lambda: Aggregation("sum"), ["'sum'", "needs a column"]),
         (lambda: Aggregation("sum", "x", "1h"), ["'x_sum'", "('1h',)"]),
         (lambda: Aggregation("sum", "x", ()), ["'x_sum'", "no windows"]),
         (lambda: Aggregation("sum", "x", ("1w",)), ["'1w'", "'1h'"]),

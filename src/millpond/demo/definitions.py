@@ -10,10 +10,10 @@ from millpond.features import Aggregation, Field, GroupBy
 WINDOWS = ("1h", "6h", "1d", "7d", "30d", None)
 _INPUTS = (Field("dep_delay", "double"), Field("delayed_15", "double"))
 _AGGREGATIONS = (
-    Aggregation(operation="count", input="dep_delay", windows=WINDOWS),
-    Aggregation(operation="average", input="dep_delay", windows=WINDOWS),
-    Aggregation(operation="max", input="dep_delay", windows=WINDOWS),
-    Aggregation(operation="average", input="delayed_15", windows=WINDOWS),
+    Aggregation(operation="count", column="dep_delay", windows=WINDOWS),
+    Aggregation(operation="average", column="dep_delay", windows=WINDOWS),
+    Aggregation(operation="max", column="dep_delay", windows=WINDOWS),
+    Aggregation(operation="average", column="delayed_15", windows=WINDOWS),
 )
 
 ROUTE = GroupBy(

@@ -23,7 +23,13 @@ import math
 import operator
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
+
+from millpond.errors import OptionError
+
+if TYPE_CHECKING:
+    from millpond.features.definitions.aggregation import Aggregation
+    from millpond.features.definitions.field import Field
 
 Value = bool | int | float | str
 """One input of one event, never None: what is None is dropped before it comes here."""
@@ -166,3 +172,16 @@ _FINISHERS: dict[tuple[str, bool], Callable[[int, int], Callable[[Any], Any]]] =
     ("sum", True): _sum_of_doubles,
     ("sum", False): _sum_of_whole_numbers,
 }
+
+
+def check_input(aggregation: "Aggregation", field: "Field") -> None:
+    """Refuse a column that an aggregation cannot take.
+
+    Raises:
+        OptionError: its type does not fit, with those that do.
+    """
+    if aggregation.operation in ("average", "sum") and field.type == "string":
+        raise OptionError(
+            f"{aggregation.operation!r} of column {field.name!r} needs numbers, its type is 'string'; "
+            "declare it 'double' or 'long', or ask for 'count', 'min' or 'max'"
+        )

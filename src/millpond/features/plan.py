@@ -316,7 +316,16 @@ def compile_group_by(group_by: GroupBy) -> GroupByPlan:
 
 def _definition_hash(group_by: GroupBy) -> str:
     """Give 16 hexadecimal digits that change with whatever changes the meaning of stored bytes."""
-    definition = {"key_format": KEY_FORMAT_VERSION, "tile_ms": TILE_MS, "group_by": asdict(group_by)}
+    aggregations = [
+        {"operation": one.operation, "input": one.column, "windows": one.windows} for one in group_by.aggregations
+    ]
+    declared = {
+        "name": group_by.name,
+        "keys": [asdict(field) for field in group_by.keys],
+        "inputs": [asdict(field) for field in group_by.inputs],
+        "aggregations": aggregations,
+    }
+    definition = {"key_format": KEY_FORMAT_VERSION, "tile_ms": TILE_MS, "group_by": declared}
     return hashlib.sha256(json.dumps(definition, sort_keys=True).encode()).hexdigest()[:16]
 
 
@@ -325,7 +334,7 @@ def _cells(group_by: GroupBy) -> list[tuple[CellKind, int]]:
     columns = {field.name: position for position, field in enumerate(group_by.inputs)}
     cells: dict[tuple[CellKind, int], None] = {}
     for aggregation in group_by.aggregations:
-        column = EVENTS if aggregation.input is None else columns[aggregation.input]
+        column = EVENTS if aggregation.column is None else columns[aggregation.column]
         cells.update(dict.fromkeys((kind, column) for kind in CELLS_OF[aggregation.operation]))
     return list(cells)
 
@@ -335,7 +344,7 @@ def _windows(group_by: GroupBy, cells: list[tuple[CellKind, int]], types: list[s
     columns = {field.name: position for position, field in enumerate(group_by.inputs)}
     features: list[tuple[float, int, Callable[[Ir], Value | None]]] = []
     for aggregation in group_by.aggregations:
-        column = EVENTS if aggregation.input is None else columns[aggregation.input]
+        column = EVENTS if aggregation.column is None else columns[aggregation.column]
         positions = tuple(cells.index((kind, column)) for kind in CELLS_OF[aggregation.operation])
         finished = finisher(aggregation.operation, None if column == EVENTS else types[column], positions)
         for window in aggregation.windows:

@@ -1,0 +1,26 @@
+"""What a user declares: sources, a GroupBy with its aggregations, a Join of several GroupBys.
+
+A definition is plain, frozen data. It is checked whole when it is made, and all its faults are
+reported together, so that nothing that runs later needs to doubt it. It knows nothing of how it is
+computed. Its vocabulary (GroupBy, aggregation, operation, window, Join) is Chronon's.
+"""
+
+from millpond.features.definitions.aggregation import Aggregation
+from millpond.features.definitions.field import Field, FieldType, parse_type
+from millpond.features.definitions.group_by import GroupBy
+from millpond.features.definitions.join import Join, JoinPart
+from millpond.features.definitions.source import EntitySource, EventSource, JoinSource, Source
+
+__all__ = [
+    "Aggregation",
+    "EntitySource",
+    "EventSource",
+    "Field",
+    "FieldType",
+    "GroupBy",
+    "Join",
+    "JoinPart",
+    "JoinSource",
+    "Source",
+    "parse_type",
+]
