@@ -1,25 +1,26 @@
 """What the batch upload keeps of one key: the past before the batch end, able to answer for two days.
 
-For a batch end B (midnight UTC) a query q may come at any time in [B, B + 2 days]. As q moves, the far
-end of each window moves with it, hop by hop, through at most two days (the *tail*); what is nearer to
-B than that is in the window of every such query (the *collapsed* part). So a window needs one sum for
-its collapsed part and one for each hop of its tail, and no events.
+For a batch end B a query q may come at any time in [B, B + 2 days]. As q moves, the far end of each
+window moves with it, hop by hop, through at most two days (the *tail*); what is nearer to B than that
+is in the window of every such query. So a window needs one IR for each hop of its tail and one for
+what follows, and no events.
 
 The idea: the windows of one GroupBy all end at the query, so what they hold before B are *suffixes of
 one timeline*. The timeline is cut wherever any window may start for any q; each event falls into
-exactly one segment between two cuts, however many windows hold it. Stored is, for each segment that
-has events, the IR of everything from its start up to B. The collapsed part of a window is then the
-suffix from ``B - w + 2 days``, and a window at any q is one bisect and no merging. Nothing is ever
-subtracted, so minima and maxima work as sums do.
+exactly one *segment* between two cuts, however many windows hold it. A window is then every segment
+from its start on: one bisect finds it.
 
     before all cuts │ 30d tail │      │ 7d tail │      │ 1d tail │ 6h, 1h tail │ B
     ────────────────┼──┬──┬────┼──────┼─┬─┬─┬─┬─┼──────┼─┬─┬─┬─┬─┼┬┬┬┬┬┬┬┬┬┬┬┬┬┤
                     └─ every window is a suffix of this line ───────────────────┘
 
-The trade-off: a suffix holds the cells of every aggregation, also of one whose own windows are never
-cut there; GroupBys mostly have the same windows throughout, and keys few segments.
+How a cell is stored depends on its size. A *scalar* (a count, a sum, a maximum) is stored as a suffix:
+for each segment the cell of everything from its start up to B, so that a window is read and not merged.
+A *collection* (a set, a list, a map, a sketch) is stored once per segment and folded when it is read: as
+suffixes, each element would be stored again for every cut before it.
 
-An event at exactly B belongs to the stream.
+Nothing is ever subtracted, so minima and maxima work as sums do. An event at exactly B belongs to the
+stream.
 """
 
 from bisect import bisect_left, bisect_right
@@ -28,8 +29,8 @@ from collections.abc import Iterable
 import msgspec
 
 from millpond.errors import OptionError
-from millpond.features.operations import Ir
-from millpond.features.windows import DAY_MS, hop_ms, window_start
+from millpond.features.cells import Cell
+from millpond.features.windows import DAY_MS, HOUR_MS, hop_ms, window_start
 
 HORIZON_MS = 2 * DAY_MS
 """How long after its batch end a batch answers every window exactly."""
@@ -38,22 +39,23 @@ HORIZON_MS = 2 * DAY_MS
 class BatchIr(msgspec.Struct, frozen=True):
     """The IRs of one key up to a batch end; immutable, and safe to share.
 
-    ``segments`` are the numbers of the timeline's segments that have events, ascending;
-    ``suffixes[i]`` is the IR of every event from the start of ``segments[i]`` up to the batch end.
+    ``segments`` are the numbers of the timeline's segments that have events, ascending. ``columns`` has
+    one column for each cell of the plan, with an entry for each of these segments: the cell of every
+    event from the segment's start up to the batch end (scalars), or of the segment's own events
+    (collections).
     """
 
     batch_end_ms: int
     segments: tuple[int, ...]
-    suffixes: tuple[Ir, ...]
+    columns: tuple[tuple[Cell, ...], ...]
 
-    def since(self, segment: int) -> Ir | None:
-        """Give the IR of everything from the start of a segment to the batch end; None if nothing is there.
+    def position(self, segment: int) -> int:
+        """Give the place in the columns from which a segment and all later ones lie; their length if none does.
 
-        >>> BatchIr(batch_end_ms=0, segments=(3, 7), suffixes=((9,), (2,))).since(4)
-        (2,)
+        >>> BatchIr(batch_end_ms=0, segments=(3, 7), columns=((9, 2),)).position(4)
+        1
         """
-        position = bisect_left(self.segments, segment)
-        return self.suffixes[position] if position < len(self.suffixes) else None
+        return bisect_left(self.segments, segment)
 
 
 class Timeline:
@@ -62,6 +64,10 @@ class Timeline:
     Segment 0 is what lies before every cut; segment n begins at cut n - 1 and ends at cut n, or at the
     batch end.
 
+    Args:
+        windows_ms: the lengths of the windows.
+        phase_ms: how long after a midnight UTC the batch ends: hops are counted from midnight.
+
     >>> hours = Timeline([3_600_000])
     >>> hours.cuts_ms[0] == -3_600_000, hours.segment(-3_600_000), hours.segment(-3_600_001)
     (True, 1, 0)
@@ -69,11 +75,11 @@ class Timeline:
 
     __slots__ = ("cuts_ms",)
 
-    def __init__(self, windows_ms: Iterable[int]) -> None:
+    def __init__(self, windows_ms: Iterable[int], phase_ms: int = 0) -> None:
         cuts: set[int] = set()
         for window_ms in windows_ms:
-            first = window_start(0, window_ms)
-            last = min(window_start(HORIZON_MS, window_ms), 0)
+            first = window_start(phase_ms, window_ms) - phase_ms
+            last = min(window_start(phase_ms + HORIZON_MS, window_ms) - phase_ms, 0)
             cuts.update(range(first, last + 1, hop_ms(window_ms)))
         self.cuts_ms: tuple[int, ...] = tuple(sorted(cuts - {0}))
 
@@ -87,16 +93,20 @@ class Timeline:
         return offset_ms >= 0 or (position < len(self.cuts_ms) and self.cuts_ms[position] == offset_ms)
 
 
-def check_batch_end(batch_end_ms: int) -> None:
-    """Refuse a batch end that is not a midnight UTC.
+def check_batch_end(batch_end_ms: int, tile_ms: int = DAY_MS) -> None:
+    """Refuse a batch end that no tile begins at.
+
+    Args:
+        batch_end_ms: in milliseconds since the epoch, UTC.
+        tile_ms: the plan's smallest tile; a batch ends at a multiple of it, and at a full hour.
 
     Raises:
-        OptionError: it is not, with the midnight before it.
+        OptionError: it is not, with the nearest one before it.
 
-    >>> check_batch_end(DAY_MS)
+    >>> check_batch_end(HOUR_MS, tile_ms=300_000)
     """
-    if batch_end_ms % DAY_MS:
-        raise OptionError(
-            f"batch_end_ms {batch_end_ms} is not a midnight UTC in milliseconds; "
-            f"the midnight before it is {batch_end_ms // DAY_MS * DAY_MS}"
-        )
+    step_ms = max(tile_ms, HOUR_MS)
+    if type(batch_end_ms) is not int or batch_end_ms % step_ms:
+        wanted = "a midnight UTC" if step_ms == DAY_MS else "a full hour UTC"
+        near = f"; the one before it is {batch_end_ms // step_ms * step_ms}" if type(batch_end_ms) is int else ""
+        raise OptionError(f"batch_end_ms {batch_end_ms!r} is not {wanted} in milliseconds{near}")

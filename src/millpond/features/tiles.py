@@ -1,4 +1,4 @@
-"""Tiles: what the stream keeps of one key in each five minutes.
+"""Tiles: what the stream keeps of one key in one span of time.
 
 A tile holds the IR of the events in ``[start_ms, start_ms + size_ms)``. The stream writes it again
 whenever it changes, once more, marked complete, when the watermark has passed its end, and after that
@@ -15,8 +15,7 @@ from operator import attrgetter
 import msgspec
 
 from millpond.errors import DataError
-from millpond.features.operations import Ir
-from millpond.features.windows import TILE_MS
+from millpond.features.cells import Ir
 
 _BY_START = attrgetter("start_ms")
 
@@ -26,7 +25,7 @@ class Tile(msgspec.Struct, frozen=True):
 
     Args:
         start_ms: where the span begins, included.
-        size_ms: its length; the stream writes tiles of five minutes.
+        size_ms: its length; one of the plan's layers, or a whole number of its smallest tiles.
         complete: whether the watermark has passed the end; only a late event changes it then.
         version: how often a late event has amended it since it was complete.
         ir: the IR, as made by the plan of the GroupBy.
@@ -36,7 +35,7 @@ class Tile(msgspec.Struct, frozen=True):
     """
 
     start_ms: int
-    size_ms: int = TILE_MS
+    size_ms: int
     complete: bool = False
     version: int = 0
     ir: Ir = ()
@@ -53,7 +52,8 @@ def tiles_between(tiles: Iterable[Tile], start_ms: int, end_ms: int) -> list[Til
     Raises:
         DataError: two tiles overlap, so that events would count twice.
 
-    >>> [tile.start_ms for tile in tiles_between([Tile(600_000), Tile(0), Tile(300_000)], 300_000, 900_000)]
+    >>> tiles = [Tile(start, size_ms=300_000) for start in (600_000, 0, 300_000)]
+    >>> [tile.start_ms for tile in tiles_between(tiles, 300_000, 900_000)]
     [300000, 600000]
     """
     chosen = sorted((tile for tile in tiles if start_ms <= tile.start_ms < end_ms), key=_BY_START)

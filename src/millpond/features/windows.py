@@ -6,8 +6,9 @@ was trained on is what it is served.
 The rule: event ``t`` is in window ``w`` of query ``q`` iff ``floor((q - w) / hop) * hop <= t < q``. The
 near end is exact and the far end steps in hops: a long window need not know its far end to the
 second, and stepping is what lets it be kept as a few sums instead of as events. The hop is one day
-from 12 days up, one hour from 12 hours up, else 5 minutes, so the far end is never more than a
-twelfth of the window too early (for windows of an hour and more). Without a window, ``t < q``.
+from 12 days up, one hour from 12 hours up, 5 minutes from one hour up, else one minute, so the far end
+is never more than a twelfth of the window too early (for windows of 12 minutes and more). Without a
+window, ``t < q``.
 
 Every hop divides the next, and a day, so hops of all sizes share the midnights, and a longer window
 never starts after a shorter one. Both facts are relied upon elsewhere.
@@ -20,8 +21,8 @@ from millpond.errors import OptionError
 MINUTE_MS = 60_000
 HOUR_MS = 60 * MINUTE_MS
 DAY_MS = 24 * HOUR_MS
-TILE_MS = 5 * MINUTE_MS
-"""The smallest hop, and so the size of a tile."""
+HOPS_MS = (MINUTE_MS, 5 * MINUTE_MS, HOUR_MS, DAY_MS)
+"""Every hop that a window can have, ascending; each divides the next."""
 
 _UNITS_MS = {"m": MINUTE_MS, "h": HOUR_MS, "d": DAY_MS}
 _WINDOW = re.compile(r"([1-9][0-9]*)([mhd])")
@@ -48,12 +49,14 @@ def parse_window(text: str) -> int:
 def hop_ms(window_ms: int) -> int:
     """Give the step of a window's far end, in milliseconds.
 
-    >>> hop_ms(parse_window("30d")) == DAY_MS, hop_ms(parse_window("1h")) == 5 * MINUTE_MS
-    (True, True)
+    >>> [hop_ms(parse_window(window)) // MINUTE_MS for window in ("59m", "1h", "12h", "12d")]
+    [1, 5, 60, 1440]
     """
     if window_ms >= 12 * DAY_MS:
         return DAY_MS
-    return HOUR_MS if window_ms >= 12 * HOUR_MS else TILE_MS
+    if window_ms >= 12 * HOUR_MS:
+        return HOUR_MS
+    return 5 * MINUTE_MS if window_ms >= HOUR_MS else MINUTE_MS
 
 
 def window_start(query_ms: int, window_ms: int) -> int:
@@ -77,13 +80,13 @@ def in_window(event_ms: int, query_ms: int, window_ms: int | None) -> bool:
     return window_start(query_ms, window_ms) <= event_ms < query_ms
 
 
-def tile_start(time_ms: int) -> int:
-    """Give the start of the tile that a time lies in.
+def tile_start(time_ms: int, size_ms: int) -> int:
+    """Give the start of the tile of a size that a time lies in.
 
-    >>> tile_start(TILE_MS + 1) == TILE_MS
+    >>> tile_start(HOUR_MS + 1, HOUR_MS) == HOUR_MS
     True
     """
-    return time_ms // TILE_MS * TILE_MS
+    return time_ms // size_ms * size_ms
 
 
 def _nearest_window(text: object) -> str:
