@@ -1,0 +1,92 @@
+"""What a cell is, and what an operation is made of.
+
+A *cell* is one immutable part of an intermediate result: a count, an exact sum, a set. A
+`CellOperation` is everything that can be done with cells of one kind over one column. An `Operation`
+is what a user asks for by name: it reads one cell or several and ends in a value.
+
+The invariant: a merge is associative and commutative, to the bit where the operation is exact, and
+nothing changes a cell that it is given. So upload, stream and fetcher may merge in any order, and a
+cell may lie in a cache while others read it.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from millpond.features.types import DataType
+
+Cell = Any
+"""A cell: None, a number, a text, bytes, a tuple, a frozenset or a dict. Never changed once made."""
+
+Ir = tuple[Cell, ...]
+"""An intermediate result: one cell for each cell operation of a plan."""
+
+Parameter = int | tuple[float, ...] | None
+"""What some operations are told besides their column: ``k``, or percentiles."""
+
+
+@dataclass(frozen=True, slots=True)
+class CellOperation:
+    """What can be done with the cells of one kind over one column; immutable.
+
+    Args:
+        id: the stable name of the stored form, as in ``"sum:double:price"``.
+        empty: the cell of no events; merging with it changes nothing.
+        suffix: whether a batch row stores suffixes of its timeline (scalars do), or each segment's own
+            cell, to be folded when read (sets, lists, maps and sketches do).
+        plain: whether ``encode`` and ``decode`` give what they get, so that a codec may skip them.
+        collect: the cell of some events, from their times and their values, aligned, without nulls.
+        merge: the cell of the events of two cells.
+        merge_all: the cell of the events of any number of cells.
+        delete: the cell of the first's events without those of the second; None where it cannot.
+            Deleting what was never collected is legal: a count may fall below 0 and rise again.
+        encode: what MessagePack takes; equal cells give equal bytes.
+        decode: the cell of what was stored; raises ValueError or TypeError on anything else, and needs
+            no more memory than a small multiple of what it is given.
+        size: about how many bytes the cell takes in memory.
+    """
+
+    id: str
+    empty: Cell
+    suffix: bool
+    plain: bool
+    collect: Callable[[Sequence[int], Sequence[Any]], Cell]
+    merge: Callable[[Cell, Cell], Cell]
+    merge_all: Callable[[Sequence[Cell]], Cell]
+    delete: Callable[[Cell, Cell], Cell] | None
+    encode: Callable[[Cell], Any]
+    decode: Callable[[Any], Cell]
+    size: Callable[[Cell], int]
+
+
+CellMaker = Callable[[DataType | None, Parameter], CellOperation]
+"""Makes a cell operation for values of a scalar type (None: for events) and a parameter."""
+
+Finish = Callable[..., Any]
+"""Ends in a value: takes an operation's cells as positional arguments; None is no data."""
+
+
+@dataclass(frozen=True, slots=True)
+class Operation:
+    """What an aggregation can ask for.
+
+    Args:
+        cells: makes each cell that the operation reads, in the order in which ``finish`` takes them.
+        types: the kinds of scalar types that it takes.
+        result: the type of its value, from the type of its input and its parameter.
+        finisher: makes the function that ends in the value, from the same two.
+        parameter: the field of an aggregation that it needs, ``k`` or ``percentiles``; None for none.
+        exact: whether equal events give equal values to the bit, however they are split.
+        limit_met: tells of the operation's cells whether the value is only a bound, because a key has
+            more distinct values than are kept; None for operations without such a limit.
+        of_events: whether it also works without a column.
+    """
+
+    cells: tuple[CellMaker, ...]
+    types: tuple[str, ...]
+    result: Callable[[DataType, Parameter], DataType]
+    finisher: Callable[[DataType | None, Parameter], Finish]
+    parameter: str | None = None
+    exact: bool = True
+    limit_met: Callable[..., bool] | None = None
+    of_events: bool = False
