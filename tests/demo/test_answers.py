@@ -51,15 +51,27 @@ def fill(store: LmdbStore, events: pa.Table) -> None:
                 of_key[key].append((row["time_ms"], (row["dep_delay"], row["delayed_15"])))
         dataset = batch_dataset(group_by.name, END, 1)
         for key, seen in of_key.items():
-            store.put_many(dataset, [Put(plan.encode_key(key), plan.encode_batch(plan.batch_ir(seen, END)), END)])
+            encoded = plan.encode_key(key)
+            store.put_many(dataset, [Put(encoded, plan.encode_batch(encoded, plan.batch_ir(seen, END)), END)])
             tiles: dict[int, tuple] = {}
             for time_ms, inputs in seen:
                 if time_ms >= END:
-                    start = tile_start(time_ms)
-                    tiles[start] = plan.update(tiles.get(start, plan.new_ir()), inputs)
-            puts = [Put(plan.encode_key(key), plan.encode_tile(Tile(at, ir=ir)), at) for at, ir in tiles.items()]
-            store.put_many(stream_dataset(group_by.name), puts)
-        info = ServingInfo(group_by.name, plan.definition_hash, END, 1, dataset, stream_dataset(group_by.name))
+                    start = tile_start(time_ms, plan.tile_ms)
+                    tiles[start] = plan.merge(tiles.get(start, plan.new_ir()), plan.collect([time_ms], [inputs]))
+            made = [Tile(at, plan.tile_ms, ir=ir) for at, ir in tiles.items()]
+            puts = [Put(encoded, plan.encode_tile(encoded, tile), tile.start_ms) for tile in made]
+            store.put_many(stream_dataset(group_by.name, plan.generation), puts)
+        info = ServingInfo(
+            group_by.name,
+            plan.definition_hash,
+            END,
+            1,
+            dataset,
+            stream_dataset(group_by.name, plan.generation),
+            plan.generation,
+            plan.batch_form,
+            plan.layers,
+        )
         store.put_many(SERVING_INFO_DATASET, [Put(serving_info_key(group_by.name), info.encode())])
 
 

@@ -71,11 +71,11 @@ def test_batch_and_tiles_give_what_the_raw_events_give(group_by: GroupBy, flight
         tiles: dict[int, tuple] = {}
         for time_ms, inputs in seen:
             if time_ms >= END:
-                start = tile_start(time_ms)
-                tiles[start] = plan.update(tiles.get(start, plan.new_ir()), inputs)
+                start = tile_start(time_ms, plan.tile_ms)
+                tiles[start] = plan.merge(tiles.get(start, plan.new_ir()), plan.collect([time_ms], [inputs]))
         batch = plan.batch_ir(seen, END)
         got[asked["request_id"]] = plan.finish(
-            asked["query_ms"], END, batch, [Tile(start, ir=ir) for start, ir in tiles.items()]
+            asked["query_ms"], END, batch, [Tile(start, plan.tile_ms, ir=ir) for start, ir in tiles.items()]
         )
     assert mismatches(group_by.name, expected(requests(events, END, keys), events, keys), got) == []
 

@@ -10,7 +10,7 @@ def is_in_window(t, q, window):
     if window is None:
         return t < q
     w = int(window[:-1]) * LENGTHS[window[-1]]
-    hop = DAY if w >= 12 * DAY else HOUR if w >= 12 * HOUR else 5 * MINUTE
+    hop = DAY if w >= 12 * DAY else HOUR if w >= 12 * HOUR else 5 * MINUTE if w >= HOUR else MINUTE
     return (q - w) // hop * hop <= t < q
 
 

@@ -1,5 +1,7 @@
 """Golden files hold what each format version wrote. They are never edited: a new layout gets a new version."""
 
+from datetime import UTC, date, datetime
+from decimal import Decimal
 from pathlib import Path
 
 import pytest
@@ -7,15 +9,25 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from millpond.errors import CorruptionError, DataError
-from millpond.features import Aggregation, Field, GroupBy, Tile, compile_group_by
-from millpond.features.codec import KeyCodec
+from millpond.features import (
+    Aggregation,
+    ClosingTime,
+    Field,
+    GroupBy,
+    Tile,
+    compile_group_by,
+    encode_closing_time,
+    encode_marker,
+)
+from millpond.features.key_codec import KeyCodec
+from millpond.features.partial_ir import UNKNOWN
+from millpond.features.sealing import seal
 from tests.features.oracle import DAY, HOUR
-from tests.features.test_plan import EVENTS, PLAN, B, tiles_of
+from tests.features.test_plan import EVENTS, KEY, MARK, PLAN, B, collected, tiles_of
 
 GOLDEN = Path(__file__).parent / "golden"
 TYPES = ("boolean", "double", "long", "string")
 KEY_VALUES = st.one_of(
-    st.none(),
     st.booleans(),
     st.integers(-(1 << 63), (1 << 63) - 1),
     st.floats(allow_nan=False),
@@ -24,15 +36,44 @@ KEY_VALUES = st.one_of(
 
 
 def type_of(value):
-    return {bool: "boolean", float: "double", int: "long", str: "string", type(None): "long"}[type(value)]
+    return {bool: "boolean", float: "double", int: "long", str: "string"}[type(value)]
 
 
 def encode(values):
     return KeyCodec("g", tuple(Field(f"k{n}", type_of(value)) for n, value in enumerate(values))).encode(values)
 
 
-def test_one_true_one_point_zero_and_the_text_one_are_four_keys_and_none_is_a_fifth():
-    assert len({encode([value]) for value in (1, True, 1.0, "1", None)}) == 5
+def test_one_true_one_point_zero_and_the_text_one_are_four_keys():
+    assert len({encode([value]) for value in (1, True, 1.0, "1")}) == 4
+
+
+def test_a_key_with_a_null_part_is_no_key():
+    assert PLAN.encode_key(("JFK", None)) is None
+    assert PLAN.encode_key({"origin": None, "carrier": None}) is None
+
+
+@pytest.mark.parametrize(
+    ("type_", "value", "other"),
+    [
+        ("binary", b"a", b"b"),
+        ("date", date(2024, 2, 29), date(2024, 3, 1)),
+        ("timestamp", datetime(2024, 1, 1, tzinfo=UTC), datetime(2024, 1, 1, 0, 0, 0, 1, tzinfo=UTC)),
+        ("decimal(5,2)", Decimal("1.10"), Decimal("1.11")),
+        ("int", -1, 1),
+        ("float", 0.5, 0.25),
+    ],
+)
+def test_every_scalar_type_can_be_a_key(type_, value, other):
+    codec = KeyCodec("g", (Field("k", type_),))
+    assert codec.encode([value]) == codec.encode([value])
+    assert codec.encode([value]) != codec.encode([other])
+    with pytest.raises(DataError, match="'k'"):
+        codec.encode(["text"])
+
+
+def test_equal_decimals_are_one_key_however_they_are_written():
+    codec = KeyCodec("g", (Field("k", "decimal(5,2)"),))
+    assert codec.encode([Decimal("1.1")]) == codec.encode([Decimal("1.10")])
 
 
 @given(st.lists(KEY_VALUES, min_size=1, max_size=3), st.lists(KEY_VALUES, min_size=1, max_size=3))
@@ -47,7 +88,7 @@ def test_a_key_is_given_by_name_or_in_order():
 
 
 def test_an_empty_text_is_a_key_and_not_the_missing_one():
-    assert PLAN.encode_key(("", "")) != PLAN.encode_key((None, None))
+    assert PLAN.encode_key(("", "")) is not None
 
 
 def test_negative_zero_is_the_key_zero():
@@ -83,32 +124,146 @@ def test_a_key_of_the_wrong_kind_or_size_is_refused(type_, value):
 @given(EVENTS)
 def test_batches_and_tiles_survive_their_bytes(events):
     batch = PLAN.batch_ir(events, B)
-    assert PLAN.decode_batch(PLAN.encode_batch(batch)) == batch
+    assert PLAN.decode_batch(KEY, PLAN.encode_batch(KEY, batch)) == batch
     for number, tile in enumerate(tiles_of(PLAN, events)):
         told = Tile(tile.start_ms, tile.size_ms, complete=number % 2 == 0, version=number, ir=tile.ir)
-        assert PLAN.decode_tile(PLAN.encode_tile(told)) == told
+        assert PLAN.decode_tile(KEY, PLAN.encode_tile(KEY, told)) == told
 
 
 @given(EVENTS, st.data())
 def test_no_byte_can_be_changed_or_lost_unnoticed(events, data):
-    stored = PLAN.encode_batch(PLAN.batch_ir(events, B))
+    stored = PLAN.encode_batch(KEY, PLAN.batch_ir(events, B))
     place = data.draw(st.integers(0, len(stored) - 1))
     altered = bytearray(stored)
     altered[place] ^= data.draw(st.integers(1, 255))
     for wrong in (bytes(altered), stored[:place]):
         with pytest.raises(CorruptionError, match="'route'"):
-            PLAN.decode_batch(wrong)
+            PLAN.decode_batch(KEY, wrong)
+
+
+@given(st.binary(max_size=60), st.sampled_from(["batch", "tile", "values"]))
+def test_rubbish_under_a_right_checksum_is_refused(rubbish, kind):
+    decode, address, form = {
+        "batch": (PLAN.decode_batch, b"batch" + KEY, bytes.fromhex(PLAN.batch_form[:8])),
+        "tile": (PLAN.decode_tile, KEY, bytes.fromhex(PLAN.generation)),
+        "values": (PLAN.decode_values, b"values" + KEY, b""),
+    }[kind]
+    for body in (rubbish, form + rubbish):
+        with pytest.raises(CorruptionError, match="'route'"):
+            decode(KEY, seal(2, body, address))
+
+
+def test_the_row_of_another_key_is_refused():
+    other = PLAN.encode_key(("EWR", "UA"))
+    with pytest.raises(CorruptionError, match="of another key"):
+        PLAN.decode_tile(other, PLAN.encode_tile(KEY, Tile(B, MARK, ir=PLAN.new_ir())))
+    with pytest.raises(CorruptionError, match="of another key"):
+        PLAN.decode_batch(other, PLAN.encode_batch(KEY, PLAN.batch_ir([], B)))
 
 
 def test_a_tile_is_not_taken_for_a_batch():
-    with pytest.raises(CorruptionError, match="batch IR"):
-        PLAN.decode_batch(PLAN.encode_tile(Tile(B, ir=PLAN.new_ir())))
+    with pytest.raises(CorruptionError, match="batch row"):
+        PLAN.decode_batch(KEY, PLAN.encode_tile(KEY, Tile(B, MARK, ir=PLAN.new_ir())))
 
 
 def test_a_value_of_another_definition_is_refused():
-    other = compile_group_by(GroupBy("route", PLAN.group_by.keys, (), (Aggregation("count"),)))
+    day_tiles = compile_group_by(GroupBy("route", PLAN.group_by.keys, (), (Aggregation("count"),)))
     with pytest.raises(CorruptionError, match="GroupBy has changed"):
-        other.decode_tile(PLAN.encode_tile(Tile(B, ir=PLAN.new_ir())))
+        day_tiles.decode_tile(KEY, PLAN.encode_tile(KEY, Tile(B, MARK, ir=PLAN.new_ir())))
+    with pytest.raises(CorruptionError, match="GroupBy has changed"):
+        day_tiles.decode_batch(KEY, PLAN.encode_batch(KEY, PLAN.batch_ir([], B)))
+
+
+INPUTS = (Field("x", "double"), Field("n", "long"))
+
+
+KEYS = (Field("k", "string"),)
+
+
+def plan_of(*aggregations, inputs=INPUTS, keys=KEYS, tiled=True):
+    return compile_group_by(GroupBy("g", keys, inputs, aggregations, tiled=tiled))
+
+
+FEW = plan_of(Aggregation("count", windows=("1h", "7d")), Aggregation("sum", "x", ("1h",)))
+MORE = plan_of(
+    Aggregation("max", "n", ("7d",)), Aggregation("sum", "x", ("1h",)), Aggregation("count", windows=("1h", "7d"))
+)
+
+
+@pytest.mark.parametrize(
+    ("changed", "same_generation", "same_batch_form"),
+    [
+        (FEW, True, True),
+        (MORE, True, False),
+        (plan_of(Aggregation("count", windows=("1h", "2d", "7d")), Aggregation("sum", "x", ("1h",))), True, False),
+        (plan_of(Aggregation("count", windows=("1h", "7d"))), True, False),
+        (plan_of(Aggregation("count", windows=("30m", "7d")), Aggregation("sum", "x", ("1h",))), False, False),
+        (
+            plan_of(
+                Aggregation("count", windows=("1h", "7d")),
+                Aggregation("sum", "x", ("1h",)),
+                keys=(Field("k", "long"),),
+            ),
+            False,
+            False,
+        ),
+        (
+            plan_of(Aggregation("count", windows=("1h", "7d")), Aggregation("sum", "x", ("1h",)), tiled=False),
+            False,
+            False,
+        ),
+    ],
+    ids=["nothing", "added cells", "one more window", "fewer cells", "smaller tiles", "another key", "untiled"],
+)
+def test_a_change_of_definition_costs_a_generation_only_where_tiles_change(changed, same_generation, same_batch_form):
+    assert (changed.generation == FEW.generation) == same_generation
+    assert (changed.batch_form == FEW.batch_form) == same_batch_form
+
+
+def test_a_tile_with_fewer_cells_is_read_and_what_it_lacks_is_unknown():
+    key = FEW.encode_key(["a"])
+    old = Tile(B, MARK, ir=FEW.collect([B], [(0.5, 7)]))
+    read = MORE.decode_tile(key, FEW.encode_tile(key, old))
+    assert read.ir == (UNKNOWN, *MORE.collect([B], [(0.5, 7)])[1:])
+    new = Tile(B + MARK, MARK, ir=MORE.collect([B + MARK], [(0.25, 9)]))
+    assert MORE.finish(B + 2 * MARK, B, None, [read, new]) == {"x_sum_1h": 0.75, "count_1h": 2, "count_7d": 2}
+    # Where no window reaches the old tile any more, its lack is gone.
+    assert MORE.finish(B + 2 * DAY, B, None, [new])["n_max_7d"] == 9
+
+
+def test_a_merged_tile_with_unknown_cells_survives_its_bytes():
+    key = FEW.encode_key(["a"])
+    read = MORE.decode_tile(key, FEW.encode_tile(key, Tile(B, MARK, ir=FEW.collect([B], [(0.5, 7)]))))
+    merged = Tile(B, MARK, ir=MORE.merge(read.ir, MORE.collect([B], [(0.25, 9)])))
+    assert MORE.decode_tile(key, MORE.encode_tile(key, merged)) == merged
+    assert FEW.decode_tile(key, MORE.encode_tile(key, merged)).ir == FEW.collect([B, B], [(0.5, 7), (0.25, 9)])
+
+
+def test_finished_values_survive_their_bytes():
+    types = ("boolean", "long", "double", "string", "binary", "date", "timestamp", "decimal(30,2)", "array<date>")
+    plan = compile_group_by(
+        GroupBy(
+            "facts",
+            (Field("k", "string"),),
+            (*(Field(f"v{n}", type_) for n, type_ in enumerate(types)), Field("m", "map<string,double>")),
+            accuracy="snapshot",
+        )
+    )
+    values = (
+        True,
+        1 << 70,
+        0.5,
+        "ü",
+        b"x",
+        date(2024, 2, 29),
+        datetime(2024, 1, 1, tzinfo=UTC),
+        Decimal("-12345678901234567890.25"),
+        [date(1, 1, 1), None],
+        {"a": 1.5, "b": None},
+    )
+    key = plan.encode_key(["a"])
+    assert plan.decode_values(key, plan.encode_values(key, values, B)) == (B, values)
+    assert plan.decode_values(key, plan.encode_values(key, (None,) * 10, B)) == (B, (None,) * 10)
 
 
 def golden_plan():
@@ -138,31 +293,49 @@ GOLDEN_EVENTS = [
 ]
 
 
+def golden_tile(plan):
+    times, rows = zip(*GOLDEN_EVENTS, strict=True)
+    return Tile(B, MARK, complete=True, version=2, ir=plan.collect(times, rows))
+
+
 def golden_values():
     plan = golden_plan()
-    batch = plan.batch_ir(GOLDEN_EVENTS, B)
-    tile = Tile(B, complete=True, version=2, ir=plan.collect([inputs for _, inputs in GOLDEN_EVENTS]))
+    key = plan.encode_key(("JFK", -2, 0.5, True))
     return {
-        "key_v1.bin": plan.encode_key(("JFK", -2, 0.5, True)),
-        "batch_v1.bin": plan.encode_batch(batch),
-        "tile_v1.bin": plan.encode_tile(tile),
+        "key_v1.bin": key,
+        "batch_v2.bin": plan.encode_batch(key, plan.batch_ir(GOLDEN_EVENTS, B)),
+        "tile_v2.bin": plan.encode_tile(key, golden_tile(plan)),
+        "marker_v1.bin": encode_marker(key, 3),
+        "closing_time_v1.bin": encode_closing_time(ClosingTime(1, 2, B)),
     }
 
 
-@pytest.mark.parametrize("name", ["key_v1.bin", "batch_v1.bin", "tile_v1.bin"])
+@pytest.mark.parametrize("name", golden_values())
 def test_the_current_version_still_writes_its_golden_bytes(name):
     assert golden_values()[name] == (GOLDEN / name).read_bytes()
 
 
-def test_every_golden_value_still_reads():
+@pytest.mark.parametrize("version", [1, 2])
+def test_every_golden_value_still_reads(version):
     plan = golden_plan()
-    batch = plan.decode_batch((GOLDEN / "batch_v1.bin").read_bytes())
+    key = plan.encode_key(("JFK", -2, 0.5, True))
+    batch = plan.decode_batch(key, (GOLDEN / f"batch_v{version}.bin").read_bytes())
     assert batch == plan.batch_ir(GOLDEN_EVENTS, B)
-    tile = plan.decode_tile((GOLDEN / "tile_v1.bin").read_bytes())
-    assert tile == Tile(B, complete=True, version=2, ir=plan.collect([inputs for _, inputs in GOLDEN_EVENTS]))
+    assert plan.decode_tile(key, (GOLDEN / f"tile_v{version}.bin").read_bytes()) == golden_tile(plan)
+
+
+@pytest.mark.parametrize("name", ["batch_v1.bin", "tile_v1.bin"])
+def test_no_bit_of_a_format_1_value_can_be_flipped_unnoticed(name):
+    plan, golden = golden_plan(), (GOLDEN / name).read_bytes()
+    decode = plan.decode_batch if name.startswith("batch") else plan.decode_tile
+    for place in range(len(golden)):
+        altered = bytearray(golden)
+        altered[place] ^= 1
+        with pytest.raises(CorruptionError, match="'golden'"):
+            decode(b"", bytes(altered))
 
 
 @pytest.mark.parametrize("delay", [1.5, -1.5])
 def test_sums_are_written_without_the_zeros_they_end_in(delay):
-    tile = Tile(B, ir=PLAN.collect([(delay, None, None, None)]))
-    assert len(PLAN.encode_tile(tile)) < 80
+    tile = Tile(B, MARK, ir=collected((delay, None, None, None)))
+    assert len(PLAN.encode_tile(KEY, tile)) < 100

@@ -1,7 +1,7 @@
 import pytest
 
 from millpond.errors import DataError
-from tests.features.test_plan import PLAN
+from tests.features.test_plan import PLAN, collected
 
 
 @pytest.mark.parametrize(
@@ -20,15 +20,15 @@ from tests.features.test_plan import PLAN
 )
 def test_an_input_that_is_not_as_declared_is_refused_by_name(inputs, named):
     with pytest.raises(DataError) as refused:
-        PLAN.update(PLAN.new_ir(), inputs)
+        PLAN.collect([0], [inputs])
     for part in ["'route'", *named]:
         assert part in str(refused.value)
 
 
 def test_whole_numbers_are_taken_for_doubles():
-    assert PLAN.collect([(3, None, None, None)]) == PLAN.collect([(3.0, None, None, None)])
+    assert collected((3, None, None, None)) == collected((3.0, None, None, None))
 
 
 def test_none_is_dropped_and_negative_zero_becomes_zero():
-    negative, zero = PLAN.collect([(-0.0, None, None, None)]), PLAN.collect([(0.0, None, None, None)])
+    negative, zero = collected((-0.0, None, None, None)), collected((0.0, None, None, None))
     assert str(negative) == str(zero)

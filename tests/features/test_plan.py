@@ -53,20 +53,48 @@ MARKS = st.integers(0, 2 * DAY // MARK).map(lambda count: B + count * MARK)
 ANY_WINDOW = st.none() | st.builds(lambda count, unit: f"{count}{unit}", st.integers(1, 400), st.sampled_from("mhd"))
 
 
-def tiles_of(plan, events, batch_end=B):
-    """The tiles of the events at or after the batch end, as the stream makes them: one event at a time."""
-    irs = {}
+KEY = PLAN.encode_key(("JFK", "UA"))
+
+
+def times_of(rows):
+    return [0] * len(rows)
+
+
+def collected(*rows, plan=PLAN):
+    return plan.collect(times_of(rows), rows)
+
+
+def tiles_of(plan, events, batch_end=B, closed=None, query=None):
+    """The tiles of the events at or after the batch end, as the stream makes them: one event at a time.
+
+    With a closing time and a query they are those that a reader takes: large ones where they are closed.
+    """
+    layers = [{} for _ in plan.layers]
     for time, inputs in events:
         if time >= batch_end:
-            start = tile_start(time)
-            irs[start] = plan.update(irs.get(start, plan.new_ir()), inputs)
-    return [Tile(start, ir=ir) for start, ir in irs.items()]
+            for layer, size in enumerate(plan.layers):
+                start = tile_start(time, size)
+                ir = layers[layer].get(start, plan.new_ir())
+                layers[layer][start] = plan.merge(ir, plan.collect([time], [inputs]))
+    if query is None:
+        return [Tile(start, plan.tile_ms, ir=ir) for start, ir in layers[0].items()]
+    return [
+        Tile(start, plan.layers[layer], ir=ir)
+        for layer, first, last in plan.spans(batch_end, query, closed, plan.window_starts(query))
+        for start, ir in layers[layer].items()
+        if first <= start < last
+    ]
 
 
-def answer(plan, events, query, batch_end=B):
-    batch = plan.decode_batch(plan.encode_batch(plan.batch_ir(events, batch_end)))
-    tiles = [plan.decode_tile(plan.encode_tile(tile)) for tile in tiles_of(plan, events, batch_end)]
-    return plan.finish(query, batch_end, batch, tiles)
+def stored(tiles):
+    return [PLAN.encode_tile(KEY, tile) for tile in tiles]
+
+
+def answer(plan, events, query, batch_end=B, closed=None):
+    batch = plan.decode_batch(KEY, plan.encode_batch(KEY, plan.batch_ir(events, batch_end)))
+    tiles = tiles_of(plan, events, batch_end, closed, None if closed is None else query)
+    stored = [plan.decode_tile(KEY, plan.encode_tile(KEY, tile)) for tile in tiles]
+    return plan.finish(query, batch_end, batch, stored)
 
 
 @given(EVENTS, MARKS)
@@ -75,19 +103,26 @@ def test_batch_and_tiles_answer_as_the_raw_events_do(events, query):
     assert answer(PLAN, events, query) == oracle.features(ROUTE, events, query)
 
 
-@given(EVENTS, MARKS, st.lists(ANY_WINDOW, min_size=1, max_size=6, unique=True), st.integers(-3, 3))
-@settings(max_examples=200, deadline=None)
-def test_any_windows_and_any_midnight_answer_as_the_raw_events_do(events, query, windows, days):
-    group_by = GroupBy("any", ROUTE.keys, ROUTE.inputs, (Aggregation("average", "delay", tuple(windows)),))
-    batch_end = B + days * DAY
-    query += days * DAY
-    assert answer(compile_group_by(group_by), events, query, batch_end) == oracle.features(group_by, events, query)
+@given(
+    EVENTS, st.data(), st.lists(ANY_WINDOW, min_size=1, max_size=6, unique=True), st.integers(-72, 72), st.booleans()
+)
+@settings(max_examples=300, deadline=None)
+def test_any_windows_batch_ends_and_layers_answer_as_the_raw_events_do(events, data, windows, hours, tiled):
+    aggregation = Aggregation("average", "delay", tuple(windows))
+    plan = compile_group_by(GroupBy("any", ROUTE.keys, ROUTE.inputs, (aggregation,), tiled=tiled))
+    step = max(plan.tile_ms, HOUR)
+    batch_end = (B + hours * HOUR) // step * step
+    query = batch_end + data.draw(st.integers(0, 2 * DAY // plan.tile_ms)) * plan.tile_ms
+    closed = batch_end + data.draw(st.integers(-DAY, 3 * DAY))
+    expected = oracle.features(plan.group_by, events, query)
+    assert answer(plan, events, query, batch_end) == expected
+    assert answer(plan, events, query, batch_end, closed) == expected
 
 
 @given(EVENTS, st.integers(0, 2 * DAY).map(lambda offset: B + offset))
 @settings(max_examples=100, deadline=None)
 def test_off_a_mark_the_tile_that_the_query_lies_in_counts_whole(events, query):
-    as_tiles_see_them = [(time if time < B else tile_start(time), inputs) for time, inputs in events]
+    as_tiles_see_them = [(time if time < B else tile_start(time, MARK), inputs) for time, inputs in events]
     assert answer(PLAN, events, query) == oracle.features(ROUTE, as_tiles_see_them, query)
 
 
@@ -103,16 +138,16 @@ def test_off_a_mark_a_query_about_now_is_exact(events, now):
 def test_the_order_of_events_and_tiles_changes_no_byte_and_no_answer(events, query, random):
     shuffled = random.sample(events, len(events))
     one, other = PLAN.batch_ir(events, B), PLAN.batch_ir(shuffled, B)
-    assert PLAN.encode_batch(one) == PLAN.encode_batch(other)
+    assert PLAN.encode_batch(KEY, one) == PLAN.encode_batch(KEY, other)
     tiles, others = tiles_of(PLAN, events), tiles_of(PLAN, shuffled)
-    assert sorted(map(PLAN.encode_tile, tiles)) == sorted(map(PLAN.encode_tile, others))
+    assert sorted(stored(tiles)) == sorted(stored(others))
     assert PLAN.finish(query, B, one, tiles) == PLAN.finish(query, B, other, random.sample(others, len(others)))
 
 
 @given(st.lists(INPUTS, max_size=6), st.lists(INPUTS, max_size=6), st.lists(INPUTS, max_size=6))
 def test_merging_irs_is_collecting_all_their_events(one, two, three):
-    irs = [PLAN.collect(rows) for rows in (one, two, three)]
-    whole = PLAN.collect(one + two + three)
+    irs = [collected(*rows) for rows in (one, two, three)]
+    whole = collected(*one, *two, *three)
     assert all(PLAN.merge(PLAN.merge(a, b), c) == whole for a, b, c in itertools.permutations(irs))
     assert PLAN.merge(irs[0], PLAN.merge(irs[1], irs[2])) == whole
     assert PLAN.merge(whole, PLAN.new_ir()) == whole
@@ -122,17 +157,17 @@ def test_merging_irs_is_collecting_all_their_events(one, two, three):
 @settings(max_examples=100, deadline=None)
 def test_answering_changes_nothing_that_a_cache_holds(events, query):
     batch, tiles = PLAN.batch_ir(events, B), tiles_of(PLAN, events)
-    before = PLAN.encode_batch(batch), [PLAN.encode_tile(tile) for tile in tiles]
+    before = PLAN.encode_batch(KEY, batch), stored(tiles)
     first = PLAN.finish(query, B, batch, tiles)
     assert PLAN.finish(query, B, batch, tiles) == first
-    assert (PLAN.encode_batch(batch), [PLAN.encode_tile(tile) for tile in tiles]) == before
+    assert (PLAN.encode_batch(KEY, batch), stored(tiles)) == before
 
 
 def test_irs_batches_and_tiles_refuse_to_be_changed():
-    batch, tile = PLAN.batch_ir([(B - 1, (1.0, True, 1, "a"))], B), Tile(B, ir=PLAN.new_ir())
+    batch, tile = PLAN.batch_ir([(B - 1, (1.0, True, 1, "a"))], B), Tile(B, MARK, ir=PLAN.new_ir())
     with pytest.raises(TypeError):
-        batch.suffixes[0][0] = 7
-    for thing, name in ((batch, "suffixes"), (tile, "ir"), (tile, "version")):
+        batch.columns[0][0] = 7
+    for thing, name in ((batch, "columns"), (tile, "ir"), (tile, "version")):
         with pytest.raises(AttributeError):
             setattr(thing, name, ())
 
@@ -144,7 +179,7 @@ def test_a_key_of_many_events_is_collected_in_parts():
 
 def test_an_event_at_exactly_the_batch_end_belongs_to_the_stream():
     at_the_end = [(B, (1.0, True, 1, "a"))]
-    assert PLAN.batch_ir(at_the_end, B).suffixes == ()
+    assert PLAN.batch_ir(at_the_end, B).segments == ()
     assert PLAN.finish(B + MARK, B, None, tiles_of(PLAN, at_the_end))["count_1h"] == 1
     assert PLAN.finish(B, B, None, tiles_of(PLAN, at_the_end))["count_1h"] is None
 
@@ -156,8 +191,9 @@ def test_a_late_event_of_the_batch_is_in_the_next_upload():
 
 
 def test_a_late_event_of_the_stream_amends_its_tile():
-    tile = Tile(B, complete=True, ir=PLAN.collect([(1.0, None, None, None)]))
-    amended = Tile(B, complete=True, version=1, ir=PLAN.update(tile.ir, (3.0, None, None, None)))
+    tile = Tile(B, MARK, complete=True, ir=collected((1.0, None, None, None)))
+    late = collected((3.0, None, None, None))
+    amended = Tile(B, MARK, complete=True, version=1, ir=PLAN.merge(tile.ir, late))
     assert PLAN.finish(B + HOUR, B, None, [tile])["delay_average_1h"] == 1.0
     assert PLAN.finish(B + HOUR, B, None, [amended])["delay_average_1h"] == 2.0
 
@@ -183,7 +219,7 @@ def test_tiles_before_the_batch_end_are_left_out():
 
 
 def test_merged_tiles_answer_windows_that_hold_them_whole_and_no_others():
-    merged = Tile(B, size_ms=3 * MARK, ir=PLAN.collect([(1.0, True, 1, "a")]))
+    merged = Tile(B, size_ms=3 * MARK, ir=collected((1.0, True, 1, "a")))
     assert PLAN.finish(B + HOUR, B, None, [merged])["count_1h"] == 1
     with pytest.raises(DataError, match=str(B + MARK)):
         PLAN.finish(B + HOUR + MARK, B, None, [merged])
@@ -191,7 +227,7 @@ def test_merged_tiles_answer_windows_that_hold_them_whole_and_no_others():
 
 def test_overlapping_tiles_are_refused():
     with pytest.raises(DataError, match="overlaps"):
-        PLAN.finish(B + HOUR, B, None, [Tile(B, ir=PLAN.new_ir()), Tile(B, version=1, ir=PLAN.new_ir())])
+        PLAN.finish(B + HOUR, B, None, [Tile(B, MARK, ir=PLAN.new_ir()), Tile(B, MARK, version=1, ir=PLAN.new_ir())])
 
 
 def test_a_query_before_the_batch_end_is_refused():
@@ -199,7 +235,7 @@ def test_a_query_before_the_batch_end_is_refused():
         PLAN.finish(B - 1, B, None, [])
 
 
-def test_a_batch_end_off_midnight_is_refused_with_the_midnight_before_it():
+def test_a_batch_end_off_the_hour_is_refused_with_the_hour_before_it():
     for ask in (lambda: PLAN.batch_ir([], B + 1), lambda: PLAN.finish(B + 2, B + 1, None, [])):
         with pytest.raises(OptionError, match=str(B)):
             ask()
@@ -263,6 +299,6 @@ def test_a_plan_travels_by_pickle():
 
 def test_a_plan_explains_itself():
     told = PLAN.explain()
-    for part in ("route", PLAN.definition_hash, "origin string", "sum of delay", "count of events", "hop 86400000 ms"):
+    for part in ("route", PLAN.definition_hash, "origin string", "sum:double:delay", "0: count", "hop 86400000 ms"):
         assert part in told
     assert all(name in told for name in PLAN.feature_names)

@@ -1,18 +1,21 @@
+from itertools import pairwise
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from millpond.errors import OptionError
-from millpond.features import DAY_MS, HOUR_MS, MINUTE_MS, TILE_MS, hop_ms, in_window, parse_window, tile_start
-from millpond.features.windows import window_start
+from millpond.features import DAY_MS, HOUR_MS, MINUTE_MS, hop_ms, in_window, parse_window, tile_start
+from millpond.features.windows import HOPS_MS, window_start
 
+MARK_MS = 5 * MINUTE_MS
 TIMES = st.integers(-(10**13), 10**13)
 WINDOWS = st.integers(1, 60 * 24 * 60).map(lambda minutes: minutes * MINUTE_MS)
 
 
 @pytest.mark.parametrize(
     ("text", "length_ms"),
-    [("1m", MINUTE_MS), ("5m", TILE_MS), ("1h", HOUR_MS), ("24h", DAY_MS), ("1d", DAY_MS), ("30d", 30 * DAY_MS)],
+    [("1m", MINUTE_MS), ("5m", 5 * MINUTE_MS), ("1h", HOUR_MS), ("24h", DAY_MS), ("1d", DAY_MS), ("30d", 30 * DAY_MS)],
 )
 def test_windows_are_written_as_a_number_and_a_unit(text, length_ms):
     assert parse_window(text) == length_ms
@@ -27,8 +30,10 @@ def test_any_other_writing_is_refused(text):
 @pytest.mark.parametrize(
     ("window", "hop"),
     [
-        ("5m", TILE_MS),
-        ("719m", TILE_MS),
+        ("5m", MINUTE_MS),
+        ("59m", MINUTE_MS),
+        ("1h", 5 * MINUTE_MS),
+        ("719m", 5 * MINUTE_MS),
         ("12h", HOUR_MS),
         ("287h", HOUR_MS),
         ("288h", DAY_MS),
@@ -36,7 +41,7 @@ def test_any_other_writing_is_refused(text):
         ("365d", DAY_MS),
     ],
 )
-def test_the_hop_grows_at_twelve_hours_and_at_twelve_days(window, hop):
+def test_the_hop_grows_at_one_hour_twelve_hours_and_twelve_days(window, hop):
     assert hop_ms(parse_window(window)) == hop
 
 
@@ -44,8 +49,8 @@ def test_the_hop_grows_at_twelve_hours_and_at_twelve_days(window, hop):
     ("window", "query", "first"),
     [
         ("1h", 10 * HOUR_MS, 9 * HOUR_MS),
-        ("1h", 10 * HOUR_MS + TILE_MS - 1, 9 * HOUR_MS),
-        ("1h", 10 * HOUR_MS + TILE_MS, 9 * HOUR_MS + TILE_MS),
+        ("1h", 10 * HOUR_MS + MARK_MS - 1, 9 * HOUR_MS),
+        ("1h", 10 * HOUR_MS + MARK_MS, 9 * HOUR_MS + MARK_MS),
         ("1d", 3 * DAY_MS + HOUR_MS - 1, 2 * DAY_MS),
         ("30d", 31 * DAY_MS - 1, 0),
         ("30d", 31 * DAY_MS, DAY_MS),
@@ -77,5 +82,9 @@ def test_a_longer_window_never_starts_after_a_shorter_one(query, one, other):
 @given(TIMES, WINDOWS)
 def test_a_window_starts_where_a_tile_starts(query, window):
     start = window_start(query, window)
-    assert tile_start(start) == start
+    assert tile_start(start, hop_ms(window)) == start
     assert query - window - hop_ms(window) < start <= query - window
+
+
+def test_each_hop_divides_the_next():
+    assert all(larger % smaller == 0 for smaller, larger in pairwise(HOPS_MS))

@@ -43,6 +43,6 @@ def test_the_estimate_of_an_entrys_bytes_is_within_a_factor_of_two(events):
     )
     cache = batch_cache("route", "1GB")
     key = ("route.batch.0.1", b"x" * 20, BATCH_END_MS, 1)
-    cache.put(key, CachedBatch(ir, len(ROUTE_PLAN.encode_batch(ir))))
-    real = deep_size(key, (ir.batch_end_ms, ir.segments, ir.suffixes))
+    cache.put(key, CachedBatch(ir, len(ROUTE_PLAN.encode_batch(key[1], ir))))
+    real = deep_size(key, (ir.batch_end_ms, ir.segments, ir.columns))
     assert real / 2 < cache.stats().bytes < real * 2

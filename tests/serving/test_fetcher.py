@@ -293,11 +293,11 @@ def test_a_damaged_row_is_the_error_of_its_key_alone_and_is_not_cached(dataset):
 
 def test_tiles_that_overlap_are_the_error_of_their_key():
     store, info = small_world()
-    tile = Tile(start_ms=NOON_MS - 2 * HOUR_MS, size_ms=HOUR_MS, ir=ROUTE_PLAN.collect([(1.0,)]))
-    twin = Tile(start_ms=tile.start_ms + 5 * MINUTE_MS, ir=tile.ir)
+    tile = Tile(start_ms=NOON_MS - 2 * HOUR_MS, size_ms=HOUR_MS, ir=ROUTE_PLAN.collect([0], [(1.0,)]))
+    twin = Tile(start_ms=tile.start_ms + 5 * MINUTE_MS, size_ms=5 * MINUTE_MS, ir=tile.ir)
     key = ROUTE_PLAN.encode_key(JFK)
     store.put_many(
-        info.streaming_dataset, [Put(key, ROUTE_PLAN.encode_tile(each), each.start_ms) for each in (tile, twin)]
+        info.streaming_dataset, [Put(key, ROUTE_PLAN.encode_tile(key, each), each.start_ms) for each in (tile, twin)]
     )
     response = Fetcher(store, PLANS).fetch([route(JFK)])[0]
     assert response.features == {}

@@ -51,11 +51,27 @@ def upload(store, plan, events_by_key, batch_end_ms=BATCH_END_MS, landing_ms=1):
     puts = []
     for key, events in events_by_key.items():
         ir = plan.batch_ir(events, batch_end_ms)
-        puts.append(Put(plan.encode_key(key), plan.encode_batch(ir), batch_end_ms))
+        encoded = plan.encode_key(key)
+        puts.append(Put(encoded, plan.encode_batch(encoded, ir), batch_end_ms))
     store.put_many(dataset, puts)
-    info = ServingInfo(plan.name, plan.definition_hash, batch_end_ms, landing_ms, dataset, stream_dataset(plan.name))
+    info = info_of(plan, batch_end_ms, landing_ms, dataset)
     store.put_many("serving_info", [Put(plan.name.encode(), info.encode())])
     return info
+
+
+def info_of(plan, batch_end_ms, landing_ms, dataset):
+    """The serving info of an upload."""
+    return ServingInfo(
+        plan.name,
+        plan.definition_hash,
+        batch_end_ms,
+        landing_ms,
+        dataset,
+        stream_dataset(plan.name, plan.generation),
+        plan.generation,
+        plan.batch_form,
+        plan.layers,
+    )
 
 
 def stream(store, plan, events_by_key):
@@ -64,11 +80,12 @@ def stream(store, plan, events_by_key):
     for key, events in events_by_key.items():
         by_tile = defaultdict(list)
         for time_ms, inputs in events:
-            by_tile[tile_start(time_ms)].append(inputs)
-        for start_ms, inputs in by_tile.items():
-            tile = Tile(start_ms=start_ms, ir=plan.collect(inputs))
-            puts.append(Put(plan.encode_key(key), plan.encode_tile(tile), start_ms))
-    store.put_many(stream_dataset(plan.name), puts)
+            by_tile[tile_start(time_ms, plan.tile_ms)].append((time_ms, inputs))
+        encoded = plan.encode_key(key)
+        for start_ms, of_tile in by_tile.items():
+            tile = Tile(start_ms, plan.tile_ms, ir=plan.collect(*zip(*of_tile, strict=True)))
+            puts.append(Put(encoded, plan.encode_tile(encoded, tile), start_ms))
+    store.put_many(stream_dataset(plan.name, plan.generation), puts)
 
 
 def read_directly(store, plan, info, key, query_ms):
@@ -81,8 +98,8 @@ def read_directly(store, plan, info, key, query_ms):
     return plan.finish(
         query_ms,
         info.batch_end_ms,
-        plan.decode_batch(batch[0].value) if batch else None,
-        [plan.decode_tile(row.value) for row in tiles],
+        plan.decode_batch(encoded, batch[0].value) if batch else None,
+        [plan.decode_tile(encoded, row.value) for row in tiles],
     )
 
 

@@ -6,7 +6,7 @@ from pyspark.sql.streaming.stateful_processor import ExpiredTimerInfo, TimerValu
 from pyspark.sql.streaming.tws_tester import TwsTester
 
 from millpond.errors import DataError, OptionError
-from millpond.features import DAY_MS, TILE_MS, Aggregation, Field, GroupBy, Tile, compile_group_by, tile_start
+from millpond.features import DAY_MS, Aggregation, Field, GroupBy, Tile, compile_group_by, tile_start
 from millpond.spark.tile_stream import DEFAULT_RETENTION_MS, TileProcessor
 
 GROUP_BY = GroupBy(
@@ -17,6 +17,8 @@ GROUP_BY = GroupBy(
 )
 PLAN = compile_group_by(GROUP_BY)
 KEY = ("JFK",)
+ENCODED = PLAN.encode_key(KEY)
+TILE_MS = PLAN.tile_ms
 B = 16_000 * DAY_MS
 
 
@@ -62,7 +64,7 @@ def key():
 
 def told(rows):
     """What was emitted, as (tiles after B, events, complete, version)."""
-    tiles = [PLAN.decode_tile(row.tile) for row in rows]
+    tiles = [PLAN.decode_tile(ENCODED, row.tile) for row in rows]
     for row, tile in zip(rows, tiles, strict=True):
         assert (row.key, row.start_ms) == (PLAN.encode_key(KEY), tile.start_ms)
         assert (row.complete, row.version) == (tile.complete, tile.version)
@@ -163,9 +165,9 @@ def test_the_last_tiles_written_hold_every_event_whatever_the_batches_and_their_
             store[row.start_ms] = row
     expected = {}
     for time, delay in (event for events, _ in batches for event in events):
-        expected.setdefault(tile_start(time), []).append((delay,))
-    assert {start: PLAN.decode_tile(row.tile).ir for start, row in store.items()} == {
-        start: PLAN.collect(rows) for start, rows in expected.items()
+        expected.setdefault(tile_start(time, TILE_MS), []).append((delay,))
+    assert {start: PLAN.decode_tile(ENCODED, row.tile).ir for start, row in store.items()} == {
+        start: PLAN.collect([0] * len(rows), rows) for start, rows in expected.items()
     }
     assert all(row.complete == (start + TILE_MS <= watermark) for start, row in store.items())
 
@@ -190,7 +192,7 @@ def test_the_processor_runs_under_pyspark_s_own_tester():
 
 def test_emitted_tiles_answer_queries(key):
     rows = key.batch((B, 1.0), (B + 1, 3.0))
-    tiles: list[Tile] = [PLAN.decode_tile(row.tile) for row in rows]
+    tiles: list[Tile] = [PLAN.decode_tile(ENCODED, row.tile) for row in rows]
     assert PLAN.finish(B + TILE_MS, B, None, tiles) == {
         "count_1h": 2,
         "delay_average_1h": 2.0,

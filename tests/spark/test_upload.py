@@ -53,7 +53,7 @@ def store(tmp_path):
 def served(store, key, query):
     info = read_serving_info(store, "route")
     (rows,) = store.get_many([Get(info.batch_dataset, PLAN.encode_key(key))])
-    batch = PLAN.decode_batch(rows[0].value) if rows else None
+    batch = PLAN.decode_batch(PLAN.encode_key(key), rows[0].value) if rows else None
     assert [row.time_ms for row in rows] == [info.batch_end_ms] * len(rows)
     return PLAN.finish(query, info.batch_end_ms, batch, [])
 
@@ -62,9 +62,19 @@ def test_every_key_is_served_what_its_raw_events_say(spark, store):
     rows = random_rows()
     events = spark.createDataFrame(rows, SCHEMA)
     info = upload_batch(events, GROUP_BY, store, batch_end_ms=B, time_column="at", landing_ms=B + 5)
-    assert info == ServingInfo("route", PLAN.definition_hash, B, B + 5, f"route.batch.{B}.{B + 5}", "route.stream")
+    assert info == ServingInfo(
+        "route",
+        PLAN.definition_hash,
+        B,
+        B + 5,
+        f"route.batch.{B}.{B + 5}",
+        f"route.stream.{PLAN.generation}",
+        PLAN.generation,
+        PLAN.batch_form,
+        PLAN.layers,
+    )
     assert read_serving_info(store, "route") == info
-    for key in {(row[0], row[1] + 0.0) for row in rows}:
+    for key in {(row[0], row[1] + 0.0) for row in rows if row[0] is not None}:
         of_key = [(row[5], row[2:5]) for row in rows if row[:2] == key and row[5] < B]
         for query in (B, B + 5 * HOUR_MS, B + 2 * DAY_MS):
             assert served(store, key, query) == oracle.features(GROUP_BY, of_key, query)

@@ -29,7 +29,7 @@ from collections.abc import Iterable
 import msgspec
 
 from millpond.errors import OptionError
-from millpond.features.cells import Cell
+from millpond.features.cells.cell import Cell
 from millpond.features.windows import DAY_MS, HOUR_MS, hop_ms, window_start
 
 HORIZON_MS = 2 * DAY_MS

@@ -2,7 +2,7 @@
 
 Keys are typed: each part begins with a byte that names its type, so ``1``, ``True``, ``1.0`` and
 ``"1"`` are four keys. Parts are of fixed length or say their length, so no two keys run together. Equal
-keys give equal bytes (``-0.0`` is ``0.0``), and an int and a long of one value are one key.
+keys give equal bytes (``-0.0`` is ``0.0``).
 
 No key begins with a byte of 0x80 or more: those are left to rows that belong to no key.
 
@@ -15,12 +15,14 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from millpond.errors import DataError
-from millpond.features.definitions import Field, FieldType
-from millpond.features.types import LONG_MAX, LONG_MIN, value_converter
+from millpond.features.definitions import Field
+from millpond.features.scalar_values import LONG_MAX, LONG_MIN, UnfitError
+from millpond.features.types import DataType, parse_type
 
 KEY_FORMAT_VERSION = 1
 
 _DOUBLE = struct.Struct(">cd")
+_FLOAT = struct.Struct(">f")
 _LONG = struct.Struct(">cq")
 _LENGTH = struct.Struct(">cI")
 _FALSE, _TRUE = b"\x01", b"\x02"
@@ -32,10 +34,6 @@ def _encode_boolean(value: bool) -> bytes:
 
 def _encode_long(value: int) -> bytes:
     return _LONG.pack(b"\x03", value)
-
-
-def _encode_double(value: float) -> bytes:
-    return _DOUBLE.pack(b"\x04", value + 0.0)
 
 
 def _encode_string(value: str) -> bytes:
@@ -64,8 +62,6 @@ _ENCODERS: dict[str, Callable[[Any], bytes]] = {
     "boolean": _encode_boolean,
     "int": _encode_long,
     "long": _encode_long,
-    "float": _encode_double,
-    "double": _encode_double,
     "string": _encode_string,
     "binary": _encode_binary,
     "date": _encode_date,
@@ -90,7 +86,7 @@ class KeyCodec:
         self._group_by = group_by
         self._fields = fields
         self._names = tuple(field.name for field in fields)
-        self._parts = tuple(_part_encoder(field.parsed) for field in fields)
+        self._parts = tuple(_part_encoder(parse_type(field.type)) for field in fields)
 
     def encode(self, key: Mapping[str, Any] | Sequence[Any]) -> bytes | None:
         """Give the bytes of a key, given by name or in declared order; None if a part is None.
@@ -108,8 +104,8 @@ class KeyCodec:
                 continue
             try:
                 encoded += encode(value)
-            except (TypeError, ValueError) as cause:
-                raise self._unfit(position, value, str(cause)) from cause
+            except UnfitError as cause:
+                raise self._unfit(position, value, cause.reason) from cause
         return None if lacks_part else encoded
 
     def _ordered(self, key: Mapping[str, Any] | Sequence[Any]) -> Sequence[Any]:
@@ -131,26 +127,48 @@ class KeyCodec:
         )
 
 
-def _part_encoder(field_type: FieldType) -> Callable[[Any], bytes]:
-    """Give the function that checks and encodes one part; a long, a double and a text go the short way."""
-    encode = _ENCODERS[field_type.kind]
-    if field_type.kind == "string":
+def _part_encoder(type_: DataType) -> Callable[[Any], bytes]:
+    """Give the function that checks and encodes one part; texts and longs go the short way."""
+    if type_.kind == "string":
         return _string_part
-    if field_type.kind == "long":
+    if type_.kind == "long":
         return _long_part
-    to_cell = value_converter(field_type)
-    return lambda value: encode(to_cell(value))
+    if type_.kind in ("float", "double"):
+        return _float_part if type_.kind == "float" else _double_part
+    encode, inward = _ENCODERS[type_.kind], type_.inward
+    return lambda value: encode(inward([value])[0])
 
 
 def _string_part(value: Any) -> bytes:
     if type(value) is not str:
-        raise TypeError(f"it is of type {type(value).__name__}")
-    return _encode_string(value)
+        raise UnfitError(value, f"it is of type {type(value).__name__}")
+    try:
+        return _encode_string(value)
+    except UnicodeEncodeError as cause:
+        raise UnfitError(value, str(cause)) from cause
 
 
 def _long_part(value: Any) -> bytes:
     if type(value) is not int:
-        raise TypeError(f"it is of type {type(value).__name__}")
+        raise UnfitError(value, f"it is of type {type(value).__name__}")
     if not LONG_MIN <= value <= LONG_MAX:
-        raise ValueError("it does not fit into 64 bits")
+        raise UnfitError(value, "it does not fit into 64 bits")
     return _encode_long(value)
+
+
+def _double_part(value: Any) -> bytes:
+    # A whole number is no double here: 1 and 1.0 are two keys.
+    if type(value) is not float:
+        raise UnfitError(value, f"it is of type {type(value).__name__}")
+    if value != value:  # noqa: PLR0124 - only NaN differs from itself
+        raise UnfitError(value, "NaN equals nothing, so nothing can be found under it")
+    return _DOUBLE.pack(b"\x04", value + 0.0)
+
+
+def _float_part(value: Any) -> bytes:
+    encoded = _double_part(value)
+    try:
+        rounded = _FLOAT.unpack(_FLOAT.pack(value))[0]
+    except OverflowError as cause:
+        raise UnfitError(value, "it is too large for a float of 32 bits") from cause
+    return encoded if rounded == value else _double_part(rounded)

@@ -10,6 +10,7 @@ of time is read once.
 """
 
 from collections.abc import Iterable, Sequence
+from itertools import pairwise
 
 from millpond.features.windows import DAY_MS, HOUR_MS, hop_ms
 
@@ -62,7 +63,7 @@ def spans(layers: Sequence[int], start_ms: int, end_ms: int, closed_ms: int, cut
     last_ms = -(-end_ms // smallest) * smallest
     edges = sorted({start_ms, last_ms, *(cut for cut in cuts_ms if start_ms < cut < last_ms)})
     found: list[Span] = []
-    for left, right in zip(edges, edges[1:], strict=False):
+    for left, right in pairwise(edges):
         _fill(layers, len(layers) - 1, left, right, closed_ms, found)
     return _joined(found)
 

@@ -1,14 +1,18 @@
 """The compiled plan of a GroupBy: everything that can be known before the first event or request.
 
-Upload, stream and fetcher share one plan, made once. It has resolved which cells an IR has and who
-shares them, where each feature reads its answer, where the timeline of the batch is cut, how keys and
-values are written, and what the features are called. A request only runs it: it looks up no name,
-parses no window and decides nothing.
+Upload, stream, training set and fetcher share one plan, made once. It has resolved which cells an IR has
+and who shares them, where each feature reads its answer, where the timeline of the batch is cut, which
+tiles there are, how keys and values are written, and what the features are called. A request only runs
+it: it looks up no name, parses no window and decides nothing.
 
-``finish`` costs one merge of each tile however many windows there are: windows all end at the query,
-so a longer one is a shorter one plus older tiles. It walks from the shortest window to the longest,
-each time merging only the tiles that come new (a column of cells at a time, in C), and adds the one
-suffix of the batch that the window reaches into.
+Two hashes say what a change of the definition costs. The *generation* covers what a tile's bytes mean
+beside its cells, which a tile names itself: keys, tile sizes, formats. It names the stream's dataset.
+The *batch form* adds the cells and the cuts. One more window over the same cells changes neither the
+generation nor any tile; it needs one upload.
+
+`finish` is the plain form of answering, which every faster one is tested against. It costs one merge of
+each tile however many windows there are: windows all end at the query, so a longer one is a shorter one
+plus older tiles.
 """
 
 import hashlib
@@ -23,54 +27,89 @@ from typing import Any
 
 from millpond.errors import DataError, OptionError
 from millpond.features.batch import BatchIr, Timeline, check_batch_end
-from millpond.features.codec import KEY_FORMAT_VERSION, IrCodec, KeyCodec
+from millpond.features.cells.cell import Ir
+from millpond.features.compiled_cells import CompiledFeature, compile_cells
 from millpond.features.definitions import GroupBy
-from millpond.features.inputs import EVENTS, InputColumns, Inputs
-from millpond.features.operations import CELLS_OF, CellKind, Ir, Value, cell_operation, finisher
+from millpond.features.format_1 import FORMAT_VERSION as FORMAT_1
+from millpond.features.format_1 import Format1Codec
+from millpond.features.inputs import Inputs
+from millpond.features.key_codec import KEY_FORMAT_VERSION, KeyCodec
+from millpond.features.layers import Span, layers_of, spans
+from millpond.features.partial_ir import UNKNOWN, PartialIr, is_known
 from millpond.features.tiles import Tile, tiles_between
-from millpond.features.windows import TILE_MS, hop_ms, parse_window, window_start
+from millpond.features.types import parse_type
+from millpond.features.value_codec import VALUE_FORMAT_VERSION, BatchCodec, TileCodec, ValueCodec
+from millpond.features.windows import DAY_MS, hop_ms, parse_window, window_start
+
+_FORMAT_1 = bytes((FORMAT_1,))
 
 _COLLECTED_AT_ONCE = 4096
 """How many events of a segment wait to be collected together: a key may have more than memory holds."""
 
 
 @dataclass(frozen=True, slots=True)
-class _Window:
-    """One window length, and the features that read it: their positions and how each is finished."""
+class PlannedWindow:
+    """One window length, and the features that read it, by their positions among all features."""
 
     window_ms: int | None
-    features: tuple[tuple[int, Callable[[Ir], Value | None]], ...]
+    features: tuple[tuple[int, CompiledFeature], ...]
 
 
 class GroupByPlan:
     """A GroupBy made ready to run; immutable, picklable, safe to share between threads.
 
     Made by `compile_group_by`.
-    """
 
-    tile_ms = TILE_MS
-    """The size of a tile, in milliseconds."""
+    Attributes:
+        cells: the compiled cells of an IR, and the features that read them.
+        tile_ms: the size of the smallest tile, in milliseconds.
+        layers: the sizes of all tiles, ascending.
+        windows: the windows of all features, shortest first and all time last.
+        definition_hash: marks answers: 16 hexadecimal digits that change with the definition.
+        generation: marks what the stream stores: 8 hexadecimal digits.
+        batch_form: marks what the upload stores: 16 hexadecimal digits.
+    """
 
     def __init__(self, group_by: GroupBy) -> None:
         self.group_by = group_by
         self.name = group_by.name
         self.feature_names = group_by.feature_names
-        self.definition_hash = _definition_hash(group_by)
-        self._inputs = InputColumns(group_by)
-        cells = _cells(group_by)
-        self._cells = tuple(cells)
-        types = [field.type for field in group_by.inputs]
-        typed: list[tuple[CellKind, str | None]] = [
-            (kind, None if column == EVENTS else types[column]) for kind, column in cells
-        ]
-        self._operations = tuple(cell_operation(*cell) for cell in typed)
-        self._columns = tuple(column for _, column in cells)
-        self._windows = _windows(group_by, cells, types)
-        self._timeline = Timeline(window.window_ms for window in self._windows if window.window_ms is not None)
-        self._keeps_all = any(window.window_ms is None for window in self._windows)
+        self.cells = compile_cells(group_by)
+        self.windows = _windows(self.cells.features)
+        lengths = tuple(window.window_ms for window in self.windows)
+        self.layers = layers_of(lengths, tiled=group_by.tiled)
+        self.tile_ms = self.layers[0]
+        self._finite = tuple(length for length in lengths if length is not None)
+        self._keeps_all = None in lengths
+        self._timelines: dict[int, Timeline] = {}
+        self.definition_hash = _digest(_definition(group_by))[:16]
+        stored = {
+            "formats": [KEY_FORMAT_VERSION, VALUE_FORMAT_VERSION],
+            "keys": [asdict(field) for field in group_by.keys],
+            "layers": self.layers,
+        }
+        self.generation = _digest(stored)[:8]
+        types = [parse_type(field.type) for field in group_by.inputs]
+        if group_by.aggregations:
+            types = [parse_type(feature.type) for feature in self.cells.features]
+        cells = [cell.id for cell in self.cells.cells]
+        self.batch_form = _digest(
+            stored
+            | {
+                "accuracy": group_by.accuracy,
+                "cells": cells,
+                "windows": lengths,
+                "values": [type_.name for type_ in types] if group_by.accuracy == "snapshot" else [],
+            }
+        )[:16]
         self._keys = KeyCodec(group_by.name, group_by.keys)
-        self._codec = IrCodec(group_by.name, self.definition_hash, tuple(typed))
-        self._empty: Ir = tuple(operation.init for operation in self._operations)
+        self._tiles = TileCodec(group_by.name, self.generation, self.cells.cells)
+        self._batches = BatchCodec(group_by.name, self.batch_form, self.cells.cells)
+        self._values = ValueCodec(group_by.name, self.feature_names, types)
+        self._format_1 = Format1Codec(group_by, self.cells.cells)
+        self._empty: Ir = tuple(cell.empty for cell in self.cells.cells)
+        self._merges = tuple(cell.merge for cell in self.cells.cells)
+        self._merge_alls = tuple(cell.merge_all for cell in self.cells.cells)
 
     def __reduce__(self) -> tuple[Callable[[GroupBy], "GroupByPlan"], tuple[GroupBy]]:
         return compile_group_by, (self.group_by,)
@@ -80,37 +119,49 @@ class GroupByPlan:
 
     # Keys and values as bytes.
 
-    def encode_key(self, key: Mapping[str, Any] | Sequence[Any]) -> bytes:
-        """Give the bytes of a key, given by name or in declared order.
+    def encode_key(self, key: Mapping[str, Any] | Sequence[Any]) -> bytes | None:
+        """Give the bytes of a key, given by name or in declared order; None if a part is None: that is no key.
 
         Raises:
             DataError: a part is missing, unknown, or not of its declared type.
         """
         return self._keys.encode(key)
 
-    def encode_batch(self, batch_ir: BatchIr) -> bytes:
-        """Give the bytes of a batch IR; equal IRs give equal bytes."""
-        return self._codec.encode_batch(batch_ir)
+    def encode_batch(self, key: bytes, batch_ir: BatchIr) -> bytes:
+        """Give the bytes of a key's batch IR; equal IRs give equal bytes."""
+        return self._batches.encode(key, batch_ir)
 
-    def decode_batch(self, data: bytes) -> BatchIr:
+    def decode_batch(self, key: bytes, data: bytes) -> BatchIr:
         """Give the batch IR that bytes hold.
 
         Raises:
-            CorruptionError: the bytes are torn or altered, or of another format or definition.
+            CorruptionError: the bytes are torn or altered, of another key, format or definition.
         """
-        return self._codec.decode_batch(data)
+        return self._format_1.decode_batch(data) if data[:1] == _FORMAT_1 else self._batches.decode(key, data)
 
-    def encode_tile(self, tile: Tile) -> bytes:
-        """Give the bytes of a tile; equal tiles give equal bytes."""
-        return self._codec.encode_tile(tile)
+    def encode_tile(self, key: bytes, tile: Tile) -> bytes:
+        """Give the bytes of a key's tile; equal tiles give equal bytes."""
+        return self._tiles.encode(key, tile)
 
-    def decode_tile(self, data: bytes) -> Tile:
-        """Give the tile that bytes hold.
+    def decode_tile(self, key: bytes, data: bytes) -> Tile:
+        """Give the tile that bytes hold; cells that it lacks are `UNKNOWN`.
 
         Raises:
-            CorruptionError: the bytes are torn or altered, or of another format or definition.
+            CorruptionError: the bytes are torn or altered, of another key, format or generation.
         """
-        return self._codec.decode_tile(data)
+        return self._format_1.decode_tile(data) if data[:1] == _FORMAT_1 else self._tiles.decode(key, data)
+
+    def encode_values(self, key: bytes, values: Sequence[Any], batch_end_ms: int) -> bytes:
+        """Give the bytes of a key's finished values, in the order of the features."""
+        return self._values.encode(key, values, batch_end_ms)
+
+    def decode_values(self, key: bytes, data: bytes) -> tuple[int, tuple[Any, ...]]:
+        """Give the batch end and the finished values that bytes hold.
+
+        Raises:
+            CorruptionError: the bytes are torn or altered, of another key, format or definition.
+        """
+        return self._values.decode(key, data)
 
     # The algebra.
 
@@ -118,33 +169,57 @@ class GroupByPlan:
         """Give the IR of no events."""
         return self._empty
 
-    def collect(self, events: Sequence[Inputs]) -> Ir:
+    def collect(self, times: Sequence[int], events: Sequence[Inputs]) -> Ir:
         """Give the IR of some events, in any order.
+
+        Args:
+            times: when each happened, in ms.
+            events: the inputs of each, in declared order.
 
         Raises:
             DataError: an event has too many or too few inputs, or one that is not of its declared type.
         """
-        if not events:
-            return self._empty
-        columns = self._inputs.columns(events)
-        return tuple(
-            operation.collect(columns[column])
-            for operation, column in zip(self._operations, self._columns, strict=True)
-        )
-
-    def update(self, ir: Ir, inputs: Inputs) -> Ir:
-        """Give the IR of one more event; ``ir`` stays as it is.
-
-        Raises:
-            DataError: as `collect`.
-        """
-        return self.merge(ir, self.collect((inputs,)))
+        return self.cells.collect(times, events) if events else self._empty
 
     def merge(self, left: Ir, right: Ir) -> Ir:
         """Give the IR of the events of both, a fresh one; any order gives the same."""
-        return tuple(
-            operation.merge(one, other) for operation, one, other in zip(self._operations, left, right, strict=True)
+        if type(left) is not tuple or type(right) is not tuple:
+            return self.merge_all((left, right))
+        return tuple([merge(one, other) for merge, one, other in zip(self._merges, left, right, strict=True)])
+
+    def merge_all(self, irs: Sequence[Ir]) -> Ir:
+        """Give the IR of the events of all, at least one; what is unknown in one is unknown in the result."""
+        if len(irs) == 1:
+            return irs[0]
+        columns = zip(*irs, strict=True)
+        if set(map(type, irs)) == {tuple}:
+            return tuple([merge_all(cells) for merge_all, cells in zip(self._merge_alls, columns, strict=True)])
+        return PartialIr(
+            UNKNOWN if UNKNOWN in cells else merge_all(cells)
+            for merge_all, cells in zip(self._merge_alls, columns, strict=True)
         )
+
+    def delete(self, ir: Ir, other: Ir) -> Ir:
+        """Give the IR without the events of another; cells that cannot delete stay as they are."""
+        return type(ir)(
+            one if operation.delete is None or one is UNKNOWN else operation.delete(one, gone)
+            for operation, one, gone in zip(self.cells.cells, ir, other, strict=True)
+        )
+
+    # The batch.
+
+    def timeline(self, batch_end_ms: int) -> Timeline:
+        """Give the timeline of a batch end: where the past of a key is cut."""
+        phase_ms = batch_end_ms % DAY_MS
+        found = self._timelines.get(phase_ms)
+        if found is None:
+            found = self._timelines[phase_ms] = Timeline(self._finite, phase_ms)
+        return found
+
+    def segment_of(self, time_ms: int, batch_end_ms: int) -> int | None:
+        """Give the segment that an event before the batch end lies in; None if no window can hold it."""
+        segment = self.timeline(batch_end_ms).segment(time_ms - batch_end_ms)
+        return segment if segment or self._keeps_all else None
 
     def batch_ir(self, events: Iterable[tuple[int, Inputs]], batch_end_ms: int) -> BatchIr:
         """Give what a batch keeps of one key.
@@ -153,129 +228,166 @@ class GroupByPlan:
             events: the time and the inputs of each event of the key, in any order. Those at or after
                 the batch end belong to the stream, and those before every window to nobody: both are
                 left out.
-            batch_end_ms: a midnight UTC.
+            batch_end_ms: a full hour, and a multiple of the smallest tile.
 
         Raises:
-            OptionError: the batch end is not a midnight.
+            OptionError: the batch end is not one.
             DataError: as `collect`.
         """
-        check_batch_end(batch_end_ms)
-        segment_of = self._timeline.segment
+        check_batch_end(batch_end_ms, self.tile_ms)
         irs: dict[int, Ir] = {}
-        pending: dict[int, list[Inputs]] = {}
+        pending: dict[int, tuple[list[int], list[Inputs]]] = {}
         for time_ms, inputs in events:
-            if time_ms < batch_end_ms:
-                segment = segment_of(time_ms - batch_end_ms)
-                waiting = pending.setdefault(segment, [])
-                waiting.append(inputs)
-                if len(waiting) == _COLLECTED_AT_ONCE:
-                    irs[segment] = self.merge(irs.get(segment, self._empty), self.collect(waiting))
-                    waiting.clear()
-        if not self._keeps_all:
-            pending.pop(0, None)
-        segments = sorted(pending)
-        suffixes: list[Ir] = []
-        suffix = self._empty
-        for segment in reversed(segments):
-            ir = self.merge(irs.get(segment, self._empty), self.collect(pending[segment]))
-            suffix = self.merge(suffix, ir)
-            suffixes.append(suffix)
-        return BatchIr(batch_end_ms, tuple(segments), tuple(reversed(suffixes)))
+            if time_ms >= batch_end_ms:
+                continue
+            segment = self.segment_of(time_ms, batch_end_ms)
+            if segment is None:
+                continue
+            times, waiting = pending.setdefault(segment, ([], []))
+            times.append(time_ms)
+            waiting.append(inputs)
+            if len(waiting) == _COLLECTED_AT_ONCE:
+                irs[segment] = self.merge(irs.get(segment, self._empty), self.collect(times, waiting))
+                times.clear()
+                waiting.clear()
+        for segment, (times, waiting) in pending.items():
+            irs[segment] = self.merge(irs.get(segment, self._empty), self.collect(times, waiting))
+        return self.batch_of_segments(irs, batch_end_ms)
+
+    def batch_of_segments(self, irs: Mapping[int, Ir], batch_end_ms: int) -> BatchIr:
+        """Give what a batch keeps of one key, from the IR of each of its segments that has events."""
+        segments = sorted(irs)
+        columns = list(zip(*(irs[segment] for segment in segments), strict=True)) or [()] * len(self._empty)
+        return BatchIr(
+            batch_end_ms,
+            tuple(segments),
+            tuple(
+                _suffixes(operation.merge, column) if operation.suffix else column
+                for operation, column in zip(self.cells.cells, columns, strict=True)
+            ),
+        )
+
+    def batch_since(self, batch_ir: BatchIr, segment: int) -> Ir | None:
+        """Give the IR of everything from the start of a segment to the batch end; None if nothing is there."""
+        position = batch_ir.position(segment)
+        if position == len(batch_ir.segments):
+            return None
+        return tuple(
+            [
+                column[position] if operation.suffix else operation.merge_all(column[position:])
+                for operation, column in zip(self.cells.cells, batch_ir.columns, strict=True)
+            ]
+        )
+
+    # Tiles.
+
+    def spans(self, start_ms: int, end_ms: int, closed_ms: int, cuts_ms: Iterable[int] = ()) -> list[Span]:
+        """Give the tiles that hold ``[start_ms, end_ms)``, as (layer number, start, end), oldest first.
+
+        Args:
+            start_ms: where the reading starts, such as the batch end.
+            end_ms: where it ends, such as the query.
+            closed_ms: every tile that ends here or before is closed.
+            cuts_ms: where windows start, as `window_starts` gives them; no tile reaches across one.
+        """
+        return spans(self.layers, start_ms, end_ms, closed_ms, cuts_ms)
+
+    def window_starts(self, query_ms: int) -> list[int]:
+        """Give where the windows of a query start, latest first; a window of all time has no start."""
+        return [window_start(query_ms, window_ms) for window_ms in self._finite]
 
     # Answers.
 
     def finish(
         self, query_ms: int, batch_end_ms: int, batch_ir: BatchIr | None, tiles: Iterable[Tile]
-    ) -> dict[str, Value | None]:
+    ) -> dict[str, Any]:
         """Give every feature of one key as of a time, in declared order; no data is None, for counts too.
 
-        A tile cannot tell what came before a moment inside it: one that starts before the query counts
-        whole. On a five-minute mark the answer is therefore exact. Off a mark it is exact too for a
-        query about now (no later event exists yet), but a query about the past also sees the events
-        from it up to the next mark.
+        A feature that needs a cell that a tile lacks is not in the answer. A tile cannot tell what came
+        before a moment inside it: one that starts before the query counts whole. At the start of a tile
+        the answer is therefore exact. Inside one it is exact too for a query about now (no later event
+        exists yet), but a query about the past also sees the events from it up to the tile's end.
 
         More than two days after the batch end, the windows that `stale_features` names reach further
         back than they should: to the last point that the batch can still tell apart.
 
         Args:
             query_ms: as of when; at or after the batch end.
-            batch_end_ms: the batch end being served, a midnight UTC.
+            batch_end_ms: the batch end being served.
             batch_ir: what the batch has of the key; None if nothing.
-            tiles: the key's tiles, in any order; those outside of [batch end, query) are left out.
+            tiles: the key's tiles, of any layers and in any order; those outside of [batch end, query)
+                are left out.
 
         Raises:
-            OptionError: the query is before the batch end, or that is not a midnight.
+            OptionError: the query is before the batch end, or that is not a full hour.
             DataError: the batch IR is of another batch end, or tiles overlap or reach across the start
                 of a window.
         """
         self._check_query(query_ms, batch_end_ms, batch_ir)
+        timeline = self.timeline(batch_end_ms)
         chosen = tiles_between(tiles, batch_end_ms, query_ms)
         starts = [tile.start_ms for tile in chosen]
         newest = len(chosen)
         recent: Ir | None = None
-        values: list[Value | None] = [None] * len(self.feature_names)
-        for window in self._windows:
+        values: dict[str, Any] = dict.fromkeys(self.feature_names)
+        for window in self.windows:
             start_ms = None if window.window_ms is None else window_start(query_ms, window.window_ms)
             oldest = 0 if start_ms is None else bisect_left(starts, start_ms)
             if oldest and start_ms is not None and chosen[oldest - 1].end_ms > start_ms:
                 raise self._straddling(chosen[oldest - 1], start_ms)
             if oldest < newest:
-                recent = self._merge_tiles(recent, chosen[oldest:newest])
+                irs = [tile.ir for tile in chosen[oldest:newest]]
+                recent = self.merge_all(irs if recent is None else [*irs, recent])
                 newest = oldest
             total = recent
             if batch_ir is not None and (start_ms is None or start_ms < batch_end_ms):
-                segment = 0 if start_ms is None else self._timeline.segment(start_ms - batch_end_ms)
-                past = batch_ir.since(segment)
+                segment = 0 if start_ms is None else timeline.segment(start_ms - batch_end_ms)
+                past = self.batch_since(batch_ir, segment)
                 if past is not None:
                     total = past if total is None else self.merge(total, past)
             if total is not None:
-                for position, finished in window.features:
-                    values[position] = finished(total)
-        return dict(zip(self.feature_names, values, strict=True))
+                for _, feature in window.features:
+                    if is_known(total, feature.positions):
+                        values[feature.name] = feature.finish(*[total[position] for position in feature.positions])
+                    else:
+                        del values[feature.name]
+        return values
 
     def stale_features(self, query_ms: int, batch_end_ms: int) -> tuple[str, ...]:
         """Name the features that a batch is too old to answer exactly; none within two days of its end."""
+        timeline = self.timeline(batch_end_ms)
         return tuple(
-            self.feature_names[position]
-            for window in self._windows
+            feature.name
+            for window in self.windows
             if window.window_ms is not None
-            and not self._timeline.is_cut(window_start(query_ms, window.window_ms) - batch_end_ms)
-            for position, _ in window.features
+            and not timeline.is_cut(window_start(query_ms, window.window_ms) - batch_end_ms)
+            for _, feature in window.features
         )
 
     def explain(self) -> str:
-        """Tell in plain text what was compiled: the key, the cells and who reads them, the windows and their hops."""
-        names = [field.name for field in self.group_by.inputs]
+        """Tell in plain text what was compiled: key, cells, tiles, windows with their hops, and what can delete."""
+        timeline = self.timeline(0)
         lines = [
-            f"GroupBy {self.name}, definition {self.definition_hash}",
+            f"GroupBy {self.name}, definition {self.definition_hash}, generation {self.generation}",
             "  key: " + ", ".join(f"{field.name} {field.type}" for field in self.group_by.keys),
             "  cells of an IR:",
         ]
-        for position, (kind, column) in enumerate(self._cells):
-            lines.append(f"    {position}: {kind} of {'events' if column == EVENTS else names[column]}")
-        lines.append(f"  batch timeline: {len(self._timeline.cuts_ms) + 1} segments; tiles of {self.tile_ms} ms")
+        for position, cell in enumerate(self.cells.cells):
+            kept = "suffixes" if cell.suffix else "once per segment"
+            deletes = "deletes" if cell.delete is not None else "ignores deletes"
+            lines.append(f"    {position}: {cell.id} ({kept}, {deletes})")
+        sizes = ", ".join(f"{size} ms" for size in self.layers)
+        lines.append(f"  batch timeline: {len(timeline.cuts_ms) + 1} segments; tiles of {sizes}")
         lines.append("  windows, shortest first:")
-        for window in self._windows:
+        for window in self.windows:
             span = (
                 "all time" if window.window_ms is None else f"{window.window_ms} ms, hop {hop_ms(window.window_ms)} ms"
             )
-            features = ", ".join(self.feature_names[position] for position, _ in window.features)
-            lines.append(f"    {span}: {features}")
+            lines.append(f"    {span}: {', '.join(feature.name for _, feature in window.features)}")
         return "\n".join(lines)
 
-    def _merge_tiles(self, newer: Ir | None, tiles: Sequence[Tile]) -> Ir:
-        irs = [tile.ir for tile in tiles]
-        if newer is not None:
-            irs.append(newer)
-        if len(irs) == 1:
-            return irs[0]
-        return tuple(
-            operation.merge_all(cells)
-            for operation, cells in zip(self._operations, zip(*irs, strict=True), strict=True)
-        )
-
     def _check_query(self, query_ms: int, batch_end_ms: int, batch_ir: BatchIr | None) -> None:
-        check_batch_end(batch_end_ms)
+        check_batch_end(batch_end_ms, self.tile_ms)
         if query_ms < batch_end_ms:
             raise OptionError(
                 f"GroupBy {self.name!r}: query_ms {query_ms} is before the batch end {batch_end_ms}, "
@@ -306,53 +418,52 @@ def compile_group_by(group_by: GroupBy) -> GroupByPlan:
     ...         aggregations=(Aggregation("average", "dep_delay", windows=("1h", None)),),
     ...     )
     ... )
-    >>> batch = plan.batch_ir([(86_400_000 - 1, (10.0,)), (0, (40.0,))], batch_end_ms=86_400_000)
-    >>> tile = Tile(start_ms=86_400_000, ir=plan.collect([(20.0,), (None,)]))
-    >>> plan.finish(86_700_000, 86_400_000, batch, [tile])
+    >>> day = 86_400_000
+    >>> batch = plan.batch_ir([(day - 1, (10.0,)), (0, (40.0,))], batch_end_ms=day)
+    >>> tile = Tile(start_ms=day, size_ms=plan.tile_ms, ir=plan.collect([day, day], [(20.0,), (None,)]))
+    >>> plan.finish(86_700_000, day, batch, [tile])
     {'dep_delay_average_1h': 15.0, 'dep_delay_average': 23.333333333333332}
     """
     return GroupByPlan(group_by)
 
 
-def _definition_hash(group_by: GroupBy) -> str:
-    """Give 16 hexadecimal digits that change with whatever changes the meaning of stored bytes."""
-    aggregations = [
-        {"operation": one.operation, "input": one.column, "windows": one.windows} for one in group_by.aggregations
-    ]
-    declared = {
+def _suffixes(merge: Callable[[Any, Any], Any], column: Sequence[Any]) -> tuple[Any, ...]:
+    """Give for each cell what it and all later ones make together."""
+    suffixes: list[Any] = []
+    for cell in reversed(column):
+        suffixes.append(merge(suffixes[-1], cell) if suffixes else cell)
+    return tuple(reversed(suffixes))
+
+
+def _definition(group_by: GroupBy) -> dict[str, Any]:
+    """Give what of a GroupBy its answers depend on, as plain data."""
+    return {
         "name": group_by.name,
         "keys": [asdict(field) for field in group_by.keys],
         "inputs": [asdict(field) for field in group_by.inputs],
-        "aggregations": aggregations,
+        "aggregations": [asdict(aggregation) for aggregation in group_by.aggregations],
+        "sources": [repr(source) for source in group_by.sources],
+        "accuracy": group_by.accuracy,
+        "tiled": group_by.tiled,
+        "derivations": [repr(derivation) for derivation in group_by.derivations],
     }
-    definition = {"key_format": KEY_FORMAT_VERSION, "tile_ms": TILE_MS, "group_by": declared}
-    return hashlib.sha256(json.dumps(definition, sort_keys=True).encode()).hexdigest()[:16]
 
 
-def _cells(group_by: GroupBy) -> list[tuple[CellKind, int]]:
-    """Give the cells that the aggregations need, each once, in the order they are first needed."""
-    columns = {field.name: position for position, field in enumerate(group_by.inputs)}
-    cells: dict[tuple[CellKind, int], None] = {}
-    for aggregation in group_by.aggregations:
-        column = EVENTS if aggregation.column is None else columns[aggregation.column]
-        cells.update(dict.fromkeys((kind, column) for kind in CELLS_OF[aggregation.operation]))
-    return list(cells)
+def _digest(content: Mapping[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
 
-def _windows(group_by: GroupBy, cells: list[tuple[CellKind, int]], types: list[str]) -> tuple[_Window, ...]:
+def _windows(features: Sequence[CompiledFeature]) -> tuple[PlannedWindow, ...]:
     """Give the windows of all features, shortest first and all time last, each with who reads it."""
-    columns = {field.name: position for position, field in enumerate(group_by.inputs)}
-    features: list[tuple[float, int, Callable[[Ir], Value | None]]] = []
-    for aggregation in group_by.aggregations:
-        column = EVENTS if aggregation.column is None else columns[aggregation.column]
-        positions = tuple(cells.index((kind, column)) for kind in CELLS_OF[aggregation.operation])
-        finished = finisher(aggregation.operation, None if column == EVENTS else types[column], positions)
-        for window in aggregation.windows:
-            features.append((math.inf if window is None else parse_window(window), len(features), finished))
-    by_length = groupby(sorted(features, key=itemgetter(0)), key=itemgetter(0))
+    placed = [
+        (math.inf if feature.window is None else parse_window(feature.window), position, feature)
+        for position, feature in enumerate(features)
+    ]
+    by_length = groupby(sorted(placed, key=itemgetter(0, 1)), key=itemgetter(0))
     return tuple(
-        _Window(
-            None if length == math.inf else int(length), tuple((position, finished) for _, position, finished in group)
+        PlannedWindow(
+            None if length == math.inf else int(length),
+            tuple((position, feature) for _, position, feature in group),
         )
         for length, group in by_length
     )

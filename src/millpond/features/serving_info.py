@@ -6,15 +6,21 @@ data landed: two runs for the same batch end may hold different data, and what w
 first must not answer for the second.
 
 There is one record for each GroupBy, in the dataset ``serving_info`` under the GroupBy's name.
+
+Format 2 is sealed under that name and says in which forms the data is written. Format 1, which named
+the definition instead, is still read.
 """
 
 import msgspec
 
 from millpond.errors import CorruptionError
+from millpond.features.sealing import seal, unseal
 
 SERVING_INFO_DATASET = "serving_info"
 
-_FORMAT_VERSION = 1
+FORMAT_VERSION = 2
+
+_ADDRESS = SERVING_INFO_DATASET.encode()
 
 
 class ServingInfo(msgspec.Struct, frozen=True):
@@ -22,13 +28,19 @@ class ServingInfo(msgspec.Struct, frozen=True):
 
     Args:
         group_by: the name of the GroupBy.
-        definition_hash: the hash of the definition under which the batch was written.
-        batch_end_ms: the midnight UTC before which events are in the batch.
+        definition_hash: the hash of the definition that the upload ran: marks answers.
+        batch_end_ms: events before it are in the batch, those from it on in the stream.
         batch_landing_ms: when the batch was written.
         batch_dataset: the KV dataset of the batch.
-        streaming_dataset: the KV dataset of the tiles.
+        streaming_dataset: the KV dataset of the tiles; that of one generation.
+        generation: the plan's generation: marks what the stream stores. Empty in format 1.
+        batch_form: the plan's batch form: marks what the upload stores. Empty in format 1.
+        layers: the sizes of the stream's tiles in ms, ascending.
+        accuracy: ``temporal`` or ``snapshot``.
+        rows: how many keys the batch has.
+        checksum: of all rows of the batch, in any order; 0 in format 1.
 
-    >>> info = ServingInfo("route", "c0ffee", 86_400_000, 86_500_000, "route.batch.86400000.86500000", "route.stream")
+    >>> info = ServingInfo("route", "c0ffee", 86_400_000, 86_500_000, "route.batch.86400000.86500000", "route.stream.1")
     >>> ServingInfo.decode(info.encode()) == info
     True
     """
@@ -39,26 +51,28 @@ class ServingInfo(msgspec.Struct, frozen=True):
     batch_landing_ms: int
     batch_dataset: str
     streaming_dataset: str
+    generation: str = ""
+    batch_form: str = ""
+    layers: tuple[int, ...] = ()
+    accuracy: str = "temporal"
+    rows: int = 0
+    checksum: int = 0
 
     def encode(self) -> bytes:
-        """Give the bytes of this record: a format version, then MessagePack."""
-        return bytes((_FORMAT_VERSION,)) + msgspec.msgpack.encode(self)
+        """Give the sealed bytes of this record."""
+        return seal(FORMAT_VERSION, msgspec.msgpack.encode(self), _ADDRESS)
 
     @classmethod
     def decode(cls, data: bytes) -> "ServingInfo":
         """Give the record that bytes hold.
 
         Raises:
-            CorruptionError: the bytes are not a whole record of this format.
+            CorruptionError: the bytes are torn or altered, or of another format.
         """
-        if data[:1] != bytes((_FORMAT_VERSION,)):
-            raise CorruptionError(
-                f"serving info of format {data[:1].hex() or 'nothing'}, expected {_FORMAT_VERSION:02x}; "
-                "upload the batch again with this version of Millpond"
-            )
+        body = data[1:] if data[:1] == b"\x01" else unseal(FORMAT_VERSION, data, "serving info", _ADDRESS)
         try:
-            return msgspec.msgpack.decode(memoryview(data)[1:], type=cls)
-        except msgspec.MsgspecError as cause:
+            return msgspec.msgpack.decode(body, type=cls)
+        except (msgspec.MsgspecError, ValueError) as cause:
             raise CorruptionError(f"serving info does not decode: {cause}; upload the batch again") from cause
 
 
@@ -69,21 +83,3 @@ def serving_info_key(group_by: str) -> bytes:
     b'route'
     """
     return group_by.encode()
-
-
-def batch_dataset(group_by: str, batch_end_ms: int, landing_ms: int) -> str:
-    """Give the name of the dataset of one batch.
-
-    >>> batch_dataset("route", 86400000, 86500000)
-    'route.batch.86400000.86500000'
-    """
-    return f"{group_by}.batch.{batch_end_ms}.{landing_ms}"
-
-
-def stream_dataset(group_by: str) -> str:
-    """Give the name of the dataset of the tiles.
-
-    >>> stream_dataset("route")
-    'route.stream'
-    """
-    return f"{group_by}.stream"

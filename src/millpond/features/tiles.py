@@ -15,7 +15,7 @@ from operator import attrgetter
 import msgspec
 
 from millpond.errors import DataError
-from millpond.features.cells import Ir
+from millpond.features.cells.cell import Ir
 
 _BY_START = attrgetter("start_ms")
 

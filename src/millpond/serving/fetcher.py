@@ -52,9 +52,11 @@ class Fetcher:
     >>> plan = compile_group_by(GroupBy("route", keys=(Field("origin", "string"),), inputs=(),
     ...                                 aggregations=(Aggregation("count", windows=("1h", None)),)))
     >>> store, day_ms = MemoryStore(), 86_400_000
-    >>> info = ServingInfo("route", plan.definition_hash, day_ms, 7, "route.batch.86400000.7", "route.stream")
+    >>> info = ServingInfo("route", plan.definition_hash, day_ms, 7, "route.batch.86400000.7",
+    ...                    f"route.stream.{plan.generation}", plan.generation, plan.batch_form, plan.layers)
+    >>> key = plan.encode_key(["EWR"])
     >>> batch = plan.batch_ir([(day_ms - 1, ()), (0, ())], day_ms)
-    >>> store.put_many(info.batch_dataset, [Put(plan.encode_key(["EWR"]), plan.encode_batch(batch), day_ms)])
+    >>> store.put_many(info.batch_dataset, [Put(key, plan.encode_batch(key, batch), day_ms)])
     >>> store.put_many("serving_info", [Put(b"route", info.encode())])
     >>> fetcher = Fetcher(store, [plan], fetcher_cache_size="50MB")
     >>> fetcher.fetch([FetchRequest("route", {"origin": "EWR"}, day_ms)])[0].features

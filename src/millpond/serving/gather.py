@@ -53,6 +53,8 @@ class WantedGroup:
                 "are needed."
             )
         key = self.plan.encode_key(request.keys)
+        if key is None:
+            raise DataError(f"GroupBy {self.plan.name!r}: the key {request.keys!r} has a null part")
         wanted = self.keys.get(key)
         if wanted is None:
             wanted = self.keys[key] = WantedKey(key, request.query_ms)
@@ -63,7 +65,7 @@ class WantedGroup:
         """Why no key of this GroupBy can be answered, if so."""
         if self.info is None:
             return f"GroupBy {self.plan.name!r}: no batch has been uploaded. Run its upload first."
-        if self.info.definition_hash != self.plan.definition_hash:
+        if self.info.batch_form != self.plan.batch_form:
             return (
                 f"GroupBy {self.plan.name!r}: the batch was written under definition {self.info.definition_hash}, "
                 f"this fetcher serves definition {self.plan.definition_hash}. Upload again, or serve with the "
@@ -85,7 +87,7 @@ class WantedGroup:
     def take_batch(self, info: ServingInfo, wanted: WantedKey, rows: Sequence[TimedValue]) -> None:
         """Decode a batch row, or note its absence, and cache either."""
         try:
-            wanted.batch_ir = self.plan.decode_batch(rows[0].value) if rows else None
+            wanted.batch_ir = self.plan.decode_batch(wanted.key, rows[0].value) if rows else None
         except CorruptionError as error:
             wanted.problem = str(error)
         else:
@@ -95,7 +97,7 @@ class WantedGroup:
     def take_tiles(self, wanted: WantedKey, rows: Sequence[TimedValue]) -> None:
         """Decode the tiles of a key."""
         try:
-            wanted.tiles = [self.plan.decode_tile(row.value) for row in rows]
+            wanted.tiles = [self.plan.decode_tile(wanted.key, row.value) for row in rows]
         except CorruptionError as error:
             wanted.problem = str(error)
 

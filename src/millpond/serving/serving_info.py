@@ -45,7 +45,7 @@ class ServingInfoCache:
     >>> infos = ServingInfoCache(store, refresh_ms=8_000, clock=lambda: 0)
     >>> infos.get_many(["route"])
     [None]
-    >>> info = ServingInfo("route", "c0ffee", 0, 1, "route.batch.0.1", "route.stream")
+    >>> info = ServingInfo("route", "c0ffee", 0, 1, "route.batch.0.1", "route.stream.1")
     >>> store.put_many("serving_info", [Put(b"route", info.encode())])
     >>> infos.get_many(["route"]), infos.refresh(["route"]) == [info]
     ([None], True)

@@ -27,7 +27,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.streaming import StatefulProcessor, StatefulProcessorHandle, StreamingQuery
 
 from millpond.errors import DataError, OptionError
-from millpond.features import HORIZON_MS, TILE_MS, GroupBy, Tile, compile_group_by, stream_dataset, tile_start
+from millpond.features import HORIZON_MS, GroupBy, Ir, Tile, compile_group_by, stream_dataset, tile_start
 from millpond.features.batch import check_batch_end
 from millpond.kv import KVStore, Put
 from millpond.spark.feature_columns import feature_columns, key_names
@@ -57,12 +57,13 @@ class TileProcessor(StatefulProcessor):  # type: ignore[misc]  # PySpark is unty
     """
 
     def __init__(self, group_by: GroupBy, retention_ms: int = DEFAULT_RETENTION_MS) -> None:
-        if retention_ms < HORIZON_MS or retention_ms % TILE_MS:
+        self._plan = compile_group_by(group_by)
+        self._tile_ms = tile_ms = self._plan.tile_ms
+        if retention_ms < HORIZON_MS or retention_ms % tile_ms:
             raise OptionError(
                 f"retention_ms {retention_ms} must be at least {HORIZON_MS} (two days, as far as queries reach) and "
-                f"a multiple of {TILE_MS}; the nearest is {max(HORIZON_MS, tile_start(retention_ms))}"
+                f"a multiple of {tile_ms}; the nearest is {max(HORIZON_MS, tile_start(retention_ms, tile_ms))}"
             )
-        self._plan = compile_group_by(group_by)
         self._retention_ms = retention_ms
         self._time_at = len(group_by.keys)
         self._inputs = slice(self._time_at + 1, self._time_at + 1 + len(group_by.inputs))
@@ -77,23 +78,27 @@ class TileProcessor(StatefulProcessor):  # type: ignore[misc]  # PySpark is unty
         """Take a batch's events of one key; emit each tile that they changed, once."""
         watermark_ms = timerValues.getCurrentWatermarkInMs()
         encoded_key = self._plan.encode_key(key)
-        for start_ms, inputs in sorted(self._by_tile(key, rows).items()):
-            if start_ms + TILE_MS + self._retention_ms <= watermark_ms:
+        if encoded_key is None:
+            return
+        for start_ms, (times, inputs) in sorted(self._by_tile(key, rows).items()):
+            if start_ms + self._tile_ms + self._retention_ms <= watermark_ms:
                 self._left_out += len(inputs)
                 continue
-            yield self._emitted(encoded_key, self._changed(start_ms, inputs, watermark_ms))
+            changed = self._changed(encoded_key, start_ms, self._plan.collect(times, inputs), watermark_ms)
+            yield self._emitted(encoded_key, changed)
 
     def handleExpiredTimer(self, key: Any, timerValues: Any, expiredTimerInfo: Any) -> Iterator[Row]:  # noqa: ARG002, N802, N803
         """Close the tile that ends here, and forget the one that ended a retention ago."""
         end_ms = expiredTimerInfo.getExpiryTimeInMs()
-        self._tiles.removeKey((end_ms - self._retention_ms - TILE_MS,))
-        tile = self._stored(end_ms - TILE_MS)
-        if tile is None:
+        self._tiles.removeKey((end_ms - self._retention_ms - self._tile_ms,))
+        encoded_key = self._plan.encode_key(key)
+        tile = None if encoded_key is None else self._stored(encoded_key, end_ms - self._tile_ms)
+        if encoded_key is None or tile is None:
             return
         self._handle.registerTimer(end_ms + self._retention_ms)
         if not tile.complete:
             closed = Tile(tile.start_ms, tile.size_ms, complete=True, version=tile.version, ir=tile.ir)
-            yield self._emitted(self._plan.encode_key(key), closed)
+            yield self._emitted(encoded_key, closed)
 
     def close(self) -> None:
         """Say how many events came too late even to amend."""
@@ -107,8 +112,8 @@ class TileProcessor(StatefulProcessor):  # type: ignore[misc]  # PySpark is unty
             )
             self._left_out = 0
 
-    def _by_tile(self, key: Any, rows: Iterable[Row]) -> dict[int, list[tuple[Any, ...]]]:
-        by_tile: dict[int, list[tuple[Any, ...]]] = {}
+    def _by_tile(self, key: Any, rows: Iterable[Row]) -> dict[int, tuple[list[int], list[tuple[Any, ...]]]]:
+        by_tile: dict[int, tuple[list[int], list[tuple[Any, ...]]]] = {}
         time_at, inputs = self._time_at, self._inputs
         for row in rows:
             time_ms = row[time_at]
@@ -116,28 +121,29 @@ class TileProcessor(StatefulProcessor):  # type: ignore[misc]  # PySpark is unty
                 raise DataError(
                     f"GroupBy {self._plan.name!r}: an event of key {key} has no time; drop it or give it one"
                 )
-            by_tile.setdefault(tile_start(time_ms), []).append(row[inputs])
+            times, of_tile = by_tile.setdefault(tile_start(time_ms, self._tile_ms), ([], []))
+            times.append(time_ms)
+            of_tile.append(row[inputs])
         return by_tile
 
-    def _changed(self, start_ms: int, inputs: list[tuple[Any, ...]], watermark_ms: int) -> Tile:
+    def _changed(self, key: bytes, start_ms: int, ir: Ir, watermark_ms: int) -> Tile:
         """Give a tile with some more events; see the module's text for what becomes of its version."""
-        former = self._stored(start_ms)
-        ir = self._plan.collect(inputs)
-        end_ms = start_ms + TILE_MS
+        former = self._stored(key, start_ms)
+        end_ms = start_ms + self._tile_ms
         complete = end_ms <= watermark_ms
         if former is None:
             # A complete tile needs no closing any more, only to be forgotten.
             self._handle.registerTimer(end_ms + self._retention_ms if complete else end_ms)
-            return Tile(start_ms, complete=complete, version=int(complete), ir=ir)
+            return Tile(start_ms, self._tile_ms, complete=complete, version=int(complete), ir=ir)
         version = former.version + former.complete
-        return Tile(start_ms, complete=complete, version=version, ir=self._plan.merge(former.ir, ir))
+        return Tile(start_ms, self._tile_ms, complete=complete, version=version, ir=self._plan.merge(former.ir, ir))
 
-    def _stored(self, start_ms: int) -> Tile | None:
+    def _stored(self, key: bytes, start_ms: int) -> Tile | None:
         stored = self._tiles.getValue((start_ms,))
-        return None if stored is None else self._plan.decode_tile(bytes(stored[0]))
+        return None if stored is None else self._plan.decode_tile(key, bytes(stored[0]))
 
     def _emitted(self, encoded_key: bytes, tile: Tile) -> Row:
-        encoded = self._plan.encode_tile(tile)
+        encoded = self._plan.encode_tile(encoded_key, tile)
         self._tiles.updateValue((tile.start_ms,), (encoded,))
         return Row(key=encoded_key, start_ms=tile.start_ms, tile=encoded, complete=tile.complete, version=tile.version)
 
@@ -168,7 +174,7 @@ def tile_updates(
         OptionError: the start is not a midnight UTC, the lateness is negative, the retention too short.
         DataError: a column is missing or of a wrong type.
     """
-    check_batch_end(start_ms)
+    check_batch_end(start_ms, compile_group_by(group_by).tile_ms)
     if lateness_ms < 0:
         raise OptionError(f"lateness_ms {lateness_ms} is negative; the watermark cannot be ahead of the events")
     keys = key_names(group_by)
@@ -189,7 +195,7 @@ def put_tiles(group_by: GroupBy, store: KVStore) -> Callable[[DataFrame, int], N
         group_by: whose tiles; they go to its stream dataset.
         store: where to; it must be able to travel to the executors.
     """
-    dataset = stream_dataset(group_by.name)
+    dataset = stream_dataset(group_by.name, compile_group_by(group_by).generation)
 
     def write(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         leave_modules_out()
@@ -249,7 +255,7 @@ def write_tiles(
         lateness_ms=lateness_ms,
         retention_ms=retention_ms,
     )
-    writer = updates.writeStream.queryName(stream_dataset(group_by.name)).outputMode("update")
+    writer = updates.writeStream.queryName(f"{group_by.name}.stream").outputMode("update")
     if trigger is not None:
         writer = writer.trigger(**trigger)
     return writer.foreachBatch(put_tiles(group_by, store)).option("checkpointLocation", checkpoint).start()

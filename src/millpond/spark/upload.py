@@ -59,12 +59,12 @@ def upload_batch(
             at or after the batch end are left to the stream.
         group_by: what to compute.
         store: where to; it must be able to travel to the executors.
-        batch_end_ms: a midnight UTC.
+        batch_end_ms: a full hour UTC, and a multiple of the plan's smallest tile.
         time_column: the event time, a column of milliseconds since the epoch, UTC, without nulls.
         landing_ms: when this upload happens; now if None. A later one must not have landed already.
 
     Raises:
-        OptionError: the batch end is not a midnight, or a later upload is already served.
+        OptionError: the batch end is not one, or a later upload is already served.
         DataError: a column is missing or of a wrong type (then nothing has been written), or a value in
             it cannot be aggregated (then the former upload is still served).
 
@@ -74,8 +74,8 @@ def upload_batch(
         info = upload_batch(flights, route, store, batch_end_ms=1_388_361_600_000, time_column="time_ms")
         store.get_many([Get(info.batch_dataset, plan.encode_key(("JFK", "UA")))])
     """
-    check_batch_end(batch_end_ms)
     plan = compile_group_by(group_by)
+    check_batch_end(batch_end_ms, plan.tile_ms)
     columns = feature_columns(events, group_by, time_column)
     if landing_ms is None:
         landing_ms = time.time_ns() // 1_000_000  # noqa: TID251 - "now" by the wall clock is what landing means
@@ -91,7 +91,10 @@ def upload_batch(
         batch_end_ms=batch_end_ms,
         batch_landing_ms=landing_ms,
         batch_dataset=batch_dataset(group_by.name, batch_end_ms, landing_ms),
-        streaming_dataset=stream_dataset(group_by.name),
+        streaming_dataset=stream_dataset(group_by.name, plan.generation),
+        generation=plan.generation,
+        batch_form=plan.batch_form,
+        layers=plan.layers,
     )
     if previous is None or previous.batch_dataset != info.batch_dataset:
         store.drop(info.batch_dataset)
@@ -135,9 +138,12 @@ def _writer(
         puts: list[Put] = []
         try:
             for key, of_key in groupby(rows, key=itemgetter(0)):
+                encoded = plan.encode_key(key)
+                if encoded is None:
+                    continue
                 ir = plan.batch_ir(_timed(plan, key, of_key), info.batch_end_ms)
                 if ir.segments:
-                    puts.append(Put(plan.encode_key(key), plan.encode_batch(ir), info.batch_end_ms))
+                    puts.append(Put(encoded, plan.encode_batch(encoded, ir), info.batch_end_ms))
                 if len(puts) >= _PUTS_A_WRITE:
                     store.put_many(info.batch_dataset, puts)
                     puts = []

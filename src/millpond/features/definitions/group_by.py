@@ -10,6 +10,7 @@ from millpond.features.definitions.faults import Faults, frozen_texts, hint, lis
 from millpond.features.definitions.field import Field
 from millpond.features.definitions.source import EntitySource, EventSource, JoinSource, Source, Texts
 from millpond.features.operations import check_input
+from millpond.features.types import parse_type
 from millpond.features.windows import DAY_MS, parse_window
 
 Accuracy = Literal["temporal", "snapshot"]
@@ -88,7 +89,7 @@ class GroupBy:
         if not self.keys:
             faults.add("it has no keys; declare at least one")
         for key in self.keys:
-            if key.parsed.kind in ("array", "map"):
+            if parse_type(key.type).element is not None:
                 faults.add(f"key {key.name!r} is of type {key.type}; a key's parts are scalars")
         faults.doubles("key", [field.name for field in self.keys])
         faults.doubles("input", [field.name for field in self.inputs])

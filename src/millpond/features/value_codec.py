@@ -1,0 +1,262 @@
+"""Bytes: how batch rows, tiles and finished values lie in the KV store (format 2).
+
+Every value is sealed under its key (`sealing`). Its body begins with the *form* that it was written in,
+and goes on in MessagePack:
+
+- a batch row: the first four bytes of the batch form; then its end, its segments, a column for each cell;
+- a tile: the generation (4 bytes), the number of its cells (1 byte), their ids (4 bytes each); then its
+  start, its size, whether it is complete, its version, its cells;
+- a row of values: the CRC-32 of their names and types (4 bytes); then the batch end and the values.
+
+A tile names its cells, so a GroupBy may get further ones while the stream goes on: a reader takes those
+it knows from a tile with fewer or more of them, and the others are `UNKNOWN`. A batch is written anew
+every day, so a batch row names the whole form and no other is read.
+
+A cell id is the CRC-32 of the cell's name. Two cells of one plan with equal ids are refused when the
+plan is made.
+
+Equal values give equal bytes. A format version is never changed once written anywhere: a new layout
+gets a new number, and the golden files of the old ones stay.
+"""
+
+import struct
+import zlib
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+
+from millpond.errors import OptionError
+from millpond.features.batch import BatchIr
+from millpond.features.cells.cell import Cell, CellOperation, Ir
+from millpond.features.partial_ir import UNKNOWN, PartialIr
+from millpond.features.sealing import seal, unreadable, unseal
+from millpond.features.stored_features import from_stored, to_stored
+from millpond.features.tiles import Tile
+from millpond.features.types import DataType
+
+VALUE_FORMAT_VERSION = 2
+
+_FORM_BYTES = 4
+_TILE_HEAD = 4
+"""The numbers of a tile that stand before its cells: start, size, complete, version."""
+
+_encode = msgspec.msgpack.Encoder().encode
+_decode = msgspec.msgpack.Decoder(list[Any]).decode
+_DECODE_ERRORS = (msgspec.MsgspecError, ValueError, TypeError, IndexError, OverflowError, struct.error)
+
+
+def cell_id(name: str) -> bytes:
+    """Give the four bytes by which a stored tile names a cell.
+
+    >>> cell_id("count").hex()
+    '85d94462'
+    """
+    return zlib.crc32(name.encode()).to_bytes(4, "big")
+
+
+class TileCodec:
+    """Encodes the tiles of one generation; immutable.
+
+    Args:
+        group_by: the name of the GroupBy, for errors.
+        generation: eight hexadecimal digits; its bytes mark each tile.
+        cells: the cell operations of an IR.
+
+    >>> from millpond.features.cells.counts_and_sums import count_cells
+    >>> codec = TileCodec("route", "00c0ffee", (count_cells(None),))
+    >>> codec.decode(b"EWR", codec.encode(b"EWR", Tile(0, 300_000, ir=(3,)))).ir
+    (3,)
+    """
+
+    __slots__ = ("_cells", "_generation", "_ids", "_prefix", "_what")
+
+    def __init__(self, group_by: str, generation: str, cells: Sequence[CellOperation]) -> None:
+        self._what = f"tile of GroupBy {group_by!r}"
+        self._generation = bytes.fromhex(generation)
+        self._cells = tuple(cells)
+        self._ids = tuple(cell_id(cell.id) for cell in cells)
+        if len(set(self._ids)) < len(self._ids):
+            doubles = sorted({cell.id for cell in cells if self._ids.count(cell_id(cell.id)) > 1})
+            raise OptionError(
+                f"GroupBy {group_by!r}: the cells {doubles} would be stored under one id; rename a column of theirs"
+            )
+        self._prefix = self._form(range(len(self._cells)))
+
+    def encode(self, key: bytes, tile: Tile) -> bytes:
+        """Give the bytes of a tile; cells that are unknown are left out."""
+        known = [place for place, cell in enumerate(tile.ir) if cell is not UNKNOWN]
+        prefix = self._prefix if len(known) == len(self._cells) else self._form(known)
+        cells = [self._cells[place].encode(tile.ir[place]) for place in known]
+        numbers = [tile.start_ms, tile.size_ms, tile.complete, tile.version, *cells]
+        return seal(VALUE_FORMAT_VERSION, prefix + _encode(numbers), key)
+
+    def decode(self, key: bytes, data: bytes) -> Tile:
+        """Give the tile that bytes hold.
+
+        Raises:
+            CorruptionError: the bytes are torn or altered, of another key, format or generation.
+        """
+        body = unseal(VALUE_FORMAT_VERSION, data, self._what, key)
+        if body[:_FORM_BYTES] != self._generation:
+            raise unreadable(
+                self._what,
+                f"it is of generation {body[:_FORM_BYTES].hex()}, not {self._generation.hex()}; "
+                "the GroupBy has changed",
+            )
+        try:
+            if body.startswith(self._prefix):
+                numbers = _decode(body[len(self._prefix) :])
+                ir: Ir = self._decoded(numbers[_TILE_HEAD:], self._cells)
+            else:
+                numbers, ir = self._of_other_cells(body)
+            start_ms, size_ms, complete, version = numbers[:_TILE_HEAD]
+            return _checked_tile(start_ms, size_ms, complete, version, ir)
+        except _DECODE_ERRORS as cause:
+            raise unreadable(self._what, str(cause)) from cause
+
+    def _form(self, places: Sequence[int]) -> bytes:
+        return self._generation + bytes((len(places),)) + b"".join(self._ids[place] for place in places)
+
+    def _decoded(self, stored: Sequence[Any], cells: Sequence[CellOperation]) -> Ir:
+        return tuple([cell.decode(one) for cell, one in zip(cells, stored, strict=True)])
+
+    def _of_other_cells(self, body: bytes) -> tuple[list[Any], Ir]:
+        """Read a tile that has other cells than the plan: those of the plan that it lacks are unknown."""
+        count = body[_FORM_BYTES]
+        start = _FORM_BYTES + 1
+        ids = [body[at : at + 4] for at in range(start, start + 4 * count, 4)]
+        numbers = _decode(body[start + 4 * count :])
+        stored = dict(zip(ids, numbers[_TILE_HEAD:], strict=True))
+        cells: list[Cell] = [
+            operation.decode(stored[one]) if one in stored else UNKNOWN
+            for operation, one in zip(self._cells, self._ids, strict=True)
+        ]
+        return numbers, (PartialIr(cells) if UNKNOWN in cells else tuple(cells))
+
+
+class BatchCodec:
+    """Encodes the batch rows of one form; immutable.
+
+    Args:
+        group_by: the name of the GroupBy, for errors.
+        batch_form: hexadecimal digits; the first four bytes mark each row.
+        cells: the cell operations of an IR.
+    """
+
+    __slots__ = ("_cells", "_form", "_what")
+
+    def __init__(self, group_by: str, batch_form: str, cells: Sequence[CellOperation]) -> None:
+        self._what = f"batch row of GroupBy {group_by!r}"
+        self._form = bytes.fromhex(batch_form)[:_FORM_BYTES]
+        self._cells = tuple(cells)
+
+    def encode(self, key: bytes, batch: BatchIr) -> bytes:
+        """Give the bytes of a batch IR."""
+        columns = [
+            [operation.encode(cell) for cell in column]
+            for operation, column in zip(self._cells, batch.columns, strict=True)
+        ]
+        body = self._form + _encode([batch.batch_end_ms, batch.segments, *columns])
+        return seal(VALUE_FORMAT_VERSION, body, b"batch" + key)
+
+    def decode(self, key: bytes, data: bytes) -> BatchIr:
+        """Give the batch IR that bytes hold.
+
+        Raises:
+            CorruptionError: the bytes are torn or altered, of another key, format or definition.
+        """
+        body = unseal(VALUE_FORMAT_VERSION, data, self._what, b"batch" + key)
+        _check_form(self._what, self._form, body)
+        try:
+            batch_end_ms, segments, *columns = _decode(body[_FORM_BYTES:])
+            _check_ascending(batch_end_ms, segments)
+            return BatchIr(
+                batch_end_ms,
+                tuple(segments),
+                tuple(
+                    _decoded_column(operation, column, len(segments))
+                    for operation, column in zip(self._cells, columns, strict=True)
+                ),
+            )
+        except _DECODE_ERRORS as cause:
+            raise unreadable(self._what, str(cause)) from cause
+
+
+class ValueCodec:
+    """Encodes rows of finished values: of snapshots, and of GroupBys without aggregations; immutable.
+
+    Args:
+        group_by: the name of the GroupBy, for errors.
+        names: the values' names.
+        types: the values' types.
+
+    >>> from millpond.features.types import parse_type
+    >>> codec = ValueCodec("route", ("tail",), (parse_type("string"),))
+    >>> codec.decode(b"EWR", codec.encode(b"EWR", ("N123",), 86_400_000))
+    (86400000, ('N123',))
+    """
+
+    __slots__ = ("_form", "_group_by", "_names", "_types", "_what")
+
+    def __init__(self, group_by: str, names: Sequence[str], types: Sequence[DataType]) -> None:
+        self._group_by = group_by
+        self._what = f"row of values of GroupBy {group_by!r}"
+        self._names = tuple(names)
+        self._types = tuple(types)
+        self._form = zlib.crc32(
+            "\n".join(f"{name} {type_.name}" for name, type_ in zip(names, types, strict=True)).encode()
+        ).to_bytes(4, "big")
+
+    def encode(self, key: bytes, values: Sequence[Any], batch_end_ms: int) -> bytes:
+        """Give the bytes of a row of values, each of its type or None."""
+        stored = [
+            None if value is None else to_stored(type_, value) for type_, value in zip(self._types, values, strict=True)
+        ]
+        return seal(VALUE_FORMAT_VERSION, self._form + _encode([batch_end_ms, *stored]), b"values" + key)
+
+    def decode(self, key: bytes, data: bytes) -> tuple[int, tuple[Any, ...]]:
+        """Give the batch end and the values that bytes hold.
+
+        Raises:
+            CorruptionError: the bytes are torn or altered, of another key, format or definition.
+        """
+        body = unseal(VALUE_FORMAT_VERSION, data, self._what, b"values" + key)
+        _check_form(self._what, self._form, body)
+        try:
+            batch_end_ms, *stored = _decode(body[_FORM_BYTES:])
+            values = tuple(
+                None if one is None else from_stored(type_, one) for type_, one in zip(self._types, stored, strict=True)
+            )
+        except _DECODE_ERRORS as cause:
+            raise unreadable(self._what, str(cause)) from cause
+        return batch_end_ms, values
+
+
+def _check_form(what: str, form: bytes, body: bytes) -> None:
+    if body[:_FORM_BYTES] != form:
+        raise unreadable(what, f"it is of form {body[:_FORM_BYTES].hex()}, not {form.hex()}; the GroupBy has changed")
+
+
+def _check_ascending(batch_end_ms: Any, segments: Any) -> None:
+    if type(batch_end_ms) is not int or type(segments) is not list:
+        raise TypeError("a batch row has a batch end and segments")
+    last = -1
+    for segment in segments:
+        if type(segment) is not int or segment <= last:
+            raise ValueError(f"its segments {segments[:8]} are not ascending")
+        last = segment
+
+
+def _decoded_column(operation: CellOperation, column: Any, length: int) -> tuple[Cell, ...]:
+    if type(column) is not list or len(column) != length:
+        raise ValueError(f"a column has not {length} cells")
+    return tuple(map(operation.decode, column))
+
+
+def _checked_tile(start_ms: Any, size_ms: Any, complete: Any, version: Any, ir: Ir) -> Tile:
+    if type(start_ms) is not int or type(size_ms) is not int or type(version) is not int or type(complete) is not bool:
+        raise TypeError("a tile has a start, a size, whether it is complete, and a version")
+    if size_ms <= 0 or version < 0:
+        raise ValueError(f"a tile of {size_ms} ms and version {version} cannot be")
+    return Tile(start_ms, size_ms, complete, version, ir)
