@@ -25,8 +25,8 @@ import msgspec
 from millpond.errors import CorruptionError, DataError
 from millpond.features.batch import BatchIr
 from millpond.features.definitions import Field
-from millpond.features.inputs import LONG_MAX, LONG_MIN
 from millpond.features.operations import CellKind, Ir
+from millpond.features.scalar_values import LONG_MAX, LONG_MIN
 from millpond.features.tiles import Tile
 
 KEY_FORMAT_VERSION = 1

@@ -7,20 +7,21 @@ refused with its name, before it can get into an IR that nobody can take it out 
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import compress
 from types import NoneType
 from typing import Any
 
 from millpond.errors import DataError
 from millpond.features.definitions import Field, GroupBy
+from millpond.features.scalar_values import LONG_MAX, LONG_MIN, UnfitError
+from millpond.features.types import DataType, parse_type
 
 Inputs = Sequence[Any]
 """The inputs of one event, in declared order; each of its declared type, or None."""
 
 EVENTS = -1
 """Stands for the events themselves among the columns of inputs."""
-
-LONG_MIN, LONG_MAX = -(1 << 63), (1 << 63) - 1
-"""The least and the greatest value of a long."""
 
 _ACCEPTED: dict[str, frozenset[type]] = {
     "boolean": frozenset({bool, NoneType}),
@@ -78,3 +79,61 @@ class InputColumns:
             f"GroupBy {self._group_by!r}: input {field.name!r} must be of type {field.type} or None, got {value!r}: "
             f"{reason}; convert it before it is aggregated"
         )
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """One input of some events: its values in their inside form, and which events have one.
+
+    ``present`` has one entry for each event; None if every event has a value. ``values`` are those of
+    the events that have one, in order.
+    """
+
+    present: Sequence[bool] | None
+    values: Sequence[Any]
+
+    def aligned(self) -> Sequence[Any]:
+        """Give a value or None for each event."""
+        if self.present is None:
+            return self.values
+        following = iter(self.values)
+        return [next(following) if there else None for there in self.present]
+
+
+class EventColumns:
+    """Turns the inputs of events into one checked column for each field; immutable."""
+
+    __slots__ = ("_fields", "_group_by", "_types")
+
+    def __init__(self, group_by: str, fields: Sequence[Field]) -> None:
+        self._group_by = group_by
+        self._fields = tuple(fields)
+        self._types = tuple(parse_type(field.type) for field in fields)
+
+    def columns(self, events: Sequence[Inputs]) -> list[Column]:
+        """Give a column for each field.
+
+        Args:
+            events: at least one.
+
+        Raises:
+            DataError: an event has too many or too few inputs, or one that is not of its declared type.
+        """
+        widths = set(map(len, events))
+        if widths != {len(self._fields)}:
+            names = tuple(field.name for field in self._fields)
+            raise DataError(f"GroupBy {self._group_by!r}: an event has the inputs {names}, got {sorted(widths)} values")
+        return list(map(self._column, self._fields, self._types, zip(*events, strict=True)))
+
+    def _column(self, field: Field, type_: DataType, values: Sequence[Any]) -> Column:
+        present = None
+        if None in values:
+            present = [value is not None for value in values]
+            values = list(compress(values, present))
+        try:
+            return Column(present, type_.inward(values))
+        except UnfitError as unfit:
+            raise DataError(
+                f"GroupBy {self._group_by!r}: input {field.name!r} must be of type {field.type} or None, "
+                f"got {unfit.value!r}: {unfit.reason}; convert it before it is aggregated"
+            ) from unfit

@@ -26,6 +26,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
 from millpond.errors import OptionError
+from millpond.features.cells import counts_and_sums, extremes
+from millpond.features.cells.cell import Operation
+from millpond.features.types import parse_type
 
 if TYPE_CHECKING:
     from millpond.features.definitions.aggregation import Aggregation
@@ -174,14 +177,34 @@ _FINISHERS: dict[tuple[str, bool], Callable[[int, int], Callable[[Any], Any]]] =
 }
 
 
+OPERATIONS: dict[str, Operation] = {
+    "average": counts_and_sums.AVERAGE,
+    "count": counts_and_sums.COUNT,
+    "max": extremes.MAX,
+    "min": extremes.MIN,
+    "sum": counts_and_sums.SUM,
+}
+"""Every operation by its name."""
+
+
 def check_input(aggregation: "Aggregation", field: "Field") -> None:
     """Refuse a column that an aggregation cannot take.
 
     Raises:
         OptionError: its type does not fit, with those that do.
     """
-    if aggregation.operation in ("average", "sum") and field.type == "string":
+    operation = OPERATIONS[aggregation.operation]
+    type_ = parse_type(field.type)
+    if type_.scalar.kind not in operation.types:
+        fitting = [name for name, other in OPERATIONS.items() if type_.scalar.kind in other.types]
+        needed = "numbers" if operation.types == counts_and_sums.NUMBERS else "ordered values"
         raise OptionError(
-            f"{aggregation.operation!r} of column {field.name!r} needs numbers, its type is 'string'; "
-            "declare it 'double' or 'long', or ask for 'count', 'min' or 'max'"
+            f"{aggregation.operation!r} of column {field.name!r} needs {needed} ({', '.join(operation.types)}, or "
+            f"arrays and maps of these), its type is {field.type!r}; declare it as one of them, or ask for "
+            f"{', '.join(fitting)}"
+        )
+    if aggregation.element_wise and type_.kind != "array":
+        raise OptionError(
+            f"element_wise {aggregation.operation!r} of column {field.name!r} needs an array, its type is "
+            f"{field.type!r}; leave element_wise out"
         )

@@ -6,7 +6,7 @@ computed. Its vocabulary (GroupBy, aggregation, operation, window, Join) is Chro
 """
 
 from millpond.features.definitions.aggregation import Aggregation
-from millpond.features.definitions.field import Field, FieldType, parse_type
+from millpond.features.definitions.field import Field
 from millpond.features.definitions.group_by import GroupBy
 from millpond.features.definitions.join import Join, JoinPart
 from millpond.features.definitions.source import EntitySource, EventSource, JoinSource, Source
@@ -16,11 +16,9 @@ __all__ = [
     "EntitySource",
     "EventSource",
     "Field",
-    "FieldType",
     "GroupBy",
     "Join",
     "JoinPart",
     "JoinSource",
     "Source",
-    "parse_type",
 ]
