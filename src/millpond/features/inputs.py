@@ -14,9 +14,7 @@ from typing import Any
 
 from millpond.errors import DataError
 from millpond.features.definitions import Field, GroupBy
-from millpond.features.scalar_values import LONG_MAX as LONG_MAX
-from millpond.features.scalar_values import LONG_MIN as LONG_MIN
-from millpond.features.scalar_values import UnfitError
+from millpond.features.scalar_values import LONG_MAX, LONG_MIN, UnfitError
 from millpond.features.types import DataType, parse_type
 
 Inputs = Sequence[Any]

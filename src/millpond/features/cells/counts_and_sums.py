@@ -118,10 +118,10 @@ sum_cells = power_sum_cells(1)
 
 
 def encode_fixed_point(number: int) -> bytes:
-    """Write a number as a shift (two bytes) and an odd mantissa; 0 as no bytes.
+    r"""Write a number as a shift (two bytes) and an odd mantissa; 0 as no bytes.
 
     >>> encode_fixed_point(5 << 300)
-    b'\\x01,\\x05'
+    b'\x01,\x05'
     """
     if not number:
         return b""
@@ -140,7 +140,7 @@ def _fixed_point_decoder(max_bytes: int) -> Callable[[Any], int]:
             return 0
         mantissa = int.from_bytes(stored[2:], "big", signed=True)
         shift = int.from_bytes(stored[:2], "big")
-        if shift + 8 * len(stored) - 16 > max_bits or not mantissa & 1:
+        if shift + 8 * len(stored) > max_bits + 32 or not mantissa & 1:
             raise ValueError(f"{len(stored)} bytes are no fixed-point number of at most {max_bytes} bytes")
         return mantissa << shift
 
@@ -161,7 +161,7 @@ def _decode_count(stored: Any) -> int:
 
 def _whole_bits(type_: DataType) -> int:
     if type_.kind == "decimal":
-        return (10**type_.precision).bit_length()
+        return 4 * type_.precision
     return _WHOLE_BITS[type_.kind]
 
 
@@ -169,7 +169,7 @@ def _power_sum(power: int, *, fraction: bool) -> Callable[[Sequence[int], Sequen
     if fraction and power == 1:
         return lambda _, values: sum(map(to_fixed_point, values))
     if fraction:
-        return lambda _, values: sum(_fixed_point_power(value, power) for value in values)
+        return lambda _, values: sum([_fixed_point_power(value, power) for value in values])
     if power == 1:
         return lambda _, values: sum(values)
     return lambda _, values: sum([value**power for value in values])
@@ -177,7 +177,8 @@ def _power_sum(power: int, *, fraction: bool) -> Callable[[Sequence[int], Sequen
 
 def _fixed_point_power(value: float, power: int) -> int:
     numerator, denominator = value.as_integer_ratio()
-    return numerator**power << (power * (FRACTION_BITS + 1 - denominator.bit_length()))
+    raised: int = numerator**power
+    return raised << (power * (FRACTION_BITS + 1 - denominator.bit_length()))
 
 
 # What ends in counts and sums.

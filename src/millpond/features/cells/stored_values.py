@@ -15,10 +15,10 @@ _LONG_DIGITS = 18
 
 
 def encode_int(number: int) -> int | bytes:
-    """Leave a number of 64 bits as it is; write a larger one as big-endian bytes.
+    r"""Leave a number of 64 bits as it is; write a larger one as big-endian bytes.
 
     >>> encode_int(-5), encode_int(1 << 64)
-    (-5, b'\\x01\\x00\\x00\\x00\\x00\\x00\\x00\\x00\\x00')
+    (-5, b'\x01\x00\x00\x00\x00\x00\x00\x00\x00')
     """
     if LONG_MIN <= number <= LONG_MAX:
         return number
