@@ -1,0 +1,267 @@
+"""Sources read: the rows of a GroupBy, in the plan's columns, from the tables that its sources name.
+
+Three readers share one rule for selects and wheres, so that they see the same rows:
+
+- `batch_rows`, for the upload: the rows before a batch end;
+- `stream_rows`, for the stream: rows and changes as they come;
+- `history_rows`, for the training set: all rows, and when each could be seen.
+
+A source's ``table`` is the name of a table or view, or a path of files in the session's default format
+(Parquet, if nobody changed it). A DataFrame given under that name is taken instead. ``wheres`` and
+``selects`` look at the table's own columns. The columns that carry times and changes keep their names
+beside the selects, unless a select of that name gives them.
+
+An entity's table is kept as *changes*: a row that appears, and a row that goes, each with the time from
+which it counts. Its snapshot holds every change before the snapshot's end, so for earlier times those
+changes are taken back.
+"""
+
+from collections.abc import Mapping
+from functools import reduce
+
+from pyspark.errors import AnalysisException
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from millpond.errors import DataError, OptionError
+from millpond.features import Field, GroupBy
+from millpond.features.definitions import EntitySource, EventSource, JoinSource, Source
+from millpond.spark.features.columns import checked_column, plan_columns, quoted
+
+VISIBLE = "visible_ms"
+"""From when on a row counts, for queries after it; null if its own time alone decides."""
+
+IS_DELETE = "is_delete"
+"""Whether the row is taken away, and not added."""
+
+Tables = Mapping[str, DataFrame]
+"""DataFrames by the name of the table that they are taken for."""
+
+
+def batch_rows(spark: SparkSession, group_by: GroupBy, batch_end_ms: int, tables: Tables | None = None) -> DataFrame:
+    """Give the rows of a GroupBy before a batch end, and those without a time, in the plan's columns.
+
+    Args:
+        spark: reads the tables.
+        group_by: whose sources are read; without any, its table has the name of the GroupBy.
+        batch_end_ms: rows at or after it are left out. Snapshots of entities must be as of this time.
+        tables: DataFrames that are taken for tables of these names.
+
+    Raises:
+        DataError: a table or column is missing or of a wrong type, or a select or where is no SQL that fits.
+    """
+    read = []
+    for source in sources_of(group_by):
+        table = source.snapshots if isinstance(source, EntitySource) else None
+        rows = _joined(spark, source, tables) if isinstance(source, JoinSource) else _read(spark, source, table, tables)
+        read.append(rows.select(*plan_columns(rows, group_by, _time_column(source))))
+    return _union(read).where((F.col("time_ms") < batch_end_ms) | F.col("time_ms").isNull())
+
+
+def stream_rows(spark: SparkSession, group_by: GroupBy, tables: Tables | None = None) -> DataFrame:
+    """Give the streaming rows of a GroupBy: the plan's columns, then ``visible_ms`` and ``is_delete``.
+
+    ``visible_ms`` is the mutation time of an entity's change, null for events.
+
+    Args:
+        spark: reads the streams. A path is read with the schema of the history's table.
+        group_by: whose sources are read.
+        tables: streaming DataFrames that are taken for streams of these names.
+
+    Raises:
+        OptionError: a source has no stream.
+        DataError: as `batch_rows`.
+    """
+    read = []
+    for source in sources_of(group_by):
+        whose = f"GroupBy {group_by.name!r}"
+        if isinstance(source, JoinSource):
+            raise OptionError(f"{whose}: a Join has no stream of its own; upload this GroupBy instead of streaming it")
+        if isinstance(source, EventSource):
+            history, stream = source.table, source.stream
+        else:
+            history, stream = source.mutations, source.mutation_stream
+        if stream is None:
+            raise OptionError(f"{whose}: its source {history!r} has no stream; declare one, or only upload it")
+        rows = _selected(_stream(spark, stream, history, tables), source, stream)
+        read.append(rows.select(*plan_columns(rows, group_by, source.time_column), *_changes(rows, source, whose)))
+    return _union(read)
+
+
+def history_rows(
+    spark: SparkSession,
+    group_by: GroupBy,
+    *,
+    snapshots_end_ms: int | None = None,
+    arrivals: bool = False,
+    tables: Tables | None = None,
+) -> DataFrame:
+    """Give all rows of a GroupBy: the plan's columns; where rows come and go, ``visible_ms`` and ``is_delete`` too.
+
+    Args:
+        spark: reads the tables.
+        group_by: whose sources are read.
+        snapshots_end_ms: the batch end as of which the snapshots of entities are; needed if there are any.
+        arrivals: whether an event counts only from its arrival on, where its source knows it.
+        tables: DataFrames that are taken for tables of these names.
+
+    Raises:
+        OptionError: an entity source without ``snapshots_end_ms``.
+        DataError: as `batch_rows`.
+    """
+    whose = f"GroupBy {group_by.name!r}"
+    with_changes = comes_and_goes(group_by, arrivals=arrivals)
+    read = []
+    for source in sources_of(group_by):
+        if isinstance(source, EntitySource):
+            read += _entity_history(spark, source, group_by, snapshots_end_ms, tables)
+            continue
+        rows = _joined(spark, source, tables) if isinstance(source, JoinSource) else _read(spark, source, None, tables)
+        columns = plan_columns(rows, group_by, _time_column(source))
+        if with_changes:
+            columns += _changes(rows, source, whose) if arrivals else _always()
+        read.append(rows.select(*columns))
+    return _union(read)
+
+
+def comes_and_goes(group_by: GroupBy, *, arrivals: bool = False) -> bool:
+    """Tell whether `history_rows` gives ``visible_ms`` and ``is_delete``."""
+    return any(
+        isinstance(source, EntitySource)
+        or (arrivals and isinstance(source, EventSource) and source.arrival_time_column is not None)
+        for source in sources_of(group_by)
+    )
+
+
+def sources_of(group_by: GroupBy) -> tuple[Source, ...]:
+    """Give the sources of a GroupBy; without any, a table of its own name."""
+    return group_by.sources or (EventSource(group_by.name),)
+
+
+def read_source(spark: SparkSession, source: EventSource, tables: Tables | None = None) -> DataFrame:
+    """Give the rows of an event source, its selects and wheres applied.
+
+    Raises:
+        DataError: the table is missing, or a select or where is no SQL that fits.
+    """
+    return _read(spark, source, None, tables)
+
+
+def _entity_history(
+    spark: SparkSession, source: EntitySource, group_by: GroupBy, snapshots_end_ms: int | None, tables: Tables | None
+) -> list[DataFrame]:
+    whose = f"GroupBy {group_by.name!r}"
+    if snapshots_end_ms is None:
+        raise OptionError(
+            f"{whose}: its source {source.snapshots!r} is a snapshot; say snapshots_end_ms, the batch end that it is of"
+        )
+    snapshot = _read(spark, source, source.snapshots, tables)
+    mutations = _read(spark, source, source.mutations, tables)
+    changes = mutations.select(
+        *plan_columns(mutations, group_by, source.time_column), *_changes(mutations, source, whose)
+    )
+    taken_back = changes.where(F.col(VISIBLE) < snapshots_end_ms).select(
+        *changes.columns[:-2], F.lit(None).cast("bigint").alias(VISIBLE), (~F.col(IS_DELETE)).alias(IS_DELETE)
+    )
+    columns = plan_columns(snapshot, group_by, source.time_column)
+    return [snapshot.select(*columns, *_always()), taken_back, changes]
+
+
+def _changes(rows: DataFrame, source: Source, whose: str) -> list[Column]:
+    """Give ``visible_ms`` and ``is_delete`` of rows that have them as columns."""
+    if isinstance(source, EntitySource):
+        changed = checked_column(rows, Field(source.mutation_time_column, "long"), "mutation time column", whose)
+        before = checked_column(rows, Field(source.is_before_column, "boolean"), "is_before column", whose)
+        return [changed.alias(VISIBLE), before.alias(IS_DELETE)]
+    arrival = source.arrival_time_column if isinstance(source, EventSource) else None
+    if arrival is None:
+        return _always()
+    arrived = checked_column(rows, Field(arrival, "long"), "arrival time column", whose)
+    return [arrived.alias(VISIBLE), F.lit(False).alias(IS_DELETE)]
+
+
+def _always() -> list[Column]:
+    return [F.lit(None).cast("bigint").alias(VISIBLE), F.lit(False).alias(IS_DELETE)]
+
+
+def _time_column(source: Source) -> str:
+    return source.join.left.time_column if isinstance(source, JoinSource) else source.time_column
+
+
+def _read(
+    spark: SparkSession, source: EventSource | EntitySource, table: str | None, tables: Tables | None
+) -> DataFrame:
+    name = table if table is not None else source.table  # type: ignore[union-attr]  # only entities say which
+    return _selected(_table(spark, name, tables), source, name)
+
+
+def _joined(spark: SparkSession, source: JoinSource, tables: Tables | None) -> DataFrame:
+    from millpond.spark.features.training_set import training_set
+
+    left = source.join.left
+    queries = read_source(spark, left, tables)
+    rows = training_set(queries, source.join, time_column=left.time_column, tables=tables)
+    return _selected(rows, source, source.join.name)
+
+
+def _selected(rows: DataFrame, source: Source, name: str) -> DataFrame:
+    """Apply the wheres and selects of a source; times and changes stay beside the selects."""
+    try:
+        for where in source.wheres:
+            rows = rows.where(where)
+        selects = dict(source.selects)
+        if not selects:
+            return rows
+        kept = [one for one in _carried(source) if one not in selects and one in rows.columns]
+        return rows.select(
+            *(F.expr(expression).alias(column) for column, expression in selects.items()),
+            *(F.col(quoted(column)) for column in kept),
+        )
+    except AnalysisException as cause:
+        raise DataError(
+            f"source {name!r}: its selects {dict(source.selects)} and wheres {list(source.wheres)} do not fit its "
+            f"columns {rows.columns}: {cause}"
+        ) from cause
+
+
+def _carried(source: Source) -> list[str]:
+    if isinstance(source, EntitySource):
+        return [source.time_column, source.mutation_time_column, source.is_before_column]
+    if isinstance(source, JoinSource):
+        return [source.join.left.time_column]
+    return [source.time_column] + ([source.arrival_time_column] if source.arrival_time_column else [])
+
+
+def _table(spark: SparkSession, name: str, tables: Tables | None) -> DataFrame:
+    if tables is not None and name in tables:
+        return tables[name]
+    try:
+        return spark.read.load(name) if _is_path(name) else spark.table(name)
+    except AnalysisException as cause:
+        raise _missing(name, tables, cause) from cause
+
+
+def _stream(spark: SparkSession, name: str, history: str, tables: Tables | None) -> DataFrame:
+    if tables is not None and name in tables:
+        return tables[name]
+    try:
+        if _is_path(name):
+            return spark.readStream.schema(_table(spark, history, tables).schema).load(name)
+        return spark.readStream.table(name)
+    except AnalysisException as cause:
+        raise _missing(name, tables, cause) from cause
+
+
+def _missing(name: str, tables: Tables | None, cause: Exception) -> DataError:
+    return DataError(
+        f"source {name!r} is neither a table that Spark knows, nor a path that it reads, nor among the tables given "
+        f"{sorted(tables or ())}; create it, or correct its name: {cause}"
+    )
+
+
+def _is_path(name: str) -> bool:
+    return "/" in name or "\\" in name
+
+
+def _union(rows: list[DataFrame]) -> DataFrame:
+    return reduce(DataFrame.unionByName, rows)
