@@ -28,7 +28,9 @@ PUBLIC = {
         ServingInfo TILE_MS Tile batch_dataset compile_group_by hop_ms in_window parse_window serving_info_key
         stream_dataset tile_start window_start
     """,
-    "millpond.kv": "Get KVStore LmdbStore MAX_KEY_BYTES MemoryStore Put TimedValue WalkableStore",
+    "millpond.kv": """
+        AsyncKVStore Get KVStore LmdbStore MAX_KEY_BYTES MemoryStore Put TimedValue WalkableStore async_store
+    """,
     "millpond.lookup": """
         AsyncLookupFunction AsyncLookupFunctionProvider AsyncPartialCachingLookup AsyncPythonLookup
         BlockingLookup CacheMetricGroup CacheReloadTrigger CachedFunction Condition DefaultLookupCache
