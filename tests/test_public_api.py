@@ -30,7 +30,9 @@ PUBLIC = {
         encode_closing_time encode_marker hop_ms in_window layer_of parse_window serving_info_key
         stream_dataset tile_address tile_range tile_start window_start
     """,
-    "millpond.kv": "Get KVStore LmdbStore MAX_KEY_BYTES MemoryStore Put TimedValue WalkableStore",
+    "millpond.kv": """
+        AsyncKVStore Get KVStore LmdbStore MAX_KEY_BYTES MemoryStore Put TimedValue WalkableStore async_store
+    """,
     "millpond.lookup": """
         AsyncLookupFunction AsyncLookupFunctionProvider AsyncPartialCachingLookup AsyncPythonLookup
         BlockingLookup CacheMetricGroup CacheReloadTrigger CachedFunction Condition DefaultLookupCache

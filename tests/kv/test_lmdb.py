@@ -14,8 +14,7 @@ import lmdb
 import pytest
 
 from millpond.errors import CorruptionError, MissingDependencyError, OptionError, UnavailableError
-from millpond.kv import Get, LmdbStore, MemoryStore, Put, lmdb_environment
-from millpond.kv import lmdb as lmdb_module
+from millpond.kv import Get, LmdbStore, MemoryStore, Put, lmdb_environment, lmdb_layout
 from millpond.kv.gate import Gate
 
 MIB = 1 << 20
@@ -199,12 +198,12 @@ def test_more_readers_than_lmdb_has_room_for_are_a_typed_error_and_the_next_one_
         assert leave.wait(20)
         return []
 
-    read = lmdb_module._read
-    monkeypatch.setattr(lmdb_module, "_read", occupy)
+    read = lmdb_layout.read_many
+    monkeypatch.setattr(lmdb_layout, "read_many", occupy)
     reader = threading.Thread(target=store.get_many, args=([],))
     reader.start()
     assert inside.wait(20)
-    monkeypatch.setattr(lmdb_module, "_read", read)
+    monkeypatch.setattr(lmdb_layout, "read_many", read)
     with pytest.raises(UnavailableError, match="READERS_FULL"):
         times(store)
     leave.set()
@@ -238,14 +237,14 @@ def test_what_a_killed_process_had_committed_is_there_and_the_rest_is_not(tmp_pa
 KILLED_INSIDE = """
 import os, signal, sys
 from millpond.kv import LmdbStore, Put
-from millpond.kv import lmdb as module
+from millpond.kv import lmdb_layout as module
 store = LmdbStore(sys.argv[1])
 store.put_many("d", [Put(b"k", b"v", 1)])
-inside = module._dataset_id
+inside = module.entered
 def die(transaction, name):
     transaction.put(b"\\x10half", b"written")
     os.kill(os.getpid(), signal.SIGKILL)
-module._dataset_id = die
+module.entered = die
 store.put_many("d", [Put(b"k", b"v", 2)])
 """
 
@@ -267,18 +266,18 @@ def test_a_fork_waits_until_no_transaction_is_open(tmp_path, monkeypatch):
     store = LmdbStore(tmp_path, sync=False)
     store.put_many("d", [Put(b"k", b"v", 0)])
     inside, forking = threading.Event(), threading.Event()
-    write = lmdb_module._dataset_id
+    write = lmdb_layout.entered
 
     def slow(transaction, name):
         inside.set()
         assert forking.wait(20)
         return write(transaction, name)
 
-    monkeypatch.setattr(lmdb_module, "_dataset_id", slow)
+    monkeypatch.setattr(lmdb_layout, "entered", slow)
     writer = threading.Thread(target=store.put_many, args=("d", [Put(b"k", b"v", 1)]))
     writer.start()
     assert inside.wait(20)
-    monkeypatch.setattr(lmdb_module, "_dataset_id", write)
+    monkeypatch.setattr(lmdb_layout, "entered", write)
     shut = Gate.shut
 
     def told(gate):
@@ -302,11 +301,11 @@ def test_a_fork_waits_until_no_transaction_is_open(tmp_path, monkeypatch):
 
 
 def test_a_drop_that_was_cut_short_is_finished_by_the_next_one(tmp_path, monkeypatch):
-    monkeypatch.setattr(lmdb_module, "_ROWS_PER_SWEEP", 10)
+    monkeypatch.setattr(lmdb_layout, "ROWS_PER_SWEEP", 10)
     store = LmdbStore(tmp_path, sync=False)
     store.put_many("d", [Put(b"k", b"v", time_ms) for time_ms in range(35)])
     with monkeypatch.context() as broken:
-        broken.setattr(lmdb_module, "_sweep", lambda transaction: 1 / 0)
+        broken.setattr(lmdb_layout, "sweep", lambda transaction: 1 / 0)
         with pytest.raises(ZeroDivisionError):
             store.drop("d")
     assert store.datasets() == []

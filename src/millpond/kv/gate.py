@@ -39,16 +39,27 @@ class Gate:
     @contextmanager
     def shared(self) -> Iterator[None]:
         """Be inside with others; waits while the gate is shut."""
-        me = threading.get_ident()
-        self._inside.add(me)
-        while self.is_shut:
-            self._leave(me)
-            self._reopened.wait()
-            self._inside.add(me)
+        me = self.enter()
         try:
             yield
         finally:
-            self._leave(me)
+            self.leave(me)
+
+    def enter(self) -> int:
+        """Go inside; `leave` must follow, with what this returns. The same as `shared`, for hot paths."""
+        me = threading.get_ident()
+        self._inside.add(me)
+        while self.is_shut:
+            self.leave(me)
+            self._reopened.wait()
+            self._inside.add(me)
+        return me
+
+    def leave(self, me: int) -> None:
+        """Go outside again."""
+        self._inside.discard(me)
+        if self.is_shut:
+            self._left.set()
 
     @contextmanager
     def alone(self) -> Iterator[None]:
@@ -75,8 +86,3 @@ class Gate:
         self.is_shut = False
         self._reopened.set()
         self._one_alone.release()
-
-    def _leave(self, me: int) -> None:
-        self._inside.discard(me)
-        if self.is_shut:
-            self._left.set()

@@ -33,6 +33,7 @@ from millpond.errors import CorruptionError, MissingDependencyError, OptionError
 from millpond.kv.gate import Gate
 
 _T = TypeVar("_T")
+_A = TypeVar("_A")
 
 _MAX_READERS = 1022
 """Read transactions at one time over all processes; LMDB fixes it when the lock file is made."""
@@ -56,6 +57,24 @@ class Environment:
     def read(self, body: Callable[[Any], _T]) -> _T:
         """Run `body(transaction)` on one snapshot."""
         return self._run(body, write=False)
+
+    def read_with(self, body: Callable[[Any, _A], _T], argument: _A) -> _T:
+        """Run `body(transaction, argument)` on one snapshot: `read` for the hot path, without closures."""
+        gate = self.gate
+        me = gate.enter()
+        try:
+            handle = self._handle
+            if handle is not None:
+                transaction = handle.begin()
+                try:
+                    return body(transaction, argument)
+                finally:
+                    transaction.abort()
+        except self._lmdb.Error:
+            pass  # the slower way below meets the same failure again, and knows what each calls for
+        finally:
+            gate.leave(me)
+        return self.read(lambda transaction: body(transaction, argument))
 
     def write(self, body: Callable[[Any], _T]) -> _T:
         """Run `body(transaction)` and commit; if it raises, nothing of it is kept."""

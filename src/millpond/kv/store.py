@@ -1,25 +1,39 @@
 """What a key-value store is to Millpond: rows of bytes under (dataset, key, time).
 
 Place on the data path: uploads and the stream write here, the fetcher reads from here. Everything
-above sees only `KVStore`, so a store can be chosen by where it runs and not by what it can do.
+above sees only `KVStore` or `AsyncKVStore`, so a store can be chosen by where it runs and not by what
+it can do.
 
-Invariant: a `put_many` is one step. A reader sees all of it or nothing, and once it has returned,
-every later read, in any process, sees it. A failed read raises; an empty list always means "no rows".
+The contract is what a Redis Cluster can keep. Every store keeps it, and `tests/kv/test_every_store.py`
+tests each point:
+
+1. *One step per key.* The rows of one key in one `put_many` become visible together (a tile and its
+   amendment marker), and all of them or none are written.
+2. *Order within one key.* Puts of one writer take effect in the order of its calls. Once `put_many` has
+   returned, every later read sees its rows, in any process.
+3. *Nothing across keys.* A reader may see some keys of a `put_many` and not yet others, and a
+   `put_many` that raised may have written some keys. Whole uploads become visible by one record that
+   is written last and points to their dataset.
+4. *Absence is an answer.* An empty list means that there is no such row. A failed read raises.
+5. *A declared dataset.* With `create(rows="one")` a key has one row, which a put replaces whatever its
+   time. With `rows="many"`, the default, a row lies under its key and time. With `ttl_ms` a row stays
+   at least that long after it was last written; it may be gone any time later.
+6. *A drop removes all rows.* While it runs, a reader may see some rows and not others. What is put into
+   the dataset while it runs may be dropped too. A drop whose process died is finished by the next one.
 
 Idea: time is a part of the row's address, not a version to be picked by the store. So the tiles of a
 key are one range, a re-written tile overwrites itself, and a batch row is a range of one.
 
-Trade-off: no delete of single rows, and a walk over all keys only where a store offers it
-(`WalkableStore`). Datasets are written once and dropped whole (an upload) or read by time (tiles), and
-stores of any make can do that much well.
+Trade-off: no delete of single rows, no transaction over keys, and a walk over all keys only where a
+store offers it (`WalkableStore`).
 """
 
 from collections.abc import Iterable, Sequence
-from typing import Protocol, runtime_checkable
+from typing import Literal, Protocol, TypeAlias, runtime_checkable
 
 import msgspec
 
-from millpond.errors import DataError
+from millpond.errors import DataError, OptionError
 
 MAX_KEY_BYTES = 480
 """The longest key of a row. LMDB's own limit is 511 bytes, of which dataset and time take a part."""
@@ -30,8 +44,11 @@ MAX_DATASET_BYTES = 480
 MAX_VALUE_BYTES = 1 << 30
 """The largest value of a row: 1 GiB. A larger one is a mistake upstream, not a row."""
 
-_MIN_TIME_MS = -(1 << 63)
-_MAX_TIME_MS = (1 << 63) - 1
+MAX_TIME_MS = 1 << 53
+"""Times of rows lie between the negative of this and this, both excluded: a Redis score is exact to here."""
+
+Rows: TypeAlias = Literal["one", "many"]
+"""How many rows a key of a dataset has: one (batch rows), or many at different times (tiles)."""
 
 
 class Put(msgspec.Struct, frozen=True, gc=False):
@@ -74,17 +91,43 @@ class TimedValue(msgspec.Struct, frozen=True, gc=False):
 class KVStore(Protocol):
     """Rows of bytes under (dataset, key, time_ms); safe to use from several threads.
 
-    Every method raises `UnavailableError` when the store does not answer, and on a closed store.
+    The module's text is the contract. Every method raises `UnavailableError` when the store does not
+    answer, and on a closed store.
 
     >>> from millpond.kv import MemoryStore
     >>> isinstance(MemoryStore(), KVStore)
     True
     """
 
-    def put_many(self, dataset: str, puts: Iterable[Put]) -> None:
-        """Write rows in one step, creating the dataset if need be; the last of equal addresses wins.
+    def create(self, dataset: str, *, rows: Rows, ttl_ms: int | None = None) -> None:
+        """Declare a dataset before its first row. An undeclared one behaves as `rows="many"` without expiry.
 
-        Raises `DataError`, with nothing written, for a key, value, time or name beyond its limit.
+        Declaring it again is no error and may change `ttl_ms`, for rows that are written from then on.
+
+        Args:
+            dataset: its name.
+            rows: `"one"` row per key, or `"many"` at different times.
+            ttl_ms: how long rows stay at least after they were written; for ever if None.
+
+        Raises:
+            OptionError: the dataset exists with other `rows`, or `ttl_ms` is below 1.
+            DataError: the name is empty or too long.
+        """
+        ...
+
+    def put_many(self, dataset: str, puts: Iterable[Put]) -> None:
+        """Write rows, those of one key in one step, creating the dataset if need be.
+
+        The last of equal addresses wins. Raises `DataError`, with nothing written, for a key, value, time
+        or name beyond its limit.
+        """
+        ...
+
+    def bulk_put(self, dataset: str, puts: Iterable[Put]) -> None:
+        """Write many rows quickly into a dataset that nobody reads yet; several writers may do so at once.
+
+        The rows are taken piece by piece, so their number has no limit. Pieces are not one step: after an
+        error some rows are written.
         """
         ...
 
@@ -92,8 +135,12 @@ class KVStore(Protocol):
         """The rows of each get, in the order of the gets, each sorted by time; none is an empty list."""
         ...
 
+    def delete_keys(self, dataset: str, keys: Iterable[bytes]) -> None:
+        """Remove all rows of some keys; one that has none is no error."""
+        ...
+
     def drop(self, dataset: str) -> None:
-        """Remove a dataset whole, in one step for readers; an unknown one is no error."""
+        """Remove a dataset with all its rows; an unknown one is no error."""
         ...
 
     def datasets(self) -> list[str]:
@@ -112,9 +159,49 @@ class WalkableStore(KVStore, Protocol):
     def next_keys(self, dataset: str, after: bytes | None, most: int) -> list[tuple[bytes, list[TimedValue]]]:
         """Up to `most` keys with their rows, in an order of the store's, beginning after a key; none at the end.
 
-        Each call sees one moment. A key that is there all the time is met once; one that is written or dropped
-        meanwhile may be met or not.
+        A key that is there all the time is met once; one that is written or dropped meanwhile may be met or not.
         """
+        ...
+
+
+@runtime_checkable
+class AsyncKVStore(Protocol):
+    """`KVStore` with methods to await; `async_store` makes one of any store."""
+
+    async def create(self, dataset: str, *, rows: Rows, ttl_ms: int | None = None) -> None:
+        """Declare a dataset before its first row."""
+        ...
+
+    async def put_many(self, dataset: str, puts: Iterable[Put]) -> None:
+        """Write rows, those of one key in one step."""
+        ...
+
+    async def bulk_put(self, dataset: str, puts: Iterable[Put]) -> None:
+        """Write many rows quickly into a dataset that nobody reads yet."""
+        ...
+
+    async def get_many(self, gets: Sequence[Get]) -> list[list[TimedValue]]:
+        """The rows of each get, in the order of the gets, each sorted by time."""
+        ...
+
+    async def next_keys(self, dataset: str, after: bytes | None, most: int) -> list[tuple[bytes, list[TimedValue]]]:
+        """Up to `most` keys with their rows, beginning after a key; none at the end."""
+        ...
+
+    async def delete_keys(self, dataset: str, keys: Iterable[bytes]) -> None:
+        """Remove all rows of some keys."""
+        ...
+
+    async def drop(self, dataset: str) -> None:
+        """Remove a dataset with all its rows."""
+        ...
+
+    async def datasets(self) -> list[str]:
+        """The names of all datasets, sorted."""
+        ...
+
+    async def close(self) -> None:
+        """Give back what the store holds. May be called twice."""
         ...
 
 
@@ -155,11 +242,43 @@ def check_put(dataset: str, put: Put) -> None:
             f"dataset {dataset!r}, key {put.key[:24]!r}: a value of {len(put.value)} bytes is over the limit of "
             f"{MAX_VALUE_BYTES}. Split it over several keys."
         )
-    if not _MIN_TIME_MS <= put.time_ms <= _MAX_TIME_MS:
+    if not -MAX_TIME_MS < put.time_ms < MAX_TIME_MS:
         raise DataError(
-            f"dataset {dataset!r}, key {put.key[:24]!r}: time_ms {put.time_ms} does not fit 64 bits. "
+            f"dataset {dataset!r}, key {put.key[:24]!r}: time_ms {put.time_ms} does not fit 53 bits. "
             "Times are milliseconds since 1970 UTC."
         )
+
+
+def check_declaration(dataset: str, rows: str, ttl_ms: int | None) -> None:
+    """Refuse what `create` cannot declare.
+
+    >>> check_declaration("route.stream", "some", None)
+    Traceback (most recent call last):
+    millpond.errors.OptionError: dataset 'route.stream': rows is 'some'; expected 'one' or 'many'.
+    """
+    encode_dataset(dataset)
+    if rows not in ("one", "many"):
+        raise OptionError(f"dataset {dataset!r}: rows is {rows!r}; expected 'one' or 'many'.")
+    if ttl_ms is not None and ttl_ms < 1:
+        raise OptionError(
+            f"dataset {dataset!r}: ttl_ms is {ttl_ms}; expected 1 or more, or None to keep rows for ever."
+        )
+
+
+def check_same_rows(dataset: str, present: str, asked: str) -> None:
+    """Refuse to declare a dataset again with another number of rows per key."""
+    if present != asked:
+        raise OptionError(
+            f"dataset {dataset!r} exists with rows={present!r}, asked was rows={asked!r}. Drop it first, or use "
+            "another name."
+        )
+
+
+def check_walkable(store: KVStore) -> WalkableStore:
+    """The store as one that can be walked over; `OptionError` if it has no `next_keys`."""
+    if not isinstance(store, WalkableStore):
+        raise OptionError(f"a {type(store).__name__} cannot be walked over: it has no next_keys. Use another store.")
+    return store
 
 
 def check_get(get: Get) -> None:
@@ -170,8 +289,8 @@ def check_get(get: Get) -> None:
     millpond.errors.DataError: dataset 'route.stream', key b'EWR': a bound of None to 1180591620717411303424 ...
     """
     for bound in (get.start_ms, get.end_ms):
-        if bound is not None and not _MIN_TIME_MS <= bound <= _MAX_TIME_MS:
+        if bound is not None and not -MAX_TIME_MS <= bound <= MAX_TIME_MS:
             raise DataError(
                 f"dataset {get.dataset!r}, key {get.key[:24]!r}: a bound of {get.start_ms} to {get.end_ms} does not "
-                "fit 64 bits. Times are milliseconds since 1970 UTC; an open bound is None."
+                "fit 53 bits. Times are milliseconds since 1970 UTC; an open bound is None."
             )

@@ -1,0 +1,84 @@
+"""The async face of stores that have none of their own.
+
+Place on the data path: between a fetcher on an event loop and a store that is called and returns.
+
+Idea: a read of LMDB or of this process's memory takes microseconds, so it runs on the loop's own thread:
+handing it to another would take longer than the read. Any other store may wait for a network or a disk,
+so its calls run on threads. Writes to LMDB wait for its one writer and for the disk, so they run on
+threads too.
+"""
+
+import asyncio
+from collections.abc import Iterable, Sequence
+
+from millpond.kv.lmdb import LmdbStore
+from millpond.kv.memory import MemoryStore
+from millpond.kv.store import AsyncKVStore, Get, KVStore, Put, Rows, TimedValue, check_walkable
+
+
+def async_store(store: KVStore) -> AsyncKVStore:
+    """The async face of a store.
+
+    Closing it closes the store.
+
+    >>> async def read(store):
+    ...     return await store.get_many([Get("tiles", b"EWR")])
+    >>> store = MemoryStore()
+    >>> store.put_many("tiles", [Put(b"EWR", b"early", 0)])
+    >>> asyncio.run(read(async_store(store)))
+    [[TimedValue(time_ms=0, value=b'early')]]
+    """
+    if isinstance(store, (MemoryStore, LmdbStore)):
+        return InlineReads(store)
+    return ThreadedStore(store)
+
+
+class ThreadedStore:
+    """An `AsyncKVStore` that runs each call of a store on a thread."""
+
+    def __init__(self, store: KVStore) -> None:
+        self._store = store
+
+    async def create(self, dataset: str, *, rows: Rows, ttl_ms: int | None = None) -> None:
+        """Declare a dataset before its first row."""
+        await asyncio.to_thread(self._store.create, dataset, rows=rows, ttl_ms=ttl_ms)
+
+    async def put_many(self, dataset: str, puts: Iterable[Put]) -> None:
+        """Write rows, those of one key in one step."""
+        await asyncio.to_thread(self._store.put_many, dataset, puts)
+
+    async def bulk_put(self, dataset: str, puts: Iterable[Put]) -> None:
+        """Write many rows quickly into a dataset that nobody reads yet."""
+        await asyncio.to_thread(self._store.bulk_put, dataset, puts)
+
+    async def get_many(self, gets: Sequence[Get]) -> list[list[TimedValue]]:
+        """The rows of each get, in the order of the gets, each sorted by time."""
+        return await asyncio.to_thread(self._store.get_many, gets)
+
+    async def next_keys(self, dataset: str, after: bytes | None, most: int) -> list[tuple[bytes, list[TimedValue]]]:
+        """Up to `most` keys with their rows, beginning after a key; `OptionError` if the store cannot."""
+        return await asyncio.to_thread(check_walkable(self._store).next_keys, dataset, after, most)
+
+    async def delete_keys(self, dataset: str, keys: Iterable[bytes]) -> None:
+        """Remove all rows of some keys."""
+        await asyncio.to_thread(self._store.delete_keys, dataset, keys)
+
+    async def drop(self, dataset: str) -> None:
+        """Remove a dataset with all its rows."""
+        await asyncio.to_thread(self._store.drop, dataset)
+
+    async def datasets(self) -> list[str]:
+        """The names of all datasets, sorted."""
+        return await asyncio.to_thread(self._store.datasets)
+
+    async def close(self) -> None:
+        """Close the store."""
+        await asyncio.to_thread(self._store.close)
+
+
+class InlineReads(ThreadedStore):
+    """An `AsyncKVStore` that reads on the loop's own thread and writes on others."""
+
+    async def get_many(self, gets: Sequence[Get]) -> list[list[TimedValue]]:
+        """The rows of each get, in the order of the gets, each sorted by time."""
+        return self._store.get_many(gets)

@@ -1,0 +1,312 @@
+"""How the rows of the LMDB store lie in its one B+tree: their addresses, and their catalogue.
+
+Place on the data path: between `LmdbStore`, which runs transactions, and the bytes. Every function here
+works inside a transaction that it is given.
+
+Invariant: an address sorts as its rows are read, so a range of tiles is one cursor walk, and a batch row
+of a `rows="one"` dataset is one look-up. Layout 2, of which layout 1 had the kinds marked *:
+
+    0x00 format           -> version of this layout (1 byte) *
+    0x01 dataset name     -> dataset id (4 bytes) *
+    0x02 dataset id       -> nothing: dropped, its rows are still being removed *
+    0x03                  -> last dataset id given *
+    0x04 dataset id       -> what was declared: ttl_ms (8; 0 is none), and whether it ever was above 0 (1)
+    0x10 dataset id, length of key (2), key, time_ms (8, sign bit flipped) -> value *
+    0x11 dataset id, length of key (2), key -> time_ms (8, sign bit flipped), value
+    0x12 dataset id, the rest of a row's address after its id -> when it expires (8, ms since 1970)
+
+All numbers are big-endian. The length keeps the rows of key "a" together though "ab" exists. Ids are
+never used twice. The highest bit of an id says that a key has one row, under 0x11, so a read looks up
+nothing but the name. An environment stays in layout 1 until a dataset is declared.
+
+Trade-off: LMDB's named databases would drop faster, but each is a handle in every process that ever
+saw it, up to a limit fixed at opening, and a fetcher meets a new dataset with every upload.
+"""
+
+import struct
+from collections.abc import Iterable, Sequence
+from functools import lru_cache
+from typing import Any, NamedTuple
+
+from millpond.errors import CorruptionError
+from millpond.kv.store import MAX_TIME_MS, Get, Put, TimedValue, check_get, check_same_rows, encode_dataset
+
+FORMAT_KEY = b"\x00format"
+LAYOUT_1 = b"\x01"
+LAYOUT_2 = b"\x02"
+NAME = b"\x01"
+DROPPED = b"\x02"
+LAST_ID = b"\x03"
+DECLARED = b"\x04"
+ROW = b"\x10"
+ONLY_ROW = b"\x11"
+EXPIRY = b"\x12"
+
+_ONE_BIT = 1 << 31
+_ONE_BYTE = 0x80
+"""That bit in the first byte of an id."""
+
+_ID = struct.Struct(">I")
+_LENGTH = struct.Struct(">H")
+_TIME = struct.Struct(">Q")
+_DECLARATION = struct.Struct(">QB")
+_TIME_BIAS = 1 << 63
+_PAST_ALL_TIMES = b"\xff" * 9
+ROWS_PER_SWEEP = 20_000
+
+Transaction = Any
+"""A transaction of py-lmdb, which has no types."""
+
+
+class Dataset(NamedTuple):
+    """A dataset as the catalogue knows it; `may_expire` if some of its rows may have an expiry."""
+
+    id: bytes
+    ttl_ms: int | None = None
+    may_expire: bool = False
+
+    @property
+    def rows(self) -> str:
+        """How many rows a key has, "one" or "many"."""
+        return "one" if self.id[0] & _ONE_BYTE else "many"
+
+
+@lru_cache(maxsize=4096)
+def catalogue_key(dataset: str) -> bytes:
+    """The address of a dataset's entry in the catalogue."""
+    return NAME + encode_dataset(dataset)
+
+
+def check_format(transaction: Transaction, path: str) -> None:
+    """Refuse an environment that something else wrote, before adding a row to it."""
+    found = transaction.get(FORMAT_KEY)
+    if found not in (LAYOUT_1, LAYOUT_2) and transaction.stat()["entries"]:
+        raise CorruptionError(
+            f"{path} holds an LMDB environment that is not Millpond's layout 1 or 2 (format {found!r}). "
+            "Choose another path, or the version of Millpond that wrote it."
+        )
+
+
+def declare(transaction: Transaction, dataset: str, rows: str, ttl_ms: int | None) -> None:
+    """Enter a dataset into the catalogue, or change when rows written from now on expire."""
+    found = _found(transaction, dataset)
+    if found is None:
+        found = Dataset(_enter(transaction, dataset, _ONE_BIT if rows == "one" else 0))
+    check_same_rows(dataset, found.rows, rows)
+    transaction.put(FORMAT_KEY, LAYOUT_2)
+    may_expire = found.may_expire or ttl_ms is not None
+    transaction.put(DECLARED + found.id, _DECLARATION.pack(ttl_ms or 0, may_expire))
+
+
+def entered(transaction: Transaction, dataset: str) -> Dataset:
+    """The dataset of a name, which is entered as undeclared if it is new."""
+    return _found(transaction, dataset) or Dataset(_enter(transaction, dataset, 0))
+
+
+def items_of(dataset: Dataset, puts: Iterable[Put]) -> list[tuple[bytes, bytes]]:
+    """Addresses and values of rows, sorted by address, the last of equal addresses alone."""
+    length, time = _LENGTH.pack, _TIME.pack
+    if dataset.rows == "one":
+        prefix = ONLY_ROW + dataset.id
+        rows = {prefix + length(len(put.key)) + put.key: time(put.time_ms + _TIME_BIAS) + put.value for put in puts}
+    else:
+        prefix = ROW + dataset.id
+        rows = {prefix + length(len(put.key)) + put.key + time(put.time_ms + _TIME_BIAS): put.value for put in puts}
+    return sorted(rows.items())
+
+
+def write_items(transaction: Transaction, dataset: Dataset, items: Sequence[tuple[bytes, bytes]], now_ms: int) -> None:
+    """Write what `items_of` gave."""
+    cursor = transaction.cursor()
+    cursor.putmulti(items)
+    if dataset.ttl_ms is not None:
+        expires = _TIME.pack(now_ms + dataset.ttl_ms)
+        cursor.putmulti([(_expiry_address(address), expires) for address, _ in items])
+    elif dataset.may_expire:
+        for address, _ in items:
+            transaction.delete(_expiry_address(address))
+
+
+def read_one(transaction: Transaction, get: Get) -> list[TimedValue]:
+    """The rows of one get."""
+    number = transaction.get(catalogue_key(get.dataset))
+    if number is None:
+        check_get(get)
+        return []
+    return _read(transaction, number, get)
+
+
+def read_many(transaction: Transaction, gets: Sequence[Get]) -> list[list[TimedValue]]:
+    """The rows of each get."""
+    return [read_one(transaction, get) for get in gets]
+
+
+def _read(transaction: Transaction, number: bytes, get: Get) -> list[TimedValue]:
+    key, start_ms, end_ms = get.key, get.start_ms, get.end_ms
+    if start_ms is None:
+        start_ms = -MAX_TIME_MS
+    if end_ms is None:
+        end_ms = MAX_TIME_MS
+    if start_ms < -MAX_TIME_MS or start_ms > MAX_TIME_MS or end_ms < -MAX_TIME_MS or end_ms > MAX_TIME_MS:
+        check_get(get)
+    if number[0] & _ONE_BYTE:
+        row = transaction.get(ONLY_ROW + number + _LENGTH.pack(len(key)) + key)
+        if row is None:
+            return []
+        time_ms = _TIME.unpack_from(row)[0] - _TIME_BIAS
+        return [TimedValue(time_ms, row[8:])] if start_ms <= time_ms < end_ms else []
+    if start_ms >= end_ms:
+        return []
+    prefix = ROW + number + _LENGTH.pack(len(key)) + key
+    cursor = transaction.cursor()
+    rows: list[TimedValue] = []
+    if cursor.set_range(prefix + _TIME.pack(start_ms + _TIME_BIAS)):
+        end = prefix + _TIME.pack(end_ms + _TIME_BIAS)
+        time_at = len(prefix)
+        for address, value in cursor:
+            if address >= end:
+                break
+            rows.append(TimedValue(_TIME.unpack_from(address, time_at)[0] - _TIME_BIAS, value))
+    return rows
+
+
+def next_keys(
+    transaction: Transaction, dataset: str, after: bytes | None, most: int
+) -> list[tuple[bytes, list[TimedValue]]]:
+    """Up to `most` keys with their rows, shorter keys first, beginning after a key."""
+    known = _found(transaction, dataset)
+    if known is None:
+        return []
+    prefix, one = _rows_prefix(known.id), known.rows == "one"
+    time_size = 0 if one else _TIME.size
+    cursor = transaction.cursor()
+    found: list[tuple[bytes, list[TimedValue]]] = []
+    if cursor.set_range(prefix if after is None else prefix + _LENGTH.pack(len(after)) + after + _PAST_ALL_TIMES):
+        for address, value in cursor:
+            if not address.startswith(prefix):
+                break
+            key = address[len(prefix) + _LENGTH.size : len(address) - time_size]
+            if key == after:
+                continue
+            if not found or found[-1][0] != key:
+                if len(found) == most:
+                    break
+                found.append((key, []))
+            time = value if one else address[-_TIME.size :]
+            row = TimedValue(_TIME.unpack_from(time)[0] - _TIME_BIAS, value[8:] if one else value)
+            found[-1][1].append(row)
+    return found
+
+
+def delete_keys(transaction: Transaction, dataset: str, keys: Iterable[bytes]) -> None:
+    """Remove all rows of some keys, and when they expire."""
+    known = _found(transaction, dataset)
+    if known is None:
+        return
+    cursor = transaction.cursor()
+    for key in keys:
+        prefix = _rows_prefix(known.id) + _LENGTH.pack(len(key)) + key
+        for address in _addresses_of(cursor, prefix):
+            transaction.delete(address)
+            if known.may_expire:
+                transaction.delete(_expiry_address(address))
+
+
+def remove_expired(transaction: Transaction, dataset: Dataset, after: bytes, looks: int, now_ms: int) -> bytes:
+    """Look at some rows' expiry, beginning after an address, and remove the rows that are due; where to go on."""
+    prefix = EXPIRY + dataset.id
+    cursor = transaction.cursor()
+    if not cursor.set_range(max(prefix, after)):
+        return b""
+    for _ in range(looks):
+        address = cursor.key()
+        if not address.startswith(prefix):
+            return b""
+        if _TIME.unpack(cursor.value())[0] <= now_ms:
+            transaction.delete(_rows_prefix(dataset.id) + address[len(prefix) :])
+            cursor.set_key(address)
+            cursor.delete()
+        elif not cursor.next():
+            return b""
+    following: bytes = cursor.key()
+    return following
+
+
+def forget_name(transaction: Transaction, dataset: str) -> None:
+    """Take a dataset out of the catalogue; `sweep` removes its rows."""
+    number = transaction.pop(catalogue_key(dataset))
+    if number is not None:
+        transaction.delete(DECLARED + number)
+        transaction.put(DROPPED + number, b"")
+
+
+def sweep(transaction: Transaction) -> bool:
+    """Remove some rows of dropped datasets; True while there may be more."""
+    cursor = transaction.cursor()
+    if not cursor.set_range(DROPPED) or not cursor.key().startswith(DROPPED):
+        return False
+    marker = cursor.key()
+    number = marker[len(DROPPED) :]
+    left = ROWS_PER_SWEEP
+    for prefix in (_rows_prefix(number), EXPIRY + number):
+        found = cursor.set_range(prefix)
+        while found and cursor.key().startswith(prefix):
+            if left == 0:
+                return True
+            cursor.delete()
+            left -= 1
+    transaction.delete(marker)
+    return True
+
+
+def names(transaction: Transaction) -> list[str]:
+    """The names of all datasets, sorted."""
+    cursor = transaction.cursor()
+    found: list[str] = []
+    if cursor.set_range(NAME):
+        for key in cursor.iternext(keys=True, values=False):
+            if not key.startswith(NAME):
+                break
+            found.append(key[len(NAME) :].decode())
+    return found
+
+
+def _found(transaction: Transaction, dataset: str) -> Dataset | None:
+    number = transaction.get(catalogue_key(dataset))
+    if number is None:
+        return None
+    declared = transaction.get(DECLARED + number)
+    if declared is None:
+        return Dataset(number)
+    ttl_ms, may_expire = _DECLARATION.unpack(declared)
+    return Dataset(number, ttl_ms or None, bool(may_expire))
+
+
+def _enter(transaction: Transaction, dataset: str, flags: int) -> bytes:
+    last = transaction.get(LAST_ID)
+    number = 1 if last is None else _ID.unpack(last)[0] + 1
+    found = _ID.pack(number | flags)
+    if transaction.get(FORMAT_KEY) is None:
+        transaction.put(FORMAT_KEY, LAYOUT_1)
+    transaction.put(LAST_ID, _ID.pack(number))
+    transaction.put(catalogue_key(dataset), found)
+    return found
+
+
+def _rows_prefix(number: bytes) -> bytes:
+    return (ONLY_ROW if number[0] & _ONE_BYTE else ROW) + number
+
+
+def _expiry_address(address: bytes) -> bytes:
+    return EXPIRY + address[1:]
+
+
+def _addresses_of(cursor: Any, prefix: bytes) -> list[bytes]:
+    """The addresses that begin with the prefix of a key: no other key has one that does."""
+    found: list[bytes] = []
+    if cursor.set_range(prefix):
+        for address in cursor.iternext(keys=True, values=False):
+            if not address.startswith(prefix):
+                break
+            found.append(address)
+    return found
