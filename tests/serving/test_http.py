@@ -3,9 +3,11 @@
 import http.client
 import json
 import socket
+import statistics
 import subprocess
 import sys
 import threading
+import time
 from urllib.parse import urlsplit
 
 import pytest
@@ -88,6 +90,19 @@ def test_a_sum_that_overflowed_is_left_out_and_named_and_never_null():
         response = client.fetch_many([request])[0]
     assert response.features == {}
     assert "overflowed" in response.errors["dep_delay_sum_1d"]
+
+
+def test_ten_answers_on_one_connection_do_not_wait_for_a_delayed_acknowledgement(url):
+    connection = http.client.HTTPConnection(urlsplit(url).netloc, timeout=20)
+    body = json.dumps({"requests": [{"keys": EWR, "at": NOON_MS}]})
+    took_ms = []
+    for _ in range(10):
+        began = time.perf_counter()
+        connection.request("POST", "/v1/fetch/route", body)
+        assert connection.getresponse().read()
+        took_ms.append((time.perf_counter() - began) * 1_000)
+    connection.close()
+    assert statistics.median(took_ms) < 20
 
 
 def test_what_is_served_is_listed_with_its_batch(url):
