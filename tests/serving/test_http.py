@@ -92,16 +92,20 @@ def test_a_sum_that_overflowed_is_left_out_and_named_and_never_null():
     assert "overflowed" in response.errors["dep_delay_sum_1d"]
 
 
-def test_ten_answers_on_one_connection_do_not_wait_for_a_delayed_acknowledgement(url):
-    connection = http.client.HTTPConnection(urlsplit(url).netloc, timeout=20)
+@pytest.mark.parametrize("loop", ["uvloop", "asyncio"])
+def test_ten_answers_on_one_connection_do_not_wait_for_a_delayed_acknowledgement(loop, fetcher, monkeypatch):
+    if loop == "asyncio":
+        monkeypatch.setitem(sys.modules, "uvloop", None)
     body = json.dumps({"requests": [{"keys": EWR, "at": NOON_MS}]})
     took_ms = []
-    for _ in range(10):
-        began = time.perf_counter()
-        connection.request("POST", "/v1/fetch/route", body)
-        assert connection.getresponse().read()
-        took_ms.append((time.perf_counter() - began) * 1_000)
-    connection.close()
+    with running_server(http_app(fetcher)) as url:
+        connection = http.client.HTTPConnection(urlsplit(url).netloc, timeout=20)
+        for _ in range(10):
+            began = time.perf_counter()
+            connection.request("POST", "/v1/fetch/route", body)
+            assert connection.getresponse().read()
+            took_ms.append((time.perf_counter() - began) * 1_000)
+        connection.close()
     assert statistics.median(took_ms) < 20
 
 
