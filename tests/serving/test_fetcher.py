@@ -65,8 +65,8 @@ def test_a_fetch_equals_the_plan_on_directly_read_data_with_any_cache(size, even
     fetcher = Fetcher(store, PLANS, fetcher_cache_size=size)
     requests = [route(keys, query_ms) for keys, query_ms in queries]
     bounds = [0, *sorted(cut for cut in cuts if cut < len(requests)), len(requests)]
-    responses = [response for first, last in pairwise(bounds) for response in fetcher.fetch(requests[first:last])]
-    assert [response.error for response in responses] == [None] * len(requests)
+    responses = [response for first, last in pairwise(bounds) for response in fetcher.fetch_many(requests[first:last])]
+    assert [response.errors for response in responses] == [{}] * len(requests)
     assert [response.features for response in responses] == [
         read_directly(store, ROUTE_PLAN, info, keys, query_ms) for keys, query_ms in queries
     ]
@@ -94,8 +94,8 @@ def test_every_landing_is_seen_after_a_refresh_and_dropping_old_batches_does_no_
         old.append(info.batch_dataset)
         clock.now_ms += 8_000
         requests = [route(keys, BATCH_END_MS + DAY_MS) for keys in (EWR, NOBODY, JFK)]
-        assert [response.features for response in fetcher.fetch(requests)] == [
-            read_directly(store, ROUTE_PLAN, info, request.keys, request.query_ms) for request in requests
+        assert [response.features for response in fetcher.fetch_many(requests)] == [
+            read_directly(store, ROUTE_PLAN, info, request.keys, request.at) for request in requests
         ]
 
 
@@ -109,9 +109,9 @@ def test_answers_come_in_the_order_of_the_requests_over_several_group_bys():
         route(EWR, NOON_MS + DAY_MS),
         route(EWR),
     ]
-    responses = Fetcher(store, PLANS).fetch(requests)
-    assert [(response.group_by, response.keys) for response in responses] == [
-        (request.group_by, request.keys) for request in requests
+    responses = Fetcher(store, PLANS).fetch_many(requests)
+    assert [(response.name, response.keys) for response in responses] == [
+        (request.name, request.keys) for request in requests
     ]
     assert responses[1].features == {"dep_delay_sum_1d": 30.0}
     assert responses[0] == responses[4] != responses[3]
@@ -120,15 +120,15 @@ def test_answers_come_in_the_order_of_the_requests_over_several_group_bys():
 def test_no_requests_ask_the_store_for_nothing():
     store, _ = small_world()
     fetcher = Fetcher(store, PLANS)
-    assert fetcher.fetch([]) == []
+    assert fetcher.fetch_many([]) == []
     assert fetcher.stats().batch_gets == fetcher.stats().stream_gets == 0
 
 
 def test_a_key_without_data_has_all_features_and_each_is_none():
     store, _ = small_world()
-    response = Fetcher(store, PLANS).fetch([route(NOBODY)])[0]
+    response = Fetcher(store, PLANS).fetch_many([route(NOBODY)])[0]
     assert response.features == dict.fromkeys(ROUTE_PLAN.feature_names)
-    assert response.error is None
+    assert response.errors == {}
 
 
 def test_everything_uncached_is_one_call_to_the_store():
@@ -137,7 +137,9 @@ def test_everything_uncached_is_one_call_to_the_store():
     fetcher = Fetcher(store, PLANS)
     fetcher.refresh()
     before = fetcher.stats()
-    fetcher.fetch([route(EWR), FetchRequest("aircraft", {"tail": "N1"}, NOON_MS), route(JFK), route(EWR, NOON_MS + 1)])
+    fetcher.fetch_many(
+        [route(EWR), FetchRequest("aircraft", {"tail": "N1"}, NOON_MS), route(JFK), route(EWR, NOON_MS + 1)]
+    )
     after = fetcher.stats()
     assert after.kv_calls - before.kv_calls == 1
     assert after.batch_gets - before.batch_gets == 3
@@ -148,9 +150,9 @@ def test_everything_uncached_is_one_call_to_the_store():
 def test_with_a_warm_cache_no_batch_row_is_asked_for_and_an_absent_one_is_cached_too():
     store, _ = small_world()
     fetcher = Fetcher(store, PLANS, fetcher_cache_size=100, clock=Clock())
-    cold = fetcher.fetch([route(EWR), route(NOBODY)])
+    cold = fetcher.fetch_many([route(EWR), route(NOBODY)])
     before = fetcher.stats()
-    warm = fetcher.fetch([route(EWR), route(NOBODY)])
+    warm = fetcher.fetch_many([route(EWR), route(NOBODY)])
     after = fetcher.stats()
     assert warm == cold
     assert after.batch_gets == before.batch_gets == 2
@@ -163,7 +165,7 @@ def test_without_a_cache_every_fetch_asks_for_the_batch_row():
     store, _ = small_world()
     fetcher = Fetcher(store, PLANS)
     for _ in range(3):
-        fetcher.fetch([route(EWR)])
+        fetcher.fetch_many([route(EWR)])
     assert fetcher.stats().batch_gets == 3
     assert fetcher.stats().caches["route"].entries == 0
 
@@ -173,7 +175,7 @@ def test_the_cache_can_be_sized_for_one_group_by_alone():
     upload(store, AIRCRAFT_PLAN, {})
     fetcher = Fetcher(store, PLANS, fetcher_cache_size={"route": "1MB"})
     for _ in range(2):
-        fetcher.fetch([route(EWR), FetchRequest("aircraft", {"tail": "N1"}, NOON_MS)])
+        fetcher.fetch_many([route(EWR), FetchRequest("aircraft", {"tail": "N1"}, NOON_MS)])
     caches = fetcher.stats().caches
     assert (caches["route"].hits, caches["aircraft"].hits) == (1, 0)
 
@@ -184,14 +186,14 @@ def test_a_new_upload_is_seen_once_the_serving_info_is_refreshed_though_all_is_c
     clock = Clock()
     fetcher = Fetcher(store, PLANS, fetcher_cache_size="1MB", clock=clock)
     query_ms = BATCH_END_MS + DAY_MS
-    before = fetcher.fetch([route(JFK, query_ms)])[0]
+    before = fetcher.fetch_many([route(JFK, query_ms)])[0]
     info = upload(
         store, ROUTE_PLAN, {("JFK", "B6"): [(BATCH_END_MS - HOUR_MS, (99.0,))] * 2}, batch_end_ms, landing_ms=2
     )
     clock.now_ms = 7_999
-    assert fetcher.fetch([route(JFK, query_ms)])[0] == before
+    assert fetcher.fetch_many([route(JFK, query_ms)])[0] == before
     clock.now_ms = 8_000
-    after = fetcher.fetch([route(JFK, query_ms)])[0]
+    after = fetcher.fetch_many([route(JFK, query_ms)])[0]
     assert after.features == read_directly(store, ROUTE_PLAN, info, JFK, query_ms) != before.features
     assert after.batch_end_ms == batch_end_ms
 
@@ -202,7 +204,7 @@ def test_a_batch_that_was_dropped_under_a_fetcher_is_not_taken_for_no_data():
     fetcher.refresh()
     info = upload(store, ROUTE_PLAN, {("JFK", "B6"): [(BATCH_END_MS - HOUR_MS, (99.0,))]}, landing_ms=2)
     store.drop(old.batch_dataset)
-    response = fetcher.fetch([route(JFK)])[0]
+    response = fetcher.fetch_many([route(JFK)])[0]
     assert response.features == read_directly(store, ROUTE_PLAN, info, JFK, NOON_MS)
     assert response.features["count"] == 1
 
@@ -219,7 +221,7 @@ def test_batches_that_are_replaced_faster_than_they_can_be_read_end_in_a_typed_e
     store = Restless()
     upload(store, ROUTE_PLAN, {})
     with pytest.raises(UnavailableError, match="batch of route was replaced 3 times"):
-        Fetcher(store, PLANS).fetch([route(EWR)])
+        Fetcher(store, PLANS).fetch_many([route(EWR)])
 
 
 def test_a_failing_store_is_a_typed_error_and_is_not_remembered_as_no_data():
@@ -230,49 +232,49 @@ def test_a_failing_store_is_a_typed_error_and_is_not_remembered_as_no_data():
         prepare()
         store.failing = True
         with pytest.raises(UnavailableError, match="the store is away"):
-            fetcher.fetch([route(JFK)])
+            fetcher.fetch_many([route(JFK)])
         store.failing = False
-    assert fetcher.fetch([route(JFK)])[0].features["count"] == 1
+    assert fetcher.fetch_many([route(JFK)])[0].features["count"] == 1
 
 
 def test_a_group_by_that_was_never_uploaded_says_so_and_the_others_are_answered():
     store, _ = small_world()
-    aircraft, ewr = Fetcher(store, PLANS).fetch([FetchRequest("aircraft", {"tail": "N1"}, NOON_MS), route(EWR)])
+    aircraft, ewr = Fetcher(store, PLANS).fetch_many([FetchRequest("aircraft", {"tail": "N1"}, NOON_MS), route(EWR)])
     assert aircraft.features == {}
     assert aircraft.batch_end_ms is None
-    assert "'aircraft': no batch has been uploaded" in aircraft.error
-    assert ewr.error is None
+    assert "'aircraft': no batch has been uploaded" in aircraft.errors["aircraft"]
+    assert ewr.errors == {}
 
 
 def test_a_batch_of_another_definition_is_refused():
     store, _ = small_world()
     changed = compile_group_by(GroupBy("route", ROUTE.keys, ROUTE.inputs, (Aggregation("count", windows=("2h",)),)))
-    response = Fetcher(store, [changed]).fetch([route(EWR)])[0]
+    response = Fetcher(store, [changed]).fetch_many([route(EWR)])[0]
     assert response.features == {}
-    assert f"under definition {ROUTE_PLAN.definition_hash}" in response.error
-    assert f"serves definition {changed.definition_hash}" in response.error
+    assert f"under definition {ROUTE_PLAN.definition_hash}" in response.errors["route"]
+    assert f"serves definition {changed.definition_hash}" in response.errors["route"]
 
 
 def test_a_query_before_the_batch_end_is_refused_and_names_both_times():
     store, _ = small_world()
-    early, fine = Fetcher(store, PLANS).fetch([route(EWR, BATCH_END_MS - 1), route(EWR)])
+    early, fine = Fetcher(store, PLANS).fetch_many([route(EWR, BATCH_END_MS - 1), route(EWR)])
     assert early.features == {}
-    assert f"query_ms {BATCH_END_MS - 1} is before the batch end {BATCH_END_MS}" in early.error
-    assert fine.error is None
+    assert f"query_ms {BATCH_END_MS - 1} is before the batch end {BATCH_END_MS}" in early.errors["route"]
+    assert fine.errors == {}
 
 
 def test_features_that_a_batch_is_too_old_for_are_left_out_and_named():
     store, info = small_world()
     fetcher = Fetcher(store, PLANS)
     query_ms = BATCH_END_MS + 2 * DAY_MS
-    assert fetcher.fetch([route(EWR, query_ms)])[0].error is None
+    assert fetcher.fetch_many([route(EWR, query_ms)])[0].errors == {}
     late_ms = query_ms + 6 * HOUR_MS
-    response = fetcher.fetch([route(EWR, late_ms)])[0]
-    assert set(response.stale) == set(ROUTE_PLAN.stale_features(late_ms, BATCH_END_MS)) == {"dep_delay_average_7d"}
+    response = fetcher.fetch_many([route(EWR, late_ms)])[0]
+    assert set(response.errors) == set(ROUTE_PLAN.stale_features(late_ms, BATCH_END_MS)) == {"dep_delay_average_7d"}
     exact = read_directly(store, ROUTE_PLAN, info, EWR, late_ms)
     del exact["dep_delay_average_7d"]
     assert response.features == exact
-    assert "the batch ends 54 hours before query_ms" in response.error
+    assert "the batch ends 54 hours before query_ms" in response.errors["dep_delay_average_7d"]
     assert fetcher.stats().errors == 1
 
 
@@ -283,12 +285,12 @@ def test_a_damaged_row_is_the_error_of_its_key_alone_and_is_not_cached(dataset):
     key = ROUTE_PLAN.encode_key(EWR)
     good = store.get_many([Get(getattr(info, dataset), key, info.batch_end_ms)])[0][0]
     store.put_many(getattr(info, dataset), [Put(key, good.value[:-3], good.time_ms)])
-    damaged, fine = fetcher.fetch([route(EWR), route(JFK)])
+    damaged, fine = fetcher.fetch_many([route(EWR), route(JFK)])
     assert damaged.features == {}
-    assert damaged.error
-    assert fine.error is None
+    assert damaged.errors
+    assert fine.errors == {}
     store.put_many(getattr(info, dataset), [Put(key, good.value, good.time_ms)])
-    assert fetcher.fetch([route(EWR)])[0].features == read_directly(store, ROUTE_PLAN, info, EWR, NOON_MS)
+    assert fetcher.fetch_many([route(EWR)])[0].features == read_directly(store, ROUTE_PLAN, info, EWR, NOON_MS)
 
 
 def test_tiles_that_overlap_are_the_error_of_their_key():
@@ -299,16 +301,16 @@ def test_tiles_that_overlap_are_the_error_of_their_key():
     store.put_many(
         info.streaming_dataset, [Put(key, ROUTE_PLAN.encode_tile(key, each), each.start_ms) for each in (tile, twin)]
     )
-    response = Fetcher(store, PLANS).fetch([route(JFK)])[0]
+    response = Fetcher(store, PLANS).fetch_many([route(JFK)])[0]
     assert response.features == {}
-    assert "overlaps" in response.error
+    assert "overlaps" in response.errors["route"]
 
 
 def test_a_serving_info_that_does_not_decode_stops_the_fetch():
     store, _ = small_world()
     store.put_many("serving_info", [Put(b"route", b"\x09")])
     with pytest.raises(CorruptionError, match="serving info"):
-        Fetcher(store, PLANS).fetch([route(EWR)])
+        Fetcher(store, PLANS).fetch_many([route(EWR)])
 
 
 @pytest.mark.parametrize(
@@ -319,14 +321,14 @@ def test_a_serving_info_that_does_not_decode_stops_the_fetch():
         (route({"origin": "EWR"}), DataError, "carrier"),
         (route({"origin": "EWR", "carrier": 7}), DataError, "carrier"),
         (route({**EWR, "gate": "A1"}), DataError, "gate"),
-        (route(EWR, 1.5), DataError, "query_ms is 1.5"),
-        (route(EWR, True), DataError, "query_ms is True"),
+        (route(EWR, 1.5), DataError, "at is 1.5"),
+        (route(EWR, True), DataError, "at is True"),
     ],
 )
 def test_a_wrong_request_is_refused_before_anything_is_read(request_, error, message):
     store = FailingStore()
     with pytest.raises(error, match=message):
-        Fetcher(store, PLANS).fetch([route(JFK), request_])
+        Fetcher(store, PLANS).fetch_many([route(JFK), request_])
     assert store.asked == []
 
 
@@ -346,5 +348,7 @@ def test_what_is_fetched_from_lmdb_is_what_is_fetched_from_memory(tmp_path):
             rows = memory.get_many([Get(dataset, key)])[0]
             store.put_many(dataset, [Put(key, row.value, row.time_ms) for row in rows])
     requests = [route(keys, NOON_MS + step) for keys in (EWR, JFK, NOBODY) for step in range(0, DAY_MS, HOUR_MS)]
-    assert Fetcher(store, PLANS, fetcher_cache_size=1).fetch(requests) == Fetcher(memory, PLANS).fetch(requests)
+    assert Fetcher(store, PLANS, fetcher_cache_size=1).fetch_many(requests) == Fetcher(memory, PLANS).fetch_many(
+        requests
+    )
     store.close()

@@ -76,9 +76,9 @@ def ask_and_check(
 
     with closing(LmdbStore(store_path)) as store:
         fetcher = open_fetcher(store)
-        in_process = _ask_all("serve", fetcher.fetch, questions, fetcher, clock, step)
+        in_process = _ask_all("serve", fetcher.fetch_many, questions, fetcher, clock, step)
         with running_server(http_app(fetcher)) as url, FetchClient(url) as client:
-            over_http = _ask_all("http", client.fetch, questions, fetcher, clock, step)
+            over_http = _ask_all("http", client.fetch_many, questions, fetcher, clock, step)
     wrong = []
     for name, table in asked.items():
         expected = oracle.expected(table, events, _keys(name))
@@ -111,8 +111,8 @@ def _keys(name: str) -> list[str]:
 
 def _example(questions: Sequence[tuple[int, FetchRequest]]) -> str:
     """What a reader can send to /v1/fetch/route."""
-    request = next(request for _, request in reversed(questions) if request.group_by == ROUTE.name)
-    return json.dumps({"requests": [{"keys": dict(request.keys), "query_ms": request.query_ms}]})
+    request = next(request for _, request in reversed(questions) if request.name == ROUTE.name)
+    return json.dumps({"requests": [{"keys": dict(request.keys), "at": request.at}]})
 
 
 def open_fetcher(store: LmdbStore) -> Fetcher:
@@ -127,7 +127,7 @@ def _in_order(asked: dict[str, pa.Table]) -> list[tuple[int, FetchRequest]]:
         for name, table in asked.items()
         for row in table.to_pylist()
     ]
-    return sorted(questions, key=lambda question: (question[1].query_ms, question[0]))
+    return sorted(questions, key=lambda question: (question[1].at or 0, question[0]))
 
 
 def _ask_all(
@@ -145,11 +145,9 @@ def _ask_all(
         responses = ask([request for _, request in round_])
         seconds, after = clock() - began, _cache_counts(fetcher)
         for (request_id, request), response in zip(round_, responses, strict=True):
-            if response.error is not None:
-                raise UnavailableError(
-                    f"{response.group_by} of {dict(request.keys)} at {request.query_ms}: {response.error}"
-                )
-            answers[request.group_by][request_id] = response.features
+            if response.errors:
+                raise UnavailableError(f"{response.name} of {dict(request.keys)} at {request.at}: {response.errors}")
+            answers[request.name][request_id] = response.features
         step(Measure(stage, seconds, len(round_), {name: after[name] - before[name] for name in after}))
     return answers
 

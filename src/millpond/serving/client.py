@@ -6,8 +6,8 @@ Trade-off: standard library only, one connection, one thread.
 """
 
 import http.client
-from collections.abc import Sequence
-from typing import Self
+from collections.abc import Mapping, Sequence
+from typing import Any, Self
 from urllib.parse import quote, urlsplit
 
 import msgspec
@@ -35,7 +35,7 @@ class FetchClient:
     >>> from millpond.kv import MemoryStore
     >>> from millpond.serving import Fetcher, http_app, running_server
     >>> with running_server(http_app(Fetcher(MemoryStore(), []))) as url, FetchClient(url) as client:
-    ...     client.fetch([FetchRequest("route", {}, 0)])
+    ...     client.fetch("route", {}, 0)
     Traceback (most recent call last):
     millpond.errors.OptionError: no GroupBy 'route' is served here; served are [].
     """
@@ -47,17 +47,21 @@ class FetchClient:
         self._url = url
         self._connection = http.client.HTTPConnection(parts.hostname, parts.port, timeout=timeout_ms / 1000)
 
-    def fetch(self, requests: Sequence[FetchRequest]) -> list[FetchResponse]:
+    def fetch(self, target: str, keys: Mapping[str, Any], at: int) -> FetchResponse:
+        """Answer one request; as `fetch_many`."""
+        return self.fetch_many([FetchRequest(target, keys, at)])[0]
+
+    def fetch_many(self, requests: Sequence[FetchRequest]) -> list[FetchResponse]:
         """Answer the requests, in their order, with one call for each GroupBy among them.
 
         Raises what `Fetcher.fetch` raises, and `UnavailableError` if the server does not answer.
         """
         positions: dict[str, list[int]] = {}
         for position, request in enumerate(requests):
-            positions.setdefault(request.group_by, []).append(position)
+            positions.setdefault(request.name, []).append(position)
         answers: dict[int, FetchResponse] = {}
         for group_by, wanted in positions.items():
-            body = FetchBody([FetchItem(dict(requests[at].keys), requests[at].query_ms) for at in wanted])
+            body = FetchBody([FetchItem(dict(requests[place].keys), requests[place].at) for place in wanted])
             answers.update(zip(wanted, self._post(group_by, body), strict=True))
         return [answers[position] for position in range(len(requests))]
 

@@ -3,7 +3,7 @@
 Place on the data path: after upload and stream have written to the KV store, before the model.
 
 Invariant: an answer equals `plan.finish` on what the store holds for the key; the cache changes how it is
-got, never what it is. Whatever cannot be answered exactly is left out and said in `error`.
+got, never what it is. Whatever cannot be answered exactly is left out and said in `errors`.
 
 Idea, after CHIP-1: group the requests by GroupBy and key; look into the batch cache first and hold what
 was found in a local variable, so that an eviction in between does no harm; then make *one* `get_many`
@@ -16,12 +16,13 @@ cache of merged complete tiles would go.
 
 What is wrong with the call (an unknown GroupBy, a key of the wrong type) raises before anything is read;
 the store failing raises `UnavailableError`; what is wrong with the data of one GroupBy or key is in the
-`error` of its responses, and the others are answered.
+`errors` of its responses, and the others are answered.
 """
 
 import difflib
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
 
 from millpond.cache import monotonic_ms
 from millpond.errors import OptionError, UnavailableError
@@ -59,7 +60,7 @@ class Fetcher:
     >>> store.put_many(info.batch_dataset, [Put(key, plan.encode_batch(key, batch), day_ms)])
     >>> store.put_many("serving_info", [Put(b"route", info.encode())])
     >>> fetcher = Fetcher(store, [plan], fetcher_cache_size="50MB")
-    >>> fetcher.fetch([FetchRequest("route", {"origin": "EWR"}, day_ms)])[0].features
+    >>> fetcher.fetch("route", {"origin": "EWR"}, day_ms).features
     {'count_1h': 1, 'count': 2}
     """
 
@@ -85,7 +86,11 @@ class Fetcher:
         """The plans served, by name of GroupBy."""
         return self._plans
 
-    def fetch(self, requests: Sequence[FetchRequest]) -> list[FetchResponse]:
+    def fetch(self, target: str, keys: Mapping[str, Any], at: int | None = None) -> FetchResponse:
+        """Answer one request; as `fetch_many`."""
+        return self.fetch_many([FetchRequest(target, keys, at)])[0]
+
+    def fetch_many(self, requests: Sequence[FetchRequest]) -> list[FetchResponse]:
         """Answer the requests, in their order.
 
         Raises:
@@ -108,7 +113,7 @@ class Fetcher:
                 f"the batch of {', '.join(group.plan.name for group in groups)} was replaced {_MAX_FLIPS} times "
                 "during one fetch. Try again."
             )
-        failed = sum(answer.error is not None for answer in answers.values())
+        failed = sum(bool(answer.errors) for answer in answers.values())
         self._count(requests=len(requests), errors=failed)
         return [answers[position] for position in range(len(requests))]
 
@@ -134,9 +139,9 @@ class Fetcher:
         """The requests by GroupBy and key; all that is wrong with a request is found here, before any reading."""
         groups: dict[str, WantedGroup] = {}
         for position, request in enumerate(requests):
-            group = groups.get(request.group_by)
+            group = groups.get(request.name)
             if group is None:
-                plan = self._plan(request.group_by)
+                plan = self._plan(request.name)
                 group = groups[plan.name] = WantedGroup(plan, self._caches[plan.name])
             group.add(position, request)
         return list(groups.values())

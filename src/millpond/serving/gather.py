@@ -9,13 +9,14 @@ between does no harm; and what did not decode is a `problem` of its key, never a
 """
 
 from collections.abc import Sequence
+from typing import cast
 
 from millpond.cache import Cache
 from millpond.errors import CorruptionError, DataError, OptionError
 from millpond.features import HORIZON_MS, BatchIr, GroupByPlan, ServingInfo, Tile
 from millpond.kv import Get, TimedValue
 from millpond.serving.batch_cache import BatchKey, CachedBatch
-from millpond.serving.messages import FetchRequest, FetchResponse
+from millpond.serving.messages import FetchRequest, FetchResponse, ValueState
 
 _HOUR_MS = 3_600_000
 
@@ -47,19 +48,18 @@ class WantedGroup:
 
     def add(self, position: int, request: FetchRequest) -> None:
         """Take a request in; `DataError` if its key or time is not as declared."""
-        if type(request.query_ms) is not int:
+        if type(request.at) is not int:
             raise DataError(
-                f"GroupBy {self.plan.name!r}: query_ms is {request.query_ms!r}; whole milliseconds since 1970 UTC "
-                "are needed."
+                f"GroupBy {self.plan.name!r}: at is {request.at!r}; whole milliseconds since 1970 UTC are needed."
             )
         key = self.plan.encode_key(request.keys)
         if key is None:
             raise DataError(f"GroupBy {self.plan.name!r}: the key {request.keys!r} has a null part")
         wanted = self.keys.get(key)
         if wanted is None:
-            wanted = self.keys[key] = WantedKey(key, request.query_ms)
+            wanted = self.keys[key] = WantedKey(key, query_time(request))
         wanted.positions.append(position)
-        wanted.end_ms = max(wanted.end_ms, request.query_ms)
+        wanted.end_ms = max(wanted.end_ms, query_time(request))
 
     def refusal(self) -> str | None:
         """Why no key of this GroupBy can be answered, if so."""
@@ -105,30 +105,39 @@ class WantedGroup:
         """Make the answer to one request from what was gathered for its key."""
         if wanted.problem is not None:
             return self.refused(request, wanted.problem)
+        query_ms = query_time(request)
         try:
-            features = self.plan.finish(request.query_ms, info.batch_end_ms, wanted.batch_ir, wanted.tiles)
+            features = self.plan.finish(query_ms, info.batch_end_ms, wanted.batch_ir, wanted.tiles)
         except (DataError, OptionError) as cause:
             return self.refused(request, str(cause))
-        error: str | None = None
-        stale: tuple[str, ...] = ()
-        if request.query_ms > info.batch_end_ms + HORIZON_MS:
-            stale = self.plan.stale_features(request.query_ms, info.batch_end_ms)
-            for name in stale:
+        states: dict[str, ValueState] = {name: "null" for name, value in features.items() if value is None}
+        errors = {}
+        if query_ms > info.batch_end_ms + HORIZON_MS:
+            for name in self.plan.stale_features(query_ms, info.batch_end_ms):
                 del features[name]
-            error = self._too_old(info, request) if stale else None
-        return FetchResponse(request.group_by, request.keys, features, info.batch_end_ms, error, stale)
+                states[name] = "unavailable"
+                errors[name] = self._too_old(info, query_ms)
+        return FetchResponse(request.name, request.keys, query_ms, features, states, errors, info.batch_end_ms)
 
     def refused(self, request: FetchRequest, error: str) -> FetchResponse:
         """The answer to a request none of whose features can be told."""
         batch_end_ms = None if self.info is None else self.info.batch_end_ms
-        return FetchResponse(request.group_by, request.keys, {}, batch_end_ms, error)
-
-    def _too_old(self, info: ServingInfo, request: FetchRequest) -> str:
-        hours = (request.query_ms - info.batch_end_ms) // _HOUR_MS
-        return (
-            f"GroupBy {self.plan.name!r}: the batch ends {hours} hours before query_ms {request.query_ms} and answers "
-            f"all windows for {HORIZON_MS // _HOUR_MS}. The features in `stale` are left out; upload a newer batch."
+        states: dict[str, ValueState] = dict.fromkeys(self.plan.feature_names, "unavailable")
+        return FetchResponse(
+            request.name, request.keys, query_time(request), {}, states, {self.plan.name: error}, batch_end_ms
         )
+
+    def _too_old(self, info: ServingInfo, query_ms: int) -> str:
+        hours = (query_ms - info.batch_end_ms) // _HOUR_MS
+        return (
+            f"GroupBy {self.plan.name!r}: the batch ends {hours} hours before query_ms {query_ms} and answers "
+            f"all windows for {HORIZON_MS // _HOUR_MS}. Upload a newer batch."
+        )
+
+
+def query_time(request: FetchRequest) -> int:
+    """The time a request asks for; `add` has seen that it is one."""
+    return cast("int", request.at)
 
 
 def batch_get(info: ServingInfo, wanted: WantedKey) -> Get:

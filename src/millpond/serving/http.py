@@ -2,9 +2,9 @@
 
 Place on the data path: between the fetcher and a model in another process.
 
-    POST /v1/fetch/{group_by}   {"requests": [{"keys": {"origin": "EWR"}, "query_ms": 1388361600000}]}
-                             -> {"results": [{"keys": ..., "features": ..., "batch_end_ms": ..., "error": null,
-                                 "stale": []}]}, in the order of the requests
+    POST /v1/fetch/{group_by}   {"requests": [{"keys": {"origin": "EWR"}, "at": 1388361600000}]}
+                             -> {"results": [{"keys": ..., "features": ..., "batch_end_ms": ...}]}, in the order
+                                of the requests
     GET  /v1/group_bys          what is served: keys, features, and the batch of each GroupBy
     GET  /v1/stats              the fetcher's counts
     GET  /health                200 while the store answers
@@ -33,7 +33,7 @@ from millpond.errors import (
 )
 from millpond.features import ServingInfo
 from millpond.serving.fetcher import Fetcher
-from millpond.serving.messages import FetchRequest, FetchResponse
+from millpond.serving.messages import FetchRequest, FetchResponse, ValueState
 
 if TYPE_CHECKING:
     from starlette.applications import Starlette
@@ -50,7 +50,7 @@ class FetchItem(msgspec.Struct, forbid_unknown_fields=True):
     """One request in the body of a fetch."""
 
     keys: dict[str, Any]
-    query_ms: int
+    at: int | None = None
 
 
 class FetchBody(msgspec.Struct, forbid_unknown_fields=True):
@@ -126,8 +126,8 @@ def http_app(fetcher: Fetcher, *, max_body_bytes: int = MAX_BODY_BYTES) -> "Star
             message = f"the body is over {max_body_bytes} bytes. Send the requests in several calls."
             return _problem(413, "too_large", message, {"Connection": "close"})
         body = _decode(content)
-        requests = [FetchRequest(group_by, item.keys, item.query_ms) for item in body.requests]
-        responses = await on_a_thread(fetcher.fetch, requests)
+        requests = [FetchRequest(group_by, item.keys, item.at) for item in body.requests]
+        responses = await on_a_thread(fetcher.fetch_many, requests)
         return _json(FetchResults([_writable(response) for response in responses]))
 
     async def group_bys(_request: "Request") -> "Response":
@@ -168,20 +168,22 @@ def _decode(body: bytes) -> FetchBody:
     except (msgspec.MsgspecError, UnicodeDecodeError) as error:
         raise DataError(
             f"the body is not what a fetch takes: {error}. "
-            'Expected {"requests": [{"keys": {"name": value}, "query_ms": milliseconds}]}.'
+            'Expected {"requests": [{"keys": {"name": value}, "at": milliseconds}]}.'
         ) from error
 
 
 def _writable(response: FetchResponse) -> FetchResponse:
-    """Leave out, and name in `error`, what JSON would turn into null, and a reader into "no data"."""
+    """Leave out, and name in `errors`, what JSON would turn into null, and a reader into "no data"."""
     infinite = [name for name, value in response.features.items() if isinstance(value, float) and not isfinite(value)]
     if not infinite:
         return response
-    lost = f"GroupBy {response.group_by!r}: {', '.join(infinite)} overflowed, and JSON has no word for infinity."
+    lost = f"{response.name!r}: the value overflowed, and JSON has no word for infinity."
+    states: dict[str, ValueState] = {**response.states, **dict.fromkeys(infinite, "unavailable")}
     return msgspec.structs.replace(
         response,
         features={name: value for name, value in response.features.items() if name not in infinite},
-        error=lost if response.error is None else f"{response.error} {lost}",
+        states=states,
+        errors={**response.errors, **dict.fromkeys(infinite, lost)},
     )
 
 

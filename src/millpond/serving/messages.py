@@ -1,47 +1,102 @@
-"""What goes into the fetcher and what comes out of it.
+"""What goes into the fetcher and what comes out of it, and what a fetcher says it serves.
 
-Place on the data path: the last step before the model. Invariant: a feature that is in `features` is
-what `plan.finish` gives (exact on a five-minute mark), and None there means that the key is known to
-have no data; what could not be answered is not in `features` at all, and `error` says why. So no failure
-can be read as "no data".
+Place on the data path: the last step before the model. The fetcher, the HTTP service and its clients
+share these types, so a request and its answer mean the same in process and over a network.
+
+Invariant: a value is in one of three states. A *present* value is in `features`. A *null* one is in
+`features` as None: the key is known to have no data. An *unavailable* one is not in `features` at all,
+and `errors` says why. So no failure can be read as "no data".
 """
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 
 from millpond.cache import CacheStats
 
+ValueState = Literal["null", "unavailable"]
+"""The state of a value that is not present."""
+
 
 class FetchRequest(msgspec.Struct, frozen=True):
-    """Asks for all features of one key of a GroupBy as of `query_ms`, in milliseconds UTC.
+    """Asks for the features of one key of a GroupBy or Join.
 
-    >>> FetchRequest("route", {"origin": "EWR"}, query_ms=1_388_361_600_000).group_by
-    'route'
-    """
+    Attributes:
+        name: the GroupBy or Join.
+        keys: the parts of the key by name, as Python values of the declared types.
+        at: the time of the query in milliseconds UTC; None is now, by the fetcher's clock.
+        context: fields that are known only at query time, by name; None for none.
+        features: the features wanted, in this order; None for all.
+        explain: also tell where each value comes from.
 
-    group_by: str
-    keys: Mapping[str, Any]
-    query_ms: int
-
-
-class FetchResponse(msgspec.Struct, frozen=True):
-    """The features of one request, by name.
-
-    `batch_end_ms` is the end of the batch that answered, None if none did. `error` tells why features
-    are missing: all of them, or those in `stale`, whose windows the batch is too old to answer.
-
-    >>> FetchResponse("route", {"origin": "EWR"}, {"count_1h": 3}, batch_end_ms=0).error is None
+    >>> FetchRequest("route", {"origin": "EWR"}, at=1_388_361_600_000).features is None
     True
     """
 
-    group_by: str
+    name: str
     keys: Mapping[str, Any]
+    at: int | None = None
+    context: Mapping[str, Any] | None = None
+    features: tuple[str, ...] | None = None
+    explain: bool = False
+
+
+class FetchResponse(msgspec.Struct, frozen=True, omit_defaults=True):
+    """The features of one request, by name.
+
+    Attributes:
+        name: the GroupBy or Join that was asked.
+        keys: the keys that were asked for.
+        at: the time that was answered for, in milliseconds UTC.
+        features: the values that are present, and None for those known to be null.
+        states: the state of each wanted feature that is not present.
+        errors: why a feature, or a part of a Join, is unavailable, by its name.
+        batch_end_ms: the end of the batch that answered; of a Join by the name of its part; None if none did.
+        explain: where each value comes from, if that was asked.
+
+    >>> response = FetchResponse("route", {"origin": "EWR"}, 0, {"count_1h": 3, "count_1d": None}, {"count_1d": "null"})
+    >>> response.state("count_1h"), response.state("count_1d")
+    ('present', 'null')
+    """
+
+    name: str
+    keys: Mapping[str, Any]
+    at: int
     features: dict[str, Any]
-    batch_end_ms: int | None = None
-    error: str | None = None
-    stale: tuple[str, ...] = ()
+    states: dict[str, ValueState] = {}
+    errors: dict[str, str] = {}
+    batch_end_ms: int | dict[str, int | None] | None = None
+    explain: dict[str, Any] | None = None
+
+    def state(self, feature: str) -> Literal["present", "null", "unavailable"]:
+        """Tell the state of one of the wanted features."""
+        return self.states.get(feature, "present" if feature in self.features else "unavailable")
+
+
+class Target(msgspec.Struct, frozen=True):
+    """A GroupBy or Join as a caller needs to know it: what to ask with, and what comes back.
+
+    Attributes:
+        name: what a request calls it.
+        kind: whether it is a GroupBy or a Join.
+        definition_hash: marks the definition; another hash may mean other features or types.
+        keys: name and type of each part of the key, in declared order.
+        context: name and type of each field that is known only at query time.
+        features: name and type of each feature, in the order of an answer.
+        parts: the GroupBys that are read, of which a GroupBy has one.
+
+    >>> Target("route", "group_by", "c0ffee", {"origin": "string"}, {}, {"count_1h": "long"}, ("route",)).kind
+    'group_by'
+    """
+
+    name: str
+    kind: Literal["group_by", "join"]
+    definition_hash: str
+    keys: dict[str, str]
+    context: dict[str, str]
+    features: dict[str, str]
+    parts: tuple[str, ...]
 
 
 class FetcherStats(msgspec.Struct, frozen=True):
