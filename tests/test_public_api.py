@@ -51,7 +51,7 @@ PUBLIC = {
     """,
     "millpond.spark": """
         ArrowStatefulProcessor KeyedData KeyedMetrics ProcessorHarness ProcessorSnapshot SparkScan StateConfig keyed
-        lookup_join read_state savepoint session split_dead_letters upload_batch write_tiles
+        lookup_join read_state savepoint session split_dead_letters stream upload_batch
     """,
     "millpond.state": """
         ABSENT Aggregate AggregatingState BackendFactory BegunCheckpoint CacheHooks CachedValues Cells
