@@ -121,7 +121,6 @@ def new_connection(options: RedisOptions, address: Address, *, on_loop: bool = F
         "socket_keepalive": True,
         "retry": _no_retries(redis, on_loop=on_loop),
         "protocol": 2,
-        "client_name": "millpond",
     }
     if options.is_cluster and options.read_from == "replicas":
         arguments["redis_connect_func"] = _allow_reads_of_a_replica_on_loop if on_loop else _allow_reads_of_a_replica

@@ -19,6 +19,7 @@ Source: the Redis Cluster specification, https://redis.io/docs/latest/operate/os
 """
 
 import random
+import re
 from collections.abc import Callable, Generator, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
@@ -31,6 +32,8 @@ _FIRST_PAUSE_MS = 10
 _LONGEST_PAUSE_MS = 500
 _PASSING = {"LOADING", "READONLY", "CLUSTERDOWN", "MASTERDOWN", "TRYAGAIN", "BUSY"}
 _REFUSED = {"NOAUTH", "WRONGPASS", "NOPERM"}
+
+_SCRIPT_ERROR = re.compile(r"^Error running script .*?@user_script: ?\d+: -?([A-Z]+) ")
 
 Pack: TypeAlias = Callable[[tuple[bytes | int, ...]], bytes]
 """Makes the bytes of a command: hiredis' `pack_command`."""
@@ -305,7 +308,10 @@ class _Attempts:
 
 
 def _code(error: object) -> str:
-    """The first word of an error reply, such as MOVED."""
+    """The first word of an error reply, such as MOVED; before Redis 7 a script's is inside the text."""
+    of_script = _SCRIPT_ERROR.search(str(error))
+    if of_script is not None:
+        return of_script[1]
     found = getattr(error, "status_code", None)
     return found or str(error).partition(" ")[0]
 
