@@ -31,7 +31,8 @@ PUBLIC = {
         stream_dataset tile_address tile_range tile_start window_start
     """,
     "millpond.kv": """
-        AsyncKVStore Get KVStore LmdbStore MAX_KEY_BYTES MemoryStore Put TimedValue WalkableStore async_store
+        AsyncKVStore AsyncRedisStore Get KVStore LmdbStore MAX_KEY_BYTES MemoryStore Put RedisStore TimedValue
+        WalkableStore async_store open_store
     """,
     "millpond.lookup": """
         AsyncLookupFunction AsyncLookupFunctionProvider AsyncPartialCachingLookup AsyncPythonLookup
