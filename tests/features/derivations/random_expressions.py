@@ -38,15 +38,62 @@ _INTS = [0, 1, -1, 2, 3, 7, 10, -5, 100, 12345, 2**31 - 1, -(2**31)]
 _LONGS = [*_INTS, 2**53 + 1, -(2**53) - 1, 2**63 - 1, -(2**63), 10**12]
 _DOUBLES = [0.0, -0.0, 1.0, -1.0, 0.5, 2.5, -2.5, 3.5, 0.1, 1e-5, 1e7, 123456.789, 1e18, 9.3e18, 1e300, -1e300, 5e-324]
 _DOUBLES += [math.nan, math.inf, -math.inf, 2.0**63, 2147483647.9]
-_TEXTS = ["", " ", "a", "ab", "Abc", "a,b,,c", "aXbXa", "  pad ", "é", "日本語", "STRASSE", "50%", "a_b", "it's", "back\\slash", "x\ny"]
-_NUMBERS = ["1", "-7", " 12 ", "+3", "1.5", "-0.25", "1e3", ".5", "5.", "1e", "abc", "", "99999999999", "1e400", "NaN", "inf"]
+_TEXTS = [
+    "",
+    " ",
+    "a",
+    "ab",
+    "Abc",
+    "a,b,,c",
+    "aXbXa",
+    "  pad ",
+    "é",
+    "日本語",
+    "STRASSE",
+    "50%",
+    "a_b",
+    "it's",
+    "back\\slash",
+    "x\ny",
+]
+_NUMBERS = [
+    "1",
+    "-7",
+    " 12 ",
+    "+3",
+    "1.5",
+    "-0.25",
+    "1e3",
+    ".5",
+    "5.",
+    "1e",
+    "abc",
+    "",
+    "99999999999",
+    "1e400",
+    "NaN",
+    "inf",
+]
 _NUMBERS += ["-Infinity", "1d", "true", "N", "yes", "0", "2024-02-29", "2024-2-9", "2023-02-29", "2024-01-02 03:04:05"]
-_NUMBERS += ["2024-01-02T03:04:05.123456Z", "2024-01-02 03:04:05.5+02:00", " 2024-01-01 ", "2024-01-02 25:00:00", "0x10", "1 2", "--1"]
+_NUMBERS += [
+    "2024-01-02T03:04:05.123456Z",
+    "2024-01-02 03:04:05.5+02:00",
+    " 2024-01-01 ",
+    "2024-01-02 25:00:00",
+    "0x10",
+    "1 2",
+    "--1",
+]
 _DATES = [dt.date(1970, 1, 1), dt.date(2024, 2, 29), dt.date(2023, 12, 31), dt.date(1, 1, 1), dt.date(9999, 12, 31)]
 _DATES += [dt.date(1969, 7, 20), dt.date(2000, 1, 31), dt.date(1900, 3, 1)]
 _TIMES = [dt.datetime(day.year, day.month, day.day, 23, 59, 59, 999999, tzinfo=dt.UTC) for day in _DATES]
 _TIMES += [dt.datetime(2024, 5, 6, 7, 8, 9, micros, tzinfo=dt.UTC) for micros in (0, 500000, 1, 123000)]
 _TIMES += [dt.datetime(1970, 1, 1, tzinfo=dt.UTC), dt.datetime(1969, 12, 31, 23, 59, 59, 1, tzinfo=dt.UTC)]
+
+_DAYS = ["t", "DATE'2024-02-29'", "'2024-02-29'"]
+_PATTERNS = ["'a%'", "'%b_'", "'%'", "'_\\\\_b'", "'%,%'"]
+_SEPARATORS = ["'-'", "s"]
+_PADDINGS = ["'xy'", "''", "'0'"]
 
 
 def single(value: float) -> float:
@@ -60,7 +107,7 @@ def single(value: float) -> float:
 def _decimal(random: Random, precision: int, scale: int) -> Decimal:
     digits = random.choice([1, 2, 3, precision // 2, precision, precision])
     value = random.choice([0, 1, 5, 10**digits - 1, random.randrange(10**digits), 5 * 10 ** (digits - 1)])
-    return Decimal(random.choice([1, -1]) * value).scaleb(-scale) if value else Decimal(0).scaleb(-scale)
+    return Decimal((random.randrange(2) if value else 0, tuple(map(int, str(value))), -scale))
 
 
 def random_row(random: Random) -> dict[str, Any]:
@@ -77,15 +124,21 @@ def random_row(random: Random) -> dict[str, Any]:
         "boolean": lambda: random.random() < 0.5,
         "string": lambda: random.choice(_TEXTS),
         "binary": lambda: random.choice([b"", b"\x00\xff", b"abc"]),
-        "date": lambda: random.choice([random.choice(_DATES), dt.date(2020, 1, 1) + dt.timedelta(random.randrange(2000))]),
+        "date": lambda: random.choice(
+            [random.choice(_DATES), dt.date(2020, 1, 1) + dt.timedelta(random.randrange(2000))]
+        ),
         "timestamp": lambda: random.choice(_TIMES),
         "decimal(10,2)": lambda: _decimal(random, 10, 2),
         "decimal(38,18)": lambda: _decimal(random, 38, 18),
         "decimal(5,0)": lambda: _decimal(random, 5, 0),
         "array<int>": lambda: [random.choice([None, 1, 2, 3, -1]) for _ in range(random.randrange(4))],
-        "array<double>": lambda: [random.choice([None, math.nan, 1.5, -0.0, 0.0, math.inf]) for _ in range(random.randrange(4))],
+        "array<double>": lambda: [
+            random.choice([None, math.nan, 1.5, -0.0, 0.0, math.inf]) for _ in range(random.randrange(4))
+        ],
         "map<string,double>": lambda: {key: random.choice([None, 1.5, 0.0]) for key in "abc" if random.random() < 0.5},
-        "map<int,string>": lambda: {key: random.choice(["one", "two", None]) for key in range(3) if random.random() < 0.5},
+        "map<int,string>": lambda: {
+            key: random.choice(["one", "two", None]) for key in range(3) if random.random() < 0.5
+        },
     }
     row = {name: None if random.random() < 0.12 else make[type_]() for name, type_ in COLUMNS.items()}
     if row["w"] is not None:
@@ -102,7 +155,9 @@ class Expressions:
     def any(self, depth: int) -> str:
         """An expression of any kind."""
         kinds = [self.integer, self.integer, self.double, self.double, self.decimal, self.decimal]
-        return self._pick([*kinds, self.number, self.boolean, self.text, self.date, self.time, self.single, self.parts])(depth)
+        return self._pick(
+            [*kinds, self.number, self.boolean, self.text, self.date, self.time, self.single, self.parts]
+        )(depth)
 
     def _pick(self, choices: list[Any]) -> Any:
         return self._random.choice(choices)
@@ -136,7 +191,21 @@ class Expressions:
     def integer(self, depth: int) -> str:
         """An int or long."""
         d = depth - 1
-        leaves = ["i", "j", "n", "i", "0", "1", "-3", "7", "2147483647", "3000000000", "5L", "CAST(NULL AS INT)", "-2147483648"]
+        leaves = [
+            "i",
+            "j",
+            "n",
+            "i",
+            "0",
+            "1",
+            "-3",
+            "7",
+            "2147483647",
+            "3000000000",
+            "5L",
+            "CAST(NULL AS INT)",
+            "-2147483648",
+        ]
         return self._draw(
             depth,
             leaves,
@@ -157,8 +226,10 @@ class Expressions:
                 lambda: f"length({self._pick([self.text(d), 'z'])})",
                 lambda: f"instr({self.text(d)}, {self.text(d)})",
                 lambda: f"locate({self.text(d)}, {self.text(d)})",
-                lambda: f"{self._pick(['year', 'month', 'day', 'quarter', 'dayofweek', 'weekday', 'dayofyear', 'weekofyear'])}"
-                f"({self._pick([self.date, self.time])(d)})",
+                lambda: (
+                    f"{self._pick(['year', 'month', 'day', 'quarter', 'dayofweek', 'weekday', 'dayofyear', 'weekofyear'])}"
+                    f"({self._pick([self.date, self.time])(d)})"
+                ),
                 lambda: f"{self._pick(['hour', 'minute', 'second'])}({self._pick([self.date, self.time])(d)})",
                 lambda: f"{self._pick(['unix_seconds', 'unix_millis', 'unix_micros'])}({self.time(d)})",
                 lambda: f"date_diff({self.date(d)}, {self._pick([self.date, self.time])(d)})",
@@ -227,13 +298,17 @@ class Expressions:
             self.decimal,
             [
                 lambda: f"({self.decimal(d)} {self._pick(['+', '-', '*', '/', '%'])} {self.decimal(d)})",
-                lambda: f"({self.decimal(d)} {self._pick(['+', '-', '*', '/', '%'])} {self._pick(['i', 'n', '3', '100'])})",
+                lambda: (
+                    f"({self.decimal(d)} {self._pick(['+', '-', '*', '/', '%'])} {self._pick(['i', 'n', '3', '100'])})"
+                ),
                 lambda: f"({self._pick(['i', 'n', '3'])} {self._pick(['+', '-', '*', '/', '%'])} {self.decimal(d)})",
                 lambda: f"(- {self.decimal(d)})",
                 lambda: f"abs({self.decimal(d)})",
                 lambda: f"round({self.decimal(d)}, {self._pick([0, 1, 3])})",
                 lambda: f"bround({self.decimal(d)}, {self._pick([0, 1])})",
-                lambda: f"CAST({self._pick([self.number(d), 'w', 'x'])} AS DECIMAL({self._pick(['10,2', '38,10', '5,0'])}))",
+                lambda: (
+                    f"CAST({self._pick([self.number(d), 'w', 'x'])} AS DECIMAL({self._pick(['10,2', '38,10', '5,0'])}))"
+                ),
             ],
         )
 
@@ -255,7 +330,7 @@ class Expressions:
                 lambda: f"({kind(d)} {operator} {kind(d)})",
                 lambda: f"({self.integer(d)} {operator} {self.double(d)})",
                 lambda: f"(p {operator} {self._pick(['r', 'i', 'n', '1', '2.5', 'x', 'f'])})",
-                lambda: f"(d {operator} {self._pick(['t', 'DATE\'2024-02-29\'', '\'2024-02-29\''])})",
+                lambda: f"(d {operator} {self._pick(_DAYS)})",
                 lambda: f"({self.boolean(d)} AND {self.boolean(d)})",
                 lambda: f"({self.boolean(d)} OR {self.boolean(d)})",
                 lambda: f"(NOT {self.boolean(d)})",
@@ -265,7 +340,7 @@ class Expressions:
                 lambda: f"({kind(d)} {self._pick(['', 'NOT '])}IN ({kind(d)}, {kind(d)}))",
                 lambda: f"({kind(d)} IN ({kind(d)}, NULL))",
                 lambda: f"({kind(d)} {self._pick(['', 'NOT '])}BETWEEN {kind(d)} AND {kind(d)})",
-                lambda: f"({self.text(d)} {self._pick(['', 'NOT '])}LIKE {self._pick(['\'a%\'', '\'%b_\'', '\'%\'', '\'_\\\\_b\''])})",
+                lambda: f"({self.text(d)} {self._pick(['', 'NOT '])}LIKE {self._pick(_PATTERNS)})",
                 lambda: f"CAST({self._pick([self.number(d), 'w'])} AS BOOLEAN)",
                 lambda: f"isnan({self.double(d)})",
                 lambda: f"{self._pick(['contains', 'startswith', 'endswith'])}({self.text(d)}, {self.text(d)})",
@@ -285,26 +360,34 @@ class Expressions:
             self.text,
             [
                 lambda: f"{self._pick(['upper', 'lower', 'trim', 'ltrim', 'rtrim', 'reverse'])}({self.text(d)})",
-                lambda: f"concat({self.text(d)}, {self._pick([self.text(d), self.integer(d), self.boolean(d), self.date(d)])})",
+                lambda: (
+                    f"concat({self.text(d)}, {self._pick([self.text(d), self.integer(d), self.boolean(d), self.date(d)])})"
+                ),
                 lambda: f"({self.text(d)} || {self.text(d)})",
-                lambda: f"concat_ws({self._pick(['\'-\'', 's'])}, {self.text(d)}, {self.integer(d)}, {self.text(d)})",
+                lambda: f"concat_ws({self._pick(_SEPARATORS)}, {self.text(d)}, {self.integer(d)}, {self.text(d)})",
                 lambda: f"substring({self.text(d)}, {self._pick([small, 'i'])}, {self._pick(['2', 'j', '100'])})",
                 lambda: f"substring({self.text(d)}, {small})",
                 lambda: f"{self._pick(['left', 'right'])}({self.text(d)}, {self._pick([small, 'i'])})",
                 lambda: f"replace({self.text(d)}, {self.text(d)}, {self.text(d)})",
                 lambda: f"split_part({self.text(d)}, {self.text(d)}, {self._pick(['1', '2', '-1', 'i'])})",
                 lambda: f"split({self.text(d)}, ',')[{self._pick(['0', '1', 'i'])}]",
-                lambda: f"{self._pick(['lpad', 'rpad'])}({self.text(d)}, {self._pick([0, 2, 5])}, {self._pick(['\'xy\'', '\'\'', '\'0\''])})",
+                lambda: (
+                    f"{self._pick(['lpad', 'rpad'])}({self.text(d)}, {self._pick([0, 2, 5])}, {self._pick(_PADDINGS)})"
+                ),
                 lambda: f"repeat({self.text(d)}, {self._pick([0, 1, 3])})",
-                lambda: f"CAST({self._pick([self.integer, self.decimal, self.boolean, self.date, self.time])(d)} AS STRING)",
-                lambda: f"CAST({self._pick(['i', 'round(x, 2)', 'round(f, 1)'])} AS STRING)",
+                lambda: (
+                    f"CAST({self._pick([self.integer, self.decimal, self.boolean, self.date, self.time])(d)} AS STRING)"
+                ),
+                lambda: f"CAST({self._pick(['i', 'round(y % 1000D, 2)'])} AS STRING)",
                 lambda: f"mi[{self._pick(['1', 'i', 'j'])}]",
             ],
         )
 
     def parts(self, depth: int) -> str:
         """An array."""
-        return str(self._pick([lambda: "li", lambda: f"split({self.text(depth - 1)}, ',')", lambda: "coalesce(li, li)"])())
+        return str(
+            self._pick([lambda: "li", lambda: f"split({self.text(depth - 1)}, ',')", lambda: "coalesce(li, li)"])()
+        )
 
     def date(self, depth: int) -> str:
         """A date."""
@@ -314,7 +397,9 @@ class Expressions:
             ["d", "e", "d", "DATE'2024-03-31'"],
             self.date,
             [
-                lambda: f"{self._pick(['date_add', 'date_sub'])}({self._pick([self.date, self.time])(d)}, {self._pick(['1', 'i', '-400'])})",
+                lambda: (
+                    f"{self._pick(['date_add', 'date_sub'])}({self._pick([self.date, self.time])(d)}, {self._pick(['1', 'i', '-400'])})"
+                ),
                 lambda: f"add_months({self.date(d)}, {self._pick(['1', '-13', 'i'])})",
                 lambda: f"last_day({self.date(d)})",
                 lambda: f"trunc({self.date(d)}, '{self._pick(['year', 'quarter', 'MM', 'week'])}')",

@@ -15,9 +15,7 @@ EPOCH_DAY = date(1970, 1, 1).toordinal()
 _MICROS_IN_SECOND = 1_000_000
 
 DATE_PATTERN = r"[0-9]{4}-[0-9]{1,2}-[0-9]{1,2}"
-TIMESTAMP_PATTERN = (
-    DATE_PATTERN + r"([T ][0-9]{1,2}:[0-9]{1,2}:[0-9]{1,2}([.][0-9]{1,6})?(Z|[+-][0-9]{2}:[0-9]{2})?)?"
-)
+TIMESTAMP_PATTERN = DATE_PATTERN + r"([T ][0-9]{1,2}:[0-9]{1,2}:[0-9]{1,2}([.][0-9]{1,6})?(Z|[+-][0-9]{2}:[0-9]{2})?)?"
 """What a cast reads. Spark reads more; the text for Spark takes only this, so that both read the same."""
 
 _TIMESTAMP = re.compile(

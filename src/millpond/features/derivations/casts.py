@@ -4,6 +4,7 @@ A cast that fails is null: ``CAST`` and ``TRY_CAST`` are the same here. What a c
 it writes a number, follow Spark in ANSI mode.
 """
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from decimal import Decimal
@@ -28,12 +29,14 @@ def cast(value: Typed, to: SqlType) -> Typed:
         return value
     if source.kind == "void":
         return literal(None, to, f"CAST(NULL AS {to.sql})")
-    if value.literal and source.is_integral and to.kind in {"long", "double"}:
+    if value.literal and value.value is not None and source.is_integral and to.kind in {"long", "double"}:
         python = float(value.value) if to.kind == "double" else value.value
         return literal(python, to, f"CAST({value.value} AS {to.sql})")
     if to.kind == "decimal":
         return _to_decimal(value, to)
     rule = _RULES.get((source.kind, to.kind))
+    if (source.kind, to.kind) == ("float", "string"):
+        raise Faults(["Java versions write a float differently; cast it to DOUBLE first"])
     if rule is None:
         raise Faults([f"a {source} cannot be cast to {to}"])
     failure = Failure(f"not a {to}", valid=rule.valid) if rule.valid else None
@@ -57,10 +60,6 @@ def _parse_boolean(text: str) -> bool | None:
 
 def _utf8(value: str) -> bytes:
     return value.encode()
-
-
-def _single_text(value: float) -> str:
-    return numbers.java_text(value, single=True)
 
 
 def _parse_float(text: str) -> float | None:
@@ -103,7 +102,6 @@ _RULES: dict[tuple[str, str], _Rule] = {
     ("float", "int"): _Rule(numbers.truncate, _IN_INT),
     ("float", "long"): _Rule(numbers.truncate_long, MAY_BE_NONE),
     ("float", "double"): _Rule("{0}"),
-    ("float", "string"): _Rule(_single_text),
     ("double", "boolean"): _Rule("{0} != 0.0"),
     ("double", "int"): _Rule(numbers.truncate, _IN_INT),
     ("double", "long"): _Rule(numbers.truncate_long, MAY_BE_NONE),
@@ -133,9 +131,8 @@ _RULES: dict[tuple[str, str], _Rule] = {
 """Every cast but those to decimal, from kind to kind."""
 
 
-def _double_to_decimal(value: float, step: Decimal, limit: Decimal, single: bool) -> Decimal | None:
-    text = numbers.decimal_text(value, single=single)
-    return None if value - value != 0 else numbers.fitted(Decimal(text), step, limit)
+def _double_to_decimal(value: float, step: Decimal, limit: Decimal) -> Decimal | None:
+    return numbers.fitted(Decimal(repr(value)), step, limit) if math.isfinite(value) else None
 
 
 def _string_to_decimal(text: str, step: Decimal, limit: Decimal) -> Decimal | None:
@@ -155,7 +152,6 @@ def _to_decimal(value: Typed, to: SqlType) -> Typed:
     python: Callable[..., Decimal | None] = numbers.fitted
     if kind in {"float", "double"}:
         python = _double_to_decimal
-        extra.append(kind == "float")
     elif kind == "string":
         python = _string_to_decimal
     elif kind in {"int", "long"}:

@@ -41,9 +41,19 @@ FUNCTIONS: Mapping[str, Function] = {
     name: function for family in FAMILIES.values() for function in family for name in function.names
 }
 
-_COMPARISONS = {exp.EQ: "=", exp.NEQ: "<>", exp.LT: "<", exp.LTE: "<=", exp.GT: ">", exp.GTE: ">="}
-_ARITHMETIC = {exp.Add: "+", exp.Sub: "-", exp.Mul: "*", exp.Div: "/", exp.Mod: "%"}
-_PREDICATES = (*_COMPARISONS, exp.NullSafeEQ, exp.NullSafeNEQ, exp.Is, exp.In, exp.Between, exp.Like, exp.Escape, exp.Not)
+_COMPARISONS: dict[type, str] = {exp.EQ: "=", exp.NEQ: "<>", exp.LT: "<", exp.LTE: "<=", exp.GT: ">", exp.GTE: ">="}
+_ARITHMETIC: dict[type, str] = {exp.Add: "+", exp.Sub: "-", exp.Mul: "*", exp.Div: "/", exp.Mod: "%"}
+_PREDICATES = (
+    *_COMPARISONS,
+    exp.NullSafeEQ,
+    exp.NullSafeNEQ,
+    exp.Is,
+    exp.In,
+    exp.Between,
+    exp.Like,
+    exp.Escape,
+    exp.Not,
+)
 _WHOLE = re.compile(r"[0-9]+")
 _EXACT = re.compile(r"[0-9]*\.[0-9]*")
 _SCIENTIFIC = re.compile(r"[0-9]*\.?[0-9]*[eE][+-]?[0-9]+")
@@ -95,7 +105,7 @@ class _Checker:
         return typed
 
     def _node(self, node: exp.Expression) -> Typed:
-        kind = type(node)
+        kind: type = type(node)
         if kind in _COMPARISONS or kind in {exp.NullSafeEQ, exp.NullSafeNEQ}:
             return self._comparison(node)
         if kind in _ARITHMETIC:
@@ -296,9 +306,12 @@ def _located(typed: Typed, text: str) -> Typed:
 
 
 def _sql_name(node: exp.Expression) -> str:
-    return {"Star": "*", "Subquery": "a query", "Select": "a query", "Concat": "two texts side by side (write \\')"}.get(
-        type(node).__name__, type(node).__name__.upper()
-    )
+    return {
+        "Star": "*",
+        "Subquery": "a query",
+        "Select": "a query",
+        "Concat": "two texts side by side (write \\')",
+    }.get(type(node).__name__, type(node).__name__.upper())
 
 
 def _number(text: str, sign: str) -> Typed:

@@ -71,9 +71,9 @@ def _array_extreme(name: str, symbol: str) -> Function:
         def emit(code: Code) -> str:
             array, best = args[0].emit(code), code.variable()
             code.line(f"{best} = None")
-            with code.block(f"for it in {array} or ():"):
-                with code.block(f"if it is not None and ({best} is None or ({test.format(best=best)})):"):
-                    code.line(f"{best} = it")
+            better = f"if it is not None and ({best} is None or ({test.format(best=best)})):"
+            with code.block(f"for it in {array} or ():"), code.block(better):
+                code.line(f"{best} = it")
             return best
 
         return Typed(element, f"{name}({args[0].sql})", emit)
@@ -109,12 +109,17 @@ FUNCTIONS: tuple[Function, ...] = (
     _operator("try_mod", "%", "The same as x % y."),
     function("size cardinality", "c", "The number of elements of an array or map.", _size, 1),
     function("array_size", "a", "The number of elements of an array.", _array_size, 1),
-    function("element_at try_element_at", "c, key",
-             "The value of a key, or null; the element of an array, from 1, or from the end from -1.",
-             lambda args: element_at(args[0], args[1]), 2),
-    function("get", "a, index", "The element of an array, from 0. The same as a[index].",
-             _get, 2),
-    function("array_contains", "a, x", "Whether the array holds x; null if it does not but holds a null.", _array_contains, 2),
+    function(
+        "element_at try_element_at",
+        "c, key",
+        "The value of a key, or null; the element of an array, from 1, or from the end from -1.",
+        lambda args: element_at(args[0], args[1]),
+        2,
+    ),
+    function("get", "a, index", "The element of an array, from 0. The same as a[index].", _get, 2),
+    function(
+        "array_contains", "a, x", "Whether the array holds x; null if it does not but holds a null.", _array_contains, 2
+    ),
     function("map_contains_key", "m, key", "Whether the map has the key.", _map_contains_key, 2),
     _array_extreme("array_max", ">"),
     _array_extreme("array_min", "<"),

@@ -29,7 +29,12 @@ class Function:
 
 
 def function(
-    names: str, arguments: str, says: str, build: Callable[[Sequence[Typed]], Typed], least: int, most: int | None = None
+    names: str,
+    arguments: str,
+    says: str,
+    build: Callable[[Sequence[Typed]], Typed],
+    least: int,
+    most: int | None = None,
 ) -> Function:
     """A function that checks its arguments itself; several names are separated by spaces."""
     each = tuple(names.split())

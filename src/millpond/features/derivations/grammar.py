@@ -18,14 +18,17 @@ _KEPT = ("CAST", "TRY_CAST")
 _SHOWN = 60
 
 
+_SPARK_PARSER: Any = Spark.Parser
+
+
 class _Calls(Spark):
     """Spark's SQL in which every function but CAST is a plain call."""
 
-    class Parser(Spark.Parser):  # type: ignore[name-defined,misc]
+    class Parser(_SPARK_PARSER):  # type: ignore[misc]
         """Spark's parser, told of no function."""
 
         FUNCTIONS: dict[str, Any] = {}  # noqa: RUF012 - sqlglot's way of configuring a dialect
-        FUNCTION_PARSERS = {name: Spark.Parser.FUNCTION_PARSERS[name] for name in _KEPT}  # noqa: RUF012
+        FUNCTION_PARSERS = {name: _SPARK_PARSER.FUNCTION_PARSERS[name] for name in _KEPT}  # noqa: RUF012
         NO_PAREN_FUNCTIONS: dict[Any, Any] = {}  # noqa: RUF012
 
 
@@ -48,7 +51,8 @@ def parse(text: str) -> exp.Expression:
         raise Faults(["too deeply nested"]) from None
     if len(trees) != 1 or trees[0] is None:
         raise Faults([f"expected one expression, found {len([tree for tree in trees if tree])}"])
-    return trees[0]
+    tree: exp.Expression = trees[0]  # type: ignore[assignment]
+    return tree
 
 
 def names_in(tree: exp.Expression) -> set[str]:
@@ -64,8 +68,10 @@ def fragment(node: exp.Expression) -> str:
 
 def place(node: exp.Expression) -> str:
     """Where `node` is: its line and column where they are known, and its text."""
-    begin = min(
-        (it.meta["line"], it.meta["col"] - len(str(it.name)) + 1) for it in node.walk() if "line" in it.meta
-    ) if any("line" in it.meta for it in node.walk()) else None
+    begin = (
+        min((it.meta["line"], it.meta["col"] - len(str(it.name)) + 1) for it in node.walk() if "line" in it.meta)
+        if any("line" in it.meta for it in node.walk())
+        else None
+    )
     at = f"line {begin[0]}, column {max(1, begin[1])}: " if begin else ""
     return f"{at}{fragment(node)}"

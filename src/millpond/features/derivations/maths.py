@@ -4,7 +4,7 @@
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from decimal import Decimal
 
 from millpond.features.derivations import numbers
@@ -20,7 +20,7 @@ _MOST_PLACES = 38
 
 def _round_decimal(value: Decimal, step: Decimal, rounding: str) -> Decimal:
     rounded = value.quantize(step, rounding, numbers.EXACT)
-    return rounded if rounded else abs(rounded)
+    return rounded or abs(rounded)
 
 
 def _rounding(name: str, rounding: str) -> Function:
@@ -42,21 +42,27 @@ def _rounding(name: str, rounding: str) -> Function:
         return strict(value.type, sql, [value], numbers.rounded_float, extra=[places, rounding, kind == "float"])
 
     how = "halves away from zero" if rounding == numbers.HALF_UP else "halves to the even digit"
-    return function(name, "x, places", f"x rounded to `places` digits after the point (a constant, 0 if left out), {how}.",
-                    build, 1, 2)
+    return function(
+        name,
+        "x, places",
+        f"x rounded to `places` digits after the point (a constant, 0 if left out), {how}.",
+        build,
+        1,
+        2,
+    )
 
 
-def _whole(names: str, says: str, of_float: object, rounding: str) -> Function:
+def _whole(names: str, says: str, of_float: Callable[[float], int], rounding: str) -> Function:
     def build(args: Sequence[Typed]) -> Typed:
         value = args[0]
         if value.type.is_integral:
             return cast(value, LONG)
-        sql = f"{names.split()[0]}({{0}})"
+        sql = f"{names.partition(' ')[0]}({{0}})"
         if value.type.kind != "decimal":
             value = coerce(value, DOUBLE)
-            if not callable(of_float):
-                raise TypeError(of_float)
-            return strict(LONG, sql, [value], of_float)
+            guarded = f"IF({{0}} >= -9223372036854775808D AND {{0}} < 9223372036854775808D, {sql}, NULL)"
+            failure = Failure("overflow", unless=f"not {-(2.0**63)!r} <= {{0}} < {2.0**63!r}")
+            return strict(LONG, guarded, [value], of_float, failure=failure)
         scale = value.type.scale
         type_ = decimal_of(value.type.precision - scale + 1, 0) if scale else value.type
         return strict(type_, sql, [value], _round_decimal, extra=[Decimal(1), rounding])
@@ -112,6 +118,19 @@ def _is_nan(args: Sequence[Typed]) -> Typed:
     return Typed(BOOLEAN, f"isnan({value.sql})", emit, nullable=False)
 
 
+def _instead_of_nan(args: Sequence[Typed]) -> Typed:
+    value, other = (coerce(arg, DOUBLE) for arg in args)
+
+    def emit(code: Code) -> str:
+        result = code.variable()
+        code.line(f"{result} = {value.emit(code)}")
+        with code.block(f"if {result} != {result}:"):
+            code.line(f"{result} = {other.emit(code)}")
+        return result
+
+    return Typed(DOUBLE, f"nanvl({value.sql}, {other.sql})", emit, value.nullable or other.nullable)
+
+
 def _trigonometric(name: str) -> Function:
     python = getattr(math, name)
 
@@ -123,23 +142,45 @@ def _trigonometric(name: str) -> Function:
 
 FUNCTIONS: tuple[Function, ...] = (
     function("abs", "x", "x without its sign. The least int and long fail.", lambda args: absolute(args[0]), 1),
-    function("mod", "x, y", "The remainder of x ÷ y, with the sign of x. A y of 0 fails.",
-             lambda args: arithmetic("%", args[0], args[1]), 2),
-    function("pmod", "x, y", "The remainder of x ÷ y, at least 0 for a positive y. A y of 0 fails.", _positive_remainder, 2),
-    function("greatest", "x, y, …", "The greatest that is not null. NaN is above all numbers.",
-             lambda args: extreme(args, "greatest"), 2, UNLIMITED),
+    function(
+        "mod",
+        "x, y",
+        "The remainder of x ÷ y, with the sign of x. A y of 0 fails.",
+        lambda args: arithmetic("%", args[0], args[1]),
+        2,
+    ),
+    function(
+        "pmod", "x, y", "The remainder of x ÷ y, at least 0 for a positive y. A y of 0 fails.", _positive_remainder, 2
+    ),
+    function(
+        "greatest",
+        "x, y, …",
+        "The greatest that is not null. NaN is above all numbers.",
+        lambda args: extreme(args, "greatest"),
+        2,
+        UNLIMITED,
+    ),
     function("least", "x, y, …", "The least that is not null.", lambda args: extreme(args, "least"), 2, UNLIMITED),
     _rounding("round", numbers.HALF_UP),
     _rounding("bround", numbers.HALF_EVEN),
-    _whole("floor", "The largest whole number not above x: a long, or a decimal for decimals.", numbers.floor_long, "ROUND_FLOOR"),
-    _whole("ceil ceiling", "The smallest whole number not below x: a long, or a decimal for decimals.", numbers.ceil_long, "ROUND_CEILING"),
+    _whole(
+        "floor", "The largest whole number not above x: a long, or a decimal for decimals.", math.floor, "ROUND_FLOOR"
+    ),
+    _whole(
+        "ceil ceiling",
+        "The smallest whole number not below x: a long, or a decimal for decimals.",
+        math.ceil,
+        "ROUND_CEILING",
+    ),
     plain("sign signum", _X, DOUBLE, numbers.sign, "-1.0, 0.0 or 1.0."),
     plain("sqrt", _X, DOUBLE, numbers.square_root, "The square root; NaN below 0."),
     plain("cbrt", _X, DOUBLE, math.cbrt, "The cube root."),
     plain("exp", _X, DOUBLE, numbers.exponential, "e to the x."),
     plain("expm1", _X, DOUBLE, numbers.exponential_less_one, "e to the x, less 1."),
     plain("ln", _X, DOUBLE, _natural, "The natural logarithm; null at 0 and below.", nullable=True),
-    function("log", "base, x", "The logarithm of x to a base, or the natural one; null at 0 and below.", _logarithm, 1, 2),
+    function(
+        "log", "base, x", "The logarithm of x to a base, or the natural one; null at 0 and below.", _logarithm, 1, 2
+    ),
     plain("log10", _X, DOUBLE, _common, "The logarithm to base 10; null at 0 and below.", nullable=True),
     plain("log2", _X, DOUBLE, _binary, "The logarithm to base 2; null at 0 and below.", nullable=True),
     plain("log1p", _X, DOUBLE, _of_one_more, "ln(1 + x); null at -1 and below.", nullable=True),
@@ -149,5 +190,5 @@ FUNCTIONS: tuple[Function, ...] = (
     _trigonometric("tan"),
     plain("atan", _X, DOUBLE, math.atan, "The angle whose tangent is x."),
     function("isnan", "x", "Whether x is NaN; false for null.", _is_nan, 1),
-    plain("nanvl", (("x", DOUBLE), ("y", DOUBLE)), DOUBLE, "{1} if {0} != {0} else {0}", "x, or y if x is NaN."),
+    function("nanvl", "x, y", "x, or y if x is NaN.", _instead_of_nan, 2),
 )

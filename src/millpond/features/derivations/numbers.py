@@ -10,7 +10,7 @@ from decimal import ROUND_HALF_EVEN, ROUND_HALF_UP, Context, Decimal, InvalidOpe
 
 INT_RANGE = "-2147483648 <= {v} <= 2147483647"
 LONG_RANGE = "-9223372036854775808 <= {v} <= 9223372036854775807"
-_LONG_MIN, _LONG_MAX = -(1 << 63), (1 << 63) - 1
+_LONG_MAX = (1 << 63) - 1
 
 EXACT = Context(prec=120, rounding=ROUND_HALF_UP, Emax=999999, Emin=-999999)
 """Enough digits for any sum, product and rounding of two decimals of 38 digits."""
@@ -32,14 +32,10 @@ def to_float32(value: float) -> float:
     return rounded
 
 
-def decimal_text(value: float, *, single: bool) -> str:
-    """The shortest decimal that reads back as `value`, of 32 bits if `single`."""
-    if not single:
-        return repr(value)
-    return next((text for digits in range(1, 9) if to_float32(float(text := f"{value:.{digits}g}")) == value), f"{value:.9g}")
+_SMALL, _LARGE = 3, 7
 
 
-def java_text(value: float, *, single: bool = False) -> str:
+def java_text(value: float) -> str:
     """`value` as Java writes it: ``1.0E7`` from ten million on and below a thousandth.
 
     >>> java_text(0.5), java_text(1e7), java_text(-0.00012), java_text(float("inf"))
@@ -51,11 +47,11 @@ def java_text(value: float, *, single: bool = False) -> str:
         return "Infinity" if value > 0 else "-Infinity"
     if value == 0:
         return "-0.0" if math.copysign(1, value) < 0 else "0.0"
-    sign, digits, exponent = Decimal(decimal_text(value, single=single)).normalize().as_tuple()
+    sign, digits, exponent = Decimal(repr(value)).normalize().as_tuple()
     mantissa = "".join(map(str, digits))
     point = len(mantissa) + int(exponent)
     minus = "-" if sign else ""
-    if -3 < point <= 7:
+    if -_SMALL < point <= _LARGE:
         padded = mantissa.rjust(len(mantissa) - point + 1, "0") if point <= 0 else mantissa.ljust(point, "0")
         cut = max(point, 1)
         return f"{minus}{padded[:cut]}.{padded[cut:] or '0'}"
@@ -111,23 +107,6 @@ def truncate_long(value: float) -> int | None:
     return min(int(value), _LONG_MAX)
 
 
-def saturated(value: float) -> int:
-    """A whole double as a long, as Java converts it: NaN is 0, what is beyond is the nearest long."""
-    if value != value:  # noqa: PLR0124 - NaN
-        return 0
-    return max(_LONG_MIN, min(_LONG_MAX, int(value))) if math.isfinite(value) else _LONG_MAX if value > 0 else _LONG_MIN
-
-
-def floor_long(value: float) -> int:
-    """The largest long not above `value`."""
-    return saturated(math.floor(value) if math.isfinite(value) else value)
-
-
-def ceil_long(value: float) -> int:
-    """The smallest long not below `value`."""
-    return saturated(math.ceil(value) if math.isfinite(value) else value)
-
-
 def java_remainder(left: int, right: int) -> int:
     """The remainder of a division that truncates: it has the sign of `left`."""
     remainder = abs(left) % abs(right)
@@ -157,18 +136,12 @@ def positive_float_remainder(left: float, right: float) -> float:
     return float_remainder(remainder + right, right) if remainder < 0 else remainder
 
 
-def divide(left: float, right: float) -> float:
-    """A division of doubles by anything but 0; the quotient may be infinite."""
-    return left / right
-
-
 def rounded_float(value: float, scale: int, rounding: str, single: bool) -> float:
     """`value` rounded in decimal, from its shortest text, as Spark's ``round`` does."""
     if not math.isfinite(value):
         return value
-    step = Decimal(1).scaleb(-scale)
-    rounded = float(Decimal(decimal_text(value, single=single)).quantize(step, rounding, _WIDE))
-    return to_float32(rounded) if single else rounded + 0.0
+    rounded = float(Decimal(repr(value)).quantize(Decimal(1).scaleb(-scale), rounding, _WIDE)) + 0.0
+    return to_float32(rounded) if single else rounded
 
 
 _WIDE = Context(prec=1200, Emax=999999, Emin=-999999)
@@ -183,7 +156,7 @@ def fitted(value: Decimal, step: Decimal, limit: Decimal) -> Decimal | None:
         return None
     if not -limit < rounded < limit:
         return None
-    return rounded if rounded else abs(rounded)
+    return rounded or abs(rounded)
 
 
 def decimal_sum(left: Decimal, right: Decimal, step: Decimal, limit: Decimal) -> Decimal | None:
@@ -233,7 +206,7 @@ def power(base: float, exponent: float) -> float:
 
 
 def exponential(value: float) -> float:
-    """e to the `value`."""
+    """Euler's e to the `value`."""
     try:
         return math.exp(value)
     except OverflowError:
@@ -241,7 +214,7 @@ def exponential(value: float) -> float:
 
 
 def exponential_less_one(value: float) -> float:
-    """e to the `value`, less 1."""
+    """Euler's e to the `value`, less 1."""
     try:
         return math.expm1(value)
     except OverflowError:

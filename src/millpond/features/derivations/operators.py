@@ -112,15 +112,27 @@ def integer_division(left: Typed, right: Typed) -> Typed:
     return strict(LONG, sql, [left, right], numbers.java_quotient, failure=failure)
 
 
+_SIGN_DIGITS = 34
+
+
+def _sign_is_exact(value: Typed) -> None:
+    if value.type.precision > _SIGN_DIGITS:
+        raise Faults(
+            [f"Spark changes the sign of a decimal exactly up to {_SIGN_DIGITS} digits, got {value.type}; write a CAST"]
+        )
+
+
 def negative(value: Typed) -> Typed:
     """``-x``."""
     _numbers_only("-", value)
     kind = value.type.kind
     if kind in _RANGES:
         zero = f"CAST(0 AS {value.type.sql})"
-        return strict(value.type, f"try_subtract({zero}, {{0}})", [value], "-{0}",
-                      failure=Failure(_OVERFLOW, valid=_RANGES[kind]))
+        return strict(
+            value.type, f"try_subtract({zero}, {{0}})", [value], "-{0}", failure=Failure(_OVERFLOW, valid=_RANGES[kind])
+        )
     if kind == "decimal":
+        _sign_is_exact(value)
         return strict(value.type, "(- {0})", [value], "{0}.copy_negate() if {0} else {0}")
     return strict(value.type, "(- {0})", [cast(value, DOUBLE) if kind == "void" else value], "-{0}")
 
@@ -131,8 +143,14 @@ def absolute(value: Typed) -> Typed:
     kind = value.type.kind
     if kind in _RANGES:
         zero = f"CAST(0 AS {value.type.sql})"
-        return strict(value.type, f"IF({{0}} < 0, try_subtract({zero}, {{0}}), {{0}})", [value], "abs({0})",
-                      failure=Failure(_OVERFLOW, valid=_RANGES[kind]))
+        return strict(
+            value.type,
+            f"IF({{0}} < 0, try_subtract({zero}, {{0}}), {{0}})",
+            [value],
+            "abs({0})",
+            failure=Failure(_OVERFLOW, valid=_RANGES[kind]),
+        )
+    _sign_is_exact(value)
     python = "{0}.copy_abs()" if kind == "decimal" else "abs({0})"
     return strict(value.type, "abs({0})", [value], python)
 
@@ -147,7 +165,9 @@ _FLOAT_TESTS = {
     ">=": "{0} >= {1} or {0} != {0}",
     "<>": "not ({0} == {1} or ({0} != {0} and {1} != {1}))",
 }
-_TESTS = {"=": "{0} == {1}", "<>": "{0} != {1}"} | {symbol: f"{{0}} {symbol} {{1}}" for symbol in ("<", "<=", ">", ">=")}
+_TESTS = {"=": "{0} == {1}", "<>": "{0} != {1}"} | {
+    symbol: f"{{0}} {symbol} {{1}}" for symbol in ("<", "<=", ">", ">=")
+}
 
 
 def comparing(symbol: str, type_: SqlType) -> str:
@@ -298,13 +318,12 @@ def is_in(value: Typed, choices: Sequence[Typed]) -> Typed:
     def emit(code: Code) -> str:
         operand = value.emit(code)
         names = [choice.emit(code) for choice in choices]
-        tests = [
-            f"({name} is not None and ({comparing('=', value.type).format(operand, name)}))" for name in names
-        ]
+        tests = [f"({name} is not None and ({comparing('=', value.type).format(operand, name)}))" for name in names]
         unknown = " or ".join(f"{name} is None" for name in names)
         result = code.variable()
-        code.line(f"{result} = None if {operand} is None else True if {' or '.join(tests)} "
-                  f"else None if {unknown} else False")
+        code.line(
+            f"{result} = None if {operand} is None else True if {' or '.join(tests)} else None if {unknown} else False"
+        )
         return result
 
     return Typed(BOOLEAN, sql, emit, nullable)
@@ -438,4 +457,3 @@ def element_at(container: Typed, key: Typed) -> Typed:
     failure = Failure("index outside the array", unless="not 1 <= abs({1}) <= len({0})")
     sql = "try_element_at({0}, nullif({1}, 0))"
     return strict(container.type.element, sql, [container, key], "{0}[{1} - 1 if {1} > 0 else {1}]", failure=failure)
-

@@ -87,7 +87,9 @@ def _split_part(text: str, delimiter: str, part: int) -> str:
 def _split(args: Sequence[Typed]) -> Typed:
     delimiter = written(args[1], STRING, "delimiter")
     if not delimiter or set(delimiter) & _REGEX_SIGNS:
-        raise Faults(["argument delimiter must be plain text, as Spark reads it as a regular expression; use split_part"])
+        raise Faults(
+            ["argument delimiter must be plain text, as Spark reads it as a regular expression; use split_part"]
+        )
     text = argument(args[0], STRING, "s")
     sql = f"split({{0}}, {_braced(text_literal(delimiter))})"
     return strict(SqlType("array", element=STRING), sql, [text], "{0}.split({1})", extra=[delimiter])
@@ -112,7 +114,9 @@ def _padding(name: str, side: str, python: object) -> Function:
         length = _count(args[1], "length")
         padding = written(args[2], STRING, "padding") if len(args) > 2 else " "  # noqa: PLR2004 - arguments
         sql = f"{name}({{0}}, {length}, {_braced(text_literal(padding))})"
-        return strict(STRING, sql, [argument(args[0], STRING, "s")], "{1}({0}, {2}, {3})", extra=[python, length, padding])
+        return strict(
+            STRING, sql, [argument(args[0], STRING, "s")], "{1}({0}, {2}, {3})", extra=[python, length, padding]
+        )
 
     says = f"s of exactly `length` characters: cut, or padded on the {side}. Length and padding are constants."
     return function(name, "s, length, padding", says, build, 2, 3)
@@ -157,29 +161,67 @@ def like(value: Typed, pattern: Typed, escape: str = "\\") -> Typed:
 _TWO = (("s", STRING), ("part", STRING))
 
 FUNCTIONS: tuple[Function, ...] = (
-    function("length char_length character_length len", "s", "The number of characters of a string, or of bytes of a binary.",
-             _length, 1),
+    function(
+        "length char_length character_length len",
+        "s",
+        "The number of characters of a string, or of bytes of a binary.",
+        _length,
+        1,
+    ),
     plain("lower lcase", _S, STRING, "{0}.lower()", "s in small letters."),
     plain("upper ucase", _S, STRING, "{0}.upper()", "s in capital letters."),
     plain("trim", _S, STRING, "{0}.strip(' ')", "s without spaces at its ends."),
     plain("ltrim", _S, STRING, "{0}.lstrip(' ')", "s without spaces at its start."),
     plain("rtrim", _S, STRING, "{0}.rstrip(' ')", "s without spaces at its end."),
-    function("substring substr", "s, position, length",
-             "The part of s from a position on; a negative position counts from the end.", _substrings, 2, 3),
-    plain("left", (("s", STRING), ("length", INT)), STRING, "{0}[:{1}] if {1} > 0 else ''", "The first characters of s."),
-    plain("right", (("s", STRING), ("length", INT)), STRING, "{0}[-{1}:] if {1} > 0 else ''", "The last characters of s."),
-    function("concat", "x, y, …", "All arguments as one string; null if one is. Also written `||`.", concat, 1, UNLIMITED),
-    function("concat_ws", "separator, x, …", "All arguments that are not null, with the separator between them.", _concat_ws, 2, UNLIMITED),
+    function(
+        "substring substr",
+        "s, position, length",
+        "The part of s from a position on; a negative position counts from the end.",
+        _substrings,
+        2,
+        3,
+    ),
+    plain(
+        "left", (("s", STRING), ("length", INT)), STRING, "{0}[:{1}] if {1} > 0 else ''", "The first characters of s."
+    ),
+    plain(
+        "right", (("s", STRING), ("length", INT)), STRING, "{0}[-{1}:] if {1} > 0 else ''", "The last characters of s."
+    ),
+    function(
+        "concat", "x, y, …", "All arguments as one string; null if one is. Also written `||`.", concat, 1, UNLIMITED
+    ),
+    function(
+        "concat_ws",
+        "separator, x, …",
+        "All arguments that are not null, with the separator between them.",
+        _concat_ws,
+        2,
+        UNLIMITED,
+    ),
     plain("instr", _TWO, INT, "{0}.find({1}) + 1", "The position of the first `part` in s, or 0."),
     function("locate position", "part, s", "The position of the first `part` in s, or 0.", _locate, 2),
     plain("contains", _TWO, BOOLEAN, "{1} in {0}", "Whether s holds `part`."),
     plain("startswith", _TWO, BOOLEAN, "{0}.startswith({1})", "Whether s begins with `part`."),
     plain("endswith", _TWO, BOOLEAN, "{0}.endswith({1})", "Whether s ends with `part`."),
-    function("replace", "s, old, new", "s with every `old` replaced, or removed if `new` is left out.", _replaced, 2, 3),
-    plain("split_part", (("s", STRING), ("delimiter", STRING), ("part", INT)), STRING, _split_part,
-          "The part of s with that number, from 1, or from the end from -1; empty if there is none. Part 0 fails.",
-          sql="split_part({0}, {1}, nullif({2}, 0))", failure=_BY_ZERO_PART),
-    function("split", "s, delimiter", "The parts of s as an array. The delimiter is a constant without signs of regular expressions.", _split, 2),
+    function(
+        "replace", "s, old, new", "s with every `old` replaced, or removed if `new` is left out.", _replaced, 2, 3
+    ),
+    plain(
+        "split_part",
+        (("s", STRING), ("delimiter", STRING), ("part", INT)),
+        STRING,
+        _split_part,
+        "The part of s with that number, from 1, or from the end from -1; empty if there is none. Part 0 fails.",
+        sql="split_part({0}, {1}, nullif({2}, 0))",
+        failure=_BY_ZERO_PART,
+    ),
+    function(
+        "split",
+        "s, delimiter",
+        "The parts of s as an array. The delimiter is a constant without signs of regular expressions.",
+        _split,
+        2,
+    ),
     _padding("lpad", "left", _left_padded),
     _padding("rpad", "right", _right_padded),
     function("repeat", "s, times", "s several times; `times` is a constant.", _repeat, 2),

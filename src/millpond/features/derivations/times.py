@@ -33,7 +33,7 @@ def _in_range(sql: str, type_: SqlType) -> str:
 
 
 def _moved(names: str, unit: str, python: Callable[..., Any], most: int, says: str) -> Function:
-    name = names.split()[0]
+    name = names.partition(" ")[0]
     sql = _in_range(f"{name}({{0}}, {_clamped('{1}', most)})", DATE)
     return plain(names, (("d", DATE), (unit, INT)), DATE, python, says, sql=sql, failure=_OUTSIDE)
 
@@ -43,10 +43,24 @@ def _from_number(name: str, python: Callable[[int], Any], most: int, says: str) 
     return plain(name, (("n", LONG),), TIMESTAMP, python, says, sql=sql, failure=_OUTSIDE)
 
 
-_UNITS = {"YEAR": "YEAR", "YYYY": "YEAR", "YY": "YEAR", "QUARTER": "QUARTER", "MONTH": "MONTH", "MON": "MONTH",
-          "MM": "MONTH", "WEEK": "WEEK"}
-_SMALL_UNITS = {"DAY": "DAY", "DD": "DAY", "HOUR": "HOUR", "MINUTE": "MINUTE", "SECOND": "SECOND",
-                "MILLISECOND": "MILLISECOND"}
+_UNITS = {
+    "YEAR": "YEAR",
+    "YYYY": "YEAR",
+    "YY": "YEAR",
+    "QUARTER": "QUARTER",
+    "MONTH": "MONTH",
+    "MON": "MONTH",
+    "MM": "MONTH",
+    "WEEK": "WEEK",
+}
+_SMALL_UNITS = {
+    "DAY": "DAY",
+    "DD": "DAY",
+    "HOUR": "HOUR",
+    "MINUTE": "MINUTE",
+    "SECOND": "SECOND",
+    "MILLISECOND": "MILLISECOND",
+}
 
 
 def _unit(value: Typed, units: dict[str, str]) -> str:
@@ -81,22 +95,46 @@ FUNCTIONS: tuple[Function, ...] = (
     plain("second", _T, INT, "{0}.second", "The second, without its fraction."),
     _moved("date_add dateadd", "days", calendar.add_days, _DAYS, "The date `days` later."),
     _moved("date_sub", "days", calendar.subtract_days, _DAYS, "The date `days` earlier."),
-    _moved("add_months", "months", calendar.add_months, _MONTHS,
-           "The date `months` later; the last day of the month where that is shorter."),
-    plain("date_diff datediff", (("end", DATE), ("start", DATE)), INT, "({0} - {1}).days", "The days from start to end."),
+    _moved(
+        "add_months",
+        "months",
+        calendar.add_months,
+        _MONTHS,
+        "The date `months` later; the last day of the month where that is shorter.",
+    ),
+    plain(
+        "date_diff datediff", (("end", DATE), ("start", DATE)), INT, "({0} - {1}).days", "The days from start to end."
+    ),
     plain("last_day", _D, DATE, calendar.last_day, "The last day of the month."),
     function("trunc", "d, unit", "The first day of the year, quarter, month or week; `unit` is a constant.", _trunc, 2),
-    function("date_trunc", "unit, t", "The first moment of the unit, from year to millisecond; `unit` is a constant.",
-             _date_trunc, 2),
+    function(
+        "date_trunc",
+        "unit, t",
+        "The first moment of the unit, from year to millisecond; `unit` is a constant.",
+        _date_trunc,
+        2,
+    ),
     function("to_date", "x", "x as a date: the same as CAST(x AS DATE).", lambda args: cast(args[0], DATE), 1),
-    function("to_timestamp", "x", "x as a timestamp: the same as CAST(x AS TIMESTAMP).",
-             lambda args: cast(args[0], TIMESTAMP), 1),
+    function(
+        "to_timestamp",
+        "x",
+        "x as a timestamp: the same as CAST(x AS TIMESTAMP).",
+        lambda args: cast(args[0], TIMESTAMP),
+        1,
+    ),
     plain("unix_date", _D, INT, f"{{0}}.toordinal() - {calendar.EPOCH_DAY}", "Days since 1970-01-01."),
     plain("unix_seconds", _T, LONG, calendar.unix_seconds, "Whole seconds since 1970, rounded down."),
     plain("unix_millis", _T, LONG, calendar.unix_millis, "Whole milliseconds since 1970, rounded down."),
     plain("unix_micros", _T, LONG, calendar.unix_micros, "Microseconds since 1970."),
-    plain("date_from_unix_date", (("days", INT),), DATE, calendar.from_unix_date, "The date `days` after 1970-01-01.",
-          sql=_in_range(f"date_from_unix_date({_clamped('{0}', _DAYS)})", DATE), failure=_OUTSIDE),
+    plain(
+        "date_from_unix_date",
+        (("days", INT),),
+        DATE,
+        calendar.from_unix_date,
+        "The date `days` after 1970-01-01.",
+        sql=_in_range(f"date_from_unix_date({_clamped('{0}', _DAYS)})", DATE),
+        failure=_OUTSIDE,
+    ),
     _from_number("timestamp_seconds", calendar.from_seconds, _SECONDS, "The time n seconds after 1970."),
     _from_number("timestamp_millis", calendar.from_millis, _SECONDS * 1000, "The time n milliseconds after 1970."),
     _from_number("timestamp_micros", calendar.from_micros, _SECONDS * 1_000_000, "The time n microseconds after 1970."),

@@ -119,7 +119,9 @@ def strict(
         names = [arg.emit(code) for arg in args]
         values = [*names, *(code.constant(it) for it in extra)]
         result = code.variable()
-        expression = python.format(*values) if isinstance(python, str) else f"{code.constant(python)}({','.join(values)})"
+        expression = (
+            python.format(*values) if isinstance(python, str) else f"{code.constant(python)}({','.join(values)})"
+        )
         null = " or ".join(f"{name} is None" for name, arg in zip(names, args, strict=True) if arg.nullable)
         if failure is None:
             code.line(f"{result} = None if {null} else {expression}" if null else f"{result} = {expression}")
@@ -156,9 +158,9 @@ def literal(value: Any, type_: SqlType, sql: str) -> Typed:
 
 
 def text_literal(value: str) -> str:
-    """`value` as a string literal of Spark SQL.
+    r"""`value` as a string literal of Spark SQL.
 
-    >>> print(text_literal("it's 5\\\\"))
+    >>> print(text_literal("it's 5\\"))
     'it\\'s 5\\\\'
     """
     escaped = value.replace("\\", "\\\\").replace("'", "\\'").replace("\n", "\\n").replace("\r", "\\r")

@@ -155,7 +155,7 @@ def common_type(left: SqlType, right: SqlType) -> SqlType | None:
     >>> [str(common_type(INT, other)) for other in (LONG, FLOAT, decimal_of(5, 2), STRING)]
     ['long', 'double', 'decimal(12,2)', 'None']
     """
-    if left == right or right == VOID:
+    if right in (left, VOID):
         return left
     if left == VOID:
         return right
