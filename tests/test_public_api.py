@@ -24,7 +24,7 @@ PUBLIC = {
     """,
     "millpond.demo": "",
     "millpond.features": """
-        Aggregation BatchIr DAY_MS Field GroupBy GroupByPlan HORIZON_MS HOUR_MS Ir MINUTE_MS SERVING_INFO_DATASET
+        Aggregation BatchIr CompiledDerivations DAY_MS Derivation Field GroupBy GroupByPlan HORIZON_MS HOUR_MS Ir MINUTE_MS SERVING_INFO_DATASET
         ServingInfo TILE_MS Tile batch_dataset compile_group_by hop_ms in_window parse_window serving_info_key
         stream_dataset tile_start window_start
     """,

@@ -6,6 +6,7 @@ Declare a `GroupBy`, compile it once with `compile_group_by`, and let the plan d
 
 from millpond.features.batch import HORIZON_MS, BatchIr
 from millpond.features.definitions import Aggregation, Field, GroupBy
+from millpond.features.derivations import CompiledDerivations, Derivation
 from millpond.features.operations import Ir
 from millpond.features.plan import GroupByPlan, compile_group_by
 from millpond.features.serving_info import (
@@ -37,6 +38,8 @@ __all__ = [
     "TILE_MS",
     "Aggregation",
     "BatchIr",
+    "CompiledDerivations",
+    "Derivation",
     "Field",
     "GroupBy",
     "GroupByPlan",

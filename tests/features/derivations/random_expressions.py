@@ -93,6 +93,8 @@ _TIMES += [dt.datetime(1970, 1, 1, tzinfo=dt.UTC), dt.datetime(1969, 12, 31, 23,
 _DAYS = ["t", "DATE'2024-02-29'", "'2024-02-29'"]
 _PATTERNS = ["'a%'", "'%b_'", "'%'", "'_\\\\_b'", "'%,%'"]
 _SEPARATORS = ["'-'", "s"]
+_PARTS_OF_DAYS = ["year", "month", "day", "quarter", "dayofweek", "weekday", "dayofyear", "weekofyear"]
+_ENDS = ["1", "i", "-400"]
 _PADDINGS = ["'xy'", "''", "'0'"]
 
 
@@ -398,7 +400,7 @@ class Expressions:
             self.date,
             [
                 lambda: (
-                    f"{self._pick(['date_add', 'date_sub'])}({self._pick([self.date, self.time])(d)}, {self._pick(['1', 'i', '-400'])})"
+                    f"{self._pick(['date_add', 'date_sub'])}({self._pick([self.date, self.time])(d)}, {self._pick(_ENDS)})"
                 ),
                 lambda: f"add_months({self.date(d)}, {self._pick(['1', '-13', 'i'])})",
                 lambda: f"last_day({self.date(d)})",

@@ -39,9 +39,13 @@ def cast(value: Typed, to: SqlType) -> Typed:
         raise Faults(["Java versions write a float differently; cast it to DOUBLE first"])
     if rule is None:
         raise Faults([f"a {source} cannot be cast to {to}"])
-    failure = Failure(f"not a {to}", valid=rule.valid) if rule.valid else None
+    failure = Failure(_not_a(to), valid=rule.valid) if rule.valid else None
     sql = rule.sql or ("TRY_CAST({0} AS %s)" if rule.valid else "CAST({0} AS %s)")
     return strict(to, sql % to.sql if "%s" in sql else sql, [value], rule.python, failure=failure)
+
+
+def _not_a(type_: SqlType) -> str:
+    return f"not {'an' if type_.kind == 'int' else 'a'} {type_}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,7 +160,7 @@ def _to_decimal(value: Typed, to: SqlType) -> Typed:
         python = _string_to_decimal
     elif kind in {"int", "long"}:
         python = _integer_to_decimal
-    failure = Failure(f"not a {to}", valid=MAY_BE_NONE)
+    failure = Failure(_not_a(to), valid=MAY_BE_NONE)
     sql = f"TRY_CAST({{0}} AS {to.sql})"
     return strict(to, sql, [value], python, failure=failure, extra=extra)
 
