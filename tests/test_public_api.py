@@ -24,9 +24,9 @@ PUBLIC = {
     """,
     "millpond.demo": "",
     "millpond.features": """
-        Aggregation BatchIr CompiledDerivations DAY_MS Derivation Field GroupBy GroupByPlan HORIZON_MS HOUR_MS Ir MINUTE_MS SERVING_INFO_DATASET
-        ServingInfo TILE_MS Tile batch_dataset compile_group_by hop_ms in_window parse_window serving_info_key
-        stream_dataset tile_start window_start
+        Aggregation BatchIr CompiledDerivations DAY_MS Derivation Field GroupBy GroupByPlan HORIZON_MS HOUR_MS Ir
+        MINUTE_MS SERVING_INFO_DATASET ServingInfo TILE_MS Tile batch_dataset compile_group_by hop_ms in_window
+        parse_window serving_info_key stream_dataset tile_start window_start
     """,
     "millpond.kv": "Get KVStore LmdbStore MAX_KEY_BYTES MemoryStore Put TimedValue WalkableStore",
     "millpond.lookup": """

@@ -47,7 +47,7 @@ def test_a_missing_value_is_a_reason_of_those_that_read_it():
         ("boolean", 1),
         ("timestamp", dt.datetime(2024, 1, 1)),  # noqa: DTZ001 - what is refused
         ("timestamp", "2024-01-01"),
-        ("decimal(3,1)", Decimal("1000")),
+        ("decimal(3,1)", Decimal(1000)),
         ("decimal(3,1)", 1.5),
         ("array<int>", "abc"),
     ],

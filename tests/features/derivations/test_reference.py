@@ -13,7 +13,8 @@ def listed():
         yield f"### {title}\n\n| function | also named | value |\n|---|---|---|\n"
         for function in family:
             others = " ".join(f"`{name}`" for name in function.names[1:])
-            yield f"| `{function.signature}` | {others} | {function.says.replace('`||`', '<code>&#124;&#124;</code>')} |\n"
+            says = function.says.replace("`||`", "<code>&#124;&#124;</code>")
+            yield f"| `{function.signature}` | {others} | {says} |\n"
         yield "\n"
 
 
