@@ -76,9 +76,7 @@ def _reduced(count: int, *sums: int) -> tuple[int, tuple[int, ...]]:
 
     The p-th sum is a multiple of 2**(p * shift) if every value is one of 2**shift.
     """
-    shift = min(
-        ((total & -total).bit_length() - 1) // power for power, total in enumerate(sums, 1) if total
-    )
+    shift = min(((total & -total).bit_length() - 1) // power for power, total in enumerate(sums, 1) if total)
     return count, tuple(total >> power * shift for power, total in enumerate(sums, 1))
 
 

@@ -201,7 +201,7 @@ def _finish_unique(_: DataType | None, k: Parameter) -> Finish:
     return lambda cell: full if cell is _FULL else len(cell) or None
 
 
-def _finish_histogram(type_: DataType | None, _: Parameter) -> Finish:
+def _finish_histogram(_: DataType | None, __: Parameter) -> Finish:
     def finish(cell: Cell) -> dict[Any, int] | None:
         if cell is _FULL:
             return None

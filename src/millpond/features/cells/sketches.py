@@ -34,7 +34,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from itertools import chain
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import xxhash
 
@@ -53,9 +53,6 @@ from millpond.features.cells.sets_and_maps import (
 from millpond.features.cells.stored_values import list_of
 from millpond.features.types import MAP_KEYS, SCALARS, DataType, parse_type
 
-if TYPE_CHECKING:
-    import datasketches
-
 UNIQUE_LG_K = 11
 """The size of CPC sketches: standard error 1.6 %, at most about 1,300 bytes."""
 
@@ -66,15 +63,21 @@ _CHECKSUM_BYTES = 4
 _MAX_SKETCH_BYTES = 1 << 26
 _SMALLEST_LG_ITEMS = 8
 
+_BYTES_OF: dict[str, Callable[[Any], bytes]] = {
+    "string": str.encode,
+    "binary": bytes,
+    "decimal": lambda unscaled: str(unscaled).encode(),
+}
 
-def library() -> "type[datasketches]":
+
+def library() -> Any:
     """Give the module of Apache DataSketches.
 
     Raises:
         MissingDependencyError: it is not installed.
     """
     try:
-        import datasketches
+        import datasketches  # type: ignore[import-untyped]  # it has no stubs
     except ImportError as cause:
         raise MissingDependencyError(
             "approx_unique_count, approx_percentile and approx_histogram_k need Apache DataSketches; "
@@ -118,13 +121,9 @@ def _by_length(sketch: bytes) -> tuple[int, bytes]:
 def _hashable(type_: DataType) -> Callable[[Any], int | float]:
     """Give what turns a value into a number that the sketch hashes; the library ignores empty texts."""
     if type_.kind in {"string", "binary", "decimal"}:
-        as_bytes: Callable[[Any], Any] = str if type_.kind == "decimal" else _as_is
+        as_bytes: Callable[[Any], bytes] = _BYTES_OF[type_.kind]
         return lambda value: xxhash.xxh3_64_intdigest(as_bytes(value)) - (1 << 63)
     return float if type_.kind in {"float", "double"} else int
-
-
-def _as_is(value: Any) -> Any:
-    return value
 
 
 def approx_unique_cells(type_: DataType | None, _: Parameter = None) -> CellOperation:
@@ -137,15 +136,20 @@ def approx_unique_cells(type_: DataType | None, _: Parameter = None) -> CellOper
     if type_ is None:
         raise TypeError("events have no value that could be distinct")
     sketches, number = library(), _hashable(type_)
+    read = sketches.cpc_sketch.deserialize
+
+    def united(parts: Iterable[Any]) -> bytes:
+        union = sketches.cpc_union(UNIQUE_LG_K)
+        for part in parts:
+            union.update(part)
+        found: bytes = union.get_result().serialize()
+        return found
 
     def merge_all(cells: Sequence[bytes]) -> bytes:
         filled = [cell for cell in cells if cell]
-        if len(filled) < 2:
-            return filled[0] if filled else b""
-        union = sketches.cpc_union(UNIQUE_LG_K)
-        for cell in filled:
-            union.update(sketches.cpc_sketch.deserialize(cell))
-        return union.get_result().serialize()
+        if not filled:
+            return b""
+        return filled[0] if len(filled) == 1 else united(map(read, filled))
 
     def collect(_: Sequence[int], values: Sequence[Any]) -> bytes:
         if not values:
@@ -153,9 +157,7 @@ def approx_unique_cells(type_: DataType | None, _: Parameter = None) -> CellOper
         sketch = sketches.cpc_sketch(UNIQUE_LG_K)
         for value in set(values):
             sketch.update(number(value))
-        union = sketches.cpc_union(UNIQUE_LG_K)
-        union.update(sketch)
-        return union.get_result().serialize()
+        return united([sketch])
 
     return CellOperation(
         id=f"cpc({UNIQUE_LG_K}):{type_.name}",
@@ -323,7 +325,7 @@ def frequent_cells(type_: DataType | None, k: Parameter) -> CellOperation:
 
 
 def _finish_frequent(type_: DataType | None, k: Parameter) -> Finish:
-    sketches = library()
+    sketches, most = library(), k if isinstance(k, int) else 0
     read: Callable[[str], Any] = str if type_ is None or type_.kind == "string" else int
     every = sketches.frequent_items_error_type.NO_FALSE_NEGATIVES
 
@@ -333,15 +335,13 @@ def _finish_frequent(type_: DataType | None, k: Parameter) -> Finish:
             counts = {read(item[0]): item[1] for item in items}
         else:
             counts = cell
-        ranked = sorted(counts.items(), key=lambda item: (-item[1], item[0]))[:k]
+        ranked = sorted(counts.items(), key=lambda item: (-item[1], item[0]))[:most]
         return dict(ranked) or None
 
     return finish
 
 
-APPROX_UNIQUE_COUNT = Operation(
-    (approx_unique_cells,), SCALARS, long_result, _finish_approx_unique, exact=False
-)
+APPROX_UNIQUE_COUNT = Operation((approx_unique_cells,), SCALARS, long_result, _finish_approx_unique, exact=False)
 """About how many distinct values."""
 
 APPROX_PERCENTILE = Operation(
