@@ -248,7 +248,13 @@ def _finish_percentiles(_: DataType | None, percentiles: Parameter) -> Finish:
 
     def finish(cell: Cell) -> list[float] | None:
         if type(cell) is bytes:
-            return list(deserialize(cell).get_quantiles(wanted, inclusive=True))
+            sketch = deserialize(cell)
+            # The sketch knows the least and the greatest value exactly, but may not have retained them.
+            ends = {0.0: sketch.get_min_value(), 1.0: sketch.get_max_value()}
+            return [
+                ends.get(percentile, answer)
+                for percentile, answer in zip(wanted, sketch.get_quantiles(wanted, inclusive=True), strict=True)
+            ]
         if not cell:
             return None
         return [cell[max(0, math.ceil(percentile * len(cell)) - 1)] for percentile in wanted]
