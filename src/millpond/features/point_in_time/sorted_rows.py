@@ -15,6 +15,7 @@ at the time of a query is not before it.
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
+from datetime import UTC
 from typing import Any
 
 import numpy as np
@@ -269,15 +270,25 @@ def feature_types(group_by: GroupBy) -> dict[str, str]:
 
 
 def edge_values(column: pa.Array, type_: DataType) -> list[Any]:
-    """Give the values of an Arrow column as Python values of the edge: maps as dicts.
+    """Give the values of an Arrow column as Python values of the edge: maps as dicts, timestamps in UTC.
 
     >>> edge_values(pa.array([[("a", 1)]], pa.map_(pa.string(), pa.int64())), parse_type("map<string,long>"))
     [{'a': 1}]
     """
     values: list[Any] = column.to_pylist()
-    if type_.key is not None:
-        return [None if value is None else dict(value) for value in values]
-    return values
+    if type_.element is None and type_.kind != "timestamp":
+        return values
+    return [_edge_value(value, type_) for value in values]
+
+
+def _edge_value(value: Any, type_: DataType) -> Any:
+    if value is None:
+        return None
+    if type_.element is None:
+        return value.astimezone(UTC) if type_.kind == "timestamp" else value
+    if type_.key is None:
+        return [_edge_value(one, type_.element) for one in value]
+    return {key: _edge_value(one, type_.element) for key, one in value}
 
 
 def _key_of(table: pa.Table, width: int, row: int) -> tuple[Any, ...]:
