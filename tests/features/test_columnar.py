@@ -81,7 +81,7 @@ def stored(cells, ir):
 
 @pytest.mark.parametrize("type_", [*SCALARS, *SHAPED])
 @given(data=st.data())
-@settings(deadline=None, max_examples=25)
+@settings(deadline=None, max_examples=15)
 def test_a_table_is_collected_as_the_events_of_each_group_are(type_, data):
     rows = data.draw(rows_of(type_))
     cells, table = compiled(type_), table_of(rows, type_)

@@ -6,9 +6,8 @@ refused with its name, before it can get into an IR that nobody can take it out 
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from itertools import compress
-from typing import Any
+from typing import Any, NamedTuple
 
 from millpond.errors import DataError
 from millpond.features.definitions import Field
@@ -22,8 +21,7 @@ EVENTS = -1
 """Stands for the events themselves among the columns of inputs."""
 
 
-@dataclass(frozen=True, slots=True)
-class Column:
+class Column(NamedTuple):
     """One input of some events: its values in their inside form, and which events have one.
 
     ``present`` has one entry for each event; None if every event has a value. ``values`` are those of
