@@ -8,7 +8,7 @@ import pytest
 from pyspark.sql import functions as F
 
 from millpond.errors import DataError, OptionError
-from millpond.features import Aggregation, Field, GroupBy, Join, JoinPart
+from millpond.features import Aggregation, Derivation, Field, GroupBy, Join, JoinPart
 from millpond.features.definitions import EntitySource, EventSource, JoinSource
 from millpond.spark.features.training_set import training_set
 from tests.features import oracle
@@ -230,9 +230,6 @@ def test_queries_that_do_not_fit_are_refused_by_name(spark, change, named):
 
 
 def test_derivations_in_another_time_zone_are_refused(spark):
-    pytest.importorskip("millpond.features.derivations")
-    from millpond.features.derivations import Derivation
-
     count = GroupBy("c", keys=(Field("user", "string"),), aggregations=(Aggregation("count"),))
     join = Join("j", parts=(JoinPart(count),), derivations=(Derivation("twice", "c_count * 2"),))
     history = spark.createDataFrame([("ann", 1)], "user string, time_ms bigint")

@@ -13,7 +13,6 @@ features, and values as they are, those before the midnight UTC at or before it.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING
 
 import pyarrow as pa
 from pyspark.sql import Column, DataFrame
@@ -21,16 +20,13 @@ from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
 from millpond.errors import DataError, OptionError
-from millpond.features import Field, GroupBy, Join, JoinPart
+from millpond.features import CompiledDerivations, Field, GroupBy, Join, JoinPart
 from millpond.features.point_in_time.changing_rows import ChangingRows
 from millpond.features.point_in_time.sorted_rows import PointInTime, feature_types
 from millpond.features.types import parse_type
 from millpond.features.windows import DAY_MS
 from millpond.spark.features.columns import checked_column, has_key, input_names, key_names, quoted
 from millpond.spark.features.sources import IS_DELETE, VISIBLE, Tables, comes_and_goes, history_rows
-
-if TYPE_CHECKING:
-    from millpond.features.derivations import CompiledDerivations
 
 _ORDER = "order_ms"
 _IS_QUERY = "is_query"
@@ -189,8 +185,6 @@ def _derived_of(answered: DataFrame, part: JoinPart) -> DataFrame:
     group_by = part.group_by
     if not group_by.derivations:
         return answered
-    from millpond.features.derivations import CompiledDerivations
-
     columns = {field.name: field.type for field in group_by.keys} | feature_types(group_by)
     compiled = CompiledDerivations(group_by.derivations, columns)
     features = set(feature_types(group_by))
@@ -215,8 +209,6 @@ def _derived(rows: DataFrame, join: Join) -> DataFrame:
     """Add the derivations of the Join, over its features, keys and context fields."""
     if not join.derivations:
         return rows
-    from millpond.features.derivations import CompiledDerivations
-
     return _with_expressions(rows, CompiledDerivations(join.derivations, derivation_columns(join)))
 
 
@@ -227,14 +219,12 @@ def derivation_columns(join: Join) -> Mapping[str, str]:
         columns |= {part.renamed(name): type_ for name, type_ in feature_types(part.group_by).items()}
         if part.group_by.derivations:
             own = {field.name: field.type for field in part.group_by.keys} | feature_types(part.group_by)
-            from millpond.features.derivations import CompiledDerivations
-
-            derived = CompiledDerivations(part.group_by.derivations, own).result_types
+                    derived = CompiledDerivations(part.group_by.derivations, own).result_types
             columns |= {part.renamed(name): type_ for name, type_ in derived.items()}
     return columns
 
 
-def _with_expressions(rows: DataFrame, compiled: "CompiledDerivations") -> DataFrame:
+def _with_expressions(rows: DataFrame, compiled: CompiledDerivations) -> DataFrame:
     zone = str(rows.sparkSession.conf.get("spark.sql.session.timeZone"))
     if zone not in _UTC:
         raise OptionError(
