@@ -12,10 +12,10 @@ Delivery: every query once. Freshness: temporal features hold all events before 
 features, and values as they are, those before the midnight UTC at or before it.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import pyarrow as pa
-from pyspark.sql import Column, DataFrame
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
@@ -26,7 +26,10 @@ from millpond.features.point_in_time.sorted_rows import PointInTime, feature_typ
 from millpond.features.types import parse_type
 from millpond.features.windows import DAY_MS
 from millpond.spark.features.columns import checked_column, has_key, input_names, key_names, quoted
-from millpond.spark.features.sources import IS_DELETE, VISIBLE, Tables, comes_and_goes, history_rows
+from millpond.spark.features.join_columns import as_join, derivation_columns, query_time
+from millpond.spark.features.logged_answers import split_by_answers
+from millpond.spark.features.sources import IS_DELETE, VISIBLE, Arrivals, Tables, comes_and_goes, history_rows
+from millpond.spark.features.spine import Time, spine
 
 _ORDER = "order_ms"
 _IS_QUERY = "is_query"
@@ -36,13 +39,16 @@ _UTC = ("UTC", "Etc/UTC", "GMT", "Z", "+00:00")
 
 
 def training_set(
-    queries: DataFrame,
+    queries: DataFrame | None,
     target: Join | GroupBy,
     *,
     time_column: str = "time_ms",
     tables: Tables | None = None,
     snapshots_end_ms: int | None = None,
-    arrivals: bool = False,
+    bootstrap: DataFrame | None = None,
+    every: str | None = None,
+    between: tuple[Time, Time] | None = None,
+    spark: SparkSession | None = None,
 ) -> DataFrame:
     """Give the features of a Join, or of one GroupBy, as of each query, behind the query's own columns.
 
@@ -51,60 +57,68 @@ def training_set(
 
     Args:
         queries: one row for each question: the key columns, a time, the context fields of the Join, and
-            any other columns, such as labels, which are passed through.
+            any other columns, such as labels, which are passed through. None asks for every key that has
+            been seen, again and again: see ``every``.
         target: what to compute.
         time_column: when each question is asked: milliseconds since the epoch, UTC, or a timestamp, of
             which the part below a millisecond is dropped. Without nulls.
         tables: DataFrames that are taken for the sources' tables of these names; for a GroupBy without
             sources under its own name.
         snapshots_end_ms: the batch end as of which the snapshots of entity sources are.
-        arrivals: whether an event counts only for queries after its arrival, where its source knows it.
+        bootstrap: logged answers, as the fetcher's log has them. A query with a logged answer of the same
+            keys, context and time gets it instead of a computed one.
+        every: without queries, the time from one question to the next, such as ``"1h"``.
+        between: without queries, the first question and the end, not included: milliseconds or datetimes
+            with a time zone. Each key is asked for from the first step after its first row on.
+        spark: without queries, the session.
 
     Raises:
         DataError: a column is missing, of a wrong type, or has the name of a feature.
-        OptionError: a derivation is faulty, or an entity source has no ``snapshots_end_ms``.
+        OptionError: a derivation is faulty, an entity source has no ``snapshots_end_ms``, or ``every`` and
+            ``between`` do not fit.
 
     Example::
 
         flights = spark.read.parquet("flights")  # origin, time_ms, amount, was_late
         training_set(flights, flight_join).write.parquet("training/2026-06")
+        training_set(None, flight_join, every="1h", between=(first_ms, last_ms), spark=spark)
     """
     join = as_join(target)
+    if queries is None:
+        queries = spine(spark, join, every, between, time_column, tables)
+    elif every is not None or between is not None:
+        raise OptionError("every and between make the queries; leave them out, or give no queries")
     _check_queries(queries, join, time_column)
+    if bootstrap is None:
+        return features_as_of(queries, join, time_column, tables, snapshots_end_ms)
+    served, others = split_by_answers(queries, bootstrap, join, time_column)
+    computed = features_as_of(others, join, time_column, tables, snapshots_end_ms)
+    return served.unionByName(computed)
+
+
+def features_as_of(
+    queries: DataFrame,
+    join: Join,
+    time_column: str,
+    tables: Tables | None,
+    snapshots_end_ms: int | None,
+    arrivals: Arrivals | None = None,
+) -> DataFrame:
+    """Give the features of checked queries behind their columns; see `training_set` and `sources.Arrivals`."""
     rows = queries
-    spark = queries.sparkSession
     for part in join.parts:
         history = history_rows(
-            spark, part.group_by, snapshots_end_ms=snapshots_end_ms, arrivals=arrivals, tables=tables
+            queries.sparkSession, part.group_by, snapshots_end_ms=snapshots_end_ms, arrivals=arrivals, tables=tables
         )
-        rows = _with_part(rows, join, part, history, time_column, arrivals=arrivals)
+        rows = _with_part(rows, join, part, history, time_column, changing=comes_and_goes(part.group_by, arrivals))
     return _derived(rows, join)
 
 
-def as_join(target: Join | GroupBy) -> Join:
-    """Give a GroupBy as a Join of its own name, whose features keep their names."""
-    return target if isinstance(target, Join) else Join(target.name, parts=(JoinPart(target, prefix=""),))
-
-
-def query_time(queries: DataFrame, time_column: str, whose: str) -> Column:
-    """Give the time of queries in milliseconds.
-
-    Raises:
-        DataError: there is no such column, or it is neither a whole number nor a timestamp.
-    """
-    found = dict(queries.dtypes).get(time_column)
-    if found == "timestamp":
-        return F.unix_millis(queries[quoted(time_column)])
-    hint = "give milliseconds since the epoch, UTC, or a timestamp"
-    return checked_column(queries, Field(time_column, "long"), "time column", whose, hint)
-
-
 def _with_part(
-    rows: DataFrame, join: Join, part: JoinPart, history: DataFrame, time_column: str, *, arrivals: bool
+    rows: DataFrame, join: Join, part: JoinPart, history: DataFrame, time_column: str, *, changing: bool
 ) -> DataFrame:
     """Give rows with the features of one part behind their columns."""
     group_by = part.group_by
-    changing = comes_and_goes(group_by, arrivals=arrivals)
     answers: PointInTime | ChangingRows = ChangingRows(group_by) if changing else PointInTime(group_by)
     asked = _queries_of(rows, join, part, history, time_column)
     sorted_rows = _sorted(_events_of(history, asked, group_by, changing=changing), asked, group_by)
@@ -210,18 +224,6 @@ def _derived(rows: DataFrame, join: Join) -> DataFrame:
     if not join.derivations:
         return rows
     return _with_expressions(rows, CompiledDerivations(join.derivations, derivation_columns(join)))
-
-
-def derivation_columns(join: Join) -> Mapping[str, str]:
-    """Give the columns that the derivations of a Join may use, with their types."""
-    columns = {field.name: field.type for field in (*join.keys, *join.context)}
-    for part in join.parts:
-        columns |= {part.renamed(name): type_ for name, type_ in feature_types(part.group_by).items()}
-        if part.group_by.derivations:
-            own = {field.name: field.type for field in part.group_by.keys} | feature_types(part.group_by)
-                    derived = CompiledDerivations(part.group_by.derivations, own).result_types
-            columns |= {part.renamed(name): type_ for name, type_ in derived.items()}
-    return columns
 
 
 def _with_expressions(rows: DataFrame, compiled: CompiledDerivations) -> DataFrame:
