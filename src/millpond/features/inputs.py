@@ -13,7 +13,7 @@ from typing import Any
 from millpond.errors import DataError
 from millpond.features.definitions import Field
 from millpond.features.scalar_values import UnfitError
-from millpond.features.types import DataType, parse_type
+from millpond.features.types import parse_type
 
 Inputs = Sequence[Any]
 """The inputs of one event, in declared order; each of its declared type, or None."""
@@ -64,9 +64,15 @@ class EventColumns:
         if widths != {len(self._fields)}:
             names = tuple(field.name for field in self._fields)
             raise DataError(f"GroupBy {self._group_by!r}: an event has the inputs {names}, got {sorted(widths)} values")
-        return list(map(self._column, self._fields, self._types, zip(*events, strict=True)))
+        return list(map(self.column, range(len(self._fields)), zip(*events, strict=True)))
 
-    def _column(self, field: Field, type_: DataType, values: Sequence[Any]) -> Column:
+    def column(self, position: int, values: Sequence[Any]) -> Column:
+        """Give the column of one field, from the value or None that each event has.
+
+        Raises:
+            DataError: a value is not of the declared type.
+        """
+        field, type_ = self._fields[position], self._types[position]
         present = None
         if None in values:
             present = [value is not None for value in values]

@@ -30,7 +30,9 @@ SHAPES = ("{}", "{}", "{}", "array<{}>", "map<string,{}>")
 
 def times():
     near = st.builds(lambda hop, offset: B + hop + offset, st.integers(-50, 3).map(DAY.__mul__), st.integers(-2, 2))
-    return near | st.integers(B - 2 * HOUR, B + 2 * HOUR) | st.integers(B - 3 * MINUTE, B) | st.integers(B - 45 * DAY, B)
+    return (
+        near | st.integers(B - 2 * HOUR, B + 2 * HOUR) | st.integers(B - 3 * MINUTE, B) | st.integers(B - 45 * DAY, B)
+    )
 
 
 def of_type(type_):
@@ -70,8 +72,12 @@ def aggregations(draw, types, operations):
 
 @st.composite
 def cases(draw, operations=tuple(sorted(OPERATIONS)), shapes=SHAPES):
-    types = draw(st.lists(st.builds(str.format, st.sampled_from(shapes), st.sampled_from(TYPES)), min_size=1, max_size=3))
-    declared = draw(st.lists(aggregations(types, operations), min_size=1, max_size=4, unique_by=lambda one: one.feature_names))
+    types = draw(
+        st.lists(st.builds(str.format, st.sampled_from(shapes), st.sampled_from(TYPES)), min_size=1, max_size=3)
+    )
+    declared = draw(
+        st.lists(aggregations(types, operations), min_size=1, max_size=4, unique_by=lambda one: one.feature_names)
+    )
     seen, chosen = set(), []
     for one in declared:
         if not seen & set(one.feature_names):
@@ -101,7 +107,8 @@ def sorted_batches(group_by, events, queries, batch_rows):
     columns = [pa.array([row[0][n] for row in rows], types[n].arrow()) for n in range(width)]
     columns += [pa.array([row[1] for row in rows], pa.int64()), pa.array([row[2] for row in rows], pa.bool_())]
     columns += [
-        pa.array([arrow_value(row[3][n], type_) for row in rows], type_.arrow()) for n, type_ in enumerate(types[width:])
+        pa.array([arrow_value(row[3][n], type_) for row in rows], type_.arrow())
+        for n, type_ in enumerate(types[width:])
     ]
     columns.append(pa.array([row[4] for row in rows], pa.int64()))
     table = pa.table(columns, names=[f"column_{n}" for n in range(len(columns) - 1)] + ["number"])
@@ -127,7 +134,9 @@ def by_cells(group_by, events, key, query):
     compiled = compile_cells(group_by)
     answer = {}
     for feature in compiled.features:
-        held = [(t, inputs) for own, t, inputs in events if own == key and oracle.is_in_window(t, query, feature.window)]
+        held = [
+            (t, inputs) for own, t, inputs in events if own == key and oracle.is_in_window(t, query, feature.window)
+        ]
         ir = compiled.collect([t for t, _ in held], [inputs for _, inputs in held])
         answer[feature.name] = feature.finish(*[ir[position] for position in feature.positions])
     return {name: answer[name] for name in group_by.feature_names}
@@ -154,7 +163,10 @@ def test_every_operation_answers_what_the_cells_of_each_window_end_in(case):
 
 
 @settings(max_examples=100, deadline=None)
-@given(st.lists(st.tuples(times(), st.floats(-1e9, 1e9) | st.none()), max_size=20), st.lists(times(), min_size=1, max_size=5))
+@given(
+    st.lists(st.tuples(times(), st.floats(-1e9, 1e9) | st.none()), max_size=20),
+    st.lists(times(), min_size=1, max_size=5),
+)
 def test_sums_and_extremes_are_those_of_the_rule_alone(events, queries):
     declared = tuple(Aggregation(operation, "c0", WINDOWS) for operation in PLAIN)
     group_by = GroupBy("any", keys=KEYS, inputs=(Field("c0", "double"),), aggregations=declared)
@@ -170,7 +182,11 @@ def values_as_they_are():
 
 @settings(max_examples=100, deadline=None)
 @given(
-    st.lists(st.tuples(st.sampled_from("ab"), st.integers(0, 50), st.none() | st.integers(0, 9)), max_size=20, unique_by=lambda row: row[:2]),
+    st.lists(
+        st.tuples(st.sampled_from("ab"), st.integers(0, 50), st.none() | st.integers(0, 9)),
+        max_size=20,
+        unique_by=lambda row: row[:2],
+    ),
     st.lists(st.tuples(st.sampled_from("ab"), st.integers(0, 55)), max_size=8),
     st.integers(1, 9),
 )
@@ -178,7 +194,11 @@ def test_values_as_they_are_are_those_of_the_latest_row_before_the_query(events,
     rows = [((user, 1), t, ({"x": t}, value)) for user, t, value in events]
     found = answered(values_as_they_are(), rows, [((user, 1), t) for user, t in queries], 5, piece_rows)
     for (user, query), answer in zip(queries, found, strict=True):
-        latest = max(((t, inputs) for (own, _), t, inputs in rows if own == user and t < query), default=None, key=lambda row: row[0])
+        latest = max(
+            ((t, inputs) for (own, _), t, inputs in rows if own == user and t < query),
+            default=None,
+            key=lambda row: row[0],
+        )
         assert tuple(answer.values()) == (latest[1] if latest else (None, None))
 
 

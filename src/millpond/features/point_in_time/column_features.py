@@ -143,8 +143,7 @@ class ColumnFeaturesOver:
         if base is None:
             return cells
         return tuple(
-            operation.merge(one, other)
-            for operation, one, other in zip(self._of._operations, base, cells, strict=True)
+            operation.merge(one, other) for operation, one, other in zip(self._of._operations, base, cells, strict=True)
         )
 
     def answers_of_all_time(self, base: Ir, ranges: tuple[Integers, Integers], count: int) -> dict[str, pa.Array]:
@@ -156,7 +155,10 @@ class ColumnFeaturesOver:
             for feature in features:
                 compiled = feature.compiled
                 values[compiled.name].append(compiled.finish(*[ir[position] for position in compiled.positions]))
-        return {feature.compiled.name: feature_column(values[feature.compiled.name], feature.compiled) for feature in features}
+        return {
+            feature.compiled.name: feature_column(values[feature.compiled.name], feature.compiled)
+            for feature in features
+        }
 
     def _answer(self, feature: _Asked, low: Integers, high: Integers) -> pa.Array:
         column = self._columns[feature.column]
@@ -210,5 +212,3 @@ def arrow_value(value: Any, type_: DataType) -> Any:
     if type_.key is None:
         return [arrow_value(one, type_.element) for one in value]
     return [(key, arrow_value(one, type_.element)) for key, one in value.items()]
-
-

@@ -151,7 +151,9 @@ class _Task:
         plan = self._of.sweep
         assert plan is not None  # noqa: S101 - asked for only then
         types = [parse_type(field.type) for field in self._of.group_by.inputs]
-        events = list(zip(*(edge_values(column, type_) for column, type_ in zip(inputs, types, strict=True)), strict=True))
+        events = list(
+            zip(*(edge_values(column, type_) for column, type_ in zip(inputs, types, strict=True)), strict=True)
+        )
         if not inputs:
             events = [()] * len(piece.events)
         times = piece.times.tolist()
