@@ -53,7 +53,7 @@ PUBLIC = {
     """,
     "millpond.spark": """
         ArrowStatefulProcessor KeyedData KeyedMetrics ProcessorHarness ProcessorSnapshot SparkScan StateConfig keyed
-        lookup_join read_state savepoint session split_dead_letters stream upload_batch
+        lookup_join read_state savepoint session split_dead_letters stream upload
     """,
     "millpond.state": """
         ABSENT Aggregate AggregatingState BackendFactory BegunCheckpoint CacheHooks CachedValues Cells

@@ -36,7 +36,6 @@ class GroupedRows:
         index: for each row, which of these groups it belongs to.
         times: the time of each row.
         values: the value of each row, as a numpy array or as a list.
-        words: where values are ranks, the distinct values in ascending order; else None.
     """
 
     groups: Any
@@ -44,14 +43,6 @@ class GroupedRows:
     index: Any
     times: Any
     values: Any
-    words: Any = None
-
-    def listed(self, values: Any) -> list[Any]:
-        """Give some of the values as Python objects."""
-        if isinstance(values, list):
-            return values
-        found: list[Any] = (values if self.words is None else self.words[values]).tolist()
-        return found
 
     def slices(self) -> list[tuple[int, int]]:
         """Give where the rows of each group begin and end."""
@@ -60,7 +51,7 @@ class GroupedRows:
 
 def collect_each(cell: CellOperation, rows: GroupedRows) -> list[Cell]:
     """Collect each group by the cell's own ``collect``: right for every kind."""
-    values = rows.listed(rows.values)
+    values = rows.values if isinstance(rows.values, list) else rows.values.tolist()
     times = rows.times.tolist()
     collect = cell.collect
     return [collect(times[start:end], values[start:end]) for start, end in rows.slices()]
@@ -132,11 +123,11 @@ def _reduced(reduce: Any, values: Any, starts: Any) -> Any:
 
 
 def _least(_: CellOperation, rows: GroupedRows) -> list[Cell]:
-    return rows.listed(_reduced(np.minimum, rows.values, rows.starts))
+    return list(_reduced(np.minimum, rows.values, rows.starts).tolist())
 
 
 def _greatest(_: CellOperation, rows: GroupedRows) -> list[Cell]:
-    return rows.listed(_reduced(np.maximum, rows.values, rows.starts))
+    return list(_reduced(np.maximum, rows.values, rows.starts).tolist())
 
 
 def _first(_: CellOperation, rows: GroupedRows) -> list[Cell]:
@@ -152,7 +143,7 @@ def _earliest(rows: GroupedRows, times: Any) -> list[Cell]:
     chosen = np.flatnonzero(times == earliest[rows.index])
     starts = np.flatnonzero(np.diff(rows.index[chosen], prepend=-1))
     values = _reduced(np.minimum, rows.values[chosen], starts)
-    return list(zip(earliest.tolist(), rows.listed(values), strict=True))
+    return list(zip(earliest.tolist(), values.tolist(), strict=True))
 
 
 def _first_k(cell: CellOperation, rows: GroupedRows) -> list[Cell]:
@@ -164,31 +155,12 @@ def _last_k(cell: CellOperation, rows: GroupedRows) -> list[Cell]:
 
 
 def _k_earliest(cell: CellOperation, rows: GroupedRows, times: Any) -> list[Cell]:
-    order = _order_in_groups(rows, times)
+    order = np.lexsort((rows.values, times, rows.index))
     rank = np.arange(len(order)) - rows.starts[rows.index]
     order = order[rank < cell.parameter]
     starts = np.flatnonzero(np.diff(rows.index[order], prepend=-1)).tolist()
-    pairs = list(zip(times[order].tolist(), rows.listed(rows.values[order]), strict=True))
+    pairs = list(zip(times[order].tolist(), rows.values[order].tolist(), strict=True))
     return [tuple(pairs[start:end]) for start, end in pairwise([*starts, len(pairs)])]
-
-
-def _order_in_groups(rows: GroupedRows, times: Any) -> Any:
-    """Sort rows by group, time and value; by one number each where that tells group and time."""
-    least, span = int(times.min()), int(times.max()) - int(times.min()) + 1
-    if span * len(rows.groups) < 1 << 62:
-        places = rows.index * span + (times - least)
-        order = np.argsort(places)
-        if (np.diff(places[order]) > 0).all():
-            return order
-    return np.lexsort((rows.values, times, rows.index))
-
-
-def _sets(cell: CellOperation, rows: GroupedRows) -> list[Cell]:
-    values, limit = rows.listed(rows.values), cell.parameter
-    found: list[Cell] = [frozenset(values[start:end]) for start, end in rows.slices()]
-    if isinstance(limit, int) and max(map(len, found)) > limit:
-        return [one if len(one) <= limit else None for one in found]
-    return found
 
 
 _ARRAY_OPERATIONS: dict[str, Callable[[CellOperation, GroupedRows], list[Cell]]] = {
@@ -199,7 +171,6 @@ _ARRAY_OPERATIONS: dict[str, Callable[[CellOperation, GroupedRows], list[Cell]]]
     "last_k": _last_k,
     "max": _greatest,
     "min": _least,
-    "set": _sets,
     "sum": _sums,
 }
 """The kinds of cells that array operations collect."""

@@ -1,9 +1,8 @@
 """The inputs of a whole Arrow table, as arrays of what cells hold.
 
-Numbers, booleans, dates, timestamps and decimals of up to 18 digits become numpy arrays of themselves.
-Texts and binaries become their ranks among the distinct values of the column. Longer decimals, arrays and
-maps become lists, as ``inputs`` makes them. What numpy or Arrow cannot convert exactly goes that way too,
-so that every fault is told in the same words.
+Numbers, booleans, dates, timestamps and decimals of up to 18 digits become numpy arrays. Texts, binaries,
+longer decimals, arrays and maps become lists, as ``inputs`` makes them. What numpy or Arrow cannot
+convert exactly goes that way too, so that every fault is told in the same words.
 """
 
 from collections.abc import Callable, Sequence
@@ -25,22 +24,10 @@ _LONG_DIGITS = 18
 
 @dataclass(frozen=True, slots=True)
 class ArrayColumn:
-    """One input of all rows.
-
-    Args:
-        valid: which rows have a value; None if all have.
-        values: for each row its inside value, or its rank among ``words``.
-        words: the distinct values in ascending order, as an array of objects; None if values are themselves.
-    """
+    """One input of all rows: an inside value for each row, and which rows have one (None: all)."""
 
     valid: Any
     values: Any
-    words: Any = None
-
-    def listed(self, values: Any) -> list[Any]:
-        """Give some of the values as Python objects."""
-        found: list[Any] = (values if self.words is None else self.words[values]).tolist()
-        return found
 
 
 class TableInputs:
@@ -71,8 +58,8 @@ class TableInputs:
             values = self._given[position].to_pylist(maps_as_pydicts="strict")
             return self._events.column(position, values)
         if found.valid is None:
-            return Column(None, found.listed(found.values))
-        return Column(found.valid.tolist(), found.listed(found.values[found.valid]))
+            return Column(None, found.values.tolist())
+        return Column(found.valid.tolist(), found.values[found.valid].tolist())
 
     def _column_of(self, table: pa.Table) -> Callable[[Field, DataType], pa.Array]:
         def column_of(field: Field, type_: DataType) -> pa.Array:
@@ -129,8 +116,6 @@ _FITTING: dict[str, tuple[Callable[[pa.DataType], bool], ...]] = {
 
 
 def _as_array(column: pa.Array, type_: DataType) -> ArrayColumn | None:
-    if type_.kind in {"string", "binary"}:
-        return _as_ranks(column.cast(type_.arrow()))
     convert = _CONVERTERS.get(type_.kind)
     if convert is None or (type_.kind == "decimal" and type_.precision > _LONG_DIGITS):
         return None
@@ -145,17 +130,6 @@ def _as_array(column: pa.Array, type_: DataType) -> ArrayColumn | None:
     if checked.dtype == np.float64 and not np.isfinite(checked).all():
         return None
     return ArrayColumn(valid, values)
-
-
-def _as_ranks(column: pa.Array) -> ArrayColumn:
-    encoded = column.dictionary_encode()
-    ascending = pc.sort_indices(encoded.dictionary).to_numpy()
-    words = np.empty(len(ascending), np.object_)
-    words[:] = encoded.dictionary.take(pa.array(ascending)).to_pylist()
-    ranks = np.empty(max(1, len(ascending)), np.int64)
-    ranks[ascending] = np.arange(len(ascending))
-    valid = column.is_valid().to_numpy(zero_copy_only=False) if column.null_count else None
-    return ArrayColumn(valid, ranks[_filled(encoded.indices)], words)
 
 
 def _filled(column: pa.Array) -> Any:

@@ -22,9 +22,6 @@ from millpond.features.cells.cell import Cell, Ir
 from millpond.features.compiled_cells import CellRows, CompiledCells
 from millpond.features.inputs import EVENTS
 
-_SPARSE = 4
-"""Codes of so many times the rows are numbered by sorting them."""
-
 
 @dataclass(frozen=True, slots=True)
 class Groups:
@@ -80,13 +77,15 @@ def group_rows(keys: pa.Table, parts: Any = None) -> Groups:
         codes, sizes = _joined_codes(codes, sizes, own, size)
         keyed &= valid
     if parts is not None:
-        distinct, own = np.unique(np.asarray(parts, np.int64), return_inverse=True)
+        distinct, own = _dense(np.asarray(parts, np.int64))
         codes, sizes = _joined_codes(codes, sizes, own, len(distinct))
     numbers = np.full(len(codes), -1, np.int64)
+    if not keyed.any():
+        return Groups(numbers, np.zeros(0, np.int64))
     rows = np.flatnonzero(keyed)
-    count, own = _dense(codes[rows], sizes)
+    distinct, own = _dense(codes[rows])
     numbers[rows] = own
-    first_rows = np.empty(count, np.int64)
+    first_rows = np.full(len(distinct), len(codes), np.int64)
     # Written in reverse, so that the first row of each group is the last one written.
     first_rows[own[::-1]] = rows[::-1]
     return Groups(numbers, first_rows)
@@ -121,7 +120,8 @@ def collect_table(cells: CompiledCells, groups: Groups, times: Any, inputs: pa.T
         )
     table = TableInputs(cells.group_by, cells.inputs, inputs)
     count = len(groups.first_rows)
-    order = _order_by(groups.numbers, count)
+    order = np.argsort(groups.numbers, kind="stable")
+    order = order[np.searchsorted(groups.numbers[order], 0) :]
     sorted_rows = _SortedRows(groups.numbers, order, moments.astype(np.int64), table)
     by_source = {source: sorted_rows.of(source) for source in dict.fromkeys(cells.rows_of_cells)}
     return CollectedTable(
@@ -148,7 +148,7 @@ class _SortedRows:
             return self._grouped(self.order, self.times)
         if source.bucket is None and (found := self.table.array(source.column)) is not None:
             order = self.order if found.valid is None else self.order[found.valid[self.order]]
-            return self._grouped(order, found.values, found.words)
+            return self._grouped(order, found.values)
         rows, values = source.aligned(range(len(self.numbers)), self.table.columns)
         # Where in the values a row has its own; rows without one are left out of the order.
         place = np.full(len(self.numbers), -1, np.int64)
@@ -156,12 +156,12 @@ class _SortedRows:
         order = self.order[place[self.order] >= 0]
         return self._grouped(order, [values[one] for one in place[order].tolist()])
 
-    def _grouped(self, order: Any, values: Any, words: Any = None) -> GroupedRows:
+    def _grouped(self, order: Any, values: Any) -> GroupedRows:
         numbers = self.numbers[order]
-        begins = np.diff(numbers, prepend=-1) > 0
-        starts = np.flatnonzero(begins)
+        starts = np.flatnonzero(np.diff(numbers, prepend=-1))
+        index = np.cumsum(np.diff(numbers, prepend=-1) > 0) - 1
         chosen = values if isinstance(values, list) else values[order]
-        return GroupedRows(numbers[starts], starts, np.cumsum(begins) - 1, self.times[order], chosen, words)
+        return GroupedRows(numbers[starts], starts, index, self.times[order], chosen)
 
 
 def _codes(column: pa.ChunkedArray) -> tuple[Any, int, Any]:
@@ -179,25 +179,11 @@ def _codes(column: pa.ChunkedArray) -> tuple[Any, int, Any]:
 def _joined_codes(codes: Any, sizes: int, own: Any, size: int) -> tuple[Any, int]:
     """Number the pairs of two codes; numbers are made dense before they would leave 63 bits."""
     if sizes * size >= 1 << 62:
-        sizes, codes = _dense(codes, sizes)
+        distinct, codes = _dense(codes)
+        sizes = len(distinct)
     return codes * size + own, sizes * size
 
 
-def _dense(codes: Any, sizes: int) -> tuple[int, Any]:
-    """Number codes from 0 to ``sizes`` without gaps, in their order; give also how many there are."""
-    if sizes > _SPARSE * len(codes):
-        distinct, own = np.unique(codes, return_inverse=True)
-        return len(distinct), own
-    # Few enough to mark those that occur, which is cheaper than sorting.
-    occurs = np.zeros(sizes, np.bool_)
-    occurs[codes] = True
-    return int(np.count_nonzero(occurs)), (np.cumsum(occurs) - 1)[codes]
-
-
-def _order_by(numbers: Any, count: int) -> Any:
-    """Sort the rows that belong to a group by its number; numpy sorts 16 bits by radix, in linear time."""
-    order = np.flatnonzero(numbers >= 0)
-    for bits in range(0, max(1, count.bit_length()), 16):
-        digits = (numbers[order] >> bits & 0xFFFF).astype(np.uint16)
-        order = order[np.argsort(digits, kind="stable")]
-    return order
+def _dense(codes: Any) -> tuple[Any, Any]:
+    distinct, own = np.unique(codes, return_inverse=True)
+    return distinct, own
