@@ -1,5 +1,14 @@
 """Everything that imports pyspark."""
 
+from millpond.errors import MissingDependencyError
+
+try:
+    import pyspark  # noqa: F401 - only whether it is there
+except ImportError as error:
+    raise MissingDependencyError(
+        'millpond.spark needs PySpark, which is not installed. Run: pip install "millpond[spark]"'
+    ) from error
+
 from millpond.spark.arrow_processor import ArrowStatefulProcessor
 from millpond.spark.dead_letters import split_dead_letters
 from millpond.spark.features.stream import stream
