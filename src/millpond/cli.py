@@ -13,7 +13,7 @@ from millpond.errors import MillpondError, MissingDependencyError
 try:
     import click
 except ImportError as error:
-    raise MissingDependencyError('The command line needs click. Run: pip install "millpond[demo]"') from error
+    raise MissingDependencyError('The command line needs click. Run: pip install "millpond[cli]"') from error
 
 _STOPPED = 130
 
