@@ -72,7 +72,12 @@ def demo(
     quiet: bool,
 ) -> None:
     """Send a year of real flights through lookups, keyed state, features and the fetcher, and check the answers."""
-    from millpond.demo.show import Request, show
+    try:
+        from millpond.demo.show import Request, show
+    except ModuleNotFoundError as error:
+        raise MissingDependencyError(
+            f'The demo needs {error.name}, which is not installed. Run: pip install "millpond[demo]"'
+        ) from error
 
     request = Request(
         events,
