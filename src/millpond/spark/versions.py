@@ -1,18 +1,20 @@
 """What differs between the versions of PySpark that Millpond runs on: 4.1, 4.2 and 4.3.
 
-Everything here is internal to PySpark: how it turns its own types into Arrow's, and rows into pandas and back. The
-public interface that the other modules use is the same in all three versions. So a module outside this one never asks
-for the version.
+Most of it is internal to PySpark: how it turns its own types into Arrow's, and rows into pandas and back. The public
+interface that the other modules use is the same in all three versions. So a module outside this one never asks for the
+version.
 
 Invariant: each function does what the operators of the *installed* version do. A job that moves from
 `transformWithStateInPandas` to Millpond sees the same types and values as before.
 """
 
 from collections.abc import Sequence
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pyspark
+from pyspark.sql import SparkSession
 from pyspark.sql.pandas import types as conversion
 from pyspark.sql.types import DataType, StructType
 
@@ -33,8 +35,34 @@ if SPARK < OLDEST:
         'Run: pip install "millpond[spark]"'
     )
 
+_STATE_PACKAGES = {"pandas": "pandas", "protobuf": "google.protobuf"}
+
 _SERIALIZERS_CONVERT = SPARK < (4, 2)
 """Whether the conversions to and from pandas are methods of the workers' serializers."""
+
+
+def require_state_packages() -> None:
+    """Refuse an environment without what PySpark's stateful operators import and `pip install pyspark` does not bring.
+
+    Raises:
+        MissingDependencyError: pandas or protobuf is not installed.
+    """
+    missing = [package for package, module in _STATE_PACKAGES.items() if not _is_there(module)]
+    if missing:
+        raise MissingDependencyError(
+            f"keyed state needs {' and '.join(missing)}, which PySpark's stateful operators import and which is not "
+            'installed. Run: pip install "millpond[spark]"'
+        )
+
+
+def start_state_stores(spark: SparkSession) -> None:
+    """Have the driver coordinate state stores, as a stateful operator needs.
+
+    Before 4.3 it begins when the session is first asked for its streaming queries. A batch DataFrame in a new session
+    would fail: "Cannot find endpoint: spark://StateStoreCoordinator".
+    """
+    if SPARK < (4, 3):
+        _ = spark.streams.active
 
 
 def to_arrow_type(kind: DataType) -> pa.DataType:
@@ -125,3 +153,10 @@ def _serializer(timezone: str, *, safe: bool, int_to_decimal: bool) -> Any:
         arrow_cast=True,
         int_to_decimal_coercion_enabled=int_to_decimal,
     )
+
+
+def _is_there(module: str) -> bool:
+    try:
+        return find_spec(module) is not None
+    except ModuleNotFoundError:  # the package that it would be in
+        return False
