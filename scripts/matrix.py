@@ -3,6 +3,7 @@
     python scripts/matrix.py                   every combination, all of its tests
     python scripts/matrix.py smoke             every combination but that of `make test`, a few tests on each
     python scripts/matrix.py spark-4.1 ...     only these
+    python scripts/matrix.py demo-4.1 ...      the demo, from a wheel in an environment that has nothing else
 
 Each combination has an environment in `.matrix/`, which uv makes from the lock file and which is kept: a second run
 begins with the tests. A Python that is not on this machine is left out, and the summary says so. The output of the
@@ -11,6 +12,7 @@ tests is in `.matrix/NAME.log`; what fails is also printed.
 
 import os
 import re
+import shutil
 import subprocess
 import sys
 import time
@@ -22,6 +24,7 @@ ROOT = Path(__file__).parents[1]
 FOLDER = ROOT / ".matrix"
 BIN = ROOT / ".venv" / "bin"
 EXTRAS = ".[connect,delta,demo,iceberg,mysql,postgresql]"
+SPARKS = ("4.3", "4.2", "4.1")
 HERE = "{}.{}".format(*sys.version_info)
 
 WITHOUT_SPARK = ("tests/cache", "tests/features", "tests/kv", "tests/lookup", "tests/metrics", "tests/serving")
@@ -59,6 +62,7 @@ class Combination:
         lowest: whether direct dependencies have the lowest versions that the metadata allows.
         tests: all of them.
         smoke: a few.
+        demo: whether the environment has the wheel alone, and runs the demo instead of tests.
     """
 
     name: str
@@ -67,11 +71,12 @@ class Combination:
     smoke: tuple[str, ...]
     pyspark: str | None = None
     lowest: bool = False
+    demo: bool = False
 
 
 def combinations() -> Iterator[Combination]:
     """All of them; the first is that of `make test`."""
-    for spark in ("4.3", "4.2", "4.1"):
+    for spark in SPARKS:
         yield Combination(
             f"spark-{spark}", HERE, ON_SPARK, (*SMOKE_ON_SPARK, SMOKE_KEYED), pyspark=f"pyspark=={spark}.*"
         )
@@ -81,6 +86,8 @@ def combinations() -> Iterator[Combination]:
             yield Combination(f"python-{python}", python, tests, (*SMOKE, SMOKE_KEYED))
     tests = (*WITHOUT_SPARK, *STATE, *SMOKE_ON_SPARK, SMOKE_KEYED, "tests/test_public_api.py")
     yield Combination("lowest", "3.11", tests, (*SMOKE, *SMOKE_ON_SPARK, SMOKE_KEYED), lowest=True)
+    for spark in SPARKS:
+        yield Combination(f"demo-{spark}", HERE, (), (), pyspark=f"pyspark=={spark}.*", demo=True)
 
 
 def main(chosen: list[str]) -> int:
@@ -95,7 +102,7 @@ def main(chosen: list[str]) -> int:
     if names:
         known = [each for each in known if each.name in names]
     elif smoke:
-        known = known[1:]  # `make test` has run more on the same
+        known = [each for each in known[1:] if not each.demo]  # `make test` has run more on the first
     FOLDER.mkdir(exist_ok=True)
     results = {each.name: _run(each, smoke=smoke) for each in known}
     print("\n".join(f"matrix: {name:12} {result}" for name, result in results.items()))
@@ -112,18 +119,9 @@ def _run(each: Combination, *, smoke: bool) -> str:
     print(f"matrix: {each.name}: testing, {log.relative_to(ROOT)}", flush=True)
     with log.open("w") as output:
         ran = subprocess.run(
-            [
-                str(python),
-                "-m",
-                "pytest",
-                "-q",
-                "-n0",
-                "-p",
-                "no:cacheprovider",
-                *(each.smoke if smoke else each.tests),
-            ],
-            cwd=ROOT,
-            env={**os.environ, "PYTHONPATH": str(ROOT / "src")},
+            _demo(each, python) if each.demo else _tests(python, each.smoke if smoke else each.tests),
+            cwd=FOLDER if each.demo else ROOT,
+            env=os.environ if each.demo else {**os.environ, "PYTHONPATH": str(ROOT / "src")},
             stdout=output,
             stderr=subprocess.STDOUT,
             check=False,
@@ -133,6 +131,17 @@ def _run(each: Combination, *, smoke: bool) -> str:
         print("\n".join(lines[-60:]))
     result = "FAILED" if ran.returncode else "passed"
     return f"{result} in {time.monotonic() - started:.0f} s ({_versions(python)}): {lines[-1] if lines else ''}"
+
+
+def _tests(python: Path, tests: tuple[str, ...]) -> list[str]:
+    return [str(python), "-m", "pytest", "-q", "-n0", "-p", "no:cacheprovider", *tests]
+
+
+def _demo(each: Combination, python: Path) -> list[str]:
+    """A short demo in a new folder; it ends with 0 if every answer is the one that the raw events give."""
+    workdir = FOLDER / f"{each.name}-files"
+    shutil.rmtree(workdir, ignore_errors=True)
+    return [str(python), "-I", "-m", "millpond", "demo", "--events", "20000", "--workdir", str(workdir)]
 
 
 def _interpreter(version: str) -> str | None:
@@ -165,7 +174,7 @@ def _version_of(interpreter: str) -> str | None:
 
 
 def _environment(each: Combination, interpreter: str) -> Path:
-    """The environment's Python, with everything installed."""
+    """The environment's Python, with everything installed; for the demo, with nothing but what the wheel asks for."""
     folder = FOLDER / each.name
     python = folder / "bin" / "python"
     if not python.exists():
@@ -177,6 +186,11 @@ def _environment(each: Combination, interpreter: str) -> Path:
         "-e",
         EXTRAS,
     ]
+    if each.demo:
+        for old in folder.glob("*.whl"):
+            old.unlink()
+        _uv("build", "--wheel", f"--out-dir={folder}", wanted[1])
+        wanted = [f"--python={python}", "--reinstall-package=millpond", f"{next(folder.glob('*.whl'))}[demo]"]
     if each.lowest:
         _uv("pip", "install", "--resolution=lowest-direct", *wanted)
     else:
