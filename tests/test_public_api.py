@@ -103,7 +103,7 @@ MODULES_BUDGET = {
     "millpond.cache": 80,
     "millpond.demo": 40,
     "millpond.features": 250,
-    "millpond.kv": 130,
+    "millpond.kv": 200,
     "millpond.lookup": 400,
     "millpond.metrics": 60,
     "millpond.serving": 300,
