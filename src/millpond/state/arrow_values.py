@@ -25,11 +25,8 @@ def python_values(column: pa.Array | pa.ChunkedArray) -> list[Any]:
     if pa.types.is_timestamp(column.type) and column.type.unit == "us" and column.type.tz:
         return _aware_datetimes(column)
     # Asked how to give maps, Arrow makes a scalar of each value first, at ten times the cost: of a number, too.
-    if pa.types.is_nested(column.type):
-        # Only arrays take the argument in every version of pyarrow that is supported, columns of chunks do not.
-        chunks = column.chunks if isinstance(column, pa.ChunkedArray) else [column]
-        return [value for chunk in chunks for value in chunk.to_pylist(maps_as_pydicts="strict")]
-    values: list[Any] = column.to_pylist()
+    nested = pa.types.is_nested(column.type)
+    values: list[Any] = column.to_pylist(maps_as_pydicts="strict") if nested else column.to_pylist()
     if pa.types.is_floating(column.type):
         return [NAN if value != value else value for value in values]  # noqa: PLR0124
     return values
