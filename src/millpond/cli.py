@@ -1,4 +1,4 @@
-"""The command line: `millpond demo` and `millpond --version`.
+"""The command line: `millpond demo`, `millpond doctor` and `millpond --version`.
 
 An error that Millpond raises on purpose is printed as its one message, with exit code 2. Progress
 goes to stderr, results to stdout, so that `--json` can be piped.
@@ -95,6 +95,25 @@ def demo(
     except KeyboardInterrupt:
         click.echo("millpond: stopped. The same command goes on from here.", err=True)
         sys.exit(_STOPPED)
+
+
+@cli.command()
+@click.option(
+    "--conf",
+    type=click.Path(path_type=Path),
+    help="Look at the session settings of this file too, which is like spark-defaults.conf.",
+)
+@click.option("--json", "as_json", is_flag=True, help="Print a JSON list of what was found.")
+def doctor(*, conf: Path | None, as_json: bool) -> None:
+    """Check Java, PySpark, extras, the temporary folder, disk, cores and session settings.
+
+    Says how to mend what is wrong. The exit code is 1 if something is.
+    """
+    from millpond import doctor as examination
+
+    found = examination.findings(None if conf is None else examination.read_settings(conf))
+    click.echo(examination.as_json(found) if as_json else examination.as_text(found))
+    sys.exit(int(any(finding.level == "problem" for finding in found)))
 
 
 def main() -> None:
