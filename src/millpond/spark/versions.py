@@ -23,17 +23,8 @@ from millpond.errors import MissingDependencyError
 if TYPE_CHECKING:
     import pandas as pd
 
-OLDEST = (4, 1)
-"""The first version that has `transformWithState` on rows."""
-
 SPARK = tuple(int(part) for part in pyspark.__version__.split(".")[:2])
 """Major and minor version of the PySpark that is installed."""
-
-if SPARK < OLDEST:
-    raise MissingDependencyError(
-        f"millpond.spark needs PySpark {OLDEST[0]}.{OLDEST[1]} or later, found {pyspark.__version__}. "
-        'Run: pip install "millpond[spark]"'
-    )
 
 _STATE_PACKAGES = {"pandas": "pandas", "protobuf": "google.protobuf"}
 
