@@ -1,4 +1,4 @@
-"""The command line: `millpond demo` and `millpond --version`.
+"""The command line: `millpond demo`, `millpond doctor` and `millpond --version`.
 
 An error that Millpond raises on purpose is printed as its one message, with exit code 2. Progress
 goes to stderr, results to stdout, so that `--json` can be piped.
@@ -13,7 +13,7 @@ from millpond.errors import MillpondError, MissingDependencyError
 try:
     import click
 except ImportError as error:
-    raise MissingDependencyError('The command line needs click. Run: pip install "millpond[demo]"') from error
+    raise MissingDependencyError('The command line needs click. Run: pip install "millpond[cli]"') from error
 
 _STOPPED = 130
 
@@ -72,7 +72,12 @@ def demo(
     quiet: bool,
 ) -> None:
     """Send a year of real flights through lookups, keyed state, features and the fetcher, and check the answers."""
-    from millpond.demo.show import Request, show
+    try:
+        from millpond.demo.show import Request, show
+    except ModuleNotFoundError as error:
+        raise MissingDependencyError(
+            f'The demo needs {error.name}, which is not installed. Run: pip install "millpond[demo]"'
+        ) from error
 
     request = Request(
         events,
@@ -90,6 +95,25 @@ def demo(
     except KeyboardInterrupt:
         click.echo("millpond: stopped. The same command goes on from here.", err=True)
         sys.exit(_STOPPED)
+
+
+@cli.command()
+@click.option(
+    "--conf",
+    type=click.Path(path_type=Path),
+    help="Look at the session settings of this file too, which is like spark-defaults.conf.",
+)
+@click.option("--json", "as_json", is_flag=True, help="Print a JSON list of what was found.")
+def doctor(*, conf: Path | None, as_json: bool) -> None:
+    """Check Java, PySpark, extras, the temporary folder, disk, cores and session settings.
+
+    Says how to mend what is wrong. The exit code is 1 if something is.
+    """
+    from millpond import doctor as examination
+
+    found = examination.findings(None if conf is None else examination.read_settings(conf))
+    click.echo(examination.as_json(found) if as_json else examination.as_text(found))
+    sys.exit(int(any(finding.level == "problem" for finding in found)))
 
 
 def main() -> None:

@@ -1,5 +1,19 @@
 """Everything that imports pyspark."""
 
+from millpond.errors import MissingDependencyError
+
+try:
+    import pyspark
+except ImportError as error:
+    raise MissingDependencyError(
+        'millpond.spark needs PySpark, which is not installed. Run: pip install "millpond[spark]"'
+    ) from error
+
+if pyspark.__version__.startswith(("3.", "4.0.")):  # without `transformWithState` on rows
+    raise MissingDependencyError(
+        f'millpond.spark needs PySpark 4.1 or later, found {pyspark.__version__}. Run: pip install "millpond[spark]"'
+    )
+
 from millpond.spark.arrow_processor import ArrowStatefulProcessor
 from millpond.spark.dead_letters import split_dead_letters
 from millpond.spark.features.stream import stream

@@ -14,12 +14,12 @@ from operator import index
 from typing import Any
 
 import pyarrow as pa
-from pyspark.errors import PySparkRuntimeError
-from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
+from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import ArrayType, DataType, MapType, Row, StructType, TimestampType
 
 from millpond.errors import DataError, OptionError
 from millpond.spark.rows import row_maker
+from millpond.spark.versions import to_arrow_schema
 from millpond.state import ListState, MapState, StateDescriptor, StateKind, ValueState
 from millpond.state.checkpoint import Shard
 from millpond.state.rows import Row as StateRow
@@ -344,7 +344,7 @@ def _as_is(value: Any) -> Any:
 
 def arrow_schema(schema: StructType) -> pa.Schema:
     """A Spark schema as the state room knows it: Arrow, times in UTC, no metadata."""
-    return pa.schema([pa.field(field.name, field.type) for field in to_arrow_schema(schema, timezone="UTC")])
+    return pa.schema([pa.field(field.name, field.type) for field in to_arrow_schema(schema)])
 
 
 def outward_of(kind: DataType) -> _Convert | None:
@@ -357,7 +357,7 @@ def key_row_maker(schema: pa.Schema) -> Callable[[tuple[Any, ...]], Row]:
 
     That is a `Row` with the key's names, its times naive and local.
     """
-    make, outward = row_maker(schema.names), outward_of(from_arrow_schema(schema))
+    make, outward = row_maker(schema.names), outward_of(from_arrow_schema(schema, prefer_timestamp_ntz=True))
     return make if outward is None else lambda key: make(outward(key))
 
 

@@ -37,6 +37,7 @@ from millpond.spark.rows import output_arrow_schema
 from millpond.spark.session import check_session, hosts_per_executor, is_connect, setting
 from millpond.spark.shard_processor import OLDEST, ShardProcessor, packed_output_schema
 from millpond.spark.surroundings import copied_on_driver
+from millpond.spark.versions import require_state_packages, start_state_stores
 from millpond.spark.worker_garbage import leave_modules_out
 
 _HASH = "__millpond_hash"
@@ -214,7 +215,9 @@ class KeyedData:
         _check_choice("outputMode", outputMode, ("Append", "Update"))
         _check_choice("late", late, ("drop", "keep"))
         _check_choice("on_error", on_error, ("fail", "dead-letter"))
-        check_session(self._df.sparkSession, streaming=self._df.isStreaming)
+        require_state_packages()
+        check_session(self._df.sparkSession)
+        start_state_stores(self._df.sparkSession)
         if initialState is not None and savepoint is not None:
             raise OptionError("a new query begins with an initialState or with a savepoint; give one of them.")
         keys = key_columns(self._df, self._keys)

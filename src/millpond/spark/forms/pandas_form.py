@@ -20,7 +20,6 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 from pyspark.errors import PySparkException
-from pyspark.sql.conversion import ArrowBatchTransformer, PandasToArrowConversion
 from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StructType
 
@@ -29,6 +28,7 @@ from millpond.spark.forms.grouping import grouped
 from millpond.spark.handles import key_row_maker
 from millpond.spark.operator_spec import OperatorSpec, PandasSettings
 from millpond.spark.rows import refuse_nulls
+from millpond.spark.versions import from_pandas, to_pandas
 from millpond.state.rows import Row, grouping_values
 
 # What pandas itself makes a slice's frame with; its stubs leave it out, as they do a column's plain values.
@@ -120,7 +120,7 @@ class OutputFrames:
     def __init__(self, schema: pa.Schema, settings: PandasSettings) -> None:
         self._schema = schema
         self._settings = settings
-        self._spark_schema: StructType = from_arrow_schema(schema)
+        self._spark_schema: StructType = from_arrow_schema(schema, prefer_timestamp_ntz=True)
         self._names = list(schema.names)
 
     def table(self, frames: list[Any]) -> pa.Table:
@@ -195,13 +195,8 @@ class OutputFrames:
 
     def _as_arrow(self, columns: list["pd.Series[Any]"], schema: StructType) -> pa.RecordBatch:
         settings = self._settings
-        return PandasToArrowConversion.convert(
-            columns,
-            schema,
-            timezone=settings.timezone,
-            safecheck=settings.safe,
-            arrow_cast=True,
-            int_to_decimal_coercion_enabled=settings.int_to_decimal,
+        return from_pandas(
+            columns, schema, settings.timezone, safe=settings.safe, int_to_decimal=settings.int_to_decimal
         )
 
 
@@ -218,12 +213,8 @@ def _joined(parts: list[Any]) -> Any:
 def _as_series(rows: pa.Table, settings: PandasSettings) -> list["pd.Series[Any]"]:
     """The columns as PySpark gives them to pandas, times in the session's zone."""
     local = pa.schema([_in_zone(field, settings.timezone) for field in rows.schema])
-    found: list[pd.Series[Any]] = ArrowBatchTransformer.to_pandas(
-        rows.cast(local).combine_chunks(),
-        timezone=settings.timezone,
-        prefer_int_ext_dtype=settings.nullable_integers,
-    )
-    return found
+    one_chunk = rows.cast(local).combine_chunks()
+    return to_pandas(one_chunk, settings.timezone, nullable_integers=settings.nullable_integers)
 
 
 def _in_zone(field: pa.Field, zone: str) -> pa.Field:
