@@ -131,7 +131,9 @@ class RedisCluster:
 
     def wait_until_whole(self) -> None:
         """Wait until every slot is served, by what every node says, and replicas follow."""
-        wait_until(lambda: all(_is_whole(one) for one in [*self.primaries, *self.replicas]), "the cluster is whole")
+        everyone = [*self.primaries, *self.replicas]
+        wait_until(lambda: all(_is_whole(one) for one in everyone), "the cluster is whole")
+        wait_until(lambda: len({_shares(one) for one in everyone}) == 1, "the nodes agree where the slots are")
         wait_until(lambda: all(_follows(one) for one in self.replicas), "the replicas follow")
 
 
@@ -200,14 +202,17 @@ def _port_with_bus() -> int:
 
 
 def _nodes_known(server: RedisServer) -> int:
-    with server.client() as client:
-        return len([line for line in _lines(client, "NODES") if "handshake" not in line])
+    return len([line for line in _ask(server, "NODES").splitlines() if b"handshake" not in line])
 
 
 def _is_whole(server: RedisServer) -> bool:
-    with server.client() as client:
-        lines = _lines(client, "INFO")
-        return "cluster_state:ok" in lines and f"cluster_slots_ok:{_SLOTS}" in lines
+    lines = _ask(server, "INFO").splitlines()
+    return b"cluster_state:ok" in lines and b"cluster_slots_ok:%d" % _SLOTS in lines
+
+
+def _shares(server: RedisServer) -> tuple[tuple[int, int, int], ...]:
+    """First and last slot, and the port of their primary."""
+    return tuple(sorted((first, last, node[1]) for first, last, node, *_ in _ask(server, "SLOTS")))
 
 
 def _follows(server: RedisServer) -> bool:
@@ -215,12 +220,13 @@ def _follows(server: RedisServer) -> bool:
         return client.info("replication").get("master_link_status") == "up"
 
 
-def _lines(client: Any, what: str) -> list[str]:
-    # Not redis-py's own parsing, which differs between versions.
+def _ask(server: RedisServer, what: str) -> Any:
+    """The answer to a CLUSTER command, not parsed by redis-py, whose forms differ between versions."""
     from redis import Connection
 
-    connection = Connection(port=client.connection_pool.connection_kwargs["port"])
-    connection.send_command("CLUSTER", what)
-    text: bytes = connection.read_response()
-    connection.disconnect()
-    return text.decode().split("\r\n" if what == "INFO" else "\n")[:-1]
+    connection = Connection(port=server.port)
+    try:
+        connection.send_command("CLUSTER", what)
+        return connection.read_response()
+    finally:
+        connection.disconnect()
