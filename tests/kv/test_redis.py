@@ -471,7 +471,7 @@ def test_a_password_is_needed_and_never_told(own_server, open_redis):
 
 def test_a_user_needs_the_keys_of_the_prefix_and_no_others(own_server, open_redis):
     with own_server.client() as client:
-        client.execute_command("ACL", "SETUSER", "ada", "on", ">pa%ss", "~shop:*", "+@all", "-@dangerous")
+        client.execute_command("ACL", "SETUSER", "ada", "on", ">pa%ss", "~shop:*", "+@read", "+@write", "+@scripting", "+@connection")
     store = open_redis(f"redis://ada:pa%25ss@{own_server.address}", prefix="shop")
     store.create("batch", rows="one", ttl_ms=HOUR_MS)
     for dataset in ("batch", "tiles"):
