@@ -130,11 +130,16 @@ class RedisCluster:
         self.wait_until_whole()
 
     def wait_until_whole(self) -> None:
-        """Wait until every slot is served, by what every node says, and replicas follow."""
+        """Wait until every slot is served, by what every node says, and replicas follow; empties those that do."""
         everyone = [*self.primaries, *self.replicas]
         wait_until(lambda: all(_is_whole(one) for one in everyone), "the cluster is whole")
-        wait_until(lambda: len({_shares(one) for one in everyone}) == 1, "the nodes agree where the slots are")
         wait_until(lambda: all(_follows(one) for one in self.replicas), "the replicas follow")
+        if self.replicas:
+            for server in self.primaries:
+                with server.client() as client:
+                    client.flushall()  # a replica that was never sent anything is not listed
+        nodes = len(everyone)
+        wait_until(lambda: len({_shares(one, nodes) for one in everyone}) == 1, "the nodes agree where the slots are")
 
 
 @contextmanager
@@ -210,9 +215,11 @@ def _is_whole(server: RedisServer) -> bool:
     return b"cluster_state:ok" in lines and b"cluster_slots_ok:%d" % _SLOTS in lines
 
 
-def _shares(server: RedisServer) -> tuple[tuple[int, int, int], ...]:
-    """First and last slot, and the port of their primary."""
-    return tuple(sorted((first, last, node[1]) for first, last, node, *_ in _ask(server, "SLOTS")))
+def _shares(server: RedisServer, nodes: int) -> object:
+    """First and last slot of each share, and the ports of its nodes; of nodes that are not all listed, its own port."""
+    shares = [(first, last, sorted(node[1] for node in those)) for first, last, *those in _ask(server, "SLOTS")]
+    listed = {port for _, _, ports in shares for port in ports}
+    return repr(sorted(shares)) if len(listed) == nodes else server.port
 
 
 def _follows(server: RedisServer) -> bool:

@@ -105,6 +105,7 @@ def test_a_slot_that_moves_is_followed_while_it_moves_and_after(cluster, open_re
         store.put_many("d", [Put(key, b"after")])
         assert values(store, key) == [[b"after"]]
         to_node.flushall()
+        cluster.wait_until_whole()
         from_node.execute_command("CLUSTER", "SETSLOT", slot, "IMPORTING", target_id)
         to_node.execute_command("CLUSTER", "SETSLOT", slot, "MIGRATING", source_id)
         for one in (from_node, to_node):

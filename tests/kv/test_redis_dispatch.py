@@ -200,3 +200,16 @@ def test_reads_go_to_replicas_and_after_a_failure_to_the_primary():
     assert play.run(answer) == [b"v", b"v"]
     asked = [address for address, data in play.sent if b"GET" in data]
     assert asked == [TWO, ONE]
+
+
+def test_a_replica_that_joined_later_is_heard_of():
+    options = redis_options("redis+cluster://one:7000", {"read_from": "replicas"})
+    routes = Routes(options)
+    assert routes.is_due(0)
+    routes.learn(ONE, [[0, 16_383, [b"one", 7000]]], now_ms=0)
+    assert not routes.is_due(9_999)
+    assert routes.is_due(10_000)
+    assert routes.of(READ, primary=False) == ONE
+    routes.learn(ONE, ALL_TO_ONE, now_ms=10_000)
+    assert not routes.is_due(1_000_000)
+    assert routes.of(READ, primary=False) == TWO

@@ -31,6 +31,7 @@ from millpond.kv.redis_options import Address, RedisOptions
 _FIRST_PAUSE_MS = 10
 _LONGEST_PAUSE_MS = 500
 _MOVES_UNTIL_STALE = 16
+_ASK_FOR_REPLICAS_MS = 10_000
 _REDIRECTIONS_AT_ONCE = 4
 _PASSING = {"LOADING", "READONLY", "CLUSTERDOWN", "MASTERDOWN", "TRYAGAIN", "BUSY"}
 _REFUSED = {"NOAUTH", "WRONGPASS", "NOPERM"}
@@ -75,6 +76,8 @@ class Routes:
         self.is_cluster = options.is_cluster
         self.is_stale = options.is_cluster
         self._moved_to: list[Address] = []
+        self._lacks_replicas = False
+        self._learned_ms = 0
         self._turn = 0
 
     def of(self, command: Command, *, primary: bool) -> Address | None:
@@ -101,7 +104,11 @@ class Routes:
         primaries = [one for one in self._primary_of if one is not None]
         return list(dict.fromkeys([*reversed(self._moved_to), *primaries, *self._seeds]))
 
-    def learn(self, asked: Address, ranges: Sequence[Any]) -> None:
+    def is_due(self, now_ms: int) -> bool:
+        """Whether to ask where the slots are: a replica that joins later is heard of only by asking."""
+        return self.is_stale or (self._lacks_replicas and now_ms >= self._learned_ms + _ASK_FOR_REPLICAS_MS)
+
+    def learn(self, asked: Address, ranges: Sequence[Any], now_ms: int) -> None:
         """Take the answer to CLUSTER SLOTS."""
         primary_of: list[Address | None] = [None] * SLOTS
         replicas_of: list[tuple[Address, ...]] = [()] * SLOTS
@@ -111,6 +118,8 @@ class Routes:
             primary_of[first : last + 1] = addresses[:1] * width
             replicas_of[first : last + 1] = [tuple(addresses[1:])] * width
         self._primary_of, self._replicas_of, self._moved_to = primary_of, replicas_of, []
+        self._lacks_replicas = self._from_replicas and not all(replicas_of)
+        self._learned_ms = now_ms
         self.is_stale = False
 
 
@@ -163,7 +172,7 @@ class _Attempts:
     def run(self) -> Dispatch:
         first = True
         while self._pending:
-            if self._routes.is_stale:
+            if self._routes.is_due(self._clock()):
                 yield from self._learn()
             by_node, homeless = self._divide(primary=not first)
             outcome: dict[Address, Any] = {}
@@ -291,7 +300,7 @@ class _Attempts:
                 answer = outcome[address]
                 ranges = answer[0] if isinstance(answer, list) else answer
                 if isinstance(ranges, list):
-                    self._routes.learn(address, ranges)
+                    self._routes.learn(address, ranges, self._clock())
                     return
                 if _code(ranges) == "ERR" or _code(ranges) in _REFUSED or "Auth" in type(ranges).__name__:
                     raise self._refused(address, ranges)
