@@ -14,6 +14,7 @@ from operator import index
 from typing import Any
 
 import pyarrow as pa
+from pyspark.errors import PySparkRuntimeError
 from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import ArrayType, DataType, MapType, Row, StructType, TimestampType
 

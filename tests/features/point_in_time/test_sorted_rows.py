@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 from millpond.errors import DataError
 from millpond.features import Aggregation, Field, GroupBy
 from millpond.features.compiled_cells import compile_cells
-from millpond.features.latest_rows import latest_row
 from millpond.features.operations import OPERATIONS
 from millpond.features.point_in_time.column_features import arrow_value
 from millpond.features.point_in_time.sorted_rows import PointInTime, edge_values

@@ -219,13 +219,14 @@ _OUTCOME_SCHEMA = pa.schema([*((name, pa.int64()) for name in _OUTCOME_NAMES[:-1
 def _ran(plan: GroupByPlan, job: DataFrame) -> list[Row]:
     """Run the job; a store that failed in a task is a store that failed."""
     try:
-        return job.collect()
+        outcomes: list[Row] = job.collect()
     except PythonException as error:
         if UnavailableError.__name__ not in str(error):
             raise
         raise UnavailableError(
             f"GroupBy {plan.name!r}: the store failed during the upload, and nothing of it is served: {error}"
         ) from error
+    return outcomes
 
 
 def _summed(plan: GroupByPlan, outcomes: list[Row]) -> UploadCounts:
