@@ -123,7 +123,7 @@ def test_logged_answers_are_taken_instead_of_computed_ones(spark, purchases):
     )
     # The first was logged, twice; the second with a feature that was not known; the third with another context.
     log = logged(
-        spark, [ANSWERS[0][:3] + (100.0,) + ANSWERS[0][4:], ANSWERS[0][:3] + (200.0,) + ANSWERS[0][4:], ANSWERS[3]]
+        spark, [(*ANSWERS[0][:3], 100.0, *ANSWERS[0][4:]), (*ANSWERS[0][:3], 200.0, *ANSWERS[0][4:]), ANSWERS[3]]
     )
     rows = training_set(queries, JOIN, tables={"purchases": purchases}, bootstrap=log)
     assert rows.columns == [*queries.columns, *FEATURES]

@@ -229,6 +229,31 @@ def test_queries_that_do_not_fit_are_refused_by_name(spark, change, named):
     assert all(part in str(refused.value) for part in named)
 
 
+def test_derivations_see_features_keys_and_context(spark):
+    count = GroupBy(
+        "c",
+        keys=(Field("user", "string"),),
+        aggregations=(Aggregation("count"),),
+        derivations=(Derivation("label", "concat(user, '-', cast(count AS string))"),),
+    )
+    join = Join(
+        "j",
+        parts=(JoinPart(count, {"customer": "user"}),),
+        context=(Field("amount", "double"),),
+        derivations=(Derivation("each", "amount / c_count"), Derivation("text", "concat(customer, c_label)")),
+    )
+    history = spark.createDataFrame([("ann", 1), ("ann", 2)], "user string, time_ms bigint")
+    queries = spark.createDataFrame(
+        [("ann", 3, 5.0), ("bob", 3, 5.0)], "customer string, time_ms bigint, amount double"
+    )
+    rows = training_set(queries, join, tables={"c": history})
+    assert rows.columns == [*queries.columns, "c_count", "c_label", "each", "text"]
+    assert sorted(map(tuple, rows.collect())) == [
+        ("ann", 3, 5.0, 2, "ann-2", 2.5, "annann-2"),
+        ("bob", 3, 5.0, None, None, None, None),
+    ]
+
+
 def test_derivations_in_another_time_zone_are_refused(spark):
     count = GroupBy("c", keys=(Field("user", "string"),), aggregations=(Aggregation("count"),))
     join = Join("j", parts=(JoinPart(count),), derivations=(Derivation("twice", "c_count * 2"),))

@@ -31,7 +31,7 @@ from millpond.spark.features.training_set import features_as_of
 
 EQUAL, ARRIVED_LATER, DIFFERENT, NOT_KNOWN = "equal", "arrived later", "different", "unavailable"
 
-_LOGGED, _CLASSES = "logged answer", "class of each feature"
+_LOGGED, _COMPUTED, _CLASSES = "logged answer", "computed answer", "class of each feature"
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,16 +134,18 @@ def check(
             return computed.select(*own, values.alias(_COMPUTED), F.struct(*classes).alias(_CLASSES))
         return computed.select(*own, F.struct(*classes).alias(_CLASSES))
 
-    found = compared(_asked(logged, join, types), _first_class, None)
-    if any(knows_arrivals(part.group_by) for part in join.parts):
-        for arrivals in get_args(Arrivals):
-            differs = reduce(Column.__or__, [F.col(_CLASSES).getField(name) == DIFFERENT for name in types])
-            again = compared(found.where(differs), _second_class, arrivals)
-            found = found.where(~differs).unionByName(again)
-    return _result(found, join, types, examples)
-
-
-_COMPUTED = "computed answer"
+    kept = [compared(_asked(logged, join, types), _first_class, None).persist()]
+    try:
+        if any(knows_arrivals(part.group_by) for part in join.parts):
+            for arrivals in get_args(Arrivals):
+                found = kept[-1]
+                differs = reduce(Column.__or__, [F.col(_CLASSES).getField(name) == DIFFERENT for name in types])
+                again = compared(found.where(differs), _second_class, arrivals)
+                kept.append(found.where(~differs).unionByName(again).persist())
+        return _result(kept[-1], join, types, examples)
+    finally:
+        for rows in kept:
+            rows.unpersist()
 
 
 def _asked(logged: DataFrame, join: Join, types: Mapping[str, DataType]) -> DataFrame:
@@ -182,21 +184,17 @@ def _comparable(value: Column, type_: DataType) -> Column:
 
 
 def _result(found: DataFrame, join: Join, types: Mapping[str, DataType], examples: int) -> CheckResult:
-    found = found.persist()
-    try:
-        counted = found.agg(
-            F.count(F.lit(1)).alias("answers"),
-            *(
-                F.count_if(F.col(_CLASSES).getField(name) == kind).alias(f"{number} {kind}")
-                for number, name in enumerate(types)
-                for kind in (EQUAL, ARRIVED_LATER, DIFFERENT, NOT_KNOWN)
-            ),
-        ).first()
-        assert counted is not None  # noqa: S101 - an aggregate without groups has one row
-        rows = _long(found, join, types)
-        shown = _few(rows, examples).collect() if examples else []
-    finally:
-        found.unpersist()
+    counted = found.agg(
+        F.count(F.lit(1)).alias("answers"),
+        *(
+            F.count_if(F.col(_CLASSES).getField(name) == kind).alias(f"{number} {kind}")
+            for number, name in enumerate(types)
+            for kind in (EQUAL, ARRIVED_LATER, DIFFERENT, NOT_KNOWN)
+        ),
+    ).first()
+    assert counted is not None  # noqa: S101 - an aggregate without groups has one row
+    rows = _long(found, join, types)
+    shown = _few(rows, examples).collect() if examples else []
     exact = _exact_features(join)
     features = {
         name: FeatureCheck(
