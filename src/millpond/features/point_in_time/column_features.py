@@ -144,7 +144,7 @@ class ColumnFeaturesOver:
         if base is None:
             return cells
         return tuple(
-            operation.merge(one, other) for operation, one, other in zip(self._of._operations, base, cells, strict=True)
+            operation.merge(one, other) for operation, one, other in zip(self._of.operations, base, cells, strict=True)
         )
 
     def answers_of_all_time(self, base: Ir, ranges: tuple[Integers, Integers], count: int) -> dict[str, pa.Array]:
