@@ -1,0 +1,145 @@
+"""What the service counts of its calls, and the Prometheus text of that and of what the fetcher counts.
+
+Place on the data path: beside it. A call adds to two plain integers and one bucket. Names, labels and
+text are made only when `/metrics` is asked for. This file is the only one that knows their vocabulary.
+
+Invariant: labels are bounded. A path is that of a route and never what a caller wrote; `process` is the
+number of a worker.
+"""
+
+from bisect import bisect_left
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import accumulate
+from typing import Any, Literal
+
+import msgspec
+
+MEDIA_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+
+BUCKETS_SECONDS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
+"""The upper bounds of the histogram of call durations."""
+
+_ESCAPES = str.maketrans({"\\": r"\\", '"': r"\"", "\n": r"\n"})
+
+
+class Sample(msgspec.Struct, frozen=True):
+    """One number of a family: what follows its name, its labels, its value."""
+
+    suffix: str
+    labels: dict[str, str]
+    value: float
+
+
+class Family(msgspec.Struct, frozen=True):
+    """All numbers of one name."""
+
+    name: str
+    kind: Literal["counter", "gauge", "histogram"]
+    help: str
+    samples: list[Sample]
+
+
+class CallMeasures:
+    """Counts and durations of the calls of one process; for one thread.
+
+    >>> measures = CallMeasures()
+    >>> measures.add("/health", 200, 0.004)
+    >>> print(prometheus_text(measures.families(in_flight=0, connections=1)).splitlines()[2])
+    millpond_http_requests_total{path="/health",status="200"} 1
+    """
+
+    def __init__(self) -> None:
+        self._counts: dict[tuple[str, int], int] = {}
+        self._buckets: dict[str, list[int]] = {}
+        self._seconds: dict[str, float] = {}
+
+    def add(self, path: str, status: int, seconds: float) -> None:
+        """Count a call that ended."""
+        key = (path, status)
+        self._counts[key] = self._counts.get(key, 0) + 1
+        buckets = self._buckets.get(path)
+        if buckets is None:
+            buckets = self._buckets[path] = [0] * (len(BUCKETS_SECONDS) + 1)
+            self._seconds[path] = 0.0
+        buckets[bisect_left(BUCKETS_SECONDS, seconds)] += 1
+        self._seconds[path] += seconds
+
+    def families(self, *, in_flight: int, connections: int) -> list[Family]:
+        """All that was counted, and how much is open now."""
+        requests = [
+            Sample("", {"path": path, "status": str(status)}, count)
+            for (path, status), count in sorted(self._counts.items())
+        ]
+        durations: list[Sample] = []
+        for path, buckets in sorted(self._buckets.items()):
+            bounds = [*map(repr, BUCKETS_SECONDS), "+Inf"]
+            totals = list(accumulate(buckets))
+            durations += [
+                Sample("_bucket", {"path": path, "le": bound}, total)
+                for bound, total in zip(bounds, totals, strict=True)
+            ]
+            durations += [
+                Sample("_sum", {"path": path}, self._seconds[path]),
+                Sample("_count", {"path": path}, totals[-1]),
+            ]
+        return [
+            Family("millpond_http_requests_total", "counter", "Calls answered, by route and status.", requests),
+            Family("millpond_http_request_duration_seconds", "histogram", "How long calls took.", durations),
+            _one("millpond_http_calls_in_flight", "Fetches that run now.", in_flight),
+            _one("millpond_http_connections", "Connections that are open now.", connections),
+        ]
+
+
+def fetcher_families(stats: msgspec.Struct) -> list[Family]:
+    """What a fetcher counts, as its statistics name it: one family per count, and one per count of its caches."""
+    counted: Mapping[str, Any] = msgspec.to_builtins(stats)
+    families = [
+        Family(f"millpond_fetcher_{name}_total", "counter", f"The fetcher's {_words(name)}.", [Sample("", {}, value)])
+        for name, value in counted.items()
+        if isinstance(value, int | float)
+    ]
+    caches: Mapping[str, Mapping[str, Any]] = counted.get("caches", {})
+    fields = dict.fromkeys(field for cache in caches.values() for field in cache)
+    for field in fields:
+        samples = [
+            Sample("", {"name": name}, cache[field])
+            for name, cache in caches.items()
+            if isinstance(cache.get(field), int | float)
+        ]
+        if samples:
+            families.append(Family(f"millpond_fetcher_cache_{field}", "gauge", f"The caches' {_words(field)}.", samples))
+    return families
+
+
+def of_processes(families_of: Mapping[str, Sequence[Family]]) -> list[Family]:
+    """The families of several processes as one list, each sample with the label `process`."""
+    merged: dict[str, Family] = {}
+    for process, families in families_of.items():
+        for family in families:
+            into = merged.setdefault(family.name, msgspec.structs.replace(family, samples=[]))
+            into.samples.extend(
+                Sample(sample.suffix, {**sample.labels, "process": process}, sample.value) for sample in family.samples
+            )
+    return list(merged.values())
+
+
+def prometheus_text(families: Iterable[Family]) -> str:
+    """The text that Prometheus reads."""
+    lines: list[str] = []
+    for family in families:
+        lines += [f"# HELP {family.name} {family.help}", f"# TYPE {family.name} {family.kind}"]
+        lines += [f"{family.name}{sample.suffix}{_labels(sample.labels)} {sample.value}" for sample in family.samples]
+    return "".join(f"{line}\n" for line in lines)
+
+
+def _labels(labels: Mapping[str, str]) -> str:
+    written = ",".join(f'{name}="{value.translate(_ESCAPES)}"' for name, value in labels.items())
+    return f"{{{written}}}" if written else ""
+
+
+def _one(name: str, text: str, value: float) -> Family:
+    return Family(name, "gauge", text, [Sample("", {}, value)])
+
+
+def _words(name: str) -> str:
+    return name.replace("_", " ")
