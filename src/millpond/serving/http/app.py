@@ -154,7 +154,7 @@ class HttpApp:
         finally:
             self.calls.end(task)
         seconds = time.perf_counter() - began
-        self.measures.add(route.label, reply.status, seconds)
+        self.measures.add(route.label, scope["method"], reply.status, seconds)
         if self._log_calls:
             self._log(scope, reply, request_id, seconds)
 

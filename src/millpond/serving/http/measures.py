@@ -19,6 +19,7 @@ MEDIA_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 BUCKETS_SECONDS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 """The upper bounds of the histogram of call durations."""
 
+_METHODS = frozenset({"GET", "HEAD", "POST"})
 _ESCAPES = str.maketrans({"\\": r"\\", '"': r"\"", "\n": r"\n"})
 
 
@@ -40,22 +41,22 @@ class Family(msgspec.Struct, frozen=True):
 
 
 class CallMeasures:
-    """Counts and durations of the calls of one process; for one thread.
+    """Counts and durations of the calls of one process; for one thread. Methods that no route has are counted as one.
 
     >>> measures = CallMeasures()
-    >>> measures.add("/health", 200, 0.004)
+    >>> measures.add("/health", "GET", 200, 0.004)
     >>> print(prometheus_text(measures.families(in_flight=0, connections=1)).splitlines()[2])
-    millpond_http_requests_total{path="/health",status="200"} 1
+    millpond_http_requests_total{path="/health",method="GET",status="200"} 1
     """
 
     def __init__(self) -> None:
-        self._counts: dict[tuple[str, int], int] = {}
+        self._counts: dict[tuple[str, str, int], int] = {}
         self._buckets: dict[str, list[int]] = {}
         self._seconds: dict[str, float] = {}
 
-    def add(self, path: str, status: int, seconds: float) -> None:
+    def add(self, path: str, method: str, status: int, seconds: float) -> None:
         """Count a call that ended."""
-        key = (path, status)
+        key = (path, method if method in _METHODS else "other", status)
         self._counts[key] = self._counts.get(key, 0) + 1
         buckets = self._buckets.get(path)
         if buckets is None:
@@ -67,8 +68,8 @@ class CallMeasures:
     def families(self, *, in_flight: int, connections: int) -> list[Family]:
         """All that was counted, and how much is open now."""
         requests = [
-            Sample("", {"path": path, "status": str(status)}, count)
-            for (path, status), count in sorted(self._counts.items())
+            Sample("", {"path": path, "method": method, "status": str(status)}, count)
+            for (path, method, status), count in sorted(self._counts.items())
         ]
         durations: list[Sample] = []
         for path, buckets in sorted(self._buckets.items()):
@@ -83,7 +84,7 @@ class CallMeasures:
                 Sample("_count", {"path": path}, totals[-1]),
             ]
         return [
-            Family("millpond_http_requests_total", "counter", "Calls answered, by route and status.", requests),
+            Family("millpond_http_requests_total", "counter", "Calls answered, by route, method and status.", requests),
             Family("millpond_http_request_duration_seconds", "histogram", "How long calls took.", durations),
             _one("millpond_http_calls_in_flight", "Fetches that run now.", in_flight),
             _one("millpond_http_connections", "Connections that are open now.", connections),
