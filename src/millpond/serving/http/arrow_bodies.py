@@ -144,22 +144,21 @@ def _check_messages(buffer: pa.Buffer, limits: Limits) -> None:
 
 def _batches(buffer: pa.Buffer) -> Iterator[tuple[int, int, bool]]:
     """Of each batch in the stream: its kind, the rows it claims, and whether its buffers are compressed."""
-    with pa.ipc.MessageReader.open_stream(buffer) as messages:
-        for message in messages:
-            data = message.metadata.to_pybytes()
-            root = struct.unpack_from("<I", data, 0)[0]
-            kind_at, header_at = _field(data, root, 1), _field(data, root, 2)
-            if kind_at is None or header_at is None or data[kind_at] not in {_DICTIONARY_BATCH, _RECORD_BATCH}:
-                continue
-            batch: int | None = _follow(data, header_at)
-            if data[kind_at] == _DICTIONARY_BATCH:
-                inner = _field(data, _follow(data, header_at), 1)
-                batch = None if inner is None else _follow(data, inner)
-            if batch is None:
-                continue
-            length_at = _field(data, batch, 0)
-            length = 0 if length_at is None else struct.unpack_from("<q", data, length_at)[0]
-            yield data[kind_at], length, _field(data, batch, 3) is not None
+    for message in pa.ipc.MessageReader.open_stream(buffer):
+        data = message.metadata.to_pybytes()
+        root = struct.unpack_from("<I", data, 0)[0]
+        kind_at, header_at = _field(data, root, 1), _field(data, root, 2)
+        if kind_at is None or header_at is None or data[kind_at] not in {_DICTIONARY_BATCH, _RECORD_BATCH}:
+            continue
+        batch: int | None = _follow(data, header_at)
+        if data[kind_at] == _DICTIONARY_BATCH:
+            inner = _field(data, _follow(data, header_at), 1)
+            batch = None if inner is None else _follow(data, inner)
+        if batch is None:
+            continue
+        length_at = _field(data, batch, 0)
+        length = 0 if length_at is None else struct.unpack_from("<q", data, length_at)[0]
+        yield data[kind_at], length, _field(data, batch, 3) is not None
 
 
 def _field(data: bytes, table: int, slot: int) -> int | None:
