@@ -44,14 +44,15 @@ _SCALARS: dict[str, Any] = {
 }
 
 
-def key_columns(name: str, columns: Mapping[str, str]) -> Any:
-    """The type of an object that has a value or null for each of the columns.
+def given_values(name: str, columns: Mapping[str, str], *, all_of_them: bool) -> Any:
+    """The type of an object that has a value or null for each of the columns, or for some of them.
 
-    >>> route = key_columns("RouteKeys", {"origin": "string", "day": "date"})
+    >>> route = given_values("RouteKeys", {"origin": "string", "day": "date"}, all_of_them=True)
     >>> msgspec.json.decode('{"origin": null, "day": "2013-01-31"}', type=route)
     {'origin': None, 'day': datetime.date(2013, 1, 31)}
     """
-    return TypedDict(name, {column: _python(parse_type(kind)) | None for column, kind in columns.items()})  # type: ignore[operator]
+    types = {column: _python(parse_type(kind)) | None for column, kind in columns.items()}
+    return TypedDict(name, types, total=all_of_them)  # type: ignore[operator]
 
 
 def feature_values(name: str, features: Mapping[str, str]) -> Any:

@@ -45,6 +45,22 @@ TYPED = Target(
 TARGETS = {target.name: target for target in (ROUTE, TYPED)}
 
 
+class Gate:
+    """Holds up whoever waits at it, in an event loop, until it is opened from another thread."""
+
+    def __init__(self):
+        self._waiting = []
+
+    async def wait(self):
+        future = asyncio.get_running_loop().create_future()
+        self._waiting.append(future)
+        await future
+
+    def open(self):
+        for future in self._waiting:
+            future.get_loop().call_soon_threadsafe(future.set_result, None)
+
+
 class Counts(msgspec.Struct, frozen=True):
     """What an `Answering` counts."""
 

@@ -23,7 +23,7 @@ from msgspec import UNSET, UnsetType
 
 from millpond.errors import DataError
 from millpond.serving.http.limits import Limits
-from millpond.serving.json_types import key_columns
+from millpond.serving.json_types import given_values
 from millpond.serving.messages import FetchRequest, FetchResponse, Target, ValueState
 
 K = TypeVar("K")
@@ -125,8 +125,8 @@ class JsonFetch:
 
 def body_type(target: Target, limits: Limits) -> Any:
     """The type of the body of a fetch, as its decoder and the OpenAPI document need it."""
-    keys = key_columns(f"{target.name}_keys", target.keys)
-    context = key_columns(f"{target.name}_context", target.context)
+    keys = given_values(f"{target.name}_keys", target.keys, all_of_them=True)
+    context = given_values(f"{target.name}_context", target.context, all_of_them=False)
     items = Annotated[list[FetchItem[keys, context]], msgspec.Meta(max_length=limits.max_requests)]  # type: ignore[valid-type]
     features = Annotated[list[str], msgspec.Meta(max_length=limits.max_features)]
     return FetchBody[items, features]  # type: ignore[valid-type]
