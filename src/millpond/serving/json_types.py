@@ -13,7 +13,7 @@ client gets the objects that the fetcher gave.
 | binary        | bytes                      | string, base64                          |
 | date          | date                       | string, "2013-01-31"                    |
 | timestamp     | datetime with a time zone  | string, "2013-01-31T12:00:00Z"          |
-| decimal(p,s)  | Decimal                    | string, "12.50"                         |
+| decimal(p,s)  | Decimal                    | string, "12.50"; read from a number too |
 | array<T>      | list                       | array                                   |
 | map<K,T>      | dict                       | object, whose names are the keys        |
 """
@@ -40,7 +40,7 @@ _SCALARS: dict[str, Any] = {
     "binary": bytes,
     "date": date,
     "timestamp": Annotated[datetime, msgspec.Meta(tz=True)],
-    "decimal": Decimal,
+    "decimal": Annotated[Decimal, msgspec.Meta(extra_json_schema={"type": ["string", "number"]})],
 }
 
 
