@@ -40,7 +40,7 @@ _SCALARS: dict[str, Any] = {
     "binary": bytes,
     "date": date,
     "timestamp": Annotated[datetime, msgspec.Meta(tz=True)],
-    "decimal": Annotated[Decimal, msgspec.Meta(extra_json_schema={"type": ["string", "number"]})],
+    "decimal": Decimal,
 }
 
 

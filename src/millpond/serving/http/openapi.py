@@ -59,6 +59,7 @@ def openapi_document(targets: Iterable[Target], limits: Limits, *, with_keys: bo
     for name, schema in components.items():
         if name.endswith(("_keys", "_context")):
             schema["additionalProperties"] = False
+            _add_numbers_to_decimals(schema)
     document: Json = {
         "openapi": "3.1.0",
         "info": {"title": "Millpond", "version": version("millpond"), "description": "Features of keys, as of a time."},
@@ -98,6 +99,18 @@ class _Operations:
         if needs_key:
             operation["security"] = [{"key": []}]
         return operation
+
+
+def _add_numbers_to_decimals(schema: Any) -> None:
+    """Say that a decimal is also read from a number, which msgspec does and does not say."""
+    if isinstance(schema, dict):
+        if schema.get("format") == "decimal":
+            schema["type"] = ["string", "number"]
+        for inner in schema.values():
+            _add_numbers_to_decimals(inner)
+    elif isinstance(schema, list):
+        for inner in schema:
+            _add_numbers_to_decimals(inner)
 
 
 def _failure(status: int) -> Json:
