@@ -1,0 +1,14 @@
+"""Derivations: values computed from other values of the same row, in a subset of SQL.
+
+A `Derivation` is a name and an expression. `CompiledDerivations` checks a list of them against the columns'
+types and makes one Python function of it for the fetcher, and texts for Spark. Both give the same values.
+
+The way of an expression: `grammar` parses it, `check` types it, node by node, with the operations of `operators`,
+`casts` and the families of `functions`; each node (`typed`) knows how it is written in Python and in Spark SQL;
+`compiled` puts the Python together.
+"""
+
+from millpond.features.derivations.compiled import CompiledDerivations
+from millpond.features.derivations.definition import Derivation
+
+__all__ = ["CompiledDerivations", "Derivation"]

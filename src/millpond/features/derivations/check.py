@@ -1,0 +1,345 @@
+"""The checker: sqlglot's tree to `Typed` nodes, bottom up.
+
+What is not named here is outside the subset. All faults of an expression are collected: a node with a faulty
+child is not judged itself.
+"""
+
+import difflib
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from decimal import Decimal
+
+from sqlglot import exp
+
+from millpond.errors import OptionError
+from millpond.features.derivations import containers, maths, operators, texts, times
+from millpond.features.derivations.casts import cast
+from millpond.features.derivations.functions import UNLIMITED, Function
+from millpond.features.derivations.grammar import fragment, place
+from millpond.features.derivations.typed import Code, Faults, Typed, literal, text_literal
+from millpond.features.derivations.types import (
+    BOOLEAN,
+    DOUBLE,
+    INT,
+    LONG,
+    MAX_DIGITS,
+    STRING,
+    VOID,
+    SqlType,
+    decimal_of,
+    parse_type,
+)
+
+FAMILIES: Mapping[str, Sequence[Function]] = {
+    "Nulls, arrays and maps": containers.FUNCTIONS,
+    "Numbers": maths.FUNCTIONS,
+    "Strings": texts.FUNCTIONS,
+    "Dates and times": times.FUNCTIONS,
+}
+FUNCTIONS: Mapping[str, Function] = {
+    name: function for family in FAMILIES.values() for function in family for name in function.names
+}
+
+_COMPARISONS: dict[type, str] = {exp.EQ: "=", exp.NEQ: "<>", exp.LT: "<", exp.LTE: "<=", exp.GT: ">", exp.GTE: ">="}
+_ARITHMETIC: dict[type, str] = {exp.Add: "+", exp.Sub: "-", exp.Mul: "*", exp.Div: "/", exp.Mod: "%"}
+_PREDICATES = (
+    *_COMPARISONS,
+    exp.NullSafeEQ,
+    exp.NullSafeNEQ,
+    exp.Is,
+    exp.In,
+    exp.Between,
+    exp.Like,
+    exp.Escape,
+    exp.Not,
+)
+_WHOLE = re.compile(r"[0-9]+")
+_EXACT = re.compile(r"[0-9]*\.[0-9]*")
+_SCIENTIFIC = re.compile(r"[0-9]*\.?[0-9]*[eE][+-]?[0-9]+")
+
+
+def check(tree: exp.Expression, columns: Mapping[str, Typed]) -> Typed:
+    """The typed form of a parsed expression over `columns`.
+
+    Raises:
+        Faults: with everything that is wrong with it.
+    """
+    checker = _Checker(columns)
+    try:
+        typed = checker.typed(tree)
+    except RecursionError:
+        raise Faults(["too deeply nested"]) from None
+    if typed is None or checker.faults:
+        raise Faults(checker.faults)
+    if typed.type == VOID:
+        raise Faults(["it is always null; write CAST(NULL AS …) if that is meant"])
+    return typed
+
+
+class _Checker:
+    """Checks one expression; `faults` collects what is wrong."""
+
+    def __init__(self, columns: Mapping[str, Typed]) -> None:
+        self.faults: list[str] = []
+        self._columns = columns
+
+    def typed(self, node: exp.Expression) -> Typed | None:
+        """`node` with its type, or None if it or a part of it is faulty."""
+        if isinstance(node, exp.Paren):
+            return self.typed(node.this)
+        before = len(self.faults)
+        try:
+            typed = self._node(node)
+        except Faults as faults:
+            self.faults += [f"{place(node)}: {fault}" for fault in faults.found]
+            return None
+        return None if len(self.faults) > before else _located(typed, fragment(node))
+
+    def _all(self, nodes: Sequence[exp.Expression]) -> list[Typed]:
+        """The typed parts of a node; all are looked at before the first faulty one ends it."""
+        found = [self.typed(node) for node in nodes]
+        typed = [it for it in found if it is not None]
+        if len(typed) < len(found):
+            raise Faults
+        return typed
+
+    def _node(self, node: exp.Expression) -> Typed:
+        kind: type = type(node)
+        if kind in _COMPARISONS or kind in {exp.NullSafeEQ, exp.NullSafeNEQ}:
+            return self._comparison(node)
+        if kind in _ARITHMETIC:
+            left, right = self._all([node.this, node.expression])
+            return operators.arithmetic(_ARITHMETIC[kind], left, right)
+        rule = _NODES.get(kind)
+        if rule is None:
+            raise Faults([f"{_sql_name(node)} is outside the subset of SQL that derivations are written in"])
+        return rule(self, node)
+
+    def _comparison(self, node: exp.Expression) -> Typed:
+        if isinstance(node.this, _PREDICATES) or isinstance(node.expression, _PREDICATES):
+            raise Faults(["put parentheses around a condition that is compared"])
+        left, right = self._all([node.this, node.expression])
+        if isinstance(node, exp.NullSafeEQ | exp.NullSafeNEQ):
+            return operators.null_safe_equal(left, right, negate=isinstance(node, exp.NullSafeNEQ))
+        return operators.comparison(_COMPARISONS[type(node)], left, right)
+
+    def column(self, node: exp.Expression) -> Typed:
+        """A name."""
+        if node.args.get("table") or not isinstance(node.this, exp.Identifier):
+            raise Faults(["a column is one name, without a table; write names with dots in `backticks`"])
+        if node.name not in self._columns:
+            near = difflib.get_close_matches(node.name, self._columns, n=1, cutoff=0.0)
+            hint = f"; did you mean {near[0]!r}?" if near else ""
+            raise Faults([f"there is no column {node.name!r}{hint}"])
+        return self._columns[node.name]
+
+    def literal(self, node: exp.Expression) -> Typed:
+        """A number or a text."""
+        if node.args["is_string"]:
+            return literal(node.this, STRING, text_literal(node.this))
+        return _number(node.this, "")
+
+    def negative(self, node: exp.Expression) -> Typed:
+        """``-x``; of a number, a negative literal."""
+        if isinstance(node.this, exp.Literal) and not node.this.args["is_string"]:
+            return _number(node.this.this, "-")
+        return operators.negative(*self._all([node.this]))
+
+    def call(self, node: exp.Expression) -> Typed:
+        """A function."""
+        return self._called(str(node.this), node.expressions)
+
+    def _called(self, written: str, nodes: Sequence[exp.Expression]) -> Typed:
+        name = written.lower()
+        function = FUNCTIONS.get(name)
+        if function is None:
+            near = difflib.get_close_matches(name, FUNCTIONS, n=1, cutoff=0.5)
+            hint = f"; did you mean {near[0]}?" if near else ""
+            raise Faults([f"the function {name} is outside the subset of SQL that derivations are written in{hint}"])
+        if not function.least <= len(nodes) <= function.most:
+            most = "any number" if function.most == UNLIMITED else str(function.most)
+            count = most if function.least == function.most else f"{function.least} to {most}"
+            raise Faults([f"{function.signature} takes {count} argument(s), got {len(nodes)}"])
+        return function.build(self._all(nodes))
+
+    def if_(self, node: exp.Expression) -> Typed:
+        """``if(condition, x, y)``."""
+        parts = [node.this, node.args.get("true"), node.args.get("false")]
+        return self._called("if", [part for part in parts if part is not None])
+
+    def case(self, node: exp.Expression) -> Typed:
+        """``CASE``, with or without a subject."""
+        conditions = [branch.this for branch in node.args["ifs"]]
+        outcomes = [branch.args["true"] for branch in node.args["ifs"]]
+        others = [part for part in (node.args.get("this"), node.args.get("default")) if part is not None]
+        typed = self._all([*conditions, *outcomes, *others])
+        count = len(conditions)
+        branches = list(zip(typed[:count], typed[count : 2 * count], strict=True))
+        otherwise = typed[-1] if node.args.get("default") is not None else None
+        if node.args.get("this") is not None:
+            return operators.case_of(typed[2 * count], branches, otherwise)
+        return operators.case(branches, otherwise)
+
+    def cast(self, node: exp.Expression) -> Typed:
+        """``CAST`` and ``TRY_CAST``, and literals with a type."""
+        if node.args.get("format") or node.args.get("action") or node.args.get("default"):
+            raise Faults(["CAST takes a type and nothing else"])
+        to = _type_of(node.args["to"])
+        (value,) = self._all([node.this])
+        if value.literal and value.type == INT and to == LONG:  # 1L stays a literal
+            return literal(value.value, LONG, f"CAST({value.value} AS BIGINT)")
+        return cast(value, to)
+
+    def is_(self, node: exp.Expression) -> Typed:
+        """``IS NULL``, ``IS TRUE``, ``IS FALSE``."""
+        _no_bare_predicate(node.this)
+        (value,) = self._all([node.this])
+        if isinstance(node.expression, exp.Null):
+            return operators.is_null(value)
+        if isinstance(node.expression, exp.Boolean):
+            return operators.is_boolean(value, bool(node.expression.this))
+        raise Faults(["IS takes NULL, TRUE or FALSE"])
+
+    def in_(self, node: exp.Expression) -> Typed:
+        """``IN`` a list of values."""
+        _no_bare_predicate(node.this)
+        if not node.expressions or any(node.args.get(part) for part in ("query", "unnest", "field")):
+            raise Faults(["IN takes a list of values"])
+        value, *choices = self._all([node.this, *node.expressions])
+        return operators.is_in(value, choices)
+
+    def between(self, node: exp.Expression) -> Typed:
+        """``BETWEEN``."""
+        _no_bare_predicate(node.this)
+        if node.args.get("symmetric"):
+            raise Faults(["BETWEEN SYMMETRIC is outside the subset of SQL that derivations are written in"])
+        return operators.between(*self._all([node.this, node.args["low"], node.args["high"]]))
+
+    def like(self, node: exp.Expression) -> Typed:
+        """``LIKE``, ``NOT LIKE``, with or without ``ESCAPE``."""
+        escape = "\\"
+        if isinstance(node, exp.Escape):
+            escape = str(node.expression.this)
+            node = node.this
+            if not isinstance(node, exp.Like) or len(escape) != 1:
+                raise Faults(["ESCAPE takes one character after LIKE"])
+        _no_bare_predicate(node.this)
+        value, pattern = self._all([node.this, node.expression])
+        found = texts.like(value, pattern, escape)
+        return operators.negation(found) if node.args.get("negate") else found
+
+    def not_(self, node: exp.Expression) -> Typed:
+        """``NOT``."""
+        return operators.negation(*self._all([node.this]))
+
+    def connective(self, node: exp.Expression) -> Typed:
+        """``AND`` and ``OR``."""
+        left, right = self._all([node.this, node.expression])
+        return operators.connective("AND" if isinstance(node, exp.And) else "OR", left, right)
+
+    def concat(self, node: exp.Expression) -> Typed:
+        """``||``."""
+        if isinstance(node.this, exp.Add | exp.Sub) or isinstance(node.expression, exp.Add | exp.Sub):
+            raise Faults(["put parentheses around a sum beside ||"])
+        return texts.concat(self._all([node.this, node.expression]))
+
+    def division(self, node: exp.Expression) -> Typed:
+        """``DIV``."""
+        return operators.integer_division(*self._all([node.this, node.expression]))
+
+    def access(self, node: exp.Expression) -> Typed:
+        """``m[key]`` and ``a[0]``."""
+        if len(node.expressions) != 1:
+            raise Faults(["[ ] takes one key or index"])
+        container, key = self._all([node.this, node.expressions[0]])
+        return operators.access(container, key)
+
+    def null(self, _: exp.Expression) -> Typed:
+        """``NULL``."""
+        return literal(None, VOID, "NULL")
+
+    def boolean(self, node: exp.Expression) -> Typed:
+        """``TRUE`` and ``FALSE``."""
+        return literal(bool(node.this), BOOLEAN, str(bool(node.this)).upper())
+
+
+_NODES: dict[type[exp.Expression], Callable[[_Checker, exp.Expression], Typed]] = {
+    exp.Column: _Checker.column,
+    exp.Literal: _Checker.literal,
+    exp.Null: _Checker.null,
+    exp.Boolean: _Checker.boolean,
+    exp.Neg: _Checker.negative,
+    exp.Anonymous: _Checker.call,
+    exp.If: _Checker.if_,
+    exp.Case: _Checker.case,
+    exp.Cast: _Checker.cast,
+    exp.TryCast: _Checker.cast,
+    exp.Is: _Checker.is_,
+    exp.In: _Checker.in_,
+    exp.Between: _Checker.between,
+    exp.Like: _Checker.like,
+    exp.Escape: _Checker.like,
+    exp.Not: _Checker.not_,
+    exp.And: _Checker.connective,
+    exp.Or: _Checker.connective,
+    exp.DPipe: _Checker.concat,
+    exp.IntDiv: _Checker.division,
+    exp.Bracket: _Checker.access,
+}
+
+
+def _no_bare_predicate(node: exp.Expression) -> None:
+    if isinstance(node, _PREDICATES):
+        raise Faults(["put parentheses around a condition that is tested"])
+
+
+def _located(typed: Typed, text: str) -> Typed:
+    """`typed`, whose failures name `text`."""
+    inner = typed.emit
+
+    def emit(code: Code) -> str:
+        with code.at(text):
+            return inner(code)
+
+    return replace(typed, emit=emit)
+
+
+def _sql_name(node: exp.Expression) -> str:
+    return {
+        "Star": "*",
+        "Subquery": "a query",
+        "Select": "a query",
+        "Concat": "two texts side by side (write \\')",
+    }.get(type(node).__name__, type(node).__name__.upper())
+
+
+def _number(text: str, sign: str) -> Typed:
+    """A number as Spark types it: int, long, decimal, or double with an exponent."""
+    if _WHOLE.fullmatch(text):
+        value = int(sign + text)
+        type_ = INT if -(1 << 31) <= value < 1 << 31 else LONG
+        if -(1 << 63) <= value < 1 << 63:
+            return literal(value, type_, f"CAST({value} AS BIGINT)" if type_ == LONG else f"({value})")
+        text += "."
+    if _EXACT.fullmatch(text):
+        exact = Decimal(f"{sign}0{text}0" if text.endswith(".") else f"{sign}0{text}")
+        scale = len(text.partition(".")[2])
+        whole = len(str(abs(int(exact)))) if int(exact) else 0
+        precision = max(whole + scale, 1)
+        if precision > MAX_DIGITS:
+            raise Faults([f"the number has more than {MAX_DIGITS} digits"])
+        shown = f"{exact.quantize(Decimal(1).scaleb(-scale)):f}" if scale else f"{exact:f}"
+        made = decimal_of(precision, scale)
+        return literal(Decimal(shown), made, f"CAST('{shown}' AS {made.sql})")
+    if _SCIENTIFIC.fullmatch(text):
+        return literal(float(sign + text), DOUBLE, f"CAST('{sign}{text}' AS DOUBLE)")
+    raise Faults([f"{text!r} is not a number; put spaces around operators"])
+
+
+def _type_of(node: exp.Expression) -> SqlType:
+    text = node.sql(dialect="spark").lower()
+    try:
+        return parse_type(text)
+    except OptionError as error:
+        raise Faults([str(error)]) from None

@@ -1,0 +1,241 @@
+"""Numbers as Java computes them, where Python differs.
+
+Each function here is called by compiled derivations. A result of None is a failure or a null, as the caller says.
+"""
+
+import math
+import re
+import struct
+from decimal import ROUND_HALF_EVEN, ROUND_HALF_UP, Context, Decimal, InvalidOperation
+
+INT_RANGE = "-2147483648 <= {v} <= 2147483647"
+LONG_RANGE = "-9223372036854775808 <= {v} <= 9223372036854775807"
+_LONG_MAX = (1 << 63) - 1
+
+EXACT = Context(prec=120, rounding=ROUND_HALF_UP, Emax=999999, Emin=-999999)
+"""Enough digits for any sum, product and rounding of two decimals of 38 digits."""
+_PRODUCT = Context(prec=39, rounding=ROUND_HALF_UP)
+_QUOTIENT = Context(prec=90, rounding=ROUND_HALF_UP)
+_QUOTIENT_STEP = Decimal(1).scaleb(-39)
+
+_FLOAT32 = struct.Struct("<f")
+_DOUBLE_TEXT = re.compile(r"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?[dDfF]?")
+_SPECIAL = {"inf": math.inf, "infinity": math.inf, "nan": math.nan}
+
+
+def to_float32(value: float) -> float:
+    """`value` rounded to 32 bits; beyond their range it is infinite."""
+    try:
+        rounded: float = _FLOAT32.unpack(_FLOAT32.pack(value))[0]
+    except OverflowError:
+        return math.copysign(math.inf, value)
+    return rounded
+
+
+_SMALL, _LARGE = 3, 7
+
+
+def java_text(value: float) -> str:
+    """`value` as Java writes it: ``1.0E7`` from ten million on and below a thousandth.
+
+    >>> java_text(0.5), java_text(1e7), java_text(-0.00012), java_text(float("inf"))
+    ('0.5', '1.0E7', '-1.2E-4', 'Infinity')
+    """
+    if math.isnan(value):
+        return "NaN"
+    if math.isinf(value):
+        return "Infinity" if value > 0 else "-Infinity"
+    if value == 0:
+        return "-0.0" if math.copysign(1, value) < 0 else "0.0"
+    sign, digits, exponent = Decimal(repr(value)).normalize().as_tuple()
+    mantissa = "".join(map(str, digits))
+    point = len(mantissa) + int(exponent)
+    minus = "-" if sign else ""
+    if -_SMALL < point <= _LARGE:
+        padded = mantissa.rjust(len(mantissa) - point + 1, "0") if point <= 0 else mantissa.ljust(point, "0")
+        cut = max(point, 1)
+        return f"{minus}{padded[:cut]}.{padded[cut:] or '0'}"
+    return f"{minus}{mantissa[0]}.{mantissa[1:] or '0'}E{point - 1}"
+
+
+def parse_double(text: str) -> float | None:
+    """The double that `text` writes, by Java's rules, or None."""
+    text = trimmed(text)
+    if _DOUBLE_TEXT.fullmatch(text):
+        return float(text.rstrip("dDfF"))
+    lower = text.lower()
+    unsigned = lower[1:] if lower[:1] in {"+", "-"} else lower
+    if unsigned == "nan":
+        return math.nan if unsigned == lower else None
+    if unsigned in _SPECIAL:
+        return -math.inf if lower[0] == "-" else math.inf
+    return None
+
+
+def trimmed(text: str) -> str:
+    """`text` without white space and control characters at its ends, as Spark trims before a cast."""
+    return text.strip("".join(map(chr, range(0x21))) + "\x7f")
+
+
+_INTEGER_TEXT = re.compile(r"[+-]?[0-9]+")
+
+
+def parse_integer(text: str) -> int | None:
+    """The integer that `text` writes, or None."""
+    text = trimmed(text)
+    return int(text) if _INTEGER_TEXT.fullmatch(text) and len(text) < 4000 else None  # noqa: PLR2004 - int()'s own limit
+
+
+_DECIMAL_TEXT = re.compile(r"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]{1,6})?")
+
+
+def parse_decimal(text: str) -> Decimal | None:
+    """The decimal that `text` writes, or None."""
+    text = trimmed(text)
+    return Decimal(text) if _DECIMAL_TEXT.fullmatch(text) else None
+
+
+def truncate(value: float) -> int | None:
+    """`value` without its fraction; None if it is NaN or infinite."""
+    return int(value) if math.isfinite(value) else None
+
+
+def truncate_long(value: float) -> int | None:
+    """`value` as a long without its fraction; 2**63 itself becomes the largest long, as in Java."""
+    if not -(2.0**63) <= value <= 2.0**63:
+        return None
+    return min(int(value), _LONG_MAX)
+
+
+def java_remainder(left: int, right: int) -> int:
+    """The remainder of a division that truncates: it has the sign of `left`."""
+    remainder = abs(left) % abs(right)
+    return -remainder if left < 0 else remainder
+
+
+def java_quotient(left: int, right: int) -> int:
+    """The quotient of a division that truncates."""
+    quotient = abs(left) // abs(right)
+    return quotient if (left < 0) == (right < 0) else -quotient
+
+
+def float_remainder(left: float, right: float) -> float:
+    """The remainder of doubles; NaN where there is none."""
+    return math.nan if math.isinf(left) else math.fmod(left, right)
+
+
+def positive_integer_remainder(left: int, right: int) -> int:
+    """Spark's ``pmod`` of integers: a negative remainder is moved up by the divisor once."""
+    remainder = java_remainder(left, right)
+    return java_remainder(remainder + right, right) if remainder < 0 else remainder
+
+
+def positive_float_remainder(left: float, right: float) -> float:
+    """Spark's ``pmod`` of doubles."""
+    remainder = float_remainder(left, right)
+    return float_remainder(remainder + right, right) if remainder < 0 else remainder
+
+
+def rounded_float(value: float, scale: int, rounding: str, single: bool) -> float:
+    """`value` rounded in decimal, from its shortest text, as Spark's ``round`` does."""
+    if not math.isfinite(value):
+        return value
+    rounded = float(Decimal(repr(value)).quantize(Decimal(1).scaleb(-scale), rounding, _WIDE)) + 0.0
+    return to_float32(rounded) if single else rounded
+
+
+_WIDE = Context(prec=1200, Emax=999999, Emin=-999999)
+HALF_UP, HALF_EVEN = ROUND_HALF_UP, ROUND_HALF_EVEN
+
+
+def fitted(value: Decimal, step: Decimal, limit: Decimal) -> Decimal | None:
+    """`value` rounded half up to the digits of `step`; None if it reaches `limit`."""
+    try:
+        rounded = value.quantize(step, ROUND_HALF_UP, EXACT)
+    except InvalidOperation:
+        return None
+    if not -limit < rounded < limit:
+        return None
+    return rounded or abs(rounded)
+
+
+def decimal_sum(left: Decimal, right: Decimal, step: Decimal, limit: Decimal) -> Decimal | None:
+    """`left` + `right`."""
+    return fitted(EXACT.add(left, right), step, limit)
+
+
+def decimal_difference(left: Decimal, right: Decimal, step: Decimal, limit: Decimal) -> Decimal | None:
+    """`left` - `right`."""
+    return fitted(EXACT.subtract(left, right), step, limit)
+
+
+def decimal_product(left: Decimal, right: Decimal, step: Decimal, limit: Decimal) -> Decimal | None:
+    """`left` × `right`: rounded to 39 digits first, as Spark does."""
+    return fitted(_PRODUCT.multiply(left, right), step, limit)
+
+
+def decimal_quotient(left: Decimal, right: Decimal, step: Decimal, limit: Decimal) -> Decimal | None:
+    """`left` ÷ `right`: rounded to 39 digits after the point first, as Spark does."""
+    return fitted(_QUOTIENT.divide(left, right).quantize(_QUOTIENT_STEP, ROUND_HALF_UP, EXACT), step, limit)
+
+
+def decimal_remainder(left: Decimal, right: Decimal, step: Decimal, limit: Decimal) -> Decimal | None:
+    """The remainder, which has the sign of `left`."""
+    return fitted(EXACT.remainder(left, right), step, limit)
+
+
+def bounds(precision: int, scale: int) -> tuple[Decimal, Decimal]:
+    """The last digit of a decimal type, and the first number beyond it."""
+    return Decimal(1).scaleb(-scale), Decimal(1).scaleb(precision - scale)
+
+
+def power(base: float, exponent: float) -> float:
+    """`base` to the `exponent`, by Java's rules for NaN, infinities and overflow."""
+    if exponent == 0:
+        return 1.0
+    if math.isnan(base) or math.isnan(exponent) or (math.isinf(exponent) and abs(base) == 1):
+        return math.nan
+    try:
+        return math.pow(base, exponent)
+    except OverflowError:
+        return -math.inf if base < 0 and exponent % 2 == 1 else math.inf
+    except ValueError:
+        if base == 0:  # to a negative power
+            return math.copysign(math.inf, base) if exponent % 2 == 1 else math.inf
+        return math.nan
+
+
+def exponential(value: float) -> float:
+    """Euler's e to the `value`."""
+    try:
+        return math.exp(value)
+    except OverflowError:
+        return math.inf
+
+
+def exponential_less_one(value: float) -> float:
+    """Euler's e to the `value`, less 1."""
+    try:
+        return math.expm1(value)
+    except OverflowError:
+        return math.inf
+
+
+def logarithm(base: float, value: float) -> float | None:
+    """The logarithm of `value` to `base`; None where either is not above 0."""
+    if base <= 0 or value <= 0:
+        return None
+    divisor, dividend = math.log(base), math.log(value)
+    if divisor == 0:
+        return math.nan if dividend == 0 or math.isnan(dividend) else math.copysign(math.inf, dividend)
+    return math.nan if math.isinf(divisor) and math.isinf(dividend) else dividend / divisor
+
+
+def square_root(value: float) -> float:
+    """The square root; NaN below 0."""
+    return math.sqrt(value) if value >= 0 else math.nan
+
+
+def sign(value: float) -> float:
+    """-1.0, 0.0 or 1.0; NaN of NaN."""
+    return value if value == 0 or math.isnan(value) else math.copysign(1.0, value)
