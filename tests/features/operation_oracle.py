@@ -3,7 +3,13 @@
 Sums are fractions, rounded once at the end. Nothing here knows of cells.
 """
 
+from decimal import Context, Decimal, localcontext
 from fractions import Fraction
+
+K = 2
+"""The ``k`` of every operation that takes one."""
+
+PERCENTILES = (0.0, 0.5, 1.0)
 
 
 def answer(operation, pairs, type_):
@@ -77,9 +83,65 @@ def rounded(fraction):
 
 
 def _decimal(fraction, scale):
-    from decimal import Context, Decimal
-
     return Decimal(int(fraction * 10**scale)).scaleb(-scale, Context(prec=99))
+
+
+def _fractions(values, type_):
+    return exact(map(int, values) if type_ == "boolean" else values)
+
+
+def _central_moment(values, power):
+    mean = sum(values) / len(values)
+    return sum((value - mean) ** power for value in values) / len(values)
+
+
+def _variance(values, _, type_):
+    return rounded(_central_moment(_fractions(values, type_), 2))
+
+
+def _stddev(values, _, type_):
+    return root(_central_moment(_fractions(values, type_), 2))
+
+
+def root(fraction):
+    """The square root to 60 digits, then the nearest double."""
+    with localcontext(Context(prec=60, Emax=10**9, Emin=-(10**9))):
+        return float((Decimal(fraction.numerator) / Decimal(fraction.denominator)).sqrt())
+
+
+def _skew(values, _, type_):
+    values = _fractions(values, type_)
+    spread = _central_moment(values, 2)
+    if not spread:
+        return None
+    third = _central_moment(values, 3)
+    size = root(third * third / spread**3)
+    return -size if third < 0 else size
+
+
+def _kurtosis(values, _, type_):
+    values = _fractions(values, type_)
+    spread = _central_moment(values, 2)
+    return rounded(_central_moment(values, 4) / spread**2 - 3) if spread else None
+
+
+def _by_time(pairs, *, latest):
+    ordered = sorted(pairs, key=lambda pair: pair[1])
+    return [value for _, value in sorted(ordered, key=lambda pair: pair[0], reverse=latest)]
+
+
+def _histogram(values, _, __):
+    return {value: values.count(value) for value in sorted(set(values))}
+
+
+def _frequent(values, _, __):
+    counts = _histogram(values, None, None)
+    return dict(sorted(counts.items(), key=lambda item: (-item[1], item[0]))[:K])
+
+
+def _percentile(values, _, __):
+    ordered = sorted(map(float, values))
+    return [next(value for rank, value in enumerate(ordered, 1) if rank >= p * len(ordered)) for p in PERCENTILES]
 
 
 _ANSWERS = {
@@ -88,4 +150,20 @@ _ANSWERS = {
     "average": lambda values, _, __: rounded(sum(exact(values)) / len(values)),
     "min": lambda values, _, __: min(values),
     "max": lambda values, _, __: max(values),
+    "variance": _variance,
+    "stddev": _stddev,
+    "skew": _skew,
+    "kurtosis": _kurtosis,
+    "first": lambda _, pairs, __: _by_time(pairs, latest=False)[0],
+    "last": lambda _, pairs, __: _by_time(pairs, latest=True)[0],
+    "first_k": lambda _, pairs, __: _by_time(pairs, latest=False)[:K],
+    "last_k": lambda _, pairs, __: _by_time(pairs, latest=True)[:K],
+    "top_k": lambda values, _, __: sorted(values, reverse=True)[:K],
+    "bottom_k": lambda values, _, __: sorted(values)[:K],
+    "unique_count": lambda values, _, __: len(set(values)),
+    "bounded_unique_count": lambda values, _, __: min(K, len(set(values))),
+    "approx_unique_count": lambda values, _, __: len(set(values)),
+    "approx_percentile": _percentile,
+    "histogram": _histogram,
+    "approx_histogram_k": _frequent,
 }

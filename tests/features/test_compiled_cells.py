@@ -4,7 +4,10 @@ from hypothesis import strategies as st
 
 from millpond.errors import DataError
 from millpond.features import Aggregation, Field, GroupBy
+from millpond.features.cells import sets_and_maps
 from millpond.features.compiled_cells import compile_cells
+from millpond.features.operations import OPERATIONS
+from millpond.features.types import parse_type
 from tests.features import operation_oracle
 from tests.features.values import scalars
 
@@ -39,39 +42,47 @@ def answers(compiled, *parts):
     return {feature.name: feature.finish(*[merged[n] for n in feature.positions]) for feature in compiled.features}
 
 
-@pytest.mark.parametrize("operation", ["sum", "average", "count", "max"])
+def aggregation(operation, windows=(None,), **shape):
+    parameter = OPERATIONS[operation].parameter
+    given_ = {"k": operation_oracle.K, "percentiles": operation_oracle.PERCENTILES}
+    return Aggregation(operation, "x", windows, **({parameter: given_[parameter]} if parameter else {}), **shape)
+
+
+def types_of(operation, types):
+    return [type_ for type_ in types if parse_type(type_).scalar.kind in OPERATIONS[operation].types]
+
+
+@pytest.mark.parametrize("operation", OPERATIONS)
 @given(data=st.data())
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=40)
 def test_arrays_maps_and_buckets_answer_as_the_oracle_does(operation, data):
-    type_ = data.draw(st.sampled_from(TYPES))
+    type_ = data.draw(st.sampled_from(types_of(operation, TYPES)))
     rows = data.draw(rows_of(type_))
     cut = data.draw(st.integers(0, len(rows)))
-    compiled = compile_cells(
-        group_by(type_, Aggregation(operation, "x"), Aggregation(operation, "x", ("1h",), buckets=("shop",)))
-    )
-    given_ = answers(compiled, rows[:cut], rows[cut:])
+    plain, by_bucket = aggregation(operation), aggregation(operation, ("1h",), buckets=("shop",))
+    given_ = answers(compile_cells(group_by(type_, plain, by_bucket)), rows[:cut], rows[cut:])
     present = [(time, value) for time, value, _ in rows if value is not None]
     assert given_ == {
-        f"x_{operation}": operation_oracle.shaped_answer(operation, present, type_),
-        f"x_{operation}_1h_by_shop": operation_oracle.bucketed_answer(operation, rows, type_),
+        plain.feature_names[0]: operation_oracle.shaped_answer(operation, present, type_),
+        by_bucket.feature_names[0]: operation_oracle.bucketed_answer(operation, rows, type_),
     }
 
 
-@pytest.mark.parametrize("type_", ["array<long>", "array<double>"])
-@pytest.mark.parametrize("operation", ["sum", "average", "count", "min"])
+@pytest.mark.parametrize("operation", OPERATIONS)
 @given(data=st.data())
 @settings(deadline=None, max_examples=30)
-def test_arrays_are_aggregated_by_position_where_asked(type_, operation, data):
+def test_arrays_are_aggregated_by_position_where_asked(operation, data):
+    type_ = data.draw(st.sampled_from(types_of(operation, ["array<long>", "array<double>"])))
     rows = data.draw(rows_of(type_))
     cut = data.draw(st.integers(0, len(rows)))
-    by_position = Aggregation(operation, "x", element_wise=True)
-    by_bucket = Aggregation(operation, "x", ("1h",), buckets=("shop",), element_wise=True)
+    by_position = aggregation(operation, element_wise=True)
+    by_bucket = aggregation(operation, ("1h",), buckets=("shop",), element_wise=True)
     given_ = answers(compile_cells(group_by(type_, by_position, by_bucket)), rows[:cut], rows[cut:])
     present = [(time, value) for time, value, _ in rows if value is not None]
     oracle = operation_oracle
     assert given_ == {
-        f"x_{operation}": oracle.shaped_answer(operation, present, type_, element_wise=True),
-        f"x_{operation}_1h_by_shop": oracle.bucketed_answer(operation, rows, type_, element_wise=True),
+        by_position.feature_names[0]: oracle.shaped_answer(operation, present, type_, element_wise=True),
+        by_bucket.feature_names[0]: oracle.bucketed_answer(operation, rows, type_, element_wise=True),
     }
 
 
@@ -80,9 +91,9 @@ def test_arrays_are_aggregated_by_position_where_asked(type_, operation, data):
 @given(data=st.data())
 @settings(deadline=None, max_examples=30)
 def test_a_delete_undoes_a_collect_in_every_shape(type_, element_wise, data):
-    aggregation = Aggregation("average", "x", element_wise=element_wise and type_.startswith("array"))
-    by_bucket = Aggregation("average", "x", ("1d",), buckets=("shop",), element_wise=aggregation.element_wise)
-    compiled = compile_cells(group_by(type_, aggregation, by_bucket))
+    shape = {"element_wise": element_wise and type_.startswith("array")}
+    by_bucket = Aggregation("average", "x", ("1d",), buckets=("shop",), **shape)
+    compiled = compile_cells(group_by(type_, Aggregation("average", "x", **shape), by_bucket))
     assert all(feature.deletes for feature in compiled.features)
     kept, gone = data.draw(rows_of(type_)), data.draw(rows_of(type_))
     one, other, both = (
@@ -122,6 +133,17 @@ def test_aggregations_share_their_cells_but_not_across_shapes_and_buckets():
 def test_events_are_counted_per_bucket_and_those_without_a_bucket_left_out():
     compiled = compile_cells(group_by("long", Aggregation("count", buckets=("shop",))))
     assert answers(compiled, [(0, 1, "a"), (1, None, "a"), (2, 1, None)]) == {"count_by_shop": {"a": 2}}
+
+
+@pytest.mark.parametrize("shape", [{}, {"buckets": ("shop",)}, {"element_wise": True}])
+def test_a_met_limit_is_told_in_every_shape(shape, monkeypatch):
+    monkeypatch.setattr(sets_and_maps, "MAX_DISTINCT", 2)
+    type_ = "array<long>" if "element_wise" in shape else "long"
+    compiled = compile_cells(group_by(type_, Aggregation("unique_count", "x", **shape)))
+    (feature,) = compiled.features
+    rows = [([n] if "element_wise" in shape else n, "a") for n in range(3)]
+    assert not feature.limit_met(*compiled.collect([0, 1], rows[:2]))
+    assert feature.limit_met(*compiled.collect([0, 1, 2], rows))
 
 
 def test_times_stay_beside_their_values_where_nulls_are_dropped():

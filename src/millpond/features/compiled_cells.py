@@ -8,13 +8,21 @@ Collecting checks and converts each input column once, drops nulls together with
 runs one loop for each cell, in C where the cell can.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from itertools import compress
 from typing import Any
 
-from millpond.features.cells.cell import CellOperation, Finish, Ir, Operation
-from millpond.features.cells.shapes import bucketed, element_wise, exploded, finish_dict, finish_list, keyed
+from millpond.features.cells.cell import Cell, CellOperation, Finish, Ir, Operation
+from millpond.features.cells.shapes import (
+    bucketed,
+    element_wise,
+    exploded,
+    finish_dict,
+    finish_list,
+    keyed,
+    limit_met_in,
+)
 from millpond.features.definitions import Aggregation, GroupBy
 from millpond.features.inputs import EVENTS, Column, EventColumns, Inputs
 from millpond.features.operations import OPERATIONS
@@ -33,7 +41,7 @@ class CompiledFeature:
         type: the type of the value, as text.
         deletes: whether all of its cells can delete.
         exact: whether equal events give equal values to the bit.
-        limit_met: tells of its cells whether the value is only a bound, because a key has more distinct
+        limit_met: tells of its only cell whether the value is but a bound, because a key has more distinct
             values than are kept; None if the operation has no such limit.
     """
 
@@ -44,7 +52,7 @@ class CompiledFeature:
     type: str
     deletes: bool
     exact: bool
-    limit_met: Finish | None = None
+    limit_met: Callable[[Cell], bool] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,12 +189,16 @@ def _feature(
     finish = operation.finisher(scalar, parameter)
     result = "long" if scalar is None else operation.result(scalar, parameter).name
     empties = [make.empty for make in _cells(aggregation, type_)]
+    limit_met = operation.limit_met
     if type_ is not None and type_.key is not None:
         finish, result, empties = finish_dict(finish, empties), f"map<{type_.key.name},{result}>", [{} for _ in cells]
+        limit_met = limit_met and limit_met_in(limit_met)
     elif aggregation.element_wise:
         finish, result, empties = finish_list(finish, empties), f"array<{result}>", [() for _ in cells]
+        limit_met = limit_met and limit_met_in(limit_met)
     if bucket is not None:
         finish, result = finish_dict(finish, empties), f"map<string,{result}>"
+        limit_met = limit_met and limit_met_in(limit_met)
     return CompiledFeature(
         name="",
         window=None,
@@ -195,5 +207,5 @@ def _feature(
         type=result,
         deletes=all(cell.delete is not None for cell in cells),
         exact=operation.exact,
-        limit_met=operation.limit_met,
+        limit_met=limit_met,
     )

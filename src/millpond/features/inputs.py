@@ -5,16 +5,14 @@ its types are looked at as one set, its Nones are dropped in one pass. What is n
 refused with its name, before it can get into an IR that nobody can take it out of again.
 """
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import compress
-from types import NoneType
 from typing import Any
 
 from millpond.errors import DataError
-from millpond.features.definitions import Field, GroupBy
-from millpond.features.scalar_values import LONG_MAX, LONG_MIN, UnfitError
+from millpond.features.definitions import Field
+from millpond.features.scalar_values import UnfitError
 from millpond.features.types import DataType, parse_type
 
 Inputs = Sequence[Any]
@@ -22,63 +20,6 @@ Inputs = Sequence[Any]
 
 EVENTS = -1
 """Stands for the events themselves among the columns of inputs."""
-
-_ACCEPTED: dict[str, frozenset[type]] = {
-    "boolean": frozenset({bool, NoneType}),
-    "double": frozenset({float, int, NoneType}),
-    "long": frozenset({int, NoneType}),
-    "string": frozenset({str, NoneType}),
-}
-
-
-class InputColumns:
-    """Turns events into one column for each declared input; immutable."""
-
-    __slots__ = ("_fields", "_group_by")
-
-    def __init__(self, group_by: GroupBy) -> None:
-        self._group_by = group_by.name
-        self._fields = group_by.inputs
-
-    def columns(self, events: Sequence[Inputs]) -> list[Sequence[Any]]:
-        """Give each input's values, without Nones, and last (at ``EVENTS``) the events themselves.
-
-        Args:
-            events: at least one.
-
-        Raises:
-            DataError: an event has too many or too few inputs, or one that is not of its declared type.
-        """
-        widths = set(map(len, events))
-        if widths != {len(self._fields)}:
-            names = tuple(field.name for field in self._fields)
-            raise DataError(f"GroupBy {self._group_by!r}: an event has the inputs {names}, got {sorted(widths)} values")
-        return [*map(self._cleaned, self._fields, zip(*events, strict=True)), events]
-
-    def _cleaned(self, field: Field, values: Sequence[Any]) -> Sequence[Any]:
-        kinds = set(map(type, values))
-        if not kinds <= _ACCEPTED[field.type]:
-            wrong = next(value for value in values if type(value) not in _ACCEPTED[field.type])
-            raise self._unfit(field, wrong, f"it is of type {type(wrong).__name__}")
-        if NoneType in kinds:
-            values = [value for value in values if value is not None]
-        if int in kinds:
-            for value in values:
-                if type(value) is int and not LONG_MIN <= value <= LONG_MAX:
-                    raise self._unfit(field, value, "it does not fit into 64 bits")
-        if field.type == "double":
-            # Adding 0.0 turns whole numbers into doubles, and -0.0 into 0.0, so that equal IRs have equal bytes.
-            values = [value + 0.0 for value in values]
-            if not all(map(math.isfinite, values)):
-                wrong = next(value for value in values if not math.isfinite(value))
-                raise self._unfit(field, wrong, "it is not finite; say None where there is no value")
-        return values
-
-    def _unfit(self, field: Field, value: object, reason: str) -> DataError:
-        return DataError(
-            f"GroupBy {self._group_by!r}: input {field.name!r} must be of type {field.type} or None, got {value!r}: "
-            f"{reason}; convert it before it is aggregated"
-        )
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,7 +22,7 @@ TYPES_OF = {
 
 
 def parameter_of(operation):
-    return {"k": 2, "percentiles": (0.5,), None: None}[operation.parameter]
+    return {"k": operation_oracle.K, "percentiles": operation_oracle.PERCENTILES, None: None}[operation.parameter]
 
 
 def cells_of(name, type_):

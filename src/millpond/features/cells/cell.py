@@ -77,7 +77,7 @@ class Operation:
         finisher: makes the function that ends in the value, from the same two.
         parameter: the field of an aggregation that it needs, ``k`` or ``percentiles``; None for none.
         exact: whether equal events give equal values to the bit, however they are split.
-        limit_met: tells of the operation's cells whether the value is only a bound, because a key has
+        limit_met: tells of the operation's only cell whether the value is but a bound, because a key has
             more distinct values than are kept; None for operations without such a limit.
         of_events: whether it also works without a column.
     """
@@ -88,5 +88,5 @@ class Operation:
     finisher: Callable[[DataType | None, Parameter], Finish]
     parameter: str | None = None
     exact: bool = True
-    limit_met: Callable[..., bool] | None = None
+    limit_met: Callable[[Cell], bool] | None = None
     of_events: bool = False

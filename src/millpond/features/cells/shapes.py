@@ -147,15 +147,22 @@ def finish_dict(inner: Finish, empties: Sequence[Cell]) -> Finish:
 
 
 def finish_list(inner: Finish, empties: Sequence[Cell]) -> Finish:
-    """End in a list of each position's value; None if no position has one."""
+    """End in a list of each position's value, up to the last that has one; None if none has."""
 
     def finish(*cells: tuple[Cell, ...]) -> list[Any] | None:
         length = max(map(len, cells))
         padded = [(*cell, *[empty] * (length - len(cell))) for cell, empty in zip(cells, empties, strict=True)]
         values = [inner(*position) for position in zip(*padded, strict=True)]
-        return values if any(value is not None for value in values) else None
+        while values and values[-1] is None:
+            values.pop()
+        return values or None
 
     return finish
+
+
+def limit_met_in(inner: Callable[[Cell], bool]) -> Callable[[Any], bool]:
+    """Tell whether any cell of a dict or a tuple has met its limit."""
+    return lambda cell: any(map(inner, cell.values() if type(cell) is dict else cell))
 
 
 def _split(pairs: Sequence[tuple[int, Any]]) -> tuple[Sequence[int], Sequence[Any]]:

@@ -6,34 +6,10 @@ from dataclasses import dataclass
 
 from millpond.errors import OptionError
 from millpond.features.definitions.faults import Faults, listed, nearest
+from millpond.features.operations import OPERATIONS
 from millpond.features.windows import parse_window
 
-OPERATIONS = (
-    "approx_histogram_k",
-    "approx_percentile",
-    "approx_unique_count",
-    "average",
-    "bottom_k",
-    "bounded_unique_count",
-    "count",
-    "first",
-    "first_k",
-    "histogram",
-    "kurtosis",
-    "last",
-    "last_k",
-    "max",
-    "min",
-    "skew",
-    "stddev",
-    "sum",
-    "top_k",
-    "unique_count",
-    "variance",
-)
-"""The names of all operations."""
-
-TAKES_K = ("approx_histogram_k", "bottom_k", "bounded_unique_count", "first_k", "last_k", "top_k")
+TAKES_K = tuple(name for name, operation in OPERATIONS.items() if operation.parameter == "k")
 """The operations that need ``k``."""
 
 MAX_K = 10_000
