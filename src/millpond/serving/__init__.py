@@ -4,11 +4,12 @@ Starlette and uvicorn are imported when a server is made, so that this package s
 """
 
 from millpond.serving.client import FetchClient
+from millpond.serving.counters import FetcherStats, Freshness, Histogram
 from millpond.serving.fetcher import Fetcher
 from millpond.serving.http import http_app
-from millpond.serving.messages import FetcherStats, FetchRequest, FetchResponse
+from millpond.serving.messages import FetchRequest, FetchResponse, Target
+from millpond.serving.prepared import Prepared
 from millpond.serving.server import running_server, serve
-from millpond.serving.serving_info import ServingInfoCache
 
 __all__ = [
     "FetchClient",
@@ -16,7 +17,10 @@ __all__ = [
     "FetchResponse",
     "Fetcher",
     "FetcherStats",
-    "ServingInfoCache",
+    "Freshness",
+    "Histogram",
+    "Prepared",
+    "Target",
     "http_app",
     "running_server",
     "serve",
