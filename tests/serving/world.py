@@ -144,8 +144,19 @@ class Stream:
         if publish:
             self.publish(closed_ms)
 
+    def restart(self, back_ms):
+        """Begin again without state, somewhat before the published closing time: later tiles are open again."""
+        tile_ms = self.plan.tile_ms
+        closed_ms = (self.published_ms - back_ms) // tile_ms * tile_ms
+        self.publish(closed_ms)
+        self.closed_ms = closed_ms
+        for encoded, events in self.events.items():
+            starts = {time_ms // tile_ms * tile_ms for time_ms, _ in events}
+            self.store.put_many(self.dataset, [self._put(encoded, 0, start) for start in starts])
+
     def publish(self, closed_ms):
         """Write a closing time."""
+        self.published_ms = closed_ms
         row = Put(CLOSING_KEY, encode_closing_time(ClosingTime(0, 1, closed_ms)), 0)
         self.store.put_many(self.dataset, [row])
 

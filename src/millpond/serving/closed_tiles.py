@@ -4,7 +4,7 @@ Place on the data path: what the tile cache holds (CHIP-1, steps 3 and 4). With 
 tiles behind `end_ms`, and ends in one merge for each window.
 
 Invariant: an entry is what reading the key's tiles in ``[read start, end_ms)`` would give, as long as its
-landed batch, its marker and its closing time hold. It is never changed; a later one takes its place.
+landed batch and its marker hold, and the stream is not restarted without its state. It is never changed; a later one takes its place.
 
 Closed is a tile that is complete, or that is absent and ends before the stream's closing time. The closed
 part begins at the batch end and stops at the first gap: an open tile, or an absent one after the closing
@@ -98,7 +98,7 @@ class ClosedTiles:
     Attributes:
         landed: the batch from whose end it begins.
         end_ms: where it ends, and the tail begins.
-        closed_ms: the closing time when it was made; it relies on no later one.
+        restarts: how often the stream had been restarted without its state.
         marker: the key's amendment marker, as stored.
         total: the IR of all of it; None if it has no tiles.
         pieces: for each hop of a short window, the pieces that move its start.
@@ -111,7 +111,6 @@ class ClosedTiles:
 
     __slots__ = (
         "bases",
-        "closed_ms",
         "end_ms",
         "is_partial",
         "landed",
@@ -119,6 +118,7 @@ class ClosedTiles:
         "newest_ms",
         "pieces",
         "recent_tail",
+        "restarts",
         "tiles",
         "total",
         "view",
@@ -128,7 +128,7 @@ class ClosedTiles:
         self,
         landed: LandedBatch,
         end_ms: int,
-        closed_ms: int,
+        restarts: int,
         marker: bytes,
         total: Ir | None,
         pieces: tuple[tuple[Piece, ...], ...],
@@ -139,7 +139,7 @@ class ClosedTiles:
     ) -> None:
         self.landed = landed
         self.end_ms = end_ms
-        self.closed_ms = closed_ms
+        self.restarts = restarts
         self.marker = marker
         self.total = total
         self.pieces = pieces
@@ -187,7 +187,7 @@ def close(
     batch_bases: Sequence[Projection],
     tiles: Sequence[Tile],
     end_ms: int,
-    closed_ms: int,
+    restarts: int,
     marker: bytes,
 ) -> ClosedTiles:
     """Make the closed part of a key: what was closed before, and some more tiles.
@@ -200,7 +200,7 @@ def close(
         batch_bases: for each window, the cells of the batch.
         tiles: closed tiles behind the part so far, oldest first.
         end_ms: where the closed part ends now.
-        closed_ms: the closing time now.
+        restarts: how often the stream has been restarted without its state.
         marker: the amendment marker that was read with the tiles, or before them.
     """
     plan = landed.plan
@@ -216,7 +216,7 @@ def close(
     return ClosedTiles(
         landed,
         end_ms,
-        closed_ms,
+        restarts,
         marker,
         total,
         pieces,

@@ -206,6 +206,7 @@ class _Stream:
         self.key = key
         self.landed = landed
         self.closed_ms = served.closed_ms
+        self.restarts = served.restarts
         self.tally = tally
         self.first_ms, self.query_ms = queries[0], queries[-1]
         self.tiles: Sequence[Tile] = ()
@@ -295,7 +296,7 @@ class _Stream:
                 return
         bases = self.layout.empties if row is None else row.bases(self.layout, view)
         self.closed = close(
-            group.form, before, self.landed, view, bases, tiles[:count], end_ms, self.closed_ms, self.marker
+            group.form, before, self.landed, view, bases, tiles[:count], end_ms, self.restarts, self.marker
         )
         self.tiles = tiles[count:]
         self.after_ms = end_ms
@@ -308,7 +309,7 @@ class _Stream:
         if found is None:
             return
         tile_ms = self.landed.plan.tile_ms
-        if found.landed is not self.landed or found.closed_ms > self.closed_ms:
+        if found.landed is not self.landed or found.restarts != self.restarts:
             self._drop()
         elif found.view.from_ms > self.first_ms or found.end_ms - tile_ms >= self.first_ms:
             # A query about the past sees less than is closed by now; it is answered from the store.

@@ -35,11 +35,14 @@ class Served(msgspec.Struct, frozen=True):
     Attributes:
         landed: the batch that is served; None if none can be.
         closed_ms: every tile that ends here or before is closed.
+        restarts: how often the closing time went back: a stream was restarted without its state, and what was
+            closed before may not be what it writes now.
         problem: why no batch can be served.
     """
 
     landed: LandedBatch | None = None
     closed_ms: int = NEVER_MS
+    restarts: int = 0
     problem: str | None = None
 
 

@@ -225,7 +225,8 @@ class ServingInfos:
                 found = None
                 self.failures += 1
             closed_ms = NEVER_MS if found is None else found
-        served = Served(landed, closed_ms, problem)
+        restarts = before.restarts + (closed_ms < before.closed_ms)
+        served = Served(landed, closed_ms, restarts, problem)
         if landed is not before.landed and self._on_landing is not None:
             self._on_landing(group, served, in_request)
         group.served = served
