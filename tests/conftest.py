@@ -6,15 +6,20 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 import pytest
+from hypothesis import settings
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-SESSION_TESTS = ("tests/spark/test_", "tests/test_docs.py")
+SESSION_TESTS = ("tests/spark/test_", "tests/spark/features/", "tests/test_docs.py")
 """What asks for `spark`. A test elsewhere may ask too, at the price of a second session where two processes run."""
 
 IN_MEMORY = "/dev/shm"  # noqa: S108 - pytest makes folders of its own there, as it does in /tmp
 ROOMY_BYTES = 1 << 30
+
+# How long one example takes says more of the machine than of the code.
+settings.register_profile("no deadline", deadline=None)
+settings.load_profile("no deadline")
 
 # Where `tmp_path` lies: what the code under test syncs costs a disk milliseconds each time.
 if os.access(IN_MEMORY, os.W_OK) and shutil.disk_usage(IN_MEMORY).free > ROOMY_BYTES:

@@ -25,13 +25,15 @@ PUBLIC = {
     "millpond.demo": "",
     "millpond.features": """
         CLOSING_KEY DAY_MS HORIZON_MS HOUR_MS MARKER_ADDRESS MINUTE_MS SERVING_INFO_DATASET UNKNOWN
-        Aggregation BatchIr ClosingTime EntitySource EventSource Field GroupBy GroupByPlan Ir Join JoinPart
-        JoinSource PartialIr ServingInfo Tile batch_dataset closing_time compile_group_by decode_marker
-        encode_closing_time encode_marker hop_ms in_window layer_of parse_window serving_info_key
-        stream_dataset tile_address tile_range tile_start window_start
+        Aggregation BatchIr ClosingTime CompiledDerivations Derivation EntitySource EventSource Field
+        GroupBy GroupByPlan Ir Join JoinPart JoinSource PartialIr ServingInfo Tile batch_dataset
+        closing_time compile_group_by decode_marker encode_closing_time encode_marker hop_ms in_window
+        layer_of parse_window serving_info_key stream_dataset tile_address tile_range tile_start
+        window_start
     """,
     "millpond.kv": """
-        AsyncKVStore Get KVStore LmdbStore MAX_KEY_BYTES MemoryStore Put TimedValue WalkableStore async_store
+        AsyncKVStore AsyncRedisStore Get KVStore LmdbStore MAX_KEY_BYTES MemoryStore Put RedisStore TimedValue
+        WalkableStore async_store open_store
     """,
     "millpond.lookup": """
         AsyncLookupFunction AsyncLookupFunctionProvider AsyncPartialCachingLookup AsyncPythonLookup
@@ -51,7 +53,7 @@ PUBLIC = {
     """,
     "millpond.spark": """
         ArrowStatefulProcessor KeyedData KeyedMetrics ProcessorHarness ProcessorSnapshot SparkScan StateConfig keyed
-        lookup_join read_state savepoint session split_dead_letters upload_batch write_tiles
+        lookup_join read_state savepoint session split_dead_letters stream upload_batch
     """,
     "millpond.state": """
         ABSENT Aggregate AggregatingState BackendFactory BegunCheckpoint CacheHooks CachedValues Cells

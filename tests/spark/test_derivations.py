@@ -8,6 +8,7 @@ import pytest
 
 from millpond.errors import OptionError
 from millpond.features.derivations import CompiledDerivations, Derivation
+from tests.features.derivations.known_values import FAILING, KNOWN
 from tests.features.derivations.random_expressions import COLUMNS, Expressions, random_row
 
 pytestmark = pytest.mark.spark
@@ -111,6 +112,29 @@ def by_spark(utc, derivations, rows):
     return frame.toArrow().to_pydict(), types
 
 
+def test_known_values_are_those_of_spark(utc):
+    """Of the expression as it is written, and of the text for Spark."""
+    derivations = CompiledDerivations([Derivation(f"v{at}", text) for at, (text, _) in enumerate(KNOWN)], {})
+    written = utc.range(1).selectExpr(*(f"{it.expression} AS {it.name}" for it in derivations.derivations)).toArrow()
+    made = utc.range(1).selectExpr(*(f"{sql} AS {name}" for name, sql in derivations.spark_expressions())).toArrow()
+    mine = [dict(zip(derivations.result_types, (value for _, value in KNOWN), strict=True))]
+    assert differences(derivations, mine, written.to_pydict(), [{}]) == []
+    assert differences(derivations, mine, made.to_pydict(), [{}]) == []
+
+
+def test_what_fails_is_null_on_spark(utc):
+    derivations = CompiledDerivations([Derivation(f"v{at}", text) for at, (text, _) in enumerate(FAILING)], {})
+    made = utc.range(1).selectExpr(*(f"{sql} AS {name}" for name, sql in derivations.spark_expressions())).toArrow()
+    assert set(made.to_pylist()[0].values()) == {None}
+
+
+def test_a_derivation_uses_an_earlier_one_in_one_select(utc):
+    derivations = CompiledDerivations([Derivation("b", "c * 2"), Derivation("c", "i + 1")], {"i": "int"})
+    chosen = ["*", *(f"{sql} AS `{name}`" for name, sql in derivations.spark_expressions())]
+    found = utc.createDataFrame([(4,)], "i int").selectExpr(*chosen).toArrow().to_pylist()
+    assert found == [{"i": 4, **derivations.apply({"i": 4})[0]}]
+
+
 def test_random_expressions_have_the_same_values_and_types_on_spark(utc, rows):
     expressions = Expressions(Random(SEED))
     derivations = compiled(150, lambda: expressions.any(3))
@@ -143,7 +167,7 @@ def failing_null(derivations, rows):
     lines = derivations.source.replace(" is None and why is not None:", " is None or why is not None:")
     # A reason is kept for every failure: what is null without one gets the reason None.
     namespace = dict(derivations._apply.__globals__)
-    exec(compile(lines, "<derivations>", "exec"), namespace)
+    exec(compile(lines, "<derivations>", "exec"), namespace)  # noqa: S102 - the source under test
     for row in rows:
         values, reasons = namespace["derive"](row)
         yield [_FAILED if reasons.get(name) is not None else value for name, value in values.items()]

@@ -28,10 +28,10 @@ from millpond.features import GroupBy
 from millpond.kv import LmdbStore
 from millpond.lookup import LookupTable
 from millpond.spark import StateConfig, keyed
+from millpond.spark.features.stream import stream as stream_tiles
 from millpond.spark.lookup_join import lookup_join
 from millpond.spark.operator_metrics import KeyedMetrics
 from millpond.spark.session import session
-from millpond.spark.tile_stream import write_tiles
 from millpond.spark.upload import upload_batch
 
 EVENT_DDL = (
@@ -160,14 +160,13 @@ def upload_and_tile(spark: SparkSession, workdir: Path, group_by: GroupBy, batch
     stream = read_events(spark, workdir, slices_per_batch=SLICES_PER_TILE_BATCH).where(has_key)
     try:
         upload_batch(history, group_by, store, batch_end_ms=batch_end_ms, time_column="time_ms")
-        query = write_tiles(
-            stream,
+        query = stream_tiles(
             group_by,
             store,
             str(workdir / "checkpoint" / f"{group_by.name}-tiles"),
-            time_column="time_ms",
             start_ms=batch_end_ms,
             lateness_ms=HOUR_MS,
+            tables={group_by.name: stream},
             trigger={"availableNow": True},
         )
         wait_for(query, workdir)

@@ -16,6 +16,7 @@ from millpond.features.definitions import (
     JoinPart,
     JoinSource,
 )
+from millpond.features.derivations import CompiledDerivations, Derivation
 from millpond.features.partial_ir import UNKNOWN, PartialIr
 from millpond.features.plan import GroupByPlan, compile_group_by
 from millpond.features.rows import (
@@ -57,6 +58,8 @@ __all__ = [
     "Aggregation",
     "BatchIr",
     "ClosingTime",
+    "CompiledDerivations",
+    "Derivation",
     "EntitySource",
     "EventSource",
     "Field",

@@ -7,17 +7,23 @@ stays light.
 from millpond.kv.async_store import async_store
 from millpond.kv.lmdb import LmdbStore
 from millpond.kv.memory import MemoryStore
+from millpond.kv.redis import RedisStore
+from millpond.kv.redis_async import AsyncRedisStore
 from millpond.kv.store import MAX_KEY_BYTES, AsyncKVStore, Get, KVStore, Put, TimedValue, WalkableStore
+from millpond.kv.urls import open_store
 
 __all__ = [
     "MAX_KEY_BYTES",
     "AsyncKVStore",
+    "AsyncRedisStore",
     "Get",
     "KVStore",
     "LmdbStore",
     "MemoryStore",
     "Put",
+    "RedisStore",
     "TimedValue",
     "WalkableStore",
     "async_store",
+    "open_store",
 ]

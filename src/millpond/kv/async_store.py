@@ -13,13 +13,15 @@ from collections.abc import Iterable, Sequence
 
 from millpond.kv.lmdb import LmdbStore
 from millpond.kv.memory import MemoryStore
+from millpond.kv.redis import RedisStore
 from millpond.kv.store import AsyncKVStore, Get, KVStore, Put, Rows, TimedValue, check_walkable
 
 
 def async_store(store: KVStore) -> AsyncKVStore:
     """The async face of a store.
 
-    Closing it closes the store.
+    A `RedisStore` gets a client of its own on asyncio; close both. For every other store, closing the
+    face closes the store.
 
     >>> async def read(store):
     ...     return await store.get_many([Get("tiles", b"EWR")])
@@ -28,6 +30,8 @@ def async_store(store: KVStore) -> AsyncKVStore:
     >>> asyncio.run(read(async_store(store)))
     [[TimedValue(time_ms=0, value=b'early')]]
     """
+    if isinstance(store, RedisStore):
+        return store.async_twin()
     if isinstance(store, (MemoryStore, LmdbStore)):
         return InlineReads(store)
     return ThreadedStore(store)

@@ -2,6 +2,7 @@
 
 from millpond.spark.arrow_processor import ArrowStatefulProcessor
 from millpond.spark.dead_letters import split_dead_letters
+from millpond.spark.features.stream import stream
 from millpond.spark.keyed import KeyedData, keyed
 from millpond.spark.lookup_join import lookup_join
 from millpond.spark.lookup_scan import SparkScan
@@ -11,7 +12,6 @@ from millpond.spark.processor_harness import ProcessorHarness, ProcessorSnapshot
 from millpond.spark.read_state import read_state
 from millpond.spark.savepoints import savepoint
 from millpond.spark.session import session
-from millpond.spark.tile_stream import write_tiles
 from millpond.spark.upload import upload_batch
 
 __all__ = [
@@ -28,6 +28,6 @@ __all__ = [
     "savepoint",
     "session",
     "split_dead_letters",
+    "stream",
     "upload_batch",
-    "write_tiles",
 ]

@@ -93,6 +93,9 @@ _TIMES += [dt.datetime(1970, 1, 1, tzinfo=dt.UTC), dt.datetime(1969, 12, 31, 23,
 _DAYS = ["t", "DATE'2024-02-29'", "'2024-02-29'"]
 _PATTERNS = ["'a%'", "'%b_'", "'%'", "'_\\\\_b'", "'%,%'"]
 _SEPARATORS = ["'-'", "s"]
+_PARTS_OF_DAYS = ["year", "month", "day", "quarter", "dayofweek", "weekday", "dayofyear", "weekofyear"]
+_MOVES = ["date_add", "date_sub"]
+_ENDS = ["1", "i", "-400"]
 _PADDINGS = ["'xy'", "''", "'0'"]
 
 
@@ -226,10 +229,7 @@ class Expressions:
                 lambda: f"length({self._pick([self.text(d), 'z'])})",
                 lambda: f"instr({self.text(d)}, {self.text(d)})",
                 lambda: f"locate({self.text(d)}, {self.text(d)})",
-                lambda: (
-                    f"{self._pick(['year', 'month', 'day', 'quarter', 'dayofweek', 'weekday', 'dayofyear', 'weekofyear'])}"
-                    f"({self._pick([self.date, self.time])(d)})"
-                ),
+                lambda: f"{self._pick(_PARTS_OF_DAYS)}({self._pick([self.date, self.time])(d)})",
                 lambda: f"{self._pick(['hour', 'minute', 'second'])}({self._pick([self.date, self.time])(d)})",
                 lambda: f"{self._pick(['unix_seconds', 'unix_millis', 'unix_micros'])}({self.time(d)})",
                 lambda: f"date_diff({self.date(d)}, {self._pick([self.date, self.time])(d)})",
@@ -360,9 +360,7 @@ class Expressions:
             self.text,
             [
                 lambda: f"{self._pick(['upper', 'lower', 'trim', 'ltrim', 'rtrim', 'reverse'])}({self.text(d)})",
-                lambda: (
-                    f"concat({self.text(d)}, {self._pick([self.text(d), self.integer(d), self.boolean(d), self.date(d)])})"
-                ),
+                lambda: f"concat({self.text(d)}, {self._pick([self.text, self.integer, self.boolean, self.date])(d)})",
                 lambda: f"({self.text(d)} || {self.text(d)})",
                 lambda: f"concat_ws({self._pick(_SEPARATORS)}, {self.text(d)}, {self.integer(d)}, {self.text(d)})",
                 lambda: f"substring({self.text(d)}, {self._pick([small, 'i'])}, {self._pick(['2', 'j', '100'])})",
@@ -397,9 +395,7 @@ class Expressions:
             ["d", "e", "d", "DATE'2024-03-31'"],
             self.date,
             [
-                lambda: (
-                    f"{self._pick(['date_add', 'date_sub'])}({self._pick([self.date, self.time])(d)}, {self._pick(['1', 'i', '-400'])})"
-                ),
+                lambda: f"{self._pick(_MOVES)}({self._pick([self.date, self.time])(d)}, {self._pick(_ENDS)})",
                 lambda: f"add_months({self.date(d)}, {self._pick(['1', '-13', 'i'])})",
                 lambda: f"last_day({self.date(d)})",
                 lambda: f"trunc({self.date(d)}, '{self._pick(['year', 'quarter', 'MM', 'week'])}')",

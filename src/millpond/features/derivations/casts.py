@@ -11,7 +11,7 @@ from decimal import Decimal
 from typing import Any
 
 from millpond.features.derivations import calendar, numbers
-from millpond.features.derivations.typed import MAY_BE_NONE, Failure, Faults, Typed, literal, strict
+from millpond.features.derivations.typed import MAY_BE_NONE, Code, Failure, Faults, Typed, literal, strict
 from millpond.features.derivations.types import DATE, STRING, TIMESTAMP, SqlType
 
 _TRUE = {"t", "true", "y", "yes", "1"}
@@ -29,19 +29,51 @@ def cast(value: Typed, to: SqlType) -> Typed:
         return value
     if source.kind == "void":
         return literal(None, to, f"CAST(NULL AS {to.sql})")
-    if value.literal and value.value is not None and source.is_integral and to.kind in {"long", "double"}:
-        python = float(value.value) if to.kind == "double" else value.value
-        return literal(python, to, f"CAST({value.value} AS {to.sql})")
-    if to.kind == "decimal":
-        return _to_decimal(value, to)
+    if value.literal and source == STRING and to in {DATE, TIMESTAMP}:
+        return _written_time(value.value, to)
+    made = _to_decimal(value, to) if to.kind == "decimal" else _by_rule(value, to)
+    return _folded(made) if value.literal else made
+
+
+def _by_rule(value: Typed, to: SqlType) -> Typed:
+    source = value.type
     rule = _RULES.get((source.kind, to.kind))
     if (source.kind, to.kind) == ("float", "string"):
         raise Faults(["Java versions write a float differently; cast it to DOUBLE first"])
     if rule is None:
-        raise Faults([f"a {source} cannot be cast to {to}"])
-    failure = Failure(f"not a {to}", valid=rule.valid) if rule.valid else None
+        raise Faults([f"{source} cannot be cast to {to}"])
+    failure = Failure(_not_a(to), valid=rule.valid) if rule.valid else None
     sql = rule.sql or ("TRY_CAST({0} AS %s)" if rule.valid else "CAST({0} AS %s)")
     return strict(to, sql % to.sql if "%s" in sql else sql, [value], rule.python, failure=failure)
+
+
+def _written_time(text: str, to: SqlType) -> Typed:
+    """A constant date or timestamp."""
+    if to == DATE:
+        day = calendar.parse_date(text)
+        if day is not None:
+            return literal(day, DATE, f"DATE'{day.isoformat()}'")
+    else:
+        time = calendar.parse_timestamp(text)
+        if time is not None:
+            return literal(time, TIMESTAMP, f"TIMESTAMP'{time.replace(tzinfo=None).isoformat(' ')}Z'")
+    raise Faults([f"{text!r} is not a {to}"])
+
+
+def _folded(made: Typed) -> Typed:
+    """The cast of a constant, done once. One that fails is left to fail at run time, with its reason."""
+    code = Code()
+    name = made.emit(code)
+    namespace = dict(code.constants)
+    exec("\n".join(code.lines), namespace)  # noqa: S102 - one cast of one constant, written by the rules below
+    value = namespace[name]
+    if value is None:
+        return made
+    return Typed(made.type, made.sql, lambda code: code.constant(value), nullable=False)
+
+
+def _not_a(type_: SqlType) -> str:
+    return f"not {'an' if type_.kind == 'int' else 'a'} {type_}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,7 +179,7 @@ def _integer_to_decimal(value: int, step: Decimal, limit: Decimal) -> Decimal | 
 def _to_decimal(value: Typed, to: SqlType) -> Typed:
     kind = value.type.kind
     if kind in {"boolean", "binary", "date", "timestamp", "array", "map"}:
-        raise Faults([f"a {value.type} cannot be cast to {to}"])
+        raise Faults([f"{value.type} cannot be cast to {to}"])
     extra: list[Any] = list(numbers.bounds(to.precision, to.scale))
     python: Callable[..., Decimal | None] = numbers.fitted
     if kind in {"float", "double"}:
@@ -156,7 +188,7 @@ def _to_decimal(value: Typed, to: SqlType) -> Typed:
         python = _string_to_decimal
     elif kind in {"int", "long"}:
         python = _integer_to_decimal
-    failure = Failure(f"not a {to}", valid=MAY_BE_NONE)
+    failure = Failure(_not_a(to), valid=MAY_BE_NONE)
     sql = f"TRY_CAST({{0}} AS {to.sql})"
     return strict(to, sql, [value], python, failure=failure, extra=extra)
 

@@ -100,7 +100,14 @@ def _positive_remainder(args: Sequence[Typed]) -> Typed:
     if left.type.is_integral and right.type.is_integral:
         wide: SqlType = LONG if LONG in {left.type, right.type} else INT
         values = [cast(left, wide), cast(right, wide)]
-        return strict(wide, sql % wide.sql, values, numbers.positive_integer_remainder, failure=failure)
+        return strict(
+            wide,
+            sql % wide.sql,
+            values,
+            numbers.positive_integer_remainder,
+            failure=failure,
+            extra=[64 if wide == LONG else 32],
+        )
     if "decimal" in {left.type.kind, right.type.kind}:
         raise Faults(["pmod needs int, long or double; write a CAST"])
     values = [coerce(left, DOUBLE), coerce(right, DOUBLE)]

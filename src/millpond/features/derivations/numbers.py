@@ -124,10 +124,13 @@ def float_remainder(left: float, right: float) -> float:
     return math.nan if math.isinf(left) else math.fmod(left, right)
 
 
-def positive_integer_remainder(left: int, right: int) -> int:
-    """Spark's ``pmod`` of integers: a negative remainder is moved up by the divisor once."""
+def positive_integer_remainder(left: int, right: int, bits: int) -> int:
+    """Spark's ``pmod`` of integers: a negative remainder is moved up by the divisor once, in `bits` that wrap."""
     remainder = java_remainder(left, right)
-    return java_remainder(remainder + right, right) if remainder < 0 else remainder
+    if remainder >= 0:
+        return remainder
+    half = 1 << (bits - 1)
+    return java_remainder((remainder + right + half) % (2 * half) - half, right)
 
 
 def positive_float_remainder(left: float, right: float) -> float:

@@ -49,6 +49,8 @@ def arithmetic(symbol: str, left: Typed, right: Typed) -> Typed:
     if left.type.kind == "void" and right.type.kind == "void":
         left, right = cast(left, DOUBLE), cast(right, DOUBLE)
     left, right = _without_void(left, right), _without_void(right, left)
+    if "decimal" in {left.type.kind, right.type.kind}:
+        _no_short_long(left, right)
     if left.type.is_floating or right.type.is_floating:
         return _floating(symbol, left, right)
     if "decimal" in {left.type.kind, right.type.kind}:
@@ -66,6 +68,13 @@ def arithmetic(symbol: str, left: Typed, right: Typed) -> Typed:
 
 def _without_void(value: Typed, other: Typed) -> Typed:
     return cast(value, other.type) if value.type.kind == "void" else value
+
+
+def _no_short_long(*values: Typed) -> None:
+    """Refuse ``5L`` beside a decimal: Spark types it otherwise than ``CAST(5 AS BIGINT)``; here both read alike."""
+    for value in values:
+        if value.literal and value.type == LONG and -(1 << 31) <= value.value < 1 << 31:
+            raise Faults([f"beside a decimal, write {value.value} without L or BIGINT"])
 
 
 def _decimal_operand(value: Typed) -> Typed:
@@ -241,7 +250,7 @@ def is_null(value: Typed) -> Typed:
 
 def is_boolean(value: Typed, wanted: bool) -> Typed:
     """``IS TRUE`` or ``IS FALSE``: never null."""
-    _conditions_only("IS", value)
+    (value,) = _conditions("IS", value)
 
     def emit(code: Code) -> str:
         operand = value.emit(code)
@@ -254,19 +263,19 @@ def is_boolean(value: Typed, wanted: bool) -> Typed:
 
 def negation(value: Typed) -> Typed:
     """``NOT``: null stays null."""
-    _conditions_only("NOT", value)
-    return strict(BOOLEAN, "(NOT {0})", [cast(value, BOOLEAN)], "not {0}")
+    return strict(BOOLEAN, "(NOT {0})", _conditions("NOT", value), "not {0}")
 
 
-def _conditions_only(what: str, *values: Typed) -> None:
+def _conditions(what: str, *values: Typed) -> list[Typed]:
     for value in values:
         if value.type.kind not in {"boolean", "void"}:
             raise Faults([f"{what} needs a condition, got {value.type}"])
+    return [cast(value, BOOLEAN) for value in values]
 
 
 def connective(word: str, left: Typed, right: Typed) -> Typed:
     """``AND`` or ``OR`` of three values. The right side is evaluated only where it matters."""
-    _conditions_only(word, left, right)
+    left, right = _conditions(word, left, right)
     decides = word == "OR"
 
     def emit(code: Code) -> str:
@@ -334,12 +343,12 @@ def is_in(value: Typed, choices: Sequence[Typed]) -> Typed:
 
 def case(branches: Sequence[tuple[Typed, Typed]], otherwise: Typed | None) -> Typed:
     """``CASE WHEN``: the value of the first condition that is true. Only what is chosen is evaluated."""
-    _conditions_only("WHEN", *(condition for condition, _ in branches))
+    conditions = _conditions("WHEN", *(condition for condition, _ in branches))
     values = [value for _, value in branches] + ([otherwise] if otherwise else [])
     values = together(values, "CASE")
     type_ = values[0].type
     default = values[-1] if otherwise else None
-    chosen = list(zip([condition for condition, _ in branches], values, strict=False))
+    chosen = list(zip(conditions, values, strict=False))
     arms = " ".join(f"WHEN {condition.sql} THEN {value.sql}" for condition, value in chosen)
     sql = f"CASE {arms} ELSE {default.sql} END" if default else f"CASE {arms} END"
 

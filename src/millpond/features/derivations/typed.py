@@ -161,7 +161,7 @@ def text_literal(value: str) -> str:
     r"""`value` as a string literal of Spark SQL.
 
     >>> print(text_literal("it's 5\\"))
-    'it\\'s 5\\\\'
+    'it\'s 5\\'
     """
     escaped = value.replace("\\", "\\\\").replace("'", "\\'").replace("\n", "\\n").replace("\r", "\\r")
     return f"'{escaped}'"

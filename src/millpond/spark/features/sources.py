@@ -134,8 +134,8 @@ def comes_and_goes(group_by: GroupBy, *, arrivals: bool = False) -> bool:
 
 
 def sources_of(group_by: GroupBy) -> tuple[Source, ...]:
-    """Give the sources of a GroupBy; without any, a table of its own name."""
-    return group_by.sources or (EventSource(group_by.name),)
+    """Give the sources of a GroupBy; without any, a table and a stream of its own name."""
+    return group_by.sources or (EventSource(group_by.name, stream=group_by.name),)
 
 
 def read_source(spark: SparkSession, source: EventSource, tables: Tables | None = None) -> DataFrame:

@@ -1,0 +1,195 @@
+"""Features of rows that come and go, as of many times: entities' changes, and events by their arrival.
+
+A row here has two times: its own, which windows look at, and the one from which it counts. So no order
+makes a window one range. Per key, rows are kept by tile; a change touches one tile, and a query merges
+the tiles of its windows, the last of them without the rows after the query.
+
+Operations that can delete see the table as it stands at the query. The others cannot take a row back, so
+they see, as they do online, the table as it stood at the midnight before the query, and the rows that
+came since. At the first query of a new day the key's tiles are therefore made anew.
+"""
+
+from collections.abc import Iterable, Iterator
+from operator import itemgetter
+from typing import Any
+
+import msgspec
+import pyarrow as pa
+
+from millpond.errors import DataError
+from millpond.features.cells.cell import Ir
+from millpond.features.definitions import GroupBy
+from millpond.features.inputs import Inputs
+from millpond.features.plan import GroupByPlan, compile_group_by
+from millpond.features.point_in_time.column_features import arrow_value
+from millpond.features.point_in_time.sorted_rows import edge_values, feature_types
+from millpond.features.tiles import Tile
+from millpond.features.types import parse_type
+from millpond.features.windows import DAY_MS
+
+_canonical = msgspec.msgpack.Encoder(order="deterministic", decimal_format="string")
+
+
+class ChangingRows:
+    """The features of a GroupBy whose rows come and go; immutable, picklable.
+
+    Queries of a snapshot GroupBy must come with the batch end before them as their time.
+    """
+
+    def __init__(self, group_by: GroupBy) -> None:
+        self.group_by = group_by
+        self.plan = compile_group_by(group_by)
+        self.types = feature_types(group_by)
+        """The type of each feature, in declared order."""
+
+    def __reduce__(self) -> tuple[type["ChangingRows"], tuple[GroupBy]]:
+        return ChangingRows, (self.group_by,)
+
+    def answers(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Table]:
+        """Give the query rows with their features behind their other columns.
+
+        Args:
+            batches: rows sorted by key, and then by the time from which they count, null first, and at
+                one time queries first: the keys; that time; whether the row is a query; the inputs; the
+                row's own time; whether it is taken away; then any columns of the queries.
+
+        Raises:
+            DataError: a row has no time, or an input cannot be aggregated.
+        """
+        width = len(self.group_by.keys)
+        types = [parse_type(field.type) for field in self.group_by.inputs]
+        last_key: tuple[Any, ...] | None = None
+        rows = _KeyRows(self.plan)
+        for batch in batches:
+            columns = batch.columns
+            keys = list(zip(*(column.to_pylist() for column in columns[:width]), strict=True))
+            counting, is_query, *inputs = (
+                columns[width].to_pylist(),
+                columns[width + 1].to_pylist(),
+                *(edge_values(columns[width + 2 + n], type_) for n, type_ in enumerate(types)),
+            )
+            after = width + 2 + len(types)
+            times, deletes = columns[after].to_pylist(), columns[after + 1].to_pylist()
+            events = list(zip(*inputs, strict=True)) if inputs else [()] * batch.num_rows
+            answers: list[dict[str, Any]] = []
+            for row, key in enumerate(keys):
+                if key != last_key:
+                    last_key, rows = key, _KeyRows(self.plan)
+                if is_query[row]:
+                    answers.append(rows.answer(counting[row]))
+                else:
+                    rows.change(counting[row], times[row], events[row], is_delete=deletes[row])
+            if answers:
+                asked = pa.Table.from_batches([batch]).filter(columns[width + 1])
+                yield self._with_features(asked.select(asked.column_names[after + 2 :]), answers)
+
+    def _with_features(self, table: pa.Table, answers: list[dict[str, Any]]) -> pa.Table:
+        for name, text in self.types.items():
+            type_ = parse_type(text)
+            try:
+                column = pa.array([arrow_value(answer[name], type_) for answer in answers], type_.arrow())
+            except (pa.ArrowInvalid, OverflowError) as cause:
+                raise DataError(f"feature {name!r}: a value does not fit into {text}: {cause}") from cause
+            table = table.append_column(name, column)
+        return table
+
+
+class _TileRows:
+    """The rows of one tile: what stood at midnight, what came since and what went since."""
+
+    __slots__ = ("came", "ir", "stood", "went")
+
+    def __init__(self) -> None:
+        self.stood: dict[bytes, tuple[int, int, Inputs]] = {}
+        """By canonical bytes: how often, when, what."""
+        self.came: list[tuple[int, Inputs]] = []
+        self.went: list[tuple[int, Inputs]] = []
+        self.ir: Ir | None = None
+
+    def settle(self) -> None:
+        """Let what came and went since stand or be gone."""
+        if not self.came and not self.went:
+            return
+        for rows, step in ((self.came, 1), (self.went, -1)):
+            for time_ms, inputs in rows:
+                bytes_ = _canonical.encode((time_ms, inputs))
+                count = self.stood.get(bytes_, (0,))[0] + step
+                self.stood[bytes_] = (count, time_ms, inputs)
+        self.stood = {bytes_: row for bytes_, row in self.stood.items() if row[0]}
+        self.came, self.went, self.ir = [], [], None
+
+    def collect(self, plan: GroupByPlan, before_ms: int) -> Ir:
+        """Give the IR of the rows before a time."""
+        added = [(t, inputs) for count, t, inputs in self.stood.values() for _ in range(count)] + self.came
+        gone = [(t, inputs) for count, t, inputs in self.stood.values() for _ in range(-count)] + self.went
+        ir = _collected(plan, added, before_ms)
+        return plan.delete(ir, _collected(plan, gone, before_ms)) if gone else ir
+
+
+class _KeyRows:
+    """The rows of one key by tile. Changes and queries come in order of the time from which they count."""
+
+    def __init__(self, plan: GroupByPlan) -> None:
+        self._plan = plan
+        self._tiles: dict[int, _TileRows] = {}
+        self._day_ms: int | None = None
+
+    def change(self, counting_ms: int | None, time_ms: int | None, inputs: Inputs, *, is_delete: bool) -> None:
+        """Take a row that comes or goes."""
+        if time_ms is None:
+            raise DataError(f"GroupBy {self._plan.name!r}: a row has no time; drop it or give it one")
+        if counting_ms is not None:
+            self._begin(counting_ms)
+        start_ms = time_ms // self._plan.tile_ms * self._plan.tile_ms
+        tile = self._tiles.setdefault(start_ms, _TileRows())
+        (tile.went if is_delete else tile.came).append((time_ms, inputs))
+        tile.ir = None
+
+    def answer(self, query_ms: int | None) -> dict[str, Any]:
+        """Give every feature as of a time; no data is None."""
+        if query_ms is None:
+            raise DataError(f"GroupBy {self._plan.name!r}: a query has no time; drop it or give it one")
+        self._begin(query_ms)
+        if not self._plan.group_by.aggregations:
+            return self._latest(query_ms)
+        tile_ms = self._plan.tile_ms
+        tiles = []
+        for start_ms, tile in self._tiles.items():
+            if start_ms + tile_ms <= query_ms:
+                if tile.ir is None:
+                    tile.ir = tile.collect(self._plan, query_ms)
+                tiles.append(Tile(start_ms, tile_ms, ir=tile.ir))
+            elif start_ms < query_ms:
+                tiles.append(Tile(start_ms, tile_ms, ir=tile.collect(self._plan, query_ms)))
+        begin_ms = min((tile.start_ms for tile in tiles), default=query_ms)
+        step_ms = max(DAY_MS, tile_ms)
+        return self._plan.finish(query_ms, begin_ms // step_ms * step_ms, None, tiles)
+
+    def _latest(self, query_ms: int) -> dict[str, Any]:
+        for tile in self._tiles.values():
+            tile.settle()
+        latest = max(
+            (
+                (time_ms, bytes_, inputs)
+                for tile in self._tiles.values()
+                for bytes_, (count, time_ms, inputs) in tile.stood.items()
+                if time_ms < query_ms and count > 0
+            ),
+            default=None,
+            key=itemgetter(0, 1),
+        )
+        names = self._plan.feature_names
+        return dict.fromkeys(names) if latest is None else dict(zip(names, latest[2], strict=True))
+
+    def _begin(self, now_ms: int) -> None:
+        """Settle what came and went before the day of a time."""
+        day_ms = now_ms // DAY_MS
+        if day_ms != self._day_ms:
+            self._day_ms = day_ms
+            for tile in self._tiles.values():
+                tile.settle()
+
+
+def _collected(plan: GroupByPlan, rows: list[tuple[int, Inputs]], before_ms: int) -> Ir:
+    rows = [row for row in rows if row[0] < before_ms]
+    return plan.collect([time_ms for time_ms, _ in rows], [inputs for _, inputs in rows])

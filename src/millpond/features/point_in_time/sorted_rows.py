@@ -1,0 +1,307 @@
+"""Events and queries of many keys, sorted, turned into the features of each query, piece by piece.
+
+Place: the training set sorts the events and queries of a partition together, by key and then by time,
+and gives them to `answers` as Arrow batches. So nothing is ever multiplied: each row is looked at once.
+
+Batches are put together to pieces of some 100,000 rows, which may begin and end inside a key. Within a
+piece every window of every query is a range of events. A key that goes on in the next piece takes along
+the events that its longest window still holds, and the cells of all its events, if a feature has no
+window. A piece is at least as large as what was taken along, so no event is taken along more than a few
+times.
+
+Invariant: rows of one key lie together, in order of time, and at one time queries come first: an event
+at the time of a query is not before it.
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
+from datetime import UTC
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from millpond.errors import DataError
+from millpond.features.cells.cell import Ir
+from millpond.features.compiled_cells import CompiledFeature, compile_cells
+from millpond.features.definitions import GroupBy
+from millpond.features.point_in_time.column_features import ColumnFeatures, Ranges, feature_column, is_columnar
+from millpond.features.point_in_time.exact_sums import Integers
+from millpond.features.point_in_time.key_sweep import KeySweep, SweepPlan
+from millpond.features.types import DataType, parse_type
+from millpond.features.windows import hop_ms, window_start
+
+PIECE_ROWS = 1 << 18
+"""How many rows are worked on at once, at least."""
+
+_LARGEST_TIME = 1 << 60
+
+
+class PointInTime:
+    """The features of a GroupBy as of many times; immutable, picklable.
+
+    Queries of a snapshot GroupBy must come with the batch end before them as their time.
+
+    Args:
+        group_by: what to compute.
+        piece_rows: how many rows are worked on at once, at least.
+    """
+
+    def __init__(self, group_by: GroupBy, piece_rows: int = PIECE_ROWS) -> None:
+        self.group_by = group_by
+        self.piece_rows = piece_rows
+        self.types = feature_types(group_by)
+        """The type of each feature, in declared order."""
+        self.columnar = ColumnFeatures(group_by)
+        swept = tuple(one for one in group_by.aggregations if not is_columnar(group_by, one))
+        cells = compile_cells(replace(group_by, aggregations=swept, derivations=())) if swept else None
+        self.sweep = None if cells is None else SweepPlan(cells)
+        self.swept_features: tuple[CompiledFeature, ...] = () if cells is None else cells.features
+
+    def __reduce__(self) -> tuple[type["PointInTime"], tuple[GroupBy, int]]:
+        return PointInTime, (self.group_by, self.piece_rows)
+
+    def answers(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Table]:
+        """Give the query rows with their features behind their other columns.
+
+        Args:
+            batches: sorted rows: the keys; the time, in milliseconds; whether the row is a query; the
+                inputs, in declared order, null for queries; then any columns of the queries.
+
+        Raises:
+            DataError: a row has no time, or an input cannot be aggregated.
+        """
+        state = _Task(self)
+        waiting: list[pa.RecordBatch] = []
+        rows = 0
+        for batch in batches:
+            waiting.append(batch)
+            rows += batch.num_rows
+            if rows >= max(self.piece_rows, state.carried_rows):
+                yield from state.answers(waiting)
+                waiting, rows = [], 0
+        yield from state.answers(waiting)
+
+
+class _Task:
+    """Works through the pieces of one sorted partition."""
+
+    def __init__(self, of: PointInTime) -> None:
+        self._of = of
+        self._width = len(of.group_by.keys)
+        self._inputs = slice(self._width + 2, self._width + 2 + len(of.group_by.inputs))
+        self._carried: pa.Table | None = None  # events of the last key that its windows still hold
+        self._key: tuple[Any, ...] | None = None  # the last key
+        self._base: Ir | None = None  # the cells of the events of the last key that are not carried
+        self._sweep: KeySweep | None = None
+
+    @property
+    def carried_rows(self) -> int:
+        """How many events the last key takes along."""
+        return 0 if self._carried is None else self._carried.num_rows
+
+    def answers(self, batches: Sequence[pa.RecordBatch]) -> Iterator[pa.Table]:
+        """Give the answers of one piece."""
+        if not any(batch.num_rows for batch in batches):
+            return
+        fresh = pa.Table.from_batches(batches)
+        goes_on = _key_of(fresh, self._width, 0) == self._key
+        if not goes_on:
+            self._base, self._sweep, self._carried = None, None, None
+        table = (fresh if self._carried is None else pa.concat_tables([self._carried, fresh])).combine_chunks()
+        piece = _Piece(table, self._width, self._of.group_by.name)
+        features = self._features(piece, self.carried_rows)
+        self._take_along(piece)
+        if len(piece.queries):
+            rows = table.take(pa.array(piece.queries)).select(table.column_names[self._inputs.stop :])
+            for name, column in features.items():
+                rows = rows.append_column(name, column)
+            yield rows
+
+    def _features(self, piece: "_Piece", carried: int) -> dict[str, pa.Array]:
+        """Give every feature of every query of the piece, in declared order."""
+        of = self._of
+        if not of.group_by.aggregations:
+            return self._latest(piece)
+        inputs = [column.combine_chunks() for column in piece.events_of(piece.table.columns[self._inputs])]
+        self._over = of.columnar.over(inputs, len(piece.events))
+        ranges = piece.ranges(of.columnar.windows)
+        features = self._over.answers(ranges)
+        if self._base is not None and None in of.columnar.windows:
+            continued = int(np.searchsorted(piece.query_groups, 0, side="right"))
+            for name, first in self._over.answers_of_all_time(self._base, ranges[None], continued).items():
+                features[name] = pa.concat_arrays([first, features[name][continued:]])
+        if of.sweep is not None:
+            features |= self._swept(piece, inputs, carried)
+        return {name: features[name] for name in of.types}
+
+    def _latest(self, piece: "_Piece") -> dict[str, pa.Array]:
+        """Give the inputs of the latest event before each query."""
+        found = np.where(piece.before > piece.first_events[piece.query_groups], piece.before - 1, -1)
+        rows = pa.array(piece.events[found] if len(piece.events) else np.zeros(len(found), np.int64), mask=found < 0)
+        columns = piece.table.columns[self._inputs]
+        return {
+            name: column.take(rows).cast(parse_type(type_).arrow())
+            for (name, type_), column in zip(self._of.types.items(), columns, strict=True)
+        }
+
+    def _swept(self, piece: "_Piece", inputs: Sequence[pa.Array], carried: int) -> dict[str, pa.Array]:
+        plan = self._of.sweep
+        assert plan is not None  # noqa: S101 - asked for only then
+        types = [parse_type(field.type) for field in self._of.group_by.inputs]
+        events = list(zip(*(edge_values(column, type_) for column, type_ in zip(inputs, types, strict=True)), strict=True))
+        if not inputs:
+            events = [()] * len(piece.events)
+        times = piece.times.tolist()
+        groups = piece.groups.tolist()
+        is_query = piece.is_query.tolist()
+        values: dict[str, list[Any]] = {feature.name: [] for feature in self._of.swept_features}
+        group, event = 0, carried
+        sweep = self._sweep or KeySweep(plan)
+        for row in range(carried, len(times)):  # what is carried has been swept already
+            if groups[row] != group:
+                group, sweep = groups[row], KeySweep(plan)
+            if is_query[row]:
+                for name, value in sweep.answer(times[row]).items():
+                    values[name].append(value)
+            else:
+                sweep.add(times[row], events[event])
+                event += 1
+        self._sweep = sweep
+        return {feature.name: feature_column(values[feature.name], feature) for feature in self._of.swept_features}
+
+    def _take_along(self, piece: "_Piece") -> None:
+        """Keep of the last key what its next piece needs."""
+        table = piece.table
+        group = int(piece.groups[-1])
+        self._key = _key_of(table, self._width, table.num_rows - 1)
+        first, end = int(piece.first_events[group]), len(piece.events)
+        kept = end
+        windows = [window for window in self._of.columnar.windows if window is not None]
+        if not self._of.group_by.aggregations:
+            kept = max(first, end - 1)
+        elif windows:
+            start_ms = window_start(int(piece.times[-1]), max(windows))
+            kept = first + int(np.searchsorted(piece.event_times[first:], start_ms))
+        if None in self._of.columnar.windows:
+            base = self._base if group == 0 else None
+            self._base = self._over.merged(base, first, kept)
+        self._carried = table.take(pa.array(piece.events[kept:])) if kept < end else None
+
+
+class _Piece:
+    """One piece of sorted rows: who is an event, who a query, and to which key each belongs."""
+
+    def __init__(self, table: pa.Table, key_width: int, group_by: str) -> None:
+        self.table = table
+        times = table.column(key_width)
+        if times.null_count:
+            raise DataError(f"GroupBy {group_by!r}: a row has no time; drop it or give it one")
+        self.times: Integers = times.to_numpy()
+        if len(self.times) and int(np.abs(self.times).max()) > _LARGEST_TIME:
+            raise DataError(
+                f"GroupBy {group_by!r}: the time {int(self.times[np.abs(self.times).argmax()])} is no number of "
+                "milliseconds since the epoch; use unix_millis(column) on a timestamp"
+            )
+        self.is_query: npt.NDArray[np.bool_] = table.column(key_width + 1).to_numpy()
+        self.groups = _groups(table.columns[:key_width], table.num_rows)
+        """The number of each row's key within the piece."""
+        self.events = np.flatnonzero(~self.is_query)
+        self.queries = np.flatnonzero(self.is_query)
+        self.event_times = self.times[self.events]
+        self.query_groups = self.groups[self.queries]
+        self.first_events = np.searchsorted(self.groups[self.events], np.arange(int(self.groups[-1]) + 2))
+        """For each key the number of its first event among all events, and last how many events there are."""
+        self.before = np.cumsum(~self.is_query)[self.queries]
+        """For each query how many events come before its row."""
+
+    def events_of(self, columns: Sequence[pa.ChunkedArray]) -> list[pa.ChunkedArray]:
+        """Give the events' rows of columns."""
+        if not len(self.queries):
+            return list(columns)
+        events = pa.array(self.events)
+        return [column.take(events) for column in columns]
+
+    def ranges(self, windows: Iterable[int | None]) -> Ranges:
+        """Give for each window the range of events that each query's window holds."""
+        search = _KeyedTimes(self.groups[self.events], self.event_times)
+        queries = self.times[self.queries]
+        ranges = {}
+        for window_ms in windows:
+            if window_ms is None:
+                low = self.first_events[self.query_groups]
+            else:
+                hop = hop_ms(window_ms)
+                low = search.first_from(self.query_groups, (queries - window_ms) // hop * hop)
+            ranges[window_ms] = (low, self.before)
+        return ranges
+
+
+class _KeyedTimes:
+    """Finds the first event of a key at or after a time: one search over numbers that hold key and time."""
+
+    def __init__(self, groups: Integers, times: Integers) -> None:
+        self._ordered: Integers | None = None
+        self._least = int(times.min()) if len(times) else 0
+        self._span = (int(times.max()) if len(times) else 0) - self._least + 2
+        if (int(groups[-1]) + 2 if len(groups) else 1) * self._span > np.iinfo(np.int64).max:
+            self._ordered = np.unique(times)
+            self._span = len(self._ordered) + 1
+        self._numbers = self._number(groups, times)
+
+    def first_from(self, groups: Integers, times: Integers) -> Integers:
+        """Give the number of the first event of each key at or after each time; the next key's if there is none."""
+        return np.searchsorted(self._numbers, self._number(groups, times))
+
+    def _number(self, groups: Integers, times: Integers) -> Integers:
+        if self._ordered is not None:
+            return groups * self._span + np.searchsorted(self._ordered, times)
+        return groups * self._span + np.clip(times - self._least, 0, self._span - 1)
+
+
+def feature_types(group_by: GroupBy) -> dict[str, str]:
+    """Give the type of each feature of a GroupBy, in declared order, as text."""
+    if not group_by.aggregations:
+        return {field.name: field.type for field in group_by.inputs}
+    types = {feature.name: feature.type for feature in compile_cells(group_by).features}
+    return {name: types[name] for name in group_by.feature_names}
+
+
+def edge_values(column: pa.Array, type_: DataType) -> list[Any]:
+    """Give the values of an Arrow column as Python values of the edge: maps as dicts, timestamps in UTC.
+
+    >>> edge_values(pa.array([[("a", 1)]], pa.map_(pa.string(), pa.int64())), parse_type("map<string,long>"))
+    [{'a': 1}]
+    """
+    values: list[Any] = column.to_pylist()
+    if type_.element is None and type_.kind != "timestamp":
+        return values
+    return [_edge_value(value, type_) for value in values]
+
+
+def _edge_value(value: Any, type_: DataType) -> Any:
+    if value is None:
+        return None
+    if type_.element is None:
+        return value.astimezone(UTC) if type_.kind == "timestamp" else value
+    if type_.key is None:
+        return [_edge_value(one, type_.element) for one in value]
+    return {key: _edge_value(one, type_.element) for key, one in value}
+
+
+def _key_of(table: pa.Table, width: int, row: int) -> tuple[Any, ...]:
+    return tuple(column[row].as_py() for column in table.columns[:width])
+
+
+def _groups(keys: Sequence[pa.ChunkedArray], rows: int) -> Integers:
+    """Number the keys of rows that lie together by key; null equals null."""
+    changes = np.zeros(rows, bool)
+    for column in keys:
+        key = column.combine_chunks()
+        left, right = key[:-1], key[1:]
+        differs = pc.fill_null(pc.not_equal(left, right), True)  # noqa: FBT003 - what null counts as
+        both_null = pc.and_(left.is_null(), right.is_null())
+        changes[1:] |= pc.and_(differs, pc.invert(both_null)).to_numpy(zero_copy_only=False)
+    return np.cumsum(changes)

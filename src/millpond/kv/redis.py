@@ -1,0 +1,166 @@
+"""The key-value store in Redis, Valkey or a Redis Cluster, for threads.
+
+Place on the data path: where LMDB would be, when writers and fetchers are on several machines.
+
+Invariant: one key's rows are one string or one sorted set, written by one command or script, so they
+become visible together; a read of many keys is one pipeline to each server. `redis_layout` tells how the
+rows lie, `redis_dispatch` what is tried again.
+
+Trade-off: nothing is promised across keys, a `bulk_put` is a round trip per 5,000 rows, and what was
+written is as durable as the server is set up to be (`appendonly`, replicas). A server that evicts
+(`maxmemory-policy` other than `noeviction`) loses rows, which then look absent.
+"""
+
+import random
+import time
+from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from millpond.errors import UnavailableError
+from millpond.kv.expiry import wall_ms
+from millpond.kv.redis_connections import Connections
+from millpond.kv.redis_dispatch import Routes, Send, dispatch
+from millpond.kv.redis_operations import Command, RedisOperations, Steps
+from millpond.kv.redis_options import RedisOptions, redis_options
+from millpond.kv.store import Get, Put, Rows, TimedValue
+
+if TYPE_CHECKING:
+    from millpond.kv.redis_async import AsyncRedisStore
+
+_T = TypeVar("_T")
+
+
+class RedisStore:
+    """A `KVStore` in Redis 6.2 or later, Valkey, or a Redis Cluster.
+
+    A store may be pickled, and used on after a fork: every process opens its own connections when it
+    first needs them.
+
+    Args:
+        url: `redis://user:password@host:port/0`, or `valkey://`; with TLS `rediss://` or `valkeys://`;
+            for a cluster `redis+cluster://host:port,host:port` with some of its nodes. The options below
+            may also stand in the URL's query.
+        prefix: what the names of all keys begin with, so that several stores share a server.
+        pool_size: connections to one server, at most.
+        timeout_ms: how long one call waits for a connection or for the next bytes of an answer.
+        retry_ms: how long failures are tried again before `UnavailableError`.
+        read_from: `"primary"`, or `"replicas"`, which may answer what was written some time ago.
+        replicas: for `read_from="replicas"` without a cluster, `"host:port,host:port"`.
+        tls_ca_file: whom to trust, instead of the system's authorities.
+        tls_cert_file: this client's certificate, where the server asks for one.
+        tls_key_file: the key of that certificate.
+        clock: tells the time by which tiles expire.
+
+    Raises:
+        OptionError: the URL or an option is wrong.
+
+    Example::
+
+        store = RedisStore("redis://localhost:6379/0", prefix="shop")
+        store.create("route.batch", rows="one", ttl_ms=172_800_000)
+        store.put_many("route.batch", [Put(b"EWR|UA", b"42", time_ms=0)])
+    """
+
+    def __init__(self, url: str | RedisOptions, *, clock: Callable[[], int] = wall_ms, **options: Any) -> None:
+        self.options = redis_options(url, options) if isinstance(url, str) else url
+        self._clock = clock
+        self._random = random.Random()
+        self._operations = RedisOperations(self.options.prefix, clock=clock, randomness=self._random)
+        self._routes = Routes(self.options)
+        self._connections: Connections | None = None
+        self._closed = False
+
+    def create(self, dataset: str, *, rows: Rows, ttl_ms: int | None = None) -> None:
+        """Declare how many rows a key has, and how long they stay."""
+        self._run(self._operations.create(dataset, rows, ttl_ms))
+
+    def put_many(self, dataset: str, puts: Iterable[Put]) -> None:
+        """Write rows, those of one key in one step; `DataError`, with nothing written, for one beyond the limits.
+
+        Raises `UnavailableError` naming host and port if a server is down, full or refuses writes.
+        """
+        self._run(self._operations.put_many(dataset, puts))
+
+    def bulk_put(self, dataset: str, puts: Iterable[Put]) -> None:
+        """Write many rows, a pipeline of 5,000 at a time."""
+        self._run(self._operations.bulk_put(dataset, puts))
+
+    def get_many(self, gets: Sequence[Get]) -> list[list[TimedValue]]:
+        """The rows of each get, in the order of the gets, each sorted by time, in one round trip."""
+        return self._run(self._operations.get_many(gets))
+
+    def next_keys(self, dataset: str, after: bytes | None, most: int) -> list[tuple[bytes, list[TimedValue]]]:
+        """Up to `most` keys with their rows, in an order of this store's, beginning after a key."""
+        return self._run(self._operations.next_keys(dataset, after, most))
+
+    def delete_keys(self, dataset: str, keys: Iterable[bytes]) -> None:
+        """Remove all rows of some keys."""
+        self._run(self._operations.delete_keys(dataset, keys))
+
+    def drop(self, dataset: str) -> None:
+        """Remove a dataset in slices, and what earlier drops left. An unknown one is no error."""
+        self._run(self._operations.drop(dataset))
+
+    def datasets(self) -> list[str]:
+        """The names of all datasets, sorted."""
+        return self._run(self._operations.datasets())
+
+    def close(self) -> None:
+        """Close the connections. May be called twice."""
+        self._closed = True
+        if self._connections is not None:
+            self._connections.close()
+
+    def async_twin(self) -> "AsyncRedisStore":
+        """A store with the same options for asyncio, with connections of its own."""
+        from millpond.kv.redis_async import AsyncRedisStore
+
+        return AsyncRedisStore(self.options, clock=self._clock)
+
+    def __reduce__(self) -> tuple[Callable[..., "RedisStore"], tuple[RedisOptions, Callable[[], int]]]:
+        return _rebuild, (self.options, self._clock)
+
+    def __repr__(self) -> str:
+        return f"RedisStore({', '.join(map(str, self.options.nodes))}, prefix={self.options.prefix!r})"
+
+    def _run(self, steps: Steps[_T]) -> _T:
+        replies: list[Any] | None = None
+        while True:
+            try:
+                commands = next(steps) if replies is None else steps.send(replies)
+            except StopIteration as stop:
+                result: _T = stop.value
+                return result
+            replies = self._dispatch(commands) if commands else []
+
+    def _dispatch(self, commands: list[Command]) -> list[Any]:
+        if self._closed:
+            raise UnavailableError(f"{self!r} is closed. Make a new RedisStore.")
+        connections = self._connections or self._connect()
+        dispatching = dispatch(
+            commands, self._routes, self.options, pack=connections.pack, clock=_monotonic_ms, randomness=self._random
+        )
+        outcome: Any = None
+        while True:
+            try:
+                wanted = dispatching.send(outcome)
+            except StopIteration as stop:
+                replies: list[Any] = stop.value
+                return replies
+            outcome = None
+            if isinstance(wanted, Send):
+                outcome = connections.send(wanted.pipelines)
+            else:
+                time.sleep(wanted.seconds)  # noqa: TID251 - an adapter: `dispatch` chooses how long
+
+    def _connect(self) -> Connections:
+        self._connections = Connections(self.options)
+        return self._connections
+
+
+def _rebuild(options: RedisOptions, clock: Callable[[], int]) -> RedisStore:
+    return RedisStore(options, clock=clock)
+
+
+def _monotonic_ms() -> int:
+    return time.monotonic_ns() // 1_000_000

@@ -1,0 +1,189 @@
+"""The key-value store in Redis, Valkey or a Redis Cluster, for asyncio.
+
+Place on the data path: under a fetcher that serves on an event loop. What it sends and makes of the
+answers is `redis_operations` and `redis_dispatch`, as in `RedisStore`; here is only the waiting.
+
+Invariant: a connection belongs to the loop that opened it, and lies idle only if every reply that was
+asked on it has been read. A call that is cancelled closes its connections.
+"""
+
+import asyncio
+import random
+import time
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, TypeVar
+
+from millpond.errors import UnavailableError
+from millpond.kv.expiry import wall_ms
+from millpond.kv.redis_connections import import_pack, import_redis, new_connection
+from millpond.kv.redis_dispatch import Pipeline, Routes, Send, dispatch
+from millpond.kv.redis_operations import Command, RedisOperations, Steps
+from millpond.kv.redis_options import Address, RedisOptions, redis_options
+from millpond.kv.store import Get, Put, Rows, TimedValue
+
+_T = TypeVar("_T")
+
+
+class AsyncRedisStore:
+    """An `AsyncKVStore` in Redis 6.2 or later, Valkey, or a Redis Cluster; arguments as for `RedisStore`.
+
+    It may be used on one loop after another, not on two at once.
+
+    Example::
+
+        store = AsyncRedisStore("redis+cluster://one:7000,two:7000")
+        await store.get_many([Get("route.batch", b"EWR|UA")])
+    """
+
+    def __init__(self, url: str | RedisOptions, *, clock: Callable[[], int] = wall_ms, **options: Any) -> None:
+        self.options = redis_options(url, options) if isinstance(url, str) else url
+        self._clock = clock
+        self._random = random.Random()
+        self._operations = RedisOperations(self.options.prefix, clock=clock, randomness=self._random)
+        self._routes = Routes(self.options)
+        self._connections: _LoopConnections | None = None
+        self._closed = False
+
+    async def create(self, dataset: str, *, rows: Rows, ttl_ms: int | None = None) -> None:
+        """Declare how many rows a key has, and how long they stay."""
+        await self._run(self._operations.create(dataset, rows, ttl_ms))
+
+    async def put_many(self, dataset: str, puts: Iterable[Put]) -> None:
+        """Write rows, those of one key in one step."""
+        await self._run(self._operations.put_many(dataset, puts))
+
+    async def bulk_put(self, dataset: str, puts: Iterable[Put]) -> None:
+        """Write many rows, a pipeline of 5,000 at a time."""
+        await self._run(self._operations.bulk_put(dataset, puts))
+
+    async def get_many(self, gets: Sequence[Get]) -> list[list[TimedValue]]:
+        """The rows of each get, in the order of the gets, each sorted by time, in one round trip."""
+        return await self._run(self._operations.get_many(gets))
+
+    async def next_keys(self, dataset: str, after: bytes | None, most: int) -> list[tuple[bytes, list[TimedValue]]]:
+        """Up to `most` keys with their rows, in an order of this store's, beginning after a key."""
+        return await self._run(self._operations.next_keys(dataset, after, most))
+
+    async def delete_keys(self, dataset: str, keys: Iterable[bytes]) -> None:
+        """Remove all rows of some keys."""
+        await self._run(self._operations.delete_keys(dataset, keys))
+
+    async def drop(self, dataset: str) -> None:
+        """Remove a dataset in slices, and what earlier drops left."""
+        await self._run(self._operations.drop(dataset))
+
+    async def datasets(self) -> list[str]:
+        """The names of all datasets, sorted."""
+        return await self._run(self._operations.datasets())
+
+    async def close(self) -> None:
+        """Close the connections. May be called twice."""
+        self._closed = True
+        if self._connections is not None:
+            await self._connections.close()
+
+    def __repr__(self) -> str:
+        return f"AsyncRedisStore({', '.join(map(str, self.options.nodes))}, prefix={self.options.prefix!r})"
+
+    async def _run(self, steps: Steps[_T]) -> _T:
+        replies: list[Any] | None = None
+        while True:
+            try:
+                commands = next(steps) if replies is None else steps.send(replies)
+            except StopIteration as stop:
+                result: _T = stop.value
+                return result
+            replies = await self._dispatch(commands) if commands else []
+
+    async def _dispatch(self, commands: list[Command]) -> list[Any]:
+        if self._closed:
+            raise UnavailableError(f"{self!r} is closed. Make a new AsyncRedisStore.")
+        connections = self._connections
+        if connections is None or connections.loop is not asyncio.get_running_loop():
+            connections = self._connect()
+        dispatching = dispatch(
+            commands, self._routes, self.options, pack=connections.pack, clock=_monotonic_ms, randomness=self._random
+        )
+        outcome: Any = None
+        while True:
+            try:
+                wanted = dispatching.send(outcome)
+            except StopIteration as stop:
+                replies: list[Any] = stop.value
+                return replies
+            outcome = None
+            if isinstance(wanted, Send):
+                outcome = await connections.send(wanted.pipelines)
+            else:
+                await asyncio.sleep(wanted.seconds)
+
+    def _connect(self) -> "_LoopConnections":
+        self._connections = _LoopConnections(self.options)
+        return self._connections
+
+
+class _LoopConnections:
+    """Connections of one event loop, at most `pool_size` to each server."""
+
+    def __init__(self, options: RedisOptions) -> None:
+        self.loop = asyncio.get_running_loop()
+        self._options = options
+        self._idle: dict[Address, list[Any]] = {}
+        self._permits: dict[Address, asyncio.Semaphore] = {}
+        self._exceptions = import_redis().exceptions
+        self.pack = import_pack()
+
+    async def send(self, pipelines: dict[Address, Pipeline]) -> dict[Address, Any]:
+        """Send every pipeline at once: the replies of each server, or the exception that ended it."""
+        if len(pipelines) == 1:
+            ((address, pipeline),) = pipelines.items()
+            return {address: await self._send_to(address, pipeline)}
+        outcomes = await asyncio.gather(*(self._send_to(*one) for one in pipelines.items()))
+        return dict(zip(pipelines, outcomes, strict=True))
+
+    async def close(self) -> None:
+        """Close what lies idle."""
+        idle, self._idle = self._idle, {}
+        for connections in idle.values():
+            for connection in connections:
+                await connection.disconnect(nowait=True)
+
+    async def _send_to(self, address: Address, pipeline: Pipeline) -> Any:
+        permit = self._permits.get(address)
+        if permit is None:
+            permit = self._permits.setdefault(address, asyncio.Semaphore(self._options.pool_size))
+        try:
+            async with asyncio.timeout(self._options.timeout_ms / 1_000):
+                await permit.acquire()
+        except TimeoutError:
+            return TimeoutError(f"all {self._options.pool_size} connections are in use; raise pool_size")
+        try:
+            return await self._ask(address, pipeline)
+        finally:
+            permit.release()
+
+    async def _ask(self, address: Address, pipeline: Pipeline) -> Any:
+        idle = self._idle.setdefault(address, [])
+        connection = idle.pop() if idle else new_connection(self._options, address, on_loop=True)
+        replies: list[Any] = []
+        try:
+            await connection.send_packed_command(pipeline.data, check_health=False)
+            for _ in range(pipeline.replies):
+                try:
+                    replies.append(await connection.read_response())
+                except self._exceptions.ResponseError as error:
+                    replies.append(error)
+        except (self._exceptions.RedisError, OSError) as error:
+            await connection.disconnect(nowait=True)
+            for other in self._idle.pop(address, []):
+                await other.disconnect(nowait=True)
+            return error
+        except BaseException:
+            await connection.disconnect(nowait=True)
+            raise
+        self._idle.setdefault(address, []).append(connection)
+        return replies
+
+
+def _monotonic_ms() -> int:
+    return time.monotonic_ns() // 1_000_000

@@ -1,0 +1,179 @@
+"""The open connections of one process to Redis servers: taken, given back, and never shared by a fork.
+
+Place on the data path: under `RedisStore`; redis-py opens a connection, logs in and reads replies with
+hiredis' parser.
+
+Invariant: a connection lies idle here only if every reply that was asked on it has been read. One that
+failed is closed, and so are the others to that server that lie idle: it has probably gone.
+
+Trade-off: redis-py's own pools and cluster client are left out. They check a connection with a system call
+each time it is taken, wrap each command, and have retries of their own, which would not keep the time-out
+of a call.
+"""
+
+import os
+import threading
+from typing import Any, cast
+
+from millpond.errors import MissingDependencyError
+from millpond.kv.redis_dispatch import Pack, Pipeline
+from millpond.kv.redis_options import Address, RedisOptions
+
+
+class Connections:
+    """Connections for threads, at most `pool_size` to each server."""
+
+    def __init__(self, options: RedisOptions) -> None:
+        self._options = options
+        self._pid = os.getpid()
+        self._idle: dict[Address, list[Any]] = {}
+        self._permits: dict[Address, threading.Semaphore] = {}
+        self._exceptions = import_redis().exceptions
+        self.pack = import_pack()
+
+    def send(self, pipelines: dict[Address, Pipeline]) -> dict[Address, Any]:
+        """Send every pipeline, and then read: the replies of each server, or the exception that ended it."""
+        if self._pid != os.getpid():
+            self._forget()
+        outcome: dict[Address, Any] = {}
+        sent: list[tuple[Address, Any, int]] = []
+        try:
+            for address, pipeline in pipelines.items():
+                try:
+                    connection = self._take(address)
+                except TimeoutError as error:
+                    outcome[address] = error
+                    continue
+                sent.append((address, connection, pipeline.replies))
+                try:
+                    connection.send_packed_command([pipeline.data], check_health=False)
+                except (self._exceptions.RedisError, OSError) as error:
+                    outcome[address] = error
+            for address, connection, count in sent:
+                if address not in outcome:
+                    outcome[address] = self._replies(connection, count)
+        finally:
+            for address, connection, _ in sent:
+                self._give_back(address, connection, sound=type(outcome.get(address)) is list)
+        return outcome
+
+    def close(self) -> None:
+        """Close what lies idle."""
+        idle, self._idle = self._idle, {}
+        for connections in idle.values():
+            for connection in connections:
+                connection.disconnect()
+
+    def _replies(self, connection: Any, count: int) -> Any:
+        replies: list[Any] = []
+        try:
+            for _ in range(count):
+                try:
+                    replies.append(connection.read_response())
+                except self._exceptions.ResponseError as error:
+                    replies.append(error)
+        except (self._exceptions.RedisError, OSError) as error:
+            return error
+        return replies
+
+    def _take(self, address: Address) -> Any:
+        permit = self._permits.get(address)
+        if permit is None:
+            permit = self._permits.setdefault(address, threading.Semaphore(self._options.pool_size))
+        if not permit.acquire(timeout=self._options.timeout_ms / 1_000):
+            raise TimeoutError(
+                f"all {self._options.pool_size} connections are in use by other threads; raise pool_size"
+            )
+        try:
+            return self._idle.get(address, []).pop()
+        except IndexError:
+            return new_connection(self._options, address)
+
+    def _give_back(self, address: Address, connection: Any, *, sound: bool) -> None:
+        if sound:
+            self._idle.setdefault(address, []).append(connection)
+        else:
+            connection.disconnect()
+            for other in self._idle.pop(address, []):
+                other.disconnect()
+        self._permits[address].release()
+
+    def _forget(self) -> None:
+        """In a forked child: leave the parent's connections and locks alone."""
+        self._pid = os.getpid()
+        self._idle = {}
+        self._permits = {}
+
+
+def new_connection(options: RedisOptions, address: Address, *, on_loop: bool = False) -> Any:
+    """A connection of redis-py that opens itself with the first command."""
+    redis = import_redis()
+    module = redis.asyncio.connection if on_loop else redis.connection
+    timeout_s = options.timeout_ms / 1_000
+    arguments: dict[str, Any] = {
+        "host": address.host,
+        "port": address.port,
+        "db": options.database,
+        "username": options.username,
+        "password": options.password,
+        "socket_timeout": timeout_s,
+        "socket_connect_timeout": timeout_s,
+        "socket_keepalive": True,
+        "retry": _no_retries(redis, on_loop=on_loop),
+        "protocol": 2,
+    }
+    if options.is_cluster and options.read_from == "replicas":
+        arguments["redis_connect_func"] = _allow_reads_of_a_replica_on_loop if on_loop else _allow_reads_of_a_replica
+    if options.tls:
+        arguments |= {
+            "ssl_ca_certs": options.tls_ca_file,
+            "ssl_certfile": options.tls_cert_file,
+            "ssl_keyfile": options.tls_key_file,
+        }
+    return (module.SSLConnection if options.tls else module.Connection)(**arguments)
+
+
+def import_pack() -> Pack:
+    """What makes the bytes of a command."""
+    try:
+        import hiredis
+    except ImportError as error:
+        raise _missing(error) from error
+    return cast("Pack", hiredis.pack_command)
+
+
+def import_redis() -> Any:
+    """redis-py, with the parts that are used; `MissingDependencyError` with the install line without it."""
+    try:
+        import redis.asyncio.connection
+        import redis.asyncio.retry
+        import redis.backoff
+        import redis.connection
+        import redis.retry
+    except ImportError as error:
+        raise _missing(error) from error
+    return redis
+
+
+def _missing(error: ImportError) -> MissingDependencyError:
+    return MissingDependencyError(
+        f"RedisStore needs the packages redis and hiredis ({error}): pip install 'millpond[redis]'"
+    )
+
+
+def _no_retries(redis: Any, *, on_loop: bool) -> Any:
+    """Tries are `dispatch`'s business."""
+    kind = redis.asyncio.retry.Retry if on_loop else redis.retry.Retry
+    return kind(redis.backoff.NoBackoff(), 0)
+
+
+def _allow_reads_of_a_replica(connection: Any) -> None:
+    connection.on_connect()
+    connection.send_command("READONLY")
+    connection.read_response()
+
+
+async def _allow_reads_of_a_replica_on_loop(connection: Any) -> None:
+    await connection.on_connect()
+    await connection.send_command("READONLY")
+    await connection.read_response()

@@ -1,0 +1,323 @@
+"""Which server gets which command, and what becomes of one that failed; without any IO.
+
+Place on the data path: between an operation, which yields commands, and the connections of a process.
+
+Idea: `dispatch` is a generator. It yields what to send to each server, or how long to wait, and is sent
+what came back. So one text serves threads and asyncio. It sends the commands of one server as one
+pipeline, and the pipelines of several servers together.
+
+Invariant: it returns a reply for each command, in their order, or raises. Each command may have run more
+than once; `redis_operations` makes only such that may.
+
+What is tried again, with a random pause below a limit that doubles, until `retry_ms` have passed since
+the first failure: a server that is down, slow, loading, or a replica that was not promoted yet, and a
+cluster that is down. In a cluster each such failure asks another node where the slots are. Tried again at
+once: a slot that has moved (MOVED, ASK) and a script that the server does not know (NOSCRIPT). Not tried
+again: memory that is full, a server that refuses writes, a user who may not.
+
+Source: the Redis Cluster specification, https://redis.io/docs/latest/operate/oss_and_stack/reference/cluster-spec/
+"""
+
+import random
+import re
+from collections.abc import Callable, Generator, Sequence
+from typing import Any, NamedTuple, TypeAlias
+
+from millpond.errors import CorruptionError, MillpondError, OptionError, UnavailableError
+from millpond.kv.redis_layout import SLOTS
+from millpond.kv.redis_operations import Command, loading
+from millpond.kv.redis_options import Address, RedisOptions
+
+_FIRST_PAUSE_MS = 10
+_LONGEST_PAUSE_MS = 500
+_PASSING = {"LOADING", "READONLY", "CLUSTERDOWN", "MASTERDOWN", "TRYAGAIN", "BUSY"}
+_REFUSED = {"NOAUTH", "WRONGPASS", "NOPERM"}
+
+_SCRIPT_ERROR = re.compile(r"^Error running script .*?@user_script: ?\d+: -?([A-Z]+) ")
+
+Pack: TypeAlias = Callable[[tuple[bytes | int, ...]], bytes]
+"""Makes the bytes of a command: hiredis' `pack_command`."""
+
+
+class Pipeline(NamedTuple):
+    """Bytes for one server, and the number of replies that they ask for."""
+
+    data: bytes
+    replies: int
+
+
+class Send(NamedTuple):
+    """Send each pipeline; then send the generator `dict[Address, list of replies, or the exception]`."""
+
+    pipelines: dict[Address, Pipeline]
+
+
+class Pause(NamedTuple):
+    """Wait; then send the generator None."""
+
+    seconds: float
+
+
+Dispatch: TypeAlias = Generator[Send | Pause, Any, list[Any]]
+
+
+class Routes:
+    """Where the slots are; one for all threads of a store."""
+
+    def __init__(self, options: RedisOptions) -> None:
+        self._seeds = options.nodes
+        self._replicas = options.replicas if options.read_from == "replicas" else ()
+        self._from_replicas = options.read_from == "replicas"
+        self._primary_of: list[Address | None] = [None] * SLOTS
+        self._replicas_of: list[tuple[Address, ...]] = [()] * SLOTS
+        self.is_cluster = options.is_cluster
+        self.is_stale = options.is_cluster
+        self._turn = 0
+
+    def of(self, command: Command, *, primary: bool) -> Address | None:
+        """The server for a command; None if no node is known to have its slot."""
+        replicas = self._replicas
+        if self.is_cluster:
+            if self._from_replicas:
+                replicas = self._replicas_of[command.slot]
+            if primary or not command.is_read or not replicas:
+                return self._primary_of[command.slot]
+        elif primary or not command.is_read or not replicas:
+            return self._seeds[0]
+        self._turn += 1
+        return replicas[self._turn % len(replicas)]
+
+    def moved(self, slot: int, address: Address) -> None:
+        """Note what a node said of one slot."""
+        self._primary_of[slot] = address
+
+    def known(self) -> list[Address]:
+        """Every server that may know where the slots are."""
+        return list(dict.fromkeys([*(one for one in self._primary_of if one is not None), *self._seeds]))
+
+    def learn(self, asked: Address, ranges: Sequence[Any]) -> None:
+        """Take the answer to CLUSTER SLOTS."""
+        primary_of: list[Address | None] = [None] * SLOTS
+        replicas_of: list[tuple[Address, ...]] = [()] * SLOTS
+        for first, last, *nodes in ranges:
+            addresses = [Address(node[0].decode() if node[0] else asked.host, node[1]) for node in nodes]
+            width = last - first + 1
+            primary_of[first : last + 1] = addresses[:1] * width
+            replicas_of[first : last + 1] = [tuple(addresses[1:])] * width
+        self._primary_of, self._replicas_of = primary_of, replicas_of
+        self.is_stale = False
+
+
+def dispatch(
+    commands: Sequence[Command],
+    routes: Routes,
+    options: RedisOptions,
+    *,
+    pack: Pack,
+    clock: Callable[[], int],
+    randomness: random.Random,
+) -> Dispatch:
+    """The replies to some commands; see the module's text."""
+    if not routes.is_cluster and not options.replicas:
+        # The usual case, without the book-keeping of the others.
+        address = options.nodes[0]
+        outcome = yield Send({address: Pipeline(b"".join([pack(one.args) for one in commands]), len(commands))})
+        replies = outcome[address]
+        if type(replies) is list and not any(isinstance(reply, Exception) for reply in replies):
+            return replies
+    return (yield from _Attempts(commands, routes, options, pack, clock, randomness).run())
+
+
+class _Attempts:
+    """The tries of one list of commands."""
+
+    def __init__(
+        self,
+        commands: Sequence[Command],
+        routes: Routes,
+        options: RedisOptions,
+        pack: Pack,
+        clock: Callable[[], int],
+        randomness: random.Random,
+    ) -> None:
+        self._commands = list(commands)
+        self._routes = routes
+        self._options = options
+        self._pack = pack
+        self._clock = clock
+        self._random = randomness
+        self._replies: list[Any] = [None] * len(commands)
+        self._pending = list(range(len(commands)))
+        self._asked: dict[int, Address] = {}
+        self._failures = 0
+        self._give_up_ms: int | None = None
+        self._failure: MillpondError | None = None
+
+    def run(self) -> Dispatch:
+        first = True
+        while self._pending:
+            if self._routes.is_stale:
+                yield from self._learn()
+            by_node, homeless = self._divide(primary=not first)
+            outcome: dict[Address, Any] = {}
+            if by_node:
+                outcome = yield Send({node: self._pipeline(places) for node, places in by_node.items()})
+            first = False
+            self._failure = None
+            again = list(homeless)
+            if homeless:
+                self._fail(self._options.nodes[0], "no node of the cluster has the slot of a key")
+            for node, places in by_node.items():
+                again += self._settle(node, places, outcome[node])
+            self._pending = sorted(again)
+            if self._failure is not None:
+                yield from self._pause()
+        return self._replies
+
+    def _divide(self, *, primary: bool) -> tuple[dict[Address, list[int]], list[int]]:
+        by_node: dict[Address, list[int]] = {}
+        homeless = []
+        for place in self._pending:
+            node = self._asked.get(place) or self._routes.of(self._commands[place], primary=primary)
+            if node is None:
+                homeless.append(place)
+            else:
+                by_node.setdefault(node, []).append(place)
+        return by_node, homeless
+
+    def _pipeline(self, places: Sequence[int]) -> Pipeline:
+        parts = []
+        for place in places:
+            if place in self._asked:
+                parts.append(self._pack((b"ASKING",)))
+            parts.append(self._pack(self._commands[place].args))
+        return Pipeline(b"".join(parts), len(parts))
+
+    def _settle(self, node: Address, places: Sequence[int], outcome: Any) -> list[int]:
+        """Take what a server answered; the places of commands to be sent again."""
+        if isinstance(outcome, Exception):
+            code = _code(outcome)
+            if code in _REFUSED or type(outcome).__name__ in ("AuthenticationError", "AuthorizationError"):
+                raise self._refused(node, outcome)
+            self._fail(node, outcome)
+            for place in places:
+                self._asked.pop(place, None)
+            return list(places)
+        replies = iter(outcome)
+        again = []
+        for place in places:
+            reply = next(replies)
+            if self._asked.pop(place, None) is not None:
+                reply = next(replies)  # the one before it was ASKING's
+            if isinstance(reply, Exception) and not self._is_answer(place, reply):
+                self._take_error(node, place, reply)
+                again.append(place)
+            else:
+                self._replies[place] = reply
+        return again
+
+    def _is_answer(self, place: int, reply: Exception) -> bool:
+        return self._commands[place].is_read and _code(reply) == "WRONGTYPE"
+
+    def _take_error(self, node: Address, place: int, error: Exception) -> None:
+        """Note what to do about an error reply; raises if nothing can be done."""
+        code = _code(error)
+        if code in ("MOVED", "ASK"):
+            slot, address = _redirection(error, node)
+            if code == "ASK":
+                self._asked[place] = address
+            else:
+                self._routes.moved(slot, address)
+                self._routes.is_stale = True
+                self._count(node, error)
+        elif code == "NOSCRIPT":
+            self._commands[place] = loading(self._commands[place])
+        elif code in _PASSING:
+            self._fail(node, error)
+        else:
+            raise self._refused(node, error)
+
+    def _fail(self, node: Address, error: object) -> None:
+        """Note a failure that may pass by itself."""
+        hint = (
+            "It is a read-only replica: give the address of the primary, or wait for a fail-over to end."
+            if isinstance(error, Exception) and _code(error) == "READONLY"
+            else "Check that it runs and can be reached from here; retry_ms is how long to keep trying."
+        )
+        self._failure = UnavailableError(
+            f"Redis at {node} failed for {self._options.retry_ms} ms, the last time with "
+            f"{type(error).__name__ if isinstance(error, Exception) else 'error'}: {error}. {hint}"
+        )
+        if isinstance(error, Exception):
+            self._failure.__cause__ = error
+        self._routes.is_stale = self._routes.is_cluster
+        self._count(node, error)
+
+    def _count(self, node: Address, error: object) -> None:
+        self._failures += 1
+        now_ms = self._clock()
+        if self._give_up_ms is None:
+            self._give_up_ms = now_ms + self._options.retry_ms
+        elif now_ms >= self._give_up_ms:
+            raise self._failure or UnavailableError(
+                f"Redis at {node} sent commands elsewhere for {self._options.retry_ms} ms, the last time with {error}. "
+                "Check with `redis-cli --cluster check` that all nodes agree where the slots are."
+            )
+
+    def _pause(self) -> Generator[Pause, None, None]:
+        limit_ms = min(_FIRST_PAUSE_MS << min(self._failures, 10), _LONGEST_PAUSE_MS)
+        yield Pause(self._random.uniform(0, limit_ms) / 1_000)
+
+    def _learn(self) -> Generator[Send | Pause, Any, None]:
+        """Ask one node after another where the slots are."""
+        while True:
+            last: tuple[Address, object] | None = None
+            for address in self._routes.known():
+                outcome = yield Send({address: Pipeline(self._pack((b"CLUSTER", b"SLOTS")), 1)})
+                answer = outcome[address]
+                ranges = answer[0] if isinstance(answer, list) else answer
+                if isinstance(ranges, list):
+                    self._routes.learn(address, ranges)
+                    return
+                if _code(ranges) == "ERR" or _code(ranges) in _REFUSED or "Auth" in type(ranges).__name__:
+                    raise self._refused(address, ranges)
+                last = (address, ranges)
+            assert last is not None  # noqa: S101 - there is always a seed
+            self._fail(*last)
+            yield from self._pause()
+
+    def _refused(self, node: Address, error: Exception) -> MillpondError:
+        """What an error is to our caller that no second try mends."""
+        code = _code(error)
+        if code in _REFUSED or "Auth" in type(error).__name__:
+            return OptionError(
+                f"Redis at {node} let this user not in: {error}. Check user and password in the store's URL, and that "
+                f"the user may use the keys {self._options.prefix}:*."
+            )
+        if code == "OOM":
+            return UnavailableError(
+                f"Redis at {node} is full: {error}. Not all rows of this call were written. Raise maxmemory, or drop "
+                "old datasets."
+            )
+        if code == "WRONGTYPE":
+            return CorruptionError(
+                f"Redis at {node} holds something else under a name of this store: {error}. Give the store another "
+                "prefix."
+            )
+        return UnavailableError(f"Redis at {node} refused a command: {error}. Nothing is tried again after this.")
+
+
+def _code(error: object) -> str:
+    """The first word of an error reply, such as MOVED; before Redis 7 a script's is inside the text."""
+    of_script = _SCRIPT_ERROR.search(str(error))
+    if of_script is not None:
+        return of_script[1]
+    found = getattr(error, "status_code", None)
+    return found or str(error).partition(" ")[0]
+
+
+def _redirection(error: Exception, asked: Address) -> tuple[int, Address]:
+    """Slot and node of `MOVED 3999 127.0.0.1:6381`; without a host it is the one that was asked."""
+    slot, target = str(error).split()[-2:]
+    host, _, port = target.rpartition(":")
+    return int(slot), Address(host.strip("[]") or asked.host, int(port))

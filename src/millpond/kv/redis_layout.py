@@ -1,0 +1,125 @@
+"""How rows lie in Redis: names of keys, the bytes of a row, the script that writes tiles.
+
+Place on the data path: under `redis_operations`. Pure functions, no IO.
+
+With the prefix `millpond`, a dataset `route.batch` and a key `EWR`:
+
+    millpond:{EWR}:route.batch      a string (`rows="one"`): the row of the key
+                                    a sorted set (`rows="many"`): its rows, each with its time as score
+    millpond:keys:{017}:route.batch a sorted set: keys of the dataset, with the time until which to keep
+                                    them as score. 128 of these registers share the keys of a dataset.
+    millpond:datasets               a hash: what is known of each dataset, as JSON. The catalogue.
+
+`{EWR}` is the hash tag, so all rows of a key lie on one node of a cluster. In a tag, `%` is `%25`, `}` is
+`%7D` and an empty key is `%`: a brace would end the tag.
+
+A row is a version byte, its time_ms (8 bytes, big-endian, signed), and the value. Version 2 has the time
+at which the row expires (8 bytes, big-endian) before the value: elements of a sorted set cannot expire by
+themselves. The time is in the row although it is the score too, because equal elements would be one, and
+because a row that lies at another time than its own can then be refused.
+"""
+
+import struct
+from binascii import crc_hqx
+from zlib import crc32
+
+from millpond.errors import CorruptionError
+from millpond.kv.store import Get, TimedValue
+
+SLOTS = 16_384
+REGISTERS = 128
+
+_HEADER = struct.Struct(">Bq")
+_EXPIRING_HEADER = struct.Struct(">BqQ")
+_TIME = struct.Struct(">q")
+
+WRITE_ROWS = b"""
+-- Write rows of one key: ttl_ms (0 is none), now_ms, a random number, then time_ms and row of each.
+-- Adding comes first: if memory is full it fails, and nothing has changed.
+local key, ttl, now = KEYS[1], tonumber(ARGV[1]), tonumber(ARGV[2])
+local kept = redis.call('PTTL', key)
+for i = 4, #ARGV, 2 do
+  redis.call('ZADD', key, ARGV[i], ARGV[i + 1])
+  local present = redis.call('ZRANGEBYSCORE', key, ARGV[i], ARGV[i])
+  for _, row in ipairs(present) do
+    if row ~= ARGV[i + 1] then redis.call('ZREM', key, row) end
+  end
+end
+-- Look at a few rows, beginning anywhere, and remove those that have expired.
+if ttl > 0 then
+  local rank = tonumber(ARGV[3])
+  for _ = 1, #ARGV do
+    rank = rank % redis.call('ZCARD', key)
+    local row = redis.call('ZRANGE', key, rank, rank)[1]
+    local expires = 0
+    if string.byte(row, 1) == 2 then
+      for at = 10, 17 do expires = expires * 256 + string.byte(row, at) end
+    end
+    if expires > 0 and expires <= now then redis.call('ZREM', key, row) else rank = rank + 1 end
+  end
+end
+-- A key of which some rows stay for ever stays, and no key goes earlier than it would have.
+if ttl == 0 then
+  redis.call('PERSIST', key)
+elseif kept ~= -1 then
+  redis.call('PEXPIRE', key, math.max(ttl, kept))
+end
+return #ARGV
+"""
+
+
+def tag_of(key: bytes) -> bytes:
+    """The hash tag of a key, without its braces.
+
+    >>> tag_of(b"EWR"), tag_of(b"100%}"), tag_of(b"")
+    (b'EWR', b'100%25%7D', b'%')
+    """
+    if b"}" in key or b"%" in key:
+        return key.replace(b"%", b"%25").replace(b"}", b"%7D")
+    return key or b"%"
+
+
+def slot_of(tag: bytes) -> int:
+    """The slot of a cluster in which names with this hash tag lie."""
+    return crc_hqx(tag, 0) % SLOTS
+
+
+def register_of(key: bytes) -> int:
+    """The register that has a key."""
+    return crc32(key) % REGISTERS
+
+
+def encode_row(time_ms: int, value: bytes) -> bytes:
+    """A row that stays.
+
+    >>> decode_row(encode_row(-1, b"42"), Get("route.batch", b"EWR"))
+    TimedValue(time_ms=-1, value=b'42')
+    """
+    return _HEADER.pack(1, time_ms) + value
+
+
+def encode_expiring_row(time_ms: int, value: bytes, expires_ms: int) -> bytes:
+    """A row of a sorted set that may be removed from `expires_ms` on."""
+    return _EXPIRING_HEADER.pack(2, time_ms, expires_ms) + value
+
+
+def decode_row(row: bytes, get: Get) -> TimedValue:
+    """The time and value of a row; `CorruptionError`, naming dataset and key, if it is none."""
+    if len(row) >= _HEADER.size and row[0] == 1:
+        return TimedValue(_TIME.unpack_from(row, 1)[0], row[_HEADER.size :])
+    if len(row) >= _EXPIRING_HEADER.size and row[0] == 2:  # noqa: PLR2004 - the version byte
+        return TimedValue(_TIME.unpack_from(row, 1)[0], row[_EXPIRING_HEADER.size :])
+    raise CorruptionError(
+        f"dataset {get.dataset!r}, key {get.key[:24]!r}: Redis holds {row[:24]!r}..., which is no row of version 1 or "
+        "2. Something else writes under this prefix, or a newer Millpond: give the store another prefix, or drop the "
+        "dataset and upload it again."
+    )
+
+
+def misplaced(row: TimedValue, get: Get) -> CorruptionError:
+    """The error for a row that was found at another time than its own."""
+    return CorruptionError(
+        f"dataset {get.dataset!r}, key {get.key[:24]!r}: Redis answered a row of time_ms {row.time_ms} for the range "
+        f"{get.start_ms} to {get.end_ms}. Something else writes under this prefix: give the store another prefix, or "
+        "drop the dataset and write it again."
+    )

@@ -1,0 +1,370 @@
+"""What each operation of the Redis store sends and makes of the answers, without any IO.
+
+Place on the data path: between the stores (`redis`, `redis_async`), which send and wait, and the bytes
+(`redis_layout`).
+
+Idea: an operation is a generator. It yields a list of commands, is sent the list of their replies, and
+returns its result. So one text serves the sync and the async store. An error reply comes as a value.
+Commands of one list may run in any order and on several nodes; a list is sent when the one before it has
+been answered.
+
+Invariant: a key is in the dataset's register before its first row is written, so `drop` finds every row
+without a scan of the server. Every command may be sent again: it leaves what the first one left.
+
+A read does not know whether a key is a string or a sorted set. It asks for what the dataset was last
+known to be; a wrong guess is an error reply (never an absence), which is then asked again.
+"""
+
+import random
+from bisect import bisect_right
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from hashlib import sha1
+from itertools import islice
+from typing import Any, NamedTuple, TypeAlias, TypeVar
+
+import msgspec
+
+from millpond.errors import CorruptionError
+from millpond.kv.redis_layout import (
+    REGISTERS,
+    WRITE_ROWS,
+    decode_row,
+    encode_expiring_row,
+    encode_row,
+    misplaced,
+    register_of,
+    slot_of,
+    tag_of,
+)
+from millpond.kv.store import (
+    Get,
+    Put,
+    Rows,
+    TimedValue,
+    check_declaration,
+    check_get,
+    check_put,
+    check_same_rows,
+    encode_dataset,
+)
+
+_ROWS_A_PIPELINE = 5_000
+_KEYS_A_SLICE = 100
+"""Keys of each register that one step of a drop removes."""
+
+_HOUR_MS = 3_600_000
+"""How much longer a key stays in its register than its rows: writers' clocks may disagree by that much."""
+
+_SCRIPT_SHA = sha1(WRITE_ROWS, usedforsecurity=False).hexdigest().encode()
+_NEVER = b"+inf"
+
+_T = TypeVar("_T")
+
+
+class Command(NamedTuple):
+    """One command, and where it goes: to the node that has the slot."""
+
+    args: tuple[bytes | int, ...]
+    slot: int
+    is_read: bool = False
+
+
+Steps: TypeAlias = Generator[list[Command], list[Any], _T]
+
+
+class _Entry(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What the catalogue knows of a dataset; a format that is not 1 is refused."""
+
+    format: int
+    rows: Rows
+    ttl_ms: int | None = None
+    dropping: bool = False
+
+
+class _Known(NamedTuple):
+    """An entry, and its bytes: as long as they are the same, what this process knows is right."""
+
+    raw: bytes
+    entry: _Entry
+
+
+_UNDECLARED = msgspec.json.encode(_Entry(1, "many"))
+
+
+class RedisOperations:
+    """The operations of one store under one prefix; may be shared by threads."""
+
+    def __init__(self, prefix: str, *, clock: Callable[[], int], randomness: random.Random) -> None:
+        self._prefix = prefix.encode()
+        self._clock = clock
+        self._random = randomness
+        self._catalogue = self._prefix + b":datasets"
+        self._catalogue_slot = slot_of(self._catalogue)
+        self._written: dict[str, _Known] = {}
+        self._rows_read: dict[str, Rows] = {}
+        self._walked: tuple[str, int, list[bytes]] | None = None
+
+    def create(self, dataset: str, rows: Rows, ttl_ms: int | None) -> Steps[None]:
+        """Declare a dataset."""
+        check_declaration(dataset, rows, ttl_ms)
+        declared = msgspec.json.encode(_Entry(1, rows, ttl_ms))
+        known = yield from self._entered(dataset, declared)
+        check_same_rows(dataset, known.entry.rows, rows)
+        if known.raw != declared:
+            yield [self._in_catalogue(b"HSET", encode_dataset(dataset), declared)]
+            self._written.pop(dataset, None)
+
+    def put_many(self, dataset: str, puts: Iterable[Put]) -> Steps[None]:
+        """Write rows, those of one key by one command."""
+        encode_dataset(dataset)
+        by_key: dict[bytes, dict[int, bytes]] = {}
+        for put in puts:
+            check_put(dataset, put)
+            by_key.setdefault(put.key, {})
+            by_key[put.key].pop(put.time_ms, None)
+            by_key[put.key][put.time_ms] = put.value
+        if not by_key:
+            yield from self._write(dataset, {})
+        keys = iter(by_key.items())
+        while piece := dict(islice(keys, _ROWS_A_PIPELINE)):
+            yield from self._write(dataset, piece)
+
+    def bulk_put(self, dataset: str, puts: Iterable[Put]) -> Steps[None]:
+        """Write many rows, piece by piece."""
+        yield from self.put_many(dataset, [])
+        rows = iter(puts)
+        while piece := list(islice(rows, _ROWS_A_PIPELINE)):
+            yield from self.put_many(dataset, piece)
+
+    def get_many(self, gets: Sequence[Get]) -> Steps[list[list[TimedValue]]]:
+        """The rows of each get."""
+        guesses = [self._rows_read.get(get.dataset) or _likely_rows(get) for get in gets]
+        replies = yield [self._read(get, rows) for get, rows in zip(gets, guesses, strict=True)]
+        mistaken = [place for place, reply in enumerate(replies) if _is_wrong_type(reply)]
+        if mistaken:
+            for place in mistaken:
+                guesses[place] = "many" if guesses[place] == "one" else "one"
+                self._rows_read[gets[place].dataset] = guesses[place]
+            again = yield [self._read(gets[place], guesses[place]) for place in mistaken]
+            for place, reply in zip(mistaken, again, strict=True):
+                replies[place] = reply
+        return [
+            _rows_of_string(reply, get) if rows == "one" else _rows_of_set(reply, get)
+            for get, rows, reply in zip(gets, guesses, replies, strict=True)
+        ]
+
+    def next_keys(self, dataset: str, after: bytes | None, most: int) -> Steps[list[tuple[bytes, list[TimedValue]]]]:
+        """Up to `most` keys with their rows, register by register, in each by their bytes."""
+        register = 0 if after is None else register_of(after)
+        found: list[tuple[bytes, list[TimedValue]]] = []
+        while register < REGISTERS and len(found) < most:
+            keys = yield from self._keys_after(dataset, register, after)
+            while keys and len(found) < most:
+                page, keys = keys[: most - len(found)], keys[most - len(found) :]
+                rows = yield from self.get_many([Get(dataset, key) for key in page])
+                found += [(key, of_key) for key, of_key in zip(page, rows, strict=True) if of_key]
+            if not keys:
+                register, after = register + 1, None
+        return found
+
+    def _keys_after(self, dataset: str, register: int, after: bytes | None) -> Steps[list[bytes]]:
+        """The keys of a register that come after one; a register that is being walked is read once."""
+        walked = self._walked
+        if after is None or walked is None or walked[:2] != (dataset, register):
+            (members,) = yield [self._of_register(b"ZRANGE", dataset, register, 0, -1)]
+            walked = self._walked = (dataset, register, sorted(members))
+        return walked[2] if after is None else walked[2][bisect_right(walked[2], after) :]
+
+    def delete_keys(self, dataset: str, keys: Iterable[bytes]) -> Steps[None]:
+        """Remove keys, and then their entries in the registers."""
+        rest = iter(keys)
+        while piece := list(islice(rest, _ROWS_A_PIPELINE)):
+            yield [self._unlink(dataset, key) for key in piece]
+            yield [self._unregister(dataset, register, of) for register, of in _by_register(piece).items()]
+
+    def drop(self, dataset: str) -> Steps[None]:
+        """Mark a dataset, remove its rows, and finish drops that did not end."""
+        name = encode_dataset(dataset)
+        self._written.pop(dataset, None)
+        self._rows_read.pop(dataset, None)
+        (raw,) = yield [self._in_catalogue(b"HGET", name)]
+        if raw is not None:
+            entry = _decode_entry(dataset, raw)
+            marked = msgspec.json.encode(msgspec.structs.replace(entry, dropping=True))
+            yield [self._in_catalogue(b"HSET", name, marked)]
+        for other, entry in (yield from self._entries()).items():
+            if entry.dropping:
+                yield from self._finish_drop(other)
+
+    def datasets(self) -> Steps[list[str]]:
+        """The names of all datasets, sorted."""
+        return sorted(name for name, entry in (yield from self._entries()).items() if not entry.dropping)
+
+    def _entries(self) -> Steps[dict[str, _Entry]]:
+        (found,) = yield [self._in_catalogue(b"HGETALL")]
+        names = [name.decode() for name in found[::2]]
+        return {name: _decode_entry(name, raw) for name, raw in zip(names, found[1::2], strict=True)}
+
+    def _entered(self, dataset: str, declared: bytes = _UNDECLARED) -> Steps[_Known]:
+        """What the catalogue knows of a dataset, which is entered if it is new."""
+        name = encode_dataset(dataset)
+        while True:
+            (raw,) = yield [self._in_catalogue(b"HGET", name)]
+            if raw is None:
+                yield [self._in_catalogue(b"HSETNX", name, declared)]
+                continue
+            entry = _decode_entry(dataset, raw)
+            if not entry.dropping:
+                self._written[dataset] = _Known(raw, entry)
+                return self._written[dataset]
+            yield from self._finish_drop(dataset)
+
+    def _write(self, dataset: str, by_key: dict[bytes, dict[int, bytes]]) -> Steps[None]:
+        """Register keys, then write them; again if the dataset was dropped or declared meanwhile."""
+        look = self._in_catalogue(b"HGET", encode_dataset(dataset))
+        known = self._written.get(dataset) or (yield from self._entered(dataset))
+        while True:
+            raw, *_ = yield [look, *self._registrations(dataset, known.entry, by_key)]
+            if raw == known.raw:
+                *_, raw = yield [*self._writes(dataset, known.entry, by_key), look]
+            if raw == known.raw:
+                return
+            known = yield from self._entered(dataset)
+
+    def _registrations(self, dataset: str, entry: _Entry, keys: Iterable[bytes]) -> Iterator[Command]:
+        now_ms = self._clock()
+        until: bytes | int = _NEVER if entry.ttl_ms is None else now_ms + entry.ttl_ms + _HOUR_MS
+        for register, of_register in _by_register(keys).items():
+            if entry.ttl_ms is not None:
+                yield self._of_register(b"ZREMRANGEBYSCORE", dataset, register, b"-inf", now_ms)
+            pairs = [part for key in of_register for part in (until, key)]
+            yield self._of_register(b"ZADD", dataset, register, b"GT", *pairs)
+
+    def _writes(self, dataset: str, entry: _Entry, by_key: dict[bytes, dict[int, bytes]]) -> Iterator[Command]:
+        now_ms, ttl_ms = self._clock(), entry.ttl_ms
+        for key, rows in by_key.items():
+            tag = tag_of(key)
+            name, slot = self._name(tag, dataset), slot_of(tag)
+            if entry.rows == "one":
+                time_ms, value = next(reversed(rows.items()))
+                expiry = () if ttl_ms is None else (b"PX", ttl_ms)
+                yield Command((b"SET", name, encode_row(time_ms, value), *expiry), slot)
+                continue
+            parts: list[bytes | int] = []
+            for time_ms, value in rows.items():
+                row = encode_row(time_ms, value)
+                if ttl_ms is not None:
+                    row = encode_expiring_row(time_ms, value, now_ms + ttl_ms)
+                parts += (time_ms, row)
+            chance = self._random.randrange(1 << 30)
+            yield Command((b"EVALSHA", _SCRIPT_SHA, 1, name, ttl_ms or 0, now_ms, chance, *parts), slot)
+
+    def _read(self, get: Get, rows: Rows) -> Command:
+        start_ms, end_ms = get.start_ms, get.end_ms
+        check_get(get)
+        tag = tag_of(get.key)
+        name = self._name(tag, get.dataset)
+        if rows == "one":
+            return Command((b"GET", name), slot_of(tag), is_read=True)
+        first = b"-inf" if start_ms is None else start_ms
+        end = b"+inf" if end_ms is None else b"(%d" % end_ms
+        return Command((b"ZRANGEBYSCORE", name, first, end), slot_of(tag), is_read=True)
+
+    def _finish_drop(self, dataset: str) -> Steps[None]:
+        """Remove the rows of a dataset that is marked, in slices, and then its entry."""
+        left = list(range(REGISTERS))
+        while left:
+            members = yield [self._of_register(b"ZRANGE", dataset, register, 0, _KEYS_A_SLICE - 1) for register in left]
+            slices = {register: keys for register, keys in zip(left, members, strict=True) if keys}
+            yield [self._unlink(dataset, key) for keys in slices.values() for key in keys]
+            yield [self._unregister(dataset, register, keys) for register, keys in slices.items()]
+            left = list(slices)
+        yield [self._in_catalogue(b"HDEL", encode_dataset(dataset))]
+
+    def _name(self, tag: bytes, dataset: str) -> bytes:
+        return b"%b:{%b}:%b" % (self._prefix, tag, dataset.encode())
+
+    def _unlink(self, dataset: str, key: bytes) -> Command:
+        tag = tag_of(key)
+        return Command((b"UNLINK", self._name(tag, dataset)), slot_of(tag))
+
+    def _unregister(self, dataset: str, register: int, keys: Iterable[bytes]) -> Command:
+        return self._of_register(b"ZREM", dataset, register, *keys)
+
+    def _of_register(self, command: bytes, dataset: str, register: int, *args: bytes | int) -> Command:
+        tag = b"%03d" % register
+        return Command((command, b"%b:keys:{%b}:%b" % (self._prefix, tag, dataset.encode()), *args), slot_of(tag))
+
+    def _in_catalogue(self, command: bytes, *args: bytes) -> Command:
+        return Command((command, self._catalogue, *args), self._catalogue_slot)
+
+
+def loading(command: Command) -> Command:
+    """The same command for a node that does not know its script yet."""
+    _, _, *rest = command.args
+    return command._replace(args=(b"EVAL", WRITE_ROWS, *rest))
+
+
+def _likely_rows(get: Get) -> Rows:
+    """What a dataset is that was never read: a range of one is how batch rows are asked for."""
+    return "one" if get.start_ms is not None and get.end_ms == get.start_ms + 1 else "many"
+
+
+def _is_wrong_type(reply: object) -> bool:
+    return isinstance(reply, Exception) and str(reply).startswith("WRONGTYPE")
+
+
+def _rows_of_string(reply: Any, get: Get) -> list[TimedValue]:
+    if reply is None:
+        return []
+    _check_type(reply, bytes, get)
+    row = decode_row(reply, get)
+    later = get.start_ms is None or get.start_ms <= row.time_ms
+    return [row] if later and (get.end_ms is None or row.time_ms < get.end_ms) else []
+
+
+def _rows_of_set(reply: Any, get: Get) -> list[TimedValue]:
+    _check_type(reply, list, get)
+    rows = []
+    last_ms = None
+    for raw in reply:
+        row = decode_row(raw, get)
+        time_ms = row.time_ms
+        early = get.start_ms is not None and time_ms < get.start_ms
+        late = get.end_ms is not None and time_ms >= get.end_ms
+        if early or late or (last_ms is not None and time_ms <= last_ms):
+            raise misplaced(row, get)
+        last_ms = time_ms
+        rows.append(row)
+    return rows
+
+
+def _check_type(reply: Any, expected: type, get: Get) -> None:
+    if not isinstance(reply, expected):
+        raise CorruptionError(
+            f"dataset {get.dataset!r}, key {get.key[:24]!r}: what Redis holds is neither a string nor a sorted set "
+            f"({reply}). Something else writes under this prefix: give the store another one."
+        )
+
+
+def _by_register(keys: Iterable[bytes]) -> dict[int, list[bytes]]:
+    found: dict[int, list[bytes]] = {}
+    for key in keys:
+        found.setdefault(register_of(key), []).append(key)
+    return found
+
+
+def _decode_entry(dataset: str, raw: bytes) -> _Entry:
+    try:
+        entry = msgspec.json.decode(raw, type=_Entry)
+    except (msgspec.DecodeError, msgspec.ValidationError) as error:
+        entry = None
+        cause: Exception | None = error
+    else:
+        cause = None
+    if entry is None or entry.format != 1:
+        raise CorruptionError(
+            f"dataset {dataset!r}: the catalogue in Redis has {raw[:60]!r}, expected an entry of format 1. Something "
+            "else writes under this prefix, or a newer Millpond: give the store another prefix."
+        ) from cause
+    return entry

@@ -1,0 +1,58 @@
+"""A store by its URL: what a command line or a settings file says."""
+
+from pathlib import Path
+from urllib.parse import parse_qsl, unquote, urlsplit
+
+from millpond import options
+from millpond.errors import OptionError
+from millpond.kv.lmdb import LmdbStore
+from millpond.kv.memory import MemoryStore
+from millpond.kv.redis import RedisStore
+from millpond.kv.store import WalkableStore
+
+_LMDB_OPTIONS: options.Known = {
+    "map_bytes": ("map_bytes", options.size_bytes()),
+    "sync": ("sync", options.flag),
+}
+
+
+def open_store(url: str) -> WalkableStore:
+    """The store that a URL names, with its options in the query.
+
+    | URL | store |
+    |---|---|
+    | `memory://` | `MemoryStore`, a new one each time |
+    | `lmdb:///var/lib/kv`, `lmdb://folder/kv?sync=false` | `LmdbStore`, by an absolute or a relative path |
+    | `redis://`, `rediss://`, `valkey://`, `redis+cluster://` | `RedisStore` |
+
+    Raises:
+        OptionError: the URL names no store, or an option is unknown or wrong.
+
+    >>> open_store("redis+cluster://one:7000,two:7000?prefix=shop&timeout_ms=200")
+    RedisStore(one:7000, two:7000, prefix='shop')
+    >>> open_store("redsi://localhost")
+    Traceback (most recent call last):
+    millpond.errors.OptionError: 'redsi://localhost' names no store: ...
+    """
+    parts = urlsplit(url)
+    scheme = parts.scheme.lower()
+    if scheme == "memory":
+        if parts.netloc or parts.path or parts.query:
+            raise OptionError(f"a store in memory has no name and no options: write memory://, got {url!r}")
+        return MemoryStore()
+    if scheme == "lmdb":
+        return _lmdb_store(url)
+    if scheme.partition("+")[0] in ("redis", "rediss", "valkey", "valkeys"):
+        return RedisStore(url)
+    known = "memory://, lmdb:///path, redis://host:port, valkey://host:port, redis+cluster://host:port,host:port"
+    raise OptionError(f"{parts.scheme + '://' + parts.netloc.rpartition('@')[2]!r} names no store: known are {known}")
+
+
+def _lmdb_store(url: str) -> LmdbStore:
+    parts = urlsplit(url)
+    path = unquote(parts.netloc + parts.path)
+    problems: list[str] = [] if path else ["a path is needed, such as lmdb:///var/lib/kv"]
+    given = options.named(dict(parse_qsl(parts.query)), _LMDB_OPTIONS, problems)
+    values = options.parsed(given, _LMDB_OPTIONS, problems)
+    options.refuse_problems(f"the store {url!r}", problems)
+    return LmdbStore(Path(path), **values)

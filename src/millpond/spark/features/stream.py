@@ -1,0 +1,192 @@
+"""Streaming tiles: what comes after the batch end, from a stream of events to the KV store.
+
+Place on the data path: events come in, tiles go out to where the fetcher reads them. Three steps: events
+are combined per key and tile before the shuffle (`tile_combine`), a keyed operator keeps the tiles
+(`tile_processor`), and each micro-batch is written (`tile_writer`).
+
+Delivery: at least once, and idempotent: same key and address, same bytes. Freshness: one micro-batch.
+Recovery: restart from the checkpoint. A stream that is restarted without its checkpoint begins with empty
+tiles; its closing time goes back, by which readers know that what they cached is no longer so.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+from pyspark.sql.streaming import StreamingQuery
+from pyspark.sql.types import StructField, StructType
+from pyspark.sql.types import _parse_datatype_string as parse_ddl  # what keyed() reads schemas with, too
+
+from millpond.errors import OptionError
+from millpond.features import GroupBy, GroupByPlan, compile_group_by, stream_dataset
+from millpond.features.batch import check_batch_end
+from millpond.features.definitions import EntitySource
+from millpond.kv import KVStore
+from millpond.metrics import NO_METRICS, Recorder
+from millpond.spark.features.columns import TIME, input_names, key_names
+from millpond.spark.features.sources import IS_DELETE, VISIBLE, Tables, sources_of, stream_rows
+from millpond.spark.features.tile_combine import COMBINED_SCHEMA, EVENT_TIME, EventCounts, combiner
+from millpond.spark.features.tile_processor import DEFAULT_RETENTION_MS, TileProcessor
+from millpond.spark.features.tile_writer import tile_writer
+from millpond.spark.features.touched_tiles import TILE_SCHEMA
+from millpond.spark.keyed import keyed
+from millpond.spark.operator_spec import StateConfig
+from millpond.spark.session import is_connect
+
+
+def stream(
+    group_by: GroupBy,
+    store: KVStore,
+    checkpoint: str,
+    *,
+    start_ms: int,
+    lateness_ms: int,
+    retention_ms: int = DEFAULT_RETENTION_MS,
+    tables: Tables | None = None,
+    state: StateConfig | None = None,
+    trigger: Mapping[str, Any] | None = None,
+    spark: SparkSession | None = None,
+    recorder: Recorder = NO_METRICS,
+) -> StreamingQuery:
+    """Start the query that keeps a GroupBy's tiles up to date in the KV store.
+
+    The tiles go to the dataset of the plan's generation. A fetcher reads them once an upload of that
+    generation is served.
+
+    Args:
+        group_by: what to compute; its name is the query's, with ``.stream`` after it.
+        store: where the tiles go; it must be able to travel to the executors.
+        checkpoint: the folder of the query's checkpoint.
+        start_ms: events before it are left out and counted: the batch end of the upload that has them.
+        lateness_ms: how far the watermark stays behind the latest event. A larger one completes tiles
+            later and amends fewer.
+        retention_ms: how long after its end a tile can still be amended; whole tiles, at least two days.
+        tables: streaming DataFrames by the names of the streams that they are taken for. A GroupBy
+            without sources takes the one under its own name.
+        state: where the operator holds its state, and through which cache; the heap if None.
+        trigger: the arguments of Spark's ``trigger``, such as ``{"availableNow": True}``; as soon as
+            there is data if None.
+        spark: reads the sources; the active session if None.
+        recorder: told of events and tiles after each micro-batch.
+
+    Raises:
+        OptionError: a source has no stream, the start is no batch end, the lateness is negative, the
+            retention too short, or windows look at the changes of an entity.
+        DataError: a column is missing or of a wrong type.
+
+    Example::
+
+        query = stream(
+            route, LmdbStore("kv"), "checkpoints/route",
+            start_ms=info.batch_end_ms, lateness_ms=600_000, tables={"route": flights},
+        )
+        query.awaitTermination()
+    """
+    plan = compile_group_by(group_by)
+    counts = _event_counts(spark)
+    updates = tile_updates(
+        group_by,
+        start_ms=start_ms,
+        lateness_ms=lateness_ms,
+        retention_ms=retention_ms,
+        tables=tables,
+        state=state,
+        spark=spark,
+        counts=counts,
+    )
+    dataset = stream_dataset(plan.name, plan.generation)
+    store.create(dataset, rows="many", ttl_ms=retention_ms + plan.layers[-1])
+    writer = updates.writeStream.queryName(f"{plan.name}.stream").outputMode("update")
+    if trigger is not None:
+        writer = writer.trigger(**trigger)
+    put = tile_writer(dataset, plan.name, store, counts, recorder)
+    return writer.foreachBatch(put).option("checkpointLocation", checkpoint).start()
+
+
+def tile_updates(
+    group_by: GroupBy,
+    *,
+    start_ms: int,
+    lateness_ms: int,
+    retention_ms: int = DEFAULT_RETENTION_MS,
+    tables: Tables | None = None,
+    state: StateConfig | None = None,
+    spark: SparkSession | None = None,
+    counts: EventCounts | None = None,
+) -> DataFrame:
+    """Give the stream of tiles as they change, in the columns of ``TILE_SCHEMA``.
+
+    Commonly used through `stream`; by itself when tiles go to another place as well. Arguments and
+    errors are those of `stream`.
+    """
+    plan = compile_group_by(group_by)
+    _check(plan, start_ms, lateness_ms)
+    processor = TileProcessor(group_by, retention_ms)
+    timed = _timed_rows(plan, spark or SparkSession.active(), tables).withWatermark(
+        EVENT_TIME, f"{lateness_ms} milliseconds"
+    )
+    combine = combiner(plan, start_ms, counts or EventCounts())
+    combined = timed.mapInArrow(combine, _combined_schema(timed))
+    return keyed(combined, "key").transformWithStateInArrow(
+        processor, TILE_SCHEMA, "Update", "EventTime", late="keep", state=state
+    )
+
+
+def _check(plan: GroupByPlan, start_ms: int, lateness_ms: int) -> None:
+    if plan.group_by.accuracy != "temporal":
+        raise OptionError(
+            f'GroupBy {plan.name!r}: it is of accuracy "snapshot", so only its upload is served; there is nothing to '
+            'stream. Say accuracy="temporal" to follow events up to the query.'
+        )
+    check_batch_end(start_ms, plan.tile_ms)
+    if type(lateness_ms) is not int or lateness_ms < 0:
+        raise OptionError(
+            f"lateness_ms {lateness_ms!r} must be a whole number from 0; the watermark cannot be ahead of the events"
+        )
+    has_windows = any(window.window_ms is not None for window in plan.windows)
+    if has_windows and any(isinstance(source, EntitySource) for source in sources_of(plan.group_by)):
+        raise OptionError(
+            f"GroupBy {plan.name!r}: its source is an entity, whose changes count from when they are made; a window "
+            "would hold a row's deletion without the row. Leave windows out, or serve it as a snapshot."
+        )
+
+
+def _timed_rows(plan: GroupByPlan, spark: SparkSession, tables: Tables | None) -> DataFrame:
+    """Give key, time, inputs and whether the row goes, with the time as the watermark takes it.
+
+    An entity's change counts from when it is made.
+    """
+    rows = stream_rows(spark, plan.group_by, tables)
+    of_entities = any(isinstance(source, EntitySource) for source in sources_of(plan.group_by))
+    time = F.coalesce(F.col(VISIBLE), F.col(TIME)) if of_entities else F.col(TIME)
+    return rows.select(
+        *key_names(plan.group_by),
+        time.alias(TIME),
+        *input_names(plan.group_by),
+        F.timestamp_millis(time).alias(EVENT_TIME),
+        *([IS_DELETE] if of_entities else []),
+    )
+
+
+def _combined_schema(timed: DataFrame) -> StructType:
+    """Give the schema of what is combined, with Spark's mark of the watermark on its time."""
+    schema: Any = parse_ddl(COMBINED_SCHEMA)
+    metadata = timed.schema[EVENT_TIME].metadata
+    return StructType(
+        [
+            StructField(field.name, field.dataType, nullable=True, metadata=metadata)
+            if field.name == EVENT_TIME
+            else field
+            for field in schema
+        ]
+    )
+
+
+def _event_counts(spark: SparkSession | None) -> EventCounts:
+    """Give accumulators for the events of a stream; Spark Connect has none."""
+    session = spark or SparkSession.active()
+    if is_connect(session):
+        return EventCounts()
+    context = session.sparkContext
+    return EventCounts(*(context.accumulator(0) for _ in range(4)))

@@ -1,0 +1,207 @@
+"""Before the shuffle: the events of a micro-batch become one partial IR for each key and tile.
+
+Place on the data path: first step of the stream of tiles. What crosses the shuffle is then as many rows
+as there are keys and tiles in a partition, and not as many as there are events. A partial IR is the
+bytes of a tile that holds only these events; the operator merges it into the tile that it keeps.
+
+A row that is taken away (an entity's change) is subtracted by the cells that can delete; the others
+ignore it.
+
+Left out, and counted: events before the stream's start, which the upload has; rows with a null in their
+key, which belong to no key; rows without a time, which belong to no tile.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from millpond.features import CLOSING_KEY, GroupByPlan, Ir, Tile
+from millpond.features.types import DataType, parse_type
+from millpond.spark.forms.grouping import grouped
+from millpond.spark.worker_garbage import leave_modules_out
+
+COMBINED_SCHEMA = "key binary, start_ms bigint, ir binary, events bigint, event_time timestamp"
+"""One row for each key and tile: the partial IR of its events, their number, and the latest of their times."""
+
+EVENT_TIME = "event_time"
+"""The column that the watermark looks at."""
+
+_COMBINED = pa.schema(
+    [
+        ("key", pa.binary()),
+        ("start_ms", pa.int64()),
+        ("ir", pa.binary()),
+        ("events", pa.int64()),
+        ("event_time", pa.timestamp("us", tz="UTC")),
+    ]
+)
+_COMBINED_AT_ONCE = 200_000
+"""How many events of a partition are combined together: more share more tiles, and take more memory."""
+
+
+@dataclass(frozen=True)
+class EventCounts:
+    """Accumulators of Spark's for what the events of a stream were; None where there are none (Spark Connect)."""
+
+    events: Any = None
+    before_start: Any = None
+    without_key: Any = None
+    without_time: Any = None
+
+    def add(self, name: str, amount: int) -> None:
+        """Add to one of them."""
+        accumulator = getattr(self, name)
+        if accumulator is not None and amount:
+            accumulator.add(amount)
+
+
+def combiner(
+    plan: GroupByPlan, start_ms: int, counts: EventCounts
+) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+    """Give the function of one task: events in, in the order of `plan_columns`, partial IRs out.
+
+    Args:
+        plan: of the GroupBy.
+        start_ms: events before it are left out.
+        counts: where the events are counted.
+    """
+    types = [parse_type(field.type) for field in plan.group_by.inputs]
+    key_width = len(plan.group_by.keys)
+
+    def combine(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        leave_modules_out()
+        for table in _tables(batches):
+            events = _kept(table, key_width, start_ms, counts)
+            if len(events):
+                yield _combined(plan, events, key_width, types)
+        yield _heartbeat()
+
+    return combine
+
+
+def _tables(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Table]:
+    """Give a partition's rows as tables that are small enough to be combined at once."""
+    waiting: list[pa.RecordBatch] = []
+    rows = 0
+    for batch in batches:
+        waiting.append(batch)
+        rows += len(batch)
+        if rows >= _COMBINED_AT_ONCE:
+            yield pa.Table.from_batches(waiting)
+            waiting, rows = [], 0
+    if rows:
+        yield pa.Table.from_batches(waiting)
+
+
+def _kept(table: pa.Table, key_width: int, start_ms: int, counts: EventCounts) -> pa.Table:
+    """Give the rows that belong to a key and a tile of the stream, and count the others."""
+    counts.add("events", len(table))
+    time = table.column(key_width)
+    timed = time.is_valid()
+    keyed = timed
+    for column in table.columns[:key_width]:
+        keyed = pc.and_(keyed, column.is_valid())
+    later = pc.greater_equal(time, start_ms)
+    kept = pc.fill_null(pc.and_(keyed, later), fill_value=False)
+    without_time, with_key = len(table) - _sum(timed), _sum(keyed)
+    counts.add("without_time", without_time)
+    counts.add("without_key", len(table) - without_time - with_key)
+    counts.add("before_start", with_key - _sum(kept))
+    return table.filter(kept)
+
+
+def _sum(mask: Any) -> int:
+    return int(pc.sum(mask).as_py() or 0)
+
+
+def _combined(plan: GroupByPlan, events: pa.Table, key_width: int, types: Sequence[DataType]) -> pa.RecordBatch:
+    time = events.column(key_width)
+    tile_ms = plan.tile_ms
+    starts = pa.chunked_array([pa.array(_numbers(time) // tile_ms * tile_ms)])
+    by_key = grouped(pa.table(events.columns[:key_width], names=[f"key_{n}" for n in range(key_width)]))
+    found = grouped(pa.table([pa.array(by_key.index), starts], names=["key", "start_ms"]))
+    order, ends = found.by_key()
+    ordered = events.take(pa.array(order))
+    key_of_group = by_key.index[found.first]
+    firsts = events.take(pa.array(by_key.first))
+    keys = [plan.encode_key(key) for key in zip(*(_values(firsts.column(n)) for n in range(key_width)), strict=True)]
+    irs = _irs(plan, ordered, key_width, types, ends)
+    group_starts = _numbers(starts)[found.first]
+    encoded_keys, encoded_irs = [], []
+    for number, start_ms, ir in zip(key_of_group.tolist(), group_starts.tolist(), irs, strict=True):
+        key = keys[number]
+        assert key is not None  # noqa: S101 - rows with a null part were left out
+        encoded_keys.append(key)
+        encoded_irs.append(plan.encode_tile(key, Tile(start_ms, tile_ms, ir=ir)))
+    latest = _latest(ordered.column("event_time"), ends)
+    return pa.record_batch(
+        [
+            pa.array(encoded_keys, pa.binary()),
+            pa.array(group_starts),
+            pa.array(encoded_irs, pa.binary()),
+            pa.array(np.diff(ends, prepend=0)),
+            latest,
+        ],
+        schema=_COMBINED,
+    )
+
+
+def _irs(
+    plan: GroupByPlan, events: pa.Table, key_width: int, types: Sequence[DataType], ends: npt.NDArray[np.int64]
+) -> list[Ir]:
+    """Give the IR of each run of events that ends at one of ``ends``."""
+    times = events.column(key_width).to_pylist()
+    columns = [input_values(events.column(key_width + 1 + position), type_) for position, type_ in enumerate(types)]
+    rows = list(zip(*columns, strict=True)) if columns else [()] * len(times)
+    deleted = events.column("is_delete").to_pylist() if "is_delete" in events.column_names else None
+    irs = []
+    begin = 0
+    for end in ends.tolist():
+        if deleted is None or not any(deleted[begin:end]):
+            irs.append(plan.collect(times[begin:end], rows[begin:end]))
+        else:
+            added = [at for at in range(begin, end) if not deleted[at]]
+            gone = [at for at in range(begin, end) if deleted[at]]
+            irs.append(
+                plan.delete(
+                    plan.collect([times[at] for at in added], [rows[at] for at in added]),
+                    plan.collect([times[at] for at in gone], [rows[at] for at in gone]),
+                )
+            )
+        begin = end
+    return irs
+
+
+def input_values(column: pa.ChunkedArray, type_: DataType) -> list[Any]:
+    """Give a column of inputs as the values that a plan collects: a map is a dict, and not a list of pairs."""
+    values = _values(column)
+    if type_.key is None:
+        return values
+    return [None if value is None else dict(value) for value in values]
+
+
+def _values(column: pa.ChunkedArray) -> list[Any]:
+    values: list[Any] = column.to_pylist()
+    return values
+
+
+def _numbers(column: pa.ChunkedArray) -> npt.NDArray[np.int64]:
+    numbers: npt.NDArray[np.int64] = column.to_numpy()
+    return numbers
+
+
+def _latest(event_times: pa.ChunkedArray, ends: npt.NDArray[np.int64]) -> pa.Array:
+    """Give the latest time of each run."""
+    microseconds = event_times.cast(pa.timestamp("us", tz="UTC")).cast(pa.int64()).to_numpy()
+    begins = np.concatenate(([0], ends[:-1]))
+    return pa.array(np.maximum.reduceat(microseconds, begins)).cast(pa.timestamp("us", tz="UTC"))
+
+
+def _heartbeat() -> pa.RecordBatch:
+    """A row that belongs to no key: it has the operator say up to when tiles are closed."""
+    return pa.RecordBatch.from_pylist([{"key": CLOSING_KEY, "start_ms": 0, "events": 0}], schema=_COMBINED)

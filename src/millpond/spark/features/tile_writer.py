@@ -1,0 +1,146 @@
+"""After the operator: the tiles of a micro-batch go to the KV store, then the closing time that covers them.
+
+Place on the data path: last step of the stream of tiles, a ``foreachBatch`` function. The executors
+write the tiles. Rows of one key lie in one partition, its marker last, so a marker never stands before its
+tile. When all partitions are done, the driver writes the closing time: a crash before that leaves it too
+early, never too late.
+"""
+
+from collections.abc import Callable, Iterable, Iterator
+
+import msgspec
+import pyarrow as pa
+from pyspark.sql import DataFrame
+
+from millpond.features import CLOSING_KEY, ClosingTime, encode_closing_time
+from millpond.kv import KVStore, Put
+from millpond.metrics import NO_METRICS, Recorder
+from millpond.spark.features.tile_combine import EventCounts
+from millpond.spark.features.touched_tiles import AMENDED, CLOSED, CLOSING, FORGOTTEN, LATE, OPENED
+from millpond.spark.worker_garbage import leave_modules_out
+
+_WRITTEN = "change int, amount bigint"
+
+
+class TileCounts(msgspec.Struct, frozen=True):
+    """What one micro-batch of a stream of tiles did.
+
+    Attributes:
+        written: tiles put into the store, of all layers.
+        closed: of these, the ones that closed.
+        amended: of these, closed ones that late events changed.
+        late: events whose tile was closed.
+        forgotten: events whose tile is older than the retention; the next upload has them.
+        closing_time_ms: up to when tiles are closed; None if the batch did not say.
+    """
+
+    written: int = 0
+    closed: int = 0
+    amended: int = 0
+    late: int = 0
+    forgotten: int = 0
+    closing_time_ms: int | None = None
+
+
+def tile_writer(
+    dataset: str, name: str, store: KVStore, counts: EventCounts, recorder: Recorder = NO_METRICS
+) -> Callable[[DataFrame, int], None]:
+    """Give the ``foreachBatch`` function that writes what a `TileProcessor` emits.
+
+    Args:
+        dataset: the dataset of the stream's generation.
+        name: the name of the GroupBy, for metrics.
+        store: where to; it must be able to travel to the executors.
+        counts: of the events, counted before the shuffle.
+        recorder: told of each micro-batch.
+    """
+    events = EventTotals(counts)
+
+    def put(updates: DataFrame, _batch_id: int) -> None:
+        rows = updates.mapInArrow(_writer(dataset, store), _WRITTEN).collect()
+        batch = summed((row.change, row.amount) for row in rows)
+        if batch.closing_time_ms is not None:
+            closing = ClosingTime(shard=0, shards=1, closed_ms=batch.closing_time_ms)
+            store.put_many(dataset, [Put(CLOSING_KEY, encode_closing_time(closing), 0)])
+        record(recorder, name, batch, events.since_last())
+
+    return put
+
+
+def summed(rows: Iterable[tuple[int, int]]) -> TileCounts:
+    """Add up what the partitions counted, as (change, amount).
+
+    >>> summed([(OPENED, 2), (CLOSED, 1), (CLOSING, 300_000)])
+    TileCounts(written=3, closed=1, amended=0, late=0, forgotten=0, closing_time_ms=300000)
+    """
+    totals = dict.fromkeys((OPENED, CLOSED, AMENDED, LATE, FORGOTTEN), 0)
+    closing: list[int] = []
+    for change, amount in rows:
+        if change == CLOSING:
+            closing.append(amount)
+        elif change in totals:
+            totals[change] += amount
+    return TileCounts(
+        written=totals[OPENED] + totals[CLOSED] + totals[AMENDED],
+        closed=totals[CLOSED],
+        amended=totals[AMENDED],
+        late=totals[LATE],
+        forgotten=totals[FORGOTTEN],
+        closing_time_ms=min(closing, default=None),
+    )
+
+
+def record(recorder: Recorder, name: str, batch: TileCounts, events: dict[str, int]) -> None:
+    """Tell a recorder what a micro-batch did."""
+    for what, amount in events.items():
+        recorder.count(f"millpond_stream_events_{what}_total", amount, name=name)
+    recorder.count("millpond_stream_events_late_total", batch.late, name=name)
+    recorder.count("millpond_stream_events_forgotten_total", batch.forgotten, name=name)
+    recorder.count("millpond_stream_tiles_written_total", batch.written, name=name)
+    recorder.count("millpond_stream_tiles_closed_total", batch.closed, name=name)
+    recorder.count("millpond_stream_tiles_amended_total", batch.amended, name=name)
+    if batch.closing_time_ms is not None:
+        recorder.gauge("millpond_stream_closing_time_seconds", batch.closing_time_ms / 1000, name=name)
+
+
+class EventTotals:
+    """Reads the accumulators of a stream's events after each micro-batch."""
+
+    def __init__(self, counts: EventCounts) -> None:
+        accumulators = {
+            "read": counts.events,
+            "before_start": counts.before_start,
+            "without_key": counts.without_key,
+            "without_time": counts.without_time,
+        }
+        self._accumulators = {name: one for name, one in accumulators.items() if one is not None}
+        self._told = dict.fromkeys(self._accumulators, 0)
+
+    def since_last(self) -> dict[str, int]:
+        """Give what was counted since this was last asked."""
+        totals = {name: one.value for name, one in self._accumulators.items()}
+        grown = {name: total - self._told[name] for name, total in totals.items()}
+        self._told = totals
+        return grown
+
+
+def _writer(dataset: str, store: KVStore) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+    def write(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        leave_modules_out()
+        counted: dict[int, int] = {}
+        for batch in batches:
+            keys, addresses, values, changes, amounts = (column.to_pylist() for column in batch.columns)
+            puts = []
+            for key, address, value, change, amount in zip(keys, addresses, values, changes, amounts, strict=True):
+                if value is not None:
+                    puts.append(Put(key, value, address))
+                    counted[change] = counted.get(change, 0) + 1
+                else:
+                    counted[change] = amount if change == CLOSING else counted.get(change, 0) + amount
+            store.put_many(dataset, puts)
+        yield pa.record_batch(
+            [pa.array(list(counted), pa.int32()), pa.array(list(counted.values()), pa.int64())],
+            names=["change", "amount"],
+        )
+
+    return write

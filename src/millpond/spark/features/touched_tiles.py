@@ -1,0 +1,319 @@
+"""The tiles that one call of the operator touches: read for all keys at once, changed, written back for all at once.
+
+Place on the data path: inside the operator of the stream of tiles (`tile_processor`), which says what a
+tile's life is. This module carries it out.
+
+Invariant: `others` and `newest` together hold each tile once, as the bytes that were last emitted; a
+tile of a higher layer that is still open was never emitted.
+"""
+
+import heapq
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+import msgspec
+import pyarrow as pa
+
+from millpond.features import (
+    CLOSING_KEY,
+    MARKER_ADDRESS,
+    GroupByPlan,
+    Ir,
+    Tile,
+    decode_marker,
+    encode_marker,
+    tile_address,
+    tile_start,
+)
+from millpond.spark.forms.arrow_handles import ArrowMapState, ArrowProcessorHandle, ArrowValueState
+
+TILE_SCHEMA = "key binary, address bigint, value binary, change int, amount bigint"
+"""What the operator emits: a row for the KV store and what it is; see `Change`."""
+
+OPENED, CLOSED, AMENDED, MARKED, CLOSING, LATE, FORGOTTEN = range(7)
+"""What a row is: an open, closed or amended tile; a marker; and in ``amount`` a closing time or a count of events."""
+
+_NOT_TOLD = -1
+"""A tile of a higher layer that is still open: it changed, and is emitted when it closes."""
+
+
+class TileStates(NamedTuple):
+    """Where the operator keeps tiles: of each key the newest open one, and all others by their addresses."""
+
+    handle: ArrowProcessorHandle
+    newest: ArrowValueState
+    others: ArrowMapState
+
+
+_FIRST_LAYER_ABOVE = MARKER_ADDRESS
+"""Below it lie the addresses of the smallest tiles."""
+
+_OUTPUT = pa.schema(
+    [
+        ("key", pa.binary()),
+        ("address", pa.int64()),
+        ("value", pa.binary()),
+        ("change", pa.int32()),
+        ("amount", pa.int64()),
+    ]
+)
+
+
+class _Row(msgspec.Struct, frozen=True, gc=False):
+    key: bytes
+    address: int
+    value: bytes | None
+    change: int
+    amount: int = 0
+
+
+class TouchedTiles:
+    """The tiles that one call touches: read for all keys at once, changed here, written back for all keys at once.
+
+    ``_tiles`` has every tile that was read or made, by key and address, None where there is none.
+    """
+
+    def __init__(
+        self, plan: GroupByPlan, retention_ms: int, states: TileStates, keys: pa.Table, watermark_ms: int
+    ) -> None:
+        self._plan = plan
+        self._layers = plan.layers
+        self._retention_ms = retention_ms
+        self._states = states
+        self._watermark_ms = watermark_ms
+        self._tiles: dict[tuple[bytes, int], Tile | None] = {}
+        self._markers: dict[bytes, int] = {}
+        self._changed: dict[tuple[bytes, int], int] = {}
+        self._marked: set[bytes] = set()
+        self._gone: set[tuple[bytes, int]] = set()
+        self._due: list[tuple[int, bytes]] = []
+        self._woken: set[tuple[int, bytes]] = set()
+        self._timers: set[tuple[bytes, int]] = set()
+        self.emitted: list[_Row] = []
+        names = keys.column("key").to_pylist()
+        found = self._states.newest.get_many(keys)
+        self._newest_starts: dict[bytes, int | None] = dict(zip(names, found["start_ms"].to_pylist(), strict=True))
+        for key, start_ms, stored in zip(names, found["start_ms"].to_pylist(), found["tile"].to_pylist(), strict=True):
+            if start_ms is not None:
+                self._tiles[key, start_ms] = self._plan.decode_tile(key, stored)
+
+    # Reading.
+
+    def load_open(self, pairs: Iterable[tuple[bytes, int]]) -> None:
+        """Read tiles of the smallest layer; a tile that is newer than the newest cannot be there."""
+        wanted = []
+        for key, start_ms in pairs:
+            newest = self._newest_starts[key]
+            if newest is None or start_ms > newest:
+                self._tiles[key, start_ms] = None
+            else:
+                wanted.append((key, start_ms))
+        self._load(wanted)
+
+    def load_late(self, pairs: Sequence[tuple[bytes, int]]) -> None:
+        """Read closed tiles, those of all layers that hold them, and the markers of their keys."""
+        wanted = [
+            (key, tile_address(layer, tile_start(start_ms, size)))
+            for key, start_ms in pairs
+            for layer, size in enumerate(self._layers)
+        ]
+        self._load([*wanted, *((key, MARKER_ADDRESS) for key, _ in pairs)])
+
+    def load_due(self, due: Iterable[tuple[bytes, int]]) -> None:
+        """Read the tiles that end at the times of timers, those that hold them, and those to be forgotten."""
+        wanted = []
+        for key, time_ms in due:
+            self._woken.add((time_ms, key))
+            heapq.heappush(self._due, (time_ms, key))
+            forgotten_ms = time_ms - self._retention_ms
+            for layer, size in enumerate(self._layers):
+                wanted.append((key, tile_address(layer, tile_start(time_ms - 1, size))))
+                if forgotten_ms % size == 0:
+                    wanted.append((key, tile_address(layer, forgotten_ms - size)))
+        self._load(wanted)
+
+    def _load(self, wanted: Iterable[tuple[bytes, int]]) -> None:
+        missing = [place for place in dict.fromkeys(wanted) if place not in self._tiles]
+        if not missing:
+            return
+        keys = pa.table({"key": pa.array([key for key, _ in missing], pa.binary())})
+        addresses = pa.table({"address": pa.array([address for _, address in missing], pa.int64())})
+        found = self._states.others.get_many(keys, addresses)["value"].to_pylist()
+        for (key, address), stored in zip(missing, found, strict=True):
+            if address == MARKER_ADDRESS:
+                self._markers[key] = 0 if stored is None else decode_marker(key, stored)
+                self._tiles[key, address] = None
+            else:
+                self._tiles[key, address] = None if stored is None else self._plan.decode_tile(key, stored)
+
+    # Changing.
+
+    def merge(self, key: bytes, start_ms: int, ir: Ir) -> bool:
+        """Take events into their tile, and into those above it that are closed; tell whether they were late."""
+        return self._feed(key, 0, start_ms, ir)
+
+    def close_due(self) -> None:
+        """Close every tile that ends by the watermark and is open yet, in the order of their ends."""
+        while self._due:
+            time_ms, key = heapq.heappop(self._due)
+            for layer, size in enumerate(self._layers):
+                if time_ms % size == 0:
+                    self._close(key, layer, time_ms - size)
+                if (time_ms - self._retention_ms) % size == 0:
+                    self._forget(key, tile_address(layer, time_ms - self._retention_ms - size))
+
+    def _feed(self, key: bytes, layer: int, start_ms: int, ir: Ir, *, closing: bool = False) -> bool:
+        """Merge an IR into the tile of a layer that holds a time; from a closed tile it goes on to the next layer.
+
+        An absent tile whose end the watermark has passed was complete and empty. Not so where a tile closes
+        just now (`closing`): then the ones that hold it were not closed before this batch either.
+        """
+        amended = False
+        for number in range(layer, len(self._layers)):
+            size = self._layers[number]
+            start = tile_start(start_ms, size)
+            address = tile_address(number, start)
+            former = self._tile(key, address)
+            closed = former.complete if former else not closing and start + size <= self._watermark_ms
+            merged = ir if former is None else self._plan.merge(former.ir, ir)
+            if not closed:
+                if former is None:
+                    self._wake(key, start + size)
+                version = 0 if former is None else former.version
+                self._tiles[key, address] = Tile(start, size, version=version, ir=merged)
+                self._changed.setdefault((key, address), OPENED if number == 0 else _NOT_TOLD)
+                return amended
+            amended = True
+            # However many events amend a tile in one batch, its version goes up once.
+            raised = 0 if self._changed.get((key, address)) == AMENDED else 1
+            version = raised if former is None else former.version + raised
+            self._tiles[key, address] = Tile(start, size, complete=True, version=version, ir=merged)
+            self._changed[key, address] = AMENDED
+            self._marked.add(key)
+            if former is None:
+                self._wake(key, start + size + self._retention_ms)
+        return amended
+
+    def _close(self, key: bytes, layer: int, start_ms: int) -> None:
+        address = tile_address(layer, start_ms)
+        tile = self._tile(key, address)
+        if tile is None or tile.complete:
+            return
+        size = self._layers[layer]
+        self._tiles[key, address] = Tile(start_ms, size, complete=True, version=tile.version, ir=tile.ir)
+        self._changed[key, address] = CLOSED
+        self._wake(key, start_ms + size + self._retention_ms)
+        if layer + 1 < len(self._layers):
+            self._feed(key, layer + 1, start_ms, tile.ir, closing=True)
+
+    def _forget(self, key: bytes, address: int) -> None:
+        if self._tile(key, address) is not None:
+            self._tiles[key, address] = None
+            self._changed.pop((key, address), None)
+            self._gone.add((key, address))
+
+    def _tile(self, key: bytes, address: int) -> Tile | None:
+        if (key, address) not in self._tiles:
+            self._load([(key, address)])
+        return self._tiles[key, address]
+
+    def _wake(self, key: bytes, time_ms: int) -> None:
+        """Come back to a key at a time: by a timer, or in this call if the watermark has passed it."""
+        if time_ms > self._watermark_ms:
+            self._timers.add((key, time_ms))
+        elif (time_ms, key) not in self._woken:
+            self._woken.add((time_ms, key))
+            heapq.heappush(self._due, (time_ms, key))
+
+    def tell_closing_time(self) -> None:
+        """Emit up to when tiles are closed, and come back at the end of the next one."""
+        size = self._layers[0]
+        closed_ms = tile_start(self._watermark_ms, size)
+        self._timers.add((CLOSING_KEY, closed_ms + size))
+        self.emitted.append(_Row(CLOSING_KEY, 0, None, CLOSING, closed_ms))
+
+    def count(self, what: int, events: int) -> None:
+        """Emit a count of events."""
+        if events:
+            self.emitted.append(_Row(b"", 0, None, what, events))
+
+    # Writing.
+
+    def written(self) -> pa.Table:
+        """Write back what changed, set the timers, and give the rows to emit: of each key its marker last."""
+        encoded = {
+            (key, address): self._plan.encode_tile(key, tile)
+            for key, address in self._changed
+            if (tile := self._tiles[key, address]) is not None
+        }
+        for (key, address), change in self._changed.items():
+            if change != _NOT_TOLD and (key, address) in encoded:
+                self.emitted.append(_Row(key, address, encoded[key, address], change))
+        self._write_states(encoded)
+        if self._timers:
+            timers = sorted(self._timers)
+            keys = pa.table({"key": pa.array([key for key, _ in timers], pa.binary())})
+            self._states.handle.registerTimers(keys, pa.array([time_ms for _, time_ms in timers], pa.int64()))
+        rows = self.emitted
+        return pa.table(
+            [
+                pa.array([row.key for row in rows], pa.binary()),
+                pa.array([row.address for row in rows], pa.int64()),
+                pa.array([row.value for row in rows], pa.binary()),
+                pa.array([row.change for row in rows], pa.int32()),
+                pa.array([row.amount for row in rows], pa.int64()),
+            ],
+            schema=_OUTPUT,
+        )
+
+    def _write_states(self, encoded: dict[tuple[bytes, int], bytes]) -> None:
+        others: dict[tuple[bytes, int], bytes] = {}
+        newest: dict[bytes, tuple[int, bytes] | None] = {}
+        for (key, address), value in encoded.items():
+            tile = self._tiles[key, address]
+            kept = self._newest_starts.get(key)
+            is_open = tile is not None and not tile.complete and address < _FIRST_LAYER_ABOVE
+            if is_open and (kept is None or address >= kept):
+                if kept is not None and kept < address:
+                    others[key, kept] = encoded.get((key, kept)) or self._encoded(key, kept)
+                newest[key] = (address, value)
+                self._newest_starts[key] = address
+            else:
+                others[key, address] = value
+                if kept == address:
+                    newest[key] = None
+                    self._newest_starts[key] = None
+        self._load((key, MARKER_ADDRESS) for key in sorted(self._marked) if key not in self._markers)
+        for key in sorted(self._marked):
+            amendments = self._markers.get(key, 0) + 1
+            others[key, MARKER_ADDRESS] = marker = encode_marker(key, amendments)
+            self.emitted.append(_Row(key, MARKER_ADDRESS, marker, MARKED, amendments))
+        self._update_newest(newest)
+        self._update_others(others)
+
+    def _encoded(self, key: bytes, address: int) -> bytes:
+        tile = self._tile(key, address)
+        assert tile is not None  # noqa: S101 - the newest tile of a key was read with the key
+        return self._plan.encode_tile(key, tile)
+
+    def _update_newest(self, newest: dict[bytes, tuple[int, bytes] | None]) -> None:
+        kept = {key: value for key, value in newest.items() if value is not None}
+        if kept:
+            keys = pa.table({"key": pa.array(list(kept), pa.binary())})
+            starts, tiles = zip(*kept.values(), strict=True)
+            self._states.newest.update_many(
+                keys, {"start_ms": pa.array(starts, pa.int64()), "tile": pa.array(tiles, pa.binary())}
+            )
+        gone = [key for key, value in newest.items() if value is None]
+        if gone:
+            self._states.newest.clear_many(pa.table({"key": pa.array(gone, pa.binary())}))
+
+    def _update_others(self, others: dict[tuple[bytes, int], bytes]) -> None:
+        if others:
+            keys = pa.table({"key": pa.array([key for key, _ in others], pa.binary())})
+            addresses = {"address": pa.array([address for _, address in others], pa.int64())}
+            self._states.others.update_many(keys, addresses, {"value": pa.array(list(others.values()), pa.binary())})
+        if self._gone:
+            gone = sorted(self._gone)
+            keys = pa.table({"key": pa.array([key for key, _ in gone], pa.binary())})
+            self._states.others.remove_many(keys, {"address": pa.array([address for _, address in gone], pa.int64())})

@@ -1,0 +1,68 @@
+"""Stores of every kind for the tests of this folder; servers start when the first test asks, and stop at the end."""
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from itertools import count
+from pathlib import Path
+
+import pytest
+
+from benchmarks import redis_servers
+from benchmarks.database_servers import NotInstalledError
+from millpond.kv import LmdbStore, MemoryStore, RedisStore, WalkableStore, async_store
+from millpond.kv.expiry import wall_ms
+from tests.kv.on_a_loop import OnALoop
+
+SERVERS = {
+    "redis": redis_servers.redis_server,
+    "valkey": redis_servers.valkey_server,
+    "cluster": redis_servers.redis_cluster,
+}
+STORES = ["memory", "lmdb", *SERVERS]
+FACES = [*STORES, *(f"async {kind}" for kind in STORES if kind != "valkey")]
+"""Every store, and the async face of each."""
+
+MakeStore = Callable[..., WalkableStore]
+
+
+@pytest.fixture(scope="session")
+def server():
+    """Gives the running server of a kind; skips the test where there is none."""
+    running: dict[str, object] = {}
+    with ExitStack() as stack:
+
+        def started(kind: str):
+            if kind not in running:
+                try:
+                    running[kind] = stack.enter_context(SERVERS[kind]())
+                except NotInstalledError as error:
+                    pytest.skip(str(error))
+            return running[kind]
+
+        yield started
+
+
+@pytest.fixture(scope="session")
+def make_store(server, tmp_path_factory) -> Iterator[MakeStore]:
+    """Makes an empty store of a kind, or a second one that sees the same rows (`like=`)."""
+    numbers = count()
+    places: dict[int, tuple[Path, str]] = {}
+    with ExitStack() as stack:
+
+        def make(face: str, clock: Callable[[], int] = wall_ms, like: WalkableStore | None = None) -> WalkableStore:
+            kind = face.removeprefix("async ")
+            number = next(numbers)
+            place = (tmp_path_factory.mktemp("kv"), f"test{number}") if like is None else places[id(like)]
+            if kind == "memory":
+                store = MemoryStore(clock=clock)
+            elif kind == "lmdb":
+                store = LmdbStore(place[0], map_bytes=1 << 20, sync=False, clock=clock)
+            else:
+                store = RedisStore(server(kind).url, prefix=place[1], clock=clock)
+            if face != kind:
+                store = OnALoop(async_store(store))
+            stack.callback(store.close)
+            places[id(store)] = place
+            return store
+
+        yield make
