@@ -14,9 +14,11 @@ the store failing raises `UnavailableError`; what is wrong with the data of one 
 `errors` of its answers, and the others are answered.
 """
 
+import asyncio
 import difflib
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from itertools import islice
 from typing import TYPE_CHECKING, Any, Self
 
 from millpond.cache import CacheStats, monotonic_ms
@@ -29,6 +31,8 @@ from millpond.serving.counters import Counters, FetcherStats, Freshness, Tally, 
 from millpond.serving.entry_sizes import batch_row_size, closed_tiles_size
 from millpond.serving.explain import explained
 from millpond.serving.fetch_rounds import Rounds, WantedKey, rounds, run, run_async
+from millpond.serving.landed_batch import LandedBatch
+from millpond.serving.landing import hottest_rows, replace_entries
 from millpond.serving.messages import FetchRequest, FetchResponse, Target
 from millpond.serving.prepared import Prepared, ResolvedTarget
 from millpond.serving.served_group import NEVER_MS, STEPS, ServedGroup
@@ -131,7 +135,15 @@ class Fetcher:
             )
             for name, plan in plans.items()
         }
-        self._infos = ServingInfos(store, self._groups, refresh_ms=refresh_ms, clock=clock, background=background)
+        self._warm_keys = warm_keys
+        self._infos = ServingInfos(
+            store,
+            self._groups,
+            refresh_ms=refresh_ms,
+            clock=clock,
+            background=background,
+            on_landing=self._landing,
+        )
         self._resolved = {name: ResolvedTarget(one, self._groups) for name, one in (plans | joins).items()}
         self._definitions: dict[str, Any] = {name: plan.group_by for name, plan in plans.items()} | joins
         self._prepared: dict[tuple[str, tuple[str, ...] | None], Prepared] = {}
@@ -242,6 +254,21 @@ class Fetcher:
                 self._prepared[name, wanted] = prepared
         return prepared
 
+    def warm(self, target: TargetName, keys: Iterable[Mapping[str, Any]]) -> int:
+        """Read keys into the caches before they are asked for; give how many were read.
+
+        Raises as `fetch`.
+        """
+        name, now_ms, warmed = self._name(target), self._now(), 0
+        remaining = iter(keys)
+        while part := [FetchRequest(name, one, now_ms) for one in islice(remaining, _WARMED_AT_ONCE)]:
+            call = _Call(self, part, needs_context=False)
+            if call.wanted:
+                self._infos.ensure()
+                run(call.rounds(), self._store.get_many)
+            warmed += call.warmed()
+        return warmed
+
     def refresh(self) -> dict[str, ServingInfo | None]:
         """Read now which batch of each GroupBy is served, and return it; None where there is none."""
         self._infos.refresh()
@@ -249,8 +276,6 @@ class Fetcher:
 
     async def refresh_async(self) -> dict[str, ServingInfo | None]:
         """Do as `refresh`, without holding up the event loop."""
-        import asyncio
-
         await asyncio.to_thread(self._infos.refresh)
         return self._infos.infos()
 
@@ -293,6 +318,16 @@ class Fetcher:
     def __exit__(self, *_: object) -> None:
         self.close()
 
+    def _landing(self, group: ServedGroup, landed: LandedBatch, in_request: bool) -> Callable[[], None]:
+        """Read the hottest keys of a batch before it is served; give what is to be done once it is."""
+        if not group.is_cached or group.served.landed is None:
+            return lambda: None
+        rows = {} if in_request else hottest_rows(group, landed, self._store, self._warm_keys)
+        tally = Tally()
+        tally.warmed = len(rows)
+        self._counters.add(tally)
+        return lambda: replace_entries(group, landed, rows)
+
     def _name(self, target: TargetName) -> str:
         if isinstance(target, str):
             name = target
@@ -312,7 +347,7 @@ class _Call:
 
     __slots__ = ("_asked", "_fetcher", "_tally", "wanted")
 
-    def __init__(self, fetcher: Fetcher, requests: Sequence[FetchRequest]) -> None:
+    def __init__(self, fetcher: Fetcher, requests: Sequence[FetchRequest], *, needs_context: bool = True) -> None:
         self._fetcher = fetcher
         self._tally = Tally()
         self.wanted: dict[Any, WantedKey] = {}
@@ -327,7 +362,7 @@ class _Call:
                 at = now_ms
             elif type(at) is not int:
                 raise DataError(f"{request.name!r}: at is {at!r}; whole milliseconds since 1970 UTC are needed.")
-            context = prepared.checked_context(request.context)
+            context = prepared.checked_context(request.context) if needs_context else {}
             parts = [
                 None if key is None else self._want(part.group, part.layout, key, at)
                 for part, key in zip(prepared.parts, prepared.encoded_keys(request.keys), strict=True)
@@ -364,6 +399,12 @@ class _Call:
         fetcher._counters.add(tally)
         return answers
 
+    def warmed(self) -> int:
+        """Count what was read as warmed, and give how many keys that is."""
+        self._tally.warmed = sum(one.data is not None for one in self.wanted.values())
+        self._fetcher._counters.add(self._tally)
+        return self._tally.warmed
+
     def _want(self, group: ServedGroup, layout: Any, key: bytes, at: int) -> WantedKey:
         address = (group.name, layout, key)
         wanted = self.wanted.get(address)
@@ -373,6 +414,9 @@ class _Call:
             wanted.queries.append(at)
         return wanted
 
+
+_WARMED_AT_ONCE = 500
+"""How many keys `warm` reads in one call of the store."""
 
 _MOST_PREPARED = 10_000
 """How many sets of features are remembered: a caller that makes them up must not fill the memory."""

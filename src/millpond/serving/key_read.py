@@ -162,7 +162,7 @@ def _read_rows(
     answers = yield Reads(gets)
     batch_rows = answers.pop() if asks_batch else []
     if stream.reads_batch and row is None:
-        row = _decoded_row(landed, key, batch_rows)
+        row = decoded_row(landed, key, batch_rows)
         if row.ir is None:
             yield CONFIRM
             if group.served.landed is not landed:
@@ -383,7 +383,7 @@ def _read_values(
         tally.batch_gets += 1
         answers = yield Reads([_batch_get(landed, key)])
         if row is None:
-            row = _decoded_row(landed, key, answers[0])
+            row = decoded_row(landed, key, answers[0])
             if row.values is None:
                 yield CONFIRM
                 if group.served.landed is not landed:
@@ -402,7 +402,12 @@ def _cached_row(group: ServedGroup, key: bytes, landed: LandedBatch, tally: Tall
     return row if row is not None and row.landed is landed else None
 
 
-def _decoded_row(landed: LandedBatch, key: bytes, rows: Sequence[TimedValue]) -> BatchRow:
+def decoded_row(landed: LandedBatch, key: bytes, rows: Sequence[TimedValue]) -> BatchRow:
+    """Give what the store has of a key in a batch, or that it has nothing.
+
+    Raises:
+        CorruptionError: the row does not decode, or is of another batch.
+    """
     if not rows:
         return BatchRow(landed, None)
     plan, stored = landed.plan, rows[-1].value

@@ -38,12 +38,16 @@ class Served(msgspec.Struct, frozen=True):
         restarts: how often the closing time went back: a stream was restarted without its state, and what was
             closed before may not be what it writes now.
         problem: why no batch can be served.
+        raw: the stored record that says so.
+        is_read: whether the store was asked at all.
     """
 
     landed: LandedBatch | None = None
     closed_ms: int = NEVER_MS
     restarts: int = 0
     problem: str | None = None
+    raw: bytes | None = None
+    is_read: bool = False
 
 
 class ServedGroup:

@@ -44,8 +44,8 @@ _PAUSES_SECONDS = (0.05, 0.2, 0.8)
 Background = Callable[[Callable[[], None]], None]
 """Runs a function beside the caller."""
 
-OnLanding = Callable[[ServedGroup, Served, bool], None]
-"""Is given what is to be served now, before it is, and whether a request waits; the group has what was served."""
+OnLanding = Callable[[ServedGroup, LandedBatch, bool], Callable[[], None]]
+"""Called with a batch that is about to be served, and whether a request waits; gives what to do afterwards."""
 
 
 def on_a_thread(work: Callable[[], None]) -> None:
@@ -89,7 +89,6 @@ class ServingInfos:
         self._background = background
         self._pause = threading.Event().wait if pause is None else pause
         self._on_landing = on_landing
-        self._raw: dict[str, bytes | None] = {}
         self._lock = threading.Lock()
         self._flight: Future[None] | None = None
         self._read_ms: int | None = None
@@ -212,7 +211,7 @@ class ServingInfos:
     ) -> Served:
         raw = rows[-1].value if rows else None
         before = group.served
-        if group.name in self._raw and self._raw[group.name] == raw:
+        if before.is_read and before.raw == raw:
             landed, problem = before.landed, before.problem
         else:
             landed, problem = _landed(group.plan, raw)
@@ -226,11 +225,16 @@ class ServingInfos:
                 self.failures += 1
             closed_ms = NEVER_MS if found is None else found
         restarts = before.restarts + (closed_ms < before.closed_ms)
-        served = Served(landed, closed_ms, restarts, problem)
-        if landed is not before.landed and self._on_landing is not None:
-            self._on_landing(group, served, in_request)
+        served = Served(landed, closed_ms, restarts, problem, raw, is_read=True)
+        follow_up: Callable[[], None] | None = None
+        if landed is not None and landed is not before.landed and self._on_landing is not None:
+            follow_up = self._on_landing(group, landed, in_request)
         group.served = served
-        self._raw[group.name] = raw
+        if follow_up is not None:
+            if in_request:
+                self._background(follow_up)
+            else:
+                follow_up()
         return served
 
 
