@@ -4,10 +4,11 @@ uvicorn and httptools are imported when a server or a client is made, so that th
 """
 
 from millpond.serving.client import AsyncFetchClient, FetchClient
+from millpond.serving.counters import FetcherStats, Freshness, Histogram
 from millpond.serving.fetcher import Fetcher
 from millpond.serving.http import HttpApp, Limits, Tls, http_app, running_server, serve
-from millpond.serving.messages import FetcherStats, FetchRequest, FetchResponse, Target, ValueState
-from millpond.serving.serving_info import ServingInfoCache
+from millpond.serving.messages import FetchRequest, FetchResponse, Target
+from millpond.serving.prepared import Prepared
 
 __all__ = [
     "AsyncFetchClient",
@@ -16,12 +17,13 @@ __all__ = [
     "FetchResponse",
     "Fetcher",
     "FetcherStats",
+    "Freshness",
+    "Histogram",
     "HttpApp",
     "Limits",
-    "ServingInfoCache",
+    "Prepared",
     "Target",
     "Tls",
-    "ValueState",
     "http_app",
     "running_server",
     "serve",
