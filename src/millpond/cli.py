@@ -1,4 +1,4 @@
-"""The command line: `millpond demo` and `millpond --version`.
+"""The command line: `millpond demo`, `millpond serve` and `millpond --version`.
 
 An error that Millpond raises on purpose is printed as its one message, with exit code 2. Progress
 goes to stderr, results to stdout, so that `--json` can be piped.
@@ -14,6 +14,8 @@ try:
     import click
 except ImportError as error:
     raise MissingDependencyError('The command line needs click. Run: pip install "millpond[demo]"') from error
+
+from millpond.commands.serve import serve
 
 _STOPPED = 130
 
@@ -90,6 +92,9 @@ def demo(
     except KeyboardInterrupt:
         click.echo("millpond: stopped. The same command goes on from here.", err=True)
         sys.exit(_STOPPED)
+
+
+cli.add_command(serve)
 
 
 def main() -> None:

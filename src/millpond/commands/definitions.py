@@ -5,16 +5,15 @@ counts are the GroupBys and Joins among its names; a GroupBy that only a Join us
 """
 
 import importlib
-import importlib.util
 import sys
 from collections.abc import Sequence
+from importlib.machinery import SourceFileLoader
 from pathlib import Path
 from types import ModuleType
 from typing import NamedTuple, TypeVar
 
 from millpond.errors import OptionError
 from millpond.features import GroupBy, Join
-
 
 _Definition = TypeVar("_Definition", GroupBy, Join)
 
@@ -53,12 +52,11 @@ def _imported(place: str) -> ModuleType:
         if not place.endswith(".py"):
             return importlib.import_module(place)
         path = Path(place).resolve()
-        spec = importlib.util.spec_from_file_location(path.stem, path)
-        if spec is None or spec.loader is None:
-            raise ImportError(f"{path} is no Python file")
-        module = importlib.util.module_from_spec(spec)
+        loader = SourceFileLoader(path.stem, str(path))
+        module = ModuleType(path.stem)
+        module.__file__ = str(path)
         sys.modules.setdefault(path.stem, module)
-        spec.loader.exec_module(module)
+        loader.exec_module(module)
     except (ImportError, OSError, SyntaxError) as error:
         raise OptionError(f"{place} cannot be imported: {error}. Give a Python file or a module.") from error
     return module

@@ -14,8 +14,8 @@ import pytest
 from millpond.errors import CorruptionError, DataError, MillpondError, OptionError, UnavailableError
 from millpond.serving import AsyncFetchClient, FetchClient, FetchRequest, Limits, http_app, running_server
 from millpond.serving.client.retries import Retries
+from tests.serving.http.answering import Answering
 
-from ..http.answering import Answering
 from .scripted import answer, scripted_server
 
 EWR = {"origin": "EWR", "carrier": "UA"}
@@ -130,8 +130,13 @@ def test_values_come_back_as_the_python_types_they_were(client_of, url):
 
 def test_a_changed_definition_is_noticed_and_its_types_are_asked_for_again(client_of):
     changed = DESCRIPTION.replace(b"c0ffee", b"decaff").replace(b'"long"', b'"date"')
-    dated = answer(b'{"results":[{"at":5,"features":{"count":"2013-01-31"}}]}', headers="Millpond-Definition: decaff\r\n")
-    with scripted_server([ANSWER, DESCRIPTION, ANSWER, dated, changed, dated]) as (url, calls), client_of(url) as client:
+    dated = answer(
+        b'{"results":[{"at":5,"features":{"count":"2013-01-31"}}]}', headers="Millpond-Definition: decaff\r\n"
+    )
+    with (
+        scripted_server([ANSWER, DESCRIPTION, ANSWER, dated, changed, dated]) as (url, calls),
+        client_of(url) as client,
+    ):
         answers = [client.fetch("route", {}).features["count"] for _ in range(4)]
     assert answers == [1, 1, date(2013, 1, 31), date(2013, 1, 31)]
     assert [call.startswith(b"GET") for call in calls] == [False, True, False, False, True, False]
@@ -200,9 +205,12 @@ def test_a_connection_that_the_server_left_between_two_calls_is_replaced(client_
 
 
 def test_retries_end_and_the_last_answer_is_raised(client_of):
-    with scripted_server([AWAY, AWAY]) as (url, calls), client_of(url, retries=1) as client:
-        with pytest.raises(UnavailableError, match="the store is away"):
-            client.fetch("route", {})
+    with (
+        scripted_server([AWAY, AWAY]) as (url, calls),
+        client_of(url, retries=1) as client,
+        pytest.raises(UnavailableError, match="the store is away"),
+    ):
+        client.fetch("route", {})
     assert len(calls) == 2
 
 
@@ -222,19 +230,27 @@ def test_nobody_on_the_port_is_named_with_its_url(client_of):
 def test_a_server_that_hangs_costs_no_more_than_the_deadline(client_of):
     with socket.create_server(("127.0.0.1", 0)) as listener:
         url = f"http://127.0.0.1:{listener.getsockname()[1]}"
-        with client_of(url, timeout_ms=100) as client, pytest.raises(UnavailableError, match="TimeoutError|time"):
+        with client_of(url, timeout_ms=100) as client, pytest.raises(UnavailableError, match=r"TimeoutError|time"):
             client.fetch("route", EWR)
 
 
 @pytest.mark.parametrize(
     "nonsense",
-    [answer(b"hello"), answer(b'{"results":[]}'), answer(b"<html>", 502), b"HTTP/1.1 200 OK\r\nContent-Length: x\r\n\r\n"],
+    [
+        answer(b"hello"),
+        answer(b'{"results":[]}'),
+        answer(b"<html>", 502),
+        b"HTTP/1.1 200 OK\r\nContent-Length: x\r\n\r\n",
+    ],
     ids=["no JSON", "too few", "a proxy", "no HTTP"],
 )
 def test_what_no_fetcher_sends_is_refused(client_of, nonsense):
-    with scripted_server([nonsense, DESCRIPTION]) as (url, _), client_of(url, retries=0) as client:
-        with pytest.raises(UnavailableError, match="something that no fetcher sends|no answer from"):
-            client.fetch("route", {})
+    with (
+        scripted_server([nonsense, DESCRIPTION]) as (url, _),
+        client_of(url, retries=0) as client,
+        pytest.raises(UnavailableError, match=r"something that no fetcher sends|no answer from"),
+    ):
+        client.fetch("route", {})
 
 
 def test_a_slow_call_is_hedged_if_that_was_asked_for(client_of):
@@ -274,7 +290,9 @@ def test_options_that_cannot_be_are_refused(client_of):
 def test_pauses_double_within_their_spread():
     retries = Retries(10, random.Random(1))
     pauses = [retries.pause_ms(sent=sent, retry_after=None, left_ms=10**6) for sent in range(1, 9)]
-    assert all(low <= pause <= 2 * low + 1 for low, pause in zip([12, 25, 50, 100, 200, 400, 500, 500], pauses, strict=True))
+    assert all(
+        low <= pause <= 2 * low + 1 for low, pause in zip([12, 25, 50, 100, 200, 400, 500, 500], pauses, strict=True)
+    )
 
 
 def test_threads_share_a_client_and_its_pool(url, fetcher):

@@ -33,7 +33,9 @@ def serving(fetcher):
 
 @pytest.fixture(scope="module")
 def shared_url(shared):
-    with running_server(http_app(shared, limits=Limits(max_body_bytes=20_000, max_requests=50, max_features=10))) as url:
+    with running_server(
+        http_app(shared, limits=Limits(max_body_bytes=20_000, max_requests=50, max_features=10))
+    ) as url:
         yield url
 
 

@@ -103,7 +103,7 @@ def test_metrics_count_calls_by_route_method_and_status(serving, call):
     call(url, "POST", FETCH, {"requests": []})
     call(url, "POST", FETCH, "{")
     call(url, "PATCH", "/somewhere/else")
-    status, headers, text = call(url, "GET", "/metrics")
+    _, headers, text = call(url, "GET", "/metrics")
     lines = text.decode().splitlines()
     assert headers["Content-Type"].startswith("text/plain; version=0.0.4")
     assert 'millpond_http_requests_total{path="/v1/fetch/route",method="POST",status="200"} 1' in lines
@@ -139,9 +139,23 @@ def test_metrics_count_calls_by_route_method_and_status(serving, call):
             "'origin' appears twice",
         ),
         ("POST", FETCH, {"requests": [{"keys": {"origin": "EWR"}}]}, 400, "bad_request", "carrier"),
-        ("POST", FETCH, {"requests": [{"keys": {**EWR, "gate": "A"}}]}, 400, "bad_request", "'gate' is not in the keys"),
+        (
+            "POST",
+            FETCH,
+            {"requests": [{"keys": {**EWR, "gate": "A"}}]},
+            400,
+            "bad_request",
+            "'gate' is not in the keys",
+        ),
         ("POST", FETCH, {"requests": [{"keys": {**EWR, "origin": 7}}]}, 400, "bad_request", "keys.origin"),
-        ("POST", FETCH, {"requests": [{"keys": EWR, "context": {"x": 1}}]}, 400, "bad_request", "'x' is not in the con"),
+        (
+            "POST",
+            FETCH,
+            {"requests": [{"keys": EWR, "context": {"x": 1}}]},
+            400,
+            "bad_request",
+            "'x' is not in the con",
+        ),
         ("POST", FETCH, {"requests": [{"keys": EWR, "at": 13}]}, 400, "bad_request", "bad luck"),
         ("POST", FETCH, {"requests": [{"keys": EWR}], "features": ["no"]}, 400, "bad_option", "no feature 'no'"),
         ("POST", FETCH, {"requests": [], "features": ["x"] * 11}, 400, "bad_request", "length <= 10"),

@@ -143,7 +143,9 @@ def test_altered_streams_are_read_or_refused_and_nothing_else():
             assert table.num_rows <= 1_000
 
 
-@pytest.mark.parametrize("query", ["features", "features=a&features=b", "columns=a", "features=" + ",".join("abcdefghijk")])
+@pytest.mark.parametrize(
+    "query", ["features", "features=a&features=b", "columns=a", "features=" + ",".join("abcdefghijk")]
+)
 def test_a_query_string_that_names_no_features_is_refused(url, query):
     status, _, content = post(url, f"/v1/fetch/route?{query}", write_table(KEYS), MEDIA_TYPE, MEDIA_TYPE)
     assert (status, json.loads(content)["error"]["code"]) == (400, "bad_request")

@@ -24,7 +24,7 @@ CHECKS = (
 )
 
 fetcher = Answering()
-fetcher.batches = {name: fetcher.batches["route"] for name in ("route", "aircraft")}
+fetcher.batches = dict.fromkeys(("route", "aircraft"), fetcher.batches["route"])
 schema = schemathesis.openapi.from_asgi("/openapi.json", http_app(fetcher))
 
 

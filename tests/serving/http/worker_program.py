@@ -31,4 +31,5 @@ def main():
     serve_as_worker(http_app(Counting(), limits=LIMITS), place)
 
 
-main()
+if __name__ == "__main__":
+    main()

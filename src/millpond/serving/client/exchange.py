@@ -78,10 +78,10 @@ class AnswerReader:
 
 
 def request_head(method: str, path: str, host: str, headers: Mapping[str, str]) -> bytes:
-    """The head of a request up to its length, which `request_bytes` adds.
+    r"""The head of a request up to its length, which `request_bytes` adds.
 
     >>> request_bytes(request_head("GET", "/health", "localhost", {}), b"")
-    b'GET /health HTTP/1.1\\r\\nhost: localhost\\r\\ncontent-length: 0\\r\\n\\r\\n'
+    b'GET /health HTTP/1.1\r\nhost: localhost\r\ncontent-length: 0\r\n\r\n'
     """
     lines = [f"{method} {path} HTTP/1.1", f"host: {host}", *(f"{name}: {value}" for name, value in headers.items())]
     return "\r\n".join([*lines, "content-length: "]).encode("latin-1")

@@ -36,7 +36,7 @@ from millpond.serving.http.calls import Calls
 from millpond.serving.http.in_flight import InFlight
 from millpond.serving.http.limits import Limits
 from millpond.serving.http.measures import CallMeasures, Family, fetcher_families
-from millpond.serving.http.problems import Refusal, refusal_of
+from millpond.serving.http.problems import RefusedError, code_of
 from millpond.serving.http.routes import OtherProcesses, routes_of
 from millpond.serving.served import Served
 
@@ -128,14 +128,15 @@ class HttpApp:
                     raise
                 task.uncancel()
                 reply, has_more = self._timed_out(call), call.is_reading
-            except Refusal as refusal:
+            except RefusedError as refusal:
                 reply, has_more = problem_reply(refusal.code, refusal.message, refusal.headers), refusal.closing
             except MillpondError as error:
-                refusal = refusal_of(error)
-                reply = problem_reply(refusal.code, refusal.message)
+                reply = problem_reply(code_of(error), str(error))
             except Exception as error:
                 log.exception("a call failed", extra={"fields": {"request_id": request_id.decode()}})
-                message = f"{type(error).__name__} in the server; its log has the traceback under {request_id.decode()}."
+                message = (
+                    f"{type(error).__name__} in the server; its log has the traceback under {request_id.decode()}."
+                )
                 reply = problem_reply("internal", message)
             start = {
                 "type": "http.response.start",
@@ -165,27 +166,27 @@ class HttpApp:
         if handler is None and method == "HEAD":
             handler = route.handlers.get("GET")
         if len(scope["headers"]) > _MAX_HEADERS:
-            raise Refusal("head_too_large", f"the call has over {_MAX_HEADERS} headers.", closing=True)
+            raise RefusedError("head_too_large", f"the call has over {_MAX_HEADERS} headers.", closing=True)
         if route.needs_key and self.api_keys.required and not self.api_keys.allow(call.headers.get(b"authorization")):
             message = "an API key is needed. Send it as `Authorization: Bearer KEY`."
-            raise Refusal("unauthorized", message, closing=_may_be_long(call), headers=[_CHALLENGE])
+            raise RefusedError("unauthorized", message, closing=_may_be_long(call), headers=[_CHALLENGE])
         if handler is None:
             raise self._no_handler(route, call)
         return await handler(call)
 
-    def _no_handler(self, route: Route, call: Call) -> Refusal:
+    def _no_handler(self, route: Route, call: Call) -> RefusedError:
         method, path = call.scope["method"], call.scope["path"][:200]
         closing = _may_be_long(call)
         if route.handlers:
             allowed = ", ".join(sorted(route.handlers))
             message = f"{method} {path}: this path takes {allowed}."
-            return Refusal("method_not_allowed", message, closing=closing, headers=[(b"allow", allowed.encode())])
+            return RefusedError("method_not_allowed", message, closing=closing, headers=[(b"allow", allowed.encode())])
         name = path.removeprefix("/v1/fetch/")
         if name != path:
             served = sorted(self.fetcher.targets)
             message = f"no GroupBy or Join {name!r} is served here; served are {served}."
-            return Refusal("not_served", message, closing=closing)
-        return Refusal("not_found", f"{method} {path}: there is no such path; see /openapi.json.", closing=closing)
+            return RefusedError("not_served", message, closing=closing)
+        return RefusedError("not_found", f"{method} {path}: there is no such path; see /openapi.json.", closing=closing)
 
     def _timed_out(self, call: Call) -> Reply:
         if call.is_reading:

@@ -52,7 +52,9 @@ def read_table(body: bytes, target: Target, limits: Limits) -> pa.Table:
 def requests_of(table: pa.Table, target: Target, features: tuple[str, ...] | None) -> list[FetchRequest]:
     """The rows of a table as requests, for an answer in JSON."""
     columns = {name: table.column(name).to_pylist() for name in table.column_names}
-    keys = [dict(zip(target.keys, row, strict=True)) for row in zip(*(columns[name] for name in target.keys), strict=True)]
+    keys = [
+        dict(zip(target.keys, row, strict=True)) for row in zip(*(columns[name] for name in target.keys), strict=True)
+    ]
     times = columns.get(TIME_COLUMN, [None] * len(keys))
     given = [name for name in target.context if name in columns]
     contexts = [{name: columns[name][place] for name in given} or None for place in range(len(keys))]

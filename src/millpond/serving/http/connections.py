@@ -109,7 +109,7 @@ def _phase(connection: Any) -> tuple[Phase, object]:
 
 
 def protocol_class(connections: Connections, limits: Limits) -> type[asyncio.Protocol]:
-    """uvicorn's protocol for HTTP, which reports to `connections` and bounds the head of a call.
+    """Uvicorn's protocol for HTTP, which reports to `connections` and bounds the head of a call.
 
     httptools parses if it is installed, h11 otherwise.
     """
@@ -117,7 +117,7 @@ def protocol_class(connections: Connections, limits: Limits) -> type[asyncio.Pro
     try:
         from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol as parent  # noqa: N813
     except ImportError:
-        from uvicorn.protocols.http.h11_impl import H11Protocol as parent  # type: ignore[no-redef]  # noqa: N813
+        from uvicorn.protocols.http.h11_impl import H11Protocol as parent  # noqa: N813
 
     class BoundedProtocol(parent):  # type: ignore[misc]
         """One connection."""
@@ -156,7 +156,11 @@ def protocol_class(connections: Connections, limits: Limits) -> type[asyncio.Pro
 
         def _refuse(self, code: str, message: str) -> None:
             reply = problem_reply(code, message)
-            head = [b"HTTP/1.1 %d refused" % reply.status, b"content-length: %d" % len(reply.body), b"connection: close"]
+            head = [
+                b"HTTP/1.1 %d refused" % reply.status,
+                b"content-length: %d" % len(reply.body),
+                b"connection: close",
+            ]
             head += [name + b": " + value for name, value in reply.headers]
             self.transport.write(b"\r\n".join(head) + b"\r\n\r\n" + reply.body)
             self.transport.close()

@@ -18,7 +18,7 @@ from millpond.serving.http.asgi import JSON_TYPE, Call, Header, Reply
 from millpond.serving.http.in_flight import InFlight
 from millpond.serving.http.json_bodies import JsonFetch, write_results
 from millpond.serving.http.limits import Limits
-from millpond.serving.http.problems import Refusal
+from millpond.serving.http.problems import RefusedError
 from millpond.serving.http.request_bodies import RequestBodies
 from millpond.serving.messages import FetchRequest, FetchResponse, Target
 from millpond.serving.served import Served
@@ -55,7 +55,7 @@ class FetchRoute:
         """Answer one fetch.
 
         Raises:
-            Refusal: the call is wrong, or there are too many.
+            RefusedError: the call is wrong, or there are too many.
             MillpondError: as the fetcher raises.
         """
         headers = call.headers
@@ -125,7 +125,7 @@ def _format_sent(content_type: bytes) -> Format:
         return "json"
     if kind == _ARROW:
         return "arrow"
-    raise Refusal(
+    raise RefusedError(
         "unsupported_media_type",
         f"Content-Type is {content_type[:100].decode('latin-1')!r}; expected application/json or "
         f"{arrow_bodies.MEDIA_TYPE}.",
@@ -140,7 +140,7 @@ def _format_wanted(accept: bytes) -> Format:
         found = _ACCEPTED.get(kind)
         if found is not None and b"q=0" not in parameters:
             return "arrow" if found == "arrow" else "json"
-    raise Refusal(
+    raise RefusedError(
         "not_acceptable",
         f"Accept is {accept[:100].decode('latin-1')!r}; the service answers in application/json and "
         f"{arrow_bodies.MEDIA_TYPE}.",

@@ -1,7 +1,7 @@
 """How many fetches run at once in a process."""
 
 from millpond.serving.http.limits import Limits
-from millpond.serving.http.problems import Refusal
+from millpond.serving.http.problems import RefusedError
 
 
 class InFlight:
@@ -15,9 +15,11 @@ class InFlight:
         self.count = 0
 
     def enter(self) -> None:
-        """Begin a fetch, or raise `Refusal`."""
+        """Begin a fetch, or raise `RefusedError`."""
         if self.count >= self._limit:
-            raise Refusal("too_many_calls", f"{self._limit} fetches are running here, the most that may. Try again.")
+            raise RefusedError(
+                "too_many_calls", f"{self._limit} fetches are running here, the most that may. Try again."
+            )
         self.count += 1
 
     def leave(self) -> None:

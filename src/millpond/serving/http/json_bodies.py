@@ -15,6 +15,7 @@ in a timestamp, or too many members) is it read again by a parser that reports e
 
 import json
 import math
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Generic, NoReturn, TypeVar
 
@@ -43,15 +44,15 @@ class FetchItem(msgspec.Struct, Generic[K, C], forbid_unknown_fields=True):
     """One request in the body of a fetch. Without a time it asks for now."""
 
     keys: K
-    at: _Time | None | UnsetType = UNSET
-    context: C | None | UnsetType = UNSET
+    at: _Time | UnsetType | None = UNSET
+    context: C | UnsetType | None = UNSET
 
 
 class FetchBody(msgspec.Struct, Generic[R, F], forbid_unknown_fields=True):
     """The body of a fetch. Without features it asks for all."""
 
     requests: R
-    features: F | None | UnsetType = UNSET
+    features: F | UnsetType | None = UNSET
     explain: bool | UnsetType = UNSET
 
 
@@ -117,10 +118,13 @@ class JsonFetch:
                 unknown = sorted(set(item.get(part) or ()) - allowed)
                 if unknown:
                     known = f"it has {sorted(allowed)}" if allowed else "it has none"
-                    self._refuse(f"{unknown[0]!r} is not in the {part} of {self._name!r}, {known} - at `$.requests[{place}].{part}`")
+                    found = f"{unknown[0]!r} is not in the {part} of {self._name!r}, {known}"
+                    self._refuse(f"{found} - at `$.requests[{place}].{part}`")
 
     def _refuse(self, found: str, cause: BaseException | None = None) -> NoReturn:
-        raise DataError(f"the body is not what a fetch of {self._name!r} takes: {found}. Expected {_EXPECTED}.") from cause
+        raise DataError(
+            f"the body is not what a fetch of {self._name!r} takes: {found}. Expected {_EXPECTED}."
+        ) from cause
 
 
 def body_type(target: Target, limits: Limits) -> Any:
@@ -129,7 +133,7 @@ def body_type(target: Target, limits: Limits) -> Any:
     context = given_values(f"{target.name}_context", target.context, all_of_them=False)
     items = Annotated[list[FetchItem[keys, context]], msgspec.Meta(max_length=limits.max_requests)]  # type: ignore[valid-type]
     features = Annotated[list[str], msgspec.Meta(max_length=limits.max_features)]
-    return FetchBody[items, features]  # type: ignore[valid-type]
+    return FetchBody[items, features]
 
 
 def write_results(responses: Sequence[FetchResponse]) -> bytes:
@@ -170,7 +174,7 @@ def _is_finite(value: object) -> bool:
 def _without_doubles(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     named = dict(pairs)
     if len(named) != len(pairs):
-        seen: set[str] = set()
-        twice = next(name for name, _ in pairs if name in seen or seen.add(name))  # type: ignore[func-returns-value]
+        counts = Counter(name for name, _ in pairs)
+        twice = next(name for name, count in counts.items() if count > 1)
         raise ValueError(f"{twice!r} appears twice in one object")
     return named

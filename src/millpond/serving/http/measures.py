@@ -71,18 +71,11 @@ class CallMeasures:
             Sample("", {"path": path, "method": method, "status": str(status)}, count)
             for (path, method, status), count in sorted(self._counts.items())
         ]
-        durations: list[Sample] = []
-        for path, buckets in sorted(self._buckets.items()):
-            bounds = [*map(repr, BUCKETS_SECONDS), "+Inf"]
-            totals = list(accumulate(buckets))
-            durations += [
-                Sample("_bucket", {"path": path, "le": bound}, total)
-                for bound, total in zip(bounds, totals, strict=True)
-            ]
-            durations += [
-                Sample("_sum", {"path": path}, self._seconds[path]),
-                Sample("_count", {"path": path}, totals[-1]),
-            ]
+        durations = [
+            sample
+            for path, buckets in sorted(self._buckets.items())
+            for sample in _histogram({"path": path}, BUCKETS_SECONDS, buckets, self._seconds[path])
+        ]
         return [
             Family("millpond_http_requests_total", "counter", "Calls answered, by route, method and status.", requests),
             Family("millpond_http_request_duration_seconds", "histogram", "How long calls took.", durations),
@@ -92,24 +85,60 @@ class CallMeasures:
 
 
 def fetcher_families(stats: msgspec.Struct) -> list[Family]:
-    """What a fetcher counts, as its statistics name it: one family per count, and one per count of its caches."""
+    """What a fetcher counts, as its statistics name it.
+
+    A whole number is a counter, but for bytes, which are a gauge. `caches` and `freshness` are by name,
+    `latencies` are histograms by what was timed.
+    """
     counted: Mapping[str, Any] = msgspec.to_builtins(stats)
-    families = [
-        Family(f"millpond_fetcher_{name}_total", "counter", f"The fetcher's {_words(name)}.", [Sample("", {}, value)])
-        for name, value in counted.items()
-        if isinstance(value, int | float)
+    families = []
+    for name, value in counted.items():
+        if name.endswith("_bytes"):
+            families.append(_one(f"millpond_fetcher_{name}", f"The fetcher's {_words(name)}.", value))
+        elif isinstance(value, int):
+            samples = [Sample("", {}, value)]
+            families.append(
+                Family(f"millpond_fetcher_{name}_total", "counter", f"The fetcher's {_words(name)}.", samples)
+            )
+    families += _by_name("cache", "The caches'", counted.get("caches", {}))
+    families += _by_name("served", "What is served:", counted.get("freshness", {}))
+    latencies: Mapping[str, Mapping[str, Any]] = counted.get("latencies", {})
+    durations = [
+        sample
+        for name, timed in latencies.items()
+        for sample in _histogram({"name": name}, timed["bounds_seconds"], timed["counts"], timed["seconds"])
     ]
-    caches: Mapping[str, Mapping[str, Any]] = counted.get("caches", {})
-    fields = dict.fromkeys(field for cache in caches.values() for field in cache)
-    for field in fields:
+    if durations:
+        families.append(Family("millpond_fetcher_duration_seconds", "histogram", "How long it took.", durations))
+    return families
+
+
+def _by_name(what: str, text: str, named: Mapping[str, Mapping[str, Any]]) -> list[Family]:
+    """A gauge for each number that something with a name has; ages become seconds."""
+    families = []
+    for field in dict.fromkeys(field for numbers in named.values() for field in numbers):
+        unit = 1_000 if field.endswith("_ms") else 1
         samples = [
-            Sample("", {"name": name}, cache[field])
-            for name, cache in caches.items()
-            if isinstance(cache.get(field), int | float)
+            Sample("", {"name": name}, numbers[field] / unit if unit > 1 else int(numbers[field]))
+            for name, numbers in named.items()
+            if isinstance(numbers.get(field), int)
         ]
         if samples:
-            families.append(Family(f"millpond_fetcher_cache_{field}", "gauge", f"The caches' {_words(field)}.", samples))
+            metric = f"{field.removesuffix('_ms')}_seconds" if unit > 1 else field
+            families.append(Family(f"millpond_fetcher_{what}_{metric}", "gauge", f"{text} {_words(metric)}.", samples))
     return families
+
+
+def _histogram(
+    labels: Mapping[str, str], bounds: Sequence[float], counts: Sequence[int], seconds: float
+) -> list[Sample]:
+    """The samples of a histogram, from what fell into each bucket."""
+    totals = list(accumulate(counts))
+    buckets = [
+        Sample("_bucket", {**labels, "le": bound}, total)
+        for bound, total in zip([*map(str, bounds), "+Inf"], totals, strict=True)
+    ]
+    return [*buckets, Sample("_sum", dict(labels), seconds), Sample("_count", dict(labels), totals[-1])]
 
 
 def of_processes(families_of: Mapping[str, Sequence[Family]]) -> list[Family]:

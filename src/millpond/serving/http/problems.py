@@ -76,7 +76,7 @@ class Failure(msgspec.Struct):
     error: Problem
 
 
-class Refusal(Exception):
+class RefusedError(Exception):
     """Ends a call with a failure.
 
     Args:
@@ -96,10 +96,10 @@ class Refusal(Exception):
         self.headers = headers
 
 
-def refusal_of(error: MillpondError) -> Refusal:
-    """The failure that an error of the fetcher is to a caller.
+def code_of(error: MillpondError) -> str:
+    """The code of what a fetcher raises.
 
-    >>> refusal_of(DataError("key 'origin' is missing")).code
+    >>> code_of(DataError("key 'origin' is missing"))
     'bad_request'
     """
-    return Refusal(next(code for kind, code in _CODES if isinstance(error, kind)), str(error))
+    return next(code for kind, code in _CODES if isinstance(error, kind))

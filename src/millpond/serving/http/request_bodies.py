@@ -6,8 +6,9 @@ bodies that are still coming in is bounded, however many callers send however sl
 
 from millpond.serving.http.asgi import Call, Message
 from millpond.serving.http.limits import Limits
-from millpond.serving.http.problems import Refusal
+from millpond.serving.http.problems import RefusedError
 
+_MAX_DIGITS = 18
 _BODIES_AT_ONCE = 64
 """Bodies that are still coming in may together take as much as this many of the largest size."""
 
@@ -24,13 +25,13 @@ class RequestBodies:
         """Give the body of a call.
 
         Raises:
-            Refusal: it is too large, or was not sent to its end, or too many others are coming in.
+            RefusedError: it is too large, or was not sent to its end, or too many others are coming in.
         """
         length = call.headers.get(b"content-length")
-        if length is not None and (len(length) > 18 or int(length) > self._max_bytes):
+        if length is not None and (len(length) > _MAX_DIGITS or int(length) > self._max_bytes):
             raise self._too_large(has_more=True)
         if b"content-encoding" in call.headers:
-            raise Refusal("unsupported_media_type", "the body is compressed. Send it as it is.", closing=True)
+            raise RefusedError("unsupported_media_type", "the body is compressed. Send it as it is.", closing=True)
         call.is_reading = True
         message = await call.receive()
         if message["type"] == "http.request" and not message.get("more_body", False):
@@ -53,16 +54,18 @@ class RequestBodies:
                 if len(body) > self._max_bytes:
                     raise self._too_large(has_more=has_more)
                 if self.incoming_bytes > self._max_incoming_bytes:
-                    raise Refusal("unavailable", "too many bodies are coming in at once. Try again.", closing=has_more)
+                    raise RefusedError(
+                        "unavailable", "too many bodies are coming in at once. Try again.", closing=has_more
+                    )
                 if not has_more:
                     return bytes(body)
                 message = await call.receive()
         finally:
             self.incoming_bytes -= len(body)
-        raise Refusal("bad_request", "the connection ended before the body did.")
+        raise RefusedError("bad_request", "the connection ended before the body did.")
 
-    def _too_large(self, *, has_more: bool) -> Refusal:
-        return Refusal(
+    def _too_large(self, *, has_more: bool) -> RefusedError:
+        return RefusedError(
             "too_large",
             f"the body is over {self._max_bytes} bytes. Send the requests in several calls.",
             closing=has_more,
