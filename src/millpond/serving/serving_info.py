@@ -1,99 +1,262 @@
-"""Which batch of each GroupBy is served, as far as this process knows.
+"""Which batch of each GroupBy is served and up to when its stream is closed, as far as this process knows.
 
 Place on the data path: asked first by every fetch, because the batch end splits a window into its batch
 and its streaming part. A fetch whose batch rows are all cached asks the store for no batch, and so would
-never hear of a new one: hence the refresh by age, 8 seconds as in Chronon [1].
+never hear of a new one: hence a refresh by age, as in Chronon [1].
 
-Invariant: an entry is a `ServingInfo` that was current at some moment of the last `refresh_ms`, or the
-absence of one. A failed read is neither: it raises, and nothing is remembered of it.
+All GroupBys are read in one call. Younger than `refresh_ms` (8 s), the knowledge is used as it is. Older,
+one refresh begins in the background, and callers get the old knowledge meanwhile. Older than `wait_ms`
+(16 s), callers wait for the refresh, all for the same one. A refresh that fails is tried again with
+growing pauses; if it still fails, those who wait get `UnavailableError`, and nothing is remembered of it.
 
-Trade-off: for up to `refresh_ms` an older batch answers, from its own rows and all tiles after its own
-end, which is as right as the new one. If its rows were dropped meanwhile, the fetcher notices, because
-it reads the serving info again behind the rows (`learn`).
+Invariant: what is known was true at some moment of the last `wait_ms`. Trade-off: for that long an older
+batch may answer, from its own rows and all tiles after its own end, which is as right as the new one. If
+its rows were dropped meanwhile, the fetch notices, because it reads the serving info again before it
+believes that a row is absent (`learn`).
 
 [1] CHIP-1, "Keeping GroupByServingInfo up-to-date"
 """
 
-from collections.abc import Callable, Sequence
-
-import msgspec
+import asyncio
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future
 
 from millpond.cache import monotonic_ms
-from millpond.errors import OptionError
-from millpond.features import SERVING_INFO_DATASET, ServingInfo, serving_info_key
+from millpond.errors import CorruptionError, MillpondError, OptionError, UnavailableError
+from millpond.features import (
+    CLOSING_KEY,
+    SERVING_INFO_DATASET,
+    GroupByPlan,
+    ServingInfo,
+    closing_time,
+    serving_info_key,
+)
 from millpond.kv import Get, KVStore, TimedValue
+from millpond.serving.landed_batch import LandedBatch
+from millpond.serving.served_group import NEVER_MS, Served, ServedGroup
+
+REFRESH_MS = 8_000
+WAIT_MS = 16_000
+_PAUSES_SECONDS = (0.05, 0.2, 0.8)
+"""How long a refresh waits after each failed read before it reads again."""
+
+Background = Callable[[Callable[[], None]], None]
+"""Runs a function beside the caller."""
+
+OnLanding = Callable[[ServedGroup, LandedBatch, bool], Callable[[], None]]
+"""Called with a batch that is about to be served, and whether a request waits; gives what to do afterwards."""
 
 
-class _Known(msgspec.Struct, frozen=True):
-    """What was read of one GroupBy, and when by the cache's clock."""
-
-    raw: bytes | None
-    info: ServingInfo | None
-    read_ms: int
+def on_a_thread(work: Callable[[], None]) -> None:
+    """Run a function on a thread of its own that does not hold up the end of the process."""
+    threading.Thread(target=work, name="millpond-fetcher", daemon=True).start()
 
 
-class ServingInfoCache:
-    """Serving infos by name of GroupBy.
+class ServingInfos:
+    """Keeps `group.served` of all groups up to date.
 
-    - Key: the name of the GroupBy.
-    - Capacity: one entry for each GroupBy asked for; a fetcher asks only for those it has plans of.
-    - Freshness: an entry is read again when it is `refresh_ms` old by `clock`, an absence too.
-    - Concurrent miss: each thread reads for itself; the last to come back stays.
-
-    >>> from millpond.kv import MemoryStore, Put
-    >>> store = MemoryStore()
-    >>> infos = ServingInfoCache(store, refresh_ms=8_000, clock=lambda: 0)
-    >>> infos.get_many(["route"])
-    [None]
-    >>> info = ServingInfo("route", "c0ffee", 0, 1, "route.batch.0.1", "route.stream.1")
-    >>> store.put_many("serving_info", [Put(b"route", info.encode())])
-    >>> infos.get_many(["route"]), infos.refresh(["route"]) == [info]
-    ([None], True)
+    Args:
+        store: where uploads and streams write.
+        groups: the GroupBys, by name.
+        refresh_ms: the age at which a refresh begins in the background.
+        wait_ms: the age at which callers wait for it.
+        clock: monotonic milliseconds.
+        background: runs a refresh beside the callers.
+        pause: waits so many seconds between failed reads.
+        on_landing: told of a batch that a refresh found, before it is served.
     """
 
-    def __init__(self, store: KVStore, *, refresh_ms: int = 8_000, clock: Callable[[], int] = monotonic_ms) -> None:
+    def __init__(
+        self,
+        store: KVStore,
+        groups: Mapping[str, ServedGroup],
+        *,
+        refresh_ms: int = REFRESH_MS,
+        wait_ms: int | None = None,
+        clock: Callable[[], int] = monotonic_ms,
+        background: Background = on_a_thread,
+        pause: Callable[[float], object] | None = None,
+        on_landing: OnLanding | None = None,
+    ) -> None:
         if refresh_ms < 0:
             raise OptionError(f"refresh_ms is {refresh_ms}; an age in milliseconds, 0 or more, is needed.")
         self._store = store
+        self._groups = dict(groups)
         self._refresh_ms = refresh_ms
+        self._wait_ms = 2 * refresh_ms if wait_ms is None else wait_ms
         self._clock = clock
-        self._known: dict[str, _Known] = {}
-        self.reads = 0
+        self._background = background
+        self._pause = threading.Event().wait if pause is None else pause
+        self._on_landing = on_landing
+        self._lock = threading.Lock()
+        self._flight: Future[None] | None = None
+        self._read_ms: int | None = None
+        self._not_before_ms = 0
+        self.refreshes = 0
+        self.failures = 0
         self.gets = 0
+        self.reads = 0
 
-    def get_many(self, names: Sequence[str]) -> list[ServingInfo | None]:
-        """The serving info of each GroupBy, None where nothing was uploaded; reads those too old, in one call.
+    def ensure(self) -> None:
+        """Have what is known be young enough; returns at once unless it is older than `wait_ms`.
 
-        Raises `UnavailableError` if the store fails, `CorruptionError` if a record does not decode.
+        Raises:
+            UnavailableError: it is too old, and the store does not answer.
         """
-        now_ms = self._clock()
-        due = [name for name in names if not self._is_fresh(name, now_ms)]
-        if due:
-            self.refresh(due)
-        return [self._known[name].info for name in names]
+        flight = self.begin()
+        if flight is not None:
+            flight.result()
 
-    def refresh(self, names: Sequence[str]) -> list[ServingInfo | None]:
-        """Read the serving infos now, whatever their age."""
-        answers = self._store.get_many([self.get_of(name) for name in names])
-        self.reads += 1
-        self.gets += len(names)
-        return [self.learn(name, rows) for name, rows in zip(names, answers, strict=True)]
+    async def ensure_async(self) -> None:
+        """Do as `ensure`, without holding up the event loop."""
+        flight = self.begin()
+        if flight is not None:
+            await asyncio.wrap_future(flight)
 
-    def get_of(self, name: str) -> Get:
-        """The get that reads the record of one GroupBy, to be sent along with others; `learn` takes its answer."""
+    def begin(self) -> "Future[None] | None":
+        """Begin a refresh if one is due, and give it if it is to be waited for."""
+        now_ms, read_ms = self._clock(), self._read_ms
+        if read_ms is not None and now_ms - read_ms < self._refresh_ms:
+            return None
+        must_wait = read_ms is None or now_ms - read_ms >= self._wait_ms
+        with self._lock:
+            flight = self._flight
+            if flight is not None:
+                return flight if must_wait else None
+            if not must_wait and now_ms < self._not_before_ms:
+                return None
+            flight = self._flight = Future()
+        if must_wait and self._refresh_ms == 0:
+            self._run(flight)
+        else:
+            self._background(lambda: self._run(flight))
+        return flight if must_wait else None
+
+    def refresh(self) -> None:
+        """Read now, whatever the age.
+
+        Raises:
+            UnavailableError: the store does not answer.
+        """
+        self._read()
+
+    def confirm_get(self, name: str) -> Get:
+        """The get that tells whether the batch of a GroupBy is still served; `learn` takes its answer."""
         return Get(SERVING_INFO_DATASET, serving_info_key(name))
 
-    def learn(self, name: str, rows: Sequence[TimedValue]) -> ServingInfo | None:
-        """Take what a store answered to `get_of`, and return what is known by that."""
-        raw = rows[-1].value if rows else None
-        before = self._known.get(name)
-        if before is not None and before.raw == raw:
-            info = before.info
-        else:
-            info = None if raw is None else ServingInfo.decode(raw)
-        self._known[name] = _Known(raw, info, self._clock())
-        return info
+    def learn(self, group: ServedGroup, rows: Sequence[TimedValue]) -> Served:
+        """Take what a store answered to `confirm_get`, and give what is served by that."""
+        return self._take(group, rows, None, in_request=True)
 
-    def _is_fresh(self, name: str, now_ms: int) -> bool:
-        known = self._known.get(name)
-        return known is not None and now_ms - known.read_ms < self._refresh_ms
+    def infos(self) -> dict[str, ServingInfo | None]:
+        """The records by name of GroupBy, as they are known."""
+        return {
+            name: None if group.served.landed is None else group.served.landed.info
+            for name, group in self._groups.items()
+        }
+
+    def after_fork(self) -> None:
+        """Forget the locks and the refresh of the parent process, whose threads do not exist here."""
+        self._lock = threading.Lock()
+        self._flight = None
+
+    def _run(self, flight: "Future[None]") -> None:
+        try:
+            self._read_with_retries()
+        except BaseException as error:  # noqa: BLE001 - it is raised in everyone who waits
+            with self._lock:
+                self._flight = None
+                self._not_before_ms = self._clock() + self._refresh_ms // 2
+            flight.set_exception(error)
+        else:
+            with self._lock:
+                self._flight = None
+            flight.set_result(None)
+
+    def _read_with_retries(self) -> None:
+        for pause in (*_PAUSES_SECONDS, None):
+            try:
+                self._read()
+            except UnavailableError:
+                self.failures += 1
+                if pause is None:
+                    raise
+                self._pause(pause)
+            else:
+                return
+
+    def _read(self) -> None:
+        began_ms = self._clock()
+        groups = list(self._groups.values())
+        gets = [self.confirm_get(group.name) for group in groups]
+        tiled = [group for group in groups if group.is_tiled]
+        gets += [Get(group.stream_dataset, CLOSING_KEY) for group in tiled]
+        answers = self._store.get_many(gets) if gets else []
+        self.reads += bool(gets)
+        self.gets += len(gets)
+        closing = dict(zip((group.name for group in tiled), answers[len(groups) :], strict=True))
+        for group, rows in zip(groups, answers, strict=False):
+            self._take(group, rows, closing.get(group.name, ()), in_request=False)
+        self.refreshes += 1
+        self._read_ms = began_ms
+
+    def _take(
+        self,
+        group: ServedGroup,
+        rows: Sequence[TimedValue],
+        closing_rows: Sequence[TimedValue] | None,
+        *,
+        in_request: bool,
+    ) -> Served:
+        raw = rows[-1].value if rows else None
+        before = group.served
+        if before.is_read and before.raw == raw:
+            landed, problem = before.landed, before.problem
+        else:
+            landed, problem = _landed(group.plan, raw)
+        closed_ms = before.closed_ms
+        if closing_rows is not None:
+            try:
+                found = closing_time([row.value for row in closing_rows])
+            except CorruptionError:
+                # Without a closing time absent tiles are gaps: less is cached, and every answer stays right.
+                found = None
+                self.failures += 1
+            closed_ms = NEVER_MS if found is None else found
+        restarts = before.restarts + (closed_ms < before.closed_ms)
+        served = Served(landed, closed_ms, restarts, problem, raw, is_read=True)
+        follow_up: Callable[[], None] | None = None
+        if landed is not None and landed is not before.landed and self._on_landing is not None:
+            follow_up = self._on_landing(group, landed, in_request)
+        group.served = served
+        if follow_up is not None:
+            if in_request:
+                self._background(follow_up)
+            else:
+                follow_up()
+        return served
+
+
+def _landed(plan: GroupByPlan, raw: bytes | None) -> tuple[LandedBatch | None, str | None]:
+    """Read a record: the batch that it points to, or why that cannot be served."""
+    if raw is None:
+        return None, f"GroupBy {plan.name!r}: no batch has been uploaded. Run its upload first."
+    try:
+        info = ServingInfo.decode(raw)
+    except CorruptionError as error:
+        return None, f"GroupBy {plan.name!r}: {error}"
+    for what, found, wanted in (
+        ("batch", info.batch_form, plan.batch_form),
+        ("stream", info.generation, plan.generation),
+    ):
+        if found and found != wanted:
+            return None, (
+                f"GroupBy {plan.name!r}: the {what} was written under definition {info.definition_hash} in form "
+                f"{found}, this fetcher serves definition {plan.definition_hash} in form {wanted}. Upload again, or "
+                "serve with the definition of the upload."
+            )
+    try:
+        return LandedBatch(info, plan), None
+    except MillpondError as error:
+        return None, f"GroupBy {plan.name!r}: {error}"

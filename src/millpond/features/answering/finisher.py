@@ -1,0 +1,109 @@
+"""The end of an answer, written out for a set of features and compiled.
+
+A fetcher has, for each window, the cells of its closed part (the *base*) and the IR of what is still
+open (the *tail*). What is left is one merge for each cell and one call for each feature. Through loops
+that costs as much again in looking up positions, so it is written as source, once for each set of
+features: additions in place of calls where a merge is one, and a cell that two features share merged
+once.
+
+Cells that are not known need looking at, so they take the plain way, feature by feature.
+"""
+
+import operator
+from collections.abc import Callable, Collection, Sequence
+from typing import Any
+
+from millpond.features.answering.layout import Layout, Projection
+from millpond.features.cells.cell import Ir
+from millpond.features.partial_ir import UNKNOWN
+
+Finisher = Callable[[Sequence[Projection], Sequence[Ir]], dict[str, Any]]
+"""Takes the base and the tail of each window of a layout, and gives the features that are known."""
+
+
+class Finishers:
+    """Both forms of the end of an answer: `compiled` where every cell is known, `careful` for any.
+
+    Args:
+        layout: how bases lie.
+        features: the names of the features wanted, all of which the layout reads, in the order of the answer.
+
+    >>> from millpond.features import Aggregation, Field, GroupBy, compile_group_by
+    >>> counts = (Aggregation("count", windows=("1h", "1d")),)
+    >>> layout = Layout(compile_group_by(GroupBy("route", (Field("origin", "string"),), (), counts)))
+    >>> Finishers(layout, ["count_1h", "count_1d"]).compiled([(2,), (5,)], [(1,), (1,)])
+    {'count_1h': 3, 'count_1d': 6}
+    """
+
+    __slots__ = ("_features", "_layout", "compiled")
+
+    def __init__(self, layout: Layout, features: Collection[str]) -> None:
+        placed = {
+            feature.name: (place, feature) for place, window in enumerate(layout.windows) for feature in window.features
+        }
+        self._layout = layout
+        self._features = tuple((*placed[name], name) for name in features)
+        self.compiled: Finisher = self._compile()
+
+    def careful(self, bases: Sequence[Projection], tails: Sequence[Ir]) -> dict[str, Any]:
+        """Give the features whose cells are all known."""
+        layout = self._layout
+        totals = [
+            dict(
+                zip(
+                    window.positions,
+                    layout.merge(place, bases[place], layout.project(place, tails[place])),
+                    strict=True,
+                )
+            )
+            for place, window in enumerate(layout.windows)
+        ]
+        answer = {}
+        for place, feature, name in self._features:
+            cells = [totals[place][position] for position in feature.positions]
+            if not any(cell is UNKNOWN for cell in cells):
+                answer[name] = feature.finish(*cells)
+        return answer
+
+    def limits_met(self, bases: Sequence[Projection], tails: Sequence[Ir]) -> tuple[str, ...]:
+        """Name the features whose value is only a bound, because a key has more values than are kept."""
+        layout = self._layout
+        met = []
+        for place, feature, name in self._features:
+            if feature.limit_met is not None:
+                merged = layout.merge(place, bases[place], layout.project(place, tails[place]))
+                total = dict(zip(layout.windows[place].positions, merged, strict=True))
+                cells = [total[position] for position in feature.positions]
+                if not any(cell is UNKNOWN for cell in cells) and feature.limit_met(*cells):
+                    met.append(name)
+        return tuple(met)
+
+    def _compile(self) -> Finisher:
+        names: dict[str, Any] = {}
+        lines = ["def finish(bases, tails):"]
+        cells_of: dict[tuple[int, int], str] = {}
+        for place, window in enumerate(self._layout.windows):
+            wanted = [feature for at, feature, _ in self._features if at == place]
+            if not wanted:
+                continue
+            used = {position for feature in wanted for position in feature.positions}
+            lines += [f"    base = bases[{place}]", f"    tail = tails[{place}]"]
+            for at, position in enumerate(window.positions):
+                if position in used:
+                    cells_of[place, position] = variable = f"cell_{place}_{position}"
+                    merge = self._layout.merges[place][at]
+                    if merge is operator.add:
+                        merged = f"base[{at}] + tail[{position}]"
+                    else:
+                        names[f"merge_{position}"] = merge
+                        merged = f"merge_{position}(base[{at}], tail[{position}])"
+                    lines.append(f"    {variable} = {merged}")
+        items = []
+        for number, (place, feature, name) in enumerate(self._features):
+            names[f"finish_{number}"] = feature.finish
+            cells = ", ".join(cells_of[place, position] for position in feature.positions)
+            items.append(f"{name!r}: finish_{number}({cells})")
+        lines.append(f"    return {{{', '.join(items)}}}")
+        exec(compile("\n".join(lines), "<finisher>", "exec"), names)  # noqa: S102 - source of positions and names only
+        compiled: Finisher = names["finish"]
+        return compiled

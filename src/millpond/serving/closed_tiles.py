@@ -1,0 +1,289 @@
+"""What a fetcher keeps of the tiles of one key: everything that is closed, merged.
+
+Place on the data path: what the tile cache holds (CHIP-1, steps 3 and 4). With it a fetch reads only the
+tiles behind `end_ms`, and ends in one merge for each window.
+
+Invariant: an entry is what reading the key's tiles in ``[read start, end_ms)`` would give, as long as its
+landed batch and its marker hold, and the stream is not restarted without its state. It is never changed; a later one takes its place.
+
+Closed is a tile that is complete, or that is absent and ends before the stream's closing time. The closed
+part begins at the batch end and stops at the first gap: an open tile, or an absent one after the closing
+time.
+
+    batch end                          end_ms          query
+        │  closed tiles, no gap           │  open tiles  │
+        ├────────────── total ────────────┤── the tail ──┤
+        │                 ├─ 6h ──────────┤              │
+        │                 pieces of 5 min │              │
+
+A window that starts before or at the batch end holds the whole closed part, the *total*. A window that
+starts after it holds only the last of it, and its start moves on. So the *pieces* from that start on are
+kept too, merged to the hop of the window, each with no more cells than such windows read. From total,
+pieces and batch come the *bases*: for each window, everything that is closed. They hold for one `View`,
+and are made anew when a window moves or the closed part grows, which is once for each tile and not for
+each request.
+"""
+
+from bisect import bisect_left
+from collections.abc import Sequence
+
+from millpond.features import UNKNOWN, Ir, PartialIr, Tile
+from millpond.features.answering import Layout
+from millpond.features.answering.layout import Projection
+from millpond.serving.landed_batch import LandedBatch, View, is_short, short_hops
+
+Piece = tuple[int, Projection]
+"""The start of a hop, and the cells of its tiles."""
+
+NO_MARKER = b""
+"""Stands for the amendment marker of a key that has none."""
+
+
+class PieceKind:
+    """What the pieces of one hop are made of: the cells that short windows of that hop read."""
+
+    __slots__ = ("hop_ms", "merges", "places", "positions")
+
+    def __init__(self, layout: Layout, hop_ms: int) -> None:
+        windows = {
+            place: window
+            for place, window in enumerate(layout.windows)
+            if window.hop_ms == hop_ms and is_short(window.window_ms)
+        }
+        read = dict.fromkeys(position for window in windows.values() for position in window.positions)
+        self.hop_ms = hop_ms
+        self.positions = tuple(read)
+        self.places = {
+            place: tuple(self.positions.index(position) for position in window.positions)
+            for place, window in windows.items()
+        }
+        """For each window of this hop, where in a piece its cells lie."""
+        self.merges = tuple(layout.plan.cells.cells[position].merge for position in self.positions)
+
+    def extended(self, pieces: tuple[Piece, ...], tiles: Sequence[Tile], kept_from_ms: int) -> tuple[Piece, ...]:
+        """Give the pieces with some later tiles, and without those before the earliest start that needs them."""
+        kept = list(pieces[bisect_left(pieces, kept_from_ms, key=_start) :])
+        for tile in tiles:
+            if tile.start_ms < kept_from_ms:
+                continue
+            start = tile.start_ms // self.hop_ms * self.hop_ms
+            cells = tuple([tile.ir[position] for position in self.positions])
+            if kept and kept[-1][0] == start:
+                cells = tuple(
+                    [
+                        UNKNOWN if one is UNKNOWN or other is UNKNOWN else merge(one, other)
+                        for merge, one, other in zip(self.merges, kept[-1][1], cells, strict=True)
+                    ]
+                )
+                kept[-1] = (start, cells)
+            else:
+                kept.append((start, cells))
+        return tuple(kept)
+
+
+class ClosedForm:
+    """What the closed part of a key looks like for one layout; made once for each plan."""
+
+    __slots__ = ("kind_of", "kinds", "layout")
+
+    def __init__(self, layout: Layout) -> None:
+        self.layout = layout
+        self.kinds = tuple(PieceKind(layout, hop) for hop in short_hops(layout))
+        self.kind_of = {place: number for number, kind in enumerate(self.kinds) for place in kind.places}
+
+
+class ClosedTiles:
+    """The closed part of one key; immutable.
+
+    Attributes:
+        landed: the batch from whose end it begins.
+        end_ms: where it ends, and the tail begins.
+        restarts: how often the stream had been restarted without its state.
+        marker: the key's amendment marker, as stored.
+        total: the IR of all of it; None if it has no tiles.
+        pieces: for each hop of a short window, the pieces that move its start.
+        view: the window starts for which the bases hold.
+        bases: for each window, the cells of everything closed, the batch included.
+        is_partial: whether a base has an unknown cell.
+        tiles: how many stored tiles it was made from.
+        newest_ms: the end of the newest of them; None if there are none.
+    """
+
+    __slots__ = (
+        "bases",
+        "end_ms",
+        "is_partial",
+        "landed",
+        "marker",
+        "newest_ms",
+        "pieces",
+        "recent_tail",
+        "restarts",
+        "tiles",
+        "total",
+        "view",
+    )
+
+    def __init__(
+        self,
+        landed: LandedBatch,
+        end_ms: int,
+        restarts: int,
+        marker: bytes,
+        total: Ir | None,
+        pieces: tuple[tuple[Piece, ...], ...],
+        view: View,
+        bases: tuple[Projection, ...],
+        tiles: int,
+        newest_ms: int | None,
+    ) -> None:
+        self.landed = landed
+        self.end_ms = end_ms
+        self.restarts = restarts
+        self.marker = marker
+        self.total = total
+        self.pieces = pieces
+        self.view = view
+        self.bases = bases
+        self.is_partial = any(cell is UNKNOWN for base in bases for cell in base)
+        self.tiles = tiles
+        self.newest_ms = newest_ms
+        self.recent_tail: tuple[int, int, Sequence[Tile]] | None = None
+        """When the tail was read, up to which query, and its tiles: for `tail_freshness_ms`. No part of the value."""
+
+
+def closed_end(start_ms: int, tiles: Sequence[Tile], closed_ms: int, limit_ms: int) -> tuple[int, int]:
+    """Give where the closed tiles from a start on end, and how many of the given ones they are.
+
+    Args:
+        start_ms: where they begin.
+        tiles: those that are there, from the start on, oldest first.
+        closed_ms: the closing time, a whole number of tiles.
+        limit_ms: where to stop at the latest: tiles that begin after the query were not asked for.
+
+    >>> hour = 3_600_000
+    >>> closed_end(0, [Tile(0, hour, True), Tile(hour, hour, True)], closed_ms=0, limit_ms=9 * hour)
+    (7200000, 2)
+    >>> closed_end(0, [Tile(hour, hour, complete=True)], closed_ms=0, limit_ms=9 * hour)
+    (0, 0)
+    """
+    end = start_ms
+    for number, tile in enumerate(tiles):
+        if tile.start_ms > end:
+            if tile.start_ms > closed_ms:
+                return max(end, min(closed_ms, limit_ms)), number
+            end = tile.start_ms
+        if not tile.complete or tile.end_ms > limit_ms:
+            return end, number
+        end = tile.end_ms
+    return max(end, min(closed_ms, limit_ms)), len(tiles)
+
+
+def close(
+    form: ClosedForm,
+    before: ClosedTiles | None,
+    landed: LandedBatch,
+    view: View,
+    batch_bases: Sequence[Projection],
+    tiles: Sequence[Tile],
+    end_ms: int,
+    restarts: int,
+    marker: bytes,
+) -> ClosedTiles:
+    """Make the closed part of a key: what was closed before, and some more tiles.
+
+    Args:
+        form: of the plan.
+        before: the closed part so far; None begins one.
+        landed: the batch that is served.
+        view: where windows start now.
+        batch_bases: for each window, the cells of the batch.
+        tiles: closed tiles behind the part so far, oldest first.
+        end_ms: where the closed part ends now.
+        restarts: how often the stream has been restarted without its state.
+        marker: the amendment marker that was read with the tiles, or before them.
+    """
+    plan = landed.plan
+    irs = [tile.ir for tile in tiles]
+    if before is not None and before.total is not None:
+        irs.insert(0, before.total)
+    total = plan.merge_all(irs) if irs else None
+    pieces = tuple(
+        kind.extended(before.pieces[number] if before is not None else (), tiles, kept_from)
+        for number, (kind, kept_from) in enumerate(zip(form.kinds, view.kept_from, strict=True))
+    )
+    newest = tiles[-1].end_ms if tiles else None if before is None else before.newest_ms
+    return ClosedTiles(
+        landed,
+        end_ms,
+        restarts,
+        marker,
+        total,
+        pieces,
+        view,
+        _bases(form, landed, view, batch_bases, total, pieces),
+        len(tiles) + (0 if before is None else before.tiles),
+        newest,
+    )
+
+
+def _bases(
+    form: ClosedForm,
+    landed: LandedBatch,
+    view: View,
+    batch_bases: Sequence[Projection],
+    total: Ir | None,
+    pieces: tuple[tuple[Piece, ...], ...],
+) -> tuple[Projection, ...]:
+    layout = form.layout
+    bases: list[Projection] = []
+    for place, start in enumerate(view.starts):
+        if start is None or start <= landed.batch_end_ms:
+            base = batch_bases[place]
+            if total is not None:
+                base = layout.merge(place, base, layout.project(place, total))
+        else:
+            number = form.kind_of[place]
+            kept = pieces[number]
+            at = form.kinds[number].places[place]
+            held = kept[bisect_left(kept, start, key=_start) :]
+            base = layout.merge_all(place, [tuple([cells[index] for index in at]) for _, cells in held])
+        bases.append(base)
+    return tuple(bases)
+
+
+def tail_irs(layout: Layout, view: View, tiles: Sequence[Tile], after_ms: int, empty: Ir) -> Sequence[Ir]:
+    """Give for each window the IR of the tail's tiles that it holds.
+
+    Args:
+        layout: of the windows.
+        view: where they start.
+        tiles: the tail, oldest first: every tile that starts before the query.
+        after_ms: where the tail begins.
+        empty: the IR of no events.
+    """
+    plan = layout.plan
+    if view.latest_start_ms <= after_ms or len(tiles) == 0:
+        tail = plan.merge_all([tile.ir for tile in tiles]) if tiles else empty
+        return (tail,) * len(layout.windows)
+    starts = [tile.start_ms for tile in tiles]
+    newest = len(tiles)
+    recent: Ir | None = None
+    tails: list[Ir] = []
+    for start in view.starts:
+        oldest = 0 if start is None else bisect_left(starts, start)
+        if oldest < newest:
+            irs = [tile.ir for tile in tiles[oldest:newest]]
+            recent = plan.merge_all(irs if recent is None else [*irs, recent])
+            newest = oldest
+        tails.append(empty if recent is None else recent)
+    return tails
+
+
+def has_unknown(irs: Sequence[Ir]) -> bool:
+    """Tell whether one of some IRs has an unknown cell."""
+    return any(type(ir) is PartialIr for ir in irs)
+
+
+def _start(piece: Piece) -> int:
+    return piece[0]

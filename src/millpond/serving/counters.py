@@ -1,0 +1,224 @@
+"""What a fetcher counts, and how its statistics look.
+
+Place on the data path: beside it. A fetch counts into a `Tally` of its own and hands it over once, under
+one lock, so that no count is lost between threads and a read pays an addition for each thing it does.
+Latencies are measured in one fetch of `SAMPLED_ONE_IN`: a clock read costs as much as a look-up.
+"""
+
+import os
+import threading
+from bisect import bisect_left
+from collections.abc import Mapping
+from pathlib import Path
+
+import msgspec
+
+from millpond.cache import CacheStats
+
+SAMPLED_ONE_IN = 16
+"""One fetch of so many is timed."""
+
+BOUNDS_SECONDS = (
+    0.00001, 0.00002, 0.00005, 0.0001, 0.0002, 0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0,
+)  # fmt: skip
+"""The upper bounds of a histogram's buckets; one more bucket takes all above."""
+
+
+class Histogram(msgspec.Struct, frozen=True):
+    """How long something took, in the fetches that were timed.
+
+    Attributes:
+        bounds_seconds: the upper bound of each bucket but the last.
+        counts: how many fell into each bucket.
+        seconds: their sum.
+
+    >>> Histogram((0.001, 0.01), (5, 1, 0), 0.009).count
+    6
+    """
+
+    bounds_seconds: tuple[float, ...] = BOUNDS_SECONDS
+    counts: tuple[int, ...] = (0,) * (len(BOUNDS_SECONDS) + 1)
+    seconds: float = 0.0
+
+    @property
+    def count(self) -> int:
+        """How many were timed."""
+        return sum(self.counts)
+
+
+class Freshness(msgspec.Struct, frozen=True):
+    """How old what is served of a GroupBy is, in milliseconds by the fetcher's clock; None where unknown.
+
+    Attributes:
+        batch_end_age_ms: since the end of the batch.
+        landing_age_ms: since the batch landed.
+        closing_age_ms: since the time up to which the stream's tiles are closed.
+        is_late: whether the batch is too old to answer every window exactly.
+    """
+
+    batch_end_age_ms: int | None = None
+    landing_age_ms: int | None = None
+    closing_age_ms: int | None = None
+    is_late: bool = False
+
+
+class FetcherStats(msgspec.Struct, frozen=True):
+    """What a fetcher did since it was made. Counts only grow.
+
+    Attributes:
+        requests: keys that were asked for, a Join counting once.
+        errors: requests of which a feature was unavailable.
+        kv_calls: calls of the store; each answers many gets.
+        batch_gets: gets of batch rows that were sent.
+        batch_gets_saved: those that a cached row made needless.
+        stream_gets: gets of ranges of tiles.
+        info_gets: gets of serving infos and closing times.
+        rows_read: rows that the store answered.
+        bytes_read: bytes in them.
+        tiles_read: tiles among them that were decoded.
+        tiles_saved: tiles that were not, because they are part of a cached closed part.
+        joined_reads: reads of a cold key that waited for another's.
+        dropped_amended: closed parts that were dropped because a late event amended a tile.
+        present, null, unavailable: values by state.
+        refreshes, refresh_failures: of the serving infos.
+        late_batches: GroupBys whose batch is too old now.
+        warmed: keys read into the caches before they were asked for.
+        log_dropped: answers that the answer log had no room for.
+        caches: by GroupBy and kind, as in ``route.batch`` and ``route.tiles``.
+        freshness: by GroupBy.
+        latencies: of ``fetch``, ``get``, ``decode`` and ``finish``.
+        process_bytes: the memory of this process, as the system measures it.
+    """
+
+    requests: int = 0
+    errors: int = 0
+    kv_calls: int = 0
+    batch_gets: int = 0
+    batch_gets_saved: int = 0
+    stream_gets: int = 0
+    info_gets: int = 0
+    rows_read: int = 0
+    bytes_read: int = 0
+    tiles_read: int = 0
+    tiles_saved: int = 0
+    joined_reads: int = 0
+    dropped_amended: int = 0
+    present: int = 0
+    null: int = 0
+    unavailable: int = 0
+    refreshes: int = 0
+    refresh_failures: int = 0
+    late_batches: int = 0
+    warmed: int = 0
+    log_dropped: int = 0
+    caches: Mapping[str, CacheStats] = {}
+    freshness: Mapping[str, Freshness] = {}
+    latencies: Mapping[str, Histogram] = {}
+    process_bytes: int = 0
+
+
+class Tally:
+    """What one fetch did; belongs to that fetch."""
+
+    __slots__ = (
+        "batch_gets",
+        "batch_gets_saved",
+        "bytes",
+        "dropped_amended",
+        "errors",
+        "info_gets",
+        "joined",
+        "kv_calls",
+        "null",
+        "present",
+        "requests",
+        "rows",
+        "stream_gets",
+        "tiles",
+        "tiles_saved",
+        "unavailable",
+        "warmed",
+    )
+
+    def __init__(self) -> None:
+        self.requests = self.errors = self.kv_calls = 0
+        self.batch_gets = self.batch_gets_saved = self.stream_gets = self.info_gets = 0
+        self.rows = self.bytes = self.tiles = self.tiles_saved = self.joined = self.dropped_amended = 0
+        self.present = self.null = self.unavailable = self.warmed = 0
+
+
+_TALLIED = Tally.__slots__
+_NAMES = {"bytes": "bytes_read", "joined": "joined_reads", "rows": "rows_read", "tiles": "tiles_read"}
+
+
+class Counters:
+    """The sums of all tallies, and the latencies; safe to use from several threads.
+
+    >>> counters, tally = Counters(), Tally()
+    >>> tally.requests = 2
+    >>> counters.add(tally)
+    >>> counters.sums()["requests"]
+    2
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._sums = dict.fromkeys(_TALLIED, 0)
+        self._buckets = {name: [0] * (len(BOUNDS_SECONDS) + 1) for name in ("fetch", "get", "decode", "finish")}
+        self._seconds = dict.fromkeys(self._buckets, 0.0)
+
+    def add(self, tally: Tally) -> None:
+        """Add what one fetch did."""
+        with self._lock:
+            sums = self._sums
+            for name in _TALLIED:
+                amount = getattr(tally, name)
+                if amount:
+                    sums[name] += amount
+
+    def hot_fetch(self, rows: int, row_bytes: int, tiles: int, tiles_saved: int, null: int, present: int) -> None:
+        """Add one fetch of one key that found all but its tail in the caches."""
+        with self._lock:
+            sums = self._sums
+            sums["requests"] += 1
+            sums["kv_calls"] += 1
+            sums["stream_gets"] += 1
+            sums["batch_gets_saved"] += 1
+            sums["rows"] += rows
+            sums["bytes"] += row_bytes
+            sums["tiles"] += tiles
+            sums["tiles_saved"] += tiles_saved
+            sums["null"] += null
+            sums["present"] += present
+
+    def timed(self, name: str, seconds: float) -> None:
+        """Add one duration."""
+        with self._lock:
+            self._buckets[name][bisect_left(BOUNDS_SECONDS, seconds)] += 1
+            self._seconds[name] += seconds
+
+    def sums(self) -> dict[str, int]:
+        """The counts by the names of `FetcherStats`."""
+        with self._lock:
+            return {_NAMES.get(name, name): amount for name, amount in self._sums.items()}
+
+    def latencies(self) -> dict[str, Histogram]:
+        """The histograms."""
+        with self._lock:
+            return {
+                name: Histogram(BOUNDS_SECONDS, tuple(buckets), self._seconds[name])
+                for name, buckets in self._buckets.items()
+            }
+
+
+def process_bytes() -> int:
+    """The memory of this process that is in use, as the system measures it; 0 where it does not tell.
+
+    >>> process_bytes() > 1_000_000
+    True
+    """
+    try:
+        resident_pages = int(Path("/proc/self/statm").read_text().split()[1])
+    except (OSError, IndexError, ValueError):
+        return 0
+    return resident_pages * os.sysconf("SC_PAGE_SIZE")

@@ -1,0 +1,38 @@
+"""What counts as an entry's own memory, for the two kinds of entries that a fetcher caches.
+
+Place on the data path: given to the caches when they are made. What entries share (the landed batch, its
+views, the empty cells of a plan) is in none of them.
+"""
+
+from typing import Any
+
+from millpond.serving.batch_rows import BatchRow
+from millpond.serving.closed_tiles import ClosedTiles
+from millpond.serving.entry_size import EntrySize
+
+
+def batch_row_size() -> EntrySize:
+    """Make the weigher of a cache of batch rows."""
+    return EntrySize(units=_batch_units, parts=_batch_parts)
+
+
+def closed_tiles_size() -> EntrySize:
+    """Make the weigher of a cache of closed tiles."""
+    return EntrySize(units=_closed_units, parts=_closed_parts)
+
+
+def _batch_units(row: BatchRow) -> int:
+    return row.row_bytes
+
+
+def _batch_parts(row: BatchRow) -> tuple[Any, ...]:
+    return (row.ir, row.values, row.folded)
+
+
+def _closed_units(closed: ClosedTiles) -> int:
+    cells = 1 if closed.total is None else 1 + len(closed.total)
+    return cells + sum(len(kept) for kept in closed.pieces)
+
+
+def _closed_parts(closed: ClosedTiles) -> tuple[Any, ...]:
+    return (closed.total, closed.pieces, closed.bases)

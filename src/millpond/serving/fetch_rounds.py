@@ -1,0 +1,145 @@
+"""One fetch as rounds of calls to the store: many keys, one `get_many` a round.
+
+Place on the data path: between the fetcher and the reads of single keys. The rounds are a generator too,
+so the blocking and the async fetcher differ in one line: how they wait.
+
+All reads go forward together. What they ask for is sent in one call; whether a batch is still served is
+asked once for each GroupBy. Reads that wait for another fetch's result wait last, when this fetch has
+nothing left to read for others: so two fetches never wait for each other.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Generator, Iterable, Sequence
+from concurrent.futures import Future
+from typing import Any
+
+from millpond.errors import CorruptionError, UnavailableError
+from millpond.features.answering import Layout
+from millpond.kv import Get, TimedValue
+from millpond.serving.counters import Tally
+from millpond.serving.key_read import BatchGone, KeyData, KeyReading, Reads, read_key
+from millpond.serving.served_group import ServedGroup
+from millpond.serving.serving_info import ServingInfos
+
+Round = list[Get] | Future[Any]
+Rounds = Generator[Round, list[list[TimedValue]], None]
+
+
+class WantedKey:
+    """One key of one GroupBy in one fetch, for all requests that ask for it.
+
+    Attributes:
+        data: what was read of it; None if `problem` tells why not, or no batch is served.
+        problem: why nothing could be read.
+    """
+
+    __slots__ = ("data", "group", "key", "layout", "problem", "queries")
+
+    def __init__(self, group: ServedGroup, layout: Layout, key: bytes, query_ms: int) -> None:
+        self.group = group
+        self.layout = layout
+        self.key = key
+        self.queries = [query_ms]
+        self.data: KeyData | None = None
+        self.problem: str | None = None
+
+    def reading(self, tally: Tally) -> KeyReading | None:
+        """Give the read of this key, or None if no query can be answered."""
+        landed = self.group.served.landed
+        if landed is None:
+            return None
+        queries = self.queries
+        if len(queries) > 1:
+            queries = sorted(set(queries))
+        if queries[0] < landed.batch_end_ms:
+            queries = [query for query in queries if query >= landed.batch_end_ms]
+            if not queries:
+                return None
+        return read_key(self.group, self.layout, self.key, queries, tally)
+
+
+def rounds(wanted: Iterable[WantedKey], infos: ServingInfos, tally: Tally) -> Rounds:
+    """Read all keys; yields the gets of each round, or a result of another fetch that is to be waited for."""
+    active: list[tuple[WantedKey, KeyReading, Reads]] = []
+    try:
+        for one in wanted:
+            reading = one.reading(tally)
+            if reading is not None:
+                _step(active, one, reading, None)
+        while active:
+            asking = [item for item in active if item[2].flight is None]
+            if not asking:
+                one, reading, asked = active[0]
+                if asked.flight is not None:
+                    yield asked.flight
+                del active[0]
+                _step(active, one, reading, [])
+                continue
+            waiting = [item for item in active if item[2].flight is not None]
+            gets = [get for _, _, asked in asking for get in asked.gets]
+            confirming = {one.group: None for one, _, asked in asking if asked.confirm}
+            gets += [infos.confirm_get(group.name) for group in confirming]
+            tally.info_gets += len(confirming)
+            tally.kv_calls += bool(gets)
+            answers = (yield gets) if gets else []
+            for group, rows in zip(confirming, answers[len(answers) - len(confirming) :], strict=True):
+                infos.learn(group, rows)
+            active, at = waiting, 0
+            for one, reading, asked in asking:
+                count = len(asked.gets)
+                _step(active, one, reading, answers[at : at + count])
+                at += count
+    finally:
+        for _, reading, _ in active:
+            reading.close()
+
+
+def run(rounds_: Rounds, get_many: Callable[[Sequence[Get]], list[list[TimedValue]]]) -> None:
+    """Run the rounds of a fetch on a blocking store."""
+    try:
+        asked = next(rounds_)
+        while True:
+            if isinstance(asked, Future):
+                asked.exception()
+                asked = rounds_.send([])
+            else:
+                asked = rounds_.send(get_many(asked))
+    except StopIteration:
+        return
+    finally:
+        rounds_.close()
+
+
+async def run_async(rounds_: Rounds, get_many: Callable[[Sequence[Get]], Awaitable[list[list[TimedValue]]]]) -> None:
+    """Run the rounds of a fetch on an async store."""
+    try:
+        asked = next(rounds_)
+        while True:
+            if isinstance(asked, Future):
+                await asyncio.wait([asyncio.wrap_future(asked)])
+                asked = rounds_.send([])
+            else:
+                asked = rounds_.send(await get_many(asked))
+    except StopIteration:
+        return
+    finally:
+        rounds_.close()
+
+
+def _step(
+    active: list[tuple[WantedKey, KeyReading, Reads]],
+    one: WantedKey,
+    reading: KeyReading,
+    answers: list[list[TimedValue]] | None,
+) -> None:
+    """Send a read its rows, and note what it asks for next, or how it ended."""
+    try:
+        asked = next(reading) if answers is None else reading.send(answers)
+    except StopIteration as ended:
+        one.data = ended.value
+    except BatchGone:
+        pass
+    except (CorruptionError, UnavailableError) as error:
+        one.problem = str(error)
+    else:
+        active.append((one, reading, asked))

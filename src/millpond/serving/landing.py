@@ -1,0 +1,85 @@
+"""What happens when a batch lands: the hottest keys are read anew, and what is outdated goes.
+
+Place on the data path: beside the fetches, on the thread that refreshes the serving info; never in a
+request's time.
+
+Without this, every cached key would miss at once when a batch lands, and latency would jump. So the
+hottest keys of the former batch are read from the new one *before* it is served. Then it is served, what
+was read takes the place of the old entries, and the other entries of the former batch are dropped, in
+slices, so that no request waits for the lock of a cache. An entry that is still there answers for the
+former batch only, so nothing hangs on when it goes.
+"""
+
+from collections.abc import Iterator, Sequence
+from itertools import islice
+from typing import Any
+
+from millpond.cache import Cache
+from millpond.errors import MillpondError
+from millpond.kv import Get, KVStore, TimedValue
+from millpond.serving.batch_rows import BatchRow
+from millpond.serving.key_read import decoded_row
+from millpond.serving.landed_batch import LandedBatch
+from millpond.serving.served_group import ServedGroup
+
+SLICE = 500
+"""How many entries are looked at, or keys read, at a time."""
+
+
+def hottest_rows(group: ServedGroup, landed: LandedBatch, store: KVStore, most: int) -> dict[bytes, BatchRow]:
+    """Read the batch rows of the hottest keys of a GroupBy from a batch that is about to be served.
+
+    Rows that do not decode, and a store that fails, are left to the requests, which say so.
+    """
+    cache = group.batch_cache
+    if cache is None or not most or not group.skips_batch_get:
+        return {}
+    keys = [key for key, _ in cache.items()][-most:]
+    found: dict[bytes, BatchRow] = {}
+    for part in _slices(keys):
+        gets = [Get(landed.info.batch_dataset, key, landed.batch_end_ms, landed.batch_end_ms + 1) for key in part]
+        try:
+            answers = store.get_many(gets)
+        except MillpondError:
+            return found
+        for key, rows in zip(part, answers, strict=True):
+            row = _decoded(landed, key, rows)
+            if row is not None:
+                found[key] = row
+    return found
+
+
+def replace_entries(group: ServedGroup, landed: LandedBatch, rows: dict[bytes, BatchRow]) -> None:
+    """Put the rows that were read beforehand, and drop every entry of another batch."""
+    cache = group.batch_cache
+    if cache is not None:
+        for key, row in rows.items():
+            cache.put(key, row)
+        _drop_outdated(cache, landed)
+    if group.tile_cache is not None:
+        _drop_outdated(group.tile_cache, landed)
+
+
+def _drop_outdated(cache: Cache[bytes, Any], landed: LandedBatch) -> None:
+    entries = [key for key, entry in cache.items() if entry.landed is not landed]
+    for part in _slices(entries):
+        for key in part:
+            entry = cache.peek(key)
+            if entry is not None and entry.landed is not landed:
+                cache.invalidate(key)
+
+
+def _decoded(landed: LandedBatch, key: bytes, rows: Sequence[TimedValue]) -> BatchRow | None:
+    """Absent rows are left out too: absence is believed only after the batch is served."""
+    if not rows:
+        return None
+    try:
+        return decoded_row(landed, key, rows)
+    except MillpondError:
+        return None
+
+
+def _slices(keys: Sequence[bytes]) -> Iterator[list[bytes]]:
+    remaining = iter(keys)
+    while part := list(islice(remaining, SLICE)):
+        yield part

@@ -1,0 +1,91 @@
+"""One GroupBy as a fetcher serves it: its plan, its caches, and the batch that is served now.
+
+Place on the data path: what every fetch of the GroupBy shares. Only `served` changes, as one value: what
+was last learnt about the batch and the stream. So a fetch takes it once and works on what belongs
+together.
+"""
+
+from collections.abc import Collection
+from concurrent.futures import Future
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from millpond.cache import Cache
+from millpond.features import GroupByPlan, stream_dataset
+from millpond.features.answering import Layout, TileDecoder
+from millpond.serving.batch_rows import BatchRow
+from millpond.serving.closed_tiles import ClosedForm, ClosedTiles
+from millpond.serving.landed_batch import LandedBatch
+
+if TYPE_CHECKING:
+    from millpond.serving.key_read import KeyData
+
+NEVER_MS = -(1 << 62)
+"""The closing time of a stream that has published none: before every tile."""
+
+STEPS = ("batch_ir", "batch_get", "tile_ir", "stream_get")
+"""The steps of CHIP-1, each of which can be switched off: cached batch rows save the decoding, and the
+get; cached closed tiles save the decoding, and move the start of the get."""
+
+
+class Served(msgspec.Struct, frozen=True):
+    """What is known of one GroupBy.
+
+    Attributes:
+        landed: the batch that is served; None if none can be.
+        closed_ms: every tile that ends here or before is closed.
+        restarts: how often the closing time went back: a stream was restarted without its state, and what was
+            closed before may not be what it writes now.
+        problem: why no batch can be served.
+        raw: the stored record that says so.
+        is_read: whether the store was asked at all.
+    """
+
+    landed: LandedBatch | None = None
+    closed_ms: int = NEVER_MS
+    restarts: int = 0
+    problem: str | None = None
+    raw: bytes | None = None
+    is_read: bool = False
+
+
+class ServedGroup:
+    """A GroupBy with what its fetches share.
+
+    Args:
+        plan: its plan.
+        batch_cache: of batch rows; None for no caching.
+        tile_cache: of closed tiles; None for no caching. Untiled and snapshot GroupBys have none.
+        steps: which of `STEPS` are on.
+        tail_freshness_ms: how long ago a tail may have been read.
+    """
+
+    def __init__(
+        self,
+        plan: GroupByPlan,
+        batch_cache: Cache[bytes, BatchRow] | None = None,
+        tile_cache: Cache[bytes, ClosedTiles] | None = None,
+        steps: Collection[str] = STEPS,
+        tail_freshness_ms: int = 0,
+    ) -> None:
+        group_by = plan.group_by
+        self.plan = plan
+        self.name = plan.name
+        self.has_stream = group_by.accuracy == "temporal"
+        self.is_tiled = self.has_stream and group_by.tiled
+        self.batch_cache = batch_cache if "batch_ir" in steps else None
+        self.tile_cache = tile_cache if self.is_tiled and "tile_ir" in steps else None
+        self.skips_batch_get = "batch_get" in steps
+        self.moves_start = "stream_get" in steps
+        self.tail_freshness_ms = tail_freshness_ms
+        self.is_cached = self.batch_cache is not None or self.tile_cache is not None
+        self.layout = Layout(plan)
+        self.form = ClosedForm(self.layout)
+        self.decode_tile = TileDecoder(plan).decode
+        self.stream_dataset = stream_dataset(plan.name, plan.generation)
+        self.flights: dict[bytes, Future[KeyData | None]] = {}
+        self.served = Served()
+
+    def __repr__(self) -> str:
+        return f"ServedGroup({self.name!r})"
