@@ -3,6 +3,7 @@
     python scripts/matrix.py                   every combination, all of its tests
     python scripts/matrix.py smoke             every combination but that of `make test`, a few tests on each
     python scripts/matrix.py spark-4.1 ...     only these
+    python scripts/matrix.py install NAME ...  make the environments and run nothing
     python scripts/matrix.py demo-4.1 ...      the demo, from a wheel in an environment that has nothing else
 
 Each combination has an environment in `.matrix/`, which uv makes from the lock file and which is kept: a second run
@@ -93,7 +94,7 @@ def combinations() -> Iterator[Combination]:
 def main(chosen: list[str]) -> int:
     """Run the chosen combinations; 1 if one failed."""
     smoke = "smoke" in chosen
-    names = [name for name in chosen if name != "smoke"]
+    names = [name for name in chosen if name not in ("smoke", "install")]
     known = list(combinations())
     unknown = set(names) - {each.name for each in known}
     if unknown:
@@ -104,9 +105,18 @@ def main(chosen: list[str]) -> int:
     elif smoke:
         known = [each for each in known[1:] if not each.demo]  # `make test` has run more on the first
     FOLDER.mkdir(exist_ok=True)
+    if "install" in chosen:
+        made = [_installed(each) for each in known]
+        return int(not all(made))
     results = {each.name: _run(each, smoke=smoke) for each in known}
     print("\n".join(f"matrix: {name:12} {result}" for name, result in results.items()))
     return int(any(result.startswith("FAILED") for result in results.values()))
+
+
+def _installed(each: Combination) -> bool:
+    interpreter = _interpreter(each.python)
+    print(f"matrix: {each.name}: {_environment(each, interpreter) if interpreter else 'there is no such Python'}")
+    return interpreter is not None
 
 
 def _run(each: Combination, *, smoke: bool) -> str:
