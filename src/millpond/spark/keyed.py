@@ -213,7 +213,7 @@ class KeyedData:
         _check_choice("outputMode", outputMode, ("Append", "Update"))
         _check_choice("late", late, ("drop", "keep"))
         _check_choice("on_error", on_error, ("fail", "dead-letter"))
-        check_session(self._df.sparkSession)
+        check_session(self._df.sparkSession, streaming=self._df.isStreaming)
         if initialState is not None and savepoint is not None:
             raise OptionError("a new query begins with an initialState or with a savepoint; give one of them.")
         keys = key_columns(self._df, self._keys)
