@@ -90,7 +90,7 @@ def check_session(spark: SparkSession, *, streaming: bool) -> None:
         OptionError: a stream's state store is not RocksDB's, or a local session's workers run a Python that cannot
             run Millpond.
     """
-    provider = _setting(spark.conf, _PROVIDER_KEY)
+    provider = setting(spark.conf, _PROVIDER_KEY)
     if streaming and provider != _ROCKSDB_PROVIDER:
         raise OptionError(
             f"{_PROVIDER_KEY} is {provider!r}; keyed state lives in Spark's RocksDB state store. "
@@ -100,7 +100,7 @@ def check_session(spark: SparkSession, *, streaming: bool) -> None:
     if spark in _warned:
         return
     _warned.add(spark)
-    concerns = {key: concern for key, (fine, concern) in _CONCERNS.items() if not fine(_setting(spark.conf, key))}
+    concerns = {key: concern for key, (fine, concern) in _CONCERNS.items() if not fine(setting(spark.conf, key))}
     if concerns:
         warnings.warn(_recommendation(concerns), stacklevel=_users_stacklevel())
 
@@ -140,7 +140,7 @@ def _users_stacklevel() -> int:
     return level
 
 
-def _setting(conf: RuntimeConfig, key: str) -> str:
+def setting(conf: RuntimeConfig, key: str) -> str:
     """A setting as it is, or Spark's default; empty where there is neither.
 
     Spark checks a default that a caller gives by the key's type, so an empty one may be refused.
@@ -158,11 +158,11 @@ def is_connect(spark: SparkSession) -> bool:
 
 def hosts_per_executor(conf: RuntimeConfig) -> int:
     """How many state hosts an executor has: one a core. 0 where only the executor can tell how many those are."""
-    master = _setting(conf, "spark.master")
+    master = setting(conf, "spark.master")
     threads = re.fullmatch(r"local(?:\[(\d+|\*)(?:,.*)?\])?", master)
     if threads:
         return 0 if threads[1] == "*" else int(threads[1] or 1)
-    cores = _setting(conf, "spark.executor.cores")
+    cores = setting(conf, "spark.executor.cores")
     if cores:
         return int(cores)
     # A standalone worker gives an executor all its cores, a cluster one.
@@ -177,7 +177,7 @@ def _check_interpreter(spark: SparkSession) -> None:
 
     Without `PYSPARK_PYTHON` they run the `python3` on PATH, which knows nothing of a virtual environment.
     """
-    if not _setting(spark.conf, "spark.master").startswith("local") or is_connect(spark):
+    if not setting(spark.conf, "spark.master").startswith("local") or is_connect(spark):
         return
     theirs = shutil.which(spark.sparkContext.pythonExec)
     if theirs is not None and Path(theirs).parent.resolve() == Path(sys.executable).parent.resolve():

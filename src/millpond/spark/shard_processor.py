@@ -110,9 +110,12 @@ class ShardProcessor(StatefulProcessor):  # type: ignore[misc]
 
     def handleInitialState(self, key: Any, initialState: Row, timerValues: TimerValues) -> None:
         """Keep a blob of initial state until the shard's batch runs, which is in this batch in any case."""
-        if not self._initial and self._spec.time_mode == "processingtime":
+        if not self._initial:
             # For a shard without rows: its timers, if they are due already, fire in this batch.
-            self._handle.registerTimer(timerValues.getCurrentProcessingTimeInMs())
+            if self._spec.time_mode == "processingtime":
+                self._handle.registerTimer(timerValues.getCurrentProcessingTimeInMs())
+            elif self._spec.time_mode == "eventtime":
+                self._handle.registerTimer(timerValues.getCurrentWatermarkInMs())
         self._initial.append(bytes(initialState[1]))
         self._initial_of = key, timerValues
 

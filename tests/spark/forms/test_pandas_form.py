@@ -155,6 +155,26 @@ def test_many_rows_of_a_key_come_in_frames_of_at_most_sparks_limit():
     ]
 
 
+@pytest.mark.parametrize(
+    ("max_rows", "max_bytes", "sizes"),
+    [
+        (0, 1 << 30, [5]),
+        (-1, 1 << 30, [5]),
+        (-1, 1, [1] * 5),
+        (3, 1, [1] * 5),
+        (2, 1 << 30, [2, 2, 1]),
+        (9, 40, [3, 2]),
+    ],
+)
+def test_frames_keep_to_sparks_limits_in_rows_and_in_bytes(max_rows, max_bytes, sizes):
+    table = pa.table({"key": [1] * 5, "n": list(range(5)), "hidden": ["x" * 1000] * 5})  # 16 bytes a row are shown
+    spec = _spec(["key", "n"], pandas=PandasSettings(max_rows=max_rows, max_bytes=max_bytes))
+    ((_, _, frames),) = PandasObjects(spec).grouped(table)
+    found = list(frames)
+    assert [len(frame) for frame in found] == sizes
+    assert [n for frame in found for n in frame["n"]] == list(range(5))
+
+
 OUTPUT = pa.schema(
     [
         ("text", pa.string()),

@@ -34,6 +34,7 @@ from millpond.state.rows import Row, grouping_values
 # What pandas itself makes a slice's frame with; its stubs leave it out, as they do a column's plain values.
 _frame_of: Any = pd.DataFrame._from_mgr  # type: ignore[attr-defined]  # noqa: SLF001
 _column_array: Any = pd.DataFrame._get_column_array  # type: ignore[attr-defined]  # noqa: SLF001
+_NO_LIMIT = 2**31 - 1
 
 
 class PandasObjects:
@@ -62,9 +63,18 @@ class PandasObjects:
         series = _as_series(rows, self._settings)
         users_keys = zip(*(series[at].iloc[starts] for at in self._key_positions), strict=True)
         frames = self._frames(series, starts, ends_of_keys)
-        most = self._settings.max_rows
+        most = self._most_rows(rows)
         for key, users_key, frame in zip(keys, users_keys, frames, strict=True):
             yield key, users_key, iter((frame,)) if len(frame) <= most else _cut(frame, most)
+
+    def _most_rows(self, rows: pa.Table) -> int:
+        """How many rows a frame has at most: Spark's limit in rows, and that in bytes by the mean of these rows."""
+        most: int = self._settings.max_rows if self._settings.max_rows > 0 else _NO_LIMIT
+        if self._settings.max_bytes >= _NO_LIMIT or not rows.num_rows:
+            return most
+        count: int = rows.num_rows
+        shown_bytes: int = rows.select(list(range(self._width))).nbytes
+        return min(most, -(-self._settings.max_bytes * count // max(1, shown_bytes)))
 
     def _frames(self, series: list["pd.Series[Any]"], starts: list[int], ends: list[int]) -> Iterator[pd.DataFrame]:
         """A frame for each key, as PySpark makes it of the values of the key's rows."""
