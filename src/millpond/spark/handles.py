@@ -218,7 +218,7 @@ class ProcessorHandle:
         return parsed
 
 
-class DeletedStateError(OptionError, PySparkRuntimeError):  # type: ignore[misc]
+class DeletedStateError(PySparkRuntimeError, OptionError):  # type: ignore[misc]
     """A call of a state that `init` deleted; PySpark raises its own error of this kind."""
 
 
