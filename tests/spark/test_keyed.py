@@ -178,14 +178,6 @@ def test_wrong_arguments_are_refused_before_anything_runs(spark: SparkSession) -
         keyed(events, "id").transformWithState(Diary(), DIARY, "Complete", "None")
     with pytest.raises(OptionError, match="at least one key"):
         keyed(events)
-    provider = "spark.sql.streaming.stateStore.providerClass"
-    right = spark.conf.get(provider)
-    spark.conf.unset(provider)
-    try:
-        with pytest.raises(OptionError, match=provider):
-            keyed(events, "id").transformWithState(Diary(), DIARY, "Update", "None")
-    finally:
-        spark.conf.set(provider, right)
 
 
 class Alarm(StatefulProcessor):

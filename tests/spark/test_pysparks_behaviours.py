@@ -199,14 +199,14 @@ def test_late_rows_are_kept_without_event_time(operator, stream):
     assert [row[1] for batch in batches for row in batch] == ["100", "40", "20"]
 
 
-def test_what_follows_an_operator_goes_by_its_output_times(operator, stream):
+def test_what_follows_an_operator_goes_by_its_output_times(one_of_three, stream):
     class OnTime(Seen):
         def handleInputRows(self, key, rows, timerValues):
             yield self.told(user=key[0], at=min(row["at"] for row in self.given(rows)))
 
     for rows in ([("ann", 1, 10.0), ("bob", 2, 15.0)], [("ann", 3, 11.0), ("cat", 4, 25.0)], [("ann", 5, 5.0)]):
         stream.add(rows)
-    timed = operator.of(
+    timed = one_of_three.of(
         stream.frame().withWatermark("at", "5 seconds"),
         OnTime(),
         "user",
@@ -560,15 +560,18 @@ def test_a_schema_may_gain_lose_widen_and_reorder_fields_and_not_narrow_them(one
         run("word string, n int, added boolean")
 
 
-def test_a_state_whose_field_must_not_be_null_is_refused_by_pyspark_and_taken_by_us(operator, stream, conf):
+@pytest.mark.parametrize("by", ["pyspark", "millpond"])
+def test_a_state_whose_field_must_not_be_null_is_refused_by_pyspark_and_taken_by_us(stream, conf, by):
     conf(spark__sql__streaming__stateStore__encodingFormat="avro")
     stream.add([("ann", 1, 1.0)])
     output = "n int not null, word string not null, x double not null"
-    if operator.by == "pyspark":
+    if by == "pyspark":
         with pytest.raises(StreamingQueryException, match="SCHEMA_MUST_BE_NULLABLE"):
-            stream.run(operator.of(stream.frame(), Evolving(output), "user"))
+            stream.run(Operator(by, "rows").of(stream.frame(), Evolving(output), "user"))
     else:
-        assert rows_of(stream.run(operator.of(stream.frame(), Evolving(output), "user"))) == [[("ann", "null")]]
+        assert rows_of(stream.run(Operator(by, "rows").of(stream.frame(), Evolving(output), "user"))) == [
+            [("ann", "null")]
+        ]
 
 
 def test_a_query_with_two_operators_goes_on_with_both_after_a_restart(one_of_three, stream):
