@@ -9,7 +9,7 @@ Invariant: keys are told by their values, so any table with the key's columns wi
 """
 
 from collections.abc import Mapping, Sequence
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, cast
 
 import numpy as np
 import pyarrow as pa
@@ -79,20 +79,20 @@ class ArrowProcessorHandle:
 
     def getValueState(
         self, stateName: str, schema: StructType | str, ttlDurationMs: int | None = None
-    ) -> "ArrowValueState | DeletedState":
+    ) -> "ArrowValueState":
         """A value state."""
         state, descriptor, _ = self._handle.value_state(stateName, schema, ttlDurationMs)
         if stateName in self._handle.deleted:
-            return DeletedState(stateName)
+            return cast("ArrowValueState", DeletedState(stateName))
         return ArrowValueState(self._shard, self.keys, state, Values(stateName, descriptor.value_schema))
 
     def getListState(
         self, stateName: str, schema: StructType | str, ttlDurationMs: int | None = None
-    ) -> "ArrowListState | DeletedState":
+    ) -> "ArrowListState":
         """A list state."""
         state, descriptor, _ = self._handle.list_state(stateName, schema, ttlDurationMs)
         if stateName in self._handle.deleted:
-            return DeletedState(stateName)
+            return cast("ArrowListState", DeletedState(stateName))
         return ArrowListState(self._shard, self.keys, state, Values(stateName, descriptor.value_schema))
 
     def getMapState(
@@ -101,11 +101,11 @@ class ArrowProcessorHandle:
         userKeySchema: StructType | str,
         valueSchema: StructType | str,
         ttlDurationMs: int | None = None,
-    ) -> "ArrowMapState | DeletedState":
+    ) -> "ArrowMapState":
         """A map state."""
         state, descriptor, _ = self._handle.map_state(stateName, userKeySchema, valueSchema, ttlDurationMs)
         if stateName in self._handle.deleted:
-            return DeletedState(stateName)
+            return cast("ArrowMapState", DeletedState(stateName))
         values = Values(stateName, descriptor.value_schema)
         return ArrowMapState(self._shard, self.keys, state, Values(stateName, descriptor.map_key_schema), values)
 
