@@ -5,6 +5,8 @@ from pathlib import Path
 
 import click
 
+from millpond.errors import MissingDependencyError
+
 STOPPED = 130
 """The exit code of a command that was interrupted."""
 

@@ -16,7 +16,9 @@ if pyspark.__version__.startswith(("3.", "4.0.")):  # without `transformWithStat
 
 from millpond.spark.arrow_processor import ArrowStatefulProcessor
 from millpond.spark.dead_letters import split_dead_letters
+from millpond.spark.features.check import check
 from millpond.spark.features.stream import stream
+from millpond.spark.features.training_set import training_set
 from millpond.spark.features.upload import upload
 from millpond.spark.keyed import KeyedData, keyed
 from millpond.spark.lookup_join import lookup_join
@@ -36,6 +38,7 @@ __all__ = [
     "ProcessorSnapshot",
     "SparkScan",
     "StateConfig",
+    "check",
     "keyed",
     "lookup_join",
     "read_state",
@@ -43,5 +46,6 @@ __all__ = [
     "session",
     "split_dead_letters",
     "stream",
+    "training_set",
     "upload",
 ]

@@ -5,8 +5,6 @@ plan's own cells and format, so its bytes begin with a known prefix, and only ce
 as they are need decoding. Any other tile goes through the plan.
 """
 
-
-
 from millpond.features.plan import GroupByPlan
 
 

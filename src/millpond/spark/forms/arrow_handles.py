@@ -9,7 +9,7 @@ Invariant: keys are told by their values, so any table with the key's columns wi
 """
 
 from collections.abc import Mapping, Sequence
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, cast
 
 import numpy as np
 import pyarrow as pa
@@ -83,7 +83,11 @@ class ArrowProcessorHandle:
         """A value state."""
         state, descriptor, _ = self._handle.value_state(stateName, schema, ttlDurationMs)
         if stateName in self._handle.deleted:
+<<<<<<< HEAD
             return DeletedState(stateName)
+=======
+            return cast("ArrowValueState", DeletedState(stateName))
+>>>>>>> dropin
         return ArrowValueState(self._shard, self.keys, state, Values(stateName, descriptor.value_schema))
 
     def getListState(
@@ -92,7 +96,11 @@ class ArrowProcessorHandle:
         """A list state."""
         state, descriptor, _ = self._handle.list_state(stateName, schema, ttlDurationMs)
         if stateName in self._handle.deleted:
+<<<<<<< HEAD
             return DeletedState(stateName)
+=======
+            return cast("ArrowListState", DeletedState(stateName))
+>>>>>>> dropin
         return ArrowListState(self._shard, self.keys, state, Values(stateName, descriptor.value_schema))
 
     def getMapState(
@@ -105,7 +113,11 @@ class ArrowProcessorHandle:
         """A map state."""
         state, descriptor, _ = self._handle.map_state(stateName, userKeySchema, valueSchema, ttlDurationMs)
         if stateName in self._handle.deleted:
+<<<<<<< HEAD
             return DeletedState(stateName)
+=======
+            return cast("ArrowMapState", DeletedState(stateName))
+>>>>>>> dropin
         values = Values(stateName, descriptor.value_schema)
         return ArrowMapState(self._shard, self.keys, state, Values(stateName, descriptor.map_key_schema), values)
 
