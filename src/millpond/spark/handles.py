@@ -15,11 +15,7 @@ from typing import Any
 
 import pyarrow as pa
 from pyspark.errors import PySparkRuntimeError
-<<<<<<< HEAD
 from pyspark.sql.pandas.types import from_arrow_schema
-=======
-from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
->>>>>>> dropin
 from pyspark.sql.types import ArrayType, DataType, MapType, Row, StructType, TimestampType
 
 from millpond.errors import DataError, OptionError

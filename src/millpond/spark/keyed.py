@@ -215,13 +215,9 @@ class KeyedData:
         _check_choice("outputMode", outputMode, ("Append", "Update"))
         _check_choice("late", late, ("drop", "keep"))
         _check_choice("on_error", on_error, ("fail", "dead-letter"))
-<<<<<<< HEAD
         require_state_packages()
         check_session(self._df.sparkSession, streaming=self._df.isStreaming)
         start_state_stores(self._df.sparkSession)
-=======
-        check_session(self._df.sparkSession, streaming=self._df.isStreaming)
->>>>>>> dropin
         if initialState is not None and savepoint is not None:
             raise OptionError("a new query begins with an initialState or with a savepoint; give one of them.")
         keys = key_columns(self._df, self._keys)

@@ -83,11 +83,7 @@ class ArrowProcessorHandle:
         """A value state."""
         state, descriptor, _ = self._handle.value_state(stateName, schema, ttlDurationMs)
         if stateName in self._handle.deleted:
-<<<<<<< HEAD
-            return DeletedState(stateName)
-=======
             return cast("ArrowValueState", DeletedState(stateName))
->>>>>>> dropin
         return ArrowValueState(self._shard, self.keys, state, Values(stateName, descriptor.value_schema))
 
     def getListState(
@@ -96,11 +92,7 @@ class ArrowProcessorHandle:
         """A list state."""
         state, descriptor, _ = self._handle.list_state(stateName, schema, ttlDurationMs)
         if stateName in self._handle.deleted:
-<<<<<<< HEAD
-            return DeletedState(stateName)
-=======
             return cast("ArrowListState", DeletedState(stateName))
->>>>>>> dropin
         return ArrowListState(self._shard, self.keys, state, Values(stateName, descriptor.value_schema))
 
     def getMapState(
@@ -113,11 +105,7 @@ class ArrowProcessorHandle:
         """A map state."""
         state, descriptor, _ = self._handle.map_state(stateName, userKeySchema, valueSchema, ttlDurationMs)
         if stateName in self._handle.deleted:
-<<<<<<< HEAD
-            return DeletedState(stateName)
-=======
             return cast("ArrowMapState", DeletedState(stateName))
->>>>>>> dropin
         values = Values(stateName, descriptor.value_schema)
         return ArrowMapState(self._shard, self.keys, state, Values(stateName, descriptor.map_key_schema), values)
 
