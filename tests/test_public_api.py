@@ -58,8 +58,8 @@ PUBLIC = {
         Prepared Target Tls http_app running_server serve
     """,
     "millpond.spark": """
-        ArrowStatefulProcessor KeyedData KeyedMetrics ProcessorHarness ProcessorSnapshot SparkScan StateConfig check
-        keyed lookup_join read_state savepoint session split_dead_letters stream training_set upload
+        ArrowStatefulProcessor KeyedData KeyedMetrics ProcessorHarness ProcessorSnapshot SparkScan StateConfig backfill
+        check keyed lookup_join read_state savepoint session split_dead_letters stream training_set upload
     """,
     "millpond.state": """
         ABSENT Aggregate AggregatingState BackendFactory BegunCheckpoint CacheHooks CachedValues Cells

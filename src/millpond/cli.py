@@ -19,6 +19,7 @@ except ImportError as error:
     raise MissingDependencyError('The command line needs click. Run: pip install "millpond[cli]"') from error
 
 COMMANDS = {
+    "backfill": "Collect days of history into the hop table that uploads go on from.",
     "check": "Compare logged answers with the training set at the same times.",
     "compile": "Show what definitions compile to, and what a change of them costs.",
     "demo": "Send a year of real flights through every room, and check the answers.",

@@ -27,6 +27,9 @@ from millpond.kv import open_store
 @target_option
 @store_option
 @click.option("--batch-end", type=TimeOfDay(), help="Up to when, not included; the last midnight UTC by default.")
+@click.option(
+    "--hop-table", metavar="FOLDER", help="Keeps history as hops, so that a further day reads its own events."
+)
 @spark_options
 @json_option
 def upload(
@@ -35,6 +38,7 @@ def upload(
     name: str | None,
     store_url: str,
     batch_end: int | None,
+    hop_table: str | None,
     master: str | None,
     settings: tuple[str, ...],
     tables: tuple[str, ...],
@@ -50,7 +54,8 @@ def upload(
     click.echo(f"uploading {group_by.name} up to {batch_end}", err=True)
     spark = spark_session("upload", master, settings)
     try:
-        info = run_upload(group_by, batch_end, store, tables=given_tables(spark, tables), spark=spark)
+        given = given_tables(spark, tables)
+        info = run_upload(group_by, batch_end, store, tables=given, spark=spark, hop_table=hop_table)
     finally:
         spark.stop()
         store.close()

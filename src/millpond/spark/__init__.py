@@ -16,6 +16,7 @@ if pyspark.__version__.startswith(("3.", "4.0.")):  # without `transformWithStat
 
 from millpond.spark.arrow_processor import ArrowStatefulProcessor
 from millpond.spark.dead_letters import split_dead_letters
+from millpond.spark.features.backfill import backfill
 from millpond.spark.features.check import check
 from millpond.spark.features.stream import stream
 from millpond.spark.features.training_set import training_set
@@ -38,6 +39,7 @@ __all__ = [
     "ProcessorSnapshot",
     "SparkScan",
     "StateConfig",
+    "backfill",
     "check",
     "keyed",
     "lookup_join",

@@ -1,6 +1,7 @@
 """An upload from a hop table writes the bytes that an upload from the events does."""
 
 import random
+from pathlib import Path
 
 import pytest
 
@@ -9,6 +10,7 @@ from millpond.features import DAY_MS, HOUR_MS, Aggregation, EntitySource, Field,
 from millpond.kv import Get, LmdbStore
 from millpond.metrics import MemoryRecorder
 from millpond.spark.features.backfill import backfill
+from millpond.spark.features.hop_rows import decode_hops, encode_hops
 from millpond.spark.features.hop_table import HopManifest, HopTable
 from millpond.spark.features.upload import upload
 
@@ -229,14 +231,33 @@ def test_what_has_no_hop_table_is_refused(uploads, tmp_path):
             backfill(GROUP_BY, days, tmp_path / "hops", tables={})
 
 
+GOLDEN = Path(__file__).parents[2] / "features" / "golden"
 MANIFEST = HopManifest(3, "0123.4567", B, {B - DAY_MS: (5, "123")}, ("hops-00000003-00.parquet",))
-GOLDEN = MANIFEST.encode()
+STORED = {
+    "hop_manifest_v1.bin": MANIFEST.encode(),
+    "hop_row_v1.bin": encode_hops(b"EWR", [0, 7], [[5, 2], [b"", b"\x01,\x05"]]),
+}
 
 
-def test_a_manifest_is_read_back_and_an_altered_one_is_refused():
-    assert HopManifest.decode(GOLDEN, "m") == MANIFEST
-    for place in range(len(GOLDEN)):
-        altered = bytearray(GOLDEN)
-        altered[place] ^= 1
+@pytest.mark.parametrize("name", STORED)
+def test_the_current_version_still_writes_its_golden_bytes(name):
+    assert STORED[name] == (GOLDEN / name).read_bytes()
+
+
+def test_manifest_and_rows_are_read_back_and_altered_ones_refused():
+    manifest, row = STORED.values()
+    assert HopManifest.decode(manifest, "m") == MANIFEST
+    assert decode_hops(b"EWR", row, 2) == ([0, 7], [[5, 2], [b"", b"\x01,\x05"]])
+    for key, cells in ((b"JFK", 2), (b"EWR", 1)):
+        with pytest.raises(CorruptionError, match="row of a hop table"):
+            decode_hops(key, row, cells)
+    for place in range(len(manifest)):
         with pytest.raises(CorruptionError, match="manifest m"):
-            HopManifest.decode(bytes(altered), "m")
+            HopManifest.decode(altered(manifest, place), "m")
+    for place in range(len(row)):
+        with pytest.raises(CorruptionError, match="row of a hop table"):
+            decode_hops(b"EWR", altered(row, place), 2)
+
+
+def altered(data, place):
+    return data[:place] + bytes((data[place] ^ 1,)) + data[place + 1 :]

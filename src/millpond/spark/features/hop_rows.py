@@ -2,10 +2,11 @@
 
 Place on the data path: inside the tasks of backfill and upload, before and after rows meet by key.
 
-A row of the table holds the hops of one key (`millpond.features.hops`): for each the IR of its events. It lies in the
-form of a batch row whose segments are the hops' numbers and whose columns are never suffixes. To go on to a later end,
-hops that need not be told apart any more are merged, days that are collected anew are left out, and the hops of new
-events are added.
+A row of the table holds the hops of one key (`millpond.features.hops`): their numbers, and for each cell of the plan a
+column of stored cells, one for each hop. Number 0 is all time before the others; the others count the smallest hops
+from the first one's start. To go on to a later end, hops that need not be told apart any more are merged, days that are
+collected anew are left out, and the hops of new events are added. Most hops go on as they are, so their stored cells
+are written back without being encoded again.
 """
 
 from collections.abc import Iterable, Iterator
@@ -21,8 +22,9 @@ import pyarrow.parquet as pq
 
 from millpond.errors import DataError
 from millpond.features import CLOSING_KEY, GroupByPlan, Ir, Tile
-from millpond.features.batch import BatchIr
+from millpond.features.cells.cell import Cell, CellOperation
 from millpond.features.hops import BEFORE_MS, Hops
+from millpond.features.sealing import seal, unreadable, unseal
 from millpond.features.windows import DAY_MS
 from millpond.spark.features.batch_rows_of_keys import RowCounts, collected, encoder, kept_rows, lots, times_of
 from millpond.spark.worker_garbage import leave_modules_out
@@ -37,6 +39,12 @@ _PROBLEM, _COUNTS = 0, 1
 _SCHEMA = pa.schema([("key", pa.binary()), ("start_ms", pa.int64()), ("value", pa.binary())])
 _TABLE_SCHEMA = pa.schema([("key", pa.binary()), ("value", pa.binary())])
 _WRITTEN_AT_ONCE = 10_000
+
+FORMAT_VERSION = 1
+"""Of a row of the table."""
+
+_encode = msgspec.msgpack.Encoder().encode
+_decode = msgspec.msgpack.Decoder(list[list[Any]]).decode
 
 
 def hops_of(plan: GroupByPlan, end_ms: int) -> Hops:
@@ -93,80 +101,145 @@ class HopMerge(NamedTuple):
         Raises:
             DataError: an event could not be aggregated.
         """
-        former, hops = hops_of(self.plan, self.former_ms), hops_of(self.plan, self.end_ms)
-        moved = _Moved(self, former, hops)
+        moves = _Moves(self)
         encoded = encoder(self.plan, self.end_ms)
         with _TableFile(table_file) as table:
             for key, rows in groupby(_rows(batches), key=itemgetter(0)):
                 if key == CLOSING_KEY:
                     _count(rows, counts)
                     continue
-                irs = self._merged(key, rows, moved)
-                if not irs:
-                    continue
-                starts = sorted(irs)
-                numbers = tuple(map(moved.number, starts))
-                columns = tuple(zip(*(irs[start] for start in starts), strict=True))
-                table.add(key, self.plan.encode_batch(key, BatchIr(self.end_ms, numbers, columns)))
-                segments = self._segments(irs, starts, moved)
-                if segments:
-                    yield key, encoded(key, segments)
-
-    def _merged(self, key: bytes, rows: Iterable[tuple[bytes, int, bytes]], moved: "_Moved") -> dict[int, Ir]:
-        irs: dict[int, Ir] = {}
-        for _, start_ms, value in rows:
-            if start_ms != TABLE_ROW:
-                self._add(irs, start_ms, self.plan.decode_tile(key, value).ir)
-                continue
-            batch = self.plan.decode_batch(key, value)
-            for number, ir in zip(batch.segments, zip(*batch.columns, strict=True), strict=True):
-                start = moved.start(number)
-                if start is not None:
-                    self._add(irs, start, ir)
-        return irs
-
-    def _add(self, irs: dict[int, Ir], start: int, ir: Ir) -> None:
-        found = irs.get(start)
-        irs[start] = ir if found is None else self.plan.merge(found, ir)
-
-    def _segments(self, irs: dict[int, Ir], starts: list[int], moved: "_Moved") -> dict[int, Ir]:
-        found: dict[int, Ir] = {}
-        for start in starts:
-            segment = moved.segment(start)
-            if segment is not None:
-                self._add(found, segment, irs[start])
-        return found
+                hops = _KeyHops(self.plan, moves, key, rows)
+                if hops.positions:
+                    table.add(key, hops.encode())
+                    segments = hops.segments()
+                    if segments:
+                        yield key, encoded(key, segments)
 
 
-class _Moved:
+class _Moves:
     """Where hops go, each looked up once for all keys."""
 
-    def __init__(self, merge: HopMerge, former: Hops, hops: Hops) -> None:
+    def __init__(self, merge: HopMerge) -> None:
         self._merge = merge
-        self._former = former
-        self._hops = hops
-        self._starts: dict[int, int | None] = {}
+        self._former = hops_of(merge.plan, merge.former_ms)
+        self._hops = hops_of(merge.plan, merge.end_ms)
+        self._targets: dict[int, int | None] = {}
         self._segments: dict[int, int | None] = {}
 
-    def start(self, number: int) -> int | None:
-        """Give the hop that a hop of the table is part of now; None if its day is collected anew."""
-        if number not in self._starts:
-            start: int | None = BEFORE_MS
+    def target(self, number: int) -> int | None:
+        """Give the number that a hop of the table goes on under; None if its day is collected anew."""
+        if number not in self._targets:
+            target: int | None = 0
             if number:
-                former = self._former.first_ms + (number - 1) * self._former.smallest_ms
-                start = None if former // DAY_MS * DAY_MS in self._merge.days else self._hops.start(former)
-            self._starts[number] = start
-        return self._starts[number]
+                start_ms = self._former.first_ms + (number - 1) * self._former.smallest_ms
+                anew = start_ms // DAY_MS * DAY_MS in self._merge.days
+                target = None if anew else self.number(self._hops.start(start_ms))
+            self._targets[number] = target
+        return self._targets[number]
 
     def number(self, start_ms: int) -> int:
         """Give the number of a hop in the table."""
         return 0 if start_ms == BEFORE_MS else 1 + (start_ms - self._hops.first_ms) // self._hops.smallest_ms
 
-    def segment(self, start_ms: int) -> int | None:
+    def segment(self, number: int) -> int | None:
         """Give the batch's segment that a hop is part of; None if no window reaches it."""
-        if start_ms not in self._segments:
-            self._segments[start_ms] = self._merge.plan.segment_of(start_ms, self._merge.end_ms)
-        return self._segments[start_ms]
+        if number not in self._segments:
+            start_ms = self._hops.first_ms + (number - 1) * self._hops.smallest_ms if number else BEFORE_MS
+            self._segments[number] = self._merge.plan.segment_of(start_ms, self._merge.end_ms)
+        return self._segments[number]
+
+
+class _KeyHops:
+    """The hops of one key. A hop that nothing was merged into keeps its stored cells as they are.
+
+    Attributes:
+        positions: of each hop's number, where its cells lie in the columns.
+    """
+
+    __slots__ = ("_columns", "_key", "_moves", "_operations", "_stored", "positions")
+
+    def __init__(self, plan: GroupByPlan, moves: _Moves, key: bytes, rows: Iterable[tuple[bytes, int, bytes]]) -> None:
+        self._key = key
+        self._moves = moves
+        self._operations = plan.cells.cells
+        self._stored: list[list[Any]] = [[] for _ in self._operations]
+        self._columns: list[list[Cell]] = [[] for _ in self._operations]
+        self.positions: dict[int, list[int]] = {}
+        count = 0
+        for _, start_ms, value in rows:
+            if start_ms == TABLE_ROW:
+                numbers, self._stored = decode_hops(key, value, len(self._operations))
+                self._columns = [
+                    list(map(operation.decode, column))
+                    for operation, column in zip(self._operations, self._stored, strict=True)
+                ]
+                for count, number in enumerate(numbers, 1):
+                    target = moves.target(number)
+                    if target is not None:
+                        self.positions.setdefault(target, []).append(count - 1)
+                continue
+            for column, cell in zip(self._columns, plan.decode_tile(key, value).ir, strict=True):
+                column.append(cell)
+            self.positions.setdefault(moves.number(start_ms), []).append(count)
+            count += 1
+
+    def encode(self) -> bytes:
+        """Give the key's row of the table."""
+        numbers = sorted(self.positions)
+        places = [self.positions[number] for number in numbers]
+        columns = []
+        for operation, column, stored in zip(self._operations, self._columns, self._stored, strict=True):
+            before = len(stored)
+            columns.append(
+                [
+                    stored[of_hop[0]]
+                    if len(of_hop) == 1 and of_hop[0] < before
+                    else operation.encode(_merged(operation, column, of_hop))
+                    for of_hop in places
+                ]
+            )
+        return encode_hops(self._key, numbers, columns)
+
+    def segments(self) -> dict[int, Ir]:
+        """Give the IR of each of the batch's segments."""
+        places: dict[int, list[int]] = {}
+        for number, of_hop in self.positions.items():
+            segment = self._moves.segment(number)
+            if segment is not None:
+                places.setdefault(segment, []).extend(of_hop)
+        columns = list(zip(self._operations, self._columns, strict=True))
+        return {
+            segment: tuple([_merged(operation, column, of_segment) for operation, column in columns])
+            for segment, of_segment in places.items()
+        }
+
+
+def _merged(operation: CellOperation, column: list[Cell], places: list[int]) -> Cell:
+    return column[places[0]] if len(places) == 1 else operation.merge_all([column[place] for place in places])
+
+
+def encode_hops(key: bytes, numbers: list[int], columns: list[list[Any]]) -> bytes:
+    """Give the bytes of a key's row: the numbers of its hops, and for each cell of the plan its stored cells."""
+    return seal(FORMAT_VERSION, _encode([numbers, *columns]), b"hops" + key)
+
+
+def decode_hops(key: bytes, data: bytes, cells: int) -> tuple[list[int], list[list[Any]]]:
+    """Give the numbers of a key's hops and its columns of stored cells.
+
+    Raises:
+        CorruptionError: the bytes are torn or altered, of another key or of another number of cells.
+
+    >>> decode_hops(b"EWR", encode_hops(b"EWR", [0, 7], [[5, 2]]), cells=1)
+    ([0, 7], [[5, 2]])
+    """
+    what = "row of a hop table"
+    try:
+        numbers, *columns = _decode(unseal(FORMAT_VERSION, data, what, b"hops" + key))
+    except msgspec.MsgspecError as cause:
+        raise unreadable(what, str(cause)) from cause
+    if len(columns) != cells or any(len(column) != len(numbers) for column in columns):
+        raise unreadable(what, f"it has {len(columns)} cells of {len(numbers)} hops, expected {cells} cells")
+    return numbers, columns
 
 
 class _TableFile:
