@@ -53,7 +53,7 @@ def _facts(part: PreparedPart, wanted: WantedKey | None, answer: PartAnswer, que
         return facts
     facts["batch_landing_ms"] = data.landed.info.batch_landing_ms
     if data.row is not None:
-        absent = data.row.ir is None and data.row.values is None
+        absent = data.row.batch is None and data.row.values is None
         facts["batch_row"] = "absent" if absent else data.batch_from
     elif data.closed is not None and data.closed.view.reads_batch:
         facts["batch_row"] = data.batch_from
