@@ -1,354 +1,376 @@
-"""The fetcher gives what the plan gives on directly read data; caches, uploads and failures never change that."""
+"""The fetcher's face: GroupBys and Joins, states and errors, subsets, context, times, tables, async."""
 
-from itertools import pairwise
+import asyncio
+import threading
+from datetime import date
 
+import msgspec
+import pyarrow as pa
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
-from millpond.errors import CorruptionError, DataError, OptionError, UnavailableError
-from millpond.features import DAY_MS, HOUR_MS, MINUTE_MS, Aggregation, GroupBy, Tile, compile_group_by
-from millpond.kv import Get, LmdbStore, MemoryStore, Put
+from millpond.errors import DataError, OptionError, UnavailableError
+from millpond.features import DAY_MS, HOUR_MS, MINUTE_MS, Aggregation, Field, GroupBy, Join, JoinPart, compile_group_by
+from millpond.features.derivations import Derivation
+from millpond.kv import Get, MemoryStore, Put
 from millpond.serving import Fetcher, FetchRequest
 
 from .world import (
+    AIRCRAFT,
     AIRCRAFT_PLAN,
     BATCH_END_MS,
     EWR,
     JFK,
     NOBODY,
+    NOON_MS,
     PLANS,
     ROUTE,
     ROUTE_PLAN,
     Clock,
-    FailingStore,
+    Stream,
+    WatchedStore,
     read_directly,
     small_world,
-    stream,
     upload,
+    upload_values,
 )
 
-NOON_MS = BATCH_END_MS + 12 * HOUR_MS
-SIZES = [0, 1, 3, 10_000, "2KB", "50MB"]
-
-
-def route(keys, query_ms=NOON_MS):
-    return FetchRequest("route", keys, query_ms)
-
-
-EVENTS = st.dictionaries(
-    st.sampled_from([("EWR", "UA"), ("JFK", "B6"), ("LGA", "DL")]),
-    st.lists(
-        st.tuples(
-            st.integers(-40 * 24 * 12, 2 * 24 * 12).map(lambda step: BATCH_END_MS + step * 5 * MINUTE_MS + 17),
-            st.tuples(st.none() | st.integers(-50, 500).map(float)),
-        ),
-        max_size=12,
+OWNER = GroupBy(
+    "owner",
+    keys=(Field("tail", "string"),),
+    inputs=(Field("name", "string"), Field("since", "date"), Field("seats", "array<int>")),
+    accuracy="snapshot",
+)
+OWNER_PLAN = compile_group_by(OWNER)
+FLIGHT = Join(
+    "flight",
+    parts=(
+        JoinPart(ROUTE, prefix="r"),
+        JoinPart(AIRCRAFT, key_mapping={"plane": "tail"}),
+        JoinPart(OWNER, key_mapping={"plane": "tail"}, prefix=""),
+    ),
+    context=(Field("price", "double"),),
+    derivations=(
+        Derivation("price_per_flight", "price / r_count_1d"),
+        Derivation("is_known", "name is not null"),
     ),
 )
-QUERIES = st.lists(
-    st.tuples(
-        st.sampled_from([EWR, JFK, NOBODY, {"carrier": "DL", "origin": "LGA"}]),
-        st.integers(0, 2 * 24 * 12).map(lambda step: BATCH_END_MS + step * 5 * MINUTE_MS),
-    ),
-    max_size=12,
-)
+PLANE = {"origin": "EWR", "carrier": "UA", "plane": "N7"}
 
 
-@pytest.mark.parametrize("size", SIZES)
-@given(events=EVENTS, queries=QUERIES, cuts=st.lists(st.integers(0, 12), max_size=3))
-@settings(max_examples=40, deadline=None)
-def test_a_fetch_equals_the_plan_on_directly_read_data_with_any_cache(size, events, queries, cuts):
-    store = MemoryStore()
-    info = upload(store, ROUTE_PLAN, events)
-    stream(store, ROUTE_PLAN, events)
-    fetcher = Fetcher(store, PLANS, fetcher_cache_size=size)
-    requests = [route(keys, query_ms) for keys, query_ms in queries]
-    bounds = [0, *sorted(cut for cut in cuts if cut < len(requests)), len(requests)]
-    responses = [response for first, last in pairwise(bounds) for response in fetcher.fetch_many(requests[first:last])]
-    assert [response.errors for response in responses] == [{}] * len(requests)
-    assert [response.features for response in responses] == [
-        read_directly(store, ROUTE_PLAN, info, keys, query_ms) for keys, query_ms in queries
-    ]
-    assert [(response.keys, response.batch_end_ms) for response in responses] == [
-        (keys, BATCH_END_MS) for keys, _ in queries
-    ]
+@pytest.fixture
+def world():
+    store, info, stream = small_world()
+    upload(store, AIRCRAFT_PLAN, {("N7",): [(BATCH_END_MS - HOUR_MS, (30.0,))]})
+    upload_values(store, OWNER_PLAN, {("N7",): ("Ann", date(2020, 1, 2), [1, 2])})
+    return store, info, stream
 
 
-@given(
-    landings=st.lists(
-        st.tuples(st.sampled_from([BATCH_END_MS, BATCH_END_MS + DAY_MS]), EVENTS, st.booleans()), min_size=1, max_size=4
-    ),
-    size=st.sampled_from(SIZES),
-)
-@settings(max_examples=40, deadline=None)
-def test_every_landing_is_seen_after_a_refresh_and_dropping_old_batches_does_no_harm(landings, size):
-    store, old = MemoryStore(), []
-    clock = Clock()
-    fetcher = Fetcher(store, PLANS, fetcher_cache_size=size, clock=clock)
-    for landing_ms, (batch_end_ms, events, drop) in enumerate(landings):
-        info = upload(store, ROUTE_PLAN, events, batch_end_ms, landing_ms)
-        if drop:
-            for dataset in old:
-                store.drop(dataset)
-        old.append(info.batch_dataset)
-        clock.now_ms += 8_000
-        requests = [route(keys, BATCH_END_MS + DAY_MS) for keys in (EWR, NOBODY, JFK)]
-        assert [response.features for response in fetcher.fetch_many(requests)] == [
-            read_directly(store, ROUTE_PLAN, info, request.keys, request.at) for request in requests
-        ]
+@pytest.fixture(params=[{}, {"enable_fetcher_caching": True}], ids=["uncached", "cached"])
+def fetcher(request, world):
+    return Fetcher(world[0], [FLIGHT], now=lambda: NOON_MS, **request.param)
 
 
-def test_answers_come_in_the_order_of_the_requests_over_several_group_bys():
-    store, _ = small_world()
-    upload(store, AIRCRAFT_PLAN, {("N101",): [(BATCH_END_MS - HOUR_MS, (30.0,))]})
-    requests = [
-        route(EWR),
-        FetchRequest("aircraft", {"tail": "N101"}, NOON_MS),
-        route(NOBODY),
-        route(EWR, NOON_MS + DAY_MS),
-        route(EWR),
-    ]
-    responses = Fetcher(store, PLANS).fetch_many(requests)
-    assert [(response.name, response.keys) for response in responses] == [
-        (request.name, request.keys) for request in requests
-    ]
-    assert responses[1].features == {"dep_delay_sum_1d": 30.0}
-    assert responses[0] == responses[4] != responses[3]
-
-
-def test_no_requests_ask_the_store_for_nothing():
-    store, _ = small_world()
-    fetcher = Fetcher(store, PLANS)
-    assert fetcher.fetch_many([]) == []
-    assert fetcher.stats().batch_gets == fetcher.stats().stream_gets == 0
-
-
-def test_a_key_without_data_has_all_features_and_each_is_none():
-    store, _ = small_world()
-    response = Fetcher(store, PLANS).fetch_many([route(NOBODY)])[0]
-    assert response.features == dict.fromkeys(ROUTE_PLAN.feature_names)
-    assert response.errors == {}
-
-
-def test_everything_uncached_is_one_call_to_the_store():
-    store, _ = small_world()
-    upload(store, AIRCRAFT_PLAN, {})
-    fetcher = Fetcher(store, PLANS)
-    fetcher.refresh()
-    before = fetcher.stats()
-    fetcher.fetch_many(
-        [route(EWR), FetchRequest("aircraft", {"tail": "N1"}, NOON_MS), route(JFK), route(EWR, NOON_MS + 1)]
-    )
-    after = fetcher.stats()
-    assert after.kv_calls - before.kv_calls == 1
-    assert after.batch_gets - before.batch_gets == 3
-    assert after.stream_gets - before.stream_gets == 3
-    assert after.requests == 4
-
-
-def test_with_a_warm_cache_no_batch_row_is_asked_for_and_an_absent_one_is_cached_too():
-    store, _ = small_world()
-    fetcher = Fetcher(store, PLANS, fetcher_cache_size=100, clock=Clock())
-    cold = fetcher.fetch_many([route(EWR), route(NOBODY)])
-    before = fetcher.stats()
-    warm = fetcher.fetch_many([route(EWR), route(NOBODY)])
-    after = fetcher.stats()
-    assert warm == cold
-    assert after.batch_gets == before.batch_gets == 2
-    assert after.info_gets == before.info_gets
-    assert after.stream_gets == before.stream_gets + 2
-    assert (after.caches["route"].hits, after.caches["route"].misses) == (2, 2)
-
-
-def test_without_a_cache_every_fetch_asks_for_the_batch_row():
-    store, _ = small_world()
-    fetcher = Fetcher(store, PLANS)
+def test_a_group_by_is_asked_by_name_or_definition(fetcher, world):
+    expected = read_directly(world[0], ROUTE_PLAN, world[1], EWR, NOON_MS)
     for _ in range(3):
-        fetcher.fetch_many([route(EWR)])
-    assert fetcher.stats().batch_gets == 3
-    assert fetcher.stats().caches["route"].entries == 0
+        assert fetcher.fetch("route", EWR).features == fetcher.fetch(ROUTE, EWR, NOON_MS).features == expected
 
 
-def test_the_cache_can_be_sized_for_one_group_by_alone():
-    store, _ = small_world()
-    upload(store, AIRCRAFT_PLAN, {})
-    fetcher = Fetcher(store, PLANS, fetcher_cache_size={"route": "1MB"})
-    for _ in range(2):
-        fetcher.fetch_many([route(EWR), FetchRequest("aircraft", {"tail": "N1"}, NOON_MS)])
-    caches = fetcher.stats().caches
-    assert (caches["route"].hits, caches["aircraft"].hits) == (1, 0)
+def test_a_join_answers_under_its_own_names_with_keys_mapped_and_derivations_added(fetcher):
+    answer = fetcher.fetch("flight", PLANE, context={"price": 100.0})
+    route, aircraft = fetcher.fetch("route", EWR).features, fetcher.fetch("aircraft", {"tail": "N7"}).features
+    assert answer.features["r_count_1d"] == route["count_1d"]
+    assert answer.features["aircraft_dep_delay_sum_1d"] == aircraft["dep_delay_sum_1d"] == 30.0
+    assert (answer.features["name"], answer.features["seats"]) == ("Ann", [1, 2])
+    assert answer.features["price_per_flight"] == 100.0 / route["count_1d"]
+    assert answer.features["is_known"] is True
+    assert answer.errors == {}
+    assert answer.batch_end_ms == {"route": BATCH_END_MS, "aircraft": BATCH_END_MS, "owner": BATCH_END_MS}
 
 
-@pytest.mark.parametrize("batch_end_ms", [BATCH_END_MS, BATCH_END_MS + DAY_MS])
-def test_a_new_upload_is_seen_once_the_serving_info_is_refreshed_though_all_is_cached(batch_end_ms):
-    store, _ = small_world()
-    clock = Clock()
-    fetcher = Fetcher(store, PLANS, fetcher_cache_size="1MB", clock=clock)
-    query_ms = BATCH_END_MS + DAY_MS
-    before = fetcher.fetch_many([route(JFK, query_ms)])[0]
-    info = upload(
-        store, ROUTE_PLAN, {("JFK", "B6"): [(BATCH_END_MS - HOUR_MS, (99.0,))] * 2}, batch_end_ms, landing_ms=2
-    )
-    clock.now_ms = 7_999
-    assert fetcher.fetch_many([route(JFK, query_ms)])[0] == before
-    clock.now_ms = 8_000
-    after = fetcher.fetch_many([route(JFK, query_ms)])[0]
-    assert after.features == read_directly(store, ROUTE_PLAN, info, JFK, query_ms) != before.features
-    assert after.batch_end_ms == batch_end_ms
+def test_states_tell_null_from_present(fetcher):
+    answer = fetcher.fetch("route", NOBODY)
+    assert set(answer.features.values()) == {None}
+    assert set(answer.states.values()) == {"null"}
+    assert answer.state("count_1h") == "null"
+    assert fetcher.fetch("route", EWR).state("count") == "present"
 
 
-def test_a_batch_that_was_dropped_under_a_fetcher_is_not_taken_for_no_data():
-    store, old = small_world()
-    fetcher = Fetcher(store, PLANS, clock=Clock())
-    fetcher.refresh()
-    info = upload(store, ROUTE_PLAN, {("JFK", "B6"): [(BATCH_END_MS - HOUR_MS, (99.0,))]}, landing_ms=2)
-    store.drop(old.batch_dataset)
-    response = fetcher.fetch_many([route(JFK)])[0]
-    assert response.features == read_directly(store, ROUTE_PLAN, info, JFK, NOON_MS)
-    assert response.features["count"] == 1
-
-
-def test_batches_that_are_replaced_faster_than_they_can_be_read_end_in_a_typed_error():
-    class Restless(MemoryStore):
-        landing_ms = 10
-
-        def get_many(self, gets):
-            Restless.landing_ms += 1
-            upload(self, ROUTE_PLAN, {}, landing_ms=Restless.landing_ms)
-            return super().get_many(gets)
-
-    store = Restless()
+def test_a_null_key_part_leads_to_no_get_no_features_and_no_error(world):
+    store = WatchedStore()
     upload(store, ROUTE_PLAN, {})
-    with pytest.raises(UnavailableError, match="batch of route was replaced 3 times"):
-        Fetcher(store, PLANS).fetch_many([route(EWR)])
+    fetcher = Fetcher(store, PLANS[:1])
+    fetcher.refresh()
+    store.asked.clear()
+    answer = fetcher.fetch("route", {"origin": "EWR", "carrier": None}, NOON_MS)
+    assert (store.asked, answer.errors, set(answer.features.values())) == ([], {}, {None})
 
 
-def test_a_failing_store_is_a_typed_error_and_is_not_remembered_as_no_data():
-    store = FailingStore()
-    upload(store, ROUTE_PLAN, {("JFK", "B6"): [(BATCH_END_MS - HOUR_MS, (5.0,))]})
-    fetcher = Fetcher(store, PLANS, fetcher_cache_size=100, clock=Clock())
-    for prepare in (lambda: None, fetcher.refresh):
-        prepare()
-        store.failing = True
-        with pytest.raises(UnavailableError, match="the store is away"):
-            fetcher.fetch_many([route(JFK)])
-        store.failing = False
-    assert fetcher.fetch_many([route(JFK)])[0].features["count"] == 1
+def test_wanted_features_come_in_their_order_and_only_their_group_bys_are_read(world):
+    store = WatchedStore()
+    upload(store, ROUTE_PLAN, {})
+    upload(store, AIRCRAFT_PLAN, {})
+    fetcher = Fetcher(store, [FLIGHT])
+    fetcher.refresh()
+    store.asked.clear()
+    answer = fetcher.fetch("flight", PLANE, NOON_MS, features=["r_count_1d", "r_count_1h"])
+    assert list(answer.features) == ["r_count_1d", "r_count_1h"]
+    assert {get.dataset.split(".")[0] for gets in store.asked for get in gets} == {"route", "serving_info"}
 
 
-def test_a_group_by_that_was_never_uploaded_says_so_and_the_others_are_answered():
-    store, _ = small_world()
-    aircraft, ewr = Fetcher(store, PLANS).fetch_many([FetchRequest("aircraft", {"tail": "N1"}, NOON_MS), route(EWR)])
-    assert aircraft.features == {}
-    assert aircraft.batch_end_ms is None
-    assert "'aircraft': no batch has been uploaded" in aircraft.errors["aircraft"]
-    assert ewr.errors == {}
-
-
-def test_a_batch_of_another_definition_is_refused():
-    store, _ = small_world()
-    changed = compile_group_by(GroupBy("route", ROUTE.keys, ROUTE.inputs, (Aggregation("count", windows=("2h",)),)))
-    response = Fetcher(store, [changed]).fetch_many([route(EWR)])[0]
-    assert response.features == {}
-    assert f"under definition {ROUTE_PLAN.definition_hash}" in response.errors["route"]
-    assert f"serves definition {changed.definition_hash}" in response.errors["route"]
-
-
-def test_a_query_before_the_batch_end_is_refused_and_names_both_times():
-    store, _ = small_world()
-    early, fine = Fetcher(store, PLANS).fetch_many([route(EWR, BATCH_END_MS - 1), route(EWR)])
-    assert early.features == {}
-    assert f"query_ms {BATCH_END_MS - 1} is before the batch end {BATCH_END_MS}" in early.errors["route"]
-    assert fine.errors == {}
-
-
-def test_features_that_a_batch_is_too_old_for_are_left_out_and_named():
-    store, info = small_world()
+def test_a_short_window_alone_reads_no_batch_row():
+    store = WatchedStore()
+    upload(store, ROUTE_PLAN, {})
     fetcher = Fetcher(store, PLANS)
-    query_ms = BATCH_END_MS + 2 * DAY_MS
-    assert fetcher.fetch_many([route(EWR, query_ms)])[0].errors == {}
-    late_ms = query_ms + 6 * HOUR_MS
-    response = fetcher.fetch_many([route(EWR, late_ms)])[0]
-    assert set(response.errors) == set(ROUTE_PLAN.stale_features(late_ms, BATCH_END_MS)) == {"dep_delay_average_7d"}
-    exact = read_directly(store, ROUTE_PLAN, info, EWR, late_ms)
-    del exact["dep_delay_average_7d"]
-    assert response.features == exact
-    assert "the batch ends 54 hours before query_ms" in response.errors["dep_delay_average_7d"]
-    assert fetcher.stats().errors == 1
+    fetcher.refresh()
+    store.asked.clear()
+    fetcher.fetch("route", EWR, NOON_MS, features=["count_1h"])
+    assert [[get.start_ms - BATCH_END_MS for get in gets] for gets in store.asked] == [[11 * HOUR_MS]]
 
 
-@pytest.mark.parametrize("dataset", ["batch_dataset", "streaming_dataset"])
-def test_a_damaged_row_is_the_error_of_its_key_alone_and_is_not_cached(dataset):
-    store, info = small_world()
-    fetcher = Fetcher(store, PLANS, fetcher_cache_size=100)
-    key = ROUTE_PLAN.encode_key(EWR)
-    good = store.get_many([Get(getattr(info, dataset), key, info.batch_end_ms)])[0][0]
-    store.put_many(getattr(info, dataset), [Put(key, good.value[:-3], good.time_ms)])
-    damaged, fine = fetcher.fetch_many([route(EWR), route(JFK)])
-    assert damaged.features == {}
-    assert damaged.errors
-    assert fine.errors == {}
-    store.put_many(getattr(info, dataset), [Put(key, good.value, good.time_ms)])
-    assert fetcher.fetch_many([route(EWR)])[0].features == read_directly(store, ROUTE_PLAN, info, EWR, NOON_MS)
+def test_a_fetch_of_many_is_one_call_with_equal_keys_merged():
+    store = WatchedStore()
+    info = upload(store, ROUTE_PLAN, {("EWR", "UA"): [(BATCH_END_MS - 1, (1.0, "N1"))]})
+    fetcher = Fetcher(store, PLANS)
+    fetcher.refresh()
+    store.asked.clear()
+    fetcher.fetch_many([FetchRequest("route", EWR, NOON_MS)] * 3)
+    assert len(store.asked) == 1
+    assert [get.dataset for get in store.asked[0]].count(info.batch_dataset) == 1
 
 
-def test_tiles_that_overlap_are_the_error_of_their_key():
-    store, info = small_world()
-    tile = Tile(start_ms=NOON_MS - 2 * HOUR_MS, size_ms=HOUR_MS, ir=ROUTE_PLAN.collect([0], [(1.0,)]))
-    twin = Tile(start_ms=tile.start_ms + 5 * MINUTE_MS, size_ms=5 * MINUTE_MS, ir=tile.ir)
-    key = ROUTE_PLAN.encode_key(JFK)
-    store.put_many(
-        info.streaming_dataset, [Put(key, ROUTE_PLAN.encode_tile(key, each), each.start_ms) for each in (tile, twin)]
-    )
-    response = Fetcher(store, PLANS).fetch_many([route(JFK)])[0]
-    assert response.features == {}
-    assert "overlaps" in response.errors["route"]
+def test_a_part_that_fails_leaves_the_others_answered(world):
+    store = world[0]
+    key = AIRCRAFT_PLAN.encode_key(["N7"])
+    store.put_many(f"aircraft.batch.{BATCH_END_MS}.1", [Put(key, b"\x02torn bytes", BATCH_END_MS)])
+    answer = Fetcher(store, [FLIGHT]).fetch("flight", PLANE, NOON_MS, context={"price": 1.0})
+    assert "batch row" in answer.errors["aircraft"]
+    assert answer.state("aircraft_dep_delay_sum_1d") == "unavailable"
+    assert answer.state("r_count_1d") == answer.state("name") == "present"
 
 
-def test_a_serving_info_that_does_not_decode_stops_the_fetch():
-    store, _ = small_world()
-    store.put_many("serving_info", [Put(b"route", b"\x09")])
-    with pytest.raises(CorruptionError, match="serving info"):
-        Fetcher(store, PLANS).fetch_many([route(EWR)])
+def test_a_derivation_of_what_is_unavailable_is_unavailable_and_names_it():
+    store, _, _ = small_world()
+    answer = Fetcher(store, [FLIGHT]).fetch("flight", PLANE, NOON_MS, context={"price": 1.0})
+    assert "no batch has been uploaded" in answer.errors["owner"]
+    assert "name" in answer.errors["is_known"]
+    assert answer.state("is_known") == "unavailable"
+    assert answer.state("price_per_flight") == "present"
+
+
+@pytest.mark.parametrize("kind", ["batch", "tile"])
+def test_the_data_of_another_key_is_refused_and_named(world, kind):
+    store, info, _ = world
+    ewr, jfk = ROUTE_PLAN.encode_key(EWR), ROUTE_PLAN.encode_key(JFK)
+    dataset = info.batch_dataset if kind == "batch" else info.streaming_dataset
+    rows = store.get_many([Get(dataset, ewr)])[0]
+    store.put_many(dataset, [Put(jfk, row.value, row.time_ms) for row in rows])
+    for caching in (False, True):
+        answer = Fetcher(store, PLANS, enable_fetcher_caching=caching).fetch("route", JFK, NOON_MS)
+        assert "another key" in answer.errors["route"]
+        assert answer.features == {}
+
+
+def test_a_time_before_the_batch_end_is_refused(fetcher):
+    answer = fetcher.fetch("route", EWR, BATCH_END_MS - 1)
+    assert "before the batch end" in answer.errors["route"]
+    assert set(answer.states.values()) == {"unavailable"}
+
+
+def test_a_batch_too_old_for_a_window_is_refused_or_flagged(world):
+    late_ms = BATCH_END_MS + 3 * DAY_MS
+    refused = Fetcher(world[0], PLANS).fetch("route", EWR, late_ms)
+    flagged = Fetcher(world[0], PLANS, stale="serve-and-flag").fetch("route", EWR, late_ms)
+    stale = set(ROUTE_PLAN.stale_features(late_ms, BATCH_END_MS))
+    assert set(refused.errors) == set(flagged.errors) == stale != set()
+    assert stale & set(refused.features) == set()
+    assert stale < set(flagged.features)
 
 
 @pytest.mark.parametrize(
-    ("request_", "error", "message"),
+    ("ask", "error", "said"),
     [
-        (FetchRequest("rout", EWR, NOON_MS), OptionError, "no GroupBy 'rout' .* did you mean 'route'"),
-        (FetchRequest("weather", EWR, NOON_MS), OptionError, r"served are \['aircraft', 'route'\]"),
-        (route({"origin": "EWR"}), DataError, "carrier"),
-        (route({"origin": "EWR", "carrier": 7}), DataError, "carrier"),
-        (route({**EWR, "gate": "A1"}), DataError, "gate"),
-        (route(EWR, 1.5), DataError, "at is 1.5"),
-        (route(EWR, True), DataError, "at is True"),
+        (lambda fetcher: fetcher.fetch("rout", EWR), OptionError, "did you mean 'route'"),
+        (lambda fetcher: fetcher.fetch("route", {"origin": "EWR"}), DataError, "carrier"),
+        (lambda fetcher: fetcher.fetch("route", {"origin": "EWR", "carrier": 7}), DataError, "carrier"),
+        (lambda fetcher: fetcher.fetch("flight", {"origin": "EWR", "carrier": "UA"}), DataError, "price|plane"),
+        (lambda fetcher: fetcher.fetch("flight", PLANE), DataError, "'price'"),
+        (lambda fetcher: fetcher.fetch("flight", PLANE, context={"price": "x"}), DataError, "'price'"),
+        (lambda fetcher: fetcher.fetch("flight", PLANE, context={"prize": 1.0}), DataError, "did you mean 'price'"),
+        (lambda fetcher: fetcher.fetch("route", EWR, 1.5), DataError, "at is 1.5"),
+        (lambda fetcher: fetcher.fetch("route", EWR, features=["count_1hh"]), OptionError, "did you mean 'count_1h'"),
+        (lambda fetcher: fetcher.fetch("route", EWR, features=[]), OptionError, "at least one"),
+        (lambda fetcher: fetcher.fetch(GroupBy("route", ROUTE.keys, ROUTE.inputs, ROUTE.aggregations[:1]), EWR),
+         OptionError, "another definition"),
     ],
-)
-def test_a_wrong_request_is_refused_before_anything_is_read(request_, error, message):
-    store = FailingStore()
-    with pytest.raises(error, match=message):
-        Fetcher(store, PLANS).fetch_many([route(JFK), request_])
-    assert store.asked == []
+)  # fmt: skip
+def test_what_is_wrong_with_a_call_is_raised_and_named(fetcher, ask, error, said):
+    for _ in range(2):
+        with pytest.raises(error, match=said):
+            ask(fetcher)
 
 
-def test_plans_that_are_none_or_named_alike_are_refused():
-    with pytest.raises(OptionError, match="compile_group_by"):
-        Fetcher(MemoryStore(), [ROUTE])
-    with pytest.raises(OptionError, match="two plans are named 'route'"):
-        Fetcher(MemoryStore(), [ROUTE_PLAN, ROUTE_PLAN])
+def test_a_failing_store_is_raised_and_never_cached_as_absent():
+    store = WatchedStore()
+    info = upload(store, ROUTE_PLAN, {("EWR", "UA"): [(BATCH_END_MS - 1, (1.0, "N1"))]})
+    fetcher = Fetcher(store, PLANS, enable_fetcher_caching=True)
+    fetcher.refresh()
+    store.failing = True
+    with pytest.raises(UnavailableError, match="away"):
+        fetcher.fetch("route", EWR, NOON_MS)
+    store.failing = False
+    assert fetcher.fetch("route", EWR, NOON_MS).features == read_directly(store, ROUTE_PLAN, info, EWR, NOON_MS)
+    store.failing = True
+    with pytest.raises(UnavailableError, match="away"):
+        fetcher.fetch("route", EWR, NOON_MS)
 
 
-def test_what_is_fetched_from_lmdb_is_what_is_fetched_from_memory(tmp_path):
-    memory, _ = small_world()
-    store = LmdbStore(tmp_path, sync=False)
-    key_bytes = [ROUTE_PLAN.encode_key(keys) for keys in (EWR, JFK)]
-    for dataset in memory.datasets():
-        for key in [*key_bytes, b"route"]:
-            rows = memory.get_many([Get(dataset, key)])[0]
-            store.put_many(dataset, [Put(key, row.value, row.time_ms) for row in rows])
-    requests = [route(keys, NOON_MS + step) for keys in (EWR, JFK, NOBODY) for step in range(0, DAY_MS, HOUR_MS)]
-    assert Fetcher(store, PLANS, fetcher_cache_size=1).fetch_many(requests) == Fetcher(memory, PLANS).fetch_many(
-        requests
+def test_absence_is_believed_only_if_the_batch_is_still_served_after_the_read(world):
+    store, old, _ = world
+    fetcher = Fetcher(store, PLANS, enable_fetcher_caching=True)
+    fetcher.refresh()
+    new = upload(store, ROUTE_PLAN, {("EWR", "UA"): [(BATCH_END_MS - 1, (9.0, "N9"))]}, landing_ms=5)
+    store.drop(old.batch_dataset)
+    assert fetcher.fetch("route", EWR, NOON_MS).features == read_directly(store, ROUTE_PLAN, new, EWR, NOON_MS)
+
+
+def test_a_hundred_callers_of_a_cold_key_make_one_get():
+    asked, release = [], threading.Event()
+
+    class Slow(MemoryStore):
+        def get_many(self, gets):
+            if any(".batch." in get.dataset for get in gets):
+                asked.append(gets)
+                release.wait(10)
+            return super().get_many(gets)
+
+    store = Slow()
+    upload(store, ROUTE_PLAN, {("EWR", "UA"): [(BATCH_END_MS - 1, (1.0, "N1"))]})
+    fetcher = Fetcher(store, PLANS, enable_fetcher_caching=True)
+    fetcher.refresh()
+    answers = []
+    threads = [
+        threading.Thread(target=lambda: answers.append(fetcher.fetch("route", EWR, NOON_MS))) for _ in range(100)
+    ]
+    for thread in threads:
+        thread.start()
+    while len(asked) < 1 or threading.active_count() < 50:
+        pass
+    release.set()
+    for thread in threads:
+        thread.join(20)
+    assert len(asked) == 1
+    assert len(answers) == 100
+    assert all(answer == answers[0] for answer in answers)
+
+
+def test_the_async_twins_answer_the_same(fetcher):
+    requests = [FetchRequest("route", EWR, NOON_MS + 7), FetchRequest("route", NOBODY, NOON_MS)]
+
+    async def ask():
+        one = await fetcher.fetch_async("route", EWR, NOON_MS + 7)
+        return [one, *(await fetcher.fetch_many_async(requests)), *(await fetcher.fetch_many_async(requests[:1]))]
+
+    one, first, second, again = asyncio.run(ask())
+    assert [one, second] == fetcher.fetch_many(requests)
+    assert first == again == one
+
+
+def test_one_key_and_many_keys_get_equal_answers(fetcher):
+    requests = [FetchRequest("route", keys, NOON_MS + step * MINUTE_MS) for keys in (EWR, JFK) for step in range(9)]
+    for _ in range(2):
+        assert fetcher.fetch_many(requests) == [fetcher.fetch(one.name, one.keys, one.at) for one in requests]
+
+
+def test_a_table_is_answered_row_by_row_in_declared_types(fetcher):
+    table = pa.table({"tail": ["N7", "N8"], "at": [NOON_MS, BATCH_END_MS - 1]})
+    answer = fetcher.fetch_table("owner", table)
+    assert answer.schema.field("since").type == pa.date32()
+    assert answer.column("name").to_pylist() == ["Ann", None]
+    assert answer.column("unavailable").to_pylist() == [[], ["name", "since", "seats"]]
+    with pytest.raises(DataError, match="tail"):
+        fetcher.fetch_table("owner", pa.table({"tial": ["N7"]}))
+
+
+def test_explain_tells_where_each_value_comes_from(fetcher):
+    for _ in range(2):
+        answer = fetcher.fetch("flight", PLANE, context={"price": 1.0}, explain=True)
+        told = answer.explain["r_count_1d"]
+        assert (told["group_by"], told["batch_end_ms"], told["batch_landing_ms"]) == ("route", BATCH_END_MS, 1)
+        assert told["batch_row"] in {"store", "cache"}
+        assert told["tiles"] > 0
+        assert told["newest_event_before_ms"] > BATCH_END_MS
+        assert answer.explain["price_per_flight"]["derived_from"] == ["price", "r_count_1d"]
+    assert list(answer.explain) == list(answer.features)
+
+
+def test_values_that_a_caller_changes_are_not_those_of_the_cache(fetcher):
+    first = fetcher.fetch("owner", {"tail": "N7"})
+    first.features["seats"].append(99)
+    first.features.clear()
+    assert fetcher.fetch("owner", {"tail": "N7"}).features["seats"] == [1, 2]
+    lists = fetcher.fetch("route", EWR).features["tail_last2_7d"]
+    expected = list(lists)
+    lists.clear()
+    assert fetcher.fetch("route", EWR).features["tail_last2_7d"] == expected
+
+
+def test_a_cache_of_size_0_is_never_touched(world):
+    fetcher = Fetcher(world[0], PLANS, fetcher_cache_size=0, fetcher_tile_cache_size="50MB")
+    fetcher.fetch("route", EWR, NOON_MS)
+    assert set(fetcher.stats().caches) == {"route.tiles", "aircraft.tiles"}
+
+
+def test_a_tail_may_be_as_old_as_is_allowed(world):
+    store, _, stream = world
+    clock = Clock()
+    fetcher = Fetcher(store, PLANS, enable_fetcher_caching=True, tail_freshness_ms=500, clock=clock)
+    before = [fetcher.fetch("route", EWR, NOON_MS + 60_000) for _ in range(3)][-1]
+    calls = fetcher.stats().kv_calls
+    stream.add(("EWR", "UA"), [(NOON_MS + 1, (1.0, "N1"))])
+    assert fetcher.fetch("route", EWR, NOON_MS + 60_000) == before
+    assert fetcher.stats().kv_calls == calls
+    clock.now_ms += 501
+    assert fetcher.fetch("route", EWR, NOON_MS + 60_000).features["count"] == before.features["count"] + 1
+
+
+def test_warmed_keys_are_read_before_they_are_asked_for(world):
+    fetcher = Fetcher(world[0], PLANS, enable_fetcher_caching=True, now=lambda: NOON_MS)
+    assert fetcher.warm("route", [EWR, JFK]) == 2
+    before = fetcher.stats()
+    fetcher.fetch("route", EWR)
+    assert fetcher.stats().batch_gets == before.batch_gets
+    assert before.warmed == 2
+
+
+def test_stats_count_values_by_state_gets_and_freshness(world):
+    fetcher = Fetcher(world[0], PLANS, enable_fetcher_caching=True, now=lambda: NOON_MS)
+    for _ in range(40):
+        fetcher.fetch("route", EWR)
+    fetcher.fetch("route", EWR, BATCH_END_MS - 1)
+    stats = fetcher.stats()
+    assert stats.requests == 41
+    assert (stats.batch_gets, stats.batch_gets_saved) == (1, 39)
+    assert stats.unavailable == len(ROUTE_PLAN.feature_names)
+    assert stats.present + stats.null + stats.unavailable == 41 * len(ROUTE_PLAN.feature_names)
+    assert stats.freshness["route"].batch_end_age_ms == 12 * HOUR_MS
+    assert stats.freshness["route"].closing_age_ms == 0
+    assert stats.latencies["fetch"].count >= 1
+    assert stats.process_bytes > 0
+    assert msgspec.json.encode(stats)
+
+
+def test_an_untiled_group_by_is_answered_exactly_at_any_moment():
+    untiled = GroupBy(
+        "clicks",
+        keys=(Field("user", "string"),),
+        aggregations=(Aggregation("count", windows=("1h", None)),),
+        tiled=False,
+        enable_fetcher_caching=True,
     )
-    store.close()
+    plan, store = compile_group_by(untiled), MemoryStore()
+    upload(store, plan, {("ann",): [(BATCH_END_MS - 1, ())]})
+    Stream(store, plan).add(("ann",), [(BATCH_END_MS + 10, ()), (BATCH_END_MS + 20, ())])
+    fetcher = Fetcher(store, [untiled])
+    counts = [fetcher.fetch(untiled, {"user": "ann"}, BATCH_END_MS + at).features["count"] for at in (10, 11, 20, 21)]
+    assert counts == [1, 2, 2, 3]
