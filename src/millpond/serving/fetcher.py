@@ -157,6 +157,11 @@ class Fetcher:
         """Every GroupBy and Join that may be asked for, by name."""
         return {name: resolved.target for name, resolved in self._resolved.items()}
 
+    @property
+    def groups(self) -> tuple[ServedGroup, ...]:
+        """The GroupBys that are read, with their caches."""
+        return tuple(self._groups.values())
+
     def fetch(
         self,
         target: TargetName,
