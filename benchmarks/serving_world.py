@@ -38,6 +38,7 @@ KINDS = ("user", "merchant", "card", "device")
 SKEWED = ("user", "merchant")
 _PUTS = 2_000
 _PATTERNS = 50
+_SHARE_OF_TILES = 0.3
 _LATENESS_MS = 5 * MINUTE_MS
 """How far behind the present the stream closes tiles."""
 
@@ -171,9 +172,9 @@ def key_name(kind: str, number: int) -> str:
 
 
 def _ir(plan: GroupByPlan, pattern: int, start_ms: int) -> Ir | None:
-    """What happened in one smallest tile; None in three of ten."""
+    """What happened in one smallest tile; None in most of them."""
     draw = random.Random(f"{pattern} {start_ms}")
-    if draw.random() < 0.3:  # noqa: PLR2004
+    if draw.random() > _SHARE_OF_TILES:
         return None
     return plan.collect([start_ms], [(draw.randrange(10_000) / 100, draw.randrange(9))])
 
