@@ -93,7 +93,6 @@ OPTIONAL = {
     "rocksdict",
     "sqlalchemy",
     "sqlglot",
-    "starlette",
     "uvicorn",
     "uvloop",
 }
