@@ -148,8 +148,8 @@ class ClosedTiles:
         self.is_partial = any(cell is UNKNOWN for base in bases for cell in base)
         self.tiles = tiles
         self.newest_ms = newest_ms
-        self.recent_tail: tuple[int, int, Sequence[Tile]] | None = None
-        """When the tail was read, up to which query, and its tiles: for `tail_freshness_ms`. No part of the value."""
+        self.recent_tail: tuple[int, Sequence[Tile]] | None = None
+        """When the tail was read, and its tiles: for `tail_freshness_ms`. No part of the value."""
 
 
 def closed_end(start_ms: int, tiles: Sequence[Tile], closed_ms: int, limit_ms: int) -> tuple[int, int]:

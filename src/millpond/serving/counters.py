@@ -8,12 +8,13 @@ Latencies are measured in one fetch of `SAMPLED_ONE_IN`: a clock read costs as m
 import os
 import threading
 from bisect import bisect_left
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import msgspec
 
 from millpond.cache import CacheStats
+from millpond.kv import TimedValue
 
 SAMPLED_ONE_IN = 16
 """One fetch of so many is timed."""
@@ -176,20 +177,22 @@ class Counters:
                 if amount:
                     sums[name] += amount
 
-    def hot_fetch(self, rows: int, row_bytes: int, tiles: int, tiles_saved: int, null: int, present: int) -> None:
-        """Add one fetch of one key that found all but its tail in the caches."""
+    def hot_fetch(self, rows: Sequence[TimedValue] | None, tiles_saved: int, null: int, present: int) -> None:
+        """Add one fetch that found all but its tail in the caches, and read that, or (None) had it too."""
         with self._lock:
             sums = self._sums
             sums["requests"] += 1
-            sums["kv_calls"] += 1
-            sums["stream_gets"] += 1
             sums["batch_gets_saved"] += 1
-            sums["rows"] += rows
-            sums["bytes"] += row_bytes
-            sums["tiles"] += tiles
             sums["tiles_saved"] += tiles_saved
             sums["null"] += null
             sums["present"] += present
+            if rows is not None:
+                sums["kv_calls"] += 1
+                sums["stream_gets"] += 1
+                for row in rows:
+                    sums["rows"] += 1
+                    sums["tiles"] += 1
+                    sums["bytes"] += len(row.value)
 
     def timed(self, name: str, seconds: float) -> None:
         """Add one duration."""

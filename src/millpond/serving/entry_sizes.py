@@ -26,7 +26,7 @@ def _batch_units(row: BatchRow) -> int:
 
 
 def _batch_parts(row: BatchRow) -> tuple[Any, ...]:
-    return (row.ir, row.values, row.folded)
+    return (row.batch, row.values, row.folded)
 
 
 def _closed_units(closed: ClosedTiles) -> int:

@@ -162,13 +162,13 @@ def _read_rows(
     answers = yield Reads(gets)
     batch_rows = answers.pop() if asks_batch else []
     if stream.reads_batch and row is None:
-        row = decoded_row(landed, key, batch_rows)
-        if row.ir is None:
+        row = decoded_row(group, landed, key, batch_rows)
+        if row.batch is None:
             yield CONFIRM
             if group.served.landed is not landed:
                 return None
+        row.bases(layout, stream.view)
         if group.batch_cache is not None:
-            row.bases(layout, stream.view)
             group.batch_cache.put(key, row)
     if not stream.take(answers):
         answers = yield Reads(stream.gets())
@@ -288,8 +288,6 @@ class _Stream:
         tile_ms = self.landed.plan.tile_ms
         tiles = self.tiles
         end_ms, count = closed_end(self.after_ms, tiles, self.closed_ms, self.first_ms // tile_ms * tile_ms)
-        if before is None and end_ms == self.after_ms:
-            return
         if before is not None:
             self.tally.tiles_saved += before.tiles
             if end_ms == before.end_ms and before.view is view:
@@ -383,7 +381,7 @@ def _read_values(
         tally.batch_gets += 1
         answers = yield Reads([_batch_get(landed, key)])
         if row is None:
-            row = decoded_row(landed, key, answers[0])
+            row = decoded_row(group, landed, key, answers[0])
             if row.values is None:
                 yield CONFIRM
                 if group.served.landed is not landed:
@@ -402,7 +400,7 @@ def _cached_row(group: ServedGroup, key: bytes, landed: LandedBatch, tally: Tall
     return row if row is not None and row.landed is landed else None
 
 
-def decoded_row(landed: LandedBatch, key: bytes, rows: Sequence[TimedValue]) -> BatchRow:
+def decoded_row(group: ServedGroup, landed: LandedBatch, key: bytes, rows: Sequence[TimedValue]) -> BatchRow:
     """Give what the store has of a key in a batch, or that it has nothing.
 
     Raises:
@@ -415,9 +413,9 @@ def decoded_row(landed: LandedBatch, key: bytes, rows: Sequence[TimedValue]) -> 
         batch_end_ms, values = plan.decode_values(key, stored)
         _check_end(landed, key, batch_end_ms)
         return BatchRow(landed, None, values, len(stored))
-    ir = plan.decode_batch(key, stored)
-    _check_end(landed, key, ir.batch_end_ms)
-    return BatchRow(landed, ir, None, len(stored))
+    batch = group.decode_batch(key, stored)
+    _check_end(landed, key, batch.batch_end_ms)
+    return BatchRow(landed, batch, None, len(stored))
 
 
 def _check_end(landed: LandedBatch, key: bytes, batch_end_ms: int) -> None:
