@@ -213,7 +213,7 @@ class _Pool:
             except IndexError:
                 break
             # What is readable between two calls is the server's goodbye.
-            if not select.select([connection], [], [], 0)[0]:
+            if not _is_readable(connection):
                 return connection
             connection.close()
         connection = socket.create_connection((self._address.host, self._address.port), _seconds(deadline))
@@ -244,6 +244,13 @@ class _Pool:
             if answer is not None:
                 answer.keeps_alive = answer.keeps_alive and sending is None
                 return answer
+
+
+def _is_readable(connection: socket.socket) -> bool:
+    # select.select refuses descriptors beyond 1,023, of which a program with many open files has some.
+    poll = select.poll()
+    poll.register(connection, select.POLLIN)
+    return bool(poll.poll(0))
 
 
 def name_of(target: str | GroupBy | Join) -> str:
