@@ -44,10 +44,10 @@ ON_SPARK = (
     "tests/spark/test_restarts.py",
     "tests/spark/test_rows.py",
     "tests/spark/test_stored_state.py",
-    "tests/spark/test_upload.py",
+    "tests/spark/features",
     "tests/spark/test_what_travels.py",
 )
-SMOKE_ON_SPARK = ("tests/spark/forms", "tests/spark/test_rows.py", "tests/spark/test_upload.py")
+SMOKE_ON_SPARK = ("tests/spark/forms", "tests/spark/test_rows.py", "tests/spark/features/test_upload.py")
 SMOKE_KEYED = "tests/spark/test_keyed.py"
 SMOKE = ("tests/cache", "tests/features", "tests/metrics", "tests/test_public_api.py")
 
