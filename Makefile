@@ -5,12 +5,14 @@
 
 export PYTHON ?= python3
 BIN := .venv/bin
+# What builds the wheel is pinned, like all else.
+BUILD := $(BIN)/uv build --quiet --out-dir dist --python $(BIN)/python --build-constraint requirements-build.lock --require-hashes
 COMPILE := $(BIN)/uv pip compile --universal --generate-hashes --python-version 3.11 --quiet --custom-compile-command "make lock"
 # A process that crashes is not replaced: the run has failed.
 IN_TWO := -n 2 --dist loadfile --no-loadscope-reorder --max-worker-restart 0
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test soak coverage lint format bench figures lock
+.PHONY: help setup demo test soak coverage lint format bench figures lock dist matrix
 
 help: ## say what there is
 	@sed -n 's/^\([a-z]*\):.*## /  make \1\t/p' $(MAKEFILE_LIST)
@@ -50,7 +52,14 @@ bench: setup ## run all benchmarks; one: .venv/bin/python -m benchmarks.NAME
 figures: setup ## copy the measured tables into the README and the docs
 	$(BIN)/python -m benchmarks.figures
 
+dist: setup ## build wheel and source distribution, and try them in a blank environment for every extra; ARGS="-k redis" for some
+	rm -rf dist
+	$(BUILD)
+	$(BIN)/python -m pytest tests/dist -m dist $(ARGS)
+
+matrix: setup ## test on every supported PySpark, on every Python that is there, and with the lowest versions of dependencies; ARGS=smoke for a few tests on each
+	@$(BIN)/python scripts/matrix.py $(ARGS)
+
 lock: setup ## resolve the dependencies of pyproject.toml anew
-	$(BIN)/python -m pip install -q uv
 	$(COMPILE) --group build -o requirements-build.lock
 	$(COMPILE) pyproject.toml --all-extras --group dev -o requirements.lock

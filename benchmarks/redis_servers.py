@@ -130,9 +130,16 @@ class RedisCluster:
         self.wait_until_whole()
 
     def wait_until_whole(self) -> None:
-        """Wait until every slot is served, by what every node says, and replicas follow."""
-        wait_until(lambda: all(_is_whole(one) for one in [*self.primaries, *self.replicas]), "the cluster is whole")
+        """Wait until every slot is served, by what every node says, and replicas follow; empties those that do."""
+        everyone = [*self.primaries, *self.replicas]
+        wait_until(lambda: all(_is_whole(one) for one in everyone), "the cluster is whole")
         wait_until(lambda: all(_follows(one) for one in self.replicas), "the replicas follow")
+        if self.replicas:
+            for server in self.primaries:
+                with server.client() as client:
+                    client.flushall()  # a replica that was never sent anything is not listed
+        nodes = len(everyone)
+        wait_until(lambda: len({_shares(one, nodes) for one in everyone}) == 1, "the nodes agree where the slots are")
 
 
 @contextmanager
@@ -200,14 +207,19 @@ def _port_with_bus() -> int:
 
 
 def _nodes_known(server: RedisServer) -> int:
-    with server.client() as client:
-        return len([line for line in _lines(client, "NODES") if "handshake" not in line])
+    return len([line for line in _ask(server, "NODES").splitlines() if b"handshake" not in line])
 
 
 def _is_whole(server: RedisServer) -> bool:
-    with server.client() as client:
-        lines = _lines(client, "INFO")
-        return "cluster_state:ok" in lines and f"cluster_slots_ok:{_SLOTS}" in lines
+    lines = _ask(server, "INFO").splitlines()
+    return b"cluster_state:ok" in lines and b"cluster_slots_ok:%d" % _SLOTS in lines
+
+
+def _shares(server: RedisServer, nodes: int) -> object:
+    """First and last slot of each share, and the ports of its nodes; of nodes that are not all listed, its own port."""
+    shares = [(first, last, sorted(node[1] for node in those)) for first, last, *those in _ask(server, "SLOTS")]
+    listed = {port for _, _, ports in shares for port in ports}
+    return repr(sorted(shares)) if len(listed) == nodes else server.port
 
 
 def _follows(server: RedisServer) -> bool:
@@ -215,12 +227,13 @@ def _follows(server: RedisServer) -> bool:
         return client.info("replication").get("master_link_status") == "up"
 
 
-def _lines(client: Any, what: str) -> list[str]:
-    # Not redis-py's own parsing, which differs between versions.
+def _ask(server: RedisServer, what: str) -> Any:
+    """The answer to a CLUSTER command, not parsed by redis-py, whose forms differ between versions."""
     from redis import Connection
 
-    connection = Connection(port=client.connection_pool.connection_kwargs["port"])
-    connection.send_command("CLUSTER", what)
-    text: bytes = connection.read_response()
-    connection.disconnect()
-    return text.decode().split("\r\n" if what == "INFO" else "\n")[:-1]
+    connection = Connection(port=server.port)
+    try:
+        connection.send_command("CLUSTER", what)
+        return connection.read_response()
+    finally:
+        connection.disconnect()

@@ -16,9 +16,13 @@ Each engine is a Spark application of its own, so that none finds what another h
 workers. Run it with nothing else running, in about ten minutes:
 
     .venv/bin/python -m benchmarks.spark_stateful
+
+`--spark 4.1` runs it on that version of PySpark, in the environment of `make matrix`. Its results lie in a folder of
+their own, `results/spark-4.1`.
 """
 
 import argparse
+import os
 import shutil
 import statistics
 import sys
@@ -33,17 +37,21 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
+import pyspark
 from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.streaming import StatefulProcessor, StatefulProcessorHandle
 
-from benchmarks.report import grouped_bars, report
+from benchmarks.report import RESULTS, grouped_bars, report
 from millpond.spark import ArrowStatefulProcessor, keyed, session
 
 SCHEMA = "user string, amount double, at timestamp, page string"
 OUTPUT = "user string, events long, total double"
 STATE = "events long, total double"
 FILES_PER_BATCH = 2
+ROOT = Path(__file__).parents[1]
+LOCKED = "4.3."
+"""The version of the lock file, whose figures the README shows."""
 WARM_UP, COUNTED = 2, 5
 SMALL_WARM_UP, SMALL_COUNTED = 5, 15
 SLOW_WARM_UP, SLOW_COUNTED = 1, 2
@@ -263,7 +271,10 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--sizes", nargs="*", default=list(SIZES), choices=list(SIZES))
     parser.add_argument("--engines", nargs="*", default=list(ENGINES), choices=list(ENGINES))
+    parser.add_argument("--spark", choices=("4.1", "4.2", "4.3"), help="the version of PySpark; the installed one")
     chosen = parser.parse_args()
+    if chosen.spark and not pyspark.__version__.startswith(f"{chosen.spark}."):
+        _run_again_on(chosen.spark)
     seconds: dict[str, dict[str, float]] = {size: {} for size in chosen.sizes}
     with tempfile.TemporaryDirectory(prefix="millpond-benchmark-") as folder:
         for engine in chosen.engines:
@@ -288,6 +299,15 @@ def main() -> None:
                 for name, found in seconds.items()
             }
         )
+
+
+def _run_again_on(spark: str) -> None:
+    """Become the same command in the environment of another PySpark."""
+    python = ROOT / ".matrix" / f"spark-{spark}" / "bin" / "python"
+    if not python.exists():
+        sys.exit(f"there is no {python}. Make it: .venv/bin/python scripts/matrix.py install spark-{spark}")
+    os.environ["PYTHONPATH"] = os.pathsep.join(map(str, (ROOT, ROOT / "src")))
+    os.execv(python, [str(python), "-m", "benchmarks.spark_stateful", *sys.argv[1:]])  # noqa: S606 - no shell is meant
 
 
 def _rows(engine: str, size: str) -> int:
@@ -320,12 +340,13 @@ def _report(seconds: dict[str, dict[str, float]]) -> None:
             "Millpond, rows ÷ transformWithState",
         ),
         rows=shown,
-        result={"rows_per_second": per_second, "ratio": ratio, "batch_seconds": small},
+        result={"spark": pyspark.__version__, "rows_per_second": per_second, "ratio": ratio, "batch_seconds": small},
         draw=lambda axes: grouped_bars(
             axes,
             [size.replace("_x_", " × ") for size in per_second],
             {ENGINES[engine].name: [found[engine] for found in per_second.values()] for engine in drawn},
         ),
+        folder=RESULTS if pyspark.__version__.startswith(LOCKED) else RESULTS / f"spark-{pyspark.__version__[:3]}",
     )
 
 

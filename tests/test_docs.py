@@ -25,7 +25,7 @@ _CODE = re.compile(
 _LINK = re.compile(r"(?:\]\(|src=\"|href=\")(?!https?:|mailto:|#)([^)\"#\s]+)")
 
 
-def _blocks(page: Path) -> Iterator[tuple[int, str]]:
+def blocks(page: Path) -> Iterator[tuple[int, str]]:
     """Line number and code of every block that runs."""
     text = page.read_text()
     for match in _CODE.finditer(text):
@@ -39,10 +39,10 @@ def _name(page: Path) -> str:
 
 
 def _asks_for_spark(page: Path) -> bool:
-    return any(re.search(r"\bspark\b\.", code) for _, code in _blocks(page))
+    return any(re.search(r"\bspark\b\.", code) for _, code in blocks(page))
 
 
-WITH_CODE = [page for page in PAGES if any(_blocks(page))]
+WITH_CODE = [page for page in PAGES if any(blocks(page))]
 
 
 @pytest.fixture
@@ -53,7 +53,7 @@ def run(tmp_path, monkeypatch):
 
     def run(page: Path, **names: object) -> None:
         names["__name__"] = "page"
-        for line, code in _blocks(page):
+        for line, code in blocks(page):
             exec(compile("\n" * line + code, str(page), "exec"), names)  # noqa: S102 - our own pages
 
     return run
@@ -82,4 +82,4 @@ def test_a_block_runs_unless_a_reason_is_given(tmp_path):
         "<!-- run first\nfirst = 1\n-->\n```python\nsecond = 2\n```\n"
         "<!-- not run: needs a cluster -->\n```python\nthird = 3\n```\n```sh\nls\n```\n"
     )
-    assert list(_blocks(page)) == [(1, "first = 1\n"), (4, "second = 2\n")]
+    assert list(blocks(page)) == [(1, "first = 1\n"), (4, "second = 2\n")]

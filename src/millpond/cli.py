@@ -1,95 +1,58 @@
-"""The command line: `millpond demo` and `millpond --version`.
+"""The command line: `millpond COMMAND`, `millpond --help` and `millpond --version`.
+
+Each command is a file of `millpond.commands` and is imported when it is asked for: `millpond --help` loads
+neither Spark nor a server.
 
 An error that Millpond raises on purpose is printed as its one message, with exit code 2. Progress
 goes to stderr, results to stdout, so that `--json` can be piped.
 """
 
+import importlib
 import sys
 from importlib.metadata import version
-from pathlib import Path
 
 from millpond.errors import MillpondError, MissingDependencyError
 
 try:
     import click
 except ImportError as error:
-    raise MissingDependencyError('The command line needs click. Run: pip install "millpond[demo]"') from error
+    raise MissingDependencyError('The command line needs click. Run: pip install "millpond[cli]"') from error
 
-_STOPPED = 130
+COMMANDS = {
+    "check": "Compare logged answers with the training set at the same times.",
+    "compile": "Show what definitions compile to, and what a change of them costs.",
+    "demo": "Send a year of real flights through every room, and check the answers.",
+    "doctor": "Check Java, PySpark, extras, the temporary folder, disk, cores and session settings.",
+    "serve": "Serve the features of GroupBys and Joins over HTTP.",
+    "stream": "Keep the tiles of a GroupBy up to date from its stream.",
+    "training-set": "Compute the features of a Join as of the times of queries.",
+    "upload": "Upload the features of all events before a batch end.",
+}
+"""The commands and what they do, so that `--help` need not import them."""
 
 
-@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+class _Commands(click.Group):
+    """Imports a command when it is asked for."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 - click's own signature
+        return sorted(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002
+        if cmd_name not in COMMANDS:
+            return None
+        module = importlib.import_module(f"millpond.commands.{cmd_name.replace('-', '_')}")
+        command: click.Command = getattr(module, cmd_name.replace("-", "_"))
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
+        with formatter.section("Commands"):
+            formatter.write_dl(sorted(COMMANDS.items()))
+
+
+@click.group(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(version("millpond"), prog_name="millpond")
 def cli() -> None:
     """Keeps the state of PySpark streams warm."""
-
-
-@cli.command()
-@click.option("--events", type=click.IntRange(min=1), help="Replay the first N flights only.")
-@click.option("--until", metavar="DATE", help="Replay the flights before this day only (UTC, as 2013-02-01).")
-@click.option(
-    "--workdir",
-    type=click.Path(path_type=Path),
-    default=Path("millpond-demo"),
-    show_default=True,
-    help="Where the run keeps its files. The same command on the same folder goes on where it stopped.",
-)
-@click.option(
-    "--backend",
-    type=click.Choice(("heap", "rocksdb", "spillable")),
-    default="heap",
-    show_default=True,
-    help="Where keyed state is held: Python objects in memory, RocksDB on local disk, or memory that spills.",
-)
-@click.option(
-    "--state-cache",
-    type=click.IntRange(min=0),
-    default=0,
-    show_default=True,
-    help="Entries of the cache in front of the backend, per shard; 0 for none.",
-)
-@click.option("--serve", is_flag=True, help="Leave the HTTP server up at the end.")
-@click.option("--port", type=click.IntRange(1, 65535), default=8765, show_default=True, help="The port of --serve.")
-@click.option(
-    "--json",
-    "json_file",
-    metavar="[FILE|-]",
-    is_flag=False,
-    flag_value="-",
-    help="Write the result as JSON to FILE, or to stdout.",
-)
-@click.option("--quiet", is_flag=True, help="Show no progress.")
-def demo(
-    *,
-    events: int | None,
-    until: str | None,
-    workdir: Path,
-    backend: str,
-    state_cache: int,
-    serve: bool,
-    port: int,
-    json_file: str | None,
-    quiet: bool,
-) -> None:
-    """Send a year of real flights through lookups, keyed state, features and the fetcher, and check the answers."""
-    from millpond.demo.show import Request, show
-
-    request = Request(
-        events,
-        until,
-        workdir,
-        serve=serve,
-        port=port,
-        json_file=json_file,
-        quiet=quiet,
-        backend=backend,
-        state_cache=state_cache,
-    )
-    try:
-        sys.exit(0 if show(request) else 1)
-    except KeyboardInterrupt:
-        click.echo("millpond: stopped. The same command goes on from here.", err=True)
-        sys.exit(_STOPPED)
 
 
 def main() -> None:

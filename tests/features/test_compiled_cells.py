@@ -54,7 +54,7 @@ def types_of(operation, types):
 
 @pytest.mark.parametrize("operation", OPERATIONS)
 @given(data=st.data())
-@settings(deadline=None, max_examples=40)
+@settings(deadline=None, max_examples=20)
 def test_arrays_maps_and_buckets_answer_as_the_oracle_does(operation, data):
     type_ = data.draw(st.sampled_from(types_of(operation, TYPES)))
     rows = data.draw(rows_of(type_))
@@ -70,7 +70,7 @@ def test_arrays_maps_and_buckets_answer_as_the_oracle_does(operation, data):
 
 @pytest.mark.parametrize("operation", OPERATIONS)
 @given(data=st.data())
-@settings(deadline=None, max_examples=30)
+@settings(deadline=None, max_examples=20)
 def test_arrays_are_aggregated_by_position_where_asked(operation, data):
     type_ = data.draw(st.sampled_from(types_of(operation, ["array<long>", "array<double>"])))
     rows = data.draw(rows_of(type_))
@@ -89,7 +89,7 @@ def test_arrays_are_aggregated_by_position_where_asked(operation, data):
 @pytest.mark.parametrize("type_", ["long", "array<double>", "map<string,long>"])
 @pytest.mark.parametrize("element_wise", [False, True])
 @given(data=st.data())
-@settings(deadline=None, max_examples=30)
+@settings(deadline=None, max_examples=20)
 def test_a_delete_undoes_a_collect_in_every_shape(type_, element_wise, data):
     shape = {"element_wise": element_wise and type_.startswith("array")}
     by_bucket = Aggregation("average", "x", ("1d",), buckets=("shop",), **shape)

@@ -35,7 +35,7 @@ def test_every_operation_says_whether_it_deletes_and_is_exact(name):
 
 @pytest.mark.parametrize("name", OPERATIONS)
 @given(data=st.data())
-@settings(deadline=None, max_examples=40)
+@settings(deadline=None, max_examples=20)
 def test_every_answer_fits_the_type_that_the_operation_states(name, data):
     type_ = data.draw(st.sampled_from([type_ for type_ in SCALARS if parse_type(type_).kind in OPERATIONS[name].types]))
     values = data.draw(st.lists(scalars(type_), min_size=1, max_size=3))

@@ -147,6 +147,28 @@ print([row.time_ms for row in store.get_many([Get("d", b"k")])[0]])
 """
 
 
+FULL_UPLOAD = """
+import resource, signal, sys
+from millpond.errors import UnavailableError
+from millpond.kv import Get, LmdbStore, Put
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+store = LmdbStore(sys.argv[1])
+store.put_many("info", [Put(b"group_by", b"former upload")])
+hard = resource.getrlimit(resource.RLIMIT_FSIZE)[1]
+resource.setrlimit(resource.RLIMIT_FSIZE, (8 << 20, hard))
+try:
+    store.create("upload", rows="one")
+    store.bulk_put("upload", (Put(b"%08d" % number, b"x" * 1000) for number in range(300_000)))
+    store.put_many("info", [Put(b"group_by", b"this upload")])
+except UnavailableError as error:
+    print(error)
+resource.setrlimit(resource.RLIMIT_FSIZE, (hard, hard))
+print(store.get_many([Get("info", b"group_by")])[0][0].value)
+store.drop("upload")
+print(store.datasets())
+"""
+
+
 def run_child(code: str, *args: str) -> str:
     child = subprocess.run([sys.executable, "-c", code, *args], capture_output=True, text=True, timeout=60, check=False)
     assert child.returncode == 0, child.stderr
@@ -158,6 +180,12 @@ def test_a_full_disk_names_the_path_keeps_what_was_there_and_goes_on_once_there_
     assert f"LMDB in {tmp_path} failed" in message
     assert "check space" in message
     assert (before, after) == ("[1]", "[1, 3]")
+
+
+def test_an_upload_to_a_disk_that_is_full_fails_as_a_whole(tmp_path):
+    message, served, left = run_child(FULL_UPLOAD, str(tmp_path)).splitlines()
+    assert f"LMDB in {tmp_path} failed" in message
+    assert (served, left) == ("b'former upload'", "['info']")
 
 
 NO_ADDRESS_SPACE = """
@@ -331,6 +359,65 @@ def test_the_layout_of_the_file_is_the_one_that_version_1_promises(tmp_path):
             (b"\x03", b"\x00\x00\x00\x01"),
             (b"\x10\x00\x00\x00\x01\x00\x03EWR" + struct.pack(">Q", 300_000 + (1 << 63)), b"value"),
         ]
+
+
+def test_the_layout_of_declared_datasets_is_the_one_that_version_2_promises(tmp_path):
+    store = LmdbStore(tmp_path, sync=False, clock=lambda: 1_000_000)
+    store.create("batch", rows="one")
+    store.put_many("batch", [Put(b"EWR", b"row", 5)])
+    store.create("tiles", rows="many", ttl_ms=60_000)
+    store.put_many("tiles", [Put(b"EWR", b"tile", 300_000)])
+    store.close()
+    time = struct.pack(">Q", 300_000 + (1 << 63))
+    with lmdb.open(str(tmp_path)) as environment, environment.begin() as transaction:
+        assert list(transaction.cursor()) == [
+            (b"\x00format", b"\x02"),
+            (b"\x01batch", b"\x80\x00\x00\x01"),
+            (b"\x01tiles", b"\x00\x00\x00\x02"),
+            (b"\x03", b"\x00\x00\x00\x02"),
+            (b"\x04\x00\x00\x00\x02", struct.pack(">QB", 60_000, 1)),
+            (b"\x04\x80\x00\x00\x01", struct.pack(">QB", 0, 0)),
+            (b"\x10\x00\x00\x00\x02\x00\x03EWR" + time, b"tile"),
+            (b"\x11\x80\x00\x00\x01\x00\x03EWR", struct.pack(">Q", 5 + (1 << 63)) + b"row"),
+            (b"\x12\x00\x00\x00\x02\x00\x03EWR" + time, struct.pack(">Q", 1_060_000)),
+        ]
+
+
+def test_what_layout_1_wrote_is_read_and_added_to(tmp_path):
+    with lmdb.open(str(tmp_path)) as environment, environment.begin(write=True) as transaction:
+        for key, value in [
+            (b"\x00format", b"\x01"),
+            (b"\x01tiles", b"\x00\x00\x00\x01"),
+            (b"\x03", b"\x00\x00\x00\x01"),
+            (b"\x10\x00\x00\x00\x01\x00\x03EWR" + struct.pack(">Q", 7 + (1 << 63)), b"value"),
+        ]:
+            transaction.put(key, value)
+    store = LmdbStore(tmp_path, sync=False)
+    assert times(store, "tiles", b"EWR") == [7]
+    store.create("batch", rows="one")
+    store.put_many("batch", [Put(b"EWR", b"row", 9)])
+    assert times(store, "batch", b"EWR") == [9]
+    assert times(store, "tiles", b"EWR") == [7]
+    store.close()
+
+
+@pytest.mark.parametrize("rows", ["one", "many"])
+def test_nothing_of_a_row_is_left_after_it_expired_or_was_deleted_or_dropped(tmp_path, rows):
+    now_ms = [0]
+    store = LmdbStore(tmp_path, sync=False, clock=lambda: now_ms[0])
+    store.create("d", rows=rows, ttl_ms=1_000)
+    store.put_many("d", [Put(b"%d" % number, b"v", number) for number in range(100)])
+    now_ms[0] = 999
+    store.put_many("d", [Put(b"deleted", b"v")])
+    now_ms[0] = 1_000
+    for number in range(10):
+        store.put_many("d", [Put(b"later%d" % number, b"v")])
+    store.delete_keys("d", [b"deleted"])
+    assert sorted(key for key, _ in store.next_keys("d", None, 200)) == [b"later%d" % number for number in range(10)]
+    store.drop("d")
+    store.close()
+    with lmdb.open(str(tmp_path)) as environment, environment.begin() as transaction:
+        assert [key for key, _ in transaction.cursor()] == [b"\x00format", b"\x03"]
 
 
 def test_an_environment_that_something_else_wrote_is_refused_and_left_alone(tmp_path):

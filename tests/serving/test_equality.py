@@ -46,7 +46,9 @@ class World:
         self.random = random
         self.store = MemoryStore()
         self.clock = Clock()
-        self.now_ms = BATCH_END_MS + random.choice([0, 1, 5, 11, 23, 40]) * HOUR_MS + random.choice([0, 1, 7]) * MINUTE_MS
+        self.now_ms = (
+            BATCH_END_MS + random.choice([0, 1, 5, 11, 23, 40]) * HOUR_MS + random.choice([0, 1, 7]) * MINUTE_MS
+        )
         self.past = {key: self.events(20, -30 * 24, 0) for key in KEYS[:2]}
         self.stream = Stream(self.store, ROUTE_PLAN)
         self.landing = 0
@@ -125,9 +127,7 @@ class World:
             self.fetcher.refresh()
 
     def ask(self, wanted):
-        requests = [
-            FetchRequest("route", dict(zip(("origin", "carrier"), key, strict=True)), at) for key, at in wanted
-        ]
+        requests = [FetchRequest("route", dict(zip(("origin", "carrier"), key, strict=True)), at) for key, at in wanted]
         expected = [read_directly(self.store, ROUTE_PLAN, self.info, one.keys, one.at) for one in requests]
         stale = [set(ROUTE_PLAN.stale_features(one.at, self.batch_end_ms)) for one in requests]
         for _ in range(2):

@@ -60,9 +60,7 @@ def test_at_16_s_all_callers_wait_together_for_one_refresh():
     upload(known.store, ROUTE_PLAN, {}, landing_ms=2)
     known.clock.now_ms = 16_000
     seen = []
-    threads = [
-        threading.Thread(target=lambda: (known.infos.ensure(), seen.append(known.landing_ms))) for _ in range(5)
-    ]
+    threads = [threading.Thread(target=lambda: (known.infos.ensure(), seen.append(known.landing_ms))) for _ in range(5)]
     for thread in threads:
         thread.start()
     while not known.later.work:

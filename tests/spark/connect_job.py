@@ -7,6 +7,7 @@ import datetime as dt
 import json
 import os
 import sys
+import warnings
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -55,14 +56,17 @@ VISITS = "user string, n long, fired boolean, until timestamp"
 def main() -> None:
     folder = Path(sys.argv[1])
     os.environ["PYSPARK_PYTHON"] = sys.executable
+    # Spark's own defaults, but for the state store.
     builder = SparkSession.builder.remote("local[2]").config("spark.sql.shuffle.partitions", "2")
-    for name, value in SESSION_SETTINGS.items():
-        builder = builder.config(name, value)
-    spark = builder.getOrCreate()
+    provider = "spark.sql.streaming.stateStore.providerClass"
+    spark = builder.config(provider, SESSION_SETTINGS[provider]).getOrCreate()
 
     batch = spark.range(100).selectExpr("string(id % 7) AS user", "timestamp_seconds(id) AS at")
     grouped = keyed(batch, "user")
-    counts = grouped.transformWithState(Visits(timed=False), VISITS, "Update", "None", on_error="dead-letter")
+    with warnings.catch_warnings(record=True) as warned:
+        warnings.simplefilter("always")
+        counts = grouped.transformWithState(Visits(timed=False), VISITS, "Update", "None", on_error="dead-letter")
+    tell(warned=[[str(each.message), each.filename] for each in warned if each.category is UserWarning])
     tell(batch={row.user: row.n for row in split_dead_letters(counts)[0].collect()})
     tell(batch_metrics=counted(grouped.metrics()))
 

@@ -38,6 +38,12 @@ def found(tmp_path_factory):
     return {name: value for each in told for name, value in each.items()}
 
 
+def test_a_session_with_sparks_defaults_is_told_once_what_would_be_faster(found):
+    ((message, file),) = found["warned"]
+    assert file == str(JOB)
+    assert "stateStore.checkpointFormatVersion" in message
+
+
 def test_a_batch_dataframe_keeps_state(found):
     assert found["batch"] == {str(user): 15 if user < 2 else 14 for user in range(7)}
 

@@ -7,6 +7,7 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pytest
+from pyspark.errors import PySparkRuntimeError
 from pyspark.sql import Row
 from pyspark.sql.types import (
     ArrayType,
@@ -20,8 +21,7 @@ from pyspark.sql.types import (
 )
 
 from millpond.errors import DataError, OptionError
-from millpond.spark.handles import ProcessorHandle
-from millpond.spark.operator_spec import BatchTime
+from millpond.spark.handles import DeletedStateError, ProcessorHandle
 from millpond.state import HeapBackend
 from millpond.state.checkpoint import Shard, birth
 
@@ -60,7 +60,7 @@ def _entered(shard):
 
 
 def _handle(shard, ddl=None):
-    return ProcessorHandle(shard, "none", BatchTime(), (ddl or {}).__getitem__)
+    return ProcessorHandle(shard, "none", (ddl or {}).__getitem__)
 
 
 def test_a_value_state_is_used_as_in_pyspark():
@@ -196,7 +196,7 @@ def test_arrays_and_maps_are_made_anew_with_every_get_as_in_pyspark():
 
 
 def _timed(shard):
-    return ProcessorHandle(shard, "processingtime", BatchTime(), {}.__getitem__)
+    return ProcessorHandle(shard, "processingtime", {}.__getitem__)
 
 
 @pytest.mark.parametrize("kind", ["value", "list", "map"])
@@ -256,7 +256,7 @@ def test_a_ttl_that_is_no_duration_is_refused_by_the_states_name(wrong):
 
 @pytest.mark.parametrize(("mode", "named"), [("none", "None"), ("eventtime", "EventTime")])
 def test_a_ttl_is_refused_outside_processing_time_as_in_pyspark(mode, named):
-    handle = ProcessorHandle(_shard(), mode, BatchTime(), {}.__getitem__)
+    handle = ProcessorHandle(_shard(), mode, {}.__getitem__)
     with pytest.raises(OptionError, match=f"state 'v': ttlDurationMs=1000 needs timeMode 'ProcessingTime'.*'{named}'"):
         handle.getMapState("v", PAGE, NUMBER, 1000)
 
@@ -307,6 +307,64 @@ def test_deleting_a_state_forgets_it_for_every_key():
     again = handle.getMapState("visits", PAGE, NUMBER)
     _entered(shard)
     assert not again.exists()
+
+
+def test_a_state_that_is_deleted_after_it_was_declared_is_not_there_as_in_pyspark():
+    def declare(handle):
+        made = [
+            handle.getValueState("v", NUMBER),
+            handle.getListState("l", NUMBER),
+            handle.getMapState("m", PAGE, NUMBER),
+        ]
+        for name in "vlm":
+            handle.deleteIfExists(name)
+        return made
+
+    planned = _handle(_shard())
+    declare(planned)
+    shard = _shard()
+    value, log, visits = declare(ProcessorHandle(shard, "none", {}.__getitem__, planned.deleted))
+    _entered(shard)
+    for call in (value.exists, value.get, value.clear, log.exists, log.clear, visits.exists, visits.clear):
+        with pytest.raises(DeletedStateError, match=r"state '.': init\(\) declared it and then deleted it"):
+            call()
+    for call in (value.update, log.put, log.appendValue, log.appendList, visits.getValue, visits.containsKey):
+        with pytest.raises(PySparkRuntimeError):
+            call((1,))
+    with pytest.raises(OptionError):
+        visits.updateValue(("/a",), (1,))
+    assert [*log.get(), *visits.iterator(), *visits.keys(), *visits.values()] == []
+
+
+def test_a_bare_value_is_taken_in_every_call_of_a_state_of_one_field():
+    shard = _shard()
+    handle = _handle(shard)
+    value, log = handle.getValueState("v", TIME), handle.getListState("l", NUMBER)
+    visits = handle.getMapState("m", PAGE, NUMBER)
+    _entered(shard)
+    noon = dt.datetime(2024, 7, 1, 12)  # noqa: DTZ001 - local, as PySpark's users have it
+    value.update(noon)
+    assert value.get() == (noon,)
+    log.put([1, 2])
+    log.appendValue(3)
+    log.appendList([4])
+    assert list(log.get()) == [(1,), (2,), (3,), (4,)]
+    visits.updateValue("/a", 1)
+    assert (visits.getValue("/a"), visits.containsKey("/a"), visits.containsKey("/")) == ((1,), True, False)
+    visits.removeKey("/a")
+    assert not visits.exists()
+    for write in (log.put, log.appendList):
+        with pytest.raises(DataError, match="expected a list of elements, got str 'ab'"):
+            write("ab")
+
+
+def test_a_timer_may_be_set_at_any_time_as_in_sparks_engine():
+    shard = _shard()
+    handle = ProcessorHandle(shard, "eventtime", {}.__getitem__)
+    _entered(shard)
+    for expiry_ms in (-5, 0, 7):
+        handle.registerTimer(expiry_ms)
+    assert [timer.expiry_ms for timer in shard.timers.due(0)] == [-5, 0]
 
 
 @pytest.mark.parametrize("wrong", [1.5, "1000", None])

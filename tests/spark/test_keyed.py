@@ -17,7 +17,6 @@ from pyspark.sql.streaming import StatefulProcessor
 from millpond import DataError, OptionError
 from millpond.spark import StateConfig, keyed
 from millpond.spark.host.process import executor_name
-from millpond.spark.session import check_session
 from tests.spark.streams import FileStream as Stream
 
 pytestmark = pytest.mark.spark
@@ -179,14 +178,6 @@ def test_wrong_arguments_are_refused_before_anything_runs(spark: SparkSession) -
         keyed(events, "id").transformWithState(Diary(), DIARY, "Complete", "None")
     with pytest.raises(OptionError, match="at least one key"):
         keyed(events)
-    provider = "spark.sql.streaming.stateStore.providerClass"
-    right = spark.conf.get(provider)
-    spark.conf.unset(provider)
-    try:
-        with pytest.raises(OptionError, match=provider):
-            keyed(events, "id").transformWithState(Diary(), DIARY, "Update", "None")
-    finally:
-        spark.conf.set(provider, right)
 
 
 class Alarm(StatefulProcessor):
@@ -349,24 +340,3 @@ def test_late_rows_are_counted_or_kept(stream: Stream) -> None:
     batches = stream.run(kept.transformWithState(Diary(), DIARY, "Update", "EventTime", late="keep"))
     assert kept.late_rows == 0
     assert max(row.n for batch in batches for row in batch) == 6
-
-
-def test_a_session_that_is_only_less_safe_gets_one_warning(spark: SparkSession) -> None:
-    format_key = "spark.sql.streaming.stateStore.checkpointFormatVersion"
-    changelog_key = "spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled"
-    spark.conf.set(format_key, "1")
-    spark.conf.set(changelog_key, "false")
-    try:
-        with pytest.warns(UserWarning, match="is not 2") as warned:
-            check_session(spark)
-    finally:
-        spark.conf.set(format_key, "2")
-        spark.conf.set(changelog_key, "true")
-    assert len(warned) == 1
-    assert changelog_key in str(warned[0].message)
-
-
-def test_workers_of_another_python_are_refused_by_name(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(spark.sparkContext, "pythonExec", "/usr/bin/python3")
-    with pytest.raises(OptionError, match="PYSPARK_PYTHON"):
-        check_session(spark)

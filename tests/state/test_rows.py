@@ -6,6 +6,7 @@ import math
 import struct
 from zoneinfo import ZoneInfo
 
+import numpy as np
 import pyarrow as pa
 import pytest
 from hypothesis import example, given, settings
@@ -236,7 +237,6 @@ def test_a_moment_of_any_zone_is_kept_even_in_hours_that_are_missing_or_come_twi
 
 
 def test_what_loses_nothing_is_converted():
-    np = pytest.importorskip("numpy")
     schema = pa.schema([("i", pa.int32()), ("f", pa.float64()), ("s", pa.string()), ("b", pa.binary())])
     checked = RowCodec(schema, "state 's'").check([np.int64(3), 2, np.str_("x"), bytearray(b"y")])
     assert _exact(checked) == _exact((3, 2.0, "x", b"y"))
@@ -331,3 +331,50 @@ def test_every_nan_read_from_bytes_is_the_same_object():
     codec = RowCodec(pa.schema([("at", pa.float64())]), "state 's'")
     (first,), (second,) = (codec.loads(codec.dumps((made,))) for made in (math.nan, float("inf") - float("inf")))
     assert first is second
+
+
+@pytest.mark.parametrize(
+    ("kind", "value", "kept"),
+    [
+        (pa.int64(), 3, 3),
+        (pa.int64(), np.int64(3), 3),
+        (pa.string(), "ab", "ab"),
+        (pa.string(), "", ""),
+        (pa.binary(), b"ab", b"ab"),
+        (pa.float64(), 1.5, 1.5),
+        (pa.bool_(), True, True),
+        (pa.date32(), dt.date(2024, 1, 1), dt.date(2024, 1, 1)),
+        (pa.map_(pa.string(), pa.int64()), {"a": 1}, {"a": 1}),
+    ],
+)
+def test_a_bare_value_of_the_right_type_is_a_row_of_one_field(kind, value, kept):
+    codec = RowCodec(pa.schema([("only", kind)]), "state 's'")
+    assert codec.check(value) == (kept,)
+    assert type(codec.check(value)[0]) is type(kept)
+
+
+@pytest.mark.parametrize(
+    ("kind", "value"),
+    [
+        (pa.int64(), "3"),
+        (pa.int64(), True),
+        (pa.int64(), 3.0),
+        (pa.int64(), None),
+        (pa.int8(), 300),
+        (pa.string(), b"ab"),
+        (pa.string(), 3),
+        (pa.float64(), 1),
+        (pa.string(), {"only": "a"}),
+        (pa.map_(pa.string(), pa.int64()), {"a": "b"}),
+    ],
+)
+def test_a_bare_value_of_another_type_is_refused_by_name(kind, value):
+    codec = RowCodec(pa.schema([("only", kind)]), "state 's'")
+    with pytest.raises(DataError, match=r"state 's': expected a tuple of (one|1) field.*'only'"):
+        codec.check(value)
+
+
+def test_a_bare_value_is_no_row_of_two_fields():
+    codec = RowCodec(pa.schema([("a", pa.string()), ("b", pa.string())]), "state 's'")
+    with pytest.raises(DataError, match="expected a tuple of 2 fields"):
+        codec.check("ab")

@@ -29,10 +29,10 @@ from millpond.kv import LmdbStore
 from millpond.lookup import LookupTable
 from millpond.spark import StateConfig, keyed
 from millpond.spark.features.stream import stream as stream_tiles
+from millpond.spark.features.upload import upload
 from millpond.spark.lookup_join import lookup_join
 from millpond.spark.operator_metrics import KeyedMetrics
 from millpond.spark.session import session
-from millpond.spark.upload import upload_batch
 
 EVENT_DDL = (
     "flight_id LONG, time_ms LONG, sched_ms LONG, origin STRING, dest STRING, carrier STRING, flight LONG, "
@@ -159,7 +159,7 @@ def upload_and_tile(spark: SparkSession, workdir: Path, group_by: GroupBy, batch
     history = spark.read.schema(EVENT_DDL).parquet(str(workdir / "events")).where(has_key)
     stream = read_events(spark, workdir, slices_per_batch=SLICES_PER_TILE_BATCH).where(has_key)
     try:
-        upload_batch(history, group_by, store, batch_end_ms=batch_end_ms, time_column="time_ms")
+        upload(group_by, batch_end_ms, store, tables={group_by.name: history})
         query = stream_tiles(
             group_by,
             store,

@@ -56,7 +56,7 @@ class CompiledFeature:
 
 
 @dataclass(frozen=True, slots=True)
-class _Rows:
+class CellRows:
     """What a cell collects: the column of inputs (or the events), and the column of its buckets."""
 
     column: int
@@ -82,17 +82,21 @@ class _Rows:
 class CompiledCells:
     """The cells and features of one GroupBy; immutable. Made by `compile_cells`."""
 
-    __slots__ = ("_columns", "_rows", "_rows_of_cells", "cells", "empty_ir", "features")
+    __slots__ = ("_columns", "_places", "_rows", "cells", "empty_ir", "features", "group_by", "inputs", "rows_of_cells")
 
     def __init__(self, group_by: GroupBy) -> None:
+        self.group_by = group_by.name
+        """The name of the GroupBy."""
+        self.inputs = group_by.inputs
+        """The columns that are collected."""
         self._columns = EventColumns(group_by.name, group_by.inputs)
         names = [field.name for field in group_by.inputs]
-        cells: dict[str, tuple[int, CellOperation, _Rows]] = {}
+        cells: dict[str, tuple[int, CellOperation, CellRows]] = {}
         features = []
         for aggregation in group_by.aggregations:
             for bucket in aggregation.buckets or (None,):
                 column = EVENTS if aggregation.column is None else names.index(aggregation.column)
-                rows = _Rows(column, None if bucket is None else names.index(bucket))
+                rows = CellRows(column, None if bucket is None else names.index(bucket))
                 type_ = None if column == EVENTS else parse_type(group_by.inputs[column].type)
                 made = [_shaped(cell, aggregation, type_, bucket) for cell in _cells(aggregation, type_)]
                 positions = tuple(cells.setdefault(cell.id, (len(cells), cell, rows))[0] for cell in made)
@@ -108,8 +112,10 @@ class CompiledCells:
         """Each distinct cell once, in the order in which the features first need them."""
         self.empty_ir: Ir = tuple(cell.empty for cell in self.cells)
         """The IR of no events."""
-        self._rows = tuple(dict.fromkeys(rows for _, _, rows in cells.values()))
-        self._rows_of_cells = tuple(self._rows.index(rows) for _, _, rows in cells.values())
+        self.rows_of_cells = tuple(rows for _, _, rows in cells.values())
+        """What each cell collects."""
+        self._rows = tuple(dict.fromkeys(self.rows_of_cells))
+        self._places = tuple(map(self._rows.index, self.rows_of_cells))
 
     def collect(self, times: Sequence[int], events: Sequence[Inputs]) -> Ir:
         """Give the IR of some events, in any order.
@@ -125,9 +131,7 @@ class CompiledCells:
             return self.empty_ir
         columns = self._columns.columns(events)
         rows = [one.aligned(times, columns) for one in self._rows]
-        return tuple(
-            [cell.collect(*rows[position]) for cell, position in zip(self.cells, self._rows_of_cells, strict=True)]
-        )
+        return tuple([cell.collect(*rows[position]) for cell, position in zip(self.cells, self._places, strict=True)])
 
 
 def compile_cells(group_by: GroupBy) -> CompiledCells:

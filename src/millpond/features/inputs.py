@@ -6,14 +6,13 @@ refused with its name, before it can get into an IR that nobody can take it out 
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from itertools import compress
-from typing import Any
+from typing import Any, NamedTuple
 
 from millpond.errors import DataError
 from millpond.features.definitions import Field
 from millpond.features.scalar_values import UnfitError
-from millpond.features.types import DataType, parse_type
+from millpond.features.types import parse_type
 
 Inputs = Sequence[Any]
 """The inputs of one event, in declared order; each of its declared type, or None."""
@@ -22,8 +21,7 @@ EVENTS = -1
 """Stands for the events themselves among the columns of inputs."""
 
 
-@dataclass(frozen=True, slots=True)
-class Column:
+class Column(NamedTuple):
     """One input of some events: its values in their inside form, and which events have one.
 
     ``present`` has one entry for each event; None if every event has a value. ``values`` are those of
@@ -64,9 +62,15 @@ class EventColumns:
         if widths != {len(self._fields)}:
             names = tuple(field.name for field in self._fields)
             raise DataError(f"GroupBy {self._group_by!r}: an event has the inputs {names}, got {sorted(widths)} values")
-        return list(map(self._column, self._fields, self._types, zip(*events, strict=True)))
+        return list(map(self.column, range(len(self._fields)), zip(*events, strict=True)))
 
-    def _column(self, field: Field, type_: DataType, values: Sequence[Any]) -> Column:
+    def column(self, position: int, values: Sequence[Any]) -> Column:
+        """Give the column of one field, from the value or None that each event has.
+
+        Raises:
+            DataError: a value is not of the declared type.
+        """
+        field, type_ = self._fields[position], self._types[position]
         present = None
         if None in values:
             present = [value is not None for value in values]

@@ -30,6 +30,9 @@ from millpond.kv.redis_options import Address, RedisOptions
 
 _FIRST_PAUSE_MS = 10
 _LONGEST_PAUSE_MS = 500
+_MOVES_UNTIL_STALE = 16
+_ASK_FOR_REPLICAS_MS = 10_000
+_REDIRECTIONS_AT_ONCE = 4
 _PASSING = {"LOADING", "READONLY", "CLUSTERDOWN", "MASTERDOWN", "TRYAGAIN", "BUSY"}
 _REFUSED = {"NOAUTH", "WRONGPASS", "NOPERM"}
 
@@ -72,6 +75,9 @@ class Routes:
         self._replicas_of: list[tuple[Address, ...]] = [()] * SLOTS
         self.is_cluster = options.is_cluster
         self.is_stale = options.is_cluster
+        self._moved_to: list[Address] = []
+        self._lacks_replicas = False
+        self._learned_ms = 0
         self._turn = 0
 
     def of(self, command: Command, *, primary: bool) -> Address | None:
@@ -88,14 +94,21 @@ class Routes:
         return replicas[self._turn % len(replicas)]
 
     def moved(self, slot: int, address: Address) -> None:
-        """Note what a node said of one slot."""
+        """Note what a node said of one slot; after some of these all slots are asked for again."""
         self._primary_of[slot] = address
+        self._moved_to.append(address)
+        self.is_stale = self.is_stale or len(self._moved_to) >= _MOVES_UNTIL_STALE
 
     def known(self) -> list[Address]:
-        """Every server that may know where the slots are."""
-        return list(dict.fromkeys([*(one for one in self._primary_of if one is not None), *self._seeds]))
+        """Every server that may know where the slots are, those first that others pointed to last."""
+        primaries = [one for one in self._primary_of if one is not None]
+        return list(dict.fromkeys([*reversed(self._moved_to), *primaries, *self._seeds]))
 
-    def learn(self, asked: Address, ranges: Sequence[Any]) -> None:
+    def is_due(self, now_ms: int) -> bool:
+        """Whether to ask where the slots are: a replica that joins later is heard of only by asking."""
+        return self.is_stale or (self._lacks_replicas and now_ms >= self._learned_ms + _ASK_FOR_REPLICAS_MS)
+
+    def learn(self, asked: Address, ranges: Sequence[Any], now_ms: int) -> None:
         """Take the answer to CLUSTER SLOTS."""
         primary_of: list[Address | None] = [None] * SLOTS
         replicas_of: list[tuple[Address, ...]] = [()] * SLOTS
@@ -104,7 +117,9 @@ class Routes:
             width = last - first + 1
             primary_of[first : last + 1] = addresses[:1] * width
             replicas_of[first : last + 1] = [tuple(addresses[1:])] * width
-        self._primary_of, self._replicas_of = primary_of, replicas_of
+        self._primary_of, self._replicas_of, self._moved_to = primary_of, replicas_of, []
+        self._lacks_replicas = self._from_replicas and not all(replicas_of)
+        self._learned_ms = now_ms
         self.is_stale = False
 
 
@@ -150,13 +165,14 @@ class _Attempts:
         self._pending = list(range(len(commands)))
         self._asked: dict[int, Address] = {}
         self._failures = 0
+        self._redirections = 0
         self._give_up_ms: int | None = None
         self._failure: MillpondError | None = None
 
     def run(self) -> Dispatch:
         first = True
         while self._pending:
-            if self._routes.is_stale:
+            if self._routes.is_due(self._clock()):
                 yield from self._learn()
             by_node, homeless = self._divide(primary=not first)
             outcome: dict[Address, Any] = {}
@@ -228,8 +244,7 @@ class _Attempts:
                 self._asked[place] = address
             else:
                 self._routes.moved(slot, address)
-                self._routes.is_stale = True
-                self._count(node, error)
+                self._count_redirection(node, error)
         elif code == "NOSCRIPT":
             self._commands[place] = loading(self._commands[place])
         elif code in _PASSING:
@@ -251,18 +266,26 @@ class _Attempts:
         if isinstance(error, Exception):
             self._failure.__cause__ = error
         self._routes.is_stale = self._routes.is_cluster
-        self._count(node, error)
+        self._count()
 
-    def _count(self, node: Address, error: object) -> None:
+    def _count_redirection(self, node: Address, error: object) -> None:
+        """Follow some at once; nodes that point at each other are a failure that may pass."""
+        self._redirections += 1
+        if self._redirections > len(self._commands) + _REDIRECTIONS_AT_ONCE:
+            self._failure = UnavailableError(
+                f"Redis at {node} sent commands elsewhere for {self._options.retry_ms} ms, the last time with {error}. "
+                "Check with `redis-cli --cluster check` that all nodes agree where the slots are."
+            )
+            self._count()
+
+    def _count(self) -> None:
+        """Begin the time for retries with the first failure; raise the last one when it is over."""
         self._failures += 1
         now_ms = self._clock()
         if self._give_up_ms is None:
             self._give_up_ms = now_ms + self._options.retry_ms
-        elif now_ms >= self._give_up_ms:
-            raise self._failure or UnavailableError(
-                f"Redis at {node} sent commands elsewhere for {self._options.retry_ms} ms, the last time with {error}. "
-                "Check with `redis-cli --cluster check` that all nodes agree where the slots are."
-            )
+        elif now_ms >= self._give_up_ms and self._failure is not None:
+            raise self._failure
 
     def _pause(self) -> Generator[Pause, None, None]:
         limit_ms = min(_FIRST_PAUSE_MS << min(self._failures, 10), _LONGEST_PAUSE_MS)
@@ -277,7 +300,7 @@ class _Attempts:
                 answer = outcome[address]
                 ranges = answer[0] if isinstance(answer, list) else answer
                 if isinstance(ranges, list):
-                    self._routes.learn(address, ranges)
+                    self._routes.learn(address, ranges, self._clock())
                     return
                 if _code(ranges) == "ERR" or _code(ranges) in _REFUSED or "Auth" in type(ranges).__name__:
                     raise self._refused(address, ranges)

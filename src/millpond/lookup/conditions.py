@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias, cast, get_args
 
 import pyarrow as pa
-import pyarrow.dataset as ds
+import pyarrow.compute as pc
 
 from millpond.errors import DataError, OptionError
 from millpond.lookup.function import Key, Row
@@ -57,9 +57,9 @@ class Condition:
                 f"{type(self.value).__name__} {self.value!r}; give a value of the column's type"
             ) from error
 
-    def arrow(self) -> ds.Expression:
+    def arrow(self) -> pc.Expression:
         """The same for Arrow's readers."""
-        field = ds.field(self.column)
+        field = pc.field(self.column)
         if self.operator == "in":
             return field.isin(list(self.value))
         if self.operator == "not in":
@@ -100,9 +100,9 @@ def conditions(where: str, given: Iterable[Sequence[Any]], columns: Sequence[str
     return tuple(parsed)
 
 
-def arrow_filter(given: Conditions) -> ds.Expression | None:
+def arrow_filter(given: Conditions) -> pc.Expression | None:
     """All conditions as one expression of Arrow; None where there are none."""
-    expression: ds.Expression | None = None
+    expression: pc.Expression | None = None
     for condition in given:
         expression = condition.arrow() if expression is None else expression & condition.arrow()
     return expression

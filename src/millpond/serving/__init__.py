@@ -1,17 +1,17 @@
-"""Fetcher, IR caches, serving info, and the fetcher over HTTP.
+"""Fetcher, IR caches, serving info, the fetcher over HTTP, and its clients.
 
-Starlette and uvicorn are imported when a server is made, so that this package stays light.
+uvicorn and httptools are imported when a server or a client is made, so that this package stays light.
 """
 
-from millpond.serving.client import FetchClient
+from millpond.serving.client import AsyncFetchClient, FetchClient
 from millpond.serving.counters import FetcherStats, Freshness, Histogram
 from millpond.serving.fetcher import Fetcher
-from millpond.serving.http import http_app
+from millpond.serving.http import HttpApp, Limits, Tls, http_app, running_server, serve
 from millpond.serving.messages import FetchRequest, FetchResponse, Target
 from millpond.serving.prepared import Prepared
-from millpond.serving.server import running_server, serve
 
 __all__ = [
+    "AsyncFetchClient",
     "FetchClient",
     "FetchRequest",
     "FetchResponse",
@@ -19,8 +19,11 @@ __all__ = [
     "FetcherStats",
     "Freshness",
     "Histogram",
+    "HttpApp",
+    "Limits",
     "Prepared",
     "Target",
+    "Tls",
     "http_app",
     "running_server",
     "serve",

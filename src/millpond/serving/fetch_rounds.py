@@ -16,8 +16,8 @@ from typing import Any
 from millpond.errors import CorruptionError, UnavailableError
 from millpond.features.answering import Layout
 from millpond.kv import Get, TimedValue
-from millpond.serving.counters import Tally
 from millpond.serving.closed_tiles import ClosedTiles
+from millpond.serving.counters import Tally
 from millpond.serving.hot_key import look_up, tail_get, take_tail
 from millpond.serving.key_read import BatchGone, KeyData, KeyReading, Reads, read_key
 from millpond.serving.served_group import Served, ServedGroup

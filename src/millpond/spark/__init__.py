@@ -1,8 +1,25 @@
 """Everything that imports pyspark."""
 
+from millpond.errors import MissingDependencyError
+
+try:
+    import pyspark
+except ImportError as error:
+    raise MissingDependencyError(
+        'millpond.spark needs PySpark, which is not installed. Run: pip install "millpond[spark]"'
+    ) from error
+
+if pyspark.__version__.startswith(("3.", "4.0.")):  # without `transformWithState` on rows
+    raise MissingDependencyError(
+        f'millpond.spark needs PySpark 4.1 or later, found {pyspark.__version__}. Run: pip install "millpond[spark]"'
+    )
+
 from millpond.spark.arrow_processor import ArrowStatefulProcessor
 from millpond.spark.dead_letters import split_dead_letters
+from millpond.spark.features.check import check
 from millpond.spark.features.stream import stream
+from millpond.spark.features.training_set import training_set
+from millpond.spark.features.upload import upload
 from millpond.spark.keyed import KeyedData, keyed
 from millpond.spark.lookup_join import lookup_join
 from millpond.spark.lookup_scan import SparkScan
@@ -12,7 +29,6 @@ from millpond.spark.processor_harness import ProcessorHarness, ProcessorSnapshot
 from millpond.spark.read_state import read_state
 from millpond.spark.savepoints import savepoint
 from millpond.spark.session import session
-from millpond.spark.upload import upload_batch
 
 __all__ = [
     "ArrowStatefulProcessor",
@@ -22,6 +38,7 @@ __all__ = [
     "ProcessorSnapshot",
     "SparkScan",
     "StateConfig",
+    "check",
     "keyed",
     "lookup_join",
     "read_state",
@@ -29,5 +46,6 @@ __all__ = [
     "session",
     "split_dead_letters",
     "stream",
-    "upload_batch",
+    "training_set",
+    "upload",
 ]

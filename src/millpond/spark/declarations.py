@@ -13,7 +13,6 @@ from pyspark.sql.types import StructType
 
 from millpond.spark.forms.choice import users_handle
 from millpond.spark.handles import ProcessorHandle
-from millpond.spark.operator_spec import BatchTime
 from millpond.state import HeapBackend, StateDescriptor
 from millpond.state.checkpoint import Shard, birth
 
@@ -25,10 +24,12 @@ class Declarations:
     Attributes:
         ddl: the schemas that it gives as text, parsed.
         states: its states.
+        deleted: the names of those that it deletes after it declared them.
     """
 
     ddl: Mapping[str, StructType]
     states: tuple[StateDescriptor, ...]
+    deleted: frozenset[str] = frozenset()
 
 
 def declarations(
@@ -47,6 +48,7 @@ def declarations(
 
     head = birth(application, 0, 1, 1, pa.schema([("key", pa.string())]))
     shard = Shard(head, HeapBackend(head.key_groups))
-    copy.init(users_handle(form, ProcessorHandle(shard, time_mode, BatchTime(), parse_once), shard))
+    handle = ProcessorHandle(shard, time_mode, parse_once)
+    copy.init(users_handle(form, handle, shard))
     copy.close()
-    return Declarations(parsed, shard.declared)
+    return Declarations(parsed, shard.declared, handle.deleted)

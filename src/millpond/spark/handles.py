@@ -14,15 +14,17 @@ from operator import index
 from typing import Any
 
 import pyarrow as pa
-from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
+from pyspark.errors import PySparkRuntimeError
+from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import ArrayType, DataType, MapType, Row, StructType, TimestampType
 
 from millpond.errors import DataError, OptionError
-from millpond.spark.operator_spec import BatchTime
 from millpond.spark.rows import row_maker
+from millpond.spark.versions import to_arrow_schema
 from millpond.state import ListState, MapState, StateDescriptor, StateKind, ValueState
 from millpond.state.checkpoint import Shard
 from millpond.state.rows import Row as StateRow
+from millpond.state.rows import is_bare
 from millpond.state.ttl import Ttl
 from millpond.state.ttl_handles import TtlList, TtlMap, TtlValue
 
@@ -33,15 +35,25 @@ _TIME_MODES = {"none": "None", "eventtime": "EventTime", "processingtime": "Proc
 class ProcessorHandle:
     """Stands for PySpark's `StatefulProcessorHandle`, over one shard.
 
-    `parse` turns a schema's DDL text into a StructType: only a driver can ask Spark's own parser, so
-    elsewhere it looks up what the driver found.
+    Args:
+        shard: holds the states.
+        time_mode: "none", "eventtime" or "processingtime".
+        parse: turns a schema's DDL text into a StructType: only a driver can ask Spark's own parser, so elsewhere it
+            looks up what the driver found.
+        deleted: the states that `init` declares and then deletes, as the driver found.
     """
 
-    def __init__(self, shard: Shard, time_mode: str, time: BatchTime, parse: Callable[[str], StructType]) -> None:
+    def __init__(
+        self,
+        shard: Shard,
+        time_mode: str,
+        parse: Callable[[str], StructType],
+        deleted: frozenset[str] = frozenset(),
+    ) -> None:
         self._shard = shard
         self._time_mode = time_mode
-        self._time = time
         self._parse = parse
+        self.deleted = deleted
         self._names: set[str] = set()
         self._declaring = True
 
@@ -57,18 +69,22 @@ class ProcessorHandle:
     ) -> Any:
         """A value state of the current key, under PySpark's rules."""
         state, _, spark_schema = self.value_state(stateName, schema, ttlDurationMs)
+        if stateName in self.deleted:
+            return DeletedState(stateName)
         outward = outward_of(spark_schema)
-        return state if outward is None else _ConvertedValueState(state, inward_of(spark_schema), outward)
+        return state if outward is None else _ConvertedValueState(state, row_inward_of(spark_schema), outward)
 
     def getListState(
         self,
         stateName: str,
         schema: StructType | str,
         ttlDurationMs: int | None = None,
-    ) -> "PySparkListState":
+    ) -> "PySparkListState | DeletedState":
         """A list state of the current key, under PySpark's rules."""
         state, _, spark_schema = self.list_state(stateName, schema, ttlDurationMs)
-        return PySparkListState(stateName, state, inward_of(spark_schema), outward_of(spark_schema))
+        if stateName in self.deleted:
+            return DeletedState(stateName, empty=("get",))
+        return PySparkListState(stateName, state, row_inward_of(spark_schema), outward_of(spark_schema))
 
     def getMapState(
         self,
@@ -76,9 +92,11 @@ class ProcessorHandle:
         userKeySchema: StructType | str,
         valueSchema: StructType | str,
         ttlDurationMs: int | None = None,
-    ) -> "PySparkMapState":
+    ) -> "PySparkMapState | DeletedState":
         """A map state of the current key, under PySpark's rules."""
         state, _, spark_schema = self.map_state(stateName, userKeySchema, valueSchema, ttlDurationMs)
+        if stateName in self.deleted:
+            return DeletedState(stateName, empty=("iterator", "keys", "values"))
         return PySparkMapState(state, self._parsed(userKeySchema, stateName), spark_schema)
 
     def value_state(
@@ -109,14 +127,12 @@ class ProcessorHandle:
         return state, descriptor, spark_schema
 
     def registerTimer(self, expiryTimestampMs: int) -> None:
-        """Set a timer of the current key, in ms. In event time it must lie after the watermark, as in PySpark."""
-        expiry_ms = self._expiry_ms(expiryTimestampMs)
-        if self._time_mode == "eventtime" and expiry_ms <= self._time.watermark_ms:
-            raise OptionError(
-                f"cannot register a timer at {expiry_ms} ms, which is not later than the current watermark "
-                f"{self._time.watermark_ms} ms. Register it later, or act at once."
-            )
-        self._shard.timers.register(expiry_ms)
+        """Set a timer of the current key, in ms.
+
+        As in Spark's engine, one whose time has come already fires after the rows of this batch, or in the next batch
+        where a timer's handler sets it.
+        """
+        self._shard.timers.register(self._expiry_ms(expiryTimestampMs))
 
     def deleteTimer(self, expiryTimestampMs: int) -> None:
         """Forget a timer of the current key."""
@@ -132,8 +148,13 @@ class ProcessorHandle:
             raise OptionError("timers need timeMode 'EventTime' or 'ProcessingTime'; this operator runs with 'None'.")
 
     def deleteIfExists(self, stateName: str) -> None:
-        """Forget a state of every key, if the checkpoint knows one of that name. For `init`, as in PySpark."""
+        """Forget a state of every key, if the checkpoint knows one of that name. For `init`, as in PySpark.
+
+        One that `init` has declared before is not there afterwards, and calls of it are refused.
+        """
         self._need_init(stateName)
+        if stateName in self._names:
+            self.deleted |= {stateName}
         self._shard.delete_state(stateName)
 
     def _expiry_ms(self, given: int) -> int:
@@ -198,6 +219,32 @@ class ProcessorHandle:
         return parsed
 
 
+class DeletedStateError(PySparkRuntimeError, OptionError):  # type: ignore[misc]
+    """A call of a state that `init` deleted; PySpark raises its own error of this kind."""
+
+
+class DeletedState:
+    """A state that `init` declared and then deleted: as in PySpark, its calls fail, and its iterators are empty."""
+
+    def __init__(self, name: str, empty: tuple[str, ...] = ()) -> None:
+        self._name = name
+        self._empty = empty
+
+    def __getattr__(self, call: str) -> _Convert:
+        if call.startswith("_"):
+            raise AttributeError(call)
+        return self._nothing if call in self._empty else self._refuse
+
+    def _nothing(self) -> Iterator[StateRow]:
+        return iter(())
+
+    def _refuse(self, *_: Any, **__: Any) -> Any:
+        raise DeletedStateError(
+            f"state {self._name!r}: init() declared it and then deleted it with deleteIfExists, so it is not there. "
+            "Delete only what is not used any more, or before it is declared: then it is empty in every batch."
+        )
+
+
 class PySparkListState:
     """PySpark's names for a list state."""
 
@@ -219,6 +266,11 @@ class PySparkListState:
         self._state.extend(self._some(newState))
 
     def _some(self, values: Iterable[StateRow]) -> list[StateRow]:
+        if isinstance(values, str | bytes | dict):
+            raise DataError(
+                f"state {self._name!r}: expected a list of elements, got {type(values).__name__} {values!r}. A list of "
+                "one is written [value]."
+            )
         found = list(values) if self._inward is None else list(map(self._inward, values))
         if not found:
             raise DataError(
@@ -242,7 +294,7 @@ class PySparkMapState:
         self._make_row = row_maker(schema.names)
         self.exists = state.exists
         self.clear = state.clear
-        to_key, to_value = inward_of(key_schema) or _as_is, inward_of(schema) or _as_is
+        to_key, to_value = row_inward_of(key_schema) or _as_is, row_inward_of(schema) or _as_is
         self._key_inward = to_key
         self.containsKey: _Convert = state.contains
         self.updateValue: _Convert = state.put
@@ -293,7 +345,7 @@ def _as_is(value: Any) -> Any:
 
 def arrow_schema(schema: StructType) -> pa.Schema:
     """A Spark schema as the state room knows it: Arrow, times in UTC, no metadata."""
-    return pa.schema([pa.field(field.name, field.type) for field in to_arrow_schema(schema, timezone="UTC")])
+    return pa.schema([pa.field(field.name, field.type) for field in to_arrow_schema(schema)])
 
 
 def outward_of(kind: DataType) -> _Convert | None:
@@ -306,7 +358,7 @@ def key_row_maker(schema: pa.Schema) -> Callable[[tuple[Any, ...]], Row]:
 
     That is a `Row` with the key's names, its times naive and local.
     """
-    make, outward = row_maker(schema.names), outward_of(from_arrow_schema(schema))
+    make, outward = row_maker(schema.names), outward_of(from_arrow_schema(schema, prefer_timestamp_ntz=True))
     return make if outward is None else lambda key: make(outward(key))
 
 
@@ -362,6 +414,14 @@ def inward_of(kind: DataType) -> _Convert | None:
             return None
         return partial(_aware_fields, converters)
     return None
+
+
+def row_inward_of(schema: StructType) -> _Convert | None:
+    """`inward_of` for whole rows, where a bare value stands for a row of one field."""
+    inward = inward_of(schema)
+    if inward is None or len(schema) != 1:
+        return inward
+    return lambda row: inward((row,) if is_bare(row) else row)
 
 
 def _aware(value: Any) -> Any:

@@ -20,6 +20,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.types import DataType, StructType, _parse_datatype_string
 
 from millpond.errors import DataError, OptionError
+from millpond.options import size_bytes
 from millpond.spark.arrow_processor import ArrowStatefulProcessor
 from millpond.spark.dead_letters import letter_schema, with_dead_letters
 from millpond.spark.declarations import Declarations, declarations
@@ -33,9 +34,10 @@ from millpond.spark.operator_metrics import KeyedMetrics, MetricsParam
 from millpond.spark.operator_spec import OperatorSpec, PandasSettings, StateConfig
 from millpond.spark.pack import PACKED_SCHEMA, SHARD, pack, unpack
 from millpond.spark.rows import output_arrow_schema
-from millpond.spark.session import check_session, hosts_per_executor, is_connect
+from millpond.spark.session import check_session, hosts_per_executor, is_connect, setting
 from millpond.spark.shard_processor import OLDEST, ShardProcessor, packed_output_schema
 from millpond.spark.surroundings import copied_on_driver
+from millpond.spark.versions import require_state_packages, start_state_stores
 from millpond.spark.worker_garbage import leave_modules_out
 
 _HASH = "__millpond_hash"
@@ -213,7 +215,9 @@ class KeyedData:
         _check_choice("outputMode", outputMode, ("Append", "Update"))
         _check_choice("late", late, ("drop", "keep"))
         _check_choice("on_error", on_error, ("fail", "dead-letter"))
-        check_session(self._df.sparkSession)
+        require_state_packages()
+        check_session(self._df.sparkSession, streaming=self._df.isStreaming)
+        start_state_stores(self._df.sparkSession)
         if initialState is not None and savepoint is not None:
             raise OptionError("a new query begins with an initialState or with a savepoint; give one of them.")
         keys = key_columns(self._df, self._keys)
@@ -245,6 +249,7 @@ class KeyedData:
             dead_letter=None if letter is None else pa.struct(list(arrow_schema(letter))),
             ddl=declared.ddl,
             states=declared.states,
+            deleted=declared.deleted,
             savepoint=savepoint,
             initial=None if initial is None else initial_rows(initialState, initial),
             output_event_time=output_event_time,
@@ -316,17 +321,27 @@ def _output_schema(given: StructType | str) -> StructType:
 def _pandas_settings(df: DataFrame) -> PandasSettings:
     conf = df.sparkSession.conf
 
-    def is_on(name: str, default: str) -> bool:
-        return str(conf.get(name, default)).lower() == "true"
+    def is_on(name: str) -> bool:
+        return setting(conf, name).lower() == "true"
 
     return PandasSettings(
-        timezone=str(conf.get("spark.sql.session.timeZone")),
-        max_rows=int(str(conf.get("spark.sql.execution.arrow.maxRecordsPerBatch", "10000"))),
-        columns_by_name=is_on("spark.sql.legacy.execution.pandas.groupedMap.assignColumnsByName", "true"),
-        safe=is_on("spark.sql.execution.pandas.convertToArrowArraySafely", "false"),
-        int_to_decimal=is_on("spark.sql.execution.pythonUDF.pandas.intToDecimalCoercionEnabled", "false"),
-        nullable_integers=is_on("spark.sql.execution.pythonUDF.pandas.preferIntExtensionDtype", "false"),
+        timezone=setting(conf, "spark.sql.session.timeZone"),
+        max_rows=int(setting(conf, "spark.sql.execution.arrow.maxRecordsPerBatch")),
+        max_bytes=_bytes(setting(conf, "spark.sql.execution.arrow.maxBytesPerBatch")),
+        columns_by_name=is_on("spark.sql.legacy.execution.pandas.groupedMap.assignColumnsByName"),
+        safe=is_on("spark.sql.execution.pandas.convertToArrowArraySafely"),
+        int_to_decimal=is_on("spark.sql.execution.pythonUDF.pandas.intToDecimalCoercionEnabled"),
+        nullable_integers=is_on("spark.sql.execution.pythonUDF.pandas.preferIntExtensionDtype"),
     )
+
+
+def _bytes(size: str) -> int:
+    """A size as Spark writes it: its units may lack their b, as in 64m.
+
+    >>> _bytes("64m"), _bytes("67108864b"), _bytes("100")
+    (67108864, 67108864, 100)
+    """
+    return size_bytes()(f"{size}b" if size[-1] in "kKmMgGtT" else size)
 
 
 def _check_processor(form: str, processor: Any) -> None:

@@ -25,7 +25,7 @@ from pathlib import Path
 
 import pyarrow as pa
 from pyspark.sql import SparkSession
-from pyspark.sql.pandas.types import from_arrow_type, to_arrow_type
+from pyspark.sql.pandas.types import from_arrow_type
 
 from millpond.errors import UnavailableError
 from millpond.lookup import HeldTable, LookupTable, MappedTable
@@ -33,6 +33,7 @@ from millpond.lookup.column_file import Scanned
 from millpond.spark.folders import OwnedFolder, user_folder
 from millpond.spark.lookup_copies import FileServer, ServerAddress, fetched
 from millpond.spark.lookup_queries import ReadingQueries
+from millpond.spark.versions import to_arrow_type
 
 _TABLE = ".table"
 _FAILED = "failed"
@@ -142,8 +143,7 @@ class PublishedTable:
 def spark_arrow_type(arrow_type: pa.DataType) -> pa.DataType:
     """The type in which Spark exchanges a column, so that no reader has to convert it."""
     spark_type = from_arrow_type(arrow_type, prefer_timestamp_ntz=True)
-    # An instant is the same in every zone; in UTC no worker has to know the session's.
-    return to_arrow_type(spark_type, timezone="UTC")
+    return to_arrow_type(spark_type)
 
 
 def newest_path(name: str, folder: Path) -> Path:

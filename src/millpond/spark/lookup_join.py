@@ -24,7 +24,7 @@ from typing import Any, Literal, cast
 
 import pyarrow as pa
 from pyspark.sql import DataFrame
-from pyspark.sql.pandas.types import from_arrow_type, to_arrow_type
+from pyspark.sql.pandas.types import from_arrow_type
 from pyspark.sql.types import (
     BinaryType,
     BooleanType,
@@ -46,6 +46,7 @@ from millpond.spark.lookup_files import Published, PublishedTable
 from millpond.spark.lookup_queries import ReadingQueries
 from millpond.spark.lookup_rows import RowsWanted
 from millpond.spark.lookup_worker import Hosted, JoinPlan, join_batches
+from millpond.spark.versions import to_arrow_type
 
 
 def lookup_join(
@@ -111,7 +112,7 @@ def lookup_join(
         else:
             key_places.append(len(df.columns))
             df = df.withColumn(f"__{planned.table_id}_{place}", df[event_column].cast(wanted_type))
-    row_fields = tuple(pa.field(field.name, to_arrow_type(field.dataType, timezone="UTC")) for field in added.values())
+    row_fields = tuple(pa.field(field.name, to_arrow_type(field.dataType)) for field in added.values())
     wanted = RowsWanted(planned.table_id, table.name, tuple(added), row_fields)
     source: LookupTable | Published | Hosted = planned.published.place if planned.published else planned.table
     if shuffle_by_key:

@@ -14,12 +14,12 @@ import pyarrow as pa
 from pyspark.errors import PySparkException
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
-from pyspark.sql.pandas.types import to_arrow_schema
 
 from millpond.errors import OptionError, UnavailableError
 from millpond.lookup.conditions import COMPARE, Condition, Conditions
 from millpond.lookup.push_down import narrow_copy
 from millpond.lookup.sources.declared import declared_columns, declared_names, split_schema
+from millpond.spark.versions import to_arrow_schema
 
 
 class SparkScan:
@@ -57,9 +57,7 @@ class SparkScan:
             raise OptionError(
                 f"{self._where}: expected a batch DataFrame, got a stream; write it to a table, and scan that"
             )
-        self.key_schema, self.row_schema = split_schema(
-            self._where, to_arrow_schema(frame.schema, timezone="UTC"), keys, columns
-        )
+        self.key_schema, self.row_schema = split_schema(self._where, to_arrow_schema(frame.schema), keys, columns)
 
     def scan(self) -> pa.Table:
         """The declared columns of the table as it is now.

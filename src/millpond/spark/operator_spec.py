@@ -143,7 +143,8 @@ class PandasSettings:
 
     Attributes:
         timezone: in which pandas shows times: `spark.sql.session.timeZone`.
-        max_rows: of one DataFrame: `spark.sql.execution.arrow.maxRecordsPerBatch`.
+        max_rows: of one DataFrame: `spark.sql.execution.arrow.maxRecordsPerBatch`; 0 or less is no limit.
+        max_bytes: of one DataFrame, as Arrow, by the mean of its rows: `spark.sql.execution.arrow.maxBytesPerBatch`.
         columns_by_name: whether yielded columns are found by name:
             `spark.sql.legacy.execution.pandas.groupedMap.assignColumnsByName`.
         safe: whether a conversion that loses something is refused:
@@ -156,6 +157,7 @@ class PandasSettings:
 
     timezone: str = "UTC"
     max_rows: int = 10_000
+    max_bytes: int = 2**31 - 1
     columns_by_name: bool = True
     safe: bool = False
     int_to_decimal: bool = False
@@ -180,6 +182,7 @@ class OperatorSpec:
         dead_letter: the type of a dead letter, or None where a call that fails fails the batch.
         ddl: schemas that the processor gives as text, parsed by the driver.
         states: what the processor declares, as the driver found it.
+        deleted: the names of those that it deletes after it declared them.
         savepoint: where the state of a new query comes from, or None.
         form: in which user code gets rows: "rows", "pandas" or "arrow".
         pandas: how the pandas form converts.
@@ -207,6 +210,7 @@ class OperatorSpec:
     dead_letter: pa.DataType | None = None
     ddl: Mapping[str, StructType] = field(default_factory=dict)
     states: tuple[StateDescriptor, ...] = ()
+    deleted: frozenset[str] = frozenset()
     savepoint: str | None = None
     initial: InitialRows | None = None
     output_event_time: int | None = None

@@ -27,7 +27,7 @@ from pyspark.sql.types import StructType
 from millpond.errors import DataError, OptionError
 from millpond.spark.ddl import parse_ddl
 from millpond.spark.declarations import declarations
-from millpond.spark.handles import arrow_schema, inward_of, outward_of
+from millpond.spark.handles import arrow_schema, outward_of, row_inward_of
 from millpond.spark.host.slots import Attempt, Claim
 from millpond.spark.opened_shard import check_savepoint, filled_shard
 from millpond.spark.operator_spec import BatchTime, OperatorSpec, StateConfig
@@ -120,7 +120,7 @@ class ProcessorHarness:
         self._event_time = None if event_time is None else self._rows.names.index(event_time)
         self._keep_late = late == "keep"
         self._codec = RowCodec(arrow_schema(self._rows), "a row")
-        self._inward = inward_of(self._rows)
+        self._inward = row_inward_of(self._rows)
         self._outward = outward_of(self._output)
         self._make_row = row_maker(self._output.names)
         self._time = BatchTime(0, -1 if self._time_mode != "eventtime" else 0)
@@ -265,6 +265,7 @@ class ProcessorHarness:
             config=StateConfig(),
             ddl=self._declared.ddl,
             states=self._declared.states,
+            deleted=self._declared.deleted,
         )
 
     def _time_of_batch(self, watermark_ms: int | None, processing_ms: int | None) -> BatchTime:

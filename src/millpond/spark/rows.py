@@ -15,10 +15,10 @@ from typing import Any
 import pyarrow as pa
 from pyspark.errors import PySparkTypeError
 from pyspark.sql import Row
-from pyspark.sql.pandas.types import to_arrow_type
 from pyspark.sql.types import StructType
 
 from millpond.errors import DataError
+from millpond.spark.versions import to_arrow_type
 from millpond.state.arrow_values import python_values
 from millpond.state.rows import MISFITS, loses
 
@@ -62,7 +62,7 @@ def output_arrow_schema(schema: StructType) -> pa.Schema:
     fields = []
     for field in schema:
         try:
-            kind = to_arrow_type(field.dataType, timezone="UTC")
+            kind = to_arrow_type(field.dataType)
         except PySparkTypeError as error:
             raise DataError(
                 f"output column {field.name!r} is {field.dataType.simpleString()}, which Spark does not take from "

@@ -78,6 +78,7 @@ class ShardProcessor(StatefulProcessor):  # type: ignore[misc]
         self._spec = spec
         self._pickled = b""
         self._initial: list[bytes] = []
+        self._waiting: dict[int, list[bytes]] = {}
 
     def __getstate__(self) -> dict[str, Any]:
         """Travels with the processor as bytes, which only who runs it opens: broadcasts in it are met there.
@@ -110,15 +111,27 @@ class ShardProcessor(StatefulProcessor):  # type: ignore[misc]
 
     def handleInitialState(self, key: Any, initialState: Row, timerValues: TimerValues) -> None:
         """Keep a blob of initial state until the shard's batch runs, which is in this batch in any case."""
-        if not self._initial and self._spec.time_mode == "processingtime":
+        if not self._initial:
             # For a shard without rows: its timers, if they are due already, fire in this batch.
-            self._handle.registerTimer(timerValues.getCurrentProcessingTimeInMs())
+            self._come_back(timerValues)
         self._initial.append(bytes(initialState[1]))
         self._initial_of = key, timerValues
 
     def handleInputRows(self, key: Any, rows: Iterator[Row], timerValues: TimerValues) -> Iterator[Row]:
-        """Run one batch of one shard and give out its output as packed blobs."""
-        return self._run(key[0], (bytes(row[1]) for row in rows), timerValues)
+        """Run one batch of one shard and give out its output as packed blobs.
+
+        Where there is an initial state, PySpark cuts a shard's rows into pieces of `maxRecordsPerBatch` and calls once
+        for each. They are one batch all the same: late rows are told by the batch before, and timers fire after the
+        last row. So the batch waits until Spark has come to its timers.
+        """
+        blobs = (bytes(row[1]) for row in rows)
+        if self._spec.initial is None or self._spec.time_mode == "none":
+            return self._run(key[0], blobs, timerValues)
+        if key[0] not in self._waiting:
+            self._come_back(timerValues)
+        self._waiting.setdefault(key[0], []).extend(chain(self._initial, blobs))
+        self._initial = []
+        return iter(())
 
     def handleExpiredTimer(
         self,
@@ -126,8 +139,20 @@ class ShardProcessor(StatefulProcessor):  # type: ignore[misc]
         timerValues: TimerValues,
         expiredTimerInfo: ExpiredTimerInfo,  # noqa: ARG002
     ) -> Iterator[Row]:
-        """Run a batch without rows: time has passed."""
-        return self._run(key[0], iter(()), timerValues)
+        """Run a batch without rows, since time has passed; or one whose rows have waited for it."""
+        return self._run(key[0], iter(self._waiting.pop(key[0], ())), timerValues)
+
+    def _come_back(self, timer_values: TimerValues) -> None:
+        """Have Spark call the shard once more in this batch, after all rows."""
+        if self._spec.time_mode == "none":
+            return
+        for timer in list(self._handle.listTimers()):
+            self._handle.deleteTimer(timer)
+        is_event_time = self._spec.time_mode == "eventtime"
+        now_ms = (
+            timer_values.getCurrentWatermarkInMs() if is_event_time else timer_values.getCurrentProcessingTimeInMs()
+        )
+        self._handle.registerTimer(now_ms)
 
     def close(self) -> None:
         """Take in the initial state of a shard without rows and timers: such a batch has no output."""

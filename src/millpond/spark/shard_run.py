@@ -62,7 +62,7 @@ class ShardRun:
         spec, time = self._spec, self._time
         # What TTL is counted by.
         self._shard.backend.context.now_ms = time.processing_ms
-        handle = ProcessorHandle(self._shard, spec.time_mode, time, self._parse)
+        handle = ProcessorHandle(self._shard, spec.time_mode, self._parse, spec.deleted)
         given = users_handle(spec.form, handle, self._shard)
         spec.processor.init(given)
         handle.end_of_init()
@@ -95,7 +95,7 @@ class ShardRun:
             rows=sum(table.num_rows for table in in_time),
             late_rows=late_rows,
             dead_letters=batch.tally.dead_letters,
-            next_timer_ms=-1 if next_timer_ms is None else next_timer_ms,
+            next_timer_ms=-1 if next_timer_ms is None else max(0, next_timer_ms),
         )
 
     def _in_time(self, rows: pa.Table) -> pa.Table:

@@ -1,5 +1,7 @@
 """What an operator remembers per key. Pure Python, no Spark."""
 
+from typing import TYPE_CHECKING, Any
+
 from millpond.state.backend import (
     ABSENT,
     Cells,
@@ -34,8 +36,11 @@ from millpond.state.rocksdb import RocksDbBackend
 from millpond.state.rocksdb_options import RocksDbSettings
 from millpond.state.rows import RowCodec
 from millpond.state.serializer import Serializer, msgspec_serializer, pickle_serializer, user_serializer
-from millpond.state.spillable import SpillableBackend, SpillableSettings, SpillStats
+from millpond.state.spillable import SpillableSettings
 from millpond.state.ttl import Ttl
+
+if TYPE_CHECKING:
+    from millpond.state.spillable import SpillableBackend, SpillStats
 
 __all__ = [
     "ABSENT",
@@ -96,3 +101,12 @@ __all__ = [
     "user_serializer",
     "write_savepoint",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    """Import the heap that spills at its first use: most operators have another backend."""
+    if name not in ("SpillStats", "SpillableBackend"):
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from millpond.state import spillable
+
+    return getattr(spillable, name)

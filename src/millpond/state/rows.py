@@ -62,8 +62,9 @@ class RowCodec:
 
     def _normalise(self, value: Any) -> Row:
         """The slow way of `check`: convert what loses nothing, refuse the rest by name."""
-        # A dict or a set has a length and can be iterated, but its order or its keys are not the fields.
-        if isinstance(value, str | bytes | dict | set | frozenset) or not hasattr(value, "__len__"):
+        if is_bare(value):
+            if len(self.names) == 1 and value is not None:
+                return self._single(value)
             raise DataError(
                 f"{self.what}: expected a tuple of {len(self.names)} fields {self.names}, got "
                 f"{type(value).__name__} {value!r}. A single value is written with a comma: (value,)."
@@ -73,6 +74,21 @@ class RowCodec:
                 f"{self.what}: expected {len(self.names)} fields {self.names}, got {len(value)}: {tuple(value)!r}."
             )
         return tuple(self._normalised(item, field) for item, field in zip(value, self.schema, strict=True))
+
+    def _single(self, value: Any) -> Row:
+        """A bare value as a row of one field. Only one of the very type is: another one is rather a mistake."""
+        given = value.item() if type(value).__module__ == "numpy" else value
+        try:
+            row = (self._normalised(given, self.schema[0]),)
+        except DataError:
+            row = (None,)
+        if type(row[0]) is not type(given):
+            raise DataError(
+                f"{self.what}: expected a tuple of one field {self.names}, or its value alone as "
+                f"{self.schema[0].type}; got {type(value).__name__} {value!r}. A single value is written with a comma: "
+                "(value,)."
+            )
+        return row
 
     def _normalised(self, item: Any, field: pa.Field) -> Any:
         item = item.item() if type(item).__module__ == "numpy" and hasattr(item, "item") else item
@@ -112,6 +128,15 @@ class RowCodec:
         return lambda key: tuple(
             _grouping_float(item) if is_float else item for item, is_float in zip(check(key), floats, strict=True)
         )
+
+
+def is_bare(value: Any) -> bool:
+    """Whether a value is no row: it has no order of fields.
+
+    >>> is_bare("ab"), is_bare({"a": 1}), is_bare(3), is_bare((3,)), is_bare([3])
+    (True, True, True, False, False)
+    """
+    return isinstance(value, str | bytes | dict | set | frozenset) or not hasattr(value, "__len__")
 
 
 MISFITS = (

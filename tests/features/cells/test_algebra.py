@@ -14,7 +14,7 @@ from tests.features import operation_oracle
 from tests.features.values import FEW, SCALARS, scalars
 
 TIMES = st.integers(0, 5) | st.integers(-(1 << 40), 1 << 42)
-QUICK = settings(deadline=None, max_examples=40)
+QUICK = settings(deadline=None, max_examples=25)
 TYPES_OF = {
     name: [type_ for type_ in SCALARS if parse_type(type_).kind in operation.types]
     for name, operation in OPERATIONS.items()

@@ -1,9 +1,11 @@
 import random
+import sys
 from collections import Counter
 
 import msgspec
 import pytest
 
+from millpond.errors import MissingDependencyError
 from millpond.features.cells import sketches
 from millpond.features.cells.sketches import approx_unique_cells, frequent_cells, open_sketch, percentile_cells
 from millpond.features.operations import OPERATIONS
@@ -140,3 +142,10 @@ def test_stored_sketches_are_msgpack():
         cell = make(LONG, 3)
         value = cell.collect(range(1_000), range(1_000))
         assert cell.decode(msgspec.msgpack.decode(msgspec.msgpack.encode(cell.encode(value)))) == value
+
+
+@pytest.mark.parametrize("name", ["approx_unique_count", "approx_percentile", "approx_histogram_k"])
+def test_without_the_library_the_line_that_installs_it_is_told(name, monkeypatch):
+    monkeypatch.setitem(sys.modules, "datasketches", None)
+    with pytest.raises(MissingDependencyError, match=r"pip install 'millpond\[features\]'"):
+        OPERATIONS[name].cells[0](LONG, 3)

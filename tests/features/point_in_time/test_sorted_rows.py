@@ -1,6 +1,6 @@
 """The answers of sorted rows, against the rule alone: each event asked for each window of each query."""
 
-import datetime
+import datetime as dt
 import math
 
 import pyarrow as pa
@@ -9,8 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from millpond.errors import DataError
-from millpond.features import Aggregation, Field, GroupBy
+from millpond.features import Aggregation, Field, GroupBy, Tile, compile_group_by
 from millpond.features.compiled_cells import compile_cells
+from millpond.features.latest_rows import latest_row
 from millpond.features.operations import OPERATIONS
 from millpond.features.point_in_time.column_features import arrow_value
 from millpond.features.point_in_time.sorted_rows import PointInTime, edge_values
@@ -22,6 +23,7 @@ MINUTE, HOUR, DAY = oracle.MINUTE, oracle.HOUR, oracle.DAY
 B = 16_000 * DAY
 KEYS = (Field("user", "string"), Field("shop", "long"))
 WINDOWS = ("1m", "7m", "59m", "1h", "5h", "12h", "1d", "11d", "12d", "40d", None)
+ALL = tuple(sorted(OPERATIONS))
 PLAIN = ("average", "count", "max", "min", "sum")
 PARAMETERS = {"k": {"k": 2}, "percentiles": {"percentiles": (0.5,)}, None: {}}
 TYPES = ("boolean", "int", "long", "float", "double", "string", "binary", "date", "timestamp", "decimal(9,2)")
@@ -30,7 +32,9 @@ SHAPES = ("{}", "{}", "{}", "array<{}>", "map<string,{}>")
 
 def times():
     near = st.builds(lambda hop, offset: B + hop + offset, st.integers(-50, 3).map(DAY.__mul__), st.integers(-2, 2))
-    return near | st.integers(B - 2 * HOUR, B + 2 * HOUR) | st.integers(B - 3 * MINUTE, B) | st.integers(B - 45 * DAY, B)
+    return (
+        near | st.integers(B - 2 * HOUR, B + 2 * HOUR) | st.integers(B - 3 * MINUTE, B) | st.integers(B - 45 * DAY, B)
+    )
 
 
 def of_type(type_):
@@ -69,9 +73,13 @@ def aggregations(draw, types, operations):
 
 
 @st.composite
-def cases(draw, operations=tuple(sorted(OPERATIONS)), shapes=SHAPES):
-    types = draw(st.lists(st.builds(str.format, st.sampled_from(shapes), st.sampled_from(TYPES)), min_size=1, max_size=3))
-    declared = draw(st.lists(aggregations(types, operations), min_size=1, max_size=4, unique_by=lambda one: one.feature_names))
+def cases(draw, operations=ALL, shapes=SHAPES):
+    types = draw(
+        st.lists(st.builds(str.format, st.sampled_from(shapes), st.sampled_from(TYPES)), min_size=1, max_size=3)
+    )
+    declared = draw(
+        st.lists(aggregations(types, operations), min_size=1, max_size=4, unique_by=lambda one: one.feature_names)
+    )
     seen, chosen = set(), []
     for one in declared:
         if not seen & set(one.feature_names):
@@ -101,7 +109,8 @@ def sorted_batches(group_by, events, queries, batch_rows):
     columns = [pa.array([row[0][n] for row in rows], types[n].arrow()) for n in range(width)]
     columns += [pa.array([row[1] for row in rows], pa.int64()), pa.array([row[2] for row in rows], pa.bool_())]
     columns += [
-        pa.array([arrow_value(row[3][n], type_) for row in rows], type_.arrow()) for n, type_ in enumerate(types[width:])
+        pa.array([arrow_value(row[3][n], type_) for row in rows], type_.arrow())
+        for n, type_ in enumerate(types[width:])
     ]
     columns.append(pa.array([row[4] for row in rows], pa.int64()))
     table = pa.table(columns, names=[f"column_{n}" for n in range(len(columns) - 1)] + ["number"])
@@ -127,7 +136,9 @@ def by_cells(group_by, events, key, query):
     compiled = compile_cells(group_by)
     answer = {}
     for feature in compiled.features:
-        held = [(t, inputs) for own, t, inputs in events if own == key and oracle.is_in_window(t, query, feature.window)]
+        held = [
+            (t, inputs) for own, t, inputs in events if own == key and oracle.is_in_window(t, query, feature.window)
+        ]
         ir = compiled.collect([t for t, _ in held], [inputs for _, inputs in held])
         answer[feature.name] = feature.finish(*[ir[position] for position in feature.positions])
     return {name: answer[name] for name in group_by.feature_names}
@@ -154,7 +165,10 @@ def test_every_operation_answers_what_the_cells_of_each_window_end_in(case):
 
 
 @settings(max_examples=100, deadline=None)
-@given(st.lists(st.tuples(times(), st.floats(-1e9, 1e9) | st.none()), max_size=20), st.lists(times(), min_size=1, max_size=5))
+@given(
+    st.lists(st.tuples(times(), st.floats(-1e9, 1e9) | st.none()), max_size=20),
+    st.lists(times(), min_size=1, max_size=5),
+)
 def test_sums_and_extremes_are_those_of_the_rule_alone(events, queries):
     declared = tuple(Aggregation(operation, "c0", WINDOWS) for operation in PLAIN)
     group_by = GroupBy("any", keys=KEYS, inputs=(Field("c0", "double"),), aggregations=declared)
@@ -164,21 +178,51 @@ def test_sums_and_extremes_are_those_of_the_rule_alone(events, queries):
     assert found == [oracle.features(group_by, of_key, query) for query in queries]
 
 
+def by_batch_and_tiles(plan, events, key, query):
+    """What the plan answers at the start of a tile, from a batch at the midnight before and one tile for each span."""
+    of_key = [(t, inputs) for own, t, inputs in events if own == key]
+    batch_end = query // DAY * DAY
+    spans = {}
+    for t, inputs in of_key:
+        if batch_end <= t < query:
+            spans.setdefault(t // plan.tile_ms * plan.tile_ms, []).append((t, inputs))
+    tiles = [
+        Tile(start, plan.tile_ms, ir=plan.collect([t for t, _ in held], [inputs for _, inputs in held]))
+        for start, held in spans.items()
+    ]
+    return plan.finish(query, batch_end, plan.batch_ir(of_key, batch_end), tiles)
+
+
+@settings(max_examples=60, deadline=None)
+@given(cases())
+def test_exact_features_are_those_of_batch_and_tiles(case):
+    group_by, events, queries, *sizes = case
+    plan = compile_group_by(group_by)
+    queries = [(key, time // plan.tile_ms * plan.tile_ms) for key, time in queries]
+    exact = [feature.name for feature in plan.cells.features if feature.exact]
+    for found, query in zip(answered(group_by, events, queries, *sizes), queries, strict=True):
+        served = by_batch_and_tiles(plan, events, *query)
+        assert same([found[name] for name in exact], [served[name] for name in exact])
+
+
 def values_as_they_are():
     return GroupBy("any", keys=KEYS, inputs=(Field("c0", "map<string,long>"), Field("c1", "int")), accuracy="snapshot")
 
 
 @settings(max_examples=100, deadline=None)
 @given(
-    st.lists(st.tuples(st.sampled_from("ab"), st.integers(0, 50), st.none() | st.integers(0, 9)), max_size=20, unique_by=lambda row: row[:2]),
-    st.lists(st.tuples(st.sampled_from("ab"), st.integers(0, 55)), max_size=8),
+    st.lists(
+        st.tuples(st.sampled_from("ab"), st.integers(0, 8), st.none() | st.integers(-9, 9)),
+        max_size=20,
+    ),
+    st.lists(st.tuples(st.sampled_from("ab"), st.integers(0, 10)), max_size=8),
     st.integers(1, 9),
 )
 def test_values_as_they_are_are_those_of_the_latest_row_before_the_query(events, queries, piece_rows):
     rows = [((user, 1), t, ({"x": t}, value)) for user, t, value in events]
     found = answered(values_as_they_are(), rows, [((user, 1), t) for user, t in queries], 5, piece_rows)
     for (user, query), answer in zip(queries, found, strict=True):
-        latest = max(((t, inputs) for (own, _), t, inputs in rows if own == user and t < query), default=None, key=lambda row: row[0])
+        latest = latest_row((t, inputs) for (own, _), t, inputs in rows if own == user and t < query)
         assert tuple(answer.values()) == (latest[1] if latest else (None, None))
 
 
@@ -210,12 +254,12 @@ def test_a_row_without_a_time_is_refused(time):
     group_by = GroupBy("any", keys=KEYS, aggregations=(Aggregation("count"),))
     batches = sorted_batches(group_by, [(("a", 1), 0, ())], [], 5)
     (batch,) = (one.set_column(2, "column_2", pa.array([time], pa.int64())) for one in batches)
-    with pytest.raises(DataError, match="'any'.*(no time|milliseconds)"):
+    with pytest.raises(DataError, match=r"'any'.*(no time|milliseconds)"):
         list(PointInTime(group_by).answers([batch]))
 
 
 def test_a_map_of_dates_comes_back_as_it_went_in():
-    today = datetime.date(2024, 2, 29)
+    today = dt.date(2024, 2, 29)
     group_by = GroupBy(
         "any", keys=KEYS, inputs=(Field("c0", "map<string,date>"),), aggregations=(Aggregation("max", "c0", ("1d",)),)
     )

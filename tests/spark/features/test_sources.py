@@ -47,7 +47,7 @@ def test_selects_and_wheres_look_at_the_tables_own_columns(spark, purchases):
     tables = {"p": purchases}
     assert values(batch_rows(spark, group_by(source), 100, tables)) == [("ANN", 10, 10.0), ("BOB", 20, 14.0)]
     assert not comes_and_goes(group_by(source))
-    arriving = history_rows(spark, group_by(source), arrivals=True, tables=tables)
+    arriving = history_rows(spark, group_by(source), arrivals="streamed", tables=tables)
     assert values(arriving) == [("ANN", 10, 10.0, 11, False), ("BOB", 20, 14.0, 35, False)]
 
 

@@ -11,13 +11,13 @@ import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from pyspark.sql.conversion import ArrowBatchTransformer, PandasToArrowConversion
 from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StructField, StructType
 
 from millpond.errors import DataError
 from millpond.spark.forms.pandas_form import OutputFrames, PandasObjects
 from millpond.spark.operator_spec import OperatorSpec, PandasSettings, StateConfig
+from millpond.spark.versions import SPARK, to_arrow_type
 
 ZONE = "America/New_York"
 SETTINGS = PandasSettings(timezone=ZONE, max_rows=1000)
@@ -65,12 +65,52 @@ def _pysparks_frames(table, keys):
     for at, field in enumerate(local):
         if pa.types.is_timestamp(field.type) and field.type.tz:
             local = local.set(at, field.with_type(pa.timestamp("us", tz=ZONE)))
-    series = ArrowBatchTransformer.to_pandas(table.cast(local).combine_chunks(), timezone=ZONE)
+    series = _pyspark_series(table.cast(local).combine_chunks())
     rows = list(pd.concat(series, axis=1).itertuples(index=False))
     groups = {}
     for row in rows:
         groups.setdefault(row[:keys], []).append(row)
     return [(group[0][:keys], pd.DataFrame(group)) for group in groups.values()]
+
+
+def _pyspark_series(table):
+    """What PySpark's worker makes of a batch, by the class that its version has for that."""
+    if SPARK < (4, 2):
+        worker = _worker_of_41()
+        return [worker.arrow_to_pandas(column, at) for at, column in enumerate(table.itercolumns())]
+    from pyspark.sql.conversion import ArrowBatchTransformer
+
+    return ArrowBatchTransformer.to_pandas(table, timezone=ZONE)
+
+
+def _pyspark_struct(frame, schema):
+    """What PySpark's worker makes of a frame that user code gives."""
+    if SPARK < (4, 2):
+        return _worker_of_41()._create_struct_array(frame, to_arrow_type(schema), schema)
+    from pyspark.sql.conversion import PandasToArrowConversion
+
+    batch = PandasToArrowConversion.convert(
+        [frame],
+        StructType([StructField("_0", schema)]),
+        timezone=ZONE,
+        safecheck=False,
+        arrow_cast=True,
+        assign_cols_by_name=True,
+    )
+    return batch.column(0)
+
+
+def _worker_of_41():
+    from pyspark.sql.pandas.serializers import TransformWithStateInPandasSerializer
+
+    return TransformWithStateInPandasSerializer(
+        ZONE,
+        safecheck=False,
+        assign_cols_by_name=True,
+        arrow_max_records_per_batch=1000,
+        arrow_max_bytes_per_batch=1 << 31,
+        int_to_decimal_coercion_enabled=False,
+    )
 
 
 def _same(ours, theirs):
@@ -155,6 +195,26 @@ def test_many_rows_of_a_key_come_in_frames_of_at_most_sparks_limit():
     ]
 
 
+@pytest.mark.parametrize(
+    ("max_rows", "max_bytes", "sizes"),
+    [
+        (0, 1 << 30, [5]),
+        (-1, 1 << 30, [5]),
+        (-1, 1, [1] * 5),
+        (3, 1, [1] * 5),
+        (2, 1 << 30, [2, 2, 1]),
+        (9, 40, [3, 2]),
+    ],
+)
+def test_frames_keep_to_sparks_limits_in_rows_and_in_bytes(max_rows, max_bytes, sizes):
+    table = pa.table({"key": [1] * 5, "n": list(range(5)), "hidden": ["x" * 1000] * 5})  # 16 bytes a row are shown
+    spec = _spec(["key", "n"], pandas=PandasSettings(max_rows=max_rows, max_bytes=max_bytes))
+    ((_, _, frames),) = PandasObjects(spec).grouped(table)
+    found = list(frames)
+    assert [len(frame) for frame in found] == sizes
+    assert [n for frame in found for n in frame["n"]] == list(range(5))
+
+
 OUTPUT = pa.schema(
     [
         ("text", pa.string()),
@@ -176,13 +236,8 @@ _ROWS = st.tuples(
 
 
 def _as_pyspark(frames, schema):
-    spark_schema = StructType([StructField("_0", from_arrow_schema(schema))])
-    tables = []
-    for frame in frames:
-        batch = PandasToArrowConversion.convert(
-            [frame], spark_schema, timezone=ZONE, safecheck=False, arrow_cast=True, assign_cols_by_name=True
-        )
-        tables.append(pa.Table.from_struct_array(batch.column(0)).cast(schema))
+    spark_schema = from_arrow_schema(schema, prefer_timestamp_ntz=True)
+    tables = [pa.Table.from_struct_array(_pyspark_struct(frame, spark_schema)).cast(schema) for frame in frames]
     return pa.concat_tables(tables) if tables else schema.empty_table()
 
 

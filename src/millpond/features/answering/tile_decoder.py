@@ -54,11 +54,7 @@ class TileDecoder:
             CorruptionError: the bytes are torn or altered, of another key, format or generation.
         """
         body = data[_SEAL_BYTES:]
-        if (
-            body.startswith(self._head)
-            and data[0] == self._version
-            and _checksum(data)[0] == _crc32(body, _crc32(key))
-        ):
+        if body.startswith(self._head) and data[0] == self._version and _checksum(data)[0] == _crc32(body, _crc32(key)):
             try:
                 stored = _decode(data[self._body :])
                 if len(stored) == self._length:

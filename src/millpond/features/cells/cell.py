@@ -21,6 +21,7 @@ Cell = Any
 Ir = tuple[Cell, ...]
 """An intermediate result: one cell for each cell operation of a plan."""
 
+
 Parameter = int | tuple[float, ...] | None
 """What some operations are told besides their column: ``k``, or percentiles."""
 
@@ -44,6 +45,9 @@ class CellOperation:
         decode: the cell of what was stored; raises ValueError or TypeError on anything else, and needs
             no more memory than a small multiple of what it is given.
         size: about how many bytes the cell takes in memory.
+        kind: what it is, such as ``"sum"``, for whoever collects whole tables with array operations; empty
+            for kinds that have none.
+        parameter: what its maker was told.
     """
 
     id: str
@@ -57,6 +61,8 @@ class CellOperation:
     encode: Callable[[Cell], Any]
     decode: Callable[[Any], Cell]
     size: Callable[[Cell], int]
+    kind: str = ""
+    parameter: Parameter = None
 
 
 CellMaker = Callable[[DataType | None, Parameter], CellOperation]

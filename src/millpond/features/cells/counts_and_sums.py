@@ -81,6 +81,7 @@ def count_cells(type_: DataType | None, _: Parameter = None) -> CellOperation:
         encode=as_is,
         decode=_decode_count,
         size=value_bytes,
+        kind="count",
     )
 
 
@@ -109,6 +110,7 @@ def power_sum_cells(power: int) -> CellMaker:
             encode=encode_fixed_point if fraction else encode_int,
             decode=_fixed_point_decoder(max_bytes) if fraction else lambda stored: decode_int(stored, max_bytes),
             size=value_bytes,
+            kind="sum" if power == 1 else "",
         )
 
     return make

@@ -45,6 +45,7 @@ def _extreme_cells(kind: str, type_: DataType | None, collect: Any, merge: Any, 
         encode=encode if plain else lambda cell: None if cell is None else encode(cell),
         decode=lambda stored: None if stored is None else decode(stored),
         size=value_bytes,
+        kind=kind,
     )
 
 

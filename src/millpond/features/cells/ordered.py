@@ -10,6 +10,7 @@ Python's sort does in one pass. Equal values of different events stay apart.
 """
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from itertools import chain, pairwise
 from operator import neg
 from typing import Any
@@ -42,7 +43,7 @@ def last_cells(type_: DataType | None, _: Parameter = None) -> CellOperation:
 
 def first_k_cells(type_: DataType | None, k: Parameter) -> CellOperation:
     """Make the cells that keep the k earliest values, the earliest first."""
-    return _timed_list_cells(f"first_k({k})", type_, k, negated=False)
+    return _timed_list_cells("first_k", type_, k, negated=False)
 
 
 def last_k_cells(type_: DataType | None, k: Parameter) -> CellOperation:
@@ -51,7 +52,7 @@ def last_k_cells(type_: DataType | None, k: Parameter) -> CellOperation:
     >>> last_k_cells(parse_type("string"), 2).collect([5, 7, 6], ["a", "b", "c"])
     ((-7, 'b'), (-6, 'c'))
     """
-    return _timed_list_cells(f"last_k({k})", type_, k, negated=True)
+    return _timed_list_cells("last_k", type_, k, negated=True)
 
 
 def bottom_k_cells(type_: DataType | None, k: Parameter) -> CellOperation:
@@ -101,6 +102,7 @@ def _timed_cells(
         encode=lambda cell: None if cell is None else [cell[0], encode(cell[1])],
         decode=decode_pair,
         size=lambda cell: 0 if cell is None else value_bytes(cell) + value_bytes(cell[0]) + value_bytes(cell[1]),
+        kind=kind,
     )
 
 
@@ -145,7 +147,8 @@ def _timed_list_cells(kind: str, type_: DataType | None, k: Parameter, *, negate
     def size(cell: Cell) -> int:
         return value_bytes(cell) + sum(map(value_bytes, cell)) + sum(map(value_bytes, chain.from_iterable(cell)))
 
-    return _list_cells(f"{kind}:{type_.name}", k, collect, encode_flat, decode, size, plain=False, greatest=False)
+    cells = _list_cells(f"{kind}({k}):{type_.name}", k, collect, encode_flat, decode, size, greatest=False)
+    return replace(cells, kind=kind, parameter=k)
 
 
 def _sized_list_cells(kind: str, type_: DataType | None, k: Parameter, *, greatest: bool) -> CellOperation:
@@ -171,7 +174,6 @@ def _sized_list_cells(kind: str, type_: DataType | None, k: Parameter, *, greate
         lambda cell: list(map(encode, cell)),
         decode,
         size,
-        plain=False,
         greatest=greatest,
     )
 
@@ -191,7 +193,6 @@ def _list_cells(
     decode: Callable[[Any], Cell],
     size: Callable[[Cell], int],
     *,
-    plain: bool,
     greatest: bool,
 ) -> CellOperation:
     def merge(left: Cell, right: Cell) -> Cell:
@@ -206,7 +207,7 @@ def _list_cells(
         id=id_,
         empty=(),
         suffix=False,
-        plain=plain,
+        plain=False,
         collect=collect,
         merge=merge,
         merge_all=merge_all,

@@ -80,6 +80,8 @@ def set_cells(kind: str, type_: DataType | None, limit: int) -> CellOperation:
         encode=lambda cell: None if cell is _FULL else list(map(encode_value, sorted(cell))),
         decode=decode,
         size=lambda cell: 0 if cell is _FULL else value_bytes(cell) + sum(map(value_bytes, cell)),
+        kind="set",
+        parameter=limit,
     )
 
 

@@ -43,7 +43,7 @@ def exploded(inner: CellOperation) -> CellOperation:
         ]
         return inner.collect(*_split(pairs))
 
-    return replace(inner, id=f"{inner.id}[]", collect=collect)
+    return replace(inner, id=f"{inner.id}[]", collect=collect, kind="")
 
 
 def keyed(inner: CellOperation, key: DataType) -> CellOperation:
@@ -130,6 +130,7 @@ def element_wise(inner: CellOperation) -> CellOperation:
         encode=lambda cell: list(map(inner.encode, cell)),
         decode=decode,
         size=lambda cell: value_bytes(cell) + sum(map(inner.size, cell)),
+        kind="",
     )
 
 
@@ -244,6 +245,7 @@ def _dict_cells(
         encode=encode,
         decode=decode,
         size=size,
+        kind="",
     )
 
 

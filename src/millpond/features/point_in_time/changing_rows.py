@@ -10,24 +10,21 @@ came since. At the first query of a new day the key's tiles are therefore made a
 """
 
 from collections.abc import Iterable, Iterator
-from operator import itemgetter
 from typing import Any
 
-import msgspec
 import pyarrow as pa
 
 from millpond.errors import DataError
 from millpond.features.cells.cell import Ir
 from millpond.features.definitions import GroupBy
 from millpond.features.inputs import Inputs
+from millpond.features.latest_rows import latest_row, row_bytes
 from millpond.features.plan import GroupByPlan, compile_group_by
 from millpond.features.point_in_time.column_features import arrow_value
 from millpond.features.point_in_time.sorted_rows import edge_values, feature_types
 from millpond.features.tiles import Tile
 from millpond.features.types import parse_type
 from millpond.features.windows import DAY_MS
-
-_canonical = msgspec.msgpack.Encoder(order="deterministic", decimal_format="string")
 
 
 class ChangingRows:
@@ -112,7 +109,7 @@ class _TileRows:
             return
         for rows, step in ((self.came, 1), (self.went, -1)):
             for time_ms, inputs in rows:
-                bytes_ = _canonical.encode((time_ms, inputs))
+                bytes_ = row_bytes((time_ms, *inputs))
                 count = self.stood.get(bytes_, (0,))[0] + step
                 self.stood[bytes_] = (count, time_ms, inputs)
         self.stood = {bytes_: row for bytes_, row in self.stood.items() if row[0]}
@@ -166,20 +163,17 @@ class _KeyRows:
         return self._plan.finish(query_ms, begin_ms // step_ms * step_ms, None, tiles)
 
     def _latest(self, query_ms: int) -> dict[str, Any]:
+        """Give the values of the latest row that stands."""
         for tile in self._tiles.values():
             tile.settle()
-        latest = max(
-            (
-                (time_ms, bytes_, inputs)
-                for tile in self._tiles.values()
-                for bytes_, (count, time_ms, inputs) in tile.stood.items()
-                if time_ms < query_ms and count > 0
-            ),
-            default=None,
-            key=itemgetter(0, 1),
+        latest = latest_row(
+            (time_ms, inputs)
+            for tile in self._tiles.values()
+            for count, time_ms, inputs in tile.stood.values()
+            if time_ms < query_ms and count > 0
         )
         names = self._plan.feature_names
-        return dict.fromkeys(names) if latest is None else dict(zip(names, latest[2], strict=True))
+        return dict.fromkeys(names) if latest is None else dict(zip(names, latest[1], strict=True))
 
     def _begin(self, now_ms: int) -> None:
         """Settle what came and went before the day of a time."""

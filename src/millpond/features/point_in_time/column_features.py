@@ -10,10 +10,9 @@ are no longer at hand. Only features without a window still need them.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
 from millpond.errors import DataError
@@ -28,7 +27,9 @@ from millpond.features.windows import parse_window
 Ranges = Mapping[int | None, tuple[Integers, Integers]]
 """For each window length (None: all time) the range of events of each query: where it starts, where it ends."""
 
-_CELLS = {
+Kind = Literal["count", "max", "min", "sum"]
+
+_CELLS: dict[str, tuple[Kind, ...]] = {
     "average": ("sum", "count"),
     "count": ("count",),
     "max": ("max",),
@@ -65,12 +66,12 @@ class ColumnFeatures:
     def __init__(self, group_by: GroupBy) -> None:
         mine = tuple(one for one in group_by.aggregations if is_columnar(group_by, one))
         self._whose = f"GroupBy {group_by.name!r}"
-        self._fields = group_by.inputs
+        self.fields = group_by.inputs
         compiled = compile_cells(replace(group_by, aggregations=mine, derivations=())) if mine else None
         by_name = {feature.name: feature for feature in compiled.features} if compiled else {}
-        self._operations = compiled.cells if compiled else ()
+        self.operations = compiled.cells if compiled else ()
         names = [field.name for field in group_by.inputs]
-        self._features: tuple[_Asked, ...] = tuple(
+        self.asked: tuple[_Asked, ...] = tuple(
             _Asked(
                 one.operation,
                 None if one.column is None else names.index(one.column),
@@ -83,11 +84,11 @@ class ColumnFeatures:
         )
         cells = {
             position: (kind, feature.column)
-            for feature in self._features
+            for feature in self.asked
             for kind, position in zip(_CELLS[feature.operation], feature.compiled.positions, strict=True)
         }
-        self._cells = tuple(cells[position] for position in sorted(cells))
-        self.windows: frozenset[int | None] = frozenset(feature.window_ms for feature in self._features)
+        self.cells: tuple[tuple[Kind, int | None], ...] = tuple(cells[position] for position in sorted(cells))
+        self.windows: frozenset[int | None] = frozenset(feature.window_ms for feature in self.asked)
         """The window lengths that are asked for."""
 
     def over(self, inputs: Sequence[pa.Array], count: int) -> "ColumnFeaturesOver":
@@ -99,11 +100,11 @@ class ColumnFeatures:
         columns = {
             column: ValueColumn(
                 None if column is None else inputs[column],
-                None if column is None else self._fields[column],
+                None if column is None else self.fields[column],
                 count,
                 self._whose,
             )
-            for column in {feature.column for feature in self._features}
+            for column in {feature.column for feature in self.asked}
         }
         return ColumnFeaturesOver(self, columns)
 
@@ -121,20 +122,20 @@ class ColumnFeaturesOver:
         Raises:
             DataError: a sum does not fit into its type.
         """
-        return {
-            feature.compiled.name: self._answer(feature, *ranges[feature.window_ms]) for feature in self._of._features
-        }
+        return {feature.compiled.name: self._answer(feature, *ranges[feature.window_ms]) for feature in self._of.asked}
 
     def cells(self, low: int, high: int) -> Ir:
         """Give the cells of one range of events."""
         found: list[Any] = []
-        for kind, number in self._of._cells:
+        for kind, number in self._of.cells:
             column = self._columns[number]
             start, end = (int(place[0]) for place in column.ranges(np.array([low]), np.array([high])))
             if kind == "count":
                 found.append(end - start)
+            elif kind == "sum":
+                found.append(column.total(start, end))
             else:
-                found.append(column.total(start, end) if kind == "sum" else column.extreme(start, end, kind))
+                found.append(column.extreme(start, end, kind))
         return tuple(found)
 
     def merged(self, base: Ir | None, low: int, high: int) -> Ir:
@@ -143,20 +144,22 @@ class ColumnFeaturesOver:
         if base is None:
             return cells
         return tuple(
-            operation.merge(one, other)
-            for operation, one, other in zip(self._of._operations, base, cells, strict=True)
+            operation.merge(one, other) for operation, one, other in zip(self._of.operations, base, cells, strict=True)
         )
 
     def answers_of_all_time(self, base: Ir, ranges: tuple[Integers, Integers], count: int) -> dict[str, pa.Array]:
         """Give the features without a window of the first ``count`` queries, with a base before their ranges."""
-        features = [feature for feature in self._of._features if feature.window_ms is None]
+        features = [feature for feature in self._of.asked if feature.window_ms is None]
         values: dict[str, list[Any]] = {feature.compiled.name: [] for feature in features}
         for low, high in zip(ranges[0][:count].tolist(), ranges[1][:count].tolist(), strict=True):
             ir = self.merged(base, low, high)
             for feature in features:
                 compiled = feature.compiled
                 values[compiled.name].append(compiled.finish(*[ir[position] for position in compiled.positions]))
-        return {feature.compiled.name: feature_column(values[feature.compiled.name], feature.compiled) for feature in features}
+        return {
+            feature.compiled.name: feature_column(values[feature.compiled.name], feature.compiled)
+            for feature in features
+        }
 
     def _answer(self, feature: _Asked, low: Integers, high: Integers) -> pa.Array:
         column = self._columns[feature.column]
@@ -168,7 +171,7 @@ class ColumnFeaturesOver:
             return column.extremes(start, end, "min" if feature.operation == "min" else "max")
         missing = counts == 0
         if feature.operation == "average":
-            input_type = parse_type(self._of._fields[feature.column or 0].type)
+            input_type = parse_type(self._of.fields[feature.column or 0].type)
             averages = column.averages(start, end, np.maximum(counts, 1), input_type.scale)
             return pa.array(averages, mask=missing)
         if column.is_fraction:
@@ -210,5 +213,3 @@ def arrow_value(value: Any, type_: DataType) -> Any:
     if type_.key is None:
         return [arrow_value(one, type_.element) for one in value]
     return [(key, arrow_value(one, type_.element)) for key, one in value.items()]
-
-

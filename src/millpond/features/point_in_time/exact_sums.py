@@ -25,6 +25,11 @@ Doubles = npt.NDArray[np.float64]
 _LIMB = 32
 _MASK = (1 << _LIMB) - 1
 _MANTISSA = 53
+_TAKEN = 4
+"""How many limbs of a number are divided."""
+
+_DROPPED = 64 - _MANTISSA
+_HALF = 1 << (_DROPPED - 1)
 _LEAST_NORMAL = -1021
 """The exponent of the least normal double, with a mantissa in [0.5, 1)."""
 
@@ -125,7 +130,7 @@ def _divided(limbs: npt.NDArray[Any], counts: Integers) -> tuple[list[Integers],
     top = np.where(limbs != 0, numbers, 0).max(axis=0)
     remainders = np.zeros(limbs.shape[1], np.int64)
     quotients = []
-    for step in range(4):
+    for step in range(_TAKEN):
         place = top - step
         taken = np.where(place >= 0, limbs[np.maximum(place, 0), columns], 0)
         dividends = (remainders << _LIMB) | taken
@@ -133,8 +138,8 @@ def _divided(limbs: npt.NDArray[Any], counts: Integers) -> tuple[list[Integers],
         remainders = dividends - quotient * counts
         quotients.append(quotient)
     below = np.logical_or.accumulate(limbs != 0, axis=0)
-    sticky = (remainders != 0) | np.where(top >= 4, below[np.maximum(top - 4, 0), columns], False)
-    return quotients, (top - 3) * _LIMB, sticky
+    sticky = (remainders != 0) | np.where(top >= _TAKEN, below[np.maximum(top - _TAKEN, 0), columns], False)
+    return quotients, (top - _TAKEN + 1) * _LIMB, sticky
 
 
 def _rounded(
@@ -148,10 +153,10 @@ def _rounded(
     empty = np.minimum(64 - length, 63).astype(np.uint64)  # zeros before the first bit
     window = (high << empty) | ((low >> np.uint64(1)) >> (np.uint64(63) - empty))
     sticky = sticky | ((low << empty) != 0)
-    kept = window >> np.uint64(11)
-    rest = window & np.uint64(0x7FF)
-    up = (rest > 0x400) | ((rest == 0x400) & (sticky | ((kept & np.uint64(1)) != 0)))
-    places = exponents + 64 - empty.astype(np.int64) + 11
+    kept = window >> np.uint64(_DROPPED)
+    rest = window & np.uint64((1 << _DROPPED) - 1)
+    up = (rest > _HALF) | ((rest == _HALF) & (sticky | ((kept & np.uint64(1)) != 0)))
+    places = exponents + 64 - empty.astype(np.int64) + _DROPPED
     with np.errstate(over="ignore", under="ignore"):
         results = np.ldexp((kept + up.astype(np.uint64)).astype(np.float64), places.astype(np.int32))
     return results, (kept != 0) & (places + _MANTISSA < _LEAST_NORMAL)

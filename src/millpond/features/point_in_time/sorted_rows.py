@@ -27,6 +27,7 @@ from millpond.errors import DataError
 from millpond.features.cells.cell import Ir
 from millpond.features.compiled_cells import CompiledFeature, compile_cells
 from millpond.features.definitions import GroupBy
+from millpond.features.latest_rows import row_bytes
 from millpond.features.point_in_time.column_features import ColumnFeatures, Ranges, feature_column, is_columnar
 from millpond.features.point_in_time.exact_sums import Integers
 from millpond.features.point_in_time.key_sweep import KeySweep, SweepPlan
@@ -139,19 +140,41 @@ class _Task:
 
     def _latest(self, piece: "_Piece") -> dict[str, pa.Array]:
         """Give the inputs of the latest event before each query."""
+        columns = [column.combine_chunks() for column in piece.table.columns[self._inputs]]
+        latest = self._latest_of_their_time(piece, columns)
         found = np.where(piece.before > piece.first_events[piece.query_groups], piece.before - 1, -1)
-        rows = pa.array(piece.events[found] if len(piece.events) else np.zeros(len(found), np.int64), mask=found < 0)
-        columns = piece.table.columns[self._inputs]
+        rows = pa.array(latest[found] if len(latest) else np.zeros(len(found), np.int64), mask=found < 0)
         return {
             name: column.take(rows).cast(parse_type(type_).arrow())
             for (name, type_), column in zip(self._of.types.items(), columns, strict=True)
         }
 
+    def _latest_of_their_time(self, piece: "_Piece", columns: Sequence[pa.Array]) -> Integers:
+        """Give for each event that ends a time of its key the row that is the latest of that time."""
+        events = piece.events.copy()
+        ties = piece.ties
+        if not ties.any():
+            return events
+        types = [parse_type(field.type) for field in self._of.group_by.inputs]
+        last = np.flatnonzero(ties[1:] & ~np.append(ties[2:], False)) + 1  # where runs of one time end
+        begin = np.flatnonzero(~ties)
+        for end in last.tolist():
+            first = int(begin[np.searchsorted(begin, end) - 1])
+            rows = piece.events[first : end + 1]
+            taken = [
+                edge_values(column.take(pa.array(rows)), type_) for column, type_ in zip(columns, types, strict=True)
+            ]
+            encoded = [row_bytes(inputs) for inputs in zip(*taken, strict=True)]
+            events[end] = rows[encoded.index(max(encoded))]
+        return events
+
     def _swept(self, piece: "_Piece", inputs: Sequence[pa.Array], carried: int) -> dict[str, pa.Array]:
         plan = self._of.sweep
         assert plan is not None  # noqa: S101 - asked for only then
         types = [parse_type(field.type) for field in self._of.group_by.inputs]
-        events = list(zip(*(edge_values(column, type_) for column, type_ in zip(inputs, types, strict=True)), strict=True))
+        events = list(
+            zip(*(edge_values(column, type_) for column, type_ in zip(inputs, types, strict=True)), strict=True)
+        )
         if not inputs:
             events = [()] * len(piece.events)
         times = piece.times.tolist()
@@ -181,7 +204,7 @@ class _Task:
         kept = end
         windows = [window for window in self._of.columnar.windows if window is not None]
         if not self._of.group_by.aggregations:
-            kept = max(first, end - 1)
+            kept = int(np.flatnonzero(~piece.ties)[-1]) if end > first else end
         elif windows:
             start_ms = window_start(int(piece.times[-1]), max(windows))
             kept = first + int(np.searchsorted(piece.event_times[first:], start_ms))
@@ -214,6 +237,9 @@ class _Piece:
         self.query_groups = self.groups[self.queries]
         self.first_events = np.searchsorted(self.groups[self.events], np.arange(int(self.groups[-1]) + 2))
         """For each key the number of its first event among all events, and last how many events there are."""
+        same = (np.diff(self.event_times) == 0) & (np.diff(self.groups[self.events]) == 0)
+        self.ties = np.append(np.zeros(min(1, len(self.events)), bool), same)
+        """For each event whether the one before it is of the same key and time."""
         self.before = np.cumsum(~self.is_query)[self.queries]
         """For each query how many events come before its row."""
 
@@ -301,7 +327,7 @@ def _groups(keys: Sequence[pa.ChunkedArray], rows: int) -> Integers:
     for column in keys:
         key = column.combine_chunks()
         left, right = key[:-1], key[1:]
-        differs = pc.fill_null(pc.not_equal(left, right), True)  # noqa: FBT003 - what null counts as
+        differs = pc.fill_null(pc.not_equal(left, right), True)
         both_null = pc.and_(left.is_null(), right.is_null())
         changes[1:] |= pc.and_(differs, pc.invert(both_null)).to_numpy(zero_copy_only=False)
     return np.cumsum(changes)

@@ -6,16 +6,17 @@ Columns and conditions go down into the reader, which skips what it can.
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Literal, Self, TypeAlias
+from typing import TYPE_CHECKING, Literal, Self, TypeAlias
 
 import pyarrow as pa
-import pyarrow.dataset as ds
-from pyarrow import csv
 
 from millpond.errors import DataError, OptionError, UnavailableError
 from millpond.lookup.conditions import Conditions, arrow_filter
 from millpond.lookup.push_down import narrow_copy
 from millpond.lookup.sources.declared import declared_columns, declared_names, split_schema
+
+if TYPE_CHECKING:
+    import pyarrow.dataset as ds
 
 FileFormat: TypeAlias = Literal["parquet", "csv", "arrow", "orc"]
 _FORMATS: dict[str, FileFormat] = {
@@ -89,7 +90,11 @@ class FileScan:
             raise self._unreadable(error) from error
         return pa.schema([field.with_type(self._types.get(field.name, field.type)) for field in schema])
 
-    def _dataset(self) -> ds.Dataset:
+    def _dataset(self) -> "ds.Dataset":
+        # Here, because it loads pandas where that is installed: a quarter of a second that other sources need not pay.
+        import pyarrow.dataset as ds
+        from pyarrow import csv
+
         kind = self._format
         if kind == "csv":
             # Types are told to the reader: a cast afterwards would not bring leading zeros back. An empty cell is null,

@@ -18,6 +18,7 @@ changes are taken back.
 
 from collections.abc import Mapping
 from functools import reduce
+from typing import Literal
 
 from pyspark.errors import AnalysisException
 from pyspark.sql import Column, DataFrame, SparkSession
@@ -26,6 +27,7 @@ from pyspark.sql import functions as F
 from millpond.errors import DataError, OptionError
 from millpond.features import Field, GroupBy
 from millpond.features.definitions import EntitySource, EventSource, JoinSource, Source
+from millpond.features.windows import DAY_MS
 from millpond.spark.features.columns import checked_column, plan_columns, quoted
 
 VISIBLE = "visible_ms"
@@ -33,6 +35,13 @@ VISIBLE = "visible_ms"
 
 IS_DELETE = "is_delete"
 """Whether the row is taken away, and not added."""
+
+Arrivals = Literal["streamed", "uploaded"]
+"""From when on an event counts, where its source knows when it arrived.
+
+``streamed``: from its arrival on. ``uploaded``: likewise, but an event of a day that has ended counts only
+from the midnight after its arrival on, for a stream leaves it to the next upload.
+"""
 
 Tables = Mapping[str, DataFrame]
 """DataFrames by the name of the table that they are taken for."""
@@ -93,7 +102,7 @@ def history_rows(
     group_by: GroupBy,
     *,
     snapshots_end_ms: int | None = None,
-    arrivals: bool = False,
+    arrivals: Arrivals | None = None,
     tables: Tables | None = None,
 ) -> DataFrame:
     """Give all rows of a GroupBy: the plan's columns; where rows come and go, ``visible_ms`` and ``is_delete`` too.
@@ -102,7 +111,8 @@ def history_rows(
         spark: reads the tables.
         group_by: whose sources are read.
         snapshots_end_ms: the batch end as of which the snapshots of entities are; needed if there are any.
-        arrivals: whether an event counts only from its arrival on, where its source knows it.
+        arrivals: from when on an event counts, where its source knows when it arrived; if None, its own
+            time alone decides.
         tables: DataFrames that are taken for tables of these names.
 
     Raises:
@@ -110,7 +120,7 @@ def history_rows(
         DataError: as `batch_rows`.
     """
     whose = f"GroupBy {group_by.name!r}"
-    with_changes = comes_and_goes(group_by, arrivals=arrivals)
+    with_changes = comes_and_goes(group_by, arrivals)
     read = []
     for source in sources_of(group_by):
         if isinstance(source, EntitySource):
@@ -120,16 +130,22 @@ def history_rows(
         columns = plan_columns(rows, group_by, _time_column(source))
         if with_changes:
             columns += _changes(rows, source, whose) if arrivals else _always()
-        read.append(rows.select(*columns))
+        rows = rows.select(*columns)
+        read.append(_left_to_upload(rows) if arrivals == "uploaded" else rows)
     return _union(read)
 
 
-def comes_and_goes(group_by: GroupBy, *, arrivals: bool = False) -> bool:
+def comes_and_goes(group_by: GroupBy, arrivals: Arrivals | None = None) -> bool:
     """Tell whether `history_rows` gives ``visible_ms`` and ``is_delete``."""
+    if arrivals is not None and knows_arrivals(group_by):
+        return True
+    return any(isinstance(source, EntitySource) for source in sources_of(group_by))
+
+
+def knows_arrivals(group_by: GroupBy) -> bool:
+    """Tell whether a source of a GroupBy knows when its events arrived."""
     return any(
-        isinstance(source, EntitySource)
-        or (arrivals and isinstance(source, EventSource) and source.arrival_time_column is not None)
-        for source in sources_of(group_by)
+        isinstance(source, EventSource) and source.arrival_time_column is not None for source in sources_of(group_by)
     )
 
 
@@ -165,6 +181,16 @@ def _entity_history(
     )
     columns = plan_columns(snapshot, group_by, source.time_column)
     return [snapshot.select(*columns, *_always()), taken_back, changes]
+
+
+def _left_to_upload(rows: DataFrame) -> DataFrame:
+    """Let events of a day that had ended when they arrived count from the next midnight on."""
+    if VISIBLE not in rows.columns:
+        return rows
+    midnight = F.col(VISIBLE) - F.pmod(VISIBLE, F.lit(DAY_MS))
+    late = F.col("time_ms") < midnight
+    # A row counts for queries after its time, so from the last millisecond of the day.
+    return rows.withColumn(VISIBLE, F.when(late, midnight + DAY_MS - 1).otherwise(F.col(VISIBLE)))
 
 
 def _changes(rows: DataFrame, source: Source, whose: str) -> list[Column]:

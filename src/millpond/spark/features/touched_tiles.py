@@ -9,7 +9,7 @@ tile of a higher layer that is still open was never emitted.
 
 import heapq
 from collections.abc import Iterable, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import msgspec
 import pyarrow as pa
@@ -25,7 +25,7 @@ from millpond.features import (
     tile_address,
     tile_start,
 )
-from millpond.spark.forms.arrow_handles import ArrowMapState, ArrowProcessorHandle, ArrowValueState
+from millpond.spark.forms.arrow_handles import ArrowProcessorHandle
 
 TILE_SCHEMA = "key binary, address bigint, value binary, change int, amount bigint"
 """What the operator emits: a row for the KV store and what it is; see `Change`."""
@@ -41,8 +41,8 @@ class TileStates(NamedTuple):
     """Where the operator keeps tiles: of each key the newest open one, and all others by their addresses."""
 
     handle: ArrowProcessorHandle
-    newest: ArrowValueState
-    others: ArrowMapState
+    newest: Any  # an ArrowValueState
+    others: Any  # an ArrowMapState
 
 
 _FIRST_LAYER_ABOVE = MARKER_ADDRESS

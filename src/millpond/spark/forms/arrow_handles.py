@@ -9,14 +9,14 @@ Invariant: keys are told by their values, so any table with the key's columns wi
 """
 
 from collections.abc import Mapping, Sequence
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, cast
 
 import numpy as np
 import pyarrow as pa
 from pyspark.sql.types import StructType
 
 from millpond.errors import DataError
-from millpond.spark.handles import ProcessorHandle
+from millpond.spark.handles import DeletedState, ProcessorHandle
 from millpond.state import ListState, MapState, ValueState
 from millpond.state.checkpoint import Shard
 from millpond.state.keygroups import key_group_of
@@ -79,16 +79,20 @@ class ArrowProcessorHandle:
 
     def getValueState(
         self, stateName: str, schema: StructType | str, ttlDurationMs: int | None = None
-    ) -> "ArrowValueState":
+    ) -> "ArrowValueState | DeletedState":
         """A value state."""
         state, descriptor, _ = self._handle.value_state(stateName, schema, ttlDurationMs)
+        if stateName in self._handle.deleted:
+            return cast("ArrowValueState", DeletedState(stateName))
         return ArrowValueState(self._shard, self.keys, state, Values(stateName, descriptor.value_schema))
 
     def getListState(
         self, stateName: str, schema: StructType | str, ttlDurationMs: int | None = None
-    ) -> "ArrowListState":
+    ) -> "ArrowListState | DeletedState":
         """A list state."""
         state, descriptor, _ = self._handle.list_state(stateName, schema, ttlDurationMs)
+        if stateName in self._handle.deleted:
+            return cast("ArrowListState", DeletedState(stateName))
         return ArrowListState(self._shard, self.keys, state, Values(stateName, descriptor.value_schema))
 
     def getMapState(
@@ -97,9 +101,11 @@ class ArrowProcessorHandle:
         userKeySchema: StructType | str,
         valueSchema: StructType | str,
         ttlDurationMs: int | None = None,
-    ) -> "ArrowMapState":
+    ) -> "ArrowMapState | DeletedState":
         """A map state."""
         state, descriptor, _ = self._handle.map_state(stateName, userKeySchema, valueSchema, ttlDurationMs)
+        if stateName in self._handle.deleted:
+            return cast("ArrowMapState", DeletedState(stateName))
         values = Values(stateName, descriptor.value_schema)
         return ArrowMapState(self._shard, self.keys, state, Values(stateName, descriptor.map_key_schema), values)
 

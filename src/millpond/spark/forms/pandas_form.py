@@ -20,7 +20,6 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 from pyspark.errors import PySparkException
-from pyspark.sql.conversion import ArrowBatchTransformer, PandasToArrowConversion
 from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StructType
 
@@ -29,11 +28,13 @@ from millpond.spark.forms.grouping import grouped
 from millpond.spark.handles import key_row_maker
 from millpond.spark.operator_spec import OperatorSpec, PandasSettings
 from millpond.spark.rows import refuse_nulls
+from millpond.spark.versions import from_pandas, to_pandas
 from millpond.state.rows import Row, grouping_values
 
 # What pandas itself makes a slice's frame with; its stubs leave it out, as they do a column's plain values.
 _frame_of: Any = pd.DataFrame._from_mgr  # type: ignore[attr-defined]  # noqa: SLF001
 _column_array: Any = pd.DataFrame._get_column_array  # type: ignore[attr-defined]  # noqa: SLF001
+_NO_LIMIT = 2**31 - 1
 
 
 class PandasObjects:
@@ -62,9 +63,18 @@ class PandasObjects:
         series = _as_series(rows, self._settings)
         users_keys = zip(*(series[at].iloc[starts] for at in self._key_positions), strict=True)
         frames = self._frames(series, starts, ends_of_keys)
-        most = self._settings.max_rows
+        most = self._most_rows(rows)
         for key, users_key, frame in zip(keys, users_keys, frames, strict=True):
             yield key, users_key, iter((frame,)) if len(frame) <= most else _cut(frame, most)
+
+    def _most_rows(self, rows: pa.Table) -> int:
+        """How many rows a frame has at most: Spark's limit in rows, and that in bytes by the mean of these rows."""
+        most: int = self._settings.max_rows if self._settings.max_rows > 0 else _NO_LIMIT
+        if self._settings.max_bytes >= _NO_LIMIT or not rows.num_rows:
+            return most
+        count: int = rows.num_rows
+        shown_bytes: int = rows.select(list(range(self._width))).nbytes
+        return min(most, -(-self._settings.max_bytes * count // max(1, shown_bytes)))
 
     def _frames(self, series: list["pd.Series[Any]"], starts: list[int], ends: list[int]) -> Iterator[pd.DataFrame]:
         """A frame for each key, as PySpark makes it of the values of the key's rows."""
@@ -110,7 +120,7 @@ class OutputFrames:
     def __init__(self, schema: pa.Schema, settings: PandasSettings) -> None:
         self._schema = schema
         self._settings = settings
-        self._spark_schema: StructType = from_arrow_schema(schema)
+        self._spark_schema: StructType = from_arrow_schema(schema, prefer_timestamp_ntz=True)
         self._names = list(schema.names)
 
     def table(self, frames: list[Any]) -> pa.Table:
@@ -185,13 +195,8 @@ class OutputFrames:
 
     def _as_arrow(self, columns: list["pd.Series[Any]"], schema: StructType) -> pa.RecordBatch:
         settings = self._settings
-        return PandasToArrowConversion.convert(
-            columns,
-            schema,
-            timezone=settings.timezone,
-            safecheck=settings.safe,
-            arrow_cast=True,
-            int_to_decimal_coercion_enabled=settings.int_to_decimal,
+        return from_pandas(
+            columns, schema, settings.timezone, safe=settings.safe, int_to_decimal=settings.int_to_decimal
         )
 
 
@@ -208,12 +213,8 @@ def _joined(parts: list[Any]) -> Any:
 def _as_series(rows: pa.Table, settings: PandasSettings) -> list["pd.Series[Any]"]:
     """The columns as PySpark gives them to pandas, times in the session's zone."""
     local = pa.schema([_in_zone(field, settings.timezone) for field in rows.schema])
-    found: list[pd.Series[Any]] = ArrowBatchTransformer.to_pandas(
-        rows.cast(local).combine_chunks(),
-        timezone=settings.timezone,
-        prefer_int_ext_dtype=settings.nullable_integers,
-    )
-    return found
+    one_chunk = rows.cast(local).combine_chunks()
+    return to_pandas(one_chunk, settings.timezone, nullable_integers=settings.nullable_integers)
 
 
 def _in_zone(field: pa.Field, zone: str) -> pa.Field:

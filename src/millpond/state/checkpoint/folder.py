@@ -120,7 +120,7 @@ def _opened(location: str) -> tuple[pa.fs.FileSystem, str]:
     except pa.ArrowNotImplementedError as error:
         raise MissingDependencyError(
             f"the location {shown(location)!r} cannot be opened by this pyarrow ({pa.__version__}), which was built "
-            f'without its file system: {error}. Those from PyPI have it: pip install --force-reinstall "pyarrow>=19".'
+            f'without its file system: {error}. Those from PyPI have it: pip install --force-reinstall "pyarrow>=20".'
         ) from error
     except (pa.ArrowInvalid, OSError) as error:
         reason = str(error).partition("\n")[0].replace(uri, shown(uri))

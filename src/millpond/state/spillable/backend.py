@@ -41,7 +41,7 @@ from millpond.state.spillable.options import SpillableSettings
 from millpond.state.spillable.ownership import Ownership
 from millpond.state.spillable.places import STATE_BYTES
 from millpond.state.spillable.snapshot import Held, SpillableSnapshot, raw_cells
-from millpond.state.spillable.spill_file import SpillFile
+from millpond.state.spillable.spill_file import SpillFile, import_lmdb
 from millpond.state.spillable.spill_files import SpillFiles
 from millpond.state.spillable.spill_metrics import SpillMetrics
 from millpond.state.spillable.spilled_tables import LastRead, SpilledMapTable, SpilledTable
@@ -61,6 +61,7 @@ class SpillableBackend:
 
     Raises:
         OptionError: the memory limit is below what the process uses without state.
+        MissingDependencyError: lmdb is not installed.
 
     >>> import tempfile
     >>> import pyarrow as pa
@@ -90,6 +91,7 @@ class SpillableBackend:
         clock_ns: Callable[[], int] = time.perf_counter_ns,
         free_bytes: Callable[[int], int] | None = None,
     ) -> None:
+        import_lmdb()  # a stream must not learn that it is missing when its memory runs short
         self.key_groups = key_groups
         settings = settings or SpillableSettings()
         monitor = monitor or process_monitor(settings)

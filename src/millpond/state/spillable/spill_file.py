@@ -98,7 +98,7 @@ class SpillFile:
         self._look = look
         self.lock = threading.Lock()
         self._acquire, self._release = self.lock.acquire, self.lock.release
-        self._lmdb = _import_lmdb()
+        self._lmdb = import_lmdb()
         self._chunk_bytes = chunk_bytes
         self._free_bytes = free_bytes
         self._reader: Any = None
@@ -324,7 +324,8 @@ def _put_and_delete(
     return now - cells
 
 
-def _import_lmdb() -> ModuleType:
+def import_lmdb() -> ModuleType:
+    """The module lmdb, or a MissingDependencyError that says how to install it."""
     try:
         import lmdb
     except ImportError as error:

@@ -1,0 +1,1 @@
+"""The commands of `millpond`, one file each; `millpond.cli` puts them together."""

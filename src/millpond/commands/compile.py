@@ -1,0 +1,94 @@
+"""`millpond compile`: what definitions compile to, and against a store what a change of them costs."""
+
+from typing import Any
+
+import click
+import msgspec
+
+from millpond.commands.definitions import load_definitions
+from millpond.commands.options import definitions_argument, json_option, tell
+from millpond.features import SERVING_INFO_DATASET, GroupByPlan, ServingInfo, compile_group_by, serving_info_key
+from millpond.features.stored_sizes import stored_sizes
+from millpond.kv import Get, KVStore, open_store
+
+
+@click.command("compile")
+@definitions_argument
+@click.option("--store", "store_url", metavar="URL", help="Also say what changed since the upload that it serves.")
+@json_option
+def compile(*, definitions: tuple[str, ...], store_url: str | None, as_json: bool) -> None:  # noqa: A001 - the command's name
+    """Show hops, cells, layers, bytes per key and what can delete, of every GroupBy in DEFINITIONS.
+
+    With --store it also says what the definition costs compared with the one that is served.
+    """
+    plans = [compile_group_by(group_by) for group_by in load_definitions(definitions).group_bys]
+    costs: dict[str, str] = {}
+    if store_url is not None:
+        store = open_store(store_url)
+        try:
+            costs = {plan.name: cost_of_change(plan, _served(store, plan.name)) for plan in plans}
+        finally:
+            store.close()
+    described = [_described(plan, costs.get(plan.name)) for plan in plans]
+    text = "\n\n".join(_text(plan, costs.get(plan.name)) for plan in plans)
+    tell(described, as_json=as_json, text=text)
+
+
+def cost_of_change(plan: GroupByPlan, served: ServingInfo | None) -> str:
+    """Say what serving a plan costs where an upload of the same name is served.
+
+    >>> from millpond.features import Aggregation, Field, GroupBy
+    >>> plan = compile_group_by(GroupBy("g", (Field("k", "string"),), (), (Aggregation("count"),)))
+    >>> cost_of_change(plan, None)
+    'nothing is served yet: an upload and a stream'
+    """
+    if served is None:
+        return "nothing is served yet: an upload and a stream"
+    if served.generation != plan.generation:
+        former = served.generation or "format 1"
+        return (
+            f"a new generation, {plan.generation} after {former}: start a stream of it, then upload; the former "
+            "one is served until then"
+        )
+    if served.batch_form != plan.batch_form:
+        return "an upload; the stream goes on (restart it if cells were added)"
+    if served.definition_hash != plan.definition_hash:
+        return "nothing stored changes: restart the fetchers"
+    return "nothing: this definition is served"
+
+
+def _served(store: KVStore, name: str) -> ServingInfo | None:
+    (rows,) = store.get_many([Get(SERVING_INFO_DATASET, serving_info_key(name))])
+    return ServingInfo.decode(rows[-1].value) if rows else None
+
+
+def _text(plan: GroupByPlan, cost: str | None) -> str:
+    sizes = stored_sizes(plan)
+    lines = [
+        plan.explain(),
+        (
+            f"  bytes of a key: {sizes.tile} a tile of one event, {sizes.batch_row} a batch row of one event, "
+            f"{sizes.full_batch_row} with one event in each of {sizes.segments} segments"
+        ),
+    ]
+    lines += [f"  cost of this definition: {cost}"] if cost is not None else []
+    return "\n".join(lines)
+
+
+def _described(plan: GroupByPlan, cost: str | None) -> dict[str, Any]:
+    return {
+        "name": plan.name,
+        "definition_hash": plan.definition_hash,
+        "generation": plan.generation,
+        "batch_form": plan.batch_form,
+        "layers_ms": plan.layers,
+        "cells": [
+            {"id": cell.id, "suffix": cell.suffix, "deletes": cell.delete is not None} for cell in plan.cells.cells
+        ],
+        "features": [
+            {"name": feature.name, "type": feature.type, "deletes": feature.deletes, "exact": feature.exact}
+            for feature in plan.cells.features
+        ],
+        "bytes": msgspec.to_builtins(stored_sizes(plan)),
+        "cost": cost,
+    }

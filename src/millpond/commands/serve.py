@@ -1,0 +1,136 @@
+"""`millpond serve`: the features of GroupBys and Joins over HTTP.
+
+With several processes this one is their parent: it binds the port, starts the same command again for each
+of them, and opens no store itself.
+"""
+
+import sys
+from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import click
+import msgspec
+
+from millpond.commands.definitions import load_definitions
+from millpond.errors import OptionError
+from millpond.kv import open_store
+from millpond.serving import Fetcher
+from millpond.serving.answers import Stale
+from millpond.serving.http import Limits, Tls, http_app, read_api_keys
+from millpond.serving.http.log import log_as_json
+from millpond.serving.http.processes import Processes, serve_as_worker, worker_place
+from millpond.serving.http.server import bound_listener, run_server, url_of
+
+
+def _limit_options(command: Callable[..., None]) -> Callable[..., None]:
+    """An option for each of the limits."""
+    for field in reversed(msgspec.structs.fields(Limits)):
+        option = click.option(
+            f"--{field.name.replace('_', '-')}", type=click.IntRange(min=1), default=field.default, show_default=True
+        )
+        command = option(command)
+    return command
+
+
+@click.command()
+@click.argument("definitions", nargs=-1, required=True, metavar="DEFINITIONS...")
+@click.option(
+    "--store", "store_url", required=True, metavar="URL", help="Where the features are: lmdb:///path, redis://host."
+)
+@click.option("--host", default="127.0.0.1", show_default=True, help="The address to listen on.")
+@click.option("--port", type=click.IntRange(0, 65535), default=8765, show_default=True, help="0 takes a free one.")
+@click.option("--processes", type=click.IntRange(min=1), default=1, show_default=True, help="How many share the port.")
+@click.option("--tls-certificate", type=click.Path(path_type=Path), help="PEM file; speak HTTPS.")
+@click.option("--tls-key", type=click.Path(path_type=Path), help="PEM file with the certificate's private key.")
+@click.option("--api-keys", type=click.Path(path_type=Path), help="File of keys, one a line; callers must send one.")
+@click.option("--fetcher-caching/--no-fetcher-caching", default=None, help="Cache every GroupBy, or none.")
+@click.option("--fetcher-cache-size", metavar="SIZE", help="Of each cache of batch rows: 50MB, or 10000 entries.")
+@click.option("--fetcher-tile-cache-size", metavar="SIZE", help="Of each cache of closed tiles, likewise.")
+@click.option("--cache-budget", metavar="SIZE", help="What all caches of a process may take together, as 2GB.")
+@click.option(
+    "--tail-freshness-ms",
+    type=click.IntRange(min=0),
+    default=0,
+    show_default=True,
+    help="How long ago open tiles may have been read.",
+)
+@click.option(
+    "--stale",
+    type=click.Choice(("refuse", "serve-and-flag")),
+    default="refuse",
+    show_default=True,
+    help="What becomes of features that the batch is too old for.",
+)
+@click.option("--log-calls", is_flag=True, help="Log each call to stderr, as a line of JSON.")
+@_limit_options
+def serve(
+    *,
+    definitions: tuple[str, ...],
+    store_url: str,
+    host: str,
+    port: int,
+    processes: int,
+    tls_certificate: Path | None,
+    tls_key: Path | None,
+    api_keys: Path | None,
+    fetcher_caching: bool | None,
+    fetcher_cache_size: str | None,
+    fetcher_tile_cache_size: str | None,
+    cache_budget: str | None,
+    tail_freshness_ms: int,
+    stale: Stale,
+    log_calls: bool,
+    **limit_options: Any,
+) -> None:
+    """Answer with the features of GroupBys and Joins over HTTP.
+
+    DEFINITIONS are Python files or modules that have them.
+    """
+    log_as_json()
+    limits = Limits(**limit_options)
+    tls = _tls(tls_certificate, tls_key)
+    keys = [] if api_keys is None else read_api_keys(api_keys)
+    place = worker_place()
+    if place is None and processes > 1:
+        if store_url.startswith("memory:"):
+            raise OptionError("--processes: a store in memory is one process's own. Serve from lmdb:// or redis://.")
+        with bound_listener(host, port) as listener:
+            command = [sys.executable, "-c", "from millpond.cli import main; main()", *sys.argv[1:]]
+            parent = Processes(command, listener, processes, limits.drain_ms)
+            parent.run(lambda: _announce(url_of(listener, tls)))
+        return
+    found = load_definitions(definitions)
+    with (
+        closing(open_store(store_url)) as store,
+        Fetcher(
+            store,
+            [*found.group_bys, *found.joins],
+            enable_fetcher_caching=fetcher_caching,
+            fetcher_cache_size=fetcher_cache_size,
+            fetcher_tile_cache_size=fetcher_tile_cache_size,
+            cache_budget=cache_budget,
+            tail_freshness_ms=tail_freshness_ms,
+            stale=stale,
+        ) as fetcher,
+    ):
+        app = http_app(fetcher, limits=limits, api_keys=keys, log_calls=log_calls)
+        if place is not None:
+            serve_as_worker(app, place, tls=tls)
+            return
+        with bound_listener(host, port) as listener:
+            _announce(url_of(listener, tls))
+            run_server(app, [listener], tls=tls)
+
+
+def _announce(url: str) -> None:
+    click.echo(f"millpond: serving on {url}")
+
+
+def _tls(certificate: Path | None, key: Path | None) -> Tls | None:
+    if certificate is None and key is None:
+        return None
+    if certificate is None or key is None:
+        raise OptionError("--tls-certificate and --tls-key go together; give both, or none for HTTP.")
+    return Tls(certificate, key)

@@ -1,0 +1,257 @@
+"""What `millpond doctor` looks at: whether this machine and a session's settings are fit for Millpond.
+
+Every check gives findings and never raises, so that one broken part does not hide the next. It needs nothing but the
+plain package: what is missing is what it tells.
+"""
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from importlib.metadata import PackageNotFoundError, distribution, requires, version
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal, TypeAlias
+
+from millpond.errors import DataError, MillpondError
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+Level: TypeAlias = Literal["ok", "warning", "problem"]
+
+NEWEST_PYTHON = (3, 13)
+"""The newest Python that Millpond is tested on."""
+
+SMALL_DISK_BYTES = 1 << 30
+FEW_ARROW_ROWS = 50_000
+
+_PROVIDER = "spark.sql.streaming.stateStore.providerClass"
+_ARROW_ROWS = "spark.sql.execution.arrow.maxRecordsPerBatch"
+
+
+@dataclass(frozen=True)
+class Finding:
+    """What one check found.
+
+    Attributes:
+        check: what was looked at.
+        level: `"problem"` is what something fails with, `"warning"` what is slower or untested.
+        found: what is there.
+        fix: how to mend it; empty where nothing is to be mended.
+    """
+
+    check: str
+    level: Level
+    found: str
+    fix: str = ""
+
+
+def findings(settings: Mapping[str, str] | None = None) -> list[Finding]:
+    """Everything that can be said of this environment, and of a session's settings if they are given.
+
+    Example:
+        >>> [finding.check for finding in findings() if finding.check == "Python"]
+        ['Python']
+    """
+    checks: list[Callable[[], Iterator[Finding]]] = [_python, _java, _pyspark, _extras, _folder, _machine]
+    found = [finding for check in checks for finding in check()]
+    return found if settings is None else [*found, *settings_findings(settings)]
+
+
+def settings_findings(settings: Mapping[str, str]) -> Iterator[Finding]:
+    """What a session with these settings, and Spark's defaults for all others, does to keyed state."""
+    if find_spec("pyspark") is None:
+        yield Finding("session settings", "warning", "not looked at: PySpark is not installed", _install("spark"))
+        return
+    from millpond.spark.session import SESSION_SETTINGS
+
+    for name, wanted in SESSION_SETTINGS.items():
+        value = settings.get(name)
+        enough = value == wanted
+        if name == _ARROW_ROWS and value is not None and re.fullmatch(r"-?\d+", value):
+            enough = not 0 < int(value) < FEW_ARROW_ROWS
+        if enough:
+            yield Finding(name, "ok", str(value))
+        else:
+            level: Level = "problem" if name == _PROVIDER else "warning"
+            yield Finding(name, level, "not set" if value is None else value, f"{name} {wanted}")
+
+
+def session_settings(spark: "SparkSession") -> dict[str, str]:
+    """Those settings of a running session that matter to keyed state, Spark's defaults included."""
+    from pyspark.errors import SparkNoSuchElementException
+
+    from millpond.spark.session import SESSION_SETTINGS
+
+    settings = {}
+    for name in SESSION_SETTINGS:
+        with suppress(SparkNoSuchElementException):
+            settings[name] = str(spark.conf.get(name))
+    return settings
+
+
+def read_settings(path: Path) -> dict[str, str]:
+    """The settings of a file like Spark's `spark-defaults.conf`: a name and a value on each line.
+
+    Raises:
+        DataError: it cannot be read, or a line is not a name and a value.
+    """
+    settings: dict[str, str] = {}
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise DataError(
+            f"settings file {path}: cannot be read ({error}); give a file like spark-defaults.conf"
+        ) from error
+    for number, line in enumerate(lines, 1):
+        if not line.strip() or line.lstrip().startswith("#"):
+            continue
+        parts = re.fullmatch(r"\s*(spark\.[^\s=:]+)(?:\s*[=:]\s*|\s+)(.*?)\s*", line)
+        if parts is None:
+            raise DataError(
+                f"settings file {path}, line {number}: expected a name that begins with 'spark.' and a value, "
+                f"got {line!r}"
+            )
+        settings[parts[1]] = parts[2]
+    return settings
+
+
+def as_text(found: list[Finding]) -> str:
+    """One line a finding, and one for what to do about it."""
+    lines = []
+    for finding in found:
+        lines.append(f"{finding.level:8} {finding.check}: {finding.found}")
+        if finding.fix:
+            lines.append(f"         → {finding.fix}")
+    return "\n".join(lines)
+
+
+def as_json(found: list[Finding]) -> str:
+    """A list of objects with the fields of `Finding`."""
+    return json.dumps([asdict(finding) for finding in found], indent=2)
+
+
+def _python() -> Iterator[Finding]:
+    found = f"{sys.version.split()[0]} at {sys.executable}"
+    if sys.version_info[:2] > NEWEST_PYTHON:
+        newest = "{}.{}".format(*NEWEST_PYTHON)
+        yield Finding(
+            "Python", "warning", found, f"Millpond is tested up to Python {newest}; use that if something fails"
+        )
+    else:
+        yield Finding("Python", "ok", found)
+
+
+def _java() -> Iterator[Finding]:
+    # As a script, since without PySpark the package that it is in cannot be imported.
+    script = Path(__file__).parent / "spark" / "java.py"
+    asked = subprocess.run([sys.executable, "-I", str(script)], capture_output=True, text=True, check=False)
+    if asked.returncode:
+        yield Finding(
+            "Java",
+            "problem",
+            asked.stderr.strip(),
+            "Debian, Ubuntu: sudo apt-get install openjdk-17-jre-headless; Fedora: sudo dnf install "
+            "java-21-openjdk-headless; macOS: brew install openjdk@17; or point JAVA_HOME at one",
+        )
+        return
+    home = Path(asked.stdout.strip())
+    on_path = shutil.which("java")
+    if "JAVA_HOME" in os.environ or (on_path and Path(on_path).resolve().is_relative_to(home.resolve())):
+        yield Finding("Java", "ok", str(home))
+    else:
+        yield Finding(
+            "Java",
+            "warning",
+            f"{home}, which only millpond.spark.session() finds: other sessions take {on_path or 'a java on PATH'}",
+            f"export JAVA_HOME={home}",
+        )
+
+
+def _pyspark() -> Iterator[Finding]:
+    if find_spec("pyspark") is None:
+        yield Finding(
+            "PySpark", "warning", "not installed; state, lookups and features work without", _install("spark")
+        )
+        return
+    try:
+        from millpond.spark import versions
+
+        versions.require_state_packages()
+    except MillpondError as error:
+        yield Finding("PySpark", "problem", str(error).partition(" Run: ")[0], _install("spark"))
+    else:
+        yield Finding("PySpark", "ok", version("pyspark"))
+
+
+def _extras() -> Iterator[Finding]:
+    for extra in distribution("millpond").metadata.get_all("Provides-Extra") or []:
+        missing = [package for package in _packages_of(extra) if not _is_installed(package)]
+        if not missing:
+            yield Finding(f"extra {extra}", "ok", "installed")
+        else:
+            yield Finding(f"extra {extra}", "ok", f"not installed: {', '.join(missing)}", _install(extra))
+
+
+def _packages_of(extra: str) -> list[str]:
+    """The packages of an extra that this machine needs."""
+    found = []
+    for requirement in requires("millpond") or []:
+        package, _, marker = requirement.partition(";")
+        if re.search(rf"extra == ['\"]{re.escape(extra)}['\"]", marker) and "sys_platform != 'linux'" not in marker:
+            found.append(re.split(r"[^\w.-]", package.strip())[0])
+    return found
+
+
+def _is_installed(package: str) -> bool:
+    try:
+        version(package)
+    except PackageNotFoundError:
+        return False
+    return True
+
+
+def _folder() -> Iterator[Finding]:
+    folder = Path(tempfile.gettempdir())
+    own = folder / f"millpond-{os.getuid()}"
+    if not os.access(folder, os.W_OK | os.X_OK):
+        yield Finding("temporary folder", "problem", f"{folder} cannot be written", "point TMPDIR at a folder of yours")
+    elif own.exists() and (own.stat().st_uid != os.getuid() or own.stat().st_mode & 0o077):
+        mode = f"belongs to user {own.stat().st_uid} with mode {own.stat().st_mode & 0o777:o}"
+        yield Finding("temporary folder", "problem", f"{own} {mode}", f"chmod 700 {own}, or point TMPDIR elsewhere")
+    else:
+        yield Finding("temporary folder", "ok", str(folder))
+    free = shutil.disk_usage(folder).free
+    said = f"{free / 1e9:.1f} GB free in {folder}"
+    if free < SMALL_DISK_BYTES:
+        yield Finding(
+            "disk", "warning", said, "batches and state that spill need room: free some, or point TMPDIR elsewhere"
+        )
+    else:
+        yield Finding("disk", "ok", said)
+
+
+def _machine() -> Iterator[Finding]:
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    said = f"{cores} cores, {memory / 1e9:.1f} GB of memory"
+    if cores == 1:
+        yield Finding(
+            "machine",
+            "warning",
+            said,
+            "Spark, its Python workers and the state hosts share the one core: use two or more",
+        )
+    else:
+        yield Finding("machine", "ok", said)
+
+
+def _install(extra: str) -> str:
+    return f'pip install "millpond[{extra}]"'

@@ -1,0 +1,192 @@
+"""Cells of many groups at once, by array operations.
+
+The rows lie sorted by group, so a group is a slice, and a reduction over all slices is one numpy call
+(``reduceat``, ``bincount``). Every function gives exactly what ``CellOperation.collect`` gives for each
+group; that is their oracle.
+
+Sums of doubles stay exact: a mantissa is shifted by its exponent into a fixed-point number and cut into
+limbs of 32 bits. Limbs of the same weight are added per group as doubles, of which up to 2**21 add up
+without rounding. The few weights that occur are put together as Python integers, once per group.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+
+from millpond.features.cells.cell import Cell, CellOperation
+from millpond.features.cells.counts_and_sums import FRACTION_BITS
+
+_LIMB_BITS = 32
+_LIMB_MASK = np.uint64((1 << _LIMB_BITS) - 1)
+_MANTISSA_BITS = 53
+_ADDED_AT_ONCE = 1 << (_MANTISSA_BITS - _LIMB_BITS)
+"""So many limbs add up to less than 2**53, below which doubles are exact."""
+
+
+@dataclass(frozen=True, slots=True)
+class GroupedRows:
+    """Rows that have a value, sorted by group.
+
+    Args:
+        groups: the number of each group that has rows, ascending.
+        starts: where the rows of each begin.
+        index: for each row, which of these groups it belongs to.
+        times: the time of each row.
+        values: the value of each row, as a numpy array or as a list.
+    """
+
+    groups: Any
+    starts: Any
+    index: Any
+    times: Any
+    values: Any
+
+    def slices(self) -> list[tuple[int, int]]:
+        """Give where the rows of each group begin and end."""
+        return list(pairwise([*self.starts.tolist(), len(self.index)]))
+
+
+def collect_each(cell: CellOperation, rows: GroupedRows) -> list[Cell]:
+    """Collect each group by the cell's own ``collect``: right for every kind."""
+    values = rows.values if isinstance(rows.values, list) else rows.values.tolist()
+    times = rows.times.tolist()
+    collect = cell.collect
+    return [collect(times[start:end], values[start:end]) for start, end in rows.slices()]
+
+
+def _counts(_: CellOperation, rows: GroupedRows) -> list[int]:
+    counts: list[int] = np.diff(rows.starts, append=len(rows.index)).tolist()
+    return counts
+
+
+def _sums(_: CellOperation, rows: GroupedRows) -> list[int]:
+    if rows.values.dtype == np.float64:
+        return _sums_of_doubles(rows)
+    whole = rows.values.astype(np.int64)
+    if max(-int(whole.min()), int(whole.max())) * len(whole) < 1 << 62:
+        sums: list[int] = np.add.reduceat(whole, rows.starts).tolist()
+        return sums
+    low = np.add.reduceat(whole & 0xFFFFFFFF, rows.starts).tolist()
+    high = np.add.reduceat(whole >> _LIMB_BITS, rows.starts).tolist()
+    return [(above << _LIMB_BITS) + below for above, below in zip(high, low, strict=True)]
+
+
+def _sums_of_doubles(rows: GroupedRows) -> list[int]:
+    fractions, exponents = np.frexp(rows.values)
+    mantissas = (fractions * (1 << _MANTISSA_BITS)).astype(np.int64)
+    shifts = exponents.astype(np.int64) + (FRACTION_BITS - _MANTISSA_BITS)
+    # Mantissas of subnormals end in as many zeros as their shift is below 0.
+    mantissas >>= np.maximum(-shifts, 0)
+    shifts = np.maximum(shifts, 0)
+    signs = np.sign(mantissas)
+    words, bits = shifts // _LIMB_BITS, (shifts % _LIMB_BITS).astype(np.uint64)
+    magnitudes = np.abs(mantissas).astype(np.uint64)
+    low = (magnitudes & _LIMB_MASK) << bits
+    high = (low >> np.uint64(_LIMB_BITS)) + ((magnitudes >> np.uint64(_LIMB_BITS)) << bits)
+    limbs = [
+        part.astype(np.int64) * signs for part in (low & _LIMB_MASK, high & _LIMB_MASK, high >> np.uint64(_LIMB_BITS))
+    ]
+    totals: dict[int, Any] = {}
+    for word in np.unique(words).tolist():
+        chosen = np.flatnonzero(words == word)
+        index = rows.index[chosen]
+        for place, part in enumerate(limbs, word):
+            added = _added_limbs(index, part[chosen], len(rows.groups))
+            totals[place] = totals[place] + added if place in totals else added
+    return _joined(totals)
+
+
+def _added_limbs(index: Any, limbs: Any, groups: int) -> Any:
+    total = np.zeros(groups, np.int64)
+    for start in range(0, len(index), _ADDED_AT_ONCE):
+        part = slice(start, start + _ADDED_AT_ONCE)
+        total += np.bincount(index[part], limbs[part], groups).astype(np.int64)
+    return total
+
+
+def _joined(totals: dict[int, Any]) -> list[int]:
+    """Put sums of limbs together, each by its weight."""
+    least = min(totals)
+    joined: Any = sum(part.astype(object) << _LIMB_BITS * (place - least) for place, part in totals.items())
+    sums: list[int] = (joined << _LIMB_BITS * least).tolist()
+    return sums
+
+
+def _reduced(reduce: Any, values: Any, starts: Any) -> Any:
+    """Reduce each group; numpy has no extremes of booleans."""
+    if values.dtype == np.bool_:
+        return reduce.reduceat(values.view(np.uint8), starts).astype(np.bool_)
+    return reduce.reduceat(values, starts)
+
+
+def _least(_: CellOperation, rows: GroupedRows) -> list[Cell]:
+    return list(_reduced(np.minimum, rows.values, rows.starts).tolist())
+
+
+def _greatest(_: CellOperation, rows: GroupedRows) -> list[Cell]:
+    return list(_reduced(np.maximum, rows.values, rows.starts).tolist())
+
+
+def _first(_: CellOperation, rows: GroupedRows) -> list[Cell]:
+    return _earliest(rows, rows.times)
+
+
+def _last(_: CellOperation, rows: GroupedRows) -> list[Cell]:
+    return _earliest(rows, -rows.times)
+
+
+def _earliest(rows: GroupedRows, times: Any) -> list[Cell]:
+    earliest = np.minimum.reduceat(times, rows.starts)
+    chosen = np.flatnonzero(times == earliest[rows.index])
+    starts = np.flatnonzero(np.diff(rows.index[chosen], prepend=-1))
+    values = _reduced(np.minimum, rows.values[chosen], starts)
+    return list(zip(earliest.tolist(), values.tolist(), strict=True))
+
+
+def _first_k(cell: CellOperation, rows: GroupedRows) -> list[Cell]:
+    return _k_earliest(cell, rows, rows.times)
+
+
+def _last_k(cell: CellOperation, rows: GroupedRows) -> list[Cell]:
+    return _k_earliest(cell, rows, -rows.times)
+
+
+def _k_earliest(cell: CellOperation, rows: GroupedRows, times: Any) -> list[Cell]:
+    order = np.lexsort((rows.values, times, rows.index))
+    rank = np.arange(len(order)) - rows.starts[rows.index]
+    order = order[rank < cell.parameter]
+    starts = np.flatnonzero(np.diff(rows.index[order], prepend=-1)).tolist()
+    pairs = list(zip(times[order].tolist(), rows.values[order].tolist(), strict=True))
+    return [tuple(pairs[start:end]) for start, end in pairwise([*starts, len(pairs)])]
+
+
+_ARRAY_OPERATIONS: dict[str, Callable[[CellOperation, GroupedRows], list[Cell]]] = {
+    "count": _counts,
+    "first": _first,
+    "first_k": _first_k,
+    "last": _last,
+    "last_k": _last_k,
+    "max": _greatest,
+    "min": _least,
+    "sum": _sums,
+}
+"""The kinds of cells that array operations collect."""
+
+
+def collect_groups(cell: CellOperation, rows: GroupedRows, count: int) -> Sequence[Cell]:
+    """Give the cell of each group, for all groups from 0 to ``count``; those without rows get the empty cell."""
+    if not len(rows.index):
+        return [cell.empty] * count
+    by_arrays = _ARRAY_OPERATIONS.get(cell.kind)
+    if by_arrays is None or (isinstance(rows.values, list) and cell.kind != "count"):
+        by_arrays = collect_each
+    collected = by_arrays(cell, rows)
+    if len(collected) == count:
+        return collected
+    cells = [cell.empty] * count
+    for group, found in zip(rows.groups.tolist(), collected, strict=True):
+        cells[group] = found
+    return cells

@@ -1,0 +1,176 @@
+"""The inputs of a whole Arrow table, as arrays of what cells hold.
+
+Numbers, booleans, dates, timestamps and decimals of up to 18 digits become numpy arrays. Texts, binaries,
+longer decimals, arrays and maps become lists, as ``inputs`` makes them. What numpy or Arrow cannot
+convert exactly goes that way too, so that every fault is told in the same words.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from millpond.errors import DataError
+from millpond.features.definitions import Field
+from millpond.features.inputs import Column, EventColumns
+from millpond.features.types import DataType, parse_type
+
+_LONG_DIGITS = 18
+
+
+@dataclass(frozen=True, slots=True)
+class ArrayColumn:
+    """One input of all rows: an inside value for each row, and which rows have one (None: all)."""
+
+    valid: Any
+    values: Any
+
+
+class TableInputs:
+    """The inputs of a GroupBy in a table; converted once each, when they are asked for."""
+
+    def __init__(self, group_by: str, fields: Sequence[Field], table: pa.Table) -> None:
+        self._group_by = group_by
+        self._fields = tuple(fields)
+        self._types = tuple(parse_type(field.type) for field in fields)
+        self._events = EventColumns(group_by, fields)
+        self._arrays: dict[int, ArrayColumn | None] = {}
+        self._given = tuple(map(self._column_of(table), self._fields, self._types))
+
+    def array(self, position: int) -> ArrayColumn | None:
+        """Give an input as an array; None if its values have no array form."""
+        if position not in self._arrays:
+            self._arrays[position] = _as_array(self._given[position], self._types[position])
+        return self._arrays[position]
+
+    @cached_property
+    def columns(self) -> list[Column]:
+        """Every input as a column of Python values."""
+        return list(map(self._listed, range(len(self._fields))))
+
+    def _listed(self, position: int) -> Column:
+        found = self.array(position)
+        if found is None:
+            values = self._given[position].to_pylist(maps_as_pydicts="strict")
+            return self._events.column(position, values)
+        if found.valid is None:
+            return Column(None, found.values.tolist())
+        return Column(found.valid.tolist(), found.values[found.valid].tolist())
+
+    def _column_of(self, table: pa.Table) -> Callable[[Field, DataType], pa.Array]:
+        def column_of(field: Field, type_: DataType) -> pa.Array:
+            if field.name not in table.column_names:
+                raise DataError(
+                    f"GroupBy {self._group_by!r}: input {field.name!r} is not among the columns {table.column_names}; "
+                    "add it to the table, or correct its name"
+                )
+            column = table.column(field.name)
+            column = column.combine_chunks() if column.num_chunks != 1 else column.chunk(0)
+            if pa.types.is_dictionary(column.type):
+                column = column.dictionary_decode()
+            if not _fits(column.type, type_):
+                raise DataError(
+                    f"GroupBy {self._group_by!r}: input {field.name!r} must be of type {type_.name}, "
+                    f"got a column of {column.type}; cast it to {type_.arrow()}"
+                )
+            return column
+
+        return column_of
+
+
+def _fits(given: pa.DataType, wanted: DataType) -> bool:
+    """Tell whether a column's type can hold values of a type; each value is checked as well."""
+    if pa.types.is_null(given):
+        return True
+    if wanted.element is not None:
+        if wanted.key is not None:
+            return (
+                pa.types.is_map(given) and _fits(given.key_type, wanted.key) and _fits(given.item_type, wanted.element)
+            )
+        is_list = pa.types.is_list(given) or pa.types.is_large_list(given) or pa.types.is_fixed_size_list(given)
+        return is_list and _fits(given.value_type, wanted.element)
+    return any(test(given) for test in _FITTING[wanted.kind])
+
+
+def _is_zoned(given: pa.DataType) -> bool:
+    return pa.types.is_timestamp(given) and given.tz is not None
+
+
+_NUMBERS = (pa.types.is_floating, pa.types.is_integer)
+_FITTING: dict[str, tuple[Callable[[pa.DataType], bool], ...]] = {
+    "boolean": (pa.types.is_boolean,),
+    "int": (pa.types.is_integer,),
+    "long": (pa.types.is_integer,),
+    "float": _NUMBERS,
+    "double": _NUMBERS,
+    "string": (pa.types.is_string, pa.types.is_large_string, pa.types.is_string_view),
+    "binary": (pa.types.is_binary, pa.types.is_large_binary, pa.types.is_binary_view),
+    "date": (pa.types.is_date,),
+    "timestamp": (_is_zoned,),
+    "decimal": (pa.types.is_decimal,),
+}
+
+
+def _as_array(column: pa.Array, type_: DataType) -> ArrayColumn | None:
+    convert = _CONVERTERS.get(type_.kind)
+    if convert is None or (type_.kind == "decimal" and type_.precision > _LONG_DIGITS):
+        return None
+    valid = None
+    if column.null_count:
+        valid = column.is_valid().to_numpy(zero_copy_only=False)
+    try:
+        values = convert(column.cast(type_.arrow()), type_)
+    except pa.ArrowInvalid:
+        return None
+    checked = values if valid is None else values[valid]
+    if checked.dtype == np.float64 and not np.isfinite(checked).all():
+        return None
+    return ArrayColumn(valid, values)
+
+
+def _filled(column: pa.Array) -> Any:
+    return (column.fill_null(0) if column.null_count else column).to_numpy()
+
+
+def _whole(column: pa.Array, _: DataType) -> Any:
+    return _filled(column).astype(np.int64)
+
+
+def _fraction(column: pa.Array, _: DataType) -> Any:
+    # Adding 0.0 turns -0.0 into 0.0, as for single events.
+    return _filled(column).astype(np.float64) + 0.0
+
+
+def _boolean(column: pa.Array, _: DataType) -> Any:
+    return _filled(column.cast(pa.int8())).astype(np.bool_)
+
+
+def _days(column: pa.Array, _: DataType) -> Any:
+    return _whole(column.cast(pa.int32()), _)
+
+
+def _microseconds(column: pa.Array, _: DataType) -> Any:
+    return _whole(column.cast(pa.int64()), _)
+
+
+def _unscaled(column: pa.Array, type_: DataType) -> Any:
+    """Read the low 64 bits of each decimal: with up to 18 digits they are the whole number."""
+    column = pc.fill_null(column, pa.scalar(0, pa.int64()).cast(type_.arrow())) if column.null_count else column
+    words = np.frombuffer(column.buffers()[1], np.int64)
+    return words[2 * column.offset : 2 * (column.offset + len(column)) : 2]
+
+
+_CONVERTERS: dict[str, Callable[[pa.Array, DataType], Any]] = {
+    "boolean": _boolean,
+    "int": _whole,
+    "long": _whole,
+    "float": _fraction,
+    "double": _fraction,
+    "date": _days,
+    "timestamp": _microseconds,
+    "decimal": _unscaled,
+}

@@ -1,0 +1,275 @@
+"""The blocking client, for programs with threads or none.
+
+Place on the data path: in the model's process. `fetch` and its siblings are called as those of the
+`Fetcher`, so that code can move from in-process to HTTP without a change.
+
+Trade-off: connections are plain sockets under httptools' parser, because a general HTTP client spends more
+on a small call than the service does. What such a client does beyond (redirects, proxies, cookies) a fetch
+has no use for.
+"""
+
+import random
+import select
+import socket
+import ssl
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from pathlib import Path
+from typing import Any, Self
+
+import pyarrow as pa
+
+from millpond.cache import monotonic_ms
+from millpond.errors import OptionError, UnavailableError
+from millpond.features import GroupBy
+from millpond.features.definitions import Join
+from millpond.serving.client.conversation import Address, Batch, Conversation, address_of, batches_of
+from millpond.serving.client.exchange import Answer, AnswerReader, BrokenAnswerError
+from millpond.serving.client.retries import Deadline, Retries
+from millpond.serving.messages import FetchRequest, FetchResponse
+
+_PIECE_BYTES = 1 << 16
+
+
+class FetchClient:
+    """Fetches over HTTP from a server that runs `http_app`; safe to use from several threads.
+
+    Args:
+        url: where the service is, as `http://127.0.0.1:8765`.
+        api_key: what the service asks for, if it does.
+        timeout_ms: how long one call may take, with all that is tried again.
+        pool_size: how many connections there are at most; more callers wait for one.
+        retries: how often a call is sent again when the server is away, or says that it may be.
+        hedge_after_ms: send a call a second time when it took that long, and take the first answer. None
+            does not; it costs the service more, and pays where few answers are very slow.
+        ca_file: the certificates to trust in place of the system's, for https.
+
+    >>> from millpond.kv import MemoryStore
+    >>> from millpond.serving import Fetcher, http_app, running_server
+    >>> with running_server(http_app(Fetcher(MemoryStore(), []))) as url, FetchClient(url) as client:
+    ...     client.fetch("route", {}, 0)
+    Traceback (most recent call last):
+    millpond.errors.OptionError: no GroupBy or Join 'route' is served here; served are [].
+    """
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        api_key: str | None = None,
+        timeout_ms: int = 10_000,
+        pool_size: int = 8,
+        retries: int = 3,
+        hedge_after_ms: int | None = None,
+        ca_file: Path | None = None,
+        clock: Callable[[], int] = monotonic_ms,
+        chance: random.Random | None = None,
+    ) -> None:
+        address = address_of(url)
+        self._timeout_ms = timeout_ms
+        self._clock = clock
+        self._retries = Retries(retries, chance or random.Random())
+        self._conversation = Conversation(address, api_key)
+        self._pool = _Pool(address, tls_context(address, ca_file), pool_size)
+        self._hedge_after_ms = hedge_after_ms
+        self._hedges = None if hedge_after_ms is None else ThreadPoolExecutor(2 * pool_size, "millpond-hedge")
+
+    def fetch(
+        self,
+        target: str | GroupBy | Join,
+        keys: Mapping[str, Any],
+        at: int | None = None,
+        *,
+        context: Mapping[str, Any] | None = None,
+        features: Sequence[str] | None = None,
+        explain: bool = False,
+    ) -> FetchResponse:
+        """Answer one request; as `fetch_many`."""
+        wanted = None if features is None else tuple(features)
+        return self.fetch_many([FetchRequest(name_of(target), keys, at, context, wanted, explain)])[0]
+
+    def fetch_many(self, requests: Sequence[FetchRequest]) -> list[FetchResponse]:
+        """Answer the requests in their order, with one call for those of one target with the same features.
+
+        Raises what `Fetcher.fetch_many` raises, and `UnavailableError` if the server does not answer.
+        """
+        answers: dict[int, FetchResponse] = {}
+        for batch in batches_of(requests):
+            deadline = Deadline(self._timeout_ms, self._clock)
+            answers.update(zip(batch.positions, self._fetch(batch, deadline), strict=True))
+        return [answers[position] for position in range(len(requests))]
+
+    def fetch_table(
+        self, target: str | GroupBy | Join, table: pa.Table, *, features: Sequence[str] | None = None
+    ) -> pa.Table:
+        """Answer one request per row of keys, and if wanted context and `at`; as `fetch_many`."""
+        deadline = Deadline(self._timeout_ms, self._clock)
+        return self._conversation.table(
+            self._call(self._conversation.ask_for_table(name_of(target), table, features), deadline)
+        )
+
+    def close(self) -> None:
+        """Close the connections. May be called twice."""
+        self._pool.close()
+        if self._hedges is not None:
+            self._hedges.shutdown(wait=False)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _fetch(self, batch: Batch, deadline: Deadline) -> list[FetchResponse]:
+        conversation = self._conversation
+        answer = self._call(conversation.ask(batch), deadline)
+        if not conversation.knows_types(batch, answer):
+            conversation.learn_types(self._call(conversation.ask_for_types(batch.name), deadline))
+        return conversation.responses(batch, answer)
+
+    def _call(self, request: bytes, deadline: Deadline) -> Answer:
+        """Send a request, again where that may help, and give the last answer."""
+        sent = 0
+        while True:
+            sent += 1
+            answer: Answer | None = None
+            failure: BaseException | None = None
+            try:
+                answer = self._send(request, deadline)
+            except (OSError, BrokenAnswerError) as error:
+                failure = error
+            if answer is not None and not self._conversation.may_retry(answer):
+                return answer
+            retry_after = None if answer is None else answer.headers.get("retry-after")
+            pause_ms = self._retries.pause_ms(sent=sent, retry_after=retry_after, left_ms=deadline.left_ms())
+            if pause_ms is None:
+                if answer is None:
+                    raise self._conversation.unreachable(failure or TimeoutError()) from failure
+                return answer
+            self._pool.wait(pause_ms)
+
+    def _send(self, request: bytes, deadline: Deadline) -> Answer:
+        if self._hedges is None or self._hedge_after_ms is None:
+            return self._pool.exchange(request, deadline)
+        first = self._hedges.submit(self._pool.exchange, request, deadline)
+        done, _ = wait([first], self._hedge_after_ms / 1_000)
+        if done:
+            return first.result()
+        calls: set[Future[Answer]] = {first, self._hedges.submit(self._pool.exchange, request, deadline)}
+        while True:
+            done, calls = wait(calls, return_when=FIRST_COMPLETED)
+            for call in done:
+                if call.exception() is None or not calls:
+                    return call.result()
+
+
+class _Pool:
+    """Connections that are kept between calls, the one used last first."""
+
+    def __init__(self, address: Address, tls: ssl.SSLContext | None, size: int) -> None:
+        if type(size) is not int or size < 1:
+            raise OptionError(f"pool_size is {size!r}; a whole number from 1 on is needed.")
+        self._address = address
+        self._tls = tls
+        self._places = threading.BoundedSemaphore(size)
+        self._idle: list[socket.socket] = []
+        self._closed = threading.Event()
+
+    def wait(self, pause_ms: int) -> None:
+        """Wait, or less if the client is closed meanwhile."""
+        self._closed.wait(pause_ms / 1_000)
+
+    def exchange(self, request: bytes, deadline: Deadline) -> Answer:
+        """Send a request over a connection and read its answer."""
+        if self._closed.is_set():
+            raise UnavailableError(f"the client of {self._address.url} is closed.")
+        if not self._places.acquire(timeout=deadline.left_ms() / 1_000):
+            raise TimeoutError("no connection of the pool became free in time")
+        try:
+            connection = self._take(deadline)
+            try:
+                answer = self._converse(connection, request, deadline)
+            except BaseException:
+                connection.close()
+                raise
+            if answer.keeps_alive and not self._closed.is_set():
+                self._idle.append(connection)
+            else:
+                connection.close()
+            return answer
+        finally:
+            self._places.release()
+
+    def close(self) -> None:
+        self._closed.set()
+        while self._idle:
+            self._idle.pop().close()
+
+    def _take(self, deadline: Deadline) -> socket.socket:
+        while self._idle:
+            try:
+                connection = self._idle.pop()
+            except IndexError:
+                break
+            # What is readable between two calls is the server's goodbye.
+            if not _is_readable(connection):
+                return connection
+            connection.close()
+        connection = socket.create_connection((self._address.host, self._address.port), _seconds(deadline))
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        if self._tls is None:
+            return connection
+        try:
+            return self._tls.wrap_socket(connection, server_hostname=self._address.host)
+        except BaseException:
+            connection.close()
+            raise
+
+    def _converse(self, connection: socket.socket, request: bytes, deadline: Deadline) -> Answer:
+        reader = AnswerReader()
+        connection.settimeout(_seconds(deadline))
+        sending: OSError | None = None
+        try:
+            connection.sendall(request)
+        except OSError as error:
+            # A server that refuses a request need not read it to its end: its answer may be there.
+            sending = error
+        while True:
+            connection.settimeout(_seconds(deadline))
+            try:
+                answer = reader.feed(connection.recv(_PIECE_BYTES))
+            except (OSError, BrokenAnswerError) as error:
+                raise sending or error from error
+            if answer is not None:
+                answer.keeps_alive = answer.keeps_alive and sending is None
+                return answer
+
+
+def _is_readable(connection: socket.socket) -> bool:
+    # select.select refuses descriptors beyond 1,023, of which a program with many open files has some.
+    poll = select.poll()
+    poll.register(connection, select.POLLIN)
+    return bool(poll.poll(0))
+
+
+def name_of(target: str | GroupBy | Join) -> str:
+    """The name that a target is asked for by."""
+    return target if isinstance(target, str) else target.name
+
+
+def tls_context(address: Address, ca_file: Path | None) -> ssl.SSLContext | None:
+    """What https needs; None for http."""
+    if not address.is_tls:
+        return None
+    try:
+        return ssl.create_default_context(cafile=None if ca_file is None else str(ca_file))
+    except OSError as error:
+        raise OptionError(f"ca_file {ca_file} cannot be read: {error}.") from error
+
+
+def _seconds(deadline: Deadline) -> float:
+    left_ms = deadline.left_ms()
+    if left_ms == 0:
+        raise TimeoutError("the time of the call is over")
+    return left_ms / 1_000

@@ -1,0 +1,258 @@
+"""The service: a plain ASGI application over a fetcher.
+
+Place on the data path: between the fetcher and a model in another process.
+
+    POST /v1/fetch/{name}   the features of some keys of a GroupBy or Join, as JSON or Arrow
+    GET  /v1/fetch/{name}   what this GroupBy or Join takes and gives
+    GET  /v1/group_bys      all GroupBys, each with the batch that is served
+    GET  /v1/joins          all Joins, each with the batches of its parts
+    GET  /v1/stats          the fetcher's counts
+    GET  /health            200 while the process is alive
+    GET  /ready             200 while the store answers and every GroupBy has a batch
+    GET  /metrics           counts, as Prometheus reads them
+    GET  /openapi.json      all this in OpenAPI 3.1
+
+Invariant: every call is answered once. A failure is a JSON body with a code and a message and the status
+of `problems`. An `errors` within a result is the fetcher's own: the call was right, but this value could
+not be answered.
+
+Trade-off: no framework stands between the server and the routes. A call of one key makes no timer, no
+thread, and no object that its route could have prepared.
+"""
+
+import asyncio
+import logging
+import re
+import secrets
+import time
+from collections.abc import Callable, Iterable
+from itertools import count
+
+from millpond.cache import monotonic_ms
+from millpond.errors import MillpondError
+from millpond.serving.http.asgi import Call, Header, Receive, Reply, Route, Scope, Send, problem_reply
+from millpond.serving.http.auth import ApiKeys
+from millpond.serving.http.calls import Calls
+from millpond.serving.http.in_flight import InFlight
+from millpond.serving.http.limits import Limits
+from millpond.serving.http.measures import CallMeasures, Family, fetcher_families
+from millpond.serving.http.problems import RefusedError, code_of
+from millpond.serving.http.routes import OtherProcesses, routes_of
+from millpond.serving.served import Served
+
+_CLOSE: Header = (b"connection", b"close")
+_CHALLENGE: Header = (b"www-authenticate", b"Bearer")
+_REQUEST_ID = re.compile(rb"[A-Za-z0-9_.:/+=-]{1,128}")
+_MAX_HEADERS = 100
+_MAX_DISCARDED_BYTES = 16 << 20
+_DISCARDING_SECONDS = 2.0
+
+log = logging.getLogger("millpond.serving")
+access_log = logging.getLogger("millpond.access")
+
+
+def http_app(
+    fetcher: Served,
+    *,
+    limits: Limits | None = None,
+    api_keys: Iterable[str] = (),
+    log_calls: bool = False,
+    clock: Callable[[], int] = monotonic_ms,
+) -> "HttpApp":
+    """The ASGI application that serves a fetcher; run it with `serve`, `running_server`, or any ASGI server.
+
+    Args:
+        fetcher: what answers.
+        limits: what one caller may ask; None for the defaults of `Limits`.
+        api_keys: the keys of which a caller must send one; none lets everybody in.
+        log_calls: whether each call is logged, at level INFO to the logger `millpond.access`.
+        clock: monotonic milliseconds.
+    """
+    return HttpApp(fetcher, limits or Limits(), ApiKeys(api_keys), log_calls=log_calls, clock=clock)
+
+
+class HttpApp:
+    """The ASGI application, made by `http_app`; for one event loop.
+
+    `draining` says that the server is stopping. `process` is the number of this process among those that
+    share a port, None if it is alone; `other_processes` asks the others.
+    """
+
+    def __init__(
+        self, fetcher: Served, limits: Limits, api_keys: ApiKeys, *, log_calls: bool, clock: Callable[[], int]
+    ) -> None:
+        self.fetcher = fetcher
+        self.limits = limits
+        self.api_keys = api_keys
+        self.clock = clock
+        self.draining = False
+        self.process: str | None = None
+        self.other_processes: OtherProcesses = _no_others
+        self.open_connections: Callable[[], int] = int
+        self.calls = Calls(limits.timeout_ms, clock)
+        self.in_flight = InFlight(limits)
+        self.measures = CallMeasures()
+        self._log_calls = log_calls
+        self._ids = count()
+        self._id_prefix = secrets.token_hex(4)
+        self._routes = routes_of(self)
+        self._nowhere = Route("other", {}, needs_key=False)
+
+    def families(self) -> list[Family]:
+        """All that this process counts."""
+        connections = self.open_connections()
+        return [
+            *self.measures.families(in_flight=self.in_flight.count, connections=connections),
+            *fetcher_families(self.fetcher.stats()),
+        ]
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer one call, as ASGI asks."""
+        if scope["type"] != "http":
+            await _answer_no_http(scope, receive, send)
+            return
+        began = time.perf_counter()
+        headers = dict(scope["headers"])
+        route = self._routes.get(scope["path"], self._nowhere)
+        request_id = self._request_id(headers)
+        task = asyncio.current_task()
+        assert task is not None  # noqa: S101 - ASGI servers run applications in tasks
+        self.calls.begin(task)
+        try:
+            has_more = False
+            call = Call(scope, headers, receive)
+            try:
+                reply = await self._reply(route, call)
+            except asyncio.CancelledError:
+                if task not in self.calls.expired:
+                    raise
+                task.uncancel()
+                reply, has_more = self._timed_out(call), call.is_reading
+            except RefusedError as refusal:
+                reply, has_more = problem_reply(refusal.code, refusal.message, refusal.headers), refusal.closing
+            except MillpondError as error:
+                reply = problem_reply(code_of(error), str(error))
+            except Exception as error:
+                log.exception("a call failed", extra={"fields": {"request_id": request_id.decode()}})
+                message = (
+                    f"{type(error).__name__} in the server; its log has the traceback under {request_id.decode()}."
+                )
+                reply = problem_reply("internal", message)
+            start = {
+                "type": "http.response.start",
+                "status": reply.status,
+                "headers": [
+                    *reply.headers,
+                    (b"content-length", str(len(reply.body)).encode()),
+                    (b"x-request-id", request_id),
+                ],
+            }
+            if has_more:
+                await _send_and_discard(start, reply, receive, send)
+            else:
+                await send(start)
+                await send({"type": "http.response.body", "body": reply.body})
+        finally:
+            self.calls.end(task)
+        seconds = time.perf_counter() - began
+        self.measures.add(route.label, scope["method"], reply.status, seconds)
+        if self._log_calls:
+            self._log(scope, reply, request_id, seconds)
+
+    async def _reply(self, route: Route, call: Call) -> Reply:
+        scope = call.scope
+        method = scope["method"]
+        handler = route.handlers.get(method)
+        if handler is None and method == "HEAD":
+            handler = route.handlers.get("GET")
+        if len(scope["headers"]) > _MAX_HEADERS:
+            raise RefusedError("head_too_large", f"the call has over {_MAX_HEADERS} headers.", closing=True)
+        if route.needs_key and self.api_keys.required and not self.api_keys.allow(call.headers.get(b"authorization")):
+            message = "an API key is needed. Send it as `Authorization: Bearer KEY`."
+            raise RefusedError("unauthorized", message, closing=_may_be_long(call), headers=[_CHALLENGE])
+        if handler is None:
+            raise self._no_handler(route, call)
+        return await handler(call)
+
+    def _no_handler(self, route: Route, call: Call) -> RefusedError:
+        method, path = call.scope["method"], call.scope["path"][:200]
+        closing = _may_be_long(call)
+        if route.handlers:
+            allowed = ", ".join(sorted(route.handlers))
+            message = f"{method} {path}: this path takes {allowed}."
+            return RefusedError("method_not_allowed", message, closing=closing, headers=[(b"allow", allowed.encode())])
+        name = path.removeprefix("/v1/fetch/")
+        if name != path:
+            served = sorted(self.fetcher.targets)
+            message = f"no GroupBy or Join {name!r} is served here; served are {served}."
+            return RefusedError("not_served", message, closing=closing)
+        return RefusedError("not_found", f"{method} {path}: there is no such path; see /openapi.json.", closing=closing)
+
+    def _timed_out(self, call: Call) -> Reply:
+        if call.is_reading:
+            return problem_reply("too_slow", f"the body did not come within {self.limits.timeout_ms} ms.")
+        message = f"the call took over {self.limits.timeout_ms} ms. Send less in one call, or try again."
+        return problem_reply("timed_out", message)
+
+    def _request_id(self, headers: dict[bytes, bytes]) -> bytes:
+        """The caller's own id of the call, or a new one."""
+        given = headers.get(b"x-request-id")
+        if given is not None and _REQUEST_ID.fullmatch(given):
+            return given
+        return b"%s-%x" % (self._id_prefix.encode(), next(self._ids))
+
+    def _log(self, scope: Scope, reply: Reply, request_id: bytes, seconds: float) -> None:
+        client = scope.get("client")
+        fields = {
+            "request_id": request_id.decode(),
+            "method": scope["method"],
+            "path": scope["path"],
+            "status": reply.status,
+            "ms": round(seconds * 1_000, 3),
+            "bytes": len(reply.body),
+            "client": client[0] if client else None,
+        }
+        access_log.info("call", extra={"fields": fields})
+
+
+def _may_be_long(call: Call) -> bool:
+    """Whether the body of a call that is refused unread may be too long to be read to its end."""
+    return b"transfer-encoding" in call.headers or len(call.headers.get(b"content-length", b"")) > len("65536")
+
+
+async def _no_others() -> dict[str, list[Family]]:
+    return {}
+
+
+async def _send_and_discard(start: dict[str, object], reply: Reply, receive: Receive, send: Send) -> None:
+    """Answer a call whose body was not read, and close its connection.
+
+    A connection that is closed while the caller still sends is reset, and the answer may be lost with it. So
+    the rest of the body is thrown away, for a while, before the connection is closed.
+    """
+    start["headers"] = [*start["headers"], _CLOSE]  # type: ignore[misc]
+    await send(start)
+    await send({"type": "http.response.body", "body": reply.body, "more_body": True})
+    discarded = 0
+    try:
+        async with asyncio.timeout(_DISCARDING_SECONDS):
+            while discarded <= _MAX_DISCARDED_BYTES:
+                message = await receive()
+                discarded += len(message.get("body", b""))
+                if not message.get("more_body", False):
+                    break
+    except TimeoutError:
+        pass
+    await send({"type": "http.response.body", "body": b""})
+
+
+async def _answer_no_http(scope: Scope, receive: Receive, send: Send) -> None:
+    """Take part in the server's start and stop; refuse web sockets."""
+    if scope["type"] == "websocket":
+        await send({"type": "websocket.close"})
+        return
+    while True:
+        message = await receive()
+        await send({"type": f"{message['type']}.complete"})
+        if message["type"] == "lifespan.shutdown":
+            return

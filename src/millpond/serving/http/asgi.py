@@ -1,0 +1,70 @@
+"""The words that the parts of the service share: what a call is, what a reply is, what a path does."""
+
+from collections.abc import Awaitable, Callable, Iterable, MutableMapping
+from typing import Any
+
+import msgspec
+
+from millpond.serving.http.problems import KINDS, RETRIED, RETRY_AFTER_SECONDS, Failure, Problem
+
+Scope = MutableMapping[str, Any]
+Message = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[Message]]
+Send = Callable[[Message], Awaitable[None]]
+Header = tuple[bytes, bytes]
+
+JSON_TYPE: Header = (b"content-type", b"application/json")
+
+_ENCODE = msgspec.json.Encoder().encode
+_RETRY_AFTER: Header = (b"retry-after", str(RETRY_AFTER_SECONDS).encode())
+
+
+class Call(msgspec.Struct):
+    """What a route may need of a call.
+
+    Names of headers are in lower case. `is_reading` is set while the body is awaited.
+    """
+
+    scope: Scope
+    headers: dict[bytes, bytes]
+    receive: Receive
+    is_reading: bool = False
+
+
+class Reply(msgspec.Struct):
+    """An answer: its status, its headers beside those that every answer has, its body."""
+
+    status: int
+    headers: list[Header]
+    body: bytes
+
+
+Handler = Callable[[Call], Awaitable[Reply]]
+
+
+class Route(msgspec.Struct, frozen=True):
+    """What one path does, by method.
+
+    Attributes:
+        label: what metrics and the log call it.
+        handlers: by method; HEAD is answered as GET.
+        needs_key: whether a caller must send an API key, if there are any.
+    """
+
+    label: str
+    handlers: dict[str, Handler]
+    needs_key: bool = True
+
+
+def json_reply(content: object, status: int = 200) -> Reply:
+    """Answer with an object as JSON."""
+    return Reply(status, [JSON_TYPE], _ENCODE(content))
+
+
+def problem_reply(code: str, message: str, headers: Iterable[Header] = ()) -> Reply:
+    """Answer with a failure."""
+    reply = json_reply(Failure(Problem(code, message)), KINDS[code].status)
+    reply.headers.extend(headers)
+    if reply.status in RETRIED:
+        reply.headers.append(_RETRY_AFTER)
+    return reply

@@ -1,0 +1,174 @@
+"""Connections: how many there may be, and how long one may do nothing.
+
+Place on the data path: between uvicorn's HTTP protocol and the application. uvicorn parses and writes;
+what is added here is what it leaves open: callers who connect and send nothing, send the head of a call
+byte by byte, or do not read their answer.
+
+Invariant: however many connections are opened, at most `max_connections` stay, and a new one is always
+let in as long as one is idle. A connection moves on within its limit or is closed.
+
+Idea: a connection does nothing for this in a call. Once a second all of them are looked at: one whose
+phase did not change since the last look has been in it for so long.
+
+| phase   | until                          | limit                             |
+|---------|--------------------------------|-----------------------------------|
+| opening | the head of the first call     | `head_timeout_ms`                 |
+| calling | the answer is written          | twice `timeout_ms`; then reset    |
+| idle    | the head of the next call      | `idle_timeout_ms`                 |
+"""
+
+import asyncio
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Literal
+
+from millpond.serving.http.asgi import problem_reply
+from millpond.serving.http.limits import Limits
+
+if TYPE_CHECKING:
+    from uvicorn import Server
+
+LOOK_SECONDS = 1.0
+"""How often the connections are looked at."""
+
+Phase = Literal["opening", "calling", "idle"]
+
+_CLOSED_AT_ONCE = 20
+"""At the limit, a twentieth of the connections is closed: the look for the oldest is paid once for many."""
+
+
+class Connections:
+    """All connections of a server; for one event loop."""
+
+    def __init__(self, limits: Limits, clock: Callable[[], int]) -> None:
+        self._limits = limits
+        self._clock = clock
+        self._open: dict[Any, tuple[Phase, object, int]] = {}
+        self._allowed_ms: dict[Phase, int] = {
+            "opening": limits.head_timeout_ms,
+            "calling": 2 * limits.timeout_ms,
+            "idle": limits.idle_timeout_ms,
+        }
+
+    def __len__(self) -> int:
+        return len(self._open)
+
+    def admit(self, connection: Any) -> bool:
+        """Take a new connection in, at the price of those that were idle longest; False if there is no place."""
+        if len(self._open) >= self._limits.max_connections:
+            self._close_idle()
+        if len(self._open) >= self._limits.max_connections:
+            return False
+        self._open[connection] = ("opening", None, self._clock())
+        return True
+
+    def remove(self, connection: Any) -> None:
+        """Forget a connection that was closed."""
+        self._open.pop(connection, None)
+
+    def look(self) -> None:
+        """Close the connections that have been in one phase for too long."""
+        now_ms = self._clock()
+        for connection, (phase, cycle, since_ms) in list(self._open.items()):
+            present, present_cycle = _phase(connection)
+            if present != phase or present_cycle is not cycle:
+                self._open[connection] = (present, present_cycle, now_ms)
+            elif now_ms - since_ms >= self._allowed_ms[phase]:
+                self._end(connection, phase)
+
+    async def watch(self) -> None:
+        """Look at the connections again and again."""
+        while True:
+            await asyncio.sleep(LOOK_SECONDS)
+            self.look()
+
+    def _end(self, connection: Any, phase: Phase) -> None:
+        if phase == "calling":
+            # It does not read its answer: closing would wait for that.
+            connection.transport.abort()
+        else:
+            connection.transport.close()
+        self.remove(connection)
+
+    def _close_idle(self) -> None:
+        self.look()
+        idle = sorted(
+            (since_ms, place) for place, (phase, _, since_ms) in enumerate(self._open.values()) if phase != "calling"
+        )
+        connections = list(self._open)
+        for _, place in idle[: max(1, len(connections) // _CLOSED_AT_ONCE)]:
+            connections[place].transport.abort()
+            self.remove(connections[place])
+
+
+def _phase(connection: Any) -> tuple[Phase, object]:
+    """The phase of a connection, and the call that it belongs to."""
+    cycle = connection.cycle
+    if cycle is None:
+        return "opening", None
+    return ("idle" if cycle.response_complete else "calling"), cycle
+
+
+def protocol_class(connections: Connections, limits: Limits) -> type[asyncio.Protocol]:
+    """Uvicorn's protocol for HTTP, which reports to `connections` and bounds the head of a call.
+
+    httptools parses if it is installed, h11 otherwise.
+    """
+    parent: Any
+    try:
+        from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol as parent  # noqa: N813
+    except ImportError:
+        from uvicorn.protocols.http.h11_impl import H11Protocol as parent  # noqa: N813
+
+    class BoundedProtocol(parent):  # type: ignore[misc]
+        """One connection."""
+
+        _head_bytes = 0
+
+        def connection_made(self, transport: asyncio.Transport) -> None:
+            super().connection_made(transport)
+            if not connections.admit(self):
+                self._refuse("unavailable", f"{limits.max_connections} connections are open, the most that may be.")
+
+        def connection_lost(self, exc: Exception | None) -> None:
+            connections.remove(self)
+            super().connection_lost(exc)
+
+        def data_received(self, data: bytes) -> None:
+            cycle = self.cycle
+            super().data_received(data)
+            if self.cycle is cycle and (cycle is None or cycle.response_complete):
+                self._head_bytes += len(data)
+                if self._head_bytes > limits.max_head_bytes and not self.transport.is_closing():
+                    self._refuse("head_too_large", f"the head of the call is over {limits.max_head_bytes} bytes.")
+            else:
+                self._head_bytes = 0
+
+        def eof_received(self) -> bool:
+            # A caller who has sent all it will send may still read: the answer to a whole call is given first.
+            cycle = self.cycle
+            if cycle is None or cycle.response_complete or cycle.more_body:
+                return False
+            cycle.keep_alive = False
+            return True
+
+        def send_400_response(self, msg: str) -> None:
+            self._refuse("bad_request", f"this is not HTTP/1.1: {msg}")
+
+        def _refuse(self, code: str, message: str) -> None:
+            reply = problem_reply(code, message)
+            head = [
+                b"HTTP/1.1 %d refused" % reply.status,
+                b"content-length: %d" % len(reply.body),
+                b"connection: close",
+            ]
+            head += [name + b": " + value for name, value in reply.headers]
+            self.transport.write(b"\r\n".join(head) + b"\r\n\r\n" + reply.body)
+            self.transport.close()
+
+    return BoundedProtocol
+
+
+def close_all(server: "Server") -> None:
+    """Cut every connection of a server that must end now."""
+    for connection in list(server.server_state.connections):
+        connection.transport.abort()

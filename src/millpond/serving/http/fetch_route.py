@@ -1,0 +1,148 @@
+"""The route of one GroupBy or Join: a body in, the features out.
+
+Place on the data path: the one that every prediction takes. All that can be known before a call is
+prepared: the decoder of the body, the answer's headers, the description of the target.
+
+Idea: a fetch runs on the loop's own thread as far as the store lets it. A call of many requests is
+answered in slices, so that other calls get their turn in between. Tables go to a thread, for Arrow works
+without the interpreter's lock.
+"""
+
+import asyncio
+from typing import Literal
+from urllib.parse import parse_qs
+
+from millpond.errors import DataError
+from millpond.serving.http import arrow_bodies
+from millpond.serving.http.asgi import JSON_TYPE, Call, Header, Reply
+from millpond.serving.http.in_flight import InFlight
+from millpond.serving.http.json_bodies import JsonFetch, write_results
+from millpond.serving.http.limits import Limits
+from millpond.serving.http.problems import RefusedError
+from millpond.serving.http.request_bodies import RequestBodies
+from millpond.serving.messages import FetchRequest, FetchResponse, Target
+from millpond.serving.served import Served
+
+SLICE = 100
+"""How many requests of one call are answered before others get their turn."""
+
+DEFINITION_HEADER = b"millpond-definition"
+"""Names the definition that answered, so that a client notices when it changed."""
+
+Format = Literal["json", "arrow"]
+
+_JSON, _ARROW = b"application/json", arrow_bodies.MEDIA_TYPE.encode()
+_ACCEPTED = {_JSON: "json", b"application/*": "json", b"*/*": "json", _ARROW: "arrow"}
+
+
+class FetchRoute:
+    """Answers the fetches of one target."""
+
+    def __init__(
+        self, fetcher: Served, target: Target, limits: Limits, bodies: RequestBodies, in_flight: InFlight
+    ) -> None:
+        self._fetcher = fetcher
+        self._target = target
+        self._limits = limits
+        self._bodies = bodies
+        self._in_flight = in_flight
+        self._json = JsonFetch(target, limits)
+        definition: Header = (DEFINITION_HEADER, target.definition_hash.encode())
+        self._json_headers = [JSON_TYPE, definition]
+        self._arrow_headers = [(b"content-type", _ARROW), definition]
+
+    async def __call__(self, call: Call) -> Reply:
+        """Answer one fetch.
+
+        Raises:
+            RefusedError: the call is wrong, or there are too many.
+            MillpondError: as the fetcher raises.
+        """
+        headers = call.headers
+        content_type, accept = headers.get(b"content-type", _JSON), headers.get(b"accept", _JSON)
+        if content_type == accept == _JSON or (content_type == _JSON and accept == b"*/*"):
+            sent: Format = "json"
+            wanted: Format = "json"
+        else:
+            sent, wanted = _format_sent(content_type), _format_wanted(accept)
+        body = await self._bodies.read(call)
+        self._in_flight.enter()
+        try:
+            if sent == wanted == "json":
+                return Reply(200, self._json_headers, write_results(await self._fetch(self._json.read(body))))
+            return await self._other(call, body, sent, wanted)
+        finally:
+            self._in_flight.leave()
+
+    async def _fetch(self, requests: list[FetchRequest]) -> list[FetchResponse]:
+        fetch = self._fetcher.fetch_many_async
+        if len(requests) <= SLICE:
+            return await fetch(requests)
+        responses: list[FetchResponse] = []
+        for start in range(0, len(requests), SLICE):
+            responses += await fetch(requests[start : start + SLICE])
+            await asyncio.sleep(0)
+        return responses
+
+    async def _other(self, call: Call, body: bytes, sent: Format, wanted: Format) -> Reply:
+        """Answer where one side at least is Arrow."""
+        target = self._target
+        if sent == "json":
+            requests = self._json.read(body)
+            features = requests[0].features if requests else None
+            if any(request.explain for request in requests):
+                raise DataError("an answer in Arrow has no room for what explain tells. Ask for JSON.")
+            table = arrow_bodies.table_of(requests, target)
+        else:
+            features = self._features_named(call)
+            table = arrow_bodies.read_table(body, target, self._limits)
+        if wanted == "json":
+            requests = arrow_bodies.requests_of(table, target, features)
+            return Reply(200, self._json_headers, write_results(await self._fetch(requests)))
+        answer = await asyncio.to_thread(self._fetcher.fetch_table, target.name, table, features=features)
+        return Reply(200, self._arrow_headers, arrow_bodies.write_table(answer))
+
+    def _features_named(self, call: Call) -> tuple[str, ...] | None:
+        """The features that the query string names: an Arrow body has no place for them."""
+        query: bytes = call.scope.get("query_string", b"")
+        if not query:
+            return None
+        try:
+            named = parse_qs(query.decode("ascii"), strict_parsing=True, max_num_fields=1)
+        except ValueError as error:
+            raise DataError(f"the query string cannot be read: {error}. Expected ?features=name,name") from error
+        if set(named) != {"features"}:
+            raise DataError(f"the query string has {sorted(named)}; expected ?features=name,name")
+        features = tuple(named["features"][0].split(","))
+        if len(features) > self._limits.max_features:
+            raise DataError(f"the call names {len(features)} features; it may name {self._limits.max_features}.")
+        return features
+
+
+def _format_sent(content_type: bytes) -> Format:
+    kind = content_type.partition(b";")[0].strip().lower()
+    if kind == _JSON:
+        return "json"
+    if kind == _ARROW:
+        return "arrow"
+    raise RefusedError(
+        "unsupported_media_type",
+        f"Content-Type is {content_type[:100].decode('latin-1')!r}; expected application/json or "
+        f"{arrow_bodies.MEDIA_TYPE}.",
+        closing=True,
+    )
+
+
+def _format_wanted(accept: bytes) -> Format:
+    """The first of the formats that a caller accepts which the service has."""
+    for choice in accept.lower().split(b","):
+        kind, *parameters = [part.strip() for part in choice.split(b";")]
+        found = _ACCEPTED.get(kind)
+        if found is not None and b"q=0" not in parameters:
+            return "arrow" if found == "arrow" else "json"
+    raise RefusedError(
+        "not_acceptable",
+        f"Accept is {accept[:100].decode('latin-1')!r}; the service answers in application/json and "
+        f"{arrow_bodies.MEDIA_TYPE}.",
+        closing=True,
+    )

@@ -1,0 +1,27 @@
+"""How many fetches run at once in a process."""
+
+from millpond.serving.http.limits import Limits
+from millpond.serving.http.problems import RefusedError
+
+
+class InFlight:
+    """Counts the fetches that run, and refuses those beyond the limit; for one event loop.
+
+    A call counts from the end of its body to its answer, so slow senders and readers take no place.
+    """
+
+    def __init__(self, limits: Limits) -> None:
+        self._limit = limits.max_in_flight
+        self.count = 0
+
+    def enter(self) -> None:
+        """Begin a fetch, or raise `RefusedError`."""
+        if self.count >= self._limit:
+            raise RefusedError(
+                "too_many_calls", f"{self._limit} fetches are running here, the most that may. Try again."
+            )
+        self.count += 1
+
+    def leave(self) -> None:
+        """End a fetch that was begun."""
+        self.count -= 1

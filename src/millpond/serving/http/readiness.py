@@ -1,0 +1,41 @@
+"""Whether the service can answer: the store does, and every GroupBy has a batch.
+
+Invariant: however often it is asked, the store is asked once in `FRESH_MS`.
+"""
+
+import asyncio
+from collections.abc import Callable
+
+from millpond.errors import MillpondError
+from millpond.serving.served import Served
+
+FRESH_MS = 1_000
+"""How long an answer is given again."""
+
+
+class Readiness:
+    """Tells whether a fetcher is ready; for one event loop. One look at the store serves all who ask meanwhile."""
+
+    def __init__(self, fetcher: Served, clock: Callable[[], int]) -> None:
+        self._fetcher = fetcher
+        self._clock = clock
+        self._looked_ms: int | None = None
+        self._problem: str | None = None
+        self._looking: asyncio.Lock = asyncio.Lock()
+
+    async def problem(self) -> str | None:
+        """Why the service cannot answer, None if it can."""
+        async with self._looking:
+            now_ms = self._clock()
+            if self._looked_ms is None or now_ms - self._looked_ms >= FRESH_MS:
+                self._problem = await self._look()
+                self._looked_ms = now_ms
+            return self._problem
+
+    async def _look(self) -> str | None:
+        try:
+            infos = await self._fetcher.refresh_async()
+        except MillpondError as error:
+            return str(error)
+        missing = sorted(name for name, info in infos.items() if info is None)
+        return f"no batch has been uploaded of {', '.join(missing)}." if missing else None

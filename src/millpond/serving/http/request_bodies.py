@@ -1,0 +1,72 @@
+"""Reading the bodies of calls, within what one body and all bodies together may take.
+
+Place on the data path: after the head of a call, before it is decoded. Invariant: what a process holds of
+bodies that are still coming in is bounded, however many callers send however slowly.
+"""
+
+from millpond.serving.http.asgi import Call, Message
+from millpond.serving.http.limits import Limits
+from millpond.serving.http.problems import RefusedError
+
+_MAX_DIGITS = 18
+_BODIES_AT_ONCE = 64
+"""Bodies that are still coming in may together take as much as this many of the largest size."""
+
+
+class RequestBodies:
+    """Reads bodies; for one event loop. `incoming_bytes` is what is held of bodies that are not complete."""
+
+    def __init__(self, limits: Limits) -> None:
+        self._max_bytes = limits.max_body_bytes
+        self._max_incoming_bytes = _BODIES_AT_ONCE * limits.max_body_bytes
+        self.incoming_bytes = 0
+
+    async def read(self, call: Call) -> bytes:
+        """Give the body of a call.
+
+        Raises:
+            RefusedError: it is too large, or was not sent to its end, or too many others are coming in.
+        """
+        length = call.headers.get(b"content-length")
+        if length is not None and (len(length) > _MAX_DIGITS or int(length) > self._max_bytes):
+            raise self._too_large(has_more=True)
+        if b"content-encoding" in call.headers:
+            raise RefusedError("unsupported_media_type", "the body is compressed. Send it as it is.", closing=True)
+        call.is_reading = True
+        message = await call.receive()
+        if message["type"] == "http.request" and not message.get("more_body", False):
+            body: bytes = message.get("body", b"")
+            if len(body) > self._max_bytes:
+                raise self._too_large(has_more=False)
+        else:
+            body = await self._read_on(call, message)
+        call.is_reading = False
+        return body
+
+    async def _read_on(self, call: Call, message: Message) -> bytes:
+        body = bytearray()
+        try:
+            while message["type"] == "http.request":
+                part = message.get("body", b"")
+                body += part
+                self.incoming_bytes += len(part)
+                has_more = message.get("more_body", False)
+                if len(body) > self._max_bytes:
+                    raise self._too_large(has_more=has_more)
+                if self.incoming_bytes > self._max_incoming_bytes:
+                    raise RefusedError(
+                        "unavailable", "too many bodies are coming in at once. Try again.", closing=has_more
+                    )
+                if not has_more:
+                    return bytes(body)
+                message = await call.receive()
+        finally:
+            self.incoming_bytes -= len(body)
+        raise RefusedError("bad_request", "the connection ended before the body did.")
+
+    def _too_large(self, *, has_more: bool) -> RefusedError:
+        return RefusedError(
+            "too_large",
+            f"the body is over {self._max_bytes} bytes. Send the requests in several calls.",
+            closing=has_more,
+        )

@@ -1,0 +1,81 @@
+"""The paths of the service, and the small ones' answers; `fetch_route` has the one that matters.
+
+Invariant: a path is in this table or it is not found.
+"""
+
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING
+
+from millpond.serving.http.asgi import Call, Handler, Reply, Route, json_reply, problem_reply
+from millpond.serving.http.fetch_route import FetchRoute
+from millpond.serving.http.measures import MEDIA_TYPE, Family, of_processes, prometheus_text
+from millpond.serving.http.openapi import openapi_document
+from millpond.serving.http.readiness import Readiness
+from millpond.serving.http.request_bodies import RequestBodies
+from millpond.serving.http.served_targets import ServedGroupBys, ServedJoins, Status, served_target
+from millpond.serving.messages import Target
+
+if TYPE_CHECKING:
+    from millpond.serving.http.app import HttpApp
+
+OtherProcesses = Callable[[], Awaitable[dict[str, list[Family]]]]
+"""Gives the counts of the other processes that share the port, by their numbers."""
+
+
+def routes_of(app: "HttpApp") -> dict[str, Route]:
+    """The routes of an application, by path."""
+    fetcher, limits = app.fetcher, app.limits
+    bodies = RequestBodies(limits)
+    targets = fetcher.targets
+    routes: dict[str, Route] = {}
+    for target in targets.values():
+        path = f"/v1/fetch/{target.name}"
+        fetch = FetchRoute(fetcher, target, limits, bodies, app.in_flight)
+        routes[path] = Route(path, {"POST": fetch, "GET": _described(app, target)})
+    document = json_reply(openapi_document(targets.values(), limits, with_keys=app.api_keys.required))
+    readiness = Readiness(fetcher, app.clock)
+
+    async def group_bys(_call: Call) -> Reply:
+        served = [served_target(fetcher, target) for target in targets.values() if target.kind == "group_by"]
+        return json_reply(ServedGroupBys(served))
+
+    async def joins(_call: Call) -> Reply:
+        served = [served_target(fetcher, target) for target in targets.values() if target.kind == "join"]
+        return json_reply(ServedJoins(served))
+
+    async def stats(_call: Call) -> Reply:
+        return json_reply(fetcher.stats())
+
+    async def health(_call: Call) -> Reply:
+        return json_reply(Status("ok"))
+
+    async def ready(_call: Call) -> Reply:
+        problem = "the server is stopping." if app.draining else await readiness.problem()
+        return json_reply(Status("ready")) if problem is None else problem_reply("not_ready", problem)
+
+    async def metrics(_call: Call) -> Reply:
+        families = app.families()
+        if app.process is not None:
+            families = of_processes({app.process: families, **await app.other_processes()})
+        return Reply(200, [(b"content-type", MEDIA_TYPE.encode())], prometheus_text(families).encode())
+
+    async def openapi(_call: Call) -> Reply:
+        return document
+
+    small: tuple[tuple[str, Handler, bool], ...] = (
+        ("/v1/group_bys", group_bys, True),
+        ("/v1/joins", joins, True),
+        ("/v1/stats", stats, True),
+        ("/metrics", metrics, True),
+        ("/openapi.json", openapi, True),
+        ("/health", health, False),
+        ("/ready", ready, False),
+    )
+    return routes | {path: Route(path, {"GET": handler}, needs_key) for path, handler, needs_key in small}
+
+
+def _described(app: "HttpApp", target: Target) -> Handler:
+    async def described(_call: Call) -> Reply:
+        return json_reply(served_target(app.fetcher, target))
+
+    return described

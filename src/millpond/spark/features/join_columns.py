@@ -1,0 +1,51 @@
+"""What columns a Join has: its time, its features with their types, and what its derivations may use."""
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
+
+from millpond.features import CompiledDerivations, Field, GroupBy, Join, JoinPart
+from millpond.features.point_in_time.sorted_rows import feature_types
+from millpond.spark.features.columns import checked_column, quoted
+
+
+def as_join(target: Join | GroupBy) -> Join:
+    """Give a GroupBy as a Join of its own name, whose features keep their names."""
+    return target if isinstance(target, Join) else Join(target.name, parts=(JoinPart(target, prefix=""),))
+
+
+def query_time(queries: DataFrame, time_column: str, whose: str) -> Column:
+    """Give the time of queries in milliseconds.
+
+    Raises:
+        DataError: there is no such column, or it is neither a whole number nor a timestamp.
+    """
+    found = dict(queries.dtypes).get(time_column)
+    if found == "timestamp":
+        return F.unix_millis(queries[quoted(time_column)])
+    hint = "give milliseconds since the epoch, UTC, or a timestamp"
+    return checked_column(queries, Field(time_column, "long"), "time column", whose, hint)
+
+
+def part_types(group_by: GroupBy) -> dict[str, str]:
+    """Give the features of a GroupBy with their types, its derivations among them."""
+    types = feature_types(group_by)
+    if not group_by.derivations:
+        return types
+    keys = {field.name: field.type for field in group_by.keys}
+    return types | CompiledDerivations(group_by.derivations, keys | types).result_types
+
+
+def derivation_columns(join: Join) -> dict[str, str]:
+    """Give the columns that the derivations of a Join may use, with their types: keys, context and features."""
+    columns = {field.name: field.type for field in (*join.keys, *join.context)}
+    for part in join.parts:
+        columns |= {part.renamed(name): type_ for name, type_ in part_types(part.group_by).items()}
+    return columns
+
+
+def join_types(join: Join) -> dict[str, str]:
+    """Give all features of a Join with their types, in the order of the training set."""
+    types = {part.renamed(name): type_ for part in join.parts for name, type_ in part_types(part.group_by).items()}
+    if join.derivations:
+        types |= CompiledDerivations(join.derivations, derivation_columns(join)).result_types
+    return types

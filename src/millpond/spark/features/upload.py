@@ -1,0 +1,280 @@
+"""The batch upload: all rows before a batch end, as one row for each key, in a new dataset of the KV store.
+
+Place on the data path: history comes in, the fetcher's batch data goes out. It runs as one Spark job:
+rows meet by key, and each task collects those of its keys and writes them itself.
+
+Invariant: what is served is always one whole upload. The rows go to a dataset that nothing points to
+yet; the ServingInfo that points to it is written last, in one step. A crash before that leaves the
+former upload served; running again writes a new dataset, and what the crash left behind is dropped
+after the next success. A task that Spark runs twice writes the same bytes to the same places. Of two
+uploads of one GroupBy at once, one is refused (`upload_lease`).
+
+Delivery: every row once, or none is served. Freshness: up to the batch end, from the moment this
+returns. Recovery: run it again.
+"""
+
+import logging
+import time
+import zlib
+from collections.abc import Callable, Iterator
+
+import msgspec
+import pyarrow as pa
+from pyspark.errors import PythonException
+from pyspark.sql import DataFrame, Row, SparkSession
+
+from millpond.errors import DataError, OptionError, UnavailableError
+from millpond.features import (
+    SERVING_INFO_DATASET,
+    GroupBy,
+    GroupByPlan,
+    ServingInfo,
+    batch_dataset,
+    compile_group_by,
+    parse_window,
+    serving_info_key,
+    stream_dataset,
+)
+from millpond.features.batch import check_batch_end
+from millpond.kv import Get, KVStore, Put
+from millpond.metrics import NO_METRICS, Recorder
+from millpond.spark.features.batch_rows_of_keys import RowCounts, batch_rows_of_keys
+from millpond.spark.features.columns import key_names
+from millpond.spark.features.sources import Tables, batch_rows
+from millpond.spark.features.upload_lease import leased
+from millpond.spark.worker_garbage import leave_modules_out
+
+_OUTCOME = (
+    "rows bigint, bytes bigint, checksum bigint, events bigint, without_key bigint, without_time bigint, problem string"
+)
+_CHECKSUM_BITS = 63
+
+_log = logging.getLogger(__name__)
+
+
+class UploadCounts(msgspec.Struct, frozen=True):
+    """What one upload wrote, added up over its tasks.
+
+    Attributes:
+        rows: keys written.
+        bytes: of their values.
+        checksum: of all rows, whatever their order.
+        events: rows of the sources before the batch end.
+        without_key: of these, the ones with a null in their key, which belong to no key.
+        without_time: of these, the ones without a time, which belong to no window.
+    """
+
+    rows: int = 0
+    bytes: int = 0
+    checksum: int = 0
+    events: int = 0
+    without_key: int = 0
+    without_time: int = 0
+
+
+def upload(
+    group_by: GroupBy,
+    batch_end_ms: int,
+    store: KVStore,
+    *,
+    tables: Tables | None = None,
+    landing_ms: int | None = None,
+    spark: SparkSession | None = None,
+    recorder: Recorder = NO_METRICS,
+    clock: Callable[[], int] | None = None,
+) -> ServingInfo:
+    """Upload the features of all rows before a batch end, and serve them from then on.
+
+    The upload that was served before stays in the store for readers that still hold its serving info;
+    older ones are dropped, and so are the tiles of a generation that neither of the two reads.
+
+    Args:
+        group_by: what to compute.
+        batch_end_ms: a full hour UTC, and a multiple of the plan's smallest tile; not in the future.
+            Rows at or after it are left to the stream.
+        store: where to; it must be able to travel to the executors.
+        tables: DataFrames by the names of the tables that they are taken for. A GroupBy without sources
+            takes the one under its own name.
+        landing_ms: when this upload happens; now if None. A later one must not have landed already.
+        spark: reads the sources; the active session if None.
+        recorder: told of rows, bytes and seconds.
+        clock: milliseconds since the epoch, UTC; the wall clock if None.
+
+    Raises:
+        OptionError: the batch end is none, or in the future, or a later upload is already served.
+        DataError: a column is missing or of a wrong type (then nothing has been written), or a value in
+            it cannot be aggregated (then the former upload is still served).
+        UnavailableError: another upload of this GroupBy is running, or the store failed; the former upload
+            is still served.
+
+    Example::
+
+        store = LmdbStore("kv")
+        info = upload(route, 1_388_361_600_000, store, tables={"route": flights})
+        store.get_many([Get(info.batch_dataset, plan.encode_key(("JFK", "UA")))])
+    """
+    clock = clock or _wall_clock
+    began_ms = clock()
+    plan = compile_group_by(group_by)
+    check_batch_end(batch_end_ms, plan.tile_ms)
+    if batch_end_ms > began_ms:
+        raise OptionError(
+            f"GroupBy {plan.name!r}: batch_end_ms {batch_end_ms} is in the future (it is {began_ms}); events before it "
+            "may still come. Upload up to a time that has passed."
+        )
+    rows = batch_rows(spark or SparkSession.active(), group_by, batch_end_ms, tables)
+    with leased(store, plan.name, clock) as lease:
+        landing_ms = clock() if landing_ms is None else landing_ms
+        previous = read_serving_info(store, plan.name)
+        _check_landing(plan, landing_ms, previous)
+        dataset = batch_dataset(plan.name, batch_end_ms, landing_ms)
+        if previous is None or previous.batch_dataset != dataset:
+            store.drop(dataset)
+        store.create(
+            dataset, rows="one", ttl_ms=None if group_by.batch_ttl is None else parse_window(group_by.batch_ttl)
+        )
+        keys = key_names(group_by)
+        by_key = rows.repartition(*keys).sortWithinPartitions(*keys)
+        outcomes = _ran(plan, by_key.mapInArrow(_writer(plan, store, dataset, batch_end_ms), _OUTCOME))
+        counts = _summed(plan, outcomes)
+        info = ServingInfo(
+            group_by=plan.name,
+            definition_hash=plan.definition_hash,
+            batch_end_ms=batch_end_ms,
+            batch_landing_ms=landing_ms,
+            batch_dataset=dataset,
+            streaming_dataset=stream_dataset(plan.name, plan.generation),
+            generation=plan.generation,
+            batch_form=plan.batch_form,
+            layers=plan.layers,
+            accuracy=group_by.accuracy,
+            rows=counts.rows,
+            checksum=counts.checksum,
+        )
+        lease.check()
+        store.put_many(SERVING_INFO_DATASET, [Put(serving_info_key(plan.name), info.encode())])
+        _drop_older(store, info, previous)
+    _tell(recorder, plan.name, counts, (clock() - began_ms) / 1000)
+    return info
+
+
+def read_serving_info(store: KVStore, group_by: str) -> ServingInfo | None:
+    """Give which upload of a GroupBy is served; None if there was none.
+
+    Raises:
+        CorruptionError: what the store holds is not a serving info.
+    """
+    (found,) = store.get_many([Get(SERVING_INFO_DATASET, serving_info_key(group_by))])
+    return ServingInfo.decode(found[-1].value) if found else None
+
+
+def _wall_clock() -> int:
+    return time.time_ns() // 1_000_000  # noqa: TID251 - "now" by the wall clock is what landing means
+
+
+def _check_landing(plan: GroupByPlan, landing_ms: int, previous: ServingInfo | None) -> None:
+    if previous is not None and previous.batch_landing_ms > landing_ms:
+        raise OptionError(
+            f"GroupBy {plan.name!r}: landing_ms {landing_ms} is before {previous.batch_landing_ms}, when the "
+            "upload that is now served landed; give the time of this upload, or leave it out"
+        )
+
+
+def _writer(
+    plan: GroupByPlan, store: KVStore, dataset: str, batch_end_ms: int
+) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+    """Give the function of one task: rows sorted by key in, written rows aside, their counts or a problem out.
+
+    A row that cannot be aggregated is an answer, not a failed task: trying it again would not mend it.
+    """
+
+    def write(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        leave_modules_out()
+        rows = written = checksum = 0
+        events = RowCounts()
+        problem = None
+
+        def puts() -> Iterator[Put]:
+            nonlocal rows, written, checksum
+            for key, value in batch_rows_of_keys(plan, batch_end_ms, batches, events):
+                rows += 1
+                written += len(value)
+                checksum += zlib.crc32(value, zlib.crc32(key))
+                yield Put(key, value, batch_end_ms)
+
+        try:
+            store.bulk_put(dataset, puts())
+        except DataError as error:
+            problem = str(error)
+        counts = (rows, written, checksum, events.events, events.without_key, events.without_time, problem)
+        yield pa.RecordBatch.from_pylist([dict(zip(_OUTCOME_NAMES, counts, strict=True))], schema=_OUTCOME_SCHEMA)
+
+    return write
+
+
+_OUTCOME_NAMES = [part.split()[0] for part in _OUTCOME.split(", ")]
+_OUTCOME_SCHEMA = pa.schema([*((name, pa.int64()) for name in _OUTCOME_NAMES[:-1]), ("problem", pa.string())])
+
+
+def _ran(plan: GroupByPlan, job: DataFrame) -> list[Row]:
+    """Run the job; a store that failed in a task is a store that failed."""
+    try:
+        outcomes: list[Row] = job.collect()
+    except PythonException as error:
+        if UnavailableError.__name__ not in str(error):
+            raise
+        raise UnavailableError(
+            f"GroupBy {plan.name!r}: the store failed during the upload, and nothing of it is served: {error}"
+        ) from error
+    return outcomes
+
+
+def _summed(plan: GroupByPlan, outcomes: list[Row]) -> UploadCounts:
+    problems = [row.problem for row in outcomes if row.problem is not None]
+    if problems:
+        raise DataError(f"{problems[0]}; nothing of this upload is served")
+    totals = {name: sum(getattr(row, name) for row in outcomes) for name in UploadCounts.__struct_fields__}
+    totals["checksum"] %= 1 << _CHECKSUM_BITS
+    counts = UploadCounts(**totals)
+    if counts.without_key or counts.without_time:
+        _log.warning(
+            "GroupBy %r: of %d rows, %d have a null in their key and %d have no time; they are in no feature",
+            plan.name,
+            counts.events,
+            counts.without_key,
+            counts.without_time,
+        )
+    return counts
+
+
+def _tell(recorder: Recorder, name: str, counts: UploadCounts, seconds: float) -> None:
+    recorder.count("millpond_upload_rows_total", counts.rows, name=name)
+    recorder.count("millpond_upload_bytes_total", counts.bytes, name=name)
+    recorder.count("millpond_upload_seconds_total", max(0.0, seconds), name=name)
+    recorder.count("millpond_upload_events_total", counts.events, name=name)
+    recorder.count("millpond_upload_events_without_key_total", counts.without_key, name=name)
+    recorder.count("millpond_upload_events_without_time_total", counts.without_time, name=name)
+
+
+def _drop_older(store: KVStore, info: ServingInfo, previous: ServingInfo | None) -> None:
+    """Drop what earlier uploads and generations left, but for what readers may still be at.
+
+    A generation's tiles are dropped one upload after it was replaced. One that no upload has served yet
+    stays: its stream runs ahead of its first upload.
+    """
+    kept = {info.batch_dataset, info.streaming_dataset}
+    if previous is not None:
+        kept |= {previous.batch_dataset, previous.streaming_dataset}
+    for dataset in store.datasets():
+        if dataset.startswith(f"{info.group_by}.batch.") and dataset not in kept:
+            store.drop(dataset)
+    key = f"{info.group_by}.retired".encode()
+    (rows,) = store.get_many([Get(SERVING_INFO_DATASET, key)])
+    retired = msgspec.json.decode(rows[-1].value, type=set[str]) if rows else set()
+    for dataset in sorted(retired - kept):
+        store.drop(dataset)
+    waiting = retired & kept
+    if previous is not None and previous.streaming_dataset != info.streaming_dataset:
+        waiting |= {previous.streaming_dataset}
+    if waiting != retired:
+        store.put_many(SERVING_INFO_DATASET, [Put(key, msgspec.json.encode(sorted(waiting)))])

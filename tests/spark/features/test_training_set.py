@@ -1,0 +1,266 @@
+"""The training set on Spark, over several partitions, against the rule alone."""
+
+import random
+from datetime import UTC, date, datetime
+from decimal import Decimal
+
+import pytest
+from pyspark.sql import functions as F
+
+from millpond.errors import DataError, OptionError
+from millpond.features import Aggregation, Derivation, Field, GroupBy, Join, JoinPart
+from millpond.features.definitions import EntitySource, EventSource, JoinSource
+from millpond.spark.features.training_set import training_set
+from tests.features import oracle
+
+pytestmark = pytest.mark.spark
+
+DAY, HOUR, MINUTE = oracle.DAY, oracle.HOUR, oracle.MINUTE
+B = 16_000 * DAY
+OPERATIONS = ("count", "sum", "average", "min", "max")
+
+ROUTE = GroupBy(
+    "route",
+    keys=(Field("origin", "string"), Field("gate", "double")),
+    inputs=(Field("delay", "double"), Field("legs", "long")),
+    aggregations=(
+        *(Aggregation(operation, "delay", ("30m", "1d", "30d", None)) for operation in OPERATIONS),
+        Aggregation("sum", "legs", ("7d",)),
+        Aggregation("count", windows=("1h",)),
+    ),
+)
+DAILY = GroupBy(
+    "daily",
+    keys=(Field("carrier", "string"),),
+    inputs=(Field("delay", "double"),),
+    aggregations=tuple(Aggregation(operation, "delay", ("2d", None)) for operation in OPERATIONS),
+    accuracy="snapshot",
+)
+LATEST = GroupBy("latest", keys=(Field("carrier", "string"),), inputs=(Field("delay", "double"),), accuracy="snapshot")
+FLIGHT = Join(
+    "flight",
+    parts=(JoinPart(ROUTE, {"airport": "origin"}), JoinPart(DAILY), JoinPart(LATEST, prefix="last")),
+    context=(Field("amount", "double"),),
+)
+
+
+def random_events(count, seed):
+    rng = random.Random(seed)
+    return [
+        (
+            rng.choice(("JFK", "EWR", "", None)),
+            rng.choice((0.0, -0.0, 1.5)),
+            rng.choice(("UA", "DL", None)),
+            rng.choice((None, round(rng.gauss(0, 30), 2))),
+            rng.choice((None, rng.randrange(5))),
+            B + number * 7 - rng.randrange(40 * DAY if rng.random() < 0.5 else 2 * HOUR),
+        )
+        for number in range(count)
+    ]
+
+
+EVENTS = "origin string, gate float, carrier string, delay double, legs int, time_ms bigint"
+QUERIES = "airport string, gate float, carrier string, amount double, asked timestamp, label string"
+
+
+def of_key(events, group_by, key):
+    """The events of a key, as the oracle takes them; a key with a null part has none."""
+    columns = ["origin", "gate", "carrier", "delay", "legs", "time_ms"]
+    keys = [columns.index(field.name) for field in group_by.keys]
+    inputs = [columns.index(field.name) for field in group_by.inputs]
+    return [
+        (event[5], tuple(event[n] for n in inputs))
+        for event in events
+        if None not in key and tuple(event[n] for n in keys) == key
+    ]
+
+
+def at(time_ms):
+    return datetime.fromtimestamp(time_ms / 1000, UTC)
+
+
+def test_a_join_answers_each_query_by_the_rule_alone(spark):
+    events = random_events(300, seed=1)
+    asked = [
+        (origin, gate, carrier, 1.5, at(time), f"label {number}")
+        for number, (origin, gate, carrier, _, _, time) in enumerate(random_events(60, seed=2))
+    ]
+    queries = spark.createDataFrame(asked, QUERIES).repartition(3)
+    history = spark.createDataFrame(events, EVENTS).repartition(3)
+    tables = dict.fromkeys(("route", "daily", "latest"), history)
+    rows = training_set(queries, FLIGHT, time_column="asked", tables=tables)
+    assert rows.columns == [*queries.columns, *FLIGHT.feature_names]
+    found = {row.label: row.asDict() for row in rows.collect()}
+    assert len(found) == len(asked)
+    for origin, gate, carrier, _, time, label in asked:
+        time_ms = int(time.timestamp() * 1000)
+        midnight = time_ms // DAY * DAY
+        expected = {
+            f"route_{name}": value
+            for name, value in oracle.features(ROUTE, of_key(events, ROUTE, (origin, gate)), time_ms).items()
+        }
+        of_carrier = of_key(events, DAILY, (carrier,))
+        expected |= {f"daily_{name}": value for name, value in oracle.features(DAILY, of_carrier, midnight).items()}
+        expected["last_delay"] = max(
+            (row for row in of_carrier if row[0] < midnight), default=(0, (None,)), key=lambda row: row[0]
+        )[1][0]
+        assert {name: found[label][name] for name in FLIGHT.feature_names} == expected
+
+
+def test_features_of_every_type_come_back(spark):
+    values = {
+        "boolean": True,
+        "int": 7,
+        "long": 1 << 40,
+        "float": 0.25,
+        "double": 0.1,
+        "string": "ä",
+        "binary": b"\xff",
+        "date": date(2024, 2, 29),
+        "timestamp": datetime(2024, 2, 29, 1, 2, 3, 456_789, UTC),
+        "decimal(9,2)": Decimal("12.50"),
+        "decimal(38,10)": Decimal("1.0000000001"),
+        "array<date>": [date(2024, 2, 29)],
+        "map<string,timestamp>": {"a": datetime(2024, 2, 29, tzinfo=UTC)},
+    }
+    fields = tuple(Field(f"c{n}", type_) for n, type_ in enumerate(values))
+    group_by = GroupBy(
+        "any",
+        keys=(Field("user", "string"),),
+        inputs=fields,
+        aggregations=tuple(Aggregation("max", field.name) for field in fields),
+    )
+    ddl = ", ".join(f"{field.name} {field.parsed.spark_name}" for field in fields)
+    history = spark.createDataFrame([("ann", 5, *values.values())], f"user string, time_ms bigint, {ddl}")
+    queries = spark.createDataFrame([("ann", 6), ("bob", 6)], "user string, time_ms bigint")
+    rows = training_set(queries, group_by, tables={"any": history})
+    wanted = {"array<date>": "date"}
+    assert [field.dataType.simpleString() for field in rows.schema.fields[2:]] == [
+        Field("c", wanted.get(field.type, field.type)).parsed.spark_name for field in fields
+    ]
+    as_written = history.select(*(F.col(field.name) for field in fields)).first()
+    found = {row.user: row for row in rows.collect()}
+    for n, type_ in enumerate(values):
+        expected = as_written[n][0] if type_ == "array<date>" else as_written[n]
+        assert found["ann"][2 + n] == expected
+        assert found["bob"][2 + n] is None
+
+
+def test_an_event_at_the_time_of_a_query_is_not_before_it(spark):
+    group_by = GroupBy("any", keys=(Field("user", "string"),), aggregations=(Aggregation("count", windows=("1m",)),))
+    history = spark.createDataFrame(
+        [("ann", B), ("ann", B - 1), ("ann", B - MINUTE), ("ann", B - MINUTE - 1)], "user string, time_ms bigint"
+    )
+    queries = history.select("user", (F.col("time_ms")).alias("time_ms"))
+    rows = training_set(queries, group_by, tables={"any": history})
+    assert sorted((row.time_ms - B, row.count_1m) for row in rows.collect()) == [
+        (-MINUTE - 1, None),
+        (-MINUTE, 1),
+        (-1, 2),
+        (0, 2),
+    ]
+
+
+def test_entities_are_as_they_stood_at_each_query(spark):
+    listings = GroupBy(
+        "listings",
+        keys=(Field("seller", "string"),),
+        inputs=(Field("price", "double"),),
+        aggregations=(Aggregation("sum", "price"), Aggregation("max", "price")),
+        sources=(EntitySource("now", "changes", time_column="listed"),),
+    )
+    now = spark.createDataFrame([("ann", 3.0, 0)], "seller string, price double, listed bigint")
+    changes = spark.createDataFrame(
+        [
+            ("ann", 9.0, 0, B - HOUR, True),
+            ("ann", 3.0, 0, B - HOUR, False),
+            ("ann", 3.0, 0, B + HOUR, True),
+            ("ann", 1.0, 0, B + HOUR, False),
+        ],
+        "seller string, price double, listed bigint, mutation_time bigint, is_before boolean",
+    )
+    times = [B - 2 * HOUR, B, B + 2 * HOUR, B + DAY]
+    queries = spark.createDataFrame([("ann", time) for time in times], "seller string, time_ms bigint")
+    rows = training_set(queries, listings, tables={"now": now, "changes": changes}, snapshots_end_ms=B)
+    found = {row.time_ms: (row.price_sum, row.price_max) for row in rows.collect()}
+    # A maximum cannot take 3.0 back before the next midnight.
+    assert [found[time] for time in times] == [(9.0, 9.0), (3.0, 3.0), (1.0, 3.0), (1.0, 1.0)]
+
+
+def test_a_join_is_a_source_of_a_group_by(spark):
+    clicks = GroupBy("clicks", keys=(Field("user", "string"),), aggregations=(Aggregation("count"),))
+    visits = Join("visits", parts=(JoinPart(clicks),), left=EventSource("visited", wheres=("shop <> 'x'",)))
+    of_shop = GroupBy(
+        "of_shop",
+        keys=(Field("shop", "string"),),
+        inputs=(Field("clicked", "long"),),
+        aggregations=(Aggregation("max", "clicked"),),
+        sources=(JoinSource(visits, selects={"shop": "shop", "clicked": "clicks_count * 10"}),),
+    )
+    tables = {
+        "clicks": spark.createDataFrame([("ann", 1), ("ann", 2), ("ann", 9)], "user string, time_ms bigint"),
+        "visited": spark.createDataFrame(
+            [("ann", "s", 5), ("ann", "s", 20), ("ann", "x", 6)], "user string, shop string, time_ms bigint"
+        ),
+    }
+    queries = spark.createDataFrame([("s", 10), ("s", 30), ("x", 30)], "shop string, time_ms bigint")
+    rows = training_set(queries, of_shop, tables=tables)
+    assert {(row.shop, row.time_ms): row.clicked_max for row in rows.collect()} == {
+        ("s", 10): 20,
+        ("s", 30): 30,
+        ("x", 30): None,
+    }
+
+
+@pytest.mark.parametrize(
+    ("change", "named"),
+    [
+        (lambda queries: queries.drop("airport"), ["'flight'", "key 'airport'"]),
+        (lambda queries: queries.drop("asked"), ["time column 'asked'"]),
+        (lambda queries: queries.drop("amount"), ["context field 'amount'"]),
+        (lambda queries: queries.withColumn("amount", F.lit("1")), ["'amount'", "double", "string", "cast"]),
+        (lambda queries: queries.withColumn("asked", F.lit("1")), ["'asked'", "timestamp"]),
+        (lambda queries: queries.withColumn("Route_count_1h", F.lit(1)), ["'Route_count_1h'", "feature"]),
+    ],
+)
+def test_queries_that_do_not_fit_are_refused_by_name(spark, change, named):
+    with pytest.raises(DataError) as refused:
+        training_set(change(spark.createDataFrame([], QUERIES)), FLIGHT, time_column="asked")
+    assert all(part in str(refused.value) for part in named)
+
+
+def test_derivations_see_features_keys_and_context(spark):
+    count = GroupBy(
+        "c",
+        keys=(Field("user", "string"),),
+        aggregations=(Aggregation("count"),),
+        derivations=(Derivation("label", "concat(user, '-', cast(count AS string))"),),
+    )
+    join = Join(
+        "j",
+        parts=(JoinPart(count, {"customer": "user"}),),
+        context=(Field("amount", "double"),),
+        derivations=(Derivation("each", "amount / c_count"), Derivation("text", "concat(customer, c_label)")),
+    )
+    history = spark.createDataFrame([("ann", 1), ("ann", 2)], "user string, time_ms bigint")
+    queries = spark.createDataFrame(
+        [("ann", 3, 5.0), ("bob", 3, 5.0)], "customer string, time_ms bigint, amount double"
+    )
+    rows = training_set(queries, join, tables={"c": history})
+    assert rows.columns == [*queries.columns, "c_count", "c_label", "each", "text"]
+    assert sorted(map(tuple, rows.collect())) == [
+        ("ann", 3, 5.0, 2, "ann-2", 2.5, "annann-2"),
+        ("bob", 3, 5.0, None, None, None, None),
+    ]
+
+
+def test_derivations_in_another_time_zone_are_refused(spark):
+    count = GroupBy("c", keys=(Field("user", "string"),), aggregations=(Aggregation("count"),))
+    join = Join("j", parts=(JoinPart(count),), derivations=(Derivation("twice", "c_count * 2"),))
+    history = spark.createDataFrame([("ann", 1)], "user string, time_ms bigint")
+    spark.conf.set("spark.sql.session.timeZone", "Asia/Tokyo")
+    try:
+        with pytest.raises(OptionError, match="Asia/Tokyo"):
+            training_set(history, join, tables={"c": history})
+    finally:
+        spark.conf.unset("spark.sql.session.timeZone")

@@ -1,0 +1,115 @@
+"""`millpond doctor` finds what is wrong, says how to mend it, and sets its exit code."""
+
+import json
+import os
+import tempfile
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from millpond import doctor
+from millpond.cli import cli
+from millpond.errors import DataError
+from millpond.spark.session import SESSION_SETTINGS
+
+PROVIDER = "spark.sql.streaming.stateStore.providerClass"
+ARROW_ROWS = "spark.sql.execution.arrow.maxRecordsPerBatch"
+
+
+def _of(check, found):
+    (finding,) = (finding for finding in found if finding.check == check)
+    return finding
+
+
+def _conf(folder, text):
+    path = folder / "spark.conf"
+    path.write_text(text)
+    return path
+
+
+def test_the_environment_of_the_tests_has_no_problem():
+    found = doctor.findings(SESSION_SETTINGS)
+    assert [finding for finding in found if finding.level == "problem"] == []
+    assert {"Python", "Java", "PySpark", "temporary folder", "disk", "machine", "extra spark"} <= {
+        finding.check for finding in found
+    }
+
+
+def test_without_java_it_says_how_to_install_one(monkeypatch):
+    monkeypatch.setattr(doctor, "__file__", str(Path(tempfile.gettempdir(), "no-such-package", "doctor.py")))
+    java = _of("Java", doctor.findings())
+    assert java.level == "problem"
+    assert "apt-get install openjdk-17-jre-headless" in java.fix
+
+
+def test_a_java_that_only_millponds_session_finds_is_a_warning(monkeypatch, tmp_path):
+    monkeypatch.delenv("JAVA_HOME", raising=False)
+    other = tmp_path / "java"
+    other.write_text("#!/bin/sh\nexit 1\n")
+    other.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    java = _of("Java", doctor.findings())
+    assert (java.level, java.fix.partition("=")[0]) == ("warning", "export JAVA_HOME")
+    assert str(other) in java.found
+
+
+def test_a_temporary_folder_that_others_can_enter_is_a_problem(monkeypatch, tmp_path):
+    own = tmp_path / f"millpond-{os.getuid()}"
+    own.mkdir(mode=0o755)
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    folder = _of("temporary folder", doctor.findings())
+    assert folder.level == "problem"
+    assert folder.fix == f"chmod 700 {own}, or point TMPDIR elsewhere"
+    own.chmod(0o700)
+    assert _of("temporary folder", doctor.findings()).level == "ok"
+
+
+def test_the_settings_of_a_millpond_session_are_fine():
+    assert {finding.level for finding in doctor.settings_findings(SESSION_SETTINGS)} == {"ok"}
+
+
+def test_a_session_without_rocksdb_is_a_problem_and_what_is_slower_a_warning():
+    levels = {finding.check: finding.level for finding in doctor.settings_findings({ARROW_ROWS: "10000"})}
+    assert levels == {name: "problem" if name == PROVIDER else "warning" for name in SESSION_SETTINGS}
+
+
+@pytest.mark.parametrize(("rows", "level"), [("50000", "ok"), ("0", "ok"), ("49999", "warning"), ("many", "warning")])
+def test_arrow_batches_are_large_or_without_limit(rows, level):
+    assert _of(ARROW_ROWS, doctor.settings_findings({ARROW_ROWS: rows})).level == level
+
+
+def test_a_fix_is_a_line_of_the_settings_file(tmp_path):
+    fixes = "\n".join(finding.fix for finding in doctor.settings_findings({}))
+    assert doctor.read_settings(_conf(tmp_path, fixes)) == dict(SESSION_SETTINGS)
+
+
+def test_a_settings_file_is_read_as_spark_reads_it(tmp_path):
+    text = f"# ours\n\nspark.master  local[2]\n{PROVIDER}=some.Provider\nspark.app.name: my job\n"
+    read = doctor.read_settings(_conf(tmp_path, text))
+    assert read == {"spark.master": "local[2]", PROVIDER: "some.Provider", "spark.app.name": "my job"}
+
+
+@pytest.mark.parametrize("line", ["master local", "spark.master"])
+def test_a_line_that_is_no_setting_is_refused_by_number(tmp_path, line):
+    path = _conf(tmp_path, f"spark.app.name job\n{line}\n")
+    with pytest.raises(DataError, match=f"{path}, line 2: expected a name that begins with 'spark.' and a value"):
+        doctor.read_settings(path)
+
+
+def test_a_settings_file_that_is_not_there_is_refused(tmp_path):
+    with pytest.raises(DataError, match="cannot be read"):
+        doctor.read_settings(tmp_path / "missing.conf")
+
+
+@pytest.mark.parametrize(("settings", "code"), [({}, 1), (SESSION_SETTINGS, 0)], ids=["bare", "millpond"])
+def test_the_command_ends_with_1_if_there_is_a_problem(tmp_path, settings, code):
+    conf = _conf(tmp_path, "\n".join(f"{name} {value}" for name, value in settings.items()))
+    ran = CliRunner().invoke(cli, ["doctor", "--conf", str(conf)])
+    assert ran.exit_code == code
+    assert ("problem" in ran.output) is bool(code)
+
+
+def test_the_command_prints_json():
+    ran = CliRunner().invoke(cli, ["doctor", "--json"])
+    assert {"check", "level", "found", "fix"} == set(json.loads(ran.output)[0])
