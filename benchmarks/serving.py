@@ -77,7 +77,7 @@ def definition() -> GroupBy:
 def _in_process(url: str, calls: int) -> dict[str, float]:
     store = open_store(url)
     group_by = definition()
-    world = World(store, [group_by], KEYS)
+    world = World(store, [group_by], KEYS, share_of_tiles=1.0)
     world.land()
     plan = world.plans[0]
     found: dict[str, float] = {}

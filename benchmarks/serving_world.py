@@ -38,7 +38,6 @@ KINDS = ("user", "merchant", "card", "device")
 SKEWED = ("user", "merchant")
 _PUTS = 2_000
 _PATTERNS = 50
-_SHARE_OF_TILES = 0.3
 _LATENESS_MS = 5 * MINUTE_MS
 """How far behind the present the stream closes tiles."""
 
@@ -79,12 +78,16 @@ class World:
         store: where it lies.
         definitions: the GroupBys.
         keys: how many keys there are of each kind.
+        share_of_tiles: of the spans of time, how many have an event of a key.
     """
 
-    def __init__(self, store: KVStore, definitions: Sequence[GroupBy], keys: int) -> None:
+    def __init__(
+        self, store: KVStore, definitions: Sequence[GroupBy], keys: int, share_of_tiles: float = 0.3
+    ) -> None:
         self.store = store
         self.plans = [compile_group_by(one) for one in definitions]
         self.keys = keys
+        self._share_of_tiles = share_of_tiles
         self._written_ms = {plan.name: BATCH_END_MS for plan in self.plans}
 
     def land(self, landing_ms: int = 1, *, shift: float = 0.0) -> None:
@@ -153,7 +156,7 @@ class World:
             last_ms = now_ms if layer == 0 else closed_ms // size * size
             for start_ms in range(first_ms // size * size, last_ms, size):
                 small = range(start_ms, start_ms + size, plan.tile_ms)
-                irs = [ir for one in small if (ir := _ir(plan, pattern, one)) is not None]
+                irs = [ir for one in small if (ir := _ir(plan, pattern, one, self._share_of_tiles)) is not None]
                 if irs:
                     found.append((layer, start_ms, plan.merge_all(irs)))
         return found
@@ -171,10 +174,10 @@ def key_name(kind: str, number: int) -> str:
     return f"{kind}-{number:07d}"
 
 
-def _ir(plan: GroupByPlan, pattern: int, start_ms: int) -> Ir | None:
+def _ir(plan: GroupByPlan, pattern: int, start_ms: int, share: float) -> Ir | None:
     """What happened in one smallest tile; None in most of them."""
     draw = random.Random(f"{pattern} {start_ms}")
-    if draw.random() > _SHARE_OF_TILES:
+    if draw.random() > share:
         return None
     return plan.collect([start_ms], [(draw.randrange(10_000) / 100, draw.randrange(9))])
 

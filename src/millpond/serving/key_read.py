@@ -21,7 +21,7 @@ from typing import TypeAlias
 import msgspec
 
 from millpond.errors import CorruptionError, UnavailableError
-from millpond.features import MARKER_ADDRESS, Tile, decode_marker, tile_address, tile_range
+from millpond.features import MARKER_ADDRESS, GroupByPlan, Tile, decode_marker, tile_address, tile_range
 from millpond.features.answering import Layout
 from millpond.features.layers import Span, spans
 from millpond.kv import Get, TimedValue
@@ -280,9 +280,9 @@ class _Stream:
             self.marker = marker
         decode, key = self.group.decode_tile, self.key
         tiles = [decode(key, row.value) for row in rows]
+        self._check(rows, tiles)
         if len(tiles) > 1:
             tiles.sort(key=_tile_start)
-        self._check(rows, tiles)
         self.stored_tiles = len(tiles)
         self.tally.tiles += len(tiles)
         self.tiles = tiles
@@ -351,19 +351,25 @@ class _Stream:
 
     def _check(self, rows: Sequence[TimedValue], tiles: Sequence[Tile]) -> None:
         """Refuse tiles that lie where they do not belong."""
-        layers = self.landed.plan.layers
-        found = sorted([row.time_ms for row in rows])
-        expected = sorted(
-            [
-                tile_address(layers.index(tile.size_ms), tile.start_ms) if tile.size_ms in layers else tile.start_ms
-                for tile in tiles
-            ]
-        )
-        if expected != found:
+        if not are_placed(self.landed.plan, rows, tiles):
             raise CorruptionError(
-                f"GroupBy {self.group.name!r}: tiles of key {self.key!r} lie at the times {found[:8]}, their own are "
-                f"{expected[:8]}. Restart the stream from its batch."
+                f"GroupBy {self.group.name!r}: the tiles of key {self.key!r} at the times "
+                f"{sorted(row.time_ms for row in rows)[:8]} say that they start at "
+                f"{[tile.start_ms for tile in tiles][:8]}. Restart the stream from its batch."
             )
+
+
+def are_placed(plan: GroupByPlan, rows: Sequence[TimedValue], tiles: Sequence[Tile]) -> bool:
+    """Tell whether each tile lies at the time of its own start and layer."""
+    layers = plan.layers
+    smallest = layers[0]
+    for row, tile in zip(rows, tiles, strict=True):
+        expected = tile.start_ms
+        if tile.size_ms != smallest and tile.size_ms in layers:
+            expected = tile_address(layers.index(tile.size_ms), expected)
+        if row.time_ms != expected:
+            return False
+    return True
 
 
 def cacheable_spans(form: ClosedForm, view: View, start_ms: int, end_ms: int, closed_ms: int) -> list[Span]:
