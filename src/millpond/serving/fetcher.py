@@ -25,14 +25,14 @@ from typing import TYPE_CHECKING, Any, Self
 from millpond.cache import CacheStats, monotonic_ms
 from millpond.errors import CorruptionError, DataError, OptionError
 from millpond.features import GroupBy, GroupByPlan, Join, ServingInfo, compile_group_by
-from millpond.kv import AsyncKVStore, KVStore, async_store
+from millpond.kv import AsyncKVStore, Get, KVStore, TimedValue, async_store
 from millpond.serving.answers import PartAnswer, Stale, part_answer, response
 from millpond.serving.cache_options import CacheSize, Sizes, bounds_of, make_cache
 from millpond.serving.counters import SAMPLED_ONE_IN, Counters, FetcherStats, Freshness, Tally, process_bytes
 from millpond.serving.entry_sizes import batch_row_size, closed_tiles_size
 from millpond.serving.explain import explained
 from millpond.serving.fetch_rounds import Rounds, WantedKey, rounds, run, run_async
-from millpond.serving.hot_key import HotTarget, tail_get
+from millpond.serving.hot_key import HotFetch, HotTarget, tail_get
 from millpond.serving.landed_batch import LandedBatch
 from millpond.serving.landing import hottest_rows, replace_entries
 from millpond.serving.messages import FetchRequest, FetchResponse, Target
@@ -45,6 +45,9 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from millpond.serving.answer_log import AnswerLog
+
+HotRead = tuple[HotTarget, int, Get, HotFetch]
+"""What answers, the time, what to read, and the key that was looked up."""
 
 Definition = GroupByPlan | GroupBy | Join
 TargetName = str | GroupBy | Join
@@ -221,7 +224,44 @@ class Fetcher:
                 answer = self._hot_fetch(request.name, request.keys, request.at, request.features)
                 if answer is not None:
                     return [answer]
+        else:
+            found = self._hot_reads(requests)
+            if found:
+                self._infos.ensure()
+                answers = self._hot_answers(requests, found, self._store.get_many([one[2] for one in found]))
+                if answers is not None:
+                    return answers
         return self._fetch_many(requests)
+
+    def _hot_reads(self, requests: Sequence[FetchRequest]) -> list[HotRead]:
+        """Give what to read if every key goes the short way; else nothing."""
+        found: list[HotRead] = []
+        now_ms = self._now()
+        for request in requests:
+            hot = self._hot.get((request.name, request.features))
+            if hot is None or request.explain or request.context is not None:
+                return []
+            at = now_ms if request.at is None else request.at
+            begun = hot.begin(request.keys, at) if type(at) is int else None
+            if begun is None:
+                return []
+            found.append((hot, at, tail_get(begun[2], begun[1]), begun))
+        return found
+
+    def _hot_answers(
+        self, requests: Sequence[FetchRequest], found: Sequence[HotRead], rows: Sequence[list[TimedValue]]
+    ) -> list[FetchResponse] | None:
+        """Answer from the rows of all tails; None if one key is to go the long way."""
+        answers = []
+        with suppress(CorruptionError):
+            for number, (request, (hot, at, _, begun), tail) in enumerate(zip(requests, found, rows, strict=True)):
+                answer = hot.end(request.keys, at, begun, tail, calls=number == 0)
+                if answer is None:
+                    return None
+                self._logged(hot, answer)
+                answers.append(answer)
+            return answers
+        return None
 
     def _fetch_many(self, requests: Sequence[FetchRequest]) -> list[FetchResponse]:
         call = _Call(self, requests)
@@ -250,6 +290,11 @@ class Fetcher:
                     if answer is not None:
                         self._logged(hot, answer)
                         return [answer]
+        elif (reads := self._hot_reads(requests)):
+            await self._infos.ensure_async()
+            answers = self._hot_answers(requests, reads, await self._async_store.get_many([one[2] for one in reads]))
+            if answers is not None:
+                return answers
         call = _Call(self, requests)
         if call.wanted:
             await self._infos.ensure_async()
