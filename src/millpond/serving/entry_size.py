@@ -14,7 +14,7 @@ from typing import Any
 
 import msgspec
 
-CACHE_BYTES = 320
+CACHE_BYTES = 270
 """What the structures of a cache take for an entry: places in its tables, links and counters."""
 
 _FIRST_WALKED = 64

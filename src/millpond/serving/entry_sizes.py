@@ -35,4 +35,5 @@ def _closed_units(closed: ClosedTiles) -> int:
 
 
 def _closed_parts(closed: ClosedTiles) -> tuple[Any, ...]:
-    return (closed.total, closed.pieces, closed.bases)
+    # Without tiles the bases are the batch row's own.
+    return (closed.total, closed.pieces, closed.bases if closed.tiles else ())

@@ -322,8 +322,11 @@ class Fetcher:
         if answer is None:
             # A tile that does not decode is told by the long way.
             with suppress(CorruptionError):
+                asked = time.perf_counter() if began else 0.0
                 (rows,) = self._store.get_many((tail_get(found[2], found[1]),))
-                answer = hot.end(keys, at, found, rows)
+                if began:
+                    self._counters.timed("get", time.perf_counter() - asked)
+                answer = hot.end(keys, at, found, rows, is_timed=began > 0)
         if answer is not None:
             self._logged(hot, answer)
             if began:

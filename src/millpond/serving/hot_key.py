@@ -8,6 +8,7 @@ round. In any other case it gives None, and the long way is taken from its start
 Both ways end in the same closed tiles and tail, which a test compares.
 """
 
+import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -168,6 +169,7 @@ class HotTarget:
         rows: Sequence[TimedValue],
         *,
         calls: bool = True,
+        is_timed: bool = False,
     ) -> FetchResponse | None:
         """Answer from the rows of the tail; None if the long way is to be taken.
 
@@ -177,18 +179,26 @@ class HotTarget:
             found: what `begin` gave.
             rows: what the store has for its get.
             calls: whether this get counts as a call of the store, and not as a part of one.
+            is_timed: whether decoding and finishing are timed.
 
         Raises:
             CorruptionError: a tile does not decode.
         """
         served, key, closed = found
+        began = time.perf_counter() if is_timed else 0.0
         taken = take_tail(self.group, served, key, query_ms, closed, rows)
         if taken is None:
             return None
         kept, tiles = taken
         if self._freshness_ms:
             kept.recent_tail = (self._clock(), tiles)
-        return self._answer(keys, query_ms, kept, tiles, rows, calls=calls)
+        if not is_timed:
+            return self._answer(keys, query_ms, kept, tiles, rows, calls=calls)
+        decoded = time.perf_counter()
+        answer = self._answer(keys, query_ms, kept, tiles, rows, calls=calls)
+        self._counters.timed("decode", decoded - began)
+        self._counters.timed("finish", time.perf_counter() - decoded)
+        return answer
 
     def _answer(
         self,
