@@ -8,20 +8,24 @@ of a call and answers a constant, as long as the service's own answer.
 
 import json
 import os
+import socket
 import subprocess
 import sys
 import tempfile
-import time
+import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+
+from uvicorn import Config, Server
 
 from benchmarks.http_load import load
 from benchmarks.serving_world import BATCH_END_MS, World, group_bys, key_name
 from millpond.features import MINUTE_MS, GroupBy
 from millpond.kv import LmdbStore
 from millpond.serving import Fetcher, http_app, running_server
+from millpond.serving.http.server import bound_listener
 
 KEYS = 200
 NOW_MS = BATCH_END_MS + 6 * MINUTE_MS
@@ -112,18 +116,18 @@ class _Bare:
 
 
 def _serve_bare(length: int) -> None:
-    import threading
+    started = threading.Event()
 
-    from uvicorn import Config, Server
-
-    from millpond.serving.http.server import bound_listener
+    class Announcing(Server):
+        async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+            await super().startup(sockets)
+            started.set()
 
     with bound_listener("127.0.0.1", 0) as listener:
-        server = Server(Config(_Bare(length), lifespan="off", log_level="critical", access_log=False, ws="none"))
+        server = Announcing(Config(_Bare(length), lifespan="off", log_level="critical", access_log=False, ws="none"))
         thread = threading.Thread(target=lambda: server.run(sockets=[listener]), daemon=True)
         thread.start()
-        while not server.started:
-            time.sleep(0.01)
+        started.wait(30)
         print(f"http://127.0.0.1:{listener.getsockname()[1]}", flush=True)
         sys.stdin.read()
         server.should_exit = True

@@ -70,9 +70,9 @@ def test_the_weights_are_within_a_fifth_of_what_entries_take(plan):
 
     def events(number):
         inputs = (float(number) + 0.1, f"N{number}") if plan is ROUTE_PLAN else (float(number) + 0.1,)
-        return [
-            (BATCH_END_MS - (step * 7 + number % 5) * HOUR_MS - 1, inputs) for step in range(3 + number % 40)
-        ] + [(BATCH_END_MS + step * 9 * MINUTE_MS, inputs) for step in range(number % 30)]
+        return [(BATCH_END_MS - (step * 7 + number % 5) * HOUR_MS - 1, inputs) for step in range(3 + number % 40)] + [
+            (BATCH_END_MS + step * 9 * MINUTE_MS, inputs) for step in range(number % 30)
+        ]
 
     upload(store, plan, {key: events(number) for number, key in enumerate(keys)})
     stream = Stream(store, plan)

@@ -26,8 +26,19 @@ CACHES = {
 }
 
 STEPS_OF_A_SCRIPT = 60
-DID = (("ask now", 12), ("ask any time", 3), ("pass some time", 8), ("stream events", 10), ("stream late ones", 3), ("close", 8),
-       ("close without saying so", 1), ("closing time goes back", 1), ("land", 1), ("refresh", 2))  # fmt: skip
+DID = {
+    "ask now": 12,
+    "ask any time": 3,
+    "pass some time": 8,
+    "stream events": 10,
+    "stream late ones": 3,
+    "close": 8,
+    "close without saying so": 1,
+    "closing time goes back": 1,
+    "land": 1,
+    "refresh": 2,
+}
+"""What happens, and how often."""
 
 
 @pytest.mark.parametrize("caches", CACHES.values(), ids=CACHES)
@@ -75,7 +86,7 @@ class World:
         return delay, self.random.choice([None, "N1", "N2", "N3"])
 
     def do_something(self):
-        (what,) = self.random.choices([name for name, _ in DID], [weight for _, weight in DID])
+        (what,) = self.random.choices(list(DID), list(DID.values()))
         getattr(self, what.replace(" ", "_"))()
 
     def ask_now(self):

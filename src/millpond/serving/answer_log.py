@@ -15,7 +15,6 @@ A file holds the answers of one target under one set of features: `name`, the ke
 
 import random
 import threading
-import time
 import uuid
 from collections import deque
 from collections.abc import Callable, Mapping
@@ -54,7 +53,7 @@ class AnswerLog:
         queue: int = 10_000,
         rows_per_file: int = 10_000,
         seconds_per_file: float = 60.0,
-        draw: Callable[[], float] = random.random,
+        draw: Callable[[], float] = random.Random().random,  # noqa: B008 - a source of its own
     ) -> None:
         if not 0 <= sample <= 1:
             raise OptionError(f"sample is {sample!r}; a share from 0 to 1 is needed.")
@@ -135,7 +134,7 @@ class AnswerLog:
         import pyarrow.parquet as pq
 
         name = rows[0][0].target.name
-        path = self._folder / f"{name}-{time.time_ns()}-{uuid.uuid4().hex}.parquet"
+        path = self._folder / f"{name}-{rows[0][1].at}-{uuid.uuid4().hex}.parquet"
         unfinished = path.with_suffix(".unfinished")
         pq.write_table(_table(rows), unfinished)
         unfinished.rename(path)
