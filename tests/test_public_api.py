@@ -102,6 +102,7 @@ NEEDED = {"millpond.spark": {"py4j", "pyspark"}}
 """Those that a public package cannot do without."""
 
 MODULES_BUDGET = {
+    "millpond.commands": 50,
     "millpond": 40,
     "millpond.cache": 80,
     "millpond.commands": 40,
