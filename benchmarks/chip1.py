@@ -34,7 +34,7 @@ from millpond.features import GroupBy
 from millpond.kv import KVStore, open_store
 from millpond.serving import Fetcher, FetcherStats
 
-KEYS = 2_000
+KEYS = 10_000
 REQUESTS = 300
 ROUNDS = 7
 TIMES = {"06:00": 6 * HOUR_MS, "12:00": 12 * HOUR_MS, "36h": 36 * HOUR_MS}

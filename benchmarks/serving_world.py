@@ -19,6 +19,7 @@ from millpond.features import (
     Field,
     GroupBy,
     GroupByPlan,
+    Ir,
     Join,
     JoinPart,
     ServingInfo,
@@ -36,6 +37,7 @@ EXPONENT = 1.1
 KINDS = ("user", "merchant", "card", "device")
 SKEWED = ("user", "merchant")
 _PUTS = 2_000
+_PATTERNS = 50
 _LATENESS_MS = 5 * MINUTE_MS
 """How far behind the present the stream closes tiles."""
 
@@ -76,14 +78,16 @@ class World:
         store: where it lies.
         definitions: the GroupBys.
         keys: how many keys there are of each kind.
-        seed: of everything that is drawn.
+        share_of_tiles: of the spans of time, how many have an event of a key.
     """
 
-    def __init__(self, store: KVStore, definitions: Sequence[GroupBy], keys: int, seed: int = 7) -> None:
+    def __init__(
+        self, store: KVStore, definitions: Sequence[GroupBy], keys: int, share_of_tiles: float = 0.3
+    ) -> None:
         self.store = store
         self.plans = [compile_group_by(one) for one in definitions]
         self.keys = keys
-        self._random = random.Random(seed)
+        self._share_of_tiles = share_of_tiles
         self._written_ms = {plan.name: BATCH_END_MS for plan in self.plans}
 
     def land(self, landing_ms: int = 1, *, shift: float = 0.0) -> None:
@@ -134,20 +138,28 @@ class World:
             yield Put(key, plan.encode_batch(key, batches[number % len(batches)]), BATCH_END_MS)
 
     def _tiles(self, plan: GroupByPlan, now_ms: int, closed_ms: int) -> Iterator[Put]:
-        """Of most spans of time each key has a tile; every cell is of a pool, and every tile of its own key."""
-        draw = self._random
-        pool = [plan.collect([0], [(draw.randrange(10_000) / 100, draw.randrange(9))]) for _ in range(50)]
+        """Of most spans of time each key has a tile. Keys share their events with every fiftieth other."""
+        first_ms = self._written_ms[plan.name]
+        patterns = [self._irs(plan, pattern, first_ms, now_ms, closed_ms) for pattern in range(_PATTERNS)]
+        for key, number in self._encoded(plan):
+            for layer, start_ms, ir in patterns[number % _PATTERNS]:
+                size = plan.layers[layer]
+                tile = Tile(start_ms, size, start_ms + size <= closed_ms, 0, ir)
+                yield Put(key, plan.encode_tile(key, tile), tile_address(layer, start_ms))
+
+    def _irs(
+        self, plan: GroupByPlan, pattern: int, first_ms: int, now_ms: int, closed_ms: int
+    ) -> list[tuple[int, int, Ir]]:
+        """The layer, start and IR of each tile of one pattern."""
+        found: list[tuple[int, int, Ir]] = []
         for layer, size in enumerate(plan.layers):
-            first_ms = self._written_ms[plan.name] // size * size
             last_ms = now_ms if layer == 0 else closed_ms // size * size
-            for key, _ in self._encoded(plan):
-                for start_ms in range(first_ms, last_ms, size):
-                    if layer or draw.random() < 0.7:
-                        ir = pool[draw.randrange(50)]
-                        if layer:
-                            ir = plan.merge_all([ir] * 8)
-                        tile = Tile(start_ms, size, start_ms + size <= closed_ms, 0, ir)
-                        yield Put(key, plan.encode_tile(key, tile), tile_address(layer, start_ms))
+            for start_ms in range(first_ms // size * size, last_ms, size):
+                small = range(start_ms, start_ms + size, plan.tile_ms)
+                irs = [ir for one in small if (ir := _ir(plan, pattern, one, self._share_of_tiles)) is not None]
+                if irs:
+                    found.append((layer, start_ms, plan.merge_all(irs)))
+        return found
 
     def _encoded(self, plan: GroupByPlan) -> Iterator[tuple[bytes, int]]:
         kind = plan.group_by.keys[0].name
@@ -160,6 +172,14 @@ class World:
 def key_name(kind: str, number: int) -> str:
     """The name of a key."""
     return f"{kind}-{number:07d}"
+
+
+def _ir(plan: GroupByPlan, pattern: int, start_ms: int, share: float) -> Ir | None:
+    """What happened in one smallest tile; None in most of them."""
+    draw = random.Random(f"{pattern} {start_ms}")
+    if draw.random() > share:
+        return None
+    return plan.collect([start_ms], [(draw.randrange(10_000) / 100, draw.randrange(9))])
 
 
 class Asked:

@@ -31,7 +31,7 @@ def _batch_parts(row: BatchRow) -> tuple[Any, ...]:
 
 def _closed_units(closed: ClosedTiles) -> int:
     cells = 1 if closed.total is None else 1 + len(closed.total)
-    return cells + sum(len(kept) for kept in closed.pieces)
+    return cells + sum(len(kept) for kept in closed.pieces or ())
 
 
 def _closed_parts(closed: ClosedTiles) -> tuple[Any, ...]:

@@ -36,6 +36,7 @@ from millpond.serving.hot_key import HotTarget, tail_get
 from millpond.serving.landed_batch import LandedBatch
 from millpond.serving.landing import hottest_rows, replace_entries
 from millpond.serving.messages import FetchRequest, FetchResponse, Target
+from millpond.serving.plain_key import PlainTarget
 from millpond.serving.prepared import Prepared, ResolvedTarget
 from millpond.serving.served_group import NEVER_MS, STEPS, ServedGroup
 from millpond.serving.serving_info import REFRESH_MS, Background, ServingInfos, on_a_thread
@@ -150,6 +151,7 @@ class Fetcher:
         self._definitions: dict[str, Any] = {name: plan.group_by for name, plan in plans.items()} | joins
         self._prepared: dict[tuple[str, tuple[str, ...] | None], Prepared] = {}
         self._hot: dict[tuple[str, tuple[str, ...] | None], HotTarget] = {}
+        self._plain: dict[tuple[str, tuple[str, ...] | None], PlainTarget] = {}
         self._fetches = 0
 
     @property
@@ -260,7 +262,7 @@ class Fetcher:
         """Answer by the short way; None if the long one is to be taken, which also says what is wrong."""
         hot = self._hot.get((name, features))
         if hot is None:
-            return None
+            return self._plain_fetch(name, keys, at, features)
         self._infos.ensure()
         if at is None:
             at = self._now()
@@ -283,7 +285,30 @@ class Fetcher:
                 self._counters.timed("fetch", time.perf_counter() - began)
         return answer
 
-    def _logged(self, hot: HotTarget, answer: FetchResponse) -> None:
+    def _plain_fetch(
+        self, name: str, keys: Mapping[str, Any], at: int | None, features: tuple[str, ...] | None
+    ) -> FetchResponse | None:
+        """Answer by the short way without caches; None if the long one is to be taken."""
+        plain = self._plain.get((name, features))
+        if plain is None:
+            return None
+        self._infos.ensure()
+        if at is None:
+            at = self._now()
+        elif type(at) is not int:
+            return None
+        found = plain.begin(keys, at)
+        if found is None:
+            return None
+        answer = None
+        # A row that does not decode is told by the long way.
+        with suppress(CorruptionError):
+            answer = plain.end(keys, at, found, self._store.get_many(found[3]))
+        if answer is not None:
+            self._logged(plain, answer)
+        return answer
+
+    def _logged(self, hot: HotTarget | PlainTarget, answer: FetchResponse) -> None:
         if self._log is not None:
             self._log.offer(hot.prepared, answer, {})
 
@@ -322,8 +347,11 @@ class Fetcher:
             if len(self._prepared) < _MOST_PREPARED:
                 self._prepared[name, wanted] = prepared
                 part = prepared.single
-                if part is not None and part.group.is_hot and part.derived is None:
-                    self._hot[name, wanted] = HotTarget(prepared, part, self._counters, self._clock)
+                if part is not None and part.derived is None and part.layout is not None:
+                    if part.group.is_hot:
+                        self._hot[name, wanted] = HotTarget(prepared, part, self._counters, self._clock)
+                    elif not part.group.is_cached:
+                        self._plain[name, wanted] = PlainTarget(prepared, part, part.layout, self._counters)
         return prepared
 
     def warm(self, target: TargetName, keys: Iterable[Mapping[str, Any]]) -> int:

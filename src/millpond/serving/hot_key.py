@@ -102,7 +102,16 @@ def _grown(
             return None
         bases = row.bases(layout, closed.view)
     grown = close(
-        group.form, closed, closed.landed, closed.view, bases, tiles[:count], end_ms, closed.restarts, closed.marker
+        group.form,
+        closed,
+        closed.landed,
+        closed.view,
+        bases,
+        tiles[:count],
+        end_ms,
+        closed.restarts,
+        closed.marker,
+        with_pieces=closed.pieces is not None,
     )
     if group.tile_cache is not None:
         group.tile_cache.put(key, grown)

@@ -21,7 +21,7 @@ from typing import TypeAlias
 import msgspec
 
 from millpond.errors import CorruptionError, UnavailableError
-from millpond.features import MARKER_ADDRESS, Tile, decode_marker, tile_address, tile_range
+from millpond.features import MARKER_ADDRESS, GroupByPlan, Tile, decode_marker, tile_address, tile_range
 from millpond.features.answering import Layout
 from millpond.features.layers import Span, spans
 from millpond.kv import Get, TimedValue
@@ -168,7 +168,7 @@ def _read_rows(
             if group.served.landed is not landed:
                 return None
         row.bases(layout, stream.view)
-        if group.batch_cache is not None:
+        if group.batch_cache is not None and stream.admits:
             group.batch_cache.put(key, row)
     if not stream.take(answers):
         answers = yield Reads(stream.gets())
@@ -213,6 +213,7 @@ class _Stream:
         self.stored_tiles = 0
         self.source = "store"
         self.marker = NO_MARKER
+        self.with_pieces = not group.form.kinds
         self.closed: ClosedTiles | None = None
         views = [landed.view(layout, query) for query in queries]
         self.view = views[-1]
@@ -225,6 +226,9 @@ class _Stream:
         self.is_now = self.view.holds(queries[0]) and self.view.is_cacheable and group.tile_cache is not None
         if self.is_now:
             self._look_up()
+        self.admits = True
+        if self.is_now and self.closed is None and not group.doorkeeper.admits(key):
+            self.admits = self.is_now = False
         self.misses = self.is_now and self.closed is None
         self.after_ms = self.read_start_ms if self.closed is None else self.closed.end_ms
         self.needless = 0
@@ -238,7 +242,11 @@ class _Stream:
             found = [Get(dataset, key, *tile_range(*span)) for span in wanted]
         else:
             closed_ms = min(self.closed_ms, self.first_ms // plan.tile_ms * plan.tile_ms)
-            wanted = cacheable_spans(self.group.form, self.view, self.after_ms, self.query_ms, closed_ms)
+            if self.with_pieces:
+                wanted = cacheable_spans(self.group.form, self.view, self.after_ms, self.query_ms, closed_ms)
+            else:
+                last_ms = max(self.after_ms, -(-self.query_ms // plan.tile_ms) * plan.tile_ms)
+                wanted = plan.spans(self.after_ms, last_ms, closed_ms, self.cuts_ms) or [(0, last_ms, last_ms)]
             last_ms = wanted.pop()[1] if wanted[-1][0] == 0 else wanted[-1][2]
             found = [Get(dataset, key, last_ms, _END_OF_STREAM)]
             found += [Get(dataset, key, *tile_range(*span)) for span in wanted]
@@ -272,9 +280,9 @@ class _Stream:
             self.marker = marker
         decode, key = self.group.decode_tile, self.key
         tiles = [decode(key, row.value) for row in rows]
+        self._check(rows, tiles)
         if len(tiles) > 1:
             tiles.sort(key=_tile_start)
-        self._check(rows, tiles)
         self.stored_tiles = len(tiles)
         self.tally.tiles += len(tiles)
         self.tiles = tiles
@@ -294,7 +302,16 @@ class _Stream:
                 return
         bases = self.layout.empties if row is None else row.bases(self.layout, view)
         self.closed = close(
-            group.form, before, self.landed, view, bases, tiles[:count], end_ms, self.restarts, self.marker
+            group.form,
+            before,
+            self.landed,
+            view,
+            bases,
+            tiles[:count],
+            end_ms,
+            self.restarts,
+            self.marker,
+            with_pieces=self.with_pieces,
         )
         self.tiles = tiles[count:]
         self.after_ms = end_ms
@@ -313,33 +330,46 @@ class _Stream:
             # A query about the past sees less than is closed by now; it is answered from the store.
             self.is_now = False
         elif found.end_ms >= self.view.read_start_ms:
+            same_view = found.view.holds(self.first_ms) and found.view.holds(self.query_ms)
+            if found.pieces is None and not same_view:
+                # The key is asked for again after its windows moved: now pieces pay.
+                self.with_pieces = True
+                return
+            self.with_pieces = found.pieces is not None
             self.closed = found
             self.source = "cache"
-            if found.view.holds(self.first_ms) and found.view.holds(self.query_ms):
+            if same_view:
                 self.view = found.view
 
     def _drop(self) -> None:
         if self.group.tile_cache is not None:
             self.group.tile_cache.invalidate(self.key)
         self.closed = None
+        self.with_pieces = True
         self.source = "store"
         self.after_ms = self.read_start_ms = self.view.read_start_ms
 
     def _check(self, rows: Sequence[TimedValue], tiles: Sequence[Tile]) -> None:
         """Refuse tiles that lie where they do not belong."""
-        layers = self.landed.plan.layers
-        found = sorted([row.time_ms for row in rows])
-        expected = sorted(
-            [
-                tile_address(layers.index(tile.size_ms), tile.start_ms) if tile.size_ms in layers else tile.start_ms
-                for tile in tiles
-            ]
-        )
-        if expected != found:
+        if not are_placed(self.landed.plan, rows, tiles):
             raise CorruptionError(
-                f"GroupBy {self.group.name!r}: tiles of key {self.key!r} lie at the times {found[:8]}, their own are "
-                f"{expected[:8]}. Restart the stream from its batch."
+                f"GroupBy {self.group.name!r}: the tiles of key {self.key!r} at the times "
+                f"{sorted(row.time_ms for row in rows)[:8]} say that they start at "
+                f"{[tile.start_ms for tile in tiles][:8]}. Restart the stream from its batch."
             )
+
+
+def are_placed(plan: GroupByPlan, rows: Sequence[TimedValue], tiles: Sequence[Tile]) -> bool:
+    """Tell whether each tile lies at the time of its own start and layer."""
+    layers = plan.layers
+    smallest = layers[0]
+    for row, tile in zip(rows, tiles, strict=True):
+        expected = tile.start_ms
+        if tile.size_ms != smallest and tile.size_ms in layers:
+            expected = tile_address(layers.index(tile.size_ms), expected)
+        if row.time_ms != expected:
+            return False
+    return True
 
 
 def cacheable_spans(form: ClosedForm, view: View, start_ms: int, end_ms: int, closed_ms: int) -> list[Span]:

@@ -16,6 +16,7 @@ from millpond.features import GroupByPlan, stream_dataset
 from millpond.features.answering import BatchDecoder, Layout, TileDecoder
 from millpond.serving.batch_rows import BatchRow
 from millpond.serving.closed_tiles import ClosedForm, ClosedTiles
+from millpond.serving.doorkeeper import Doorkeeper
 from millpond.serving.landed_batch import LandedBatch
 
 if TYPE_CHECKING:
@@ -78,6 +79,7 @@ class ServedGroup:
         self.tile_cache = tile_cache if self.is_tiled and "tile_ir" in steps else None
         self.skips_batch_get = "batch_get" in steps
         self.moves_start = "stream_get" in steps
+        self.doorkeeper = Doorkeeper(self.tile_cache if self.tile_cache is not None else self.batch_cache)
         self.tail_freshness_ms = tail_freshness_ms
         self.is_cached = self.batch_cache is not None or self.tile_cache is not None
         self.is_hot = (
