@@ -49,6 +49,7 @@ KNOWN = [
     ("if(1 > 2, 'x', 'y')", "y"),
     ("coalesce(NULL, 2, 3L)", 2),
     ("nullif(2, 2)", None),
+    ("abs(CAST(CAST(NULL AS INT) AS BIGINT))", None),
     ("nvl2(NULL, 1, 2)", 2),
     ("CAST(' 12 ' AS INT)", 12),
     ("CAST(2.9D AS INT)", 2),

@@ -187,7 +187,7 @@ class _Checker:
             raise Faults(["CAST takes a type and nothing else"])
         to = _type_of(node.args["to"])
         (value,) = self._all([node.this])
-        if value.literal and value.type == INT and to == LONG:  # 1L stays a literal
+        if value.literal and value.value is not None and value.type == INT and to == LONG:  # 1L stays a literal
             return literal(value.value, LONG, f"CAST({value.value} AS BIGINT)")
         return cast(value, to)
 
