@@ -10,7 +10,7 @@ import sys
 from collections.abc import Iterable
 from pathlib import Path
 
-_SHARED = frozenset({"__main__", "database_servers", "figures", "king_report", "report"})
+_SHARED = frozenset({"__main__", "database_servers", "figures", "http_load", "king_report", "report"})
 
 
 def names(folder: Path) -> list[str]:

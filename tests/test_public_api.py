@@ -104,13 +104,13 @@ NEEDED = {"millpond.spark": {"py4j", "pyspark"}}
 MODULES_BUDGET = {
     "millpond": 40,
     "millpond.cache": 80,
-    "millpond.commands": 40,
+    "millpond.commands": 60,
     "millpond.demo": 40,
     "millpond.features": 250,
     "millpond.kv": 200,
     "millpond.lookup": 400,
     "millpond.metrics": 60,
-    "millpond.serving": 430,
+    "millpond.serving": 450,
     "millpond.spark": 750,
     "millpond.state": 400,
 }
