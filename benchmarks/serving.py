@@ -101,13 +101,13 @@ def _in_process(url: str, calls: int) -> dict[str, float]:
             assert plainly == expected, "the flat code answers something else"
 
         def asks(fetcher: Fetcher, at: int = now_ms) -> Callable[[str], object]:
-            return lambda name: fetcher.fetch(group_by.name, {"user": name}, at)
+            return lambda user: fetcher.fetch(group_by.name, {"user": user}, at)
 
         def asks_many(fetcher: Fetcher, requests: Sequence[FetchRequest]) -> Callable[[str], object]:
             return lambda _: fetcher.fetch_many(requests)
 
         def does(call: Callable[[dict[str, str]], object]) -> Callable[[str], object]:
-            return lambda name: call({"user": name})
+            return lambda user: call({"user": user})
 
         forms = {f"cached{suffix}_us": asks(cached), f"uncached{suffix}_us": asks(plain)}
         if tiles == 1:

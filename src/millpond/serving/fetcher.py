@@ -270,8 +270,22 @@ class Fetcher:
         call = FetchCall(self._shared, requests)
         if call.wanted:
             self._infos.ensure()
-            run(call.rounds(), self._store.get_many)
+            self._fetches += 1
+            if self._fetches % SAMPLED_ONE_IN:
+                run(call.rounds(), self._store.get_many)
+                return call.responses()
+            began = time.perf_counter()
+            run(call.rounds(), self._timed_get_many)
+            answers = call.responses()
+            self._counters.timed("fetch", time.perf_counter() - began)
+            return answers
         return call.responses()
+
+    def _timed_get_many(self, gets: Sequence[Get]) -> list[list[TimedValue]]:
+        began = time.perf_counter()
+        answers = self._store.get_many(gets)
+        self._counters.timed("get", time.perf_counter() - began)
+        return answers
 
     async def fetch_many_async(self, requests: Sequence[FetchRequest]) -> list[FetchResponse]:
         """Do as `fetch_many`, without holding up the event loop."""
