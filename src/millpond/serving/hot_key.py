@@ -29,6 +29,7 @@ def look_up(group: ServedGroup, served: Served, key: bytes, query_ms: int) -> Cl
     tile_cache, batch_cache = group.tile_cache, group.batch_cache
     if tile_cache is None or batch_cache is None or not group.is_hot:
         return None
+    # A look that leads nowhere is counted by the long way, not here.
     closed: ClosedTiles | None = tile_cache.peek(key)
     landed = served.landed
     if closed is None or closed.landed is not landed or closed.restarts != served.restarts or landed is None:
