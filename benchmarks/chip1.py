@@ -92,9 +92,9 @@ def _of_store(url: str, keys: int, requests: int, rounds: int) -> dict[str, Any]
     for label, after_ms in TIMES.items():
         now_ms = BATCH_END_MS + after_ms + _MINUTES_PAST_MS
         world.stream_until(now_ms)
-        for kind in found:
+        for kind, times in found.items():
             asked = {"url": url, "kind": kind, "now_ms": now_ms, "keys": keys, "requests": requests, "rounds": rounds}
-            found[kind][label] = _in_child(asked)
+            times[label] = _in_child(asked)
             print(f"{url.split(':', maxsplit=1)[0]} {kind} {label} measured", file=sys.stderr, flush=True)
     store.close()
     return found
@@ -211,7 +211,7 @@ class _Run:
             group.decode_tile, group.decode_batch = counted(group.decode_tile), counted(group.decode_batch)
         self.round(len(self._rounds))
         took = self._asked["requests"] / self._rounds.pop()["requests_per_second"]
-        return spent[0] / took
+        return float(spent[0] / took)
 
 
 def _useless(url: str, keys: int, rounds: int) -> dict[str, float]:
@@ -253,15 +253,18 @@ def _landing(url: str, keys: int) -> dict[str, float]:
     lander = threading.Thread(target=lambda: world.land(2, shift=1.0))
     answers: list[tuple[int, float, Any]] = []
     began = time.perf_counter()
-    for number in _numbers(len(asked), lambda: time.perf_counter() - began < 1.0):
-        answers.append(_timed(fetcher, wanted, asked, number, now_ms))
+    answers += [
+        _timed(fetcher, wanted, asked, number, now_ms)
+        for number in _numbers(len(asked), lambda: time.perf_counter() - began < 1.0)
+    ]
     before = len(answers)
     lander.start()
-    for number in _numbers(len(asked), lander.is_alive):
-        answers.append(_timed(fetcher, wanted, asked, number, now_ms))
+    answers += [_timed(fetcher, wanted, asked, number, now_ms) for number in _numbers(len(asked), lander.is_alive)]
     began = time.perf_counter()
-    for number in _numbers(len(asked), lambda: time.perf_counter() - began < 1.0):
-        answers.append(_timed(fetcher, wanted, asked, number, now_ms))
+    answers += [
+        _timed(fetcher, wanted, asked, number, now_ms)
+        for number in _numbers(len(asked), lambda: time.perf_counter() - began < 1.0)
+    ]
     new = [plain.fetch(wanted, one, now_ms).features for one in asked]
     wrong = sum(not _is_of_one_batch(found, old[number], new[number], definitions) for number, _, found in answers)
     store.close()

@@ -81,9 +81,7 @@ class World:
         share_of_tiles: of the spans of time, how many have an event of a key.
     """
 
-    def __init__(
-        self, store: KVStore, definitions: Sequence[GroupBy], keys: int, share_of_tiles: float = 0.3
-    ) -> None:
+    def __init__(self, store: KVStore, definitions: Sequence[GroupBy], keys: int, share_of_tiles: float = 0.3) -> None:
         self.store = store
         self.plans = [compile_group_by(one) for one in definitions]
         self.keys = keys

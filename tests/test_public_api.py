@@ -54,8 +54,8 @@ PUBLIC = {
         NO_METRICS RESULTS MemoryRecorder NullRecorder Recorder
     """,
     "millpond.serving": """
-        AsyncFetchClient FetchClient FetchRequest FetchResponse Fetcher FetcherStats Freshness Histogram HttpApp Limits
-        Prepared Target Tls http_app running_server serve
+        AnswerLog AsyncFetchClient FetchClient FetchRequest FetchResponse Fetcher FetcherStats Freshness Histogram
+        HttpApp Limits Prepared Target Tls http_app running_server serve
     """,
     "millpond.spark": """
         ArrowStatefulProcessor KeyedData KeyedMetrics ProcessorHarness ProcessorSnapshot SparkScan StateConfig check

@@ -1,6 +1,7 @@
 """The fetcher's face: GroupBys and Joins, states and errors, subsets, context, times, tables, async."""
 
 import asyncio
+import os
 import threading
 from datetime import date
 
@@ -26,6 +27,7 @@ from .world import (
     ROUTE,
     ROUTE_PLAN,
     Clock,
+    Later,
     Stream,
     WatchedStore,
     read_directly,
@@ -374,3 +376,25 @@ def test_an_untiled_group_by_is_answered_exactly_at_any_moment():
     fetcher = Fetcher(store, [untiled])
     counts = [fetcher.fetch(untiled, {"user": "ann"}, BATCH_END_MS + at).features["count"] for at in (10, 11, 20, 21)]
     assert counts == [1, 2, 2, 3]
+
+
+def test_a_child_that_is_forked_while_a_refresh_is_under_way_refreshes_for_itself():
+    later, clock = Later(), Clock()
+    store = MemoryStore()
+    upload(store, ROUTE_PLAN, {("EWR", "UA"): [(BATCH_END_MS - 1, (1.0, "N1"))]})
+    fetcher = Fetcher(store, PLANS[:1], enable_fetcher_caching=True, clock=clock, background=later)
+    fetcher.refresh()
+    expected = fetcher.fetch("route", EWR, NOON_MS).features
+    clock.now_ms = 16_000
+    fetcher._infos.begin()
+    reader, writer = os.pipe()
+    child = os.fork()
+    if child == 0:
+        later.work.clear()
+        fetcher._infos._background = lambda work: work()
+        os.write(writer, b"y" if fetcher.fetch("route", EWR, NOON_MS).features == expected else b"n")
+        os._exit(0)
+    os.waitpid(child, 0)
+    assert os.read(reader, 1) == b"y"
+    os.close(reader)
+    os.close(writer)

@@ -3,8 +3,9 @@
 Place on the data path: what the tile cache holds (CHIP-1, steps 3 and 4). With it a fetch reads only the
 tiles behind `end_ms`, and ends in one merge for each window.
 
-Invariant: an entry is what reading the key's tiles in ``[read start, end_ms)`` would give, as long as its
-landed batch and its marker hold, and the stream is not restarted without its state. It is never changed; a later one takes its place.
+Invariant: an entry is what reading the key's tiles from their start to `end_ms` would give, as long as its
+landed batch and its marker hold and the stream is not restarted without its state. It is never changed; a
+later one takes its place.
 
 Closed is a tile that is complete, or that is absent and ends before the stream's closing time. The closed
 part begins at the batch end and stops at the first gap: an open tile, or an absent one after the closing

@@ -177,7 +177,9 @@ class Counters:
                 if amount:
                     sums[name] += amount
 
-    def hot_fetch(self, rows: Sequence[TimedValue] | None, tiles_saved: int, null: int, present: int) -> None:
+    def hot_fetch(
+        self, rows: Sequence[TimedValue] | None, tiles_saved: int, null: int, present: int, *, calls: bool = True
+    ) -> None:
         """Add one fetch that found all but its tail in the caches, and read that, or (None) had it too."""
         with self._lock:
             sums = self._sums
@@ -187,7 +189,7 @@ class Counters:
             sums["null"] += null
             sums["present"] += present
             if rows is not None:
-                sums["kv_calls"] += 1
+                sums["kv_calls"] += calls
                 sums["stream_gets"] += 1
                 for row in rows:
                     sums["rows"] += 1

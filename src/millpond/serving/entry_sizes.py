@@ -18,7 +18,7 @@ def batch_row_size() -> EntrySize:
 
 def closed_tiles_size() -> EntrySize:
     """Make the weigher of a cache of closed tiles."""
-    return EntrySize(units=_closed_units, parts=_closed_parts)
+    return EntrySize(units=_closed_units, parts=_closed_parts, owns_key=False)
 
 
 def _batch_units(row: BatchRow) -> int:
@@ -35,4 +35,5 @@ def _closed_units(closed: ClosedTiles) -> int:
 
 
 def _closed_parts(closed: ClosedTiles) -> tuple[Any, ...]:
-    return (closed.total, closed.pieces, closed.bases)
+    # Without tiles the bases are the batch row's own.
+    return (closed.total, closed.pieces, closed.bases if closed.tiles else ())

@@ -8,6 +8,7 @@ round. In any other case it gives None, and the long way is taken from its start
 Both ways end in the same closed tiles and tail, which a test compares.
 """
 
+import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -161,21 +162,43 @@ class HotTarget:
         return self._answer(keys, query_ms, closed, recent[1], None)
 
     def end(
-        self, keys: Mapping[str, Any], query_ms: int, found: "HotFetch", rows: Sequence[TimedValue]
+        self,
+        keys: Mapping[str, Any],
+        query_ms: int,
+        found: "HotFetch",
+        rows: Sequence[TimedValue],
+        *,
+        calls: bool = True,
+        is_timed: bool = False,
     ) -> FetchResponse | None:
         """Answer from the rows of the tail; None if the long way is to be taken.
+
+        Args:
+            keys: as in the request.
+            query_ms: the time.
+            found: what `begin` gave.
+            rows: what the store has for its get.
+            calls: whether this get counts as a call of the store, and not as a part of one.
+            is_timed: whether decoding and finishing are timed.
 
         Raises:
             CorruptionError: a tile does not decode.
         """
         served, key, closed = found
+        began = time.perf_counter() if is_timed else 0.0
         taken = take_tail(self.group, served, key, query_ms, closed, rows)
         if taken is None:
             return None
         kept, tiles = taken
         if self._freshness_ms:
             kept.recent_tail = (self._clock(), tiles)
-        return self._answer(keys, query_ms, kept, tiles, rows)
+        if not is_timed:
+            return self._answer(keys, query_ms, kept, tiles, rows, calls=calls)
+        decoded = time.perf_counter()
+        answer = self._answer(keys, query_ms, kept, tiles, rows, calls=calls)
+        self._counters.timed("decode", decoded - began)
+        self._counters.timed("finish", time.perf_counter() - decoded)
+        return answer
 
     def _answer(
         self,
@@ -184,6 +207,8 @@ class HotTarget:
         closed: ClosedTiles,
         tiles: Sequence[Tile],
         rows: Sequence[TimedValue] | None,
+        *,
+        calls: bool = True,
     ) -> FetchResponse | None:
         if tiles and tiles[-1].start_ms >= query_ms:
             tiles = [tile for tile in tiles if tile.start_ms < query_ms]
@@ -206,7 +231,7 @@ class HotTarget:
             states = {name: "null" for name, value in features.items() if value is None}
             null = len(states)
         count = len(features)
-        self._counters.hot_fetch(rows, closed.tiles, null, count - null)
+        self._counters.hot_fetch(rows, closed.tiles, null, count - null, calls=calls)
         return FetchResponse(
             self.prepared.target.name, keys, query_ms, features, states, {}, closed.landed.batch_end_ms
         )

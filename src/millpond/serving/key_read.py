@@ -16,6 +16,7 @@ between is met by the next read as a marker that moved.
 
 from collections.abc import Collection, Generator, Sequence
 from concurrent.futures import Future
+from itertools import pairwise
 from typing import TypeAlias
 
 import msgspec
@@ -121,7 +122,7 @@ def _read(
     if not group.has_stream:
         return (yield from _read_values(group, key, landed, tally))
     stream = _Stream(group, layout, key, queries, served, landed, tally)
-    row = _cached_row(group, key, landed, tally) if stream.reads_batch else None
+    row = _cached_row(group, key, landed) if stream.reads_batch else None
     if group.is_cached and stream.is_now and (stream.misses or (row is None and stream.reads_batch)):
         flight = group.flights.get(key)
         if flight is not None:
@@ -389,23 +390,22 @@ def cacheable_spans(form: ClosedForm, view: View, start_ms: int, end_ms: int, cl
         return [(0, start_ms, last_ms)]
     edges = sorted({start_ms, last_ms, *(kept for kept in view.kept_from if start_ms < kept < last_ms)})
     found: list[Span] = []
-    for left, right in zip(edges, edges[1:], strict=False):
+    for left, right in pairwise(edges):
         largest = min(
             (kind.hop_ms for kind, kept in zip(form.kinds, view.kept_from, strict=True) if kept <= left),
             default=layers[-1],
         )
         allowed = [size for size in layers if size <= largest]
-        for span in spans(allowed, left, right, closed_ms):
-            if found and found[-1][0] == span[0] and found[-1][2] == span[1]:
-                span = (span[0], found.pop()[1], span[2])
-            found.append(span)
+        for layer, first, last in spans(allowed, left, right, closed_ms):
+            joins = found and found[-1][0] == layer and found[-1][2] == first
+            found.append((layer, found.pop()[1] if joins else first, last))
     return found
 
 
 def _read_values(
     group: ServedGroup, key: bytes, landed: LandedBatch, tally: Tally
 ) -> Generator[Reads, list[list[TimedValue]], KeyData | None]:
-    row = _cached_row(group, key, landed, tally)
+    row = _cached_row(group, key, landed)
     batch_from = "cache" if row is not None else "store"
     if row is None or not group.skips_batch_get:
         tally.batch_gets += 1
@@ -423,7 +423,7 @@ def _read_values(
     return KeyData(landed, row, None, (), landed.batch_end_ms, batch_from=batch_from)
 
 
-def _cached_row(group: ServedGroup, key: bytes, landed: LandedBatch, tally: Tally) -> BatchRow | None:
+def _cached_row(group: ServedGroup, key: bytes, landed: LandedBatch) -> BatchRow | None:
     if group.batch_cache is None:
         return None
     row = group.batch_cache.get(key)
