@@ -2,15 +2,16 @@
 
 Fourth stage of the demo's data path. For each flight after the batch end the Join is asked for its route,
 its aircraft and its airport, as a model would. Requests come in rounds, so that the picture can show how
-the caches fill. The rounds over HTTP go to a server of this process on the loopback, and their answers are
-checked like the others. All answers are logged, for the check against the training set.
+the caches fill; each round is asked in-process and then over HTTP, from a server of this process on the
+loopback, and all answers are checked. All answers are logged, for the check against the training set.
 """
 
+import contextlib
 import json
 import shutil
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import closing, suppress
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +35,9 @@ _COUNTED = (
 
 Ask = Callable[[Sequence[FetchRequest]], Sequence[FetchResponse]]
 """One round: requests in, their responses out, in the same order."""
+
+Collected = dict[int, Mapping[str, Any]]
+"""The features by request."""
 
 
 class Facts(msgspec.Struct):
@@ -81,10 +85,16 @@ def ask_and_check(
 
     questions = _questions(asked)
     shutil.rmtree(log_folder, ignore_errors=True)
-    with closing(open_store(url)) as store, open_fetcher(store, AnswerLog(log_folder, sample=1.0)) as fetcher:
-        in_process = _ask_all("serve", fetcher.fetch_many, questions, fetcher, clock, step)
-        with running_server(http_app(fetcher)) as served_at, FetchClient(served_at) as client:
-            over_http = _ask_all("http", client.fetch_many, questions, fetcher, clock, step)
+    in_process: Collected = {}
+    over_http: Collected = {}
+    with contextlib.ExitStack() as opened:
+        store = opened.enter_context(closing(open_store(url)))
+        fetcher = opened.enter_context(open_fetcher(store, AnswerLog(log_folder, sample=1.0)))
+        client = opened.enter_context(FetchClient(opened.enter_context(running_server(http_app(fetcher)))))
+        for start in range(0, len(questions), REQUESTS_PER_ROUND):
+            round_ = questions[start : start + REQUESTS_PER_ROUND]
+            step(_ask("serve", fetcher.fetch_many, round_, fetcher, clock, in_process))
+            step(_ask("http", client.fetch_many, round_, fetcher, clock, over_http))
     right = {request_id: expected[request_id] for request_id, _ in questions}
     wrong = mismatches("in-process", right, in_process) + mismatches("over HTTP", right, over_http)
     return Facts(
@@ -105,7 +115,7 @@ def serve_until_stopped(url: str, port: int, say: Callable[[str], None]) -> None
     """
     with closing(open_store(url)) as store, running_server(http_app(open_fetcher(store)), port=port) as served_at:
         say(served_at)
-        with suppress(KeyboardInterrupt):
+        with contextlib.suppress(KeyboardInterrupt):
             threading.Event().wait()
 
 
@@ -132,26 +142,23 @@ def _example(questions: Sequence[tuple[int, FetchRequest]]) -> str:
     return json.dumps({"requests": [{"keys": request.keys, "at": request.at, "context": request.context}]})
 
 
-def _ask_all(
+def _ask(
     stage: str,
     ask: Ask,
     questions: Sequence[tuple[int, FetchRequest]],
     fetcher: Fetcher,
     clock: Callable[[], float],
-    step: Callable[[Measure], None],
-) -> dict[int, Mapping[str, Any]]:
-    answers: dict[int, Mapping[str, Any]] = {}
-    for start in range(0, len(questions), REQUESTS_PER_ROUND):
-        round_ = questions[start : start + REQUESTS_PER_ROUND]
-        before, began = fetcher.stats(), clock()
-        responses = ask([request for _, request in round_])
-        seconds, after = clock() - began, fetcher.stats()
-        for (request_id, request), response in zip(round_, responses, strict=True):
-            if response.errors:
-                raise UnavailableError(f"{response.name} of {dict(request.keys)} at {request.at}: {response.errors}")
-            answers[request_id] = response.features
-        step(Measure(stage, seconds, len(round_), _cache_counts(before, after), _counts(before, after)))
-    return answers
+    answers: Collected,
+) -> Measure:
+    """Ask one round, and put its answers among the others."""
+    before, began = fetcher.stats(), clock()
+    responses = ask([request for _, request in questions])
+    seconds, after = clock() - began, fetcher.stats()
+    for (request_id, request), response in zip(questions, responses, strict=True):
+        if response.errors:
+            raise UnavailableError(f"{response.name} of {dict(request.keys)} at {request.at}: {response.errors}")
+        answers[request_id] = response.features
+    return Measure(stage, seconds, len(questions), _cache_counts(before, after), _counts(before, after))
 
 
 def _cache_counts(before: FetcherStats, after: FetcherStats) -> dict[str, CacheCount]:

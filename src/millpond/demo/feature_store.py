@@ -48,5 +48,6 @@ def without_password(url: str) -> str:
     >>> without_password("redis://ada:secret@localhost:6379?prefix=shop")
     'redis://localhost:6379?prefix=shop'
     """
-    parts = urlsplit(url)
-    return urlunsplit(parts._replace(netloc=parts.netloc.rpartition("@")[2]))
+    scheme, slashes, rest = url.partition("://")
+    place, slash, path = rest.partition("/")
+    return scheme + slashes + place.rpartition("@")[2] + slash + path

@@ -161,12 +161,12 @@ def _scalars(group: Group) -> str:
 def _map(group: Group, name: str) -> str:
     column, sql, ending = group.by[name]
     return (
-        f"SELECT {', '.join(group.keys)}, as_of, map(list(entry), list(value)) AS entries FROM (\n"
+        f"SELECT {', '.join(group.keys)}, as_of, map(list(entry), list(value)) AS entries FROM (\n"  # noqa: S608 -- our own names alone
         f"  SELECT {_listed('q', group)}, q.as_of, e.{column} AS entry, {sql} AS value\n"
         f"  FROM {group.prefix}_questions q JOIN events e ON {_same_key(group)}\n"
         f"  WHERE e.time_ms < q.as_of AND {_within(ending)} AND e.{column} IS NOT NULL\n"
         f"  GROUP BY {_listed('q', group)}, q.as_of, e.{column}\n"
-        f") WHERE value IS NOT NULL GROUP BY {', '.join(group.keys)}, as_of"  # noqa: S608 -- our own names alone
+        f") WHERE value IS NOT NULL GROUP BY {', '.join(group.keys)}, as_of"
     )
 
 

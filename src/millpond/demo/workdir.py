@@ -67,7 +67,7 @@ class Manifest(msgspec.Struct, forbid_unknown_fields=True):
 
     format: int
     asked: Asked
-    run: str
+    run: str = ""
     stages: dict[str, dict[str, Any]] = {}
     spent_seconds: float = 0.0
 
