@@ -57,7 +57,9 @@ def group_bys(draw, windows=WINDOWS, **options):
         operation = draw(st.sampled_from(sorted(OPERATIONS)))
         kinds = [type_ for type_ in SCALARS if parse_type(type_).kind in OPERATIONS[operation].types]
         reused = [
-            number for number, type_ in enumerate(columns) if parse_type(type_).scalar.kind in OPERATIONS[operation].types
+            number
+            for number, type_ in enumerate(columns)
+            if parse_type(type_).scalar.kind in OPERATIONS[operation].types
         ]
         if reused and draw(st.booleans()):
             number = draw(st.sampled_from(reused))

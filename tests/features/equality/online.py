@@ -81,7 +81,9 @@ class Online:
             if rows:
                 names = ("key", "address", "value", "change", "amount")
                 types = (pa.binary(), pa.int64(), pa.binary(), pa.int32(), pa.int64())
-                columns = [pa.array([row[name] for row in rows], type_) for name, type_ in zip(names, types, strict=True)]
+                columns = [
+                    pa.array([row[name] for row in rows], type_) for name, type_ in zip(names, types, strict=True)
+                ]
                 written.append([pa.record_batch(columns, names=list(names))])
         self.write(PlainFrame(written), 0)
 
@@ -99,6 +101,9 @@ class Online:
                 for key, time_ms, inputs, is_gone in rows[first : first + at_once]
             ]
             yield pa.record_batch(
-                [pa.array(column, field.type) for column, field in zip(zip(*columns, strict=True), self.schema, strict=True)],
+                [
+                    pa.array(column, field.type)
+                    for column, field in zip(zip(*columns, strict=True), self.schema, strict=True)
+                ],
                 schema=self.schema,
             )

@@ -55,7 +55,9 @@ def histories(draw, tiled):
             )
         )
         parts = draw(st.integers(1, 3))
-        watermark = min(watermark + draw(st.sampled_from((0, 1, MINUTE, HOUR, 5 * HOUR, 15 * HOUR))), batch_end + 2 * DAY)
+        watermark = min(
+            watermark + draw(st.sampled_from((0, 1, MINUTE, HOUR, 5 * HOUR, 15 * HOUR))), batch_end + 2 * DAY
+        )
         batches.append(([events[n::parts] for n in range(parts)], watermark))
     return group_by, batch_end, past, batches
 
@@ -70,7 +72,9 @@ def test_a_fetch_is_the_training_set_is_the_rule(data, tiled):
     arrived = list(past)
     for partitions, watermark in batches:
         # What lies before the batch end is in the upload already; what has no key belongs to nobody.
-        left_out = [(*event, False) for event in past[:2]] + [((None, 1), batch_end, (None,) * len(group_by.inputs), False)]
+        left_out = [(*event, False) for event in past[:2]] + [
+            ((None, 1), batch_end, (None,) * len(group_by.inputs), False)
+        ]
         rows = [[(*event, False) for event in events] for events in partitions]
         online.micro_batch([*rows, left_out], watermark)
         arrived += [event for events in partitions for event in events]
@@ -124,18 +128,24 @@ def test_rows_that_were_taken_away_are_subtracted_by_what_can_delete_and_ignored
     expected = rule.answers(group_by, own, query, gone=of_gone)
     answer = fetcher.fetch(group_by.name, dict(zip(("user", "shop"), user, strict=True)), query)
     stale = set(online.plan.stale_features(query, batch_end))
-    assert rule.differences(
-        group_by, answer.features, {name: value for name, value in expected.items() if name not in stale}
-    ) == {}
+    assert (
+        rule.differences(
+            group_by, answer.features, {name: value for name, value in expected.items() if name not in stale}
+        )
+        == {}
+    )
     deleting = {feature.name for feature in online.plan.cells.features if feature.deletes}
     changes = [(*event[:1], None, *event[1:], False) for event in arrived]
     changes += [(event[0], None, *event[1:], True) for event in gone]
     (offline,) = changing_training_set(group_by, changes, [(user, query)])
-    assert rule.differences(
-        group_by,
-        {name: value for name, value in offline.items() if name in deleting},
-        {name: value for name, value in expected.items() if name in deleting},
-    ) == {}
+    assert (
+        rule.differences(
+            group_by,
+            {name: value for name, value in offline.items() if name in deleting},
+            {name: value for name, value in expected.items() if name in deleting},
+        )
+        == {}
+    )
 
 
 @given(data=st.data())
