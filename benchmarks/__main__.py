@@ -10,7 +10,22 @@ import sys
 from collections.abc import Iterable
 from pathlib import Path
 
-_SHARED = frozenset({"__main__", "database_servers", "figures", "http_load", "king_report", "report"})
+_SHARED = frozenset(
+    {
+        "__main__",
+        "database_servers",
+        "features_faults",
+        "features_ingest",
+        "features_stored",
+        "features_upload",
+        "figures",
+        "http_load",
+        "king_report",
+        "redis_servers",
+        "serving_world",
+        "report",
+    }
+)
 
 
 def names(folder: Path) -> list[str]:

@@ -20,8 +20,15 @@ def row_bytes(inputs: Inputs) -> bytes:
 
     >>> row_bytes(({"b": 1, "a": 2},)) == row_bytes(({"a": 2, "b": 1},))
     True
+    >>> row_bytes(({7: 1, -1: 2},)) == row_bytes(({-1: 2, 7: 1},))
+    True
     """
-    return _encoder.encode(inputs)
+    return _encoder.encode([_with_text_keys(value) if type(value) is dict else value for value in inputs])
+
+
+def _with_text_keys(value: dict[Any, Any]) -> dict[str, Any]:
+    """Name a map's keys by texts: msgspec orders no others."""
+    return {str(key): one for key, one in value.items()}
 
 
 def latest_row(rows: Iterable[tuple[int, Inputs]]) -> tuple[int, Inputs] | None:

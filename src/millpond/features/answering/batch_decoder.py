@@ -12,7 +12,7 @@ import msgspec
 
 from millpond.features.batch import BatchIr
 from millpond.features.plan import GroupByPlan
-from millpond.features.sealing import HEADER, unseal
+from millpond.features.sealing import DECODE_ERRORS, HEADER, unseal
 from millpond.features.value_codec import VALUE_FORMAT_VERSION
 
 _FORM_BYTES = 4
@@ -65,7 +65,7 @@ class BatchDecoder:
                 batch_end_ms, segments, *columns = _decode(body[_FORM_BYTES:])
                 if len(columns) == self._cells and all(len(column) == len(segments) for column in columns):
                     return StoredBatch(batch_end_ms, segments, columns)
-            except (msgspec.MsgspecError, TypeError, ValueError):
+            except DECODE_ERRORS:
                 pass
         batch: BatchIr = self._plan.decode_batch(key, data)
         return StoredBatch(batch.batch_end_ms, batch.segments, batch.columns, is_decoded=True)

@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 
 from millpond.features.plan import GroupByPlan
-from millpond.features.sealing import HEADER
+from millpond.features.sealing import DECODE_ERRORS, HEADER
 from millpond.features.tiles import Tile
 from millpond.features.value_codec import VALUE_FORMAT_VERSION, cell_id
 
@@ -59,7 +59,7 @@ class TileDecoder:
                 stored = _decode(data[self._body :])
                 if len(stored) == self._length:
                     return Tile(stored[0], stored[1], stored[2], stored[3], self._cells(stored))
-            except (msgspec.MsgspecError, TypeError, ValueError):
+            except DECODE_ERRORS:
                 pass
         return self._plan.decode_tile(key, data)
 

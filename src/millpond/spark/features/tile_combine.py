@@ -11,7 +11,7 @@ Left out, and counted: events before the stream's start, which the upload has; r
 key, which belong to no key; rows without a time, which belong to no tile.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,8 +21,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from millpond.features import CLOSING_KEY, GroupByPlan, Ir, Tile
-from millpond.features.types import DataType, parse_type
-from millpond.spark.forms.grouping import grouped
+from millpond.features.columnar import Groups, collect_table, group_rows
+from millpond.features.types import DataType
 from millpond.spark.worker_garbage import leave_modules_out
 
 COMBINED_SCHEMA = "key binary, start_ms bigint, ir binary, events bigint, event_time timestamp"
@@ -70,7 +70,6 @@ def combiner(
         start_ms: events before it are left out.
         counts: where the events are counted.
     """
-    types = [parse_type(field.type) for field in plan.group_by.inputs]
     key_width = len(plan.group_by.keys)
 
     def combine(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -78,7 +77,7 @@ def combiner(
         for table in _tables(batches):
             events = _kept(table, key_width, start_ms, counts)
             if len(events):
-                yield _combined(plan, events, key_width, types)
+                yield _combined(plan, events, key_width)
         yield _heartbeat()
 
     return combine
@@ -119,61 +118,60 @@ def _sum(mask: Any) -> int:
     return int(pc.sum(mask).as_py() or 0)
 
 
-def _combined(plan: GroupByPlan, events: pa.Table, key_width: int, types: Sequence[DataType]) -> pa.RecordBatch:
-    time = events.column(key_width)
+def _combined(plan: GroupByPlan, events: pa.Table, key_width: int) -> pa.RecordBatch:
     tile_ms = plan.tile_ms
-    starts = pa.chunked_array([pa.array(_numbers(time) // tile_ms * tile_ms)])
-    by_key = grouped(pa.table(events.columns[:key_width], names=[f"key_{n}" for n in range(key_width)]))
-    found = grouped(pa.table([pa.array(by_key.index), starts], names=["key", "start_ms"]))
-    order, ends = found.by_key()
-    ordered = events.take(pa.array(order))
-    key_of_group = by_key.index[found.first]
-    firsts = events.take(pa.array(by_key.first))
-    keys = [plan.encode_key(key) for key in zip(*(_values(firsts.column(n)) for n in range(key_width)), strict=True)]
-    irs = _irs(plan, ordered, key_width, types, ends)
-    group_starts = _numbers(starts)[found.first]
-    encoded_keys, encoded_irs = [], []
-    for number, start_ms, ir in zip(key_of_group.tolist(), group_starts.tolist(), irs, strict=True):
-        key = keys[number]
+    starts = _numbers(events.column(key_width)) // tile_ms * tile_ms
+    key_columns = events.select(range(key_width))
+    by_key = group_rows(key_columns)
+    groups = group_rows(pa.table({"key": by_key.numbers}), starts)
+    firsts = key_columns.take(pa.array(by_key.first_rows))
+    keys = [plan.encode_key(key) for key in zip(*(_values(column) for column in firsts.columns), strict=True)]
+    group_keys = [keys[number] for number in by_key.numbers[groups.first_rows].tolist()]
+    group_starts = starts[groups.first_rows]
+    irs = collected_irs(plan, events, key_width, groups)
+    encoded = []
+    for key, start_ms, ir in zip(group_keys, group_starts.tolist(), irs, strict=True):
         assert key is not None  # noqa: S101 - rows with a null part were left out
-        encoded_keys.append(key)
-        encoded_irs.append(plan.encode_tile(key, Tile(start_ms, tile_ms, ir=ir)))
-    latest = _latest(ordered.column("event_time"), ends)
+        encoded.append(plan.encode_tile(key, Tile(start_ms, tile_ms, ir=ir)))
+    sizes = np.bincount(groups.numbers)
     return pa.record_batch(
         [
-            pa.array(encoded_keys, pa.binary()),
+            pa.array(group_keys, pa.binary()),
             pa.array(group_starts),
-            pa.array(encoded_irs, pa.binary()),
-            pa.array(np.diff(ends, prepend=0)),
-            latest,
+            pa.array(encoded, pa.binary()),
+            pa.array(sizes),
+            _latest(events.column("event_time"), groups, sizes),
         ],
         schema=_COMBINED,
     )
 
 
-def _irs(
-    plan: GroupByPlan, events: pa.Table, key_width: int, types: Sequence[DataType], ends: npt.NDArray[np.int64]
-) -> list[Ir]:
-    """Give the IR of each run of events that ends at one of ``ends``."""
-    times = events.column(key_width).to_pylist()
-    columns = [input_values(events.column(key_width + 1 + position), type_) for position, type_ in enumerate(types)]
-    rows = list(zip(*columns, strict=True)) if columns else [()] * len(times)
-    deleted = events.column("is_delete").to_pylist() if "is_delete" in events.column_names else None
-    irs = []
-    begin = 0
-    for end in ends.tolist():
-        if deleted is None or not any(deleted[begin:end]):
-            irs.append(plan.collect(times[begin:end], rows[begin:end]))
-        else:
-            added = [at for at in range(begin, end) if not deleted[at]]
-            gone = [at for at in range(begin, end) if deleted[at]]
-            irs.append(
-                plan.delete(
-                    plan.collect([times[at] for at in added], [rows[at] for at in added]),
-                    plan.collect([times[at] for at in gone], [rows[at] for at in gone]),
-                )
-            )
-        begin = end
+def collected_irs(plan: GroupByPlan, events: pa.Table, key_width: int, groups: Groups) -> list[Ir]:
+    """Give the IR of each group of events; rows that are taken away are subtracted by the cells that can delete.
+
+    Args:
+        plan: of the GroupBy.
+        events: the columns of `plan_columns`, and ``is_delete`` where rows come and go.
+        key_width: how many columns the key has.
+        groups: the group of each row.
+    """
+    fields = plan.group_by.inputs
+    inputs = events.select(range(key_width + 1, key_width + 1 + len(fields)))
+    inputs = inputs.rename_columns([field.name for field in fields])
+    times = events.column(key_width).combine_chunks()
+
+    def collected(of: Groups) -> list[Ir]:
+        return collect_table(plan.cells, of, times, inputs).irs()
+
+    if "is_delete" not in events.column_names:
+        return collected(groups)
+    gone = events.column("is_delete").fill_null(fill_value=False).to_numpy().astype(np.bool_)
+    if not gone.any():
+        return collected(groups)
+    irs = collected(Groups(np.where(gone, -1, groups.numbers), groups.first_rows))
+    taken = collected(Groups(np.where(gone, groups.numbers, -1), groups.first_rows))
+    for number in np.unique(groups.numbers[gone]).tolist():
+        irs[number] = plan.delete(irs[number], taken[number])
     return irs
 
 
@@ -195,11 +193,12 @@ def _numbers(column: pa.ChunkedArray) -> npt.NDArray[np.int64]:
     return numbers
 
 
-def _latest(event_times: pa.ChunkedArray, ends: npt.NDArray[np.int64]) -> pa.Array:
-    """Give the latest time of each run."""
+def _latest(event_times: pa.ChunkedArray, groups: Groups, sizes: npt.NDArray[np.int64]) -> pa.Array:
+    """Give the latest time of each group."""
     microseconds = event_times.cast(pa.timestamp("us", tz="UTC")).cast(pa.int64()).to_numpy()
-    begins = np.concatenate(([0], ends[:-1]))
-    return pa.array(np.maximum.reduceat(microseconds, begins)).cast(pa.timestamp("us", tz="UTC"))
+    order = np.argsort(groups.numbers, kind="stable")
+    begins = np.concatenate(([0], np.cumsum(sizes)[:-1]))
+    return pa.array(np.maximum.reduceat(microseconds[order], begins)).cast(pa.timestamp("us", tz="UTC"))
 
 
 def _heartbeat() -> pa.RecordBatch:

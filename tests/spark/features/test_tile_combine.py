@@ -1,0 +1,85 @@
+"""What is combined before the shuffle is, for each key and tile, what collecting its events one by one gives."""
+
+from collections import defaultdict
+
+import pyarrow as pa
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from millpond.features import CLOSING_KEY, Aggregation, Field, GroupBy, Tile, compile_group_by, tile_start
+from millpond.spark.features.tile_combine import EventCounts, combiner
+
+GROUP_BY = GroupBy(
+    "paid",
+    keys=(Field("user", "string"), Field("rate", "double")),
+    inputs=(Field("price", "double"), Field("shop", "string"), Field("tags", "map<string,long>")),
+    aggregations=(
+        Aggregation("count", windows=("1h", None)),
+        Aggregation("variance", "price", ("1h",)),
+        Aggregation("max", "price", ("1h",)),
+        Aggregation("sum", "price", ("1h",), buckets=("shop",)),
+        Aggregation("last_k", "shop", ("1h",), k=2),
+        Aggregation("unique_count", "shop", ("1h",)),
+        Aggregation("sum", "tags", ("1h",)),
+    ),
+)
+PLAN = compile_group_by(GROUP_BY)
+BEGIN = PLAN.tile_ms
+
+ROWS = st.lists(
+    st.tuples(
+        st.sampled_from((None, "ann", "bob")),
+        st.sampled_from((0.0, -0.0, 1.5)),
+        st.none() | st.integers(0, 4 * PLAN.tile_ms),
+        st.none() | st.floats(allow_nan=False, allow_infinity=False),
+        st.sampled_from((None, "s", "t")),
+        st.none() | st.dictionaries(st.sampled_from("ab"), st.integers(-5, 5), max_size=2),
+        st.booleans(),
+    ),
+    max_size=20,
+)
+
+
+def batches_of(rows, *, with_deletes):
+    columns = [list(column) for column in zip(*rows, strict=True)] or [[] for _ in range(7)]
+    times = pa.array([None if time is None else time * 1000 for time in columns[2]], pa.timestamp("us", tz="UTC"))
+    named = {
+        "key_0": pa.array(columns[0], pa.string()),
+        "key_1": pa.array(columns[1], pa.float64()),
+        "time_ms": pa.array(columns[2], pa.int64()),
+        "input_0": pa.array(columns[3], pa.float64()),
+        "input_1": pa.array(columns[4], pa.string()),
+        "input_2": pa.array(columns[5], pa.map_(pa.string(), pa.int64())),
+        "event_time": times,
+    }
+    deletes = {"is_delete": pa.array(columns[6], pa.bool_())} if with_deletes else {}
+    return pa.table(named | deletes).to_batches(max_chunksize=7)
+
+
+@given(rows=ROWS, with_deletes=st.booleans())
+@settings(max_examples=60)
+def test_each_key_and_tile_gets_the_ir_of_its_events(rows, with_deletes):
+    events = defaultdict(lambda: ([], []))
+    for user, rate, time, *inputs, gone in rows:
+        if user is not None and time is not None and time >= BEGIN:
+            place = (PLAN.encode_key((user, rate)), tile_start(time, PLAN.tile_ms))
+            events[place][with_deletes and gone].append((time, inputs))
+    expected = {}
+    for (key, start), (added, gone) in events.items():
+        ir = PLAN.collect([time for time, _ in added], [inputs for _, inputs in added])
+        if gone:
+            ir = PLAN.delete(ir, PLAN.collect([time for time, _ in gone], [inputs for _, inputs in gone]))
+        latest = max(time for time, _ in added + gone)
+        expected[key, start] = (
+            PLAN.encode_tile(key, Tile(start, PLAN.tile_ms, ir=ir)),
+            len(added) + len(gone),
+            latest,
+        )
+    combined = list(combiner(PLAN, BEGIN, EventCounts())(iter(batches_of(rows, with_deletes=with_deletes))))
+    found = [row for batch in combined for row in batch.to_pylist()]
+    assert found.pop() == {"key": CLOSING_KEY, "start_ms": 0, "ir": None, "events": 0, "event_time": None}
+    assert {
+        (row["key"], row["start_ms"]): (row["ir"], row["events"], round(row["event_time"].timestamp() * 1000))
+        for row in found
+    } == expected
+    assert len(found) == len(expected)
