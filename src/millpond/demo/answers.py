@@ -1,16 +1,18 @@
 """The fetcher at work: every request in-process and over HTTP, in the order of their moments.
 
 Fourth stage of the demo's data path. For each flight after the batch end the Join is asked for its route,
-its aircraft and its airport, as a model would. Requests come in rounds, so that the picture can show how
-the caches fill; each round is asked in-process and then over HTTP, from a server of this process on the
-loopback, and all answers are checked. All answers are logged, for the check against the training set.
+its aircraft and its airport, as a model would. The flights of one moment are asked for in one call,
+in-process and then over HTTP from a server of this process on the loopback, and all answers are checked.
+Rounds of some moments are measured together, so that the picture can show how the caches fill. All answers
+are logged, for the check against the training set.
 """
 
 import contextlib
+import itertools
 import json
 import shutil
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -20,7 +22,7 @@ import pyarrow as pa
 
 from millpond.demo.check import CONTEXT, KEYS, Answers, by_request, mismatches
 from millpond.demo.definitions import FLIGHT
-from millpond.demo.report import CacheCount, Measure
+from millpond.demo.report import CacheCount, Measure, total_caches, total_counts
 from millpond.errors import UnavailableError
 from millpond.kv import KVStore, open_store
 from millpond.serving import FetchClient, Fetcher, FetchRequest, FetchResponse, http_app, running_server
@@ -28,13 +30,15 @@ from millpond.serving.answer_log import AnswerLog
 from millpond.serving.counters import FetcherStats
 
 REQUESTS_PER_ROUND = 100
+"""A round is the requests of whole moments, at least so many."""
+
 MOST_LISTED = 100
 _COUNTED = (
     "kv_calls", "bytes_read", "batch_gets", "batch_gets_saved", "stream_gets", "tiles_read", "tiles_saved",
 )  # fmt: skip
 
 Ask = Callable[[Sequence[FetchRequest]], Sequence[FetchResponse]]
-"""One round: requests in, their responses out, in the same order."""
+"""One call: requests in, their responses out, in the same order."""
 
 Collected = dict[int, Mapping[str, Any]]
 """The features by request."""
@@ -91,10 +95,13 @@ def ask_and_check(
         store = opened.enter_context(closing(open_store(url)))
         fetcher = opened.enter_context(open_fetcher(store, AnswerLog(log_folder, sample=1.0)))
         client = opened.enter_context(FetchClient(opened.enter_context(running_server(http_app(fetcher)))))
-        for start in range(0, len(questions), REQUESTS_PER_ROUND):
-            round_ = questions[start : start + REQUESTS_PER_ROUND]
-            step(_ask("serve", fetcher.fetch_many, round_, fetcher, clock, in_process))
-            step(_ask("http", client.fetch_many, round_, fetcher, clock, over_http))
+        for moments in _rounds(questions):
+            calls = []
+            for moment in moments:
+                calls.append(_ask("serve", fetcher.fetch_many, moment, fetcher, clock, in_process))
+                calls.append(_ask("http", client.fetch_many, moment, fetcher, clock, over_http))
+            for stage in ("serve", "http"):
+                step(_together(stage, [call for call in calls if call.stage == stage]))
     right = {request_id: expected[request_id] for request_id, _ in questions}
     wrong = mismatches("in-process", right, in_process) + mismatches("over HTTP", right, over_http)
     return Facts(
@@ -134,6 +141,23 @@ def _questions(asked: pa.Table) -> list[tuple[int, FetchRequest]]:
     ]
 
 
+def _rounds(questions: Sequence[tuple[int, FetchRequest]]) -> Iterator[list[list[tuple[int, FetchRequest]]]]:
+    """Give the questions by moment, and the moments in rounds."""
+    round_: list[list[tuple[int, FetchRequest]]] = []
+    for _, moment in itertools.groupby(questions, key=lambda question: question[1].at):
+        round_.append(list(moment))
+        if sum(map(len, round_)) >= REQUESTS_PER_ROUND:
+            yield round_
+            round_ = []
+    if round_:
+        yield round_
+
+
+def _together(stage: str, calls: Sequence[Measure]) -> Measure:
+    seconds, items = sum(call.seconds for call in calls), sum(call.items for call in calls)
+    return Measure(stage, seconds, items, total_caches(calls), total_counts(calls))
+
+
 def _example(questions: Sequence[tuple[int, FetchRequest]]) -> str:
     """What a reader can send to /v1/fetch/flight."""
     if not questions:
@@ -150,7 +174,7 @@ def _ask(
     clock: Callable[[], float],
     answers: Collected,
 ) -> Measure:
-    """Ask one round, and put its answers among the others."""
+    """Ask for one moment, and put its answers among the others."""
     before, began = fetcher.stats(), clock()
     responses = ask([request for _, request in questions])
     seconds, after = clock() - began, fetcher.stats()

@@ -230,7 +230,7 @@ def summary(outcome: Outcome, facts: Mapping[str, str], console: Console) -> Non
         table.add_row("logged and equal in the training set", f"{outcome.consistency.get('equal', 0):,}")
         other = {kind: count for kind, count in outcome.consistency.items() if kind != "equal" and count}
         for kind, count in other.items():
-            table.add_row(f"logged and {kind}", f"{count:,}", style="bold red")
+            table.add_row(f"logged and {kind.replace('_', ' ')}", f"{count:,}", style="bold red")
     table.add_row("mismatches", str(outcome.mismatches), style="green" if outcome.mismatches == 0 else "bold red")
     console.print(table)
 
@@ -242,7 +242,8 @@ _COLOURS = ("#1b6ca8", "#d1603d", "#3a7d44", "#7a5195", "#b8860b", "#2a9d8f", "#
 def picture(measures: Sequence[Measure], title: str) -> bytes:
     """A PNG of throughput and hit rates over time: the stream on the left, the fetcher on the right.
 
-    Above, each step is a bar as wide as it took; below is each cache's hit rate in that step.
+    Above, each step is a bar as wide as it took; below is each cache's hit rate in that step. The rounds of
+    the fetcher are drawn in-process first and then over HTTP, although each was asked both ways in turn.
     """
     from matplotlib.figure import Figure
 
@@ -250,7 +251,7 @@ def picture(measures: Sequence[Measure], title: str) -> bytes:
     axes = figure.subplots(2, 2, sharex="col", width_ratios=(3, 2))
     figure.suptitle(title, x=0.01, ha="left", fontsize=13, fontweight="bold", color=_INK)
     streamed = [m for m in measures if m.stage == "stream"]
-    served = [m for m in measures if m.stage != "stream"]
+    served = [m for stage in ("serve", "http") for m in measures if m.stage == stage]
     colour_of = dict(zip(total_caches(measures), _COLOURS, strict=False))
     for column, (steps, name) in enumerate(((streamed, "Stream"), (served, "Fetcher"))):
         _throughput(axes[0, column], steps)
