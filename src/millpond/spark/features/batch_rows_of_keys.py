@@ -64,7 +64,7 @@ def batch_rows_of_keys(
     if not plan.group_by.aggregations:
         yield from _latest_rows(plan, batch_end_ms, batches, counts)
         return
-    encoded = _encoder(plan, batch_end_ms)
+    encoded = encoder(plan, batch_end_ms)
     for key, irs in irs_of_keys(plan, lambda times: _segments(plan, batch_end_ms, times), batches, counts):
         if irs:
             yield key, encoded(key, irs)
@@ -85,14 +85,14 @@ def irs_of_keys(
         counts: where rows without key or time are counted.
     """
     open_key = _OpenKey()
-    for table in _lots(batches):
-        kept = _kept(plan, table, counts)
+    for table in lots(batches):
+        kept = kept_rows(plan, table, counts)
         if not len(kept):
             continue
-        parts = parts_of(_numbers(kept, TIME))
+        parts = parts_of(times_of(kept))
         if (parts < 0).any():
             kept, parts = kept.filter(pa.array(parts >= 0)), parts[parts >= 0]
-        for key, part, ir in _collected(plan, kept, parts):
+        for key, part, ir in collected(plan, kept, parts):
             if key != open_key.key:
                 if open_key.key is not None:
                     yield open_key.key, open_key.irs
@@ -103,7 +103,7 @@ def irs_of_keys(
         yield open_key.key, open_key.irs
 
 
-def _collected(plan: GroupByPlan, table: pa.Table, parts: npt.NDArray[np.int64]) -> Iterator[tuple[bytes, int, Ir]]:
+def collected(plan: GroupByPlan, table: pa.Table, parts: npt.NDArray[np.int64]) -> Iterator[tuple[bytes, int, Ir]]:
     """Give (key, part, IR) of each group of a lot, the groups of a key together and in the order of the rows."""
     if not len(table):
         return
@@ -129,7 +129,8 @@ def _encoded(plan: GroupByPlan, name: tuple[Any, ...]) -> bytes:
     return key
 
 
-def _encoder(plan: GroupByPlan, batch_end_ms: int) -> Callable[[bytes, Mapping[int, Ir]], bytes]:
+def encoder(plan: GroupByPlan, batch_end_ms: int) -> Callable[[bytes, Mapping[int, Ir]], bytes]:
+    """Give the function that makes a key's row of a batch from the IRs of its segments."""
     if plan.group_by.accuracy == "temporal":
         return lambda key, irs: plan.encode_batch(key, plan.batch_of_segments(irs, batch_end_ms))
 
@@ -156,8 +157,8 @@ def _latest_rows(
     types = [parse_type(field.type) for field in plan.group_by.inputs]
     width = len(plan.group_by.keys)
     last: tuple[bytes, int, bytes] | None = None
-    for table in _lots(batches):
-        kept = _kept(plan, table, counts)
+    for table in lots(batches):
+        kept = kept_rows(plan, table, counts)
         keys = zip(*(column.to_pylist() for column in kept.columns[:width]), strict=True)
         inputs = [input_values(column, type_) for column, type_ in zip(kept.columns[width + 1 :], types, strict=True)]
         for name, time_ms, values in zip(keys, kept[TIME].to_pylist(), zip(*inputs, strict=True), strict=True):
@@ -179,7 +180,7 @@ _HEADER_BYTES = 5
 """The seal before a stored value's bytes: version and checksum."""
 
 
-def _kept(plan: GroupByPlan, table: pa.Table, counts: RowCounts) -> pa.Table:
+def kept_rows(plan: GroupByPlan, table: pa.Table, counts: RowCounts) -> pa.Table:
     """Give the rows that have a key and a time, and count the others."""
     import pyarrow.compute as pc
 
@@ -194,7 +195,8 @@ def _kept(plan: GroupByPlan, table: pa.Table, counts: RowCounts) -> pa.Table:
     return table if with_both == len(table) else table.filter(kept)
 
 
-def _lots(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Table]:
+def lots(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Table]:
+    """Give a partition's rows some hundred thousand at a time."""
     waiting: list[pa.RecordBatch] = []
     rows = 0
     for batch in batches:
@@ -207,6 +209,7 @@ def _lots(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Table]:
         yield pa.Table.from_batches(waiting)
 
 
-def _numbers(table: pa.Table, name: str) -> npt.NDArray[np.int64]:
-    numbers: npt.NDArray[np.int64] = table[name].to_numpy()
-    return numbers
+def times_of(table: pa.Table) -> npt.NDArray[np.int64]:
+    """Give the time of each row, none of them null."""
+    times: npt.NDArray[np.int64] = table[TIME].to_numpy()
+    return times

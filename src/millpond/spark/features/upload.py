@@ -14,6 +14,7 @@ returns. Recovery: run it again.
 """
 
 import logging
+import os
 import time
 import zlib
 from collections.abc import Callable, Iterator
@@ -40,12 +41,14 @@ from millpond.kv import Get, KVStore, Put
 from millpond.metrics import NO_METRICS, Recorder
 from millpond.spark.features.batch_rows_of_keys import RowCounts, batch_rows_of_keys
 from millpond.spark.features.columns import key_names
+from millpond.spark.features.hop_table import HopChange, HopTable, HopTask
 from millpond.spark.features.sources import Tables, batch_rows
 from millpond.spark.features.upload_lease import leased
 from millpond.spark.worker_garbage import leave_modules_out
 
 _OUTCOME = (
-    "rows bigint, bytes bigint, checksum bigint, events bigint, without_key bigint, without_time bigint, problem string"
+    "rows bigint, bytes bigint, checksum bigint, events bigint, without_key bigint, without_time bigint, "
+    "problem string, table_file string"
 )
 _CHECKSUM_BITS = 63
 
@@ -82,6 +85,7 @@ def upload(
     spark: SparkSession | None = None,
     recorder: Recorder = NO_METRICS,
     clock: Callable[[], int] | None = None,
+    hop_table: str | os.PathLike[str] | None = None,
 ) -> ServingInfo:
     """Upload the features of all rows before a batch end, and serve them from then on.
 
@@ -99,6 +103,9 @@ def upload(
         spark: reads the sources; the active session if None.
         recorder: told of rows, bytes and seconds.
         clock: milliseconds since the epoch, UTC; the wall clock if None.
+        hop_table: a folder that keeps the history collected into hops, so that a further day reads its own
+            events. Of events that come later than three days, `backfill` tells it. A batch end before that of
+            the table is uploaded from the events alone.
 
     Raises:
         OptionError: the batch end is none, or in the future, or a later upload is already served.
@@ -122,7 +129,9 @@ def upload(
             f"GroupBy {plan.name!r}: batch_end_ms {batch_end_ms} is in the future (it is {began_ms}); events before it "
             "may still come. Upload up to a time that has passed."
         )
-    rows = batch_rows(spark or SparkSession.active(), group_by, batch_end_ms, tables)
+    spark = spark or SparkSession.active()
+    rows = batch_rows(spark, group_by, batch_end_ms, tables)
+    table = None if hop_table is None else HopTable(plan, hop_table)
     with leased(store, plan.name, clock) as lease:
         landing_ms = clock() if landing_ms is None else landing_ms
         previous = read_serving_info(store, plan.name)
@@ -133,9 +142,9 @@ def upload(
         store.create(
             dataset, rows="one", ttl_ms=None if group_by.batch_ttl is None else parse_window(group_by.batch_ttl)
         )
-        keys = key_names(group_by)
-        by_key = rows.repartition(*keys).sortWithinPartitions(*keys)
-        outcomes = _ran(plan, by_key.mapInArrow(_writer(plan, store, dataset, batch_end_ms), _OUTCOME))
+        change = None if table is None else _change(spark, table, rows, batch_end_ms)
+        write = _writer(plan, store, dataset, batch_end_ms, change and change.task)
+        outcomes = _ran(plan, (_by_key(rows, group_by) if change is None else change.rows).mapInArrow(write, _OUTCOME))
         counts = _summed(plan, outcomes)
         info = ServingInfo(
             group_by=plan.name,
@@ -152,6 +161,8 @@ def upload(
             checksum=counts.checksum,
         )
         lease.check()
+        if table is not None and change is not None:
+            table.publish(change, [row.table_file for row in outcomes])
         store.put_many(SERVING_INFO_DATASET, [Put(serving_info_key(plan.name), info.encode())])
         _drop_older(store, info, previous)
     _tell(recorder, plan.name, counts, (clock() - began_ms) / 1000)
@@ -180,8 +191,19 @@ def _check_landing(plan: GroupByPlan, landing_ms: int, previous: ServingInfo | N
         )
 
 
+def _by_key(rows: DataFrame, group_by: GroupBy) -> DataFrame:
+    keys = key_names(group_by)
+    return rows.repartition(*keys).sortWithinPartitions(*keys)
+
+
+def _change(spark: SparkSession, table: HopTable, rows: DataFrame, batch_end_ms: int) -> HopChange | None:
+    """Give how a hop table goes on to the batch end; None if it has gone further already."""
+    state = table.state()
+    return None if state is not None and state.end_ms > batch_end_ms else table.change(spark, rows, batch_end_ms)
+
+
 def _writer(
-    plan: GroupByPlan, store: KVStore, dataset: str, batch_end_ms: int
+    plan: GroupByPlan, store: KVStore, dataset: str, batch_end_ms: int, task: HopTask | None
 ) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
     """Give the function of one task: rows sorted by key in, written rows aside, their counts or a problem out.
 
@@ -193,10 +215,16 @@ def _writer(
         rows = written = checksum = 0
         events = RowCounts()
         problem = None
+        file = None if task is None else task.new_file()
+
+        def made() -> Iterator[tuple[bytes, bytes]]:
+            if task is None or file is None:
+                return batch_rows_of_keys(plan, batch_end_ms, batches, events)
+            return task.merge.rows(batches, events, file)
 
         def puts() -> Iterator[Put]:
             nonlocal rows, written, checksum
-            for key, value in batch_rows_of_keys(plan, batch_end_ms, batches, events):
+            for key, value in made():
                 rows += 1
                 written += len(value)
                 checksum += zlib.crc32(value, zlib.crc32(key))
@@ -207,13 +235,16 @@ def _writer(
         except DataError as error:
             problem = str(error)
         counts = (rows, written, checksum, events.events, events.without_key, events.without_time, problem)
-        yield pa.RecordBatch.from_pylist([dict(zip(_OUTCOME_NAMES, counts, strict=True))], schema=_OUTCOME_SCHEMA)
+        outcome = dict(zip(_OUTCOME_NAMES, (*counts, None if file is None else file.name), strict=True))
+        yield pa.RecordBatch.from_pylist([outcome], schema=_OUTCOME_SCHEMA)
 
     return write
 
 
 _OUTCOME_NAMES = [part.split()[0] for part in _OUTCOME.split(", ")]
-_OUTCOME_SCHEMA = pa.schema([*((name, pa.int64()) for name in _OUTCOME_NAMES[:-1]), ("problem", pa.string())])
+_OUTCOME_SCHEMA = pa.schema(
+    [(name, pa.string() if name in ("problem", "table_file") else pa.int64()) for name in _OUTCOME_NAMES]
+)
 
 
 def _ran(plan: GroupByPlan, job: DataFrame) -> list[Row]:

@@ -1,0 +1,85 @@
+"""Backfill: the hop table of a GroupBy brought up to an end, without an upload.
+
+Place on the data path: before the batch upload, which goes on from the same table.
+"""
+
+import os
+from collections.abc import Iterator
+
+import pyarrow as pa
+from pyspark.sql import SparkSession
+
+from millpond.errors import DataError, OptionError
+from millpond.features import GroupBy, compile_group_by
+from millpond.features.batch import check_batch_end
+from millpond.features.windows import DAY_MS
+from millpond.spark.features.batch_rows_of_keys import RowCounts
+from millpond.spark.features.hop_table import HopManifest, HopTable
+from millpond.spark.features.sources import Tables, batch_rows
+from millpond.spark.worker_garbage import leave_modules_out
+
+_SCHEMA = pa.schema([("file", pa.string()), ("problem", pa.string())])
+
+
+def backfill(
+    group_by: GroupBy,
+    days: tuple[int, int],
+    folder: str | os.PathLike[str],
+    *,
+    tables: Tables | None = None,
+    spark: SparkSession | None = None,
+) -> HopManifest:
+    """Collect days into the hop table that `upload` goes on from.
+
+    A table that is not there yet is built from all events before the end. After that, only days that are new, or
+    whose events have changed, are read into it. Days that the table cannot tell apart any more (older than every
+    window, and than three days) have it built anew.
+
+    Args:
+        group_by: what to collect; all its sources are of events.
+        days: where the days begin and end, in milliseconds since the epoch, UTC; the end is not included, and is
+            a full hour. A table that reaches further stays as long as it is.
+        folder: of the table; driver and executors see it under one path.
+        tables: DataFrames by the names of the tables that they are taken for.
+        spark: reads the sources; the active session if None.
+
+    Raises:
+        OptionError: the days do not begin at a midnight UTC or end before they begin, or the GroupBy has a source
+            that is not of events.
+        DataError: a column is missing or of a wrong type, or a value cannot be aggregated; the table stays as it was.
+        UnavailableError: another run has changed the table meanwhile.
+        CorruptionError: the table's manifest cannot be read.
+
+    Example::
+
+        backfill(route, (1_385_769_600_000, 1_388_361_600_000), "hops/route", tables={"route": flights})
+    """
+    begin_ms, end_ms = days
+    plan = compile_group_by(group_by)
+    check_batch_end(end_ms, plan.tile_ms)
+    if type(begin_ms) is not int or begin_ms % DAY_MS or begin_ms >= end_ms:
+        raise OptionError(f"days {days!r} must begin at a midnight UTC in milliseconds, and before they end")
+    spark = spark or SparkSession.active()
+    table = HopTable(plan, folder)
+    state = table.state()
+    if state is not None:
+        end_ms = max(end_ms, state.end_ms)
+    events = batch_rows(spark, group_by, end_ms, tables)
+    change = table.change(spark, events, end_ms, begin_ms)
+    task = change.task
+
+    def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        leave_modules_out()
+        file, problem = task.new_file(), None
+        try:
+            for _ in task.merge.rows(batches, RowCounts(), file):
+                pass
+        except DataError as error:
+            problem = str(error)
+        yield pa.RecordBatch.from_pylist([{"file": file.name, "problem": problem}], schema=_SCHEMA)
+
+    outcomes = change.rows.mapInArrow(run, "file string, problem string").collect()
+    problems = [row.problem for row in outcomes if row.problem is not None]
+    if problems:
+        raise DataError(f"{problems[0]}; the hop table stays as it was")
+    return table.publish(change, [row.file for row in outcomes])
