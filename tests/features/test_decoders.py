@@ -142,28 +142,49 @@ DECODERS = {
     "tile, as fetched": (lambda data: TileDecoder(WIDE).decode(KEY, data), TILE, sealed(2, KEY), HEADER.size, HEAD),
     "batch row": (lambda data: WIDE.decode_batch(KEY, data), BATCH, sealed(2, b"batch" + KEY), HEADER.size, 4),
     "batch row, as fetched": (
-        lambda data: BatchDecoder(WIDE).decode(KEY, data), BATCH, sealed(2, b"batch" + KEY), HEADER.size, 4
+        lambda data: BatchDecoder(WIDE).decode(KEY, data),
+        BATCH,
+        sealed(2, b"batch" + KEY),
+        HEADER.size,
+        4,
     ),
     "row of values": (
-        lambda data: VALUES.decode_values(KEY, data), VALUE_ROW, sealed(2, b"values" + KEY), HEADER.size, 4
+        lambda data: VALUES.decode_values(KEY, data),
+        VALUE_ROW,
+        sealed(2, b"values" + KEY),
+        HEADER.size,
+        4,
     ),
     "marker": (
-        lambda data: decode_marker(KEY, data), encode_marker(KEY, 300), sealed(1, b"marker" + KEY), HEADER.size, 0
+        lambda data: decode_marker(KEY, data),
+        encode_marker(KEY, 300),
+        sealed(1, b"marker" + KEY),
+        HEADER.size,
+        0,
     ),
     "closing time": (
         lambda data: closing_time([data]),
-        encode_closing_time(ClosingTime(0, 1, B)), sealed(1, CLOSING_KEY), HEADER.size, 0,
+        encode_closing_time(ClosingTime(0, 1, B)),
+        sealed(1, CLOSING_KEY),
+        HEADER.size,
+        0,
     ),
     "serving info": (ServingInfo.decode, INFO.encode(), sealed(2, b"serving_info"), HEADER.size, 0),
     "serving info of format 1": (
-        ServingInfo.decode, (GOLDEN / "serving_info_v1.bin").read_bytes(), lambda body: b"\x01" + body, 1, 0
+        ServingInfo.decode,
+        (GOLDEN / "serving_info_v1.bin").read_bytes(),
+        lambda body: b"\x01" + body,
+        1,
+        0,
     ),
     "batch row of format 1": (
-        lambda data: OLD.decode_batch(OLD_KEY, data), (GOLDEN / "batch_v1.bin").read_bytes(), old, 9, 0
+        lambda data: OLD.decode_batch(OLD_KEY, data),
+        (GOLDEN / "batch_v1.bin").read_bytes(),
+        old,
+        9,
+        0,
     ),
-    "tile of format 1": (
-        lambda data: OLD.decode_tile(OLD_KEY, data), (GOLDEN / "tile_v1.bin").read_bytes(), old, 9, 0
-    ),
+    "tile of format 1": (lambda data: OLD.decode_tile(OLD_KEY, data), (GOLDEN / "tile_v1.bin").read_bytes(), old, 9, 0),
     "upload lease": (lease, stored_lease(), sealed(1, b"route"), HEADER.size, 0),
 }
 

@@ -92,6 +92,9 @@ def test_many_threads_get_the_plans_own_answers_while_batches_land_again_and_ent
         for _ in range(60):
             at = draw.randrange(len(asked))
             answer = world.fetcher.fetch_many([asked[at]] * draw.choice([1, 2]))[0]
+            # Batches land faster here than a thread may get its turn. Then it is told so, and gets no value.
+            if not answer.features and any("was replaced" in reason for reason in answer.errors.values()):
+                continue
             if answer.features != {name: value for name, value in expected[at].items() if name not in stale[at]}:
                 wrong.append((asked[at], answer))
 
