@@ -222,7 +222,8 @@ def test_values_as_they_are_are_those_of_the_latest_row_before_the_query(events,
     rows = [((user, 1), t, ({"x": t}, value)) for user, t, value in events]
     found = answered(values_as_they_are(), rows, [((user, 1), t) for user, t in queries], 5, piece_rows)
     for (user, query), answer in zip(queries, found, strict=True):
-        latest = latest_row((t, inputs) for (own, _), t, inputs in rows if own == user and t < query)
+        of_user = [(t, inputs) for (own, _), t, inputs in rows if own == user and t < query]
+        latest = latest_row([parse_type("map<string,long>"), parse_type("int")], of_user)
         assert tuple(answer.values()) == (latest[1] if latest else (None, None))
 
 

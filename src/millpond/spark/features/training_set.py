@@ -26,7 +26,7 @@ from millpond.features.point_in_time.changing_rows import ChangingRows
 from millpond.features.point_in_time.sorted_rows import PointInTime, feature_types
 from millpond.features.types import parse_type
 from millpond.features.windows import DAY_MS
-from millpond.spark.features.columns import checked_column, has_key, input_names, key_names, quoted
+from millpond.spark.features.columns import TIME, checked_column, has_key, input_names, key_names, quoted
 from millpond.spark.features.join_columns import as_join, derivation_columns, query_time
 from millpond.spark.features.logged_answers import split_by_answers
 from millpond.spark.features.row_sort import RowSort
@@ -55,7 +55,7 @@ def training_set(
     """Give the features of a Join, or of one GroupBy, as of each query, behind the query's own columns.
 
     A query whose key has a null part has null features of that part. Rows of the sources whose key has a
-    null part are left out.
+    null part, or that have no time, are left out, as they are by the upload.
 
     Args:
         queries: one row for each question: the key columns, a time, the context fields of the Join, and
@@ -154,16 +154,16 @@ def _queries_of(rows: DataFrame, join: Join, part: JoinPart, history: DataFrame,
 def _event_columns(history: DataFrame, group_by: GroupBy) -> list[str]:
     """Name the columns that only events have."""
     names = input_names(group_by)
-    return [*names, "time_ms", IS_DELETE] if VISIBLE in history.columns else names
+    return [*names, TIME, IS_DELETE] if VISIBLE in history.columns else names
 
 
 def _events_of(history: DataFrame, asked: DataFrame, group_by: GroupBy, *, changing: bool) -> DataFrame:
     """Give the events of a part in the columns of its queries."""
     row_type = asked.schema[_ROW].dataType
     keys = key_names(group_by)
-    return history.where(has_key(keys)).select(
+    return history.where(has_key(keys) & F.col(TIME).isNotNull()).select(
         *keys,
-        F.col(VISIBLE if changing else "time_ms").alias(_ORDER),
+        F.col(VISIBLE if changing else TIME).alias(_ORDER),
         F.lit(False).alias(_IS_QUERY),
         *_event_columns(history, group_by),
         F.lit(None).cast(row_type).alias(_ROW),
