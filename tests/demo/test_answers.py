@@ -1,6 +1,8 @@
 """Asking and checking, over a store that was filled by hand: no Spark."""
 
+import http.client
 import itertools
+import json
 import socket
 from collections.abc import Mapping
 from contextlib import closing
@@ -11,12 +13,13 @@ import pyarrow.parquet as pq
 import pytest
 
 from millpond.demo import oracle
-from millpond.demo.answers import Facts, ask_and_check, serve_until_stopped
+from millpond.demo.answers import Facts, ask_and_check, open_fetcher, serve_until_stopped
 from millpond.demo.check import by_request, requests
 from millpond.demo.data import DAY_MS, MINUTE_MS
 from millpond.demo.feature_store import store_url
 from millpond.errors import UnavailableError
 from millpond.kv import open_store
+from millpond.serving import http_app, running_server
 from tests.demo.filled_store import EVENTS, fill
 
 END = 16_000 * DAY_MS
@@ -74,6 +77,19 @@ def test_an_event_that_never_reached_the_store_is_found_both_ways(tmp_path: Path
     facts = asked_of(tmp_path, FLIGHTS.slice(0, 20))
     assert facts.mismatch_count > 0
     assert facts.mismatch_count % 2 == 0
+
+
+def test_the_example_is_a_request_that_the_service_answers(tmp_path: Path) -> None:
+    example = asked_of(tmp_path, FLIGHTS).example
+    with (
+        closing(open_store(store_url(None, tmp_path, "run"))) as store,
+        running_server(http_app(open_fetcher(store))) as url,
+    ):
+        host, port = url.removeprefix("http://").split(":")
+        with closing(http.client.HTTPConnection(host, int(port))) as connection:
+            connection.request("POST", "/v1/fetch/flight", example, {"Content-Type": "application/json"})
+            (answer,) = json.load(connection.getresponse())["results"]
+    assert len(answer["features"]) == FEATURES
 
 
 def test_a_taken_port_is_named(tmp_path: Path) -> None:

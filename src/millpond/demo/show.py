@@ -68,7 +68,9 @@ def show(request: Request) -> bool:
 
 def _say_serving(console: Console, run: Run, url: str) -> None:
     console.print(f"\nServing at {url} until you press Ctrl-C. Ask, for example:", markup=False, highlight=False)
-    console.print(f"  curl -s {url}/v1/fetch/flight -d '{run.example}'", markup=False, highlight=False)
+    if run.example:
+        ask = f"  curl -s {url}/v1/fetch/flight -H 'Content-Type: application/json' -d '{run.example}'"
+        console.print(ask, markup=False, highlight=False)
     console.print(f"  curl -s {url}/v1/joins", markup=False, highlight=False)
 
 
