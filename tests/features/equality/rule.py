@@ -1,5 +1,7 @@
 """What every feature must be, from the raw events: the rule of windows and the plainest code of each operation."""
 
+from datetime import datetime
+
 from millpond.features.compiled_cells import compile_cells
 from tests.features import operation_oracle
 from tests.features.oracle import is_in_window
@@ -47,13 +49,13 @@ def _answer(group_by, aggregation, bucket, rows):
         place = columns.index(aggregation.column)
         values, type_ = [(time, inputs[place]) for time, inputs in rows], group_by.inputs[place].type
     if bucket is None:
-        present = [(time, _as_held(value, type_)) for time, value in values if value is not None]
+        present = [(time, _as_held(value)) for time, value in values if value is not None]
         return operation_oracle.shaped_answer(
             aggregation.operation, present, type_, element_wise=aggregation.element_wise
         )
     place = columns.index(bucket)
     by_bucket = [
-        (time, None if value is None else _as_held(value, type_), inputs[place])
+        (time, None if value is None else _as_held(value), inputs[place])
         for (time, value), (_, inputs) in zip(values, rows, strict=True)
     ]
     return operation_oracle.bucketed_answer(
@@ -61,14 +63,16 @@ def _answer(group_by, aggregation, bucket, rows):
     )
 
 
-def _as_held(value, type_):
-    """There is one zero: an answer never shows that a value was -0.0."""
+def _as_held(value):
+    """What an answer never shows: that a zero was -0.0, or which of two clock readings a timestamp was."""
     if isinstance(value, float):
         return value + 0.0
+    if isinstance(value, datetime):
+        return value.replace(fold=0)
     if isinstance(value, list):
-        return [None if one is None else _as_held(one, type_) for one in value]
+        return [None if one is None else _as_held(one) for one in value]
     if isinstance(value, dict):
-        return {key: None if one is None else _as_held(one, type_) for key, one in value.items()}
+        return {key: None if one is None else _as_held(one) for key, one in value.items()}
     return value
 
 
