@@ -73,7 +73,7 @@ def test_a_derivation_that_does_not_fit_is_refused_before_anything_is_served(der
 
 def test_a_derivation_of_a_join_that_names_something_unknown_is_refused():
     join = Join("j", (JoinPart(spent()),), derivations=(Derivation("d", "nope + 1"),))
-    with pytest.raises(OptionError, match="'d'.*no column 'nope'"):
+    with pytest.raises(OptionError, match=r"'d'.*no column 'nope'"):
         Fetcher(MemoryStore(), [join])
 
 
@@ -111,5 +111,5 @@ def test_a_value_that_is_not_of_its_columns_type_is_refused_by_name(value):
 
 @pytest.mark.parametrize("key", [(1,), (b"a",), (1.5,), ("a", "b"), (), {"users": "a"}, ("\ud800",)])
 def test_a_key_of_the_wrong_type_or_width_is_refused_by_name(key):
-    with pytest.raises(DataError, match="'spent'.*'user'"):
+    with pytest.raises(DataError, match=r"'spent'.*'user'"):
         compile_group_by(spent()).encode_key(key)

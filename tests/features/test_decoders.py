@@ -6,7 +6,6 @@ as a fault before the seal, or a stranger, would leave them.
 
 import tracemalloc
 import zlib
-from pathlib import Path
 from random import Random
 
 import msgspec
