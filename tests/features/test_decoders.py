@@ -6,7 +6,6 @@ as a fault before the seal, or a stranger, would leave them.
 
 import tracemalloc
 import zlib
-from pathlib import Path
 from random import Random
 
 import msgspec
@@ -29,11 +28,12 @@ from millpond.features import (
 )
 from millpond.features.answering import BatchDecoder, TileDecoder
 from millpond.features.compiled_cells import compile_cells
+from millpond.features.format_1 import definition_hash
 from millpond.features.operations import OPERATIONS
 from millpond.features.sealing import HEADER, seal
 from millpond.features.types import parse_type
-from millpond.kv import MemoryStore, Put
-from millpond.spark.features.upload_lease import LEASE_DATASET, LEASE_MS, UploadLease
+from millpond.kv import Get, MemoryStore, Put
+from millpond.spark.features.upload_lease import LEASE_DATASET, UploadLease
 from tests.features.oracle import DAY, MINUTE
 from tests.features.test_codec import GOLDEN, golden_plan
 from tests.features.values import FEW
@@ -58,11 +58,12 @@ def wide_plan():
         Field("a", "array<long>"),
         Field("m", "map<string,double>"),
     )
-    declared = []
-    for name, rule in OPERATIONS.items():
-        for field in inputs:
-            if parse_type(field.type).scalar.kind in rule.types:
-                declared.append(Aggregation(name, field.name, ("1h", None), **PARAMETERS[rule.parameter]))
+    declared = [
+        Aggregation(name, field.name, ("1h", None), **PARAMETERS[rule.parameter])
+        for name, rule in OPERATIONS.items()
+        for field in inputs
+        if parse_type(field.type).scalar.kind in rule.types
+    ]
     return compile_group_by(GroupBy("wide", (Field("k", "string"),), inputs, tuple(declared)))
 
 
@@ -96,25 +97,13 @@ def lease(data):
 def stored_lease():
     store = MemoryStore()
     UploadLease(store, "route", lambda: 0).take()
-    ((_, rows),) = [(key, rows) for key, rows in store_rows(store, LEASE_DATASET, b"route")]
-    return rows
-
-
-def store_rows(store, dataset, key):
-    from millpond.kv import Get
-
-    return [(key, store.get_many([Get(dataset, key)])[0][0].value)]
+    ((row,),) = store.get_many([Get(LEASE_DATASET, b"route")])
+    return row.value
 
 
 def old(body):
     """Seal a body as format 1 did."""
-    return b"\x01" + bytes.fromhex(definition_of(OLD)[:8]) + zlib.crc32(body).to_bytes(4, "big") + body
-
-
-def definition_of(plan):
-    from millpond.features.format_1 import definition_hash
-
-    return definition_hash(plan.group_by)
+    return b"\x01" + bytes.fromhex(definition_hash(OLD.group_by)[:8]) + zlib.crc32(body).to_bytes(4, "big") + body
 
 
 def sealed(version, address):
@@ -303,6 +292,15 @@ def cells_of_all_shapes():
 CELLS = cells_of_all_shapes()
 
 
+RUBBISH = (
+    *(None, True, -1, 0, 1, 1 << 63, -(1 << 63), (1 << 64) - 1, 0.5, float("nan"), float("inf"), -0.0),
+    *("", "a", b"", b"\xff" * 25, b"\xff\xff\x01", b"\x00\x00", b"\x01" * 9_000),
+    *([], [[]], {}, {"a": 1}, [None], [1], [1, 1], [1, 2, 3], [0, "a", 0, "b"]),
+    *(["a", 1], ["a", None, "a", None], ["b", 1, "a", 2], [[1, "a"]]),
+)
+MOST_DEPTH = 3
+
+
 def rubbish_of(random, right, depth=0):
     """Give what MessagePack can give: a change of what is right, or something else."""
     kind = random.randrange(9)
@@ -313,14 +311,8 @@ def rubbish_of(random, right, depth=0):
         return right[: random.randrange(len(right) + 1)]
     if kind == 5 and isinstance(right, bytes):
         return changed(random, right)
-    return random.choice(
-        (
-            None, True, -1, 0, 1, 1 << 63, -(1 << 63), (1 << 64) - 1, 0.5, float("nan"), float("inf"), -0.0, "", "a",
-            b"", b"\xff" * 25, b"\xff\xff\x01", b"\x00\x00", random.randbytes(25), b"\x01" * 9_000, [], [[]], {}, {"a": 1},
-            [None], [1], [1, 1], ["a", 1], ["a", None, "a", None], [1, 2, 3], [0, "a", 0, "b"], [[1, "a"]], ["b", 1, "a", 2],
-            [rubbish_of(random, right, depth + 1) for _ in range(random.randrange(3))] if depth < 3 else [],
-        )
-    )  # fmt: skip
+    nested = [rubbish_of(random, right, depth + 1) for _ in range(random.randrange(3))] if depth < MOST_DEPTH else []
+    return random.choice((*RUBBISH, random.randbytes(25), nested))
 
 
 @pytest.mark.parametrize("kind", ["string", "long", "double", "decimal(38,10)", "date"])

@@ -1,22 +1,31 @@
 """Online equals offline equals the rule: for random definitions, events, splits, batch ends and queries."""
 
+from bisect import bisect_left, bisect_right
+from collections import Counter
+from random import Random
+
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from millpond.features import compile_group_by
+from millpond.features import Aggregation, Field, GroupBy, compile_group_by
 from millpond.kv import MemoryStore
 from millpond.serving import Fetcher
 from tests.features.equality import rule
 from tests.features.equality.definitions import WHOLE_DAYS, group_bys, inputs_of
 from tests.features.equality.offline import changing_training_set, training_set
 from tests.features.equality.online import Online
-from tests.features.oracle import DAY, HOUR, MINUTE
+from tests.features.oracle import DAY, HOUR, MINUTE, is_in_window
 from tests.serving.world import upload_values
 
 MIDNIGHT = 16_000 * DAY
 USERS = (("a", 1), ("b", 2), ("a", 2))
 CACHES = ({"enable_fetcher_caching": True}, {"fetcher_cache_size": 1, "fetcher_tile_cache_size": 1}, {})
 HOPS = (MINUTE, 5 * MINUTE, HOUR, DAY)
+
+
+def cases(usual):
+    """How many cases are drawn: more under ``--hypothesis-profile=soak``."""
+    return usual * settings().max_examples // 100
 
 
 def moments(first_ms, last_ms):
@@ -63,7 +72,7 @@ def histories(draw, tiled):
 
 
 @given(data=st.data(), tiled=st.booleans())
-@settings(max_examples=200, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
+@settings(max_examples=cases(200), suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
 def test_a_fetch_is_the_training_set_is_the_rule(data, tiled):
     group_by, batch_end, past, batches = data.draw(histories(tiled))
     online = Online(group_by, batch_end, data.draw(st.integers(1, 3)))
@@ -104,7 +113,7 @@ def check(group_by, plan, fetcher, batch_end, events, queries):
 
 
 @given(data=st.data(), tiled=st.booleans())
-@settings(max_examples=60, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
+@settings(max_examples=cases(60), suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
 def test_rows_that_were_taken_away_are_subtracted_by_what_can_delete_and_ignored_by_the_rest(data, tiled):
     group_by, batch_end, past, batches = data.draw(histories(tiled))
     online = Online(group_by, batch_end)
@@ -149,7 +158,7 @@ def test_rows_that_were_taken_away_are_subtracted_by_what_can_delete_and_ignored
 
 
 @given(data=st.data())
-@settings(max_examples=60, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
+@settings(max_examples=cases(60), suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
 def test_a_snapshot_is_the_training_set_as_of_the_batch_end_is_the_rule(data):
     group_by = data.draw(group_bys(WHOLE_DAYS, accuracy="snapshot"))
     plan, store = compile_group_by(group_by), MemoryStore()
@@ -171,3 +180,55 @@ def test_a_snapshot_is_the_training_set_as_of_the_batch_end_is_the_rule(data):
         query = data.draw(moments(batch_end, batch_end + 2 * DAY))
         answer = fetcher.fetch("any", dict(zip(("user", "shop"), user, strict=True)), query)
         assert rule.differences(group_by, answer.features, expected) == {}
+
+
+@given(seed=st.integers(0, 1 << 32), tiled=st.booleans())
+@settings(max_examples=cases(4))
+def test_sketches_of_many_values_stay_within_their_bounds_online_and_offline(seed, tiled):
+    random = Random(seed)
+    numbers, names = Field("x", "double"), Field("name", "string")
+    group_by = GroupBy(
+        "any",
+        (Field("user", "string"),),
+        (numbers, names),
+        (
+            Aggregation("approx_percentile", "x", ("1d", None), percentiles=(0.0, 0.1, 0.5, 0.99, 1.0)),
+            Aggregation("approx_unique_count", "name", ("1d", None)),
+            Aggregation("approx_histogram_k", "name", ("1d", None), k=3),
+        ),
+        tiled=tiled,
+    )
+    often = ["a"] * 900 + ["b"] * 600 + ["c"] * 400
+
+    def events(first_ms, last_ms):
+        found = often + [f"n{random.randrange(5_000)}" for _ in range(1_500)]
+        random.shuffle(found)
+        return [(random.randrange(first_ms, last_ms), (random.gauss(0, 9), name)) for name in found]
+
+    past, streamed = events(MIDNIGHT - 3 * DAY, MIDNIGHT), events(MIDNIGHT, MIDNIGHT + 5 * HOUR)
+    online = Online(group_by, MIDNIGHT)
+    online.upload({("a",): past})
+    for part in range(3):
+        rows = [(("a",), *event, False) for event in streamed[part::3]]
+        online.micro_batch([rows[::2], rows[1::2]], MIDNIGHT + part * 2 * HOUR)
+    query = MIDNIGHT + 6 * HOUR
+    of_fetch = Fetcher(online.store, [online.plan]).fetch("any", {"user": "a"}, query).features
+    (of_training,) = training_set(group_by, [(("a",), *event) for event in past + streamed], [(("a",), query)])
+    for window in ("1d", None):
+        held = [inputs for time, inputs in past + streamed if is_in_window(time, query, window)]
+        after = f"_{window}" if window else ""
+        for found in (of_fetch, of_training):
+            check_percentiles(found[f"x_approx_percentile{after}"], sorted(x for x, _ in held))
+            distinct = len({name for _, name in held})
+            assert abs(found[f"name_approx_unique_count{after}"] - distinct) <= 4 * rule.UNIQUE_ERROR * distinct
+            counts = Counter(name for _, name in held)
+            assert list(found[f"name_approx_histogram3{after}"]) == ["a", "b", "c"]
+            for name, count in found[f"name_approx_histogram3{after}"].items():
+                assert abs(count - counts[name]) <= 3.5 / 256 * len(held)
+
+
+def check_percentiles(found, values):
+    """The rank of each answer lies within twice the bound that holds for 99 of 100."""
+    for percentile, value in zip((0.0, 0.1, 0.5, 0.99, 1.0), found, strict=True):
+        low, high = bisect_left(values, value) / len(values), bisect_right(values, value) / len(values)
+        assert low - 2 * 0.0133 <= percentile <= high + 2 * 0.0133
