@@ -19,7 +19,10 @@ _SHARED = frozenset(
         "features_stored",
         "features_upload",
         "figures",
+        "http_load",
         "king_report",
+        "redis_servers",
+        "serving_world",
         "report",
     }
 )

@@ -62,7 +62,7 @@ class _Connection(asyncio.Protocol):
         else:
             self.transport.close()
 
-    def connection_lost(self, exc: Exception | None) -> None:
+    def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - asyncio's own signature
         if time.perf_counter() < self.until:
             self.errors += 1
         self.ended.set_result(None)

@@ -1,13 +1,16 @@
 """How fast a training set is made, beside the range join in Spark SQL that says the same.
 
-1,000,000 queries and 10,000,000 events of 50,000 keys over 60 days, five windows (1 hour to 30 days), each with the
+1,000,000 queries and 10,000,000 events of 10,000 keys over 60 days, five windows (1 hour to 30 days), each with the
 count, sum, average, minimum and maximum of a double. The peer joins each query with the events of its longest window,
 and sums up by query with one condition per window: the hop rule written out, in doubles, on the JVM. Both read the same
 Parquet files and write their rows to a sink that drops them. A hash of some answers of both is compared first.
 
 `peak_bytes` is the most that driver, JVM and Python workers held at once while the training set was made.
 
-    .venv/bin/python -m benchmarks.training_set [--scale 0.1]
+The range join pays for each pair of a query and an event that its longest window holds, so fewer keys make it slower;
+the training set pays for each row, however many keys there are. `--keys` tells both apart.
+
+    .venv/bin/python -m benchmarks.training_set [--scale 0.1] [--keys 50000]
 """
 
 import argparse
@@ -31,7 +34,7 @@ from millpond.features.windows import DAY_MS, hop_ms, parse_window
 from millpond.spark import session
 from millpond.spark.features.training_set import training_set
 
-QUERIES, EVENTS, KEYS = 1_000_000, 10_000_000, 50_000
+QUERIES, EVENTS, KEYS = 1_000_000, 10_000_000, 10_000
 WINDOWS = ("1h", "6h", "1d", "7d", "30d")
 OPERATIONS = ("count", "sum", "average", "min", "max")
 DAYS = 60
@@ -50,10 +53,10 @@ SPENT = GroupBy(
 )
 
 
-def write_tables(folder: Path, scale: float) -> None:
-    """Write the events and the queries as Parquet files."""
+def write_tables(folder: Path, scale: float = 1.0, keys: int = KEYS) -> None:
+    """Write the events and the queries as Parquet files, a share of the rows and keys."""
     rng = np.random.default_rng(7)
-    keys = max(1, int(KEYS * scale))
+    keys = max(1, int(keys * scale))
     span = DAYS * DAY_MS
 
     def times(count: int, begin: int) -> Any:
@@ -172,12 +175,13 @@ def main() -> None:
     """Measure and report."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--scale", type=float, default=1.0, help="share of the rows and keys")
+    parser.add_argument("--keys", type=int, default=KEYS, help="how many keys there are at full scale")
     parser.add_argument("--no-peer", action="store_true", help="leave the range join out")
     chosen = parser.parse_args()
     spark = spark_session()
     spark.sparkContext.setLogLevel("ERROR")
     with tempfile.TemporaryDirectory() as folder:
-        write_tables(Path(folder), chosen.scale)
+        write_tables(Path(folder), chosen.scale, chosen.keys)
         check_answers(spark, Path(folder))
         result = measure(spark, Path(folder), with_peer=not chosen.no_peer)
     spark.stop()
@@ -188,11 +192,12 @@ def main() -> None:
     report(
         "training_set",
         title="Training set: seconds",
-        columns=("queries", "events", "range join in Spark SQL", "millpond", "times faster", "peak GiB"),
+        columns=("queries", "events", "keys", "range join in Spark SQL", "millpond", "times faster", "peak GiB"),
         rows=[
             (
                 f"{int(QUERIES * chosen.scale):,}",
                 f"{int(EVENTS * chosen.scale):,}",
+                f"{int(chosen.keys * chosen.scale):,}",
                 f"{result['spark_seconds']:.1f}",
                 f"{result['seconds']:.1f}",
                 f"{speed_up:.1f}",

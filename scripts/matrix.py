@@ -31,6 +31,7 @@ HERE = "{}.{}".format(*sys.version_info)
 WITHOUT_SPARK = ("tests/cache", "tests/features", "tests/kv", "tests/lookup", "tests/metrics", "tests/serving")
 STATE = ("tests/state",)
 ON_SPARK = (
+    "tests/spark/features",
     "tests/spark/forms",
     "tests/spark/test_connect.py",
     "tests/spark/test_equivalence.py",
@@ -41,13 +42,14 @@ ON_SPARK = (
     "tests/spark/test_key_columns.py",
     "tests/spark/test_keyed.py",
     "tests/spark/test_lookup_join.py",
+    "tests/spark/test_pysparks_behaviours.py",
     "tests/spark/test_restarts.py",
     "tests/spark/test_rows.py",
+    "tests/spark/test_session.py",
     "tests/spark/test_stored_state.py",
-    "tests/spark/test_upload.py",
     "tests/spark/test_what_travels.py",
 )
-SMOKE_ON_SPARK = ("tests/spark/forms", "tests/spark/test_rows.py", "tests/spark/test_upload.py")
+SMOKE_ON_SPARK = ("tests/spark/forms", "tests/spark/test_rows.py", "tests/spark/features/test_upload.py")
 SMOKE_KEYED = "tests/spark/test_keyed.py"
 SMOKE = ("tests/cache", "tests/features", "tests/metrics", "tests/test_public_api.py")
 

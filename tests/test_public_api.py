@@ -54,8 +54,8 @@ PUBLIC = {
         NO_METRICS RESULTS MemoryRecorder NullRecorder Recorder
     """,
     "millpond.serving": """
-        AsyncFetchClient FetchClient FetchRequest FetchResponse Fetcher FetcherStats Freshness Histogram HttpApp Limits
-        Prepared Target Tls http_app running_server serve
+        AnswerLog AsyncFetchClient FetchClient FetchRequest FetchResponse Fetcher FetcherStats Freshness Histogram
+        HttpApp Limits Prepared Target Tls http_app running_server serve
     """,
     "millpond.spark": """
         ArrowStatefulProcessor KeyedData KeyedMetrics ProcessorHarness ProcessorSnapshot SparkScan StateConfig backfill
@@ -93,7 +93,6 @@ OPTIONAL = {
     "rocksdict",
     "sqlalchemy",
     "sqlglot",
-    "starlette",
     "uvicorn",
     "uvloop",
 }
@@ -105,12 +104,13 @@ NEEDED = {"millpond.spark": {"py4j", "pyspark"}}
 MODULES_BUDGET = {
     "millpond": 40,
     "millpond.cache": 80,
+    "millpond.commands": 60,
     "millpond.demo": 40,
     "millpond.features": 250,
     "millpond.kv": 200,
     "millpond.lookup": 400,
     "millpond.metrics": 60,
-    "millpond.serving": 300,
+    "millpond.serving": 450,
     "millpond.spark": 750,
     "millpond.state": 400,
 }

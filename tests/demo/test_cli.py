@@ -25,7 +25,7 @@ def no_run(monkeypatch: pytest.MonkeyPatch) -> list[tuple]:
 
     def run(*arguments: object, **named: object) -> Run:
         asked.append((*arguments, named))
-        return Run(RIGHT, {"requests": "2"}, [], "{}")
+        return Run(RIGHT, {"requests": "2"}, [], "{}", "lmdb:///kv")
 
     monkeypatch.setattr(job, "run", run)
     return asked
@@ -61,7 +61,7 @@ def test_json_goes_to_stdout_alone_and_is_the_issue_of_the_run(no_run: list) -> 
     assert code == 0
     assert out == (
         '{"events":4000,"seconds":20.0,"events_per_second":200.0,"features_checked":48,"mismatches":0,'
-        '"caches":{"planes":{"hits":3,"misses":1,"hit_rate":0.75}},"resumed":false}\n'
+        '"caches":{"planes":{"hits":3,"misses":1,"hit_rate":0.75}},"resumed":false,"fetcher":{},"consistency":{}}\n'
     )
 
 
@@ -81,16 +81,21 @@ def test_a_json_file_that_cannot_be_written_is_named(no_run: list, tmp_path: Pat
 
 def test_mismatches_are_listed_and_end_in_exit_code_1(monkeypatch: pytest.MonkeyPatch) -> None:
     wrong = Outcome(4000, 20.0, 200.0, 48, 1, {}, resumed=False)
-    monkeypatch.setattr(job, "run", lambda *_a, **_k: Run(wrong, {}, ["aircraft of flight 2: ..."], "{}"))
+    monkeypatch.setattr(job, "run", lambda *_a, **_k: Run(wrong, {}, ["in-process, flight 2: ..."], "{}", "lmdb:///kv"))
     code, out = invoke()
     assert code == 1
-    assert "aircraft of flight 2" in out
+    assert "in-process, flight 2" in out
 
 
 def test_the_number_of_events_and_the_day_reach_the_run(no_run: list) -> None:
     invoke("--events", "4000", "--until", "2013-02-01", "--workdir", "here")
     ((asked, path, named),) = no_run
-    assert (asked.events, asked.until, path, named) == (4000, "2013-02-01", Path("here"), {"quiet": False})
+    assert (asked.events, asked.until, path, named) == (
+        4000,
+        "2013-02-01",
+        Path("here"),
+        {"quiet": False, "store": None},
+    )
     assert invoke("--events", "0")[0] == 2
 
 
@@ -101,6 +106,14 @@ def test_the_backend_and_its_cache_reach_the_run_and_the_advice_to_go_on(no_run:
     assert "demo --backend rocksdb --state-cache 50 --workdir" in out
     assert invoke("--backend", "rockdb")[0] == 2
     assert invoke("--state-cache", "-1")[0] == 2
+
+
+def test_the_store_reaches_the_run_with_its_password_and_the_advice_without(no_run: list) -> None:
+    _, out = invoke("--store", "redis://ada:secret@localhost:6379")
+    ((asked, _, named),) = no_run
+    assert (asked.store, named["store"]) == ("redis://localhost:6379", "redis://ada:secret@localhost:6379")
+    assert "--store redis://localhost:6379" in out
+    assert "secret" not in out
 
 
 def test_the_version_is_said() -> None:

@@ -1,26 +1,26 @@
-"""The two GroupBys name the features that the check knows, and agree with it on drawn flights."""
-
-from collections import defaultdict
+"""The Join names the features that the check knows, and agrees with it on drawn flights."""
 
 import pyarrow as pa
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from millpond.demo.check import mismatches, requests
+from millpond.demo.check import by_request, mismatches, requests
 from millpond.demo.data import DAY_MS, MINUTE_MS
-from millpond.demo.definitions import AIRCRAFT, ROUTE
+from millpond.demo.definitions import AIRCRAFT, AIRPORT, DAILY, FLIGHT, ROUTE, STREAMED
 from millpond.demo.oracle import expected
-from millpond.features import GroupBy, Tile, compile_group_by, tile_start
+from millpond.kv import MemoryStore
+from millpond.serving import Fetcher
+from tests.demo.filled_store import EVENTS, fill
 
 END = 16_000 * DAY_MS
 
 drawn_flights = st.lists(
     st.tuples(
-        st.integers(-32 * 24 * 60, 2 * 24 * 60),
+        st.integers(-32 * 24 * 60, 24 * 60 - 1),
         st.none() | st.integers(-30, 120),
         st.sampled_from(["JFK", "EWR"]),
         st.sampled_from(["N1", "N2", None]),
+        st.sampled_from(["SFO", "BOS"]),
     ),
     min_size=1,
     max_size=25,
@@ -36,53 +36,35 @@ def as_events(flights: list) -> pa.Table:
             "origin": origin,
             "carrier": "UA",
             "tailnum": tailnum,
+            "dest": dest,
             "dep_delay": None if delay is None else float(delay),
             "delayed_15": None if delay is None else float(delay > 15),
         }
-        for number, (minute, delay, origin, tailnum) in enumerate(flights)
+        for number, (minute, delay, origin, tailnum, dest) in enumerate(flights)
     ]
-    schema = pa.schema(
-        {
-            "flight_id": pa.int64(),
-            "sched_ms": pa.int64(),
-            "time_ms": pa.int64(),
-            "origin": pa.string(),
-            "carrier": pa.string(),
-            "tailnum": pa.string(),
-            "dep_delay": pa.float64(),
-            "delayed_15": pa.float64(),
-        }
-    )
-    return pa.Table.from_pylist(rows, schema=schema)
+    return pa.Table.from_pylist(rows, schema=EVENTS)
 
 
-@pytest.mark.parametrize("group_by", [ROUTE, AIRCRAFT], ids=lambda group_by: group_by.name)
 @settings(max_examples=40, deadline=None)
 @given(flights=drawn_flights)
-def test_batch_and_tiles_give_what_the_raw_events_give(group_by: GroupBy, flights: list) -> None:
-    events, keys = as_events(flights), [field.name for field in group_by.keys]
-    plan = compile_group_by(group_by)
-    of_key: dict[tuple, list] = defaultdict(list)
-    for row in events.to_pylist():
-        of_key[tuple(row[key] for key in keys)].append((row["time_ms"], (row["dep_delay"], row["delayed_15"])))
-    got = {}
-    for asked in requests(events, END, keys).to_pylist():
-        seen = of_key[tuple(asked[key] for key in keys)]
-        tiles: dict[int, tuple] = {}
-        for time_ms, inputs in seen:
-            if time_ms >= END:
-                start = tile_start(time_ms, plan.tile_ms)
-                tiles[start] = plan.merge(tiles.get(start, plan.new_ir()), plan.collect([time_ms], [inputs]))
-        batch = plan.batch_ir(seen, END)
-        got[asked["request_id"]] = plan.finish(
-            asked["query_ms"], END, batch, [Tile(start, plan.tile_ms, ir=ir) for start, ir in tiles.items()]
-        )
-    assert mismatches(group_by.name, expected(requests(events, END, keys), events, keys), got) == []
+def test_batch_and_tiles_give_what_the_raw_events_give(flights: list) -> None:
+    events = as_events(flights)
+    store = MemoryStore()
+    fill(store, events, END)
+    asked = requests(events, END)
+    fetcher, got = Fetcher(store, [FLIGHT]), {}
+    for request_id, row in by_request(asked).items():
+        keys = {name: row[name] for name in ("origin", "carrier", "tailnum")}
+        got[request_id] = fetcher.fetch(FLIGHT, keys, row["query_ms"], context={"dest": row["dest"]}).features
+    assert mismatches("in-process", by_request(expected(asked, events)), got) == []
 
 
-@pytest.mark.parametrize("group_by", [ROUTE, AIRCRAFT], ids=lambda group_by: group_by.name)
-def test_features_have_the_names_that_the_check_gives_them(group_by: GroupBy) -> None:
-    events, keys = as_events([(0, 0, "JFK", "N1")]), [field.name for field in group_by.keys]
-    checked = expected(requests(events, END, keys), events, keys).column_names[1:]
-    assert sorted(checked) == sorted(compile_group_by(group_by).feature_names)
-    assert len(checked) == 24
+def test_features_have_the_names_that_the_check_gives_them() -> None:
+    events = as_events([(0, 0, "JFK", "N1", "SFO")])
+    checked = expected(requests(events, END), events).column_names[1:]
+    assert sorted(checked) == sorted(Fetcher(MemoryStore(), [FLIGHT]).targets["flight"].features)
+    assert len(checked) == 58
+
+
+def test_every_group_by_of_the_join_is_streamed_or_uploaded_each_day() -> None:
+    assert {part.group_by for part in FLIGHT.parts} == {*STREAMED, *DAILY} == {ROUTE, AIRCRAFT, AIRPORT}

@@ -58,7 +58,7 @@ def test_a_manifest_that_does_not_read_is_refused_by_name(tmp_path: Path, text: 
 
 def test_a_manifest_of_another_format_says_which(tmp_path: Path) -> None:
     (tmp_path / MANIFEST).write_text('{"format": 99, "asked": {}}')
-    with pytest.raises(OptionError, match="format 99, this version reads 1"), open_workdir(tmp_path, ALL):
+    with pytest.raises(OptionError, match="format 99, this version reads 2"), open_workdir(tmp_path, ALL):
         pass
 
 

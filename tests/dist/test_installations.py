@@ -7,6 +7,7 @@ from textwrap import dedent
 
 import pytest
 
+from millpond.cli import COMMANDS
 from tests.dist.conftest import DIST, ROOT
 from tests.test_docs import blocks
 from tests.test_public_api import PUBLIC
@@ -209,6 +210,14 @@ def test_the_command_names_the_extra_that_is_missing_in_one_line(environment, tm
     ran = environment(extra).run(*command, "demo", cwd=tmp_path)
     assert (ran.returncode, ran.stdout) == (2, "")
     assert re.fullmatch(rf'millpond: .* Run: pip install "millpond\[{wanted}\]"\n', ran.stderr)
+
+
+@pytest.mark.parametrize("name", sorted(COMMANDS))
+def test_every_command_has_its_help_or_names_the_extra_that_is_missing_in_one_line(environment, tmp_path, name):
+    ran = environment("cli").run("millpond", name, "--help", cwd=tmp_path)
+    named = re.fullmatch(r"millpond: .* pip install ['\"]millpond\[\w+\]['\"].*\n", ran.stderr)
+    assert ran.returncode == (2 if named else 0), ran.stderr
+    assert named or ran.stdout.startswith(f"Usage: millpond {name} ")
 
 
 @pytest.mark.parametrize("command", [("millpond",), ("python", "-m", "millpond")], ids=" ".join)

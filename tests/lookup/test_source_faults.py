@@ -68,7 +68,7 @@ def execute(url, *statements):
 
 
 def closed_port():
-    return database_servers._free_port()
+    return database_servers.free_port()
 
 
 def no_wait(max_retries=2):

@@ -15,6 +15,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.streaming import StatefulProcessor
 
 from millpond.spark import keyed, read_state
+from millpond.spark.versions import SPARK
 from tests.spark.streams import FileStream
 
 pytestmark = pytest.mark.spark
@@ -435,6 +436,8 @@ class Sizes(Both):
 )
 @pytest.mark.parametrize("by", ["pyspark", "millpond"])
 def test_frames_keep_to_the_limits_in_rows_and_in_bytes(spark, conf, by, limits, sizes):
+    if by == "pyspark" and SPARK < (4, 2) and int(limits.get(RECORDS, 1)) <= 0:
+        pytest.skip("PySpark 4.1 gives each row a frame of its own where there is no limit; later versions give one")
     conf(**{name.replace(".", "__"): value for name, value in limits.items()})
     df = spark.createDataFrame([("ann", n) for n in range(4)], "user string, id long").coalesce(1)
     initial = spark.createDataFrame([("ann", 7), ("ann", 8)], "user string, n long").groupBy("user")

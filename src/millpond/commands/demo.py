@@ -35,6 +35,11 @@ STOPPED = 130
     show_default=True,
     help="Entries of the cache in front of the backend, per shard; 0 for none.",
 )
+@click.option(
+    "--store",
+    metavar="URL",
+    help="Where the features go: redis://host:port, lmdb:///path; LMDB in the workdir by default.",
+)
 @click.option("--serve", is_flag=True, help="Leave the HTTP server up at the end.")
 @click.option("--port", type=click.IntRange(1, 65535), default=8765, show_default=True, help="The port of --serve.")
 @click.option(
@@ -53,6 +58,7 @@ def demo(
     workdir: Path,
     backend: str,
     state_cache: int,
+    store: str | None,
     serve: bool,
     port: int,
     json_file: str | None,
@@ -76,6 +82,7 @@ def demo(
         quiet=quiet,
         backend=backend,
         state_cache=state_cache,
+        store=store,
     )
     try:
         sys.exit(0 if show(request) else 1)

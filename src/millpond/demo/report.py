@@ -58,17 +58,23 @@ class CacheCount(msgspec.Struct, frozen=True):
 class Measure(msgspec.Struct, frozen=True):
     """One step of a stage: how long it took, what it handled, and what the caches had.
 
-    `items` are events in the stage "stream" and requests in the stages "serve" and "http".
+    `items` are events in the stage "stream" and requests in the stages "serve" and "http". `counts` are those
+    of the fetcher: calls, gets and tiles, sent or saved.
     """
 
     stage: str
     seconds: float
     items: int
     caches: dict[str, CacheCount] = {}
+    counts: dict[str, int] = {}
 
 
 class Outcome(msgspec.Struct, frozen=True):
-    """The result of a run, in the form of `--json`; `hit_rate` is null for a cache that nobody asked."""
+    """The result of a run, in the form of `--json`.
+
+    `hit_rate` is null for a cache that nobody asked. `fetcher` counts what the fetcher read and what its caches
+    saved. `consistency` counts the logged features by how they compare with the training set.
+    """
 
     events: int
     seconds: float
@@ -77,6 +83,8 @@ class Outcome(msgspec.Struct, frozen=True):
     mismatches: int
     caches: dict[str, dict[str, float | None]]
     resumed: bool
+    fetcher: dict[str, int] = {}
+    consistency: dict[str, int] = {}
 
 
 def total_caches(measures: Sequence[Measure]) -> dict[str, CacheCount]:
@@ -90,6 +98,30 @@ def total_caches(measures: Sequence[Measure]) -> dict[str, CacheCount]:
         for name, count in measure.caches.items():
             totals[name] = totals.get(name, CacheCount()) + count
     return totals
+
+
+def total_counts(measures: Sequence[Measure]) -> dict[str, int]:
+    """Every count of the fetcher over all measures.
+
+    >>> total_counts([Measure("serve", 1.0, 5, counts={"batch_gets": 2})] * 2)
+    {'batch_gets': 4}
+    """
+    totals: dict[str, int] = {}
+    for measure in measures:
+        for name, count in measure.counts.items():
+            totals[name] = totals.get(name, 0) + count
+    return totals
+
+
+def saved(counts: Mapping[str, int], done: str, spared: str) -> str:
+    """How much of something a cache made needless, in words.
+
+    >>> saved({"tiles_read": 30, "tiles_saved": 90}, "tiles_read", "tiles_saved")
+    '30, and 90 saved (75 %)'
+    """
+    some, others = counts.get(done, 0), counts.get(spared, 0)
+    share = f" ({others / (some + others):.0%})".replace("%", " %") if some + others else ""
+    return f"{some:,}, and {others:,} saved{share}"
 
 
 def caches_json(caches: Mapping[str, CacheCount]) -> dict[str, dict[str, float | None]]:
@@ -194,18 +226,24 @@ def summary(outcome: Outcome, facts: Mapping[str, str], console: Console) -> Non
         table.add_row(f"cache {name}", f"{cache['hits']:,} hits, {cache['misses']:,} misses, {rate}")
     table.add_section()
     table.add_row("features checked", f"{outcome.features_checked:,}")
+    if outcome.consistency:
+        table.add_row("logged and equal in the training set", f"{outcome.consistency.get('equal', 0):,}")
+        other = {kind: count for kind, count in outcome.consistency.items() if kind != "equal" and count}
+        for kind, count in other.items():
+            table.add_row(f"logged and {kind.replace('_', ' ')}", f"{count:,}", style="bold red")
     table.add_row("mismatches", str(outcome.mismatches), style="green" if outcome.mismatches == 0 else "bold red")
     console.print(table)
 
 
 _INK, _GRID = "#1f2933", "#d9dee3"
-_COLOURS = ("#1b6ca8", "#d1603d", "#3a7d44", "#7a5195", "#b8860b")
+_COLOURS = ("#1b6ca8", "#d1603d", "#3a7d44", "#7a5195", "#b8860b", "#2a9d8f", "#8d99ae", "#c2185b")
 
 
 def picture(measures: Sequence[Measure], title: str) -> bytes:
     """A PNG of throughput and hit rates over time: the stream on the left, the fetcher on the right.
 
-    Above, each step is a bar as wide as it took; below is each cache's hit rate in that step.
+    Above, each step is a bar as wide as it took; below is each cache's hit rate in that step. The rounds of
+    the fetcher are drawn in-process first and then over HTTP, although each was asked both ways in turn.
     """
     from matplotlib.figure import Figure
 
@@ -213,7 +251,7 @@ def picture(measures: Sequence[Measure], title: str) -> bytes:
     axes = figure.subplots(2, 2, sharex="col", width_ratios=(3, 2))
     figure.suptitle(title, x=0.01, ha="left", fontsize=13, fontweight="bold", color=_INK)
     streamed = [m for m in measures if m.stage == "stream"]
-    served = [m for m in measures if m.stage != "stream"]
+    served = [m for stage in ("serve", "http") for m in measures if m.stage == stage]
     colour_of = dict(zip(total_caches(measures), _COLOURS, strict=False))
     for column, (steps, name) in enumerate(((streamed, "Stream"), (served, "Fetcher"))):
         _throughput(axes[0, column], steps)

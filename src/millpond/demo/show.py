@@ -15,6 +15,7 @@ import msgspec
 from rich.console import Console
 
 from millpond.demo import answers, job, report
+from millpond.demo.feature_store import LMDB, without_password
 from millpond.demo.job import Run
 from millpond.demo.workdir import Asked, refused
 
@@ -37,11 +38,13 @@ class Request:
     quiet: bool
     backend: str = "heap"
     state_cache: int = 0
+    store: str | None = None
 
     @property
     def asked(self) -> Asked:
         """What makes it this run and not another."""
-        return Asked(self.events, self.until, self.backend, self.state_cache)
+        store = None if self.store is None else without_password(self.store)
+        return Asked(self.events, self.until, self.backend, self.state_cache, store)
 
 
 def show(request: Request) -> bool:
@@ -50,25 +53,25 @@ def show(request: Request) -> bool:
     Raises:
         MillpondError: see `millpond.demo.job.run`.
     """
-    run = job.run(request.asked, request.workdir, quiet=request.quiet)
+    run = job.run(request.asked, request.workdir, quiet=request.quiet, store=request.store)
     out = sys.stderr if request.json_file == "-" else sys.stdout
     console = Console(file=out, quiet=request.quiet, soft_wrap=True)
     report.summary(run.outcome, run.facts, console)
-    for line in (*_mismatches(run), *_outputs(request.workdir), *_what_next(request)):
+    for line in (*_mismatches(run), *_outputs(request), *_what_next(request)):
         console.print(line, markup=False, highlight=False)
     if request.json_file is not None:
         _write_json(msgspec.json.encode(run.outcome) + b"\n", request.json_file)
     if request.serve:
-        answers.serve_until_stopped(
-            request.workdir / "features.lmdb", request.port, partial(_say_serving, console, run)
-        )
+        answers.serve_until_stopped(run.store, request.port, partial(_say_serving, console, run))
     return run.outcome.mismatches == 0
 
 
 def _say_serving(console: Console, run: Run, url: str) -> None:
     console.print(f"\nServing at {url} until you press Ctrl-C. Ask, for example:", markup=False, highlight=False)
-    console.print(f"  curl -s {url}/v1/fetch/route -d '{run.example}'", markup=False, highlight=False)
-    console.print(f"  curl -s {url}/v1/group_bys", markup=False, highlight=False)
+    if run.example:
+        ask = f"  curl -s {url}/v1/fetch/flight -H 'Content-Type: application/json' -d '{run.example}'"
+        console.print(ask, markup=False, highlight=False)
+    console.print(f"  curl -s {url}/v1/joins", markup=False, highlight=False)
 
 
 def _mismatches(run: Run) -> Iterator[str]:
@@ -77,14 +80,18 @@ def _mismatches(run: Run) -> Iterator[str]:
         yield from (f"  {mismatch}" for mismatch in run.mismatches)
 
 
-def _outputs(workdir: Path) -> Iterator[str]:
+def _outputs(request: Request) -> Iterator[str]:
+    workdir = request.workdir
     yield "\nOutputs"
     outputs = {
         "summary.png": "throughput and hit rates over time",
         "summary.json": "the result, for programs",
         "aircraft/*.parquet": "each aircraft's day, one row per flight",
-        "features.lmdb": "the features of routes and aircraft",
+        "training/*.parquet": "a training set: the features of each flight, with its label",
+        "answers/*/*.parquet": "what the fetcher answered",
     }
+    if request.store is None:
+        outputs[LMDB] = "the features of routes, aircraft and airports"
     width = max(len(str(workdir / name)) for name in outputs)
     for name, what in outputs.items():
         yield f"  {workdir / name!s:{width}}  {what}"

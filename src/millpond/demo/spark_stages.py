@@ -10,10 +10,9 @@ import os
 import shutil
 import sys
 from collections.abc import Iterator, Mapping
-from functools import reduce
-from operator import and_
 from pathlib import Path
 
+import pyarrow as pa
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
@@ -21,14 +20,17 @@ from pyspark.sql.streaming import StreamingQuery
 
 from millpond.demo.aircraft_day import OUTPUT, AircraftDay
 from millpond.demo.data import HOUR_MS
+from millpond.demo.definitions import FLIGHT
 from millpond.demo.stream import AircraftSink
 from millpond.demo.workdir import Asked
 from millpond.errors import UnavailableError
 from millpond.features import GroupBy
-from millpond.kv import LmdbStore
+from millpond.kv import open_store
 from millpond.lookup import LookupTable
 from millpond.spark import StateConfig, keyed
+from millpond.spark.features.check import CheckResult, check
 from millpond.spark.features.stream import stream as stream_tiles
+from millpond.spark.features.training_set import training_set
 from millpond.spark.features.upload import upload
 from millpond.spark.lookup_join import lookup_join
 from millpond.spark.operator_metrics import KeyedMetrics
@@ -148,27 +150,38 @@ def wait_for(query: StreamingQuery, workdir: Path, sink: AircraftSink | None = N
         raise
 
 
-def upload_and_tile(spark: SparkSession, workdir: Path, group_by: GroupBy, batch_end_ms: int) -> None:
-    """Upload a GroupBy's features before the batch end, and stream the tiles of what comes after it.
+def upload_features(spark: SparkSession, workdir: Path, group_by: GroupBy, batch_end_ms: int, url: str) -> None:
+    """Upload a GroupBy's features before the batch end. It can be done again: an upload is served once it is whole."""
+    with contextlib.closing(open_store(url)) as store:
+        upload(group_by, batch_end_ms, store, tables=_history(spark, workdir), spark=spark)
 
-    Both can be done again from any point: an upload is served only when it is whole, and the stream goes
-    on from its checkpoint.
-    """
-    store = LmdbStore(workdir / "features.lmdb")
-    has_key = reduce(and_, (F.col(field.name).isNotNull() for field in group_by.keys))
-    history = spark.read.schema(EVENT_DDL).parquet(str(workdir / "events")).where(has_key)
-    stream = read_events(spark, workdir, slices_per_batch=SLICES_PER_TILE_BATCH).where(has_key)
-    try:
-        upload(group_by, batch_end_ms, store, tables={group_by.name: history})
+
+def stream_features(spark: SparkSession, workdir: Path, group_by: GroupBy, batch_end_ms: int, url: str) -> None:
+    """Stream the tiles of what comes after the batch end. Started again, the stream goes on from its checkpoint."""
+    with contextlib.closing(open_store(url)) as store:
         query = stream_tiles(
             group_by,
             store,
             str(workdir / "checkpoint" / f"{group_by.name}-tiles"),
             start_ms=batch_end_ms,
             lateness_ms=HOUR_MS,
-            tables={group_by.name: stream},
+            tables={"flights": read_events(spark, workdir, slices_per_batch=SLICES_PER_TILE_BATCH)},
             trigger={"availableNow": True},
         )
         wait_for(query, workdir)
-    finally:
-        store.close()
+
+
+def write_training_set(spark: SparkSession, workdir: Path, queries: pa.Table) -> None:
+    """Write the Join's features as of each query, behind its columns, into the folder `training`."""
+    rows = training_set(spark.createDataFrame(queries), FLIGHT, time_column="query_ms", tables=_history(spark, workdir))
+    rows.write.mode("overwrite").parquet(str(workdir / "training"))
+
+
+def check_answers(spark: SparkSession, workdir: Path) -> CheckResult:
+    """Compare the logged answers with the training set at the same times."""
+    logged = spark.read.parquet(str(workdir / "answers" / "*" / "*.parquet"))
+    return check(logged, FLIGHT, tables=_history(spark, workdir), examples=1)
+
+
+def _history(spark: SparkSession, workdir: Path) -> dict[str, DataFrame]:
+    return {"flights": spark.read.schema(EVENT_DDL).parquet(str(workdir / "events"))}

@@ -13,28 +13,36 @@ system drops with the process however it ends.
 import contextlib
 import errno
 import fcntl
+import io
 import os
+import uuid
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
 import msgspec
+import pyarrow as pa
+import pyarrow.parquet as pq
 
 from millpond.errors import CorruptionError, OptionError, UnavailableError
 
 MANIFEST = "millpond-demo.json"
-FORMAT = 1
+FORMAT = 2
 _LOCK = ".lock"
 
 
 class Asked(msgspec.Struct, frozen=True):
-    """What the user asked of a run. Another question is another run and wants another folder."""
+    """What the user asked of a run. Another question is another run and wants another folder.
+
+    `store` is the URL without its password; None is LMDB in the folder.
+    """
 
     events: int | None = None
     until: str | None = None
     backend: str = "heap"
     state_cache: int = 0
+    store: str | None = None
 
     @property
     def options(self) -> tuple[str, ...]:
@@ -47,17 +55,19 @@ class Asked(msgspec.Struct, frozen=True):
         until = () if self.until is None else ("--until", self.until)
         backend = () if self.backend == "heap" else ("--backend", self.backend)
         state_cache = () if self.state_cache == 0 else ("--state-cache", str(self.state_cache))
-        return events + until + backend + state_cache
+        store = () if self.store is None else ("--store", self.store)
+        return events + until + backend + state_cache + store
 
     def __str__(self) -> str:
         return " ".join(self.options) or "the whole year"
 
 
 class Manifest(msgspec.Struct, forbid_unknown_fields=True):
-    """What stands in the manifest: the format, the question, the finished stages, the seconds spent."""
+    """What stands in the manifest: the format, the question, the run's name, finished stages, seconds spent."""
 
     format: int
     asked: Asked
+    run: str = ""
     stages: dict[str, dict[str, Any]] = {}
     spent_seconds: float = 0.0
 
@@ -111,7 +121,7 @@ def open_workdir(path: Path, asked: Asked) -> Iterator[Workdir]:
             lock = held.enter_context((path / _LOCK).open("a+", encoding="utf-8"))
             _take(lock, path)
             begun = manifest_path.exists()
-            manifest = _read_manifest(manifest_path, asked) if begun else Manifest(FORMAT, asked)
+            manifest = _read_manifest(manifest_path, asked) if begun else Manifest(FORMAT, asked, uuid.uuid4().hex[:12])
             workdir = Workdir(path, manifest, resumed=begun)
             if not begun:
                 workdir.spend(0.0)
@@ -161,6 +171,13 @@ def publish(path: Path, write: Callable[[Path], object], *, mtime_s: int | None 
 def replace_json(path: Path, value: object) -> None:
     """Put `value` as JSON where `path` is; see `replace_bytes`."""
     replace_bytes(path, msgspec.json.format(msgspec.json.encode(value), indent=2) + b"\n")
+
+
+def replace_parquet(path: Path, table: pa.Table) -> None:
+    """Put a table as Parquet where `path` is; see `replace_bytes`."""
+    content = io.BytesIO()
+    pq.write_table(table, content)
+    replace_bytes(path, content.getvalue())
 
 
 def replace_bytes(path: Path, content: bytes) -> None:

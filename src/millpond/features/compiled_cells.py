@@ -24,7 +24,7 @@ from millpond.features.cells.shapes import (
     limit_met_in,
 )
 from millpond.features.definitions import Aggregation, GroupBy
-from millpond.features.inputs import EVENTS, Column, EventColumns, Inputs
+from millpond.features.inputs import EVENTS, Column, EventColumns, Inputs, check_times
 from millpond.features.operations import OPERATIONS
 from millpond.features.types import DataType, parse_type
 
@@ -125,10 +125,11 @@ class CompiledCells:
             events: the inputs of each event, in declared order.
 
         Raises:
-            DataError: an event has too many or too few inputs, or one that is not of its declared type.
+            DataError: an event has no time, too many or too few inputs, or one that is not of its declared type.
         """
         if not events:
             return self.empty_ir
+        check_times(self.group_by, times)
         columns = self._columns.columns(events)
         rows = [one.aligned(times, columns) for one in self._rows]
         return tuple([cell.collect(*rows[position]) for cell, position in zip(self.cells, self._places, strict=True)])

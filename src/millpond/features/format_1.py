@@ -20,7 +20,7 @@ from millpond.features.batch import BatchIr
 from millpond.features.cells.cell import Cell, CellOperation
 from millpond.features.cells.stored_values import decode_int
 from millpond.features.definitions import GroupBy
-from millpond.features.sealing import unreadable
+from millpond.features.sealing import DECODE_ERRORS, unreadable
 from millpond.features.tiles import Tile
 from millpond.features.windows import HOUR_MS, parse_window
 
@@ -30,7 +30,6 @@ _HEADER = struct.Struct(">BII")
 _MAX_BYTES = 280
 _MAX_SHIFT = 2_200
 _TILE_MS = 300_000
-_ERRORS = (msgspec.MsgspecError, ValueError, TypeError)
 
 
 class _Batch(msgspec.Struct, array_like=True, frozen=True):
@@ -95,7 +94,7 @@ class Format1Codec:
         try:
             stored = _decode_batch(body)
             return BatchIr(stored.batch_end_ms, stored.segments, self._columns(stored.columns, len(stored.segments)))
-        except _ERRORS as cause:
+        except DECODE_ERRORS as cause:
             raise unreadable(what, str(cause)) from cause
 
     def decode_tile(self, data: bytes) -> Tile:
@@ -110,7 +109,7 @@ class Format1Codec:
             stored = _decode_tile(body)
             ir = tuple(column[0] for column in self._columns(stored.columns, 1))
             return Tile(stored.start_ms, stored.size_ms, stored.complete, stored.version, ir)
-        except _ERRORS as cause:
+        except DECODE_ERRORS as cause:
             raise unreadable(what, str(cause)) from cause
 
     def _opened(self, what: str, data: bytes) -> bytes:

@@ -21,6 +21,27 @@ EVENTS = -1
 """Stands for the events themselves among the columns of inputs."""
 
 
+_TIMES = {int}
+
+
+def check_times(group_by: str, times: Sequence[int]) -> None:
+    """Refuse times that are no whole numbers.
+
+    Raises:
+        DataError: one of them is none.
+
+    >>> check_times("route", [1, float("nan")])
+    Traceback (most recent call last):
+    millpond.errors.DataError: GroupBy 'route': the time of an event must be a whole number of milliseconds, got nan...
+    """
+    if not set(map(type, times)) <= _TIMES:
+        wrong = next(time for time in times if type(time) is not int)
+        raise DataError(
+            f"GroupBy {group_by!r}: the time of an event must be a whole number of milliseconds, got {wrong!r}; "
+            "leave the event out, or give it a time"
+        )
+
+
 class Column(NamedTuple):
     """One input of some events: its values in their inside form, and which events have one.
 

@@ -1,37 +1,46 @@
-"""Which of several rows is the latest: that of the greatest time, and at one time of the greatest bytes.
+"""Which of several rows is the latest: that of the greatest time, and at one time of the least stored bytes.
 
 A GroupBy without aggregations gives the values of its key's latest row. Rows of one time have no order of
-their own, and arrive in any; their canonical bytes give them one, so upload and training set choose the
-same row.
+their own, and arrive in any; their stored bytes give them one, so the training set chooses the row that
+the upload stores.
 """
 
-from collections.abc import Iterable
-from typing import Any
+from collections.abc import Iterable, Sequence
 
 import msgspec
 
 from millpond.features.inputs import Inputs
+from millpond.features.stored_features import to_stored
+from millpond.features.types import DataType
 
-_encoder = msgspec.msgpack.Encoder(order="deterministic", decimal_format="string")
+_encode = msgspec.msgpack.Encoder().encode
 
 
-def row_bytes(inputs: Inputs) -> bytes:
-    """Give the canonical bytes of a row: equal rows have equal bytes.
+def row_bytes(types: Sequence[DataType], inputs: Inputs) -> bytes:
+    """Give the stored bytes of a row's values: equal rows have equal bytes.
 
-    >>> row_bytes(({"b": 1, "a": 2},)) == row_bytes(({"a": 2, "b": 1},))
+    >>> from millpond.features.types import parse_type
+    >>> types = [parse_type("map<string,long>")]
+    >>> row_bytes(types, ({"b": 1, "a": 2},)) == row_bytes(types, ({"a": 2, "b": 1},))
     True
     """
-    return _encoder.encode(inputs)
+    stored = [None if value is None else to_stored(type_, value) for type_, value in zip(types, inputs, strict=True)]
+    return _encode(stored)
 
 
-def latest_row(rows: Iterable[tuple[int, Inputs]]) -> tuple[int, Inputs] | None:
+def latest_row(types: Sequence[DataType], rows: Iterable[tuple[int, Inputs]]) -> tuple[int, Inputs] | None:
     """Give the time and the inputs of the latest row; None if there is none.
 
-    >>> latest_row([(1, ("old",)), (2, ("b",)), (2, ("a",))])
-    (2, ('b',))
+    >>> from millpond.features.types import parse_type
+    >>> latest_row([parse_type("string")], [(1, ("old",)), (2, ("b",)), (2, ("a",))])
+    (2, ('a',))
     """
-    latest: tuple[int, Any] | None = None
+    latest: tuple[int, Inputs] | None = None
     for row in rows:
-        if latest is None or row[0] > latest[0] or (row[0] == latest[0] and row_bytes(row[1]) > row_bytes(latest[1])):
+        if (
+            latest is None
+            or row[0] > latest[0]
+            or (row[0] == latest[0] and row_bytes(types, row[1]) < row_bytes(types, latest[1]))
+        ):
             latest = row
     return latest

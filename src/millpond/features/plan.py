@@ -32,7 +32,7 @@ from millpond.features.compiled_cells import CompiledFeature, compile_cells
 from millpond.features.definitions import GroupBy
 from millpond.features.format_1 import FORMAT_VERSION as FORMAT_1
 from millpond.features.format_1 import Format1Codec
-from millpond.features.inputs import Inputs
+from millpond.features.inputs import Inputs, check_times
 from millpond.features.key_codec import KEY_FORMAT_VERSION, KeyCodec
 from millpond.features.layers import Span, layers_of, spans
 from millpond.features.partial_ir import UNKNOWN, PartialIr, is_known
@@ -238,6 +238,8 @@ class GroupByPlan:
         irs: dict[int, Ir] = {}
         pending: dict[int, tuple[list[int], list[Inputs]]] = {}
         for time_ms, inputs in events:
+            if type(time_ms) is not int:
+                check_times(self.name, [time_ms])
             if time_ms >= batch_end_ms:
                 continue
             segment = self.segment_of(time_ms, batch_end_ms)

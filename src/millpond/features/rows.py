@@ -20,7 +20,7 @@ from typing import Any
 
 import msgspec
 
-from millpond.features.sealing import seal, unreadable, unseal
+from millpond.features.sealing import DECODE_ERRORS, seal, unreadable, unseal
 
 FORMAT_VERSION = 1
 """The format of the marker and of a closing time."""
@@ -140,5 +140,5 @@ def decode_marker(key: bytes, value: bytes) -> int:
 def _decoded(value: bytes, kind: Any, what: str, address: bytes) -> Any:
     try:
         return msgspec.msgpack.decode(unseal(FORMAT_VERSION, value, what, address), type=kind)
-    except msgspec.MsgspecError as cause:
+    except DECODE_ERRORS as cause:
         raise unreadable(what, str(cause)) from cause

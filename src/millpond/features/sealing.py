@@ -10,9 +10,22 @@ so is a whole one that a store gave out under another key.
 import struct
 import zlib
 
+import msgspec
+
 from millpond.errors import CorruptionError
 
 HEADER = struct.Struct(">BI")
+
+DECODE_ERRORS = (
+    msgspec.MsgspecError,
+    ValueError,
+    TypeError,
+    IndexError,
+    OverflowError,
+    RecursionError,
+    struct.error,
+)
+"""What reading a body can raise that is not what was written; lists may be nested deeper than Python reads."""
 
 
 def seal(version: int, body: bytes, address: bytes = b"") -> bytes:

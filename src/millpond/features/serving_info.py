@@ -14,7 +14,7 @@ the definition instead, is still read.
 import msgspec
 
 from millpond.errors import CorruptionError
-from millpond.features.sealing import seal, unseal
+from millpond.features.sealing import DECODE_ERRORS, seal, unseal
 
 SERVING_INFO_DATASET = "serving_info"
 
@@ -72,7 +72,7 @@ class ServingInfo(msgspec.Struct, frozen=True):
         body = data[1:] if data[:1] == b"\x01" else unseal(FORMAT_VERSION, data, "serving info", _ADDRESS)
         try:
             return msgspec.msgpack.decode(body, type=cls)
-        except (msgspec.MsgspecError, ValueError) as cause:
+        except DECODE_ERRORS as cause:
             raise CorruptionError(f"serving info does not decode: {cause}; upload the batch again") from cause
 
 

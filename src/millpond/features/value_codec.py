@@ -19,7 +19,6 @@ Equal values give equal bytes. A format version is never changed once written an
 gets a new number, and the golden files of the old ones stay.
 """
 
-import struct
 import zlib
 from collections.abc import Sequence
 from typing import Any
@@ -30,7 +29,7 @@ from millpond.errors import OptionError
 from millpond.features.batch import BatchIr
 from millpond.features.cells.cell import Cell, CellOperation, Ir
 from millpond.features.partial_ir import UNKNOWN, PartialIr
-from millpond.features.sealing import seal, unreadable, unseal
+from millpond.features.sealing import DECODE_ERRORS, seal, unreadable, unseal
 from millpond.features.stored_features import from_stored, to_stored
 from millpond.features.tiles import Tile
 from millpond.features.types import DataType
@@ -43,7 +42,6 @@ _TILE_HEAD = 4
 
 _encode = msgspec.msgpack.Encoder().encode
 _decode = msgspec.msgpack.Decoder(list[Any]).decode
-_DECODE_ERRORS = (msgspec.MsgspecError, ValueError, TypeError, IndexError, OverflowError, struct.error)
 
 
 def cell_id(name: str) -> bytes:
@@ -112,7 +110,7 @@ class TileCodec:
                 numbers, ir = self._of_other_cells(body)
             start_ms, size_ms, complete, version = numbers[:_TILE_HEAD]
             return _checked_tile(start_ms, size_ms, complete, version, ir)
-        except _DECODE_ERRORS as cause:
+        except DECODE_ERRORS as cause:
             raise unreadable(self._what, str(cause)) from cause
 
     def _form(self, places: Sequence[int]) -> bytes:
@@ -179,7 +177,7 @@ class BatchCodec:
                     for operation, column in zip(self._cells, columns, strict=True)
                 ),
             )
-        except _DECODE_ERRORS as cause:
+        except DECODE_ERRORS as cause:
             raise unreadable(self._what, str(cause)) from cause
 
 
@@ -228,7 +226,7 @@ class ValueCodec:
             values = tuple(
                 None if one is None else from_stored(type_, one) for type_, one in zip(self._types, stored, strict=True)
             )
-        except _DECODE_ERRORS as cause:
+        except DECODE_ERRORS as cause:
             raise unreadable(self._what, str(cause)) from cause
         return batch_end_ms, values
 

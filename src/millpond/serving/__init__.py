@@ -3,6 +3,7 @@
 uvicorn and httptools are imported when a server or a client is made, so that this package stays light.
 """
 
+from millpond.serving.answer_log import AnswerLog
 from millpond.serving.client import AsyncFetchClient, FetchClient
 from millpond.serving.counters import FetcherStats, Freshness, Histogram
 from millpond.serving.fetcher import Fetcher
@@ -11,6 +12,7 @@ from millpond.serving.messages import FetchRequest, FetchResponse, Target
 from millpond.serving.prepared import Prepared
 
 __all__ = [
+    "AnswerLog",
     "AsyncFetchClient",
     "FetchClient",
     "FetchRequest",

@@ -6,6 +6,8 @@ later, and its rows also serve as training rows.
 Invariant: logging never slows an answer. An answer that is drawn is put into a bounded queue; if that is
 full, it is dropped and counted. One thread of the log's own takes answers out and writes them.
 
+A key or feature that is called as one of the log's own columns gets ``key_`` or ``feature_`` before it.
+
 A file holds the answers of one target under one set of features: `name`, the key columns, ``time_ms``,
 ``context_*``, the feature columns, ``batch_end_ms`` (for a Join a map from the name of its part), and
 ``unavailable``, the features whose null means "not known". It appears whole, under a name of its own.
@@ -13,7 +15,6 @@ A file holds the answers of one target under one set of features: `name`, the ke
 
 import random
 import threading
-import time
 import uuid
 from collections import deque
 from collections.abc import Callable, Mapping
@@ -52,7 +53,7 @@ class AnswerLog:
         queue: int = 10_000,
         rows_per_file: int = 10_000,
         seconds_per_file: float = 60.0,
-        draw: Callable[[], float] = random.random,
+        draw: Callable[[], float] = random.Random().random,  # noqa: B008 - a source of its own
     ) -> None:
         if not 0 <= sample <= 1:
             raise OptionError(f"sample is {sample!r}; a share from 0 to 1 is needed.")
@@ -133,10 +134,18 @@ class AnswerLog:
         import pyarrow.parquet as pq
 
         name = rows[0][0].target.name
-        path = self._folder / f"{name}-{time.time_ns()}-{uuid.uuid4().hex}.parquet"
+        path = self._folder / f"{name}-{rows[0][1].at}-{uuid.uuid4().hex}.parquet"
         unfinished = path.with_suffix(".unfinished")
         pq.write_table(_table(rows), unfinished)
         unfinished.rename(path)
+
+
+_OWN_COLUMNS = ("name", "time_ms", "batch_end_ms", "unavailable")
+
+
+def _free(kind: str, name: str) -> str:
+    """Give a name that is none of the log's own columns."""
+    return f"{kind}_{name}" if name in _OWN_COLUMNS else name
 
 
 def _table(rows: list[Logged]) -> Any:
@@ -149,11 +158,11 @@ def _table(rows: list[Logged]) -> Any:
     answers = [answer for _, answer, _ in rows]
     table = table_of(prepared, answers)
     arrays: dict[str, Any] = {"name": pa.array([target.name] * len(rows), pa.string())}
-    arrays |= {name: table.column(name) for name in target.keys}
+    arrays |= {_free("key", name): table.column(name) for name in target.keys}
     arrays["time_ms"] = table.column("at")
     for name, type_ in target.context.items():
         arrays[f"context_{name}"] = column(type_, [context.get(name) for _, _, context in rows], name)
-    arrays |= {name: table.column(name) for name in prepared.features}
+    arrays |= {_free("feature", name): table.column(name) for name in prepared.features}
     ends = [answer.batch_end_ms for answer in answers]
     if target.kind == "join":
         arrays["batch_end_ms"] = pa.array(

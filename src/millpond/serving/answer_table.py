@@ -31,8 +31,8 @@ def requests_of(prepared: Prepared, table: pa.Table, at_ms: int) -> list[FetchRe
     missing = [name for name in target.keys if name not in table.column_names]
     if unknown or missing or len(set(table.column_names)) < len(table.column_names):
         raise DataError(
-            f"the columns of a fetch of {target.name!r} are {list(known)} and, if wanted, {AT_COLUMN!r}, each once; the "
-            f"table has {table.column_names}"
+            f"the columns of a fetch of {target.name!r} are {list(known)} and, if wanted, {AT_COLUMN!r}, each "
+            f"once; the table has {table.column_names}"
         )
     columns = {
         name: [_as_value(parse_type(type_), value) for value in table.column(name).to_pylist()]

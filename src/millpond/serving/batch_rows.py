@@ -11,8 +11,8 @@ from bisect import bisect_left
 from collections.abc import Sequence
 from typing import Any
 
-from millpond.features import BatchIr
-from millpond.features.answering import Layout
+from millpond.errors import CorruptionError
+from millpond.features.answering import Layout, StoredBatch
 from millpond.features.answering.layout import Projection
 from millpond.serving.landed_batch import LandedBatch, View
 
@@ -22,19 +22,19 @@ class BatchRow:
 
     Attributes:
         landed: the batch that it is of.
-        ir: the decoded row of a temporal GroupBy; None if there is no row.
+        batch: the row of a temporal GroupBy, taken apart; None if there is no row.
         values: the finished values of a snapshot; None if there is no row.
         row_bytes: the length of the stored row.
         folded: the latest cells that were read out of it, and for which view. No part of the value.
     """
 
-    __slots__ = ("folded", "ir", "landed", "row_bytes", "values")
+    __slots__ = ("batch", "folded", "landed", "row_bytes", "values")
 
     def __init__(
-        self, landed: LandedBatch, ir: BatchIr | None, values: Sequence[Any] | None = None, row_bytes: int = 0
+        self, landed: LandedBatch, batch: StoredBatch | None, values: Sequence[Any] | None = None, row_bytes: int = 0
     ) -> None:
         self.landed = landed
-        self.ir = ir
+        self.batch = batch
         self.values = values
         self.row_bytes = row_bytes
         self.folded: tuple[View, tuple[Projection, ...]] | None = None
@@ -43,30 +43,46 @@ class BatchRow:
         """Give for each window the cells that the batch adds to it."""
         folded = self.folded
         if folded is None or folded[0] is not view:
-            folded = self.folded = (view, batch_bases(layout, view, self.ir))
+            folded = self.folded = (view, batch_bases(layout, view, self.batch))
         return folded[1]
 
 
-def batch_bases(layout: Layout, view: View, ir: BatchIr | None) -> tuple[Projection, ...]:
-    """Give for each window of a layout the cells of the batch from its start on."""
-    if ir is None or not ir.segments:
+def batch_bases(layout: Layout, view: View, batch: StoredBatch | None) -> tuple[Projection, ...]:
+    """Give for each window of a layout the cells of the batch from its start on.
+
+    Raises:
+        CorruptionError: a cell does not decode.
+    """
+    if batch is None or not batch.segments:
         return layout.empties
-    segments, columns = ir.segments, ir.columns
+    segments = batch.segments
     end = len(segments)
     bases: list[Projection] = []
-    for place, segment in enumerate(view.segments):
-        at = end if segment is None else bisect_left(segments, segment)
-        if at == end:
-            bases.append(layout.empties[place])
-            continue
-        bases.append(
-            tuple(
-                [
-                    columns[position][at] if suffix else merge_all(columns[position][at:])
-                    for position, suffix, merge_all in zip(
-                        layout.windows[place].positions, layout.suffixes[place], layout.merge_alls[place], strict=True
-                    )
-                ]
-            )
-        )
+    try:
+        for place, segment in enumerate(view.segments):
+            at = end if segment is None else bisect_left(segments, segment)
+            bases.append(layout.empties[place] if at == end else _cells_from(layout, place, batch, at))
+    except (TypeError, ValueError) as cause:
+        raise CorruptionError(
+            f"GroupBy {layout.plan.name!r}: a stored batch row has a cell that does not decode: {cause}; upload the "
+            "batch again"
+        ) from cause
     return tuple(bases)
+
+
+def _cells_from(layout: Layout, place: int, batch: StoredBatch, at: int) -> Projection:
+    """Give the cells of one window from an entry of the columns on."""
+    cells = []
+    for position, suffix, decode, merge_all in zip(
+        layout.windows[place].positions,
+        layout.suffixes[place],
+        layout.decoders[place],
+        layout.merge_alls[place],
+        strict=True,
+    ):
+        column = batch.columns[position]
+        if batch.is_decoded or decode is None:
+            cells.append(column[at] if suffix else merge_all(column[at:]))
+        else:
+            cells.append(decode(column[at]) if suffix else merge_all(list(map(decode, column[at:]))))
+    return tuple(cells)

@@ -109,10 +109,17 @@ def bounds_of(
     bounds = {}
     for plan in all_plans:
         group_by = plan.group_by
-        enabled = group_by.enable_fetcher_caching if enable_fetcher_caching is None else enable_fetcher_caching
         bounds[plan.name] = GroupBounds(
             *(
-                _bound(f"{option} of GroupBy {plan.name!r}", _given(option, sizes, plan.name, names), declared, enabled)
+                _bound(
+                    f"{option} of GroupBy {plan.name!r}",
+                    _given(option, sizes, plan.name, names),
+                    declared,
+                    # A size asks for a cache as the switch does.
+                    group_by.enable_fetcher_caching or declared is not None
+                    if enable_fetcher_caching is None
+                    else enable_fetcher_caching,
+                )
                 for option, sizes, declared in (
                     ("fetcher_cache_size", fetcher_cache_size, group_by.fetcher_cache_size),
                     ("fetcher_tile_cache_size", fetcher_tile_cache_size, group_by.fetcher_tile_cache_size),

@@ -3,8 +3,9 @@
 Place on the data path: what the tile cache holds (CHIP-1, steps 3 and 4). With it a fetch reads only the
 tiles behind `end_ms`, and ends in one merge for each window.
 
-Invariant: an entry is what reading the key's tiles in ``[read start, end_ms)`` would give, as long as its
-landed batch and its marker hold, and the stream is not restarted without its state. It is never changed; a later one takes its place.
+Invariant: an entry is what reading the key's tiles from their start to `end_ms` would give, as long as its
+landed batch and its marker hold and the stream is not restarted without its state. It is never changed; a
+later one takes its place.
 
 Closed is a tile that is complete, or that is absent and ends before the stream's closing time. The closed
 part begins at the batch end and stops at the first gap: an open tile, or an absent one after the closing
@@ -101,7 +102,9 @@ class ClosedTiles:
         restarts: how often the stream had been restarted without its state.
         marker: the key's amendment marker, as stored.
         total: the IR of all of it; None if it has no tiles.
-        pieces: for each hop of a short window, the pieces that move its start.
+        pieces: for each hop of a short window, the pieces that move its start; None for an entry that answers
+            one view only. The first read of a key makes such a one, for it needs no small tiles; a key that is
+            asked for again after its windows moved gets pieces.
         view: the window starts for which the bases hold.
         bases: for each window, the cells of everything closed, the batch included.
         is_partial: whether a base has an unknown cell.
@@ -131,7 +134,7 @@ class ClosedTiles:
         restarts: int,
         marker: bytes,
         total: Ir | None,
-        pieces: tuple[tuple[Piece, ...], ...],
+        pieces: tuple[tuple[Piece, ...], ...] | None,
         view: View,
         bases: tuple[Projection, ...],
         tiles: int,
@@ -148,8 +151,8 @@ class ClosedTiles:
         self.is_partial = any(cell is UNKNOWN for base in bases for cell in base)
         self.tiles = tiles
         self.newest_ms = newest_ms
-        self.recent_tail: tuple[int, int, Sequence[Tile]] | None = None
-        """When the tail was read, up to which query, and its tiles: for `tail_freshness_ms`. No part of the value."""
+        self.recent_tail: tuple[int, Sequence[Tile]] | None = None
+        """When the tail was read, and its tiles: for `tail_freshness_ms`. No part of the value."""
 
 
 def closed_end(start_ms: int, tiles: Sequence[Tile], closed_ms: int, limit_ms: int) -> tuple[int, int]:
@@ -189,6 +192,8 @@ def close(
     end_ms: int,
     restarts: int,
     marker: bytes,
+    *,
+    with_pieces: bool,
 ) -> ClosedTiles:
     """Make the closed part of a key: what was closed before, and some more tiles.
 
@@ -202,29 +207,36 @@ def close(
         end_ms: where the closed part ends now.
         restarts: how often the stream has been restarted without its state.
         marker: the amendment marker that was read with the tiles, or before them.
+        with_pieces: whether the tiles are small enough for pieces; else the part so far, if any, has the same view.
     """
     plan = landed.plan
+    newest = tiles[-1].end_ms if tiles else None if before is None else before.newest_ms
+    count = len(tiles) + (0 if before is None else before.tiles)
+    if not with_pieces:
+        layout = form.layout
+        after_ms = landed.batch_end_ms if before is None else before.end_ms
+        tails = tail_irs(layout, view, tiles, after_ms, plan.new_ir())
+        bases = tuple(
+            [
+                layout.merge(place, base, layout.project(place, tail))
+                for place, (base, tail) in enumerate(
+                    zip(batch_bases if before is None else before.bases, tails, strict=True)
+                )
+            ]
+            if tiles
+            else (batch_bases if before is None else before.bases)
+        )
+        return ClosedTiles(landed, end_ms, restarts, marker, None, None, view, bases, count, newest)
     irs = [tile.ir for tile in tiles]
     if before is not None and before.total is not None:
         irs.insert(0, before.total)
     total = plan.merge_all(irs) if irs else None
     pieces = tuple(
-        kind.extended(before.pieces[number] if before is not None else (), tiles, kept_from)
+        kind.extended(before.pieces[number] if before is not None and before.pieces else (), tiles, kept_from)
         for number, (kind, kept_from) in enumerate(zip(form.kinds, view.kept_from, strict=True))
     )
-    newest = tiles[-1].end_ms if tiles else None if before is None else before.newest_ms
-    return ClosedTiles(
-        landed,
-        end_ms,
-        restarts,
-        marker,
-        total,
-        pieces,
-        view,
-        _bases(form, landed, view, batch_bases, total, pieces),
-        len(tiles) + (0 if before is None else before.tiles),
-        newest,
-    )
+    bases = _bases(form, landed, view, batch_bases, total, pieces)
+    return ClosedTiles(landed, end_ms, restarts, marker, total, pieces, view, bases, count, newest)
 
 
 def _bases(

@@ -14,7 +14,7 @@ from typing import Any
 
 import msgspec
 
-CACHE_BYTES = 320
+CACHE_BYTES = 270
 """What the structures of a cache take for an entry: places in its tables, links and counters."""
 
 _FIRST_WALKED = 64
@@ -29,23 +29,27 @@ class EntrySize:
     Args:
         units: how large an entry is, as a number that is at hand.
         parts: what of an entry belongs to it alone.
+        owns_key: whether the key belongs to this cache, and not to another that has it too.
 
     >>> weigh = EntrySize(units=len, parts=tuple)
     >>> weigh(b"EWR", ["x" * 1000]) - weigh(b"EWR", ["x" * 360])
     640
     """
 
-    __slots__ = ("_bytes", "_count", "_lock", "_parts", "_seen", "_units", "_units_of")
+    __slots__ = ("_bytes", "_count", "_lock", "_owns_key", "_parts", "_seen", "_units", "_units_of")
 
-    def __init__(self, units: Callable[[Any], int], parts: Callable[[Any], tuple[Any, ...]]) -> None:
+    def __init__(
+        self, units: Callable[[Any], int], parts: Callable[[Any], tuple[Any, ...]], *, owns_key: bool = True
+    ) -> None:
         self._units_of = units
         self._parts = parts
+        self._owns_key = owns_key
         self._lock = threading.Lock()
         self._seen = self._count = self._bytes = self._units = 0
 
     def __call__(self, key: bytes, entry: Any) -> int:
         """Give the bytes that an entry takes with its key."""
-        fixed = CACHE_BYTES + _rounded(sys.getsizeof(key)) + _rounded(sys.getsizeof(entry))
+        fixed = CACHE_BYTES + _rounded(sys.getsizeof(entry)) + (_rounded(sys.getsizeof(key)) if self._owns_key else 0)
         units = self._units_of(entry)
         with self._lock:
             self._seen += 1

@@ -18,7 +18,7 @@ def batch_row_size() -> EntrySize:
 
 def closed_tiles_size() -> EntrySize:
     """Make the weigher of a cache of closed tiles."""
-    return EntrySize(units=_closed_units, parts=_closed_parts)
+    return EntrySize(units=_closed_units, parts=_closed_parts, owns_key=False)
 
 
 def _batch_units(row: BatchRow) -> int:
@@ -26,13 +26,14 @@ def _batch_units(row: BatchRow) -> int:
 
 
 def _batch_parts(row: BatchRow) -> tuple[Any, ...]:
-    return (row.ir, row.values, row.folded)
+    return (row.batch, row.values, row.folded)
 
 
 def _closed_units(closed: ClosedTiles) -> int:
     cells = 1 if closed.total is None else 1 + len(closed.total)
-    return cells + sum(len(kept) for kept in closed.pieces)
+    return cells + sum(len(kept) for kept in closed.pieces or ())
 
 
 def _closed_parts(closed: ClosedTiles) -> tuple[Any, ...]:
-    return (closed.total, closed.pieces, closed.bases)
+    # Without tiles the bases are the batch row's own.
+    return (closed.total, closed.pieces, closed.bases if closed.tiles else ())

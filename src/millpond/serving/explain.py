@@ -53,8 +53,10 @@ def _facts(part: PreparedPart, wanted: WantedKey | None, answer: PartAnswer, que
         return facts
     facts["batch_landing_ms"] = data.landed.info.batch_landing_ms
     if data.row is not None:
-        absent = data.row.ir is None and data.row.values is None
+        absent = data.row.batch is None and data.row.values is None
         facts["batch_row"] = "absent" if absent else data.batch_from
+    elif data.closed is not None and data.closed.view.reads_batch:
+        facts["batch_row"] = data.batch_from
     tiles = [tile for tile in data.tiles if tile.start_ms < query_ms]
     closed = data.closed
     facts["tiles"] = len(tiles) + (0 if closed is None else closed.tiles)

@@ -16,9 +16,11 @@ from typing import Any
 from millpond.errors import CorruptionError, UnavailableError
 from millpond.features.answering import Layout
 from millpond.kv import Get, TimedValue
+from millpond.serving.closed_tiles import ClosedTiles
 from millpond.serving.counters import Tally
+from millpond.serving.hot_key import look_up, tail_get, take_tail
 from millpond.serving.key_read import BatchGone, KeyData, KeyReading, Reads, read_key
-from millpond.serving.served_group import ServedGroup
+from millpond.serving.served_group import Served, ServedGroup
 from millpond.serving.serving_info import ServingInfos
 
 Round = list[Get] | Future[Any]
@@ -43,6 +45,30 @@ class WantedKey:
         self.data: KeyData | None = None
         self.problem: str | None = None
 
+    def hot_reading(self, tally: Tally) -> KeyReading | None:
+        """Give the short read of this key, or None if more than its tail must be read."""
+        if len(self.queries) > 1:
+            return None
+        served = self.group.served
+        closed = look_up(self.group, served, self.key, self.queries[0])
+        return None if closed is None else self._read_tail(served, closed, tally)
+
+    def _read_tail(self, served: Served, closed: ClosedTiles, tally: Tally) -> KeyReading:
+        """Read the tail; take the long way if a closed tile was amended."""
+        group, key, query_ms = self.group, self.key, self.queries[0]
+        tally.stream_gets += 1
+        tally.batch_gets_saved += closed.view.reads_batch
+        (rows,) = yield Reads((tail_get(closed, key),))
+        found = take_tail(group, served, key, query_ms, closed, rows)
+        tally.rows += len(rows)
+        tally.bytes += sum([len(row.value) for row in rows])
+        if found is None:
+            return (yield from read_key(group, self.layout, key, self.queries, tally))
+        tally.tiles += len(rows)
+        tally.tiles_saved += closed.tiles
+        kept, tiles = found
+        return KeyData(kept.landed, None, kept, tiles, kept.end_ms, kept.view, query_ms, "cache", "cache", len(rows))
+
     def reading(self, tally: Tally) -> KeyReading | None:
         """Give the read of this key, or None if no query can be answered."""
         landed = self.group.served.landed
@@ -63,7 +89,7 @@ def rounds(wanted: Iterable[WantedKey], infos: ServingInfos, tally: Tally) -> Ro
     active: list[tuple[WantedKey, KeyReading, Reads]] = []
     try:
         for one in wanted:
-            reading = one.reading(tally)
+            reading = (one.hot_reading(tally) if one.group.is_hot else None) or one.reading(tally)
             if reading is not None:
                 _step(active, one, reading, None)
         while active:

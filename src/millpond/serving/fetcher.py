@@ -16,24 +16,29 @@ the store failing raises `UnavailableError`; what is wrong with the data of one 
 
 import asyncio
 import difflib
+import os
 import time
+import weakref
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from contextlib import suppress
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Self
 
 from millpond.cache import CacheStats, monotonic_ms
-from millpond.errors import DataError, OptionError
+from millpond.errors import CorruptionError, OptionError
 from millpond.features import GroupBy, GroupByPlan, Join, ServingInfo, compile_group_by
-from millpond.kv import AsyncKVStore, KVStore, async_store
-from millpond.serving.answers import PartAnswer, Stale, part_answer, response
+from millpond.kv import AsyncKVStore, Get, KVStore, TimedValue, async_store
+from millpond.serving.answers import Stale
 from millpond.serving.cache_options import CacheSize, Sizes, bounds_of, make_cache
-from millpond.serving.counters import Counters, FetcherStats, Freshness, Tally, process_bytes
+from millpond.serving.counters import SAMPLED_ONE_IN, Counters, FetcherStats, Freshness, Tally, process_bytes
 from millpond.serving.entry_sizes import batch_row_size, closed_tiles_size
-from millpond.serving.explain import explained
-from millpond.serving.fetch_rounds import Rounds, WantedKey, rounds, run, run_async
+from millpond.serving.fetch_call import FetchCall, Shared
+from millpond.serving.fetch_rounds import run, run_async
+from millpond.serving.hot_key import HotFetch, HotTarget, tail_get
 from millpond.serving.landed_batch import LandedBatch
 from millpond.serving.landing import hottest_rows, replace_entries
 from millpond.serving.messages import FetchRequest, FetchResponse, Target
+from millpond.serving.plain_key import PlainTarget
 from millpond.serving.prepared import Prepared, ResolvedTarget
 from millpond.serving.served_group import NEVER_MS, STEPS, ServedGroup
 from millpond.serving.serving_info import REFRESH_MS, Background, ServingInfos, on_a_thread
@@ -43,13 +48,16 @@ if TYPE_CHECKING:
 
     from millpond.serving.answer_log import AnswerLog
 
+HotRead = tuple[HotTarget, int, Get, HotFetch]
+"""What answers, the time, what to read, and the key that was looked up."""
+
 Definition = GroupByPlan | GroupBy | Join
 TargetName = str | GroupBy | Join
 
 
 def wall_clock_ms() -> int:
     """Milliseconds since 1970 UTC."""
-    return time.time_ns() // 1_000_000
+    return time.time_ns() // 1_000_000  # noqa: TID251 - requests that name no time mean now
 
 
 class Fetcher:
@@ -114,7 +122,6 @@ class Fetcher:
         self._async_store: AsyncKVStore | None = None
         self._now = now
         self._clock = clock
-        self._stale: Stale = stale
         self._log = answer_log
         self._counters = Counters()
         plans, joins = _by_name(definitions)
@@ -144,15 +151,24 @@ class Fetcher:
             background=background,
             on_landing=self._landing,
         )
+        self._shared = Shared(self.prepare, self._infos, self._counters, answer_log, stale, now)
         self._resolved = {name: ResolvedTarget(one, self._groups) for name, one in (plans | joins).items()}
         self._definitions: dict[str, Any] = {name: plan.group_by for name, plan in plans.items()} | joins
         self._prepared: dict[tuple[str, tuple[str, ...] | None], Prepared] = {}
+        self._hot: dict[tuple[str, tuple[str, ...] | None], HotTarget] = {}
+        self._plain: dict[tuple[str, tuple[str, ...] | None], PlainTarget] = {}
         self._fetches = 0
+        _fork_safe.add(self)
 
     @property
     def targets(self) -> Mapping[str, Target]:
         """Every GroupBy and Join that may be asked for, by name."""
         return {name: resolved.target for name, resolved in self._resolved.items()}
+
+    @property
+    def groups(self) -> tuple[ServedGroup, ...]:
+        """The GroupBys that are read, with their caches."""
+        return tuple(self._groups.values())
 
     def fetch(
         self,
@@ -179,10 +195,13 @@ class Fetcher:
             DataError: a key, a context field or the time is missing or not of its declared type.
             UnavailableError: the store failed. Nothing of that is cached; try again.
         """
-        request = FetchRequest(
-            self._name(target), keys, at, context, None if features is None else tuple(features), explain
-        )
-        return self.fetch_many((request,))[0]
+        name = target if type(target) is str else self._name(target)
+        wanted = None if features is None else tuple(features)
+        if not explain and context is None:
+            answer = self._hot_fetch(name, keys, at, wanted)
+            if answer is not None:
+                return answer
+        return self._fetch_many((FetchRequest(self._name(name), keys, at, context, wanted, explain),))[0]
 
     async def fetch_async(
         self,
@@ -202,21 +221,161 @@ class Fetcher:
 
     def fetch_many(self, requests: Sequence[FetchRequest]) -> list[FetchResponse]:
         """Answer several requests, in their order, with one call of the store for all. Raises as `fetch`."""
-        call = _Call(self, requests)
+        if len(requests) == 1:
+            request = requests[0]
+            if not request.explain and request.context is None:
+                answer = self._hot_fetch(request.name, request.keys, request.at, request.features)
+                if answer is not None:
+                    return [answer]
+        else:
+            found = self._hot_reads(requests)
+            if found:
+                self._infos.ensure()
+                answers = self._hot_answers(requests, found, self._store.get_many([one[2] for one in found]))
+                if answers is not None:
+                    return answers
+        return self._fetch_many(requests)
+
+    def _hot_reads(self, requests: Sequence[FetchRequest]) -> list[HotRead]:
+        """Give what to read if every key goes the short way; else nothing."""
+        found: list[HotRead] = []
+        now_ms = self._now()
+        for request in requests:
+            hot = self._hot.get((request.name, request.features))
+            if hot is None or request.explain or request.context is not None:
+                return []
+            at = now_ms if request.at is None else request.at
+            begun = hot.begin(request.keys, at) if type(at) is int else None
+            if begun is None:
+                return []
+            found.append((hot, at, tail_get(begun[2], begun[1]), begun))
+        return found
+
+    def _hot_answers(
+        self, requests: Sequence[FetchRequest], found: Sequence[HotRead], rows: Sequence[list[TimedValue]]
+    ) -> list[FetchResponse] | None:
+        """Answer from the rows of all tails; None if one key is to go the long way."""
+        answers = []
+        with suppress(CorruptionError):
+            for number, (request, (hot, at, _, begun), tail) in enumerate(zip(requests, found, rows, strict=True)):
+                answer = hot.end(request.keys, at, begun, tail, calls=number == 0)
+                if answer is None:
+                    return None
+                self._logged(hot, answer)
+                answers.append(answer)
+            return answers
+        return None
+
+    def _fetch_many(self, requests: Sequence[FetchRequest]) -> list[FetchResponse]:
+        call = FetchCall(self._shared, requests)
         if call.wanted:
             self._infos.ensure()
-            run(call.rounds(), self._store.get_many)
+            self._fetches += 1
+            if self._fetches % SAMPLED_ONE_IN:
+                run(call.rounds(), self._store.get_many)
+                return call.responses()
+            began = time.perf_counter()
+            run(call.rounds(), self._timed_get_many)
+            answers = call.responses()
+            self._counters.timed("fetch", time.perf_counter() - began)
+            return answers
         return call.responses()
+
+    def _timed_get_many(self, gets: Sequence[Get]) -> list[list[TimedValue]]:
+        began = time.perf_counter()
+        answers = self._store.get_many(gets)
+        self._counters.timed("get", time.perf_counter() - began)
+        return answers
 
     async def fetch_many_async(self, requests: Sequence[FetchRequest]) -> list[FetchResponse]:
         """Do as `fetch_many`, without holding up the event loop."""
-        call = _Call(self, requests)
+        if self._async_store is None:
+            self._async_store = async_store(self._store)
+        if len(requests) == 1:
+            request = requests[0]
+            hot = self._hot.get((request.name, request.features))
+            if hot is not None and not request.explain and request.context is None:
+                await self._infos.ensure_async()
+                at = self._now() if request.at is None else request.at
+                found = hot.begin(request.keys, at) if type(at) is int else None
+                if found is not None:
+                    answer = hot.recent(request.keys, at, found)
+                    if answer is None:
+                        with suppress(CorruptionError):
+                            (rows,) = await self._async_store.get_many((tail_get(found[2], found[1]),))
+                            answer = hot.end(request.keys, at, found, rows)
+                    if answer is not None:
+                        self._logged(hot, answer)
+                        return [answer]
+        elif reads := self._hot_reads(requests):
+            await self._infos.ensure_async()
+            answers = self._hot_answers(requests, reads, await self._async_store.get_many([one[2] for one in reads]))
+            if answers is not None:
+                return answers
+        call = FetchCall(self._shared, requests)
         if call.wanted:
             await self._infos.ensure_async()
-            if self._async_store is None:
-                self._async_store = async_store(self._store)
             await run_async(call.rounds(), self._async_store.get_many)
         return call.responses()
+
+    def _hot_fetch(
+        self, name: str, keys: Mapping[str, Any], at: int | None, features: tuple[str, ...] | None
+    ) -> FetchResponse | None:
+        """Answer by the short way; None if the long one is to be taken, which also says what is wrong."""
+        hot = self._hot.get((name, features))
+        if hot is None:
+            return self._plain_fetch(name, keys, at, features)
+        self._infos.ensure()
+        if at is None:
+            at = self._now()
+        elif type(at) is not int:
+            return None
+        self._fetches += 1
+        began = time.perf_counter() if not self._fetches % SAMPLED_ONE_IN else 0.0
+        found = hot.begin(keys, at)
+        if found is None:
+            return None
+        answer = hot.recent(keys, at, found)
+        if answer is None:
+            # A tile that does not decode is told by the long way.
+            with suppress(CorruptionError):
+                asked = time.perf_counter() if began else 0.0
+                (rows,) = self._store.get_many((tail_get(found[2], found[1]),))
+                if began:
+                    self._counters.timed("get", time.perf_counter() - asked)
+                answer = hot.end(keys, at, found, rows, is_timed=began > 0)
+        if answer is not None:
+            self._logged(hot, answer)
+            if began:
+                self._counters.timed("fetch", time.perf_counter() - began)
+        return answer
+
+    def _plain_fetch(
+        self, name: str, keys: Mapping[str, Any], at: int | None, features: tuple[str, ...] | None
+    ) -> FetchResponse | None:
+        """Answer by the short way without caches; None if the long one is to be taken."""
+        plain = self._plain.get((name, features))
+        if plain is None:
+            return None
+        self._infos.ensure()
+        if at is None:
+            at = self._now()
+        elif type(at) is not int:
+            return None
+        found = plain.begin(keys, at)
+        if found is None:
+            return None
+        answer = None
+        # A row that does not decode is told by the long way.
+        with suppress(CorruptionError):
+            answer = plain.end(keys, at, found, self._store.get_many(found[3]))
+        if answer is not None:
+            self._logged(plain, answer)
+        return answer
+
+    def _logged(self, hot: HotTarget | PlainTarget, answer: FetchResponse) -> None:
+        if self._log is not None:
+            self._log.offer(hot.prepared, answer, {})
 
     def fetch_table(
         self,
@@ -252,6 +411,12 @@ class Fetcher:
             prepared = self._resolved[name].prepare(wanted)
             if len(self._prepared) < _MOST_PREPARED:
                 self._prepared[name, wanted] = prepared
+                part = prepared.single
+                if part is not None and part.derived is None and part.layout is not None:
+                    if part.group.is_hot:
+                        self._hot[name, wanted] = HotTarget(prepared, part, self._counters, self._clock)
+                    elif not part.group.is_cached:
+                        self._plain[name, wanted] = PlainTarget(prepared, part, part.layout, self._counters)
         return prepared
 
     def warm(self, target: TargetName, keys: Iterable[Mapping[str, Any]]) -> int:
@@ -262,7 +427,7 @@ class Fetcher:
         name, now_ms, warmed = self._name(target), self._now(), 0
         remaining = iter(keys)
         while part := [FetchRequest(name, one, now_ms) for one in islice(remaining, _WARMED_AT_ONCE)]:
-            call = _Call(self, part, needs_context=False)
+            call = FetchCall(self._shared, part, needs_context=False)
             if call.wanted:
                 self._infos.ensure()
                 run(call.rounds(), self._store.get_many)
@@ -328,12 +493,20 @@ class Fetcher:
         self._counters.add(tally)
         return lambda: replace_entries(group, landed, rows)
 
+    def after_fork(self) -> None:
+        """Forget what the threads of the parent process were about: they do not exist in this one."""
+        self._infos.after_fork()
+        self._async_store = None
+        for group in self._groups.values():
+            group.flights.clear()
+
     def _name(self, target: TargetName) -> str:
         if isinstance(target, str):
             name = target
         else:
             name = target.name
-            if self._definitions.get(name, target) != target:
+            known = self._definitions.get(name, target)
+            if known is not target and known != target:
                 raise OptionError(f"{name!r} is served here in another definition than the one asked for")
         if name not in self._resolved:
             near = difflib.get_close_matches(str(name), self._resolved, n=1)
@@ -342,78 +515,15 @@ class Fetcher:
         return name
 
 
-class _Call:
-    """One call of `fetch_many`: its requests, and the keys that they want."""
+_fork_safe: "weakref.WeakSet[Fetcher]" = weakref.WeakSet()
 
-    __slots__ = ("_asked", "_fetcher", "_tally", "wanted")
 
-    def __init__(self, fetcher: Fetcher, requests: Sequence[FetchRequest], *, needs_context: bool = True) -> None:
-        self._fetcher = fetcher
-        self._tally = Tally()
-        self.wanted: dict[Any, WantedKey] = {}
-        now_ms: int | None = None
-        asked = []
-        for request in requests:
-            prepared = fetcher.prepare(request.name, request.features)
-            at = request.at
-            if at is None:
-                if now_ms is None:
-                    now_ms = fetcher._now()
-                at = now_ms
-            elif type(at) is not int:
-                raise DataError(f"{request.name!r}: at is {at!r}; whole milliseconds since 1970 UTC are needed.")
-            context = prepared.checked_context(request.context) if needs_context else {}
-            parts = [
-                None if key is None else self._want(part.group, part.layout, key, at)
-                for part, key in zip(prepared.parts, prepared.encoded_keys(request.keys), strict=True)
-            ]
-            asked.append((request, prepared, at, context, parts))
-        self._asked = asked
+def _after_fork() -> None:
+    for fetcher in _fork_safe:
+        fetcher.after_fork()
 
-    def rounds(self) -> Rounds:
-        """Read what is wanted."""
-        return rounds(self.wanted.values(), self._fetcher._infos, self._tally)
 
-    def responses(self) -> list[FetchResponse]:
-        """Give the answers, in the order of the requests."""
-        fetcher, tally = self._fetcher, self._tally
-        answers = []
-        for request, prepared, at, context, wanted in self._asked:
-            parts: list[PartAnswer] = [
-                part_answer(part, key, at, fetcher._stale) for part, key in zip(prepared.parts, wanted, strict=True)
-            ]
-            answer = response(prepared, request.keys, at, parts, context)
-            if request.explain:
-                answer = explained(answer, prepared, wanted, parts, at)
-            states = answer.states
-            if states:
-                unavailable = sum(state == "unavailable" for state in states.values())
-                tally.unavailable += unavailable
-                tally.null += len(states) - unavailable
-                tally.errors += unavailable > 0
-            tally.present += len(prepared.features) - len(states)
-            answers.append(answer)
-            if fetcher._log is not None:
-                fetcher._log.offer(prepared, answer, context)
-        tally.requests = len(answers)
-        fetcher._counters.add(tally)
-        return answers
-
-    def warmed(self) -> int:
-        """Count what was read as warmed, and give how many keys that is."""
-        self._tally.warmed = sum(one.data is not None for one in self.wanted.values())
-        self._fetcher._counters.add(self._tally)
-        return self._tally.warmed
-
-    def _want(self, group: ServedGroup, layout: Any, key: bytes, at: int) -> WantedKey:
-        address = (group.name, layout, key)
-        wanted = self.wanted.get(address)
-        if wanted is None:
-            wanted = self.wanted[address] = WantedKey(group, layout, key, at)
-        elif at not in wanted.queries:
-            wanted.queries.append(at)
-        return wanted
-
+os.register_at_fork(after_in_child=_after_fork)
 
 _WARMED_AT_ONCE = 500
 """How many keys `warm` reads in one call of the store."""

@@ -16,12 +16,13 @@ between is met by the next read as a marker that moved.
 
 from collections.abc import Collection, Generator, Sequence
 from concurrent.futures import Future
+from itertools import pairwise
 from typing import TypeAlias
 
 import msgspec
 
 from millpond.errors import CorruptionError, UnavailableError
-from millpond.features import MARKER_ADDRESS, Tile, decode_marker, tile_address, tile_range
+from millpond.features import MARKER_ADDRESS, GroupByPlan, Tile, decode_marker, tile_address, tile_range
 from millpond.features.answering import Layout
 from millpond.features.layers import Span, spans
 from millpond.kv import Get, TimedValue
@@ -121,7 +122,7 @@ def _read(
     if not group.has_stream:
         return (yield from _read_values(group, key, landed, tally))
     stream = _Stream(group, layout, key, queries, served, landed, tally)
-    row = _cached_row(group, key, landed, tally) if stream.reads_batch else None
+    row = _cached_row(group, key, landed) if stream.reads_batch else None
     if group.is_cached and stream.is_now and (stream.misses or (row is None and stream.reads_batch)):
         flight = group.flights.get(key)
         if flight is not None:
@@ -162,13 +163,13 @@ def _read_rows(
     answers = yield Reads(gets)
     batch_rows = answers.pop() if asks_batch else []
     if stream.reads_batch and row is None:
-        row = decoded_row(landed, key, batch_rows)
-        if row.ir is None:
+        row = decoded_row(group, landed, key, batch_rows)
+        if row.batch is None:
             yield CONFIRM
             if group.served.landed is not landed:
                 return None
-        if group.batch_cache is not None:
-            row.bases(layout, stream.view)
+        row.bases(layout, stream.view)
+        if group.batch_cache is not None and stream.admits:
             group.batch_cache.put(key, row)
     if not stream.take(answers):
         answers = yield Reads(stream.gets())
@@ -213,6 +214,7 @@ class _Stream:
         self.stored_tiles = 0
         self.source = "store"
         self.marker = NO_MARKER
+        self.with_pieces = not group.form.kinds
         self.closed: ClosedTiles | None = None
         views = [landed.view(layout, query) for query in queries]
         self.view = views[-1]
@@ -225,6 +227,9 @@ class _Stream:
         self.is_now = self.view.holds(queries[0]) and self.view.is_cacheable and group.tile_cache is not None
         if self.is_now:
             self._look_up()
+        self.admits = True
+        if self.is_now and self.closed is None and not group.doorkeeper.admits(key):
+            self.admits = self.is_now = False
         self.misses = self.is_now and self.closed is None
         self.after_ms = self.read_start_ms if self.closed is None else self.closed.end_ms
         self.needless = 0
@@ -238,7 +243,11 @@ class _Stream:
             found = [Get(dataset, key, *tile_range(*span)) for span in wanted]
         else:
             closed_ms = min(self.closed_ms, self.first_ms // plan.tile_ms * plan.tile_ms)
-            wanted = cacheable_spans(self.group.form, self.view, self.after_ms, self.query_ms, closed_ms)
+            if self.with_pieces:
+                wanted = cacheable_spans(self.group.form, self.view, self.after_ms, self.query_ms, closed_ms)
+            else:
+                last_ms = max(self.after_ms, -(-self.query_ms // plan.tile_ms) * plan.tile_ms)
+                wanted = plan.spans(self.after_ms, last_ms, closed_ms, self.cuts_ms) or [(0, last_ms, last_ms)]
             last_ms = wanted.pop()[1] if wanted[-1][0] == 0 else wanted[-1][2]
             found = [Get(dataset, key, last_ms, _END_OF_STREAM)]
             found += [Get(dataset, key, *tile_range(*span)) for span in wanted]
@@ -272,9 +281,9 @@ class _Stream:
             self.marker = marker
         decode, key = self.group.decode_tile, self.key
         tiles = [decode(key, row.value) for row in rows]
+        self._check(rows, tiles)
         if len(tiles) > 1:
             tiles.sort(key=_tile_start)
-        self._check(rows, tiles)
         self.stored_tiles = len(tiles)
         self.tally.tiles += len(tiles)
         self.tiles = tiles
@@ -288,15 +297,22 @@ class _Stream:
         tile_ms = self.landed.plan.tile_ms
         tiles = self.tiles
         end_ms, count = closed_end(self.after_ms, tiles, self.closed_ms, self.first_ms // tile_ms * tile_ms)
-        if before is None and end_ms == self.after_ms:
-            return
         if before is not None:
             self.tally.tiles_saved += before.tiles
             if end_ms == before.end_ms and before.view is view:
                 return
         bases = self.layout.empties if row is None else row.bases(self.layout, view)
         self.closed = close(
-            group.form, before, self.landed, view, bases, tiles[:count], end_ms, self.restarts, self.marker
+            group.form,
+            before,
+            self.landed,
+            view,
+            bases,
+            tiles[:count],
+            end_ms,
+            self.restarts,
+            self.marker,
+            with_pieces=self.with_pieces,
         )
         self.tiles = tiles[count:]
         self.after_ms = end_ms
@@ -315,33 +331,46 @@ class _Stream:
             # A query about the past sees less than is closed by now; it is answered from the store.
             self.is_now = False
         elif found.end_ms >= self.view.read_start_ms:
+            same_view = found.view.holds(self.first_ms) and found.view.holds(self.query_ms)
+            if found.pieces is None and not same_view:
+                # The key is asked for again after its windows moved: now pieces pay.
+                self.with_pieces = True
+                return
+            self.with_pieces = found.pieces is not None
             self.closed = found
             self.source = "cache"
-            if found.view.holds(self.first_ms) and found.view.holds(self.query_ms):
+            if same_view:
                 self.view = found.view
 
     def _drop(self) -> None:
         if self.group.tile_cache is not None:
             self.group.tile_cache.invalidate(self.key)
         self.closed = None
+        self.with_pieces = True
         self.source = "store"
         self.after_ms = self.read_start_ms = self.view.read_start_ms
 
     def _check(self, rows: Sequence[TimedValue], tiles: Sequence[Tile]) -> None:
         """Refuse tiles that lie where they do not belong."""
-        layers = self.landed.plan.layers
-        found = sorted([row.time_ms for row in rows])
-        expected = sorted(
-            [
-                tile_address(layers.index(tile.size_ms), tile.start_ms) if tile.size_ms in layers else tile.start_ms
-                for tile in tiles
-            ]
-        )
-        if expected != found:
+        if not are_placed(self.landed.plan, rows, tiles):
             raise CorruptionError(
-                f"GroupBy {self.group.name!r}: tiles of key {self.key!r} lie at the times {found[:8]}, their own are "
-                f"{expected[:8]}. Restart the stream from its batch."
+                f"GroupBy {self.group.name!r}: the tiles of key {self.key!r} at the times "
+                f"{sorted(row.time_ms for row in rows)[:8]} say that they start at "
+                f"{[tile.start_ms for tile in tiles][:8]}. Restart the stream from its batch."
             )
+
+
+def are_placed(plan: GroupByPlan, rows: Sequence[TimedValue], tiles: Sequence[Tile]) -> bool:
+    """Tell whether each tile lies at the time of its own start and layer."""
+    layers = plan.layers
+    smallest = layers[0]
+    for row, tile in zip(rows, tiles, strict=True):
+        expected = tile.start_ms
+        if tile.size_ms != smallest and tile.size_ms in layers:
+            expected = tile_address(layers.index(tile.size_ms), expected)
+        if row.time_ms != expected:
+            return False
+    return True
 
 
 def cacheable_spans(form: ClosedForm, view: View, start_ms: int, end_ms: int, closed_ms: int) -> list[Span]:
@@ -361,29 +390,28 @@ def cacheable_spans(form: ClosedForm, view: View, start_ms: int, end_ms: int, cl
         return [(0, start_ms, last_ms)]
     edges = sorted({start_ms, last_ms, *(kept for kept in view.kept_from if start_ms < kept < last_ms)})
     found: list[Span] = []
-    for left, right in zip(edges, edges[1:], strict=False):
+    for left, right in pairwise(edges):
         largest = min(
             (kind.hop_ms for kind, kept in zip(form.kinds, view.kept_from, strict=True) if kept <= left),
             default=layers[-1],
         )
         allowed = [size for size in layers if size <= largest]
-        for span in spans(allowed, left, right, closed_ms):
-            if found and found[-1][0] == span[0] and found[-1][2] == span[1]:
-                span = (span[0], found.pop()[1], span[2])
-            found.append(span)
+        for layer, first, last in spans(allowed, left, right, closed_ms):
+            joins = found and found[-1][0] == layer and found[-1][2] == first
+            found.append((layer, found.pop()[1] if joins else first, last))
     return found
 
 
 def _read_values(
     group: ServedGroup, key: bytes, landed: LandedBatch, tally: Tally
 ) -> Generator[Reads, list[list[TimedValue]], KeyData | None]:
-    row = _cached_row(group, key, landed, tally)
+    row = _cached_row(group, key, landed)
     batch_from = "cache" if row is not None else "store"
     if row is None or not group.skips_batch_get:
         tally.batch_gets += 1
         answers = yield Reads([_batch_get(landed, key)])
         if row is None:
-            row = decoded_row(landed, key, answers[0])
+            row = decoded_row(group, landed, key, answers[0])
             if row.values is None:
                 yield CONFIRM
                 if group.served.landed is not landed:
@@ -395,14 +423,14 @@ def _read_values(
     return KeyData(landed, row, None, (), landed.batch_end_ms, batch_from=batch_from)
 
 
-def _cached_row(group: ServedGroup, key: bytes, landed: LandedBatch, tally: Tally) -> BatchRow | None:
+def _cached_row(group: ServedGroup, key: bytes, landed: LandedBatch) -> BatchRow | None:
     if group.batch_cache is None:
         return None
     row = group.batch_cache.get(key)
     return row if row is not None and row.landed is landed else None
 
 
-def decoded_row(landed: LandedBatch, key: bytes, rows: Sequence[TimedValue]) -> BatchRow:
+def decoded_row(group: ServedGroup, landed: LandedBatch, key: bytes, rows: Sequence[TimedValue]) -> BatchRow:
     """Give what the store has of a key in a batch, or that it has nothing.
 
     Raises:
@@ -415,9 +443,9 @@ def decoded_row(landed: LandedBatch, key: bytes, rows: Sequence[TimedValue]) -> 
         batch_end_ms, values = plan.decode_values(key, stored)
         _check_end(landed, key, batch_end_ms)
         return BatchRow(landed, None, values, len(stored))
-    ir = plan.decode_batch(key, stored)
-    _check_end(landed, key, ir.batch_end_ms)
-    return BatchRow(landed, ir, None, len(stored))
+    batch = group.decode_batch(key, stored)
+    _check_end(landed, key, batch.batch_end_ms)
+    return BatchRow(landed, batch, None, len(stored))
 
 
 def _check_end(landed: LandedBatch, key: bytes, batch_end_ms: int) -> None:

@@ -43,7 +43,7 @@ def hottest_rows(group: ServedGroup, landed: LandedBatch, store: KVStore, most: 
         except MillpondError:
             return found
         for key, rows in zip(part, answers, strict=True):
-            row = _decoded(landed, key, rows)
+            row = _decoded(group, landed, key, rows)
             if row is not None:
                 found[key] = row
     return found
@@ -69,12 +69,12 @@ def _drop_outdated(cache: Cache[bytes, Any], landed: LandedBatch) -> None:
                 cache.invalidate(key)
 
 
-def _decoded(landed: LandedBatch, key: bytes, rows: Sequence[TimedValue]) -> BatchRow | None:
+def _decoded(group: ServedGroup, landed: LandedBatch, key: bytes, rows: Sequence[TimedValue]) -> BatchRow | None:
     """Absent rows are left out too: absence is believed only after the batch is served."""
     if not rows:
         return None
     try:
-        return decoded_row(landed, key, rows)
+        return decoded_row(group, landed, key, rows)
     except MillpondError:
         return None
 

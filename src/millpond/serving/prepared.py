@@ -14,6 +14,7 @@ from millpond.features import GroupByPlan, Join
 from millpond.features.answering import Finishers, Layout
 from millpond.features.definitions.faults import nearest
 from millpond.features.derivations import CompiledDerivations
+from millpond.features.scalar_values import UnfitError
 from millpond.features.types import parse_type
 from millpond.serving.messages import Target
 from millpond.serving.served_group import ServedGroup
@@ -182,10 +183,10 @@ class Prepared:
             if value is not None:
                 try:
                     value = type_.outward(type_.inward([value])[0])
-                except ValueError as cause:
+                except UnfitError as cause:
                     raise DataError(
                         f"{self.target.name!r}: the context field {name!r} must be of type {type_.name}, got "
-                        f"{value!r}: {cause}"
+                        f"{value!r}: {cause.reason}"
                     ) from cause
             checked[name] = value
         return checked

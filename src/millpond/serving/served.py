@@ -6,13 +6,15 @@ process answers at once, Redis by asyncio, a blocking store on threads. The fetc
 """
 
 from collections.abc import Mapping, Sequence
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import msgspec
-import pyarrow as pa
 
 from millpond.features import ServingInfo
 from millpond.serving.messages import FetchRequest, FetchResponse, Target
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 
 class Served(Protocol):
@@ -35,8 +37,8 @@ class Served(Protocol):
         ...
 
     def fetch_table(
-        self, target: str, table: pa.Table, *, at: int | None = None, features: Sequence[str] | None = None
-    ) -> pa.Table:
+        self, target: str, table: "pa.Table", *, at: int | None = None, features: Sequence[str] | None = None
+    ) -> "pa.Table":
         """Answer one request per row of keys and context; called on a thread. Raises as `fetch_many_async`."""
         ...
 

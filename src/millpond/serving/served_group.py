@@ -13,9 +13,10 @@ import msgspec
 
 from millpond.cache import Cache
 from millpond.features import GroupByPlan, stream_dataset
-from millpond.features.answering import Layout, TileDecoder
+from millpond.features.answering import BatchDecoder, Layout, TileDecoder
 from millpond.serving.batch_rows import BatchRow
 from millpond.serving.closed_tiles import ClosedForm, ClosedTiles
+from millpond.serving.doorkeeper import Doorkeeper
 from millpond.serving.landed_batch import LandedBatch
 
 if TYPE_CHECKING:
@@ -78,11 +79,18 @@ class ServedGroup:
         self.tile_cache = tile_cache if self.is_tiled and "tile_ir" in steps else None
         self.skips_batch_get = "batch_get" in steps
         self.moves_start = "stream_get" in steps
+        self.doorkeeper = Doorkeeper(self.tile_cache if self.tile_cache is not None else self.batch_cache)
         self.tail_freshness_ms = tail_freshness_ms
         self.is_cached = self.batch_cache is not None or self.tile_cache is not None
+        self.is_hot = (
+            self.tile_cache is not None and self.batch_cache is not None and self.skips_batch_get and self.moves_start
+        )
+        self.tile_ms = plan.tile_ms
+        self.longest_tail_ms = plan.layers[1] if len(plan.layers) > 1 else 1 << 62
         self.layout = Layout(plan)
         self.form = ClosedForm(self.layout)
         self.decode_tile = TileDecoder(plan).decode
+        self.decode_batch = BatchDecoder(plan).decode
         self.stream_dataset = stream_dataset(plan.name, plan.generation)
         self.flights: dict[bytes, Future[KeyData | None]] = {}
         self.served = Served()

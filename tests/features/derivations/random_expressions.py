@@ -307,7 +307,8 @@ class Expressions:
                 lambda: f"round({self.decimal(d)}, {self._pick([0, 1, 3])})",
                 lambda: f"bround({self.decimal(d)}, {self._pick([0, 1])})",
                 lambda: (
-                    f"CAST({self._pick([self.number(d), 'w', 'x'])} AS DECIMAL({self._pick(['10,2', '38,10', '5,0'])}))"
+                    f"CAST({self._pick([self.integer(d), self.decimal(d), 'w', '(x % 1e6)', '(f % 1000F)'])}"
+                    f" AS DECIMAL({self._pick(['10,2', '38,10', '5,0'])}))"
                 ),
             ],
         )

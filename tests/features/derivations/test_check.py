@@ -36,6 +36,7 @@ def refusal(*expressions, columns=COLUMNS):
         ("price AND true", "AND needs a condition, got double"),
         ("CASE WHEN true THEN 1 ELSE 'a' END", "CASE needs values of one type, got int and string"),
         ("coalesce(exact, 12345678901234567890123.5)", "coalesce needs values of one type"),
+        ("CAST(count AS DECIMAL(38,0)) % exact", "cast them to fewer digits"),
         ("abs(exact)", "exactly up to 34 digits"),
         ("CAST(day AS INT)", "date cannot be cast to int"),
         ("day > '2023-02-29'", "'2023-02-29' is not a date"),

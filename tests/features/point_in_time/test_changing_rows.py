@@ -9,6 +9,7 @@ from millpond.errors import DataError
 from millpond.features import Aggregation, Field, GroupBy
 from millpond.features.latest_rows import latest_row
 from millpond.features.point_in_time.changing_rows import ChangingRows
+from millpond.features.types import parse_type
 from tests.features import oracle
 
 DAY, HOUR = oracle.DAY, oracle.HOUR
@@ -93,7 +94,7 @@ def test_values_as_they_are_are_those_of_the_latest_row_that_stands(changes, day
     definition = group_by(accuracy="snapshot")
     queries = [(user, day * DAY) for user, day in days]
     for found, (user, at) in zip(answered(definition, changes, queries), queries, strict=True):
-        latest = latest_row(row for row in standing(changes, user, at) if row[0] < at)
+        latest = latest_row([parse_type("long")], [row for row in standing(changes, user, at) if row[0] < at])
         assert found["price"] == (latest[1][0] if latest else None)
 
 

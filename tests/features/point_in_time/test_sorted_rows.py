@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from millpond.errors import DataError
-from millpond.features import Aggregation, Field, GroupBy
+from millpond.features import Aggregation, Field, GroupBy, Tile, compile_group_by
 from millpond.features.compiled_cells import compile_cells
 from millpond.features.latest_rows import latest_row
 from millpond.features.operations import OPERATIONS
@@ -178,6 +178,33 @@ def test_sums_and_extremes_are_those_of_the_rule_alone(events, queries):
     assert found == [oracle.features(group_by, of_key, query) for query in queries]
 
 
+def by_batch_and_tiles(plan, events, key, query):
+    """What the plan answers at the start of a tile, from a batch at the midnight before and one tile for each span."""
+    of_key = [(t, inputs) for own, t, inputs in events if own == key]
+    batch_end = query // DAY * DAY
+    spans = {}
+    for t, inputs in of_key:
+        if batch_end <= t < query:
+            spans.setdefault(t // plan.tile_ms * plan.tile_ms, []).append((t, inputs))
+    tiles = [
+        Tile(start, plan.tile_ms, ir=plan.collect([t for t, _ in held], [inputs for _, inputs in held]))
+        for start, held in spans.items()
+    ]
+    return plan.finish(query, batch_end, plan.batch_ir(of_key, batch_end), tiles)
+
+
+@settings(max_examples=60, deadline=None)
+@given(cases())
+def test_exact_features_are_those_of_batch_and_tiles(case):
+    group_by, events, queries, *sizes = case
+    plan = compile_group_by(group_by)
+    queries = [(key, time // plan.tile_ms * plan.tile_ms) for key, time in queries]
+    exact = [feature.name for feature in plan.cells.features if feature.exact]
+    for found, query in zip(answered(group_by, events, queries, *sizes), queries, strict=True):
+        served = by_batch_and_tiles(plan, events, *query)
+        assert same([found[name] for name in exact], [served[name] for name in exact])
+
+
 def values_as_they_are():
     return GroupBy("any", keys=KEYS, inputs=(Field("c0", "map<string,long>"), Field("c1", "int")), accuracy="snapshot")
 
@@ -195,7 +222,8 @@ def test_values_as_they_are_are_those_of_the_latest_row_before_the_query(events,
     rows = [((user, 1), t, ({"x": t}, value)) for user, t, value in events]
     found = answered(values_as_they_are(), rows, [((user, 1), t) for user, t in queries], 5, piece_rows)
     for (user, query), answer in zip(queries, found, strict=True):
-        latest = latest_row((t, inputs) for (own, _), t, inputs in rows if own == user and t < query)
+        of_user = [(t, inputs) for (own, _), t, inputs in rows if own == user and t < query]
+        latest = latest_row([parse_type("map<string,long>"), parse_type("int")], of_user)
         assert tuple(answer.values()) == (latest[1] if latest else (None, None))
 
 

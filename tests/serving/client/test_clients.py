@@ -1,11 +1,15 @@
 """Both clients: the fetcher's answers and errors, of the same types, and what is tried again."""
 
 import asyncio
+import os
 import random
+import resource
 import socket
 import threading
+from contextlib import ExitStack
 from datetime import UTC, date, datetime
 from decimal import Decimal
+from pathlib import Path
 
 import msgspec
 import pyarrow as pa
@@ -315,6 +319,18 @@ def test_threads_share_a_client_and_its_pool(url, fetcher):
     assert wrong == []
     with pytest.raises(UnavailableError, match="is closed"):
         client.fetch("route", EWR)
+
+
+def test_a_program_with_many_open_files_may_fetch(url):
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (min(hard, max(soft, 2_048)), hard))
+    try:
+        with ExitStack() as opened, FetchClient(url) as client:
+            for _ in range(1_100):
+                opened.enter_context(Path(os.devnull).open())
+            assert [client.fetch("route", EWR).features["count_1h"] for _ in range(2)] == [3, 3]
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
 def test_tasks_share_a_client_and_its_pool(url, fetcher):

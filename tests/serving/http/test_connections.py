@@ -3,6 +3,8 @@
 import http.client
 import json
 import socket
+import statistics
+import sys
 import time
 from urllib.parse import urlsplit
 
@@ -245,3 +247,17 @@ def test_calls_that_are_sent_ahead_are_answered_in_their_order(url):
         answer = received(connection)
     assert answer.count(b"HTTP/1.1 200") == 41
     assert answer.count(b"HTTP/1.1 404") == 20
+
+
+@pytest.mark.parametrize("loop", ["uvloop", "asyncio"])
+def test_ten_answers_on_one_connection_do_not_wait_for_a_delayed_acknowledgement(loop, serving, monkeypatch):
+    if loop == "asyncio":
+        monkeypatch.setitem(sys.modules, "uvloop", None)
+    took_ms = []
+    with connected(serving()) as connection:
+        for _ in range(10):
+            began = time.perf_counter()
+            connection.sendall(HEAD + b"\r\n" + BODY)
+            assert read_answer(connection)[0] == 200
+            took_ms.append((time.perf_counter() - began) * 1_000)
+    assert statistics.median(took_ms) < 20

@@ -149,9 +149,10 @@ def test_features_of_every_type_come_back(spark):
 def test_an_event_at_the_time_of_a_query_is_not_before_it(spark):
     group_by = GroupBy("any", keys=(Field("user", "string"),), aggregations=(Aggregation("count", windows=("1m",)),))
     history = spark.createDataFrame(
-        [("ann", B), ("ann", B - 1), ("ann", B - MINUTE), ("ann", B - MINUTE - 1)], "user string, time_ms bigint"
+        [("ann", B), ("ann", B - 1), ("ann", B - MINUTE), ("ann", B - MINUTE - 1), ("ann", None)],
+        "user string, time_ms bigint",
     )
-    queries = history.select("user", (F.col("time_ms")).alias("time_ms"))
+    queries = history.where("time_ms IS NOT NULL")
     rows = training_set(queries, group_by, tables={"any": history})
     assert sorted((row.time_ms - B, row.count_1m) for row in rows.collect()) == [
         (-MINUTE - 1, None),

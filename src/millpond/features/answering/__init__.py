@@ -1,12 +1,14 @@
 """How a fetcher answers quickly: what a plan's `finish` does, compiled for a set of features.
 
 `layout` says which windows and cells a set of features reads. `finisher` makes one function of them, in
-which every merge and every position is written out. `tile_decoder` does the same for stored tiles. The
-plan's own `finish` and `decode_tile` are the plain forms, and the tests compare.
+which every merge and every position is written out. `tile_decoder` and `batch_decoder` read
+stored values with no more work than an answer needs. The plan's own `finish`, `decode_tile` and
+`decode_batch` are the plain forms, and the tests compare.
 """
 
+from millpond.features.answering.batch_decoder import BatchDecoder, StoredBatch
 from millpond.features.answering.finisher import Finisher, Finishers
 from millpond.features.answering.layout import Layout, LayoutWindow
 from millpond.features.answering.tile_decoder import TileDecoder
 
-__all__ = ["Finisher", "Finishers", "Layout", "LayoutWindow", "TileDecoder"]
+__all__ = ["BatchDecoder", "Finisher", "Finishers", "Layout", "LayoutWindow", "StoredBatch", "TileDecoder"]

@@ -49,7 +49,7 @@ class Layout:
     1
     """
 
-    __slots__ = ("empties", "merge_alls", "merges", "plan", "suffixes", "windows")
+    __slots__ = ("decoders", "empties", "merge_alls", "merges", "plan", "suffixes", "windows")
 
     def __init__(self, plan: GroupByPlan, features: Collection[str] | None = None) -> None:
         wanted = None if features is None else frozenset(features)
@@ -68,6 +68,11 @@ class Layout:
         """For each window the cells of no events."""
         self.merges = tuple(tuple(cells[position].merge for position in window.positions) for window in windows)
         self.merge_alls = tuple(tuple(cells[position].merge_all for position in window.positions) for window in windows)
+        self.decoders = tuple(
+            tuple(None if cells[position].plain else cells[position].decode for position in window.positions)
+            for window in windows
+        )
+        """For each cell of a window the decoder of its stored form; None where that is the cell itself."""
         self.suffixes = tuple(tuple(cells[position].suffix for position in window.positions) for window in windows)
 
     def project(self, window: int, ir: Ir) -> Projection:

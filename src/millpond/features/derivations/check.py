@@ -187,7 +187,7 @@ class _Checker:
             raise Faults(["CAST takes a type and nothing else"])
         to = _type_of(node.args["to"])
         (value,) = self._all([node.this])
-        if value.literal and value.type == INT and to == LONG:  # 1L stays a literal
+        if value.literal and value.value is not None and value.type == INT and to == LONG:  # 1L stays a literal
             return literal(value.value, LONG, f"CAST({value.value} AS BIGINT)")
         return cast(value, to)
 
@@ -323,15 +323,14 @@ def _number(text: str, sign: str) -> Typed:
             return literal(value, type_, f"CAST({value} AS BIGINT)" if type_ == LONG else f"({value})")
         text += "."
     if _EXACT.fullmatch(text):
-        exact = Decimal(f"{sign}0{text}0" if text.endswith(".") else f"{sign}0{text}")
+        exact = Decimal(f"{sign}0{text.rstrip('.')}")
         scale = len(text.partition(".")[2])
         whole = len(str(abs(int(exact)))) if int(exact) else 0
         precision = max(whole + scale, 1)
         if precision > MAX_DIGITS:
             raise Faults([f"the number has more than {MAX_DIGITS} digits"])
-        shown = f"{exact.quantize(Decimal(1).scaleb(-scale)):f}" if scale else f"{exact:f}"
         made = decimal_of(precision, scale)
-        return literal(Decimal(shown), made, f"CAST('{shown}' AS {made.sql})")
+        return literal(exact, made, f"CAST('{exact:f}' AS {made.sql})")
     if _SCIENTIFIC.fullmatch(text):
         return literal(float(sign + text), DOUBLE, f"CAST('{sign}{text}' AS DOUBLE)")
     raise Faults([f"{text!r} is not a number; put spaces around operators"])

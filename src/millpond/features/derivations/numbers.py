@@ -6,7 +6,7 @@ Each function here is called by compiled derivations. A result of None is a fail
 import math
 import re
 import struct
-from decimal import ROUND_HALF_EVEN, ROUND_HALF_UP, Context, Decimal, InvalidOperation
+from decimal import ROUND_DOWN, ROUND_HALF_EVEN, ROUND_HALF_UP, Context, Decimal, InvalidOperation
 
 INT_RANGE = "-2147483648 <= {v} <= 2147483647"
 LONG_RANGE = "-9223372036854775808 <= {v} <= 9223372036854775807"
@@ -14,9 +14,7 @@ _LONG_MAX = (1 << 63) - 1
 
 EXACT = Context(prec=120, rounding=ROUND_HALF_UP, Emax=999999, Emin=-999999)
 """Enough digits for any sum, product and rounding of two decimals of 38 digits."""
-_PRODUCT = Context(prec=39, rounding=ROUND_HALF_UP)
-_QUOTIENT = Context(prec=90, rounding=ROUND_HALF_UP)
-_QUOTIENT_STEP = Decimal(1).scaleb(-39)
+_QUOTIENT = Context(prec=120, rounding=ROUND_DOWN)
 
 _FLOAT32 = struct.Struct("<f")
 _DOUBLE_TEXT = re.compile(r"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?[dDfF]?")
@@ -173,13 +171,13 @@ def decimal_difference(left: Decimal, right: Decimal, step: Decimal, limit: Deci
 
 
 def decimal_product(left: Decimal, right: Decimal, step: Decimal, limit: Decimal) -> Decimal | None:
-    """`left` × `right`: rounded to 39 digits first, as Spark does."""
-    return fitted(_PRODUCT.multiply(left, right), step, limit)
+    """`left` × `right`."""
+    return fitted(EXACT.multiply(left, right), step, limit)
 
 
 def decimal_quotient(left: Decimal, right: Decimal, step: Decimal, limit: Decimal) -> Decimal | None:
-    """`left` ÷ `right`: rounded to 39 digits after the point first, as Spark does."""
-    return fitted(_QUOTIENT.divide(left, right).quantize(_QUOTIENT_STEP, ROUND_HALF_UP, EXACT), step, limit)
+    """`left` ÷ `right`, rounded once: digits that are cut off before do not change how half is rounded."""
+    return fitted(_QUOTIENT.divide(left, right), step, limit)
 
 
 def decimal_remainder(left: Decimal, right: Decimal, step: Decimal, limit: Decimal) -> Decimal | None:

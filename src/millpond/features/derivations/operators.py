@@ -12,6 +12,7 @@ from millpond.features.derivations.types import (
     DOUBLE,
     INT,
     LONG,
+    MAX_DIGITS,
     STRING,
     TIMESTAMP,
     SqlType,
@@ -103,6 +104,9 @@ def _floating(symbol: str, left: Typed, right: Typed) -> Typed:
 def _decimal(symbol: str, left: Typed, right: Typed) -> Typed:
     python, rule = _DECIMAL_RULES[symbol]
     type_ = rule(left.type, right.type)
+    whole_digits = left.type.precision - left.type.scale + right.type.scale
+    if symbol == "%" and whole_digits > MAX_DIGITS:
+        raise Faults([f"Spark cannot divide {left.type} by {right.type} for a remainder; cast them to fewer digits"])
     unless = "{1} == 0" if symbol in "/%" else ""
     sql = {"/": "try_divide", "%": "try_mod"}.get(symbol) or _SYMBOLS[symbol]
     failure = Failure(_BY_ZERO if unless else _OVERFLOW, unless=unless, valid=MAY_BE_NONE)

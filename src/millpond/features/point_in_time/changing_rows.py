@@ -9,7 +9,7 @@ they see, as they do online, the table as it stood at the midnight before the qu
 came since. At the first query of a new day the key's tiles are therefore made anew.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import pyarrow as pa
@@ -23,7 +23,7 @@ from millpond.features.plan import GroupByPlan, compile_group_by
 from millpond.features.point_in_time.column_features import arrow_value
 from millpond.features.point_in_time.sorted_rows import edge_values, feature_types
 from millpond.features.tiles import Tile
-from millpond.features.types import parse_type
+from millpond.features.types import DataType, parse_type
 from millpond.features.windows import DAY_MS
 
 
@@ -97,22 +97,22 @@ class _TileRows:
     __slots__ = ("came", "ir", "stood", "went")
 
     def __init__(self) -> None:
-        self.stood: dict[bytes, tuple[int, int, Inputs]] = {}
-        """By canonical bytes: how often, when, what."""
+        self.stood: dict[tuple[int, bytes], tuple[int, int, Inputs]] = {}
+        """By time and stored bytes: how often, when, what."""
         self.came: list[tuple[int, Inputs]] = []
         self.went: list[tuple[int, Inputs]] = []
         self.ir: Ir | None = None
 
-    def settle(self) -> None:
+    def settle(self, types: Sequence[DataType]) -> None:
         """Let what came and went since stand or be gone."""
         if not self.came and not self.went:
             return
         for rows, step in ((self.came, 1), (self.went, -1)):
             for time_ms, inputs in rows:
-                bytes_ = row_bytes((time_ms, *inputs))
-                count = self.stood.get(bytes_, (0,))[0] + step
-                self.stood[bytes_] = (count, time_ms, inputs)
-        self.stood = {bytes_: row for bytes_, row in self.stood.items() if row[0]}
+                row = (time_ms, row_bytes(types, inputs))
+                count = self.stood.get(row, (0,))[0] + step
+                self.stood[row] = (count, time_ms, inputs)
+        self.stood = {row: stands for row, stands in self.stood.items() if stands[0]}
         self.came, self.went, self.ir = [], [], None
 
     def collect(self, plan: GroupByPlan, before_ms: int) -> Ir:
@@ -128,6 +128,7 @@ class _KeyRows:
 
     def __init__(self, plan: GroupByPlan) -> None:
         self._plan = plan
+        self._types = [parse_type(field.type) for field in plan.group_by.inputs]
         self._tiles: dict[int, _TileRows] = {}
         self._day_ms: int | None = None
 
@@ -165,13 +166,14 @@ class _KeyRows:
     def _latest(self, query_ms: int) -> dict[str, Any]:
         """Give the values of the latest row that stands."""
         for tile in self._tiles.values():
-            tile.settle()
-        latest = latest_row(
+            tile.settle(self._types)
+        standing = (
             (time_ms, inputs)
             for tile in self._tiles.values()
             for count, time_ms, inputs in tile.stood.values()
             if time_ms < query_ms and count > 0
         )
+        latest = latest_row(self._types, standing)
         names = self._plan.feature_names
         return dict.fromkeys(names) if latest is None else dict(zip(names, latest[1], strict=True))
 
@@ -181,7 +183,7 @@ class _KeyRows:
         if day_ms != self._day_ms:
             self._day_ms = day_ms
             for tile in self._tiles.values():
-                tile.settle()
+                tile.settle(self._types)
 
 
 def _collected(plan: GroupByPlan, rows: list[tuple[int, Inputs]], before_ms: int) -> Ir:

@@ -164,8 +164,8 @@ class _Task:
             taken = [
                 edge_values(column.take(pa.array(rows)), type_) for column, type_ in zip(columns, types, strict=True)
             ]
-            encoded = [row_bytes(inputs) for inputs in zip(*taken, strict=True)]
-            events[end] = rows[encoded.index(max(encoded))]
+            encoded = [row_bytes(types, inputs) for inputs in zip(*taken, strict=True)]
+            events[end] = rows[encoded.index(min(encoded))]
         return events
 
     def _swept(self, piece: "_Piece", inputs: Sequence[pa.Array], carried: int) -> dict[str, pa.Array]:

@@ -8,9 +8,7 @@ import random
 import ssl
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Self
-
-import pyarrow as pa
+from typing import TYPE_CHECKING, Any, Self
 
 from millpond.cache import monotonic_ms
 from millpond.errors import OptionError, UnavailableError
@@ -21,6 +19,9 @@ from millpond.serving.client.exchange import Answer, AnswerReader, BrokenAnswerE
 from millpond.serving.client.retries import Deadline, Retries
 from millpond.serving.client.sync_client import name_of, tls_context
 from millpond.serving.messages import FetchRequest, FetchResponse
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 _PIECE_BYTES = 1 << 16
 
@@ -86,8 +87,8 @@ class AsyncFetchClient:
         return [answers[position] for position in range(len(requests))]
 
     async def fetch_table(
-        self, target: str | GroupBy | Join, table: pa.Table, *, features: Sequence[str] | None = None
-    ) -> pa.Table:
+        self, target: str | GroupBy | Join, table: "pa.Table", *, features: Sequence[str] | None = None
+    ) -> "pa.Table":
         """Answer one request per row of keys, and if wanted context and `at`; as `fetch_many`."""
         request = self._conversation.ask_for_table(name_of(target), table, features)
         return self._conversation.table(await self._call(request, Deadline(self._timeout_ms, self._clock)))

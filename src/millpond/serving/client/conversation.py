@@ -11,11 +11,10 @@ again before it reads on.
 
 from collections.abc import Callable, Mapping, Sequence
 from math import isfinite
-from typing import Any, Generic, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
 from urllib.parse import quote, urlsplit
 
 import msgspec
-import pyarrow as pa
 
 from millpond.errors import DataError, MillpondError, OptionError, UnavailableError
 from millpond.serving.client.exchange import Answer, request_bytes, request_head
@@ -23,6 +22,9 @@ from millpond.serving.http.problems import KINDS, RETRIED, Failure
 from millpond.serving.http.served_targets import ServedTarget
 from millpond.serving.json_types import feature_values
 from millpond.serving.messages import FetchRequest, FetchResponse, ValueState
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 _F = TypeVar("_F")
 
@@ -129,8 +131,10 @@ class Conversation:
             body["explain"] = True
         return request_bytes(head, msgspec.json.encode(body))
 
-    def ask_for_table(self, target: str, table: pa.Table, features: Sequence[str] | None) -> bytes:
+    def ask_for_table(self, target: str, table: "pa.Table", features: Sequence[str] | None) -> bytes:
         """The call that fetches a table of keys."""
+        import pyarrow as pa
+
         query = "" if features is None else "?features=" + quote(",".join(features))
         sink = pa.BufferOutputStream()
         with pa.ipc.new_stream(sink, table.schema) as writer:
@@ -187,8 +191,10 @@ class Conversation:
             for request, result in zip(batch.requests, results.results, strict=True)
         ]
 
-    def table(self, answer: Answer) -> pa.Table:
+    def table(self, answer: Answer) -> "pa.Table":
         """Read the answer to a table. Raises as `responses`."""
+        import pyarrow as pa
+
         if answer.status != 200:  # noqa: PLR2004
             self._read(answer, msgspec.json.decode)
         try:

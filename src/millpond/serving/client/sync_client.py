@@ -16,9 +16,7 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from pathlib import Path
-from typing import Any, Self
-
-import pyarrow as pa
+from typing import TYPE_CHECKING, Any, Self
 
 from millpond.cache import monotonic_ms
 from millpond.errors import OptionError, UnavailableError
@@ -28,6 +26,9 @@ from millpond.serving.client.conversation import Address, Batch, Conversation, a
 from millpond.serving.client.exchange import Answer, AnswerReader, BrokenAnswerError
 from millpond.serving.client.retries import Deadline, Retries
 from millpond.serving.messages import FetchRequest, FetchResponse
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 _PIECE_BYTES = 1 << 16
 
@@ -101,8 +102,8 @@ class FetchClient:
         return [answers[position] for position in range(len(requests))]
 
     def fetch_table(
-        self, target: str | GroupBy | Join, table: pa.Table, *, features: Sequence[str] | None = None
-    ) -> pa.Table:
+        self, target: str | GroupBy | Join, table: "pa.Table", *, features: Sequence[str] | None = None
+    ) -> "pa.Table":
         """Answer one request per row of keys, and if wanted context and `at`; as `fetch_many`."""
         deadline = Deadline(self._timeout_ms, self._clock)
         return self._conversation.table(
@@ -213,7 +214,7 @@ class _Pool:
             except IndexError:
                 break
             # What is readable between two calls is the server's goodbye.
-            if not select.select([connection], [], [], 0)[0]:
+            if not _is_readable(connection):
                 return connection
             connection.close()
         connection = socket.create_connection((self._address.host, self._address.port), _seconds(deadline))
@@ -244,6 +245,13 @@ class _Pool:
             if answer is not None:
                 answer.keeps_alive = answer.keeps_alive and sending is None
                 return answer
+
+
+def _is_readable(connection: socket.socket) -> bool:
+    # select.select refuses descriptors beyond 1,023, of which a program with many open files has some.
+    poll = select.poll()
+    poll.register(connection, select.POLLIN)
+    return bool(poll.poll(0))
 
 
 def name_of(target: str | GroupBy | Join) -> str:

@@ -22,8 +22,6 @@ from millpond.features.types import parse_type
 from millpond.serving.http.limits import Limits
 from millpond.serving.messages import FetchRequest, Target
 
-MEDIA_TYPE = "application/vnd.apache.arrow.stream"
-
 TIME_COLUMN = "at"
 """The column with the time of each row, which may be left out."""
 

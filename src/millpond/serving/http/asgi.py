@@ -15,6 +15,8 @@ Header = tuple[bytes, bytes]
 
 JSON_TYPE: Header = (b"content-type", b"application/json")
 
+ARROW_MEDIA_TYPE = "application/vnd.apache.arrow.stream"
+
 _ENCODE = msgspec.json.Encoder().encode
 _RETRY_AFTER: Header = (b"retry-after", str(RETRY_AFTER_SECONDS).encode())
 

@@ -13,8 +13,7 @@ from typing import Literal
 from urllib.parse import parse_qs
 
 from millpond.errors import DataError
-from millpond.serving.http import arrow_bodies
-from millpond.serving.http.asgi import JSON_TYPE, Call, Header, Reply
+from millpond.serving.http.asgi import ARROW_MEDIA_TYPE, JSON_TYPE, Call, Header, Reply
 from millpond.serving.http.in_flight import InFlight
 from millpond.serving.http.json_bodies import JsonFetch, write_results
 from millpond.serving.http.limits import Limits
@@ -31,7 +30,7 @@ DEFINITION_HEADER = b"millpond-definition"
 
 Format = Literal["json", "arrow"]
 
-_JSON, _ARROW = b"application/json", arrow_bodies.MEDIA_TYPE.encode()
+_JSON, _ARROW = b"application/json", ARROW_MEDIA_TYPE.encode()
 _ACCEPTED = {_JSON: "json", b"application/*": "json", b"*/*": "json", _ARROW: "arrow"}
 
 
@@ -86,6 +85,8 @@ class FetchRoute:
 
     async def _other(self, call: Call, body: bytes, sent: Format, wanted: Format) -> Reply:
         """Answer where one side at least is Arrow."""
+        from millpond.serving.http import arrow_bodies
+
         target = self._target
         if sent == "json":
             requests = self._json.read(body)
@@ -127,8 +128,7 @@ def _format_sent(content_type: bytes) -> Format:
         return "arrow"
     raise RefusedError(
         "unsupported_media_type",
-        f"Content-Type is {content_type[:100].decode('latin-1')!r}; expected application/json or "
-        f"{arrow_bodies.MEDIA_TYPE}.",
+        f"Content-Type is {content_type[:100].decode('latin-1')!r}; expected application/json or {ARROW_MEDIA_TYPE}.",
         closing=True,
     )
 
@@ -143,6 +143,6 @@ def _format_wanted(accept: bytes) -> Format:
     raise RefusedError(
         "not_acceptable",
         f"Accept is {accept[:100].decode('latin-1')!r}; the service answers in application/json and "
-        f"{arrow_bodies.MEDIA_TYPE}.",
+        f"{ARROW_MEDIA_TYPE}.",
         closing=True,
     )

@@ -7,12 +7,12 @@ body that fits the document is taken by the decoder, and the other way round, be
 
 from collections.abc import Iterable
 from http import HTTPStatus
-from importlib.metadata import version
 from typing import Any
 
 import msgspec
 
-from millpond.serving.http import arrow_bodies, measures
+from millpond.serving.http import measures
+from millpond.serving.http.asgi import ARROW_MEDIA_TYPE
 from millpond.serving.http.json_bodies import FetchResults, body_type
 from millpond.serving.http.limits import Limits
 from millpond.serving.http.problems import KINDS, RETRIED, Failure
@@ -35,6 +35,9 @@ def openapi_document(targets: Iterable[Target], limits: Limits, *, with_keys: bo
     >>> sorted(openapi_document([], Limits(), with_keys=False)["paths"])[:2]
     ['/health', '/metrics']
     """
+    # What reads metadata brings the email package with it.
+    from importlib.metadata import version
+
     targets = list(targets)
     bodies = [body_type(target, limits) for target in targets]
     schemas, components = msgspec.json.schema_components(
@@ -82,11 +85,11 @@ class _Operations:
 
     def fetch(self, target: Target, body: Json, results: Json) -> Json:
         summary = f"The features of some keys of the {_KINDS[target.kind]} {target.name}."
-        answers = {_JSON: {"schema": results}, arrow_bodies.MEDIA_TYPE: {"schema": _BINARY}}
+        answers = {_JSON: {"schema": results}, ARROW_MEDIA_TYPE: {"schema": _BINARY}}
         operation = self._operation(summary, answers, _FETCH_STATUSES, needs_key=True)
         operation["requestBody"] = {
             "required": True,
-            "content": {_JSON: {"schema": body}, arrow_bodies.MEDIA_TYPE: {"schema": _BINARY}},
+            "content": {_JSON: {"schema": body}, ARROW_MEDIA_TYPE: {"schema": _BINARY}},
         }
         return operation
 

@@ -3,10 +3,11 @@
 Place on the data path: history and queries come in, what a model is trained on goes out. It asks the same
 plans and the same window rule as the fetcher, so a model is trained on what it is served.
 
-For each GroupBy the events and the queries meet in one table, are shuffled by key and sorted by key and
-time, and one pass in Python answers each query where it lies among the events (`features.point_in_time`).
-A query row carries its columns, and the features that it has already, through that shuffle. So nothing is
-multiplied, nothing is joined back, no row needs an id, and nothing passes through the driver.
+For each GroupBy the events and the queries meet in one table and are shuffled by key. In Python they are
+sorted by key and time (`row_sort`), and one pass answers each query where it lies among the events
+(`features.point_in_time`). A query row carries its columns, and the features that it has already, through
+that shuffle. So nothing is multiplied, nothing is joined back, no row needs an id, and nothing passes
+through the driver.
 
 Delivery: every query once. Freshness: temporal features hold all events before the query; snapshot
 features, and values as they are, those before the midnight UTC at or before it.
@@ -25,9 +26,10 @@ from millpond.features.point_in_time.changing_rows import ChangingRows
 from millpond.features.point_in_time.sorted_rows import PointInTime, feature_types
 from millpond.features.types import parse_type
 from millpond.features.windows import DAY_MS
-from millpond.spark.features.columns import checked_column, has_key, input_names, key_names, quoted
+from millpond.spark.features.columns import TIME, checked_column, has_key, input_names, key_names, quoted
 from millpond.spark.features.join_columns import as_join, derivation_columns, query_time
 from millpond.spark.features.logged_answers import split_by_answers
+from millpond.spark.features.row_sort import RowSort
 from millpond.spark.features.sources import IS_DELETE, VISIBLE, Arrivals, Tables, comes_and_goes, history_rows
 from millpond.spark.features.spine import Time, spine
 
@@ -53,7 +55,7 @@ def training_set(
     """Give the features of a Join, or of one GroupBy, as of each query, behind the query's own columns.
 
     A query whose key has a null part has null features of that part. Rows of the sources whose key has a
-    null part are left out.
+    null part, or that have no time, are left out, as they are by the upload.
 
     Args:
         queries: one row for each question: the key columns, a time, the context fields of the Join, and
@@ -121,10 +123,10 @@ def _with_part(
     group_by = part.group_by
     answers: PointInTime | ChangingRows = ChangingRows(group_by) if changing else PointInTime(group_by)
     asked = _queries_of(rows, join, part, history, time_column)
-    sorted_rows = _sorted(_events_of(history, asked, group_by, changing=changing), asked, group_by)
+    rows_of_keys = _together(_events_of(history, asked, group_by, changing=changing), asked, group_by)
     types = {name: T.StructField(name, _spark_type(text)) for name, text in answers.types.items()}
     schema = T.StructType([T.StructField(_ROW, _row_type(rows)), *types.values()])
-    answered = sorted_rows.mapInArrow(_answering(answers), schema)
+    answered = rows_of_keys.mapInArrow(_answering(answers), schema)
     return _named(_derived_of(answered, part), rows.columns, part)
 
 
@@ -152,43 +154,39 @@ def _queries_of(rows: DataFrame, join: Join, part: JoinPart, history: DataFrame,
 def _event_columns(history: DataFrame, group_by: GroupBy) -> list[str]:
     """Name the columns that only events have."""
     names = input_names(group_by)
-    return [*names, "time_ms", IS_DELETE] if VISIBLE in history.columns else names
+    return [*names, TIME, IS_DELETE] if VISIBLE in history.columns else names
 
 
 def _events_of(history: DataFrame, asked: DataFrame, group_by: GroupBy, *, changing: bool) -> DataFrame:
     """Give the events of a part in the columns of its queries."""
     row_type = asked.schema[_ROW].dataType
     keys = key_names(group_by)
-    return history.where(has_key(keys)).select(
+    return history.where(has_key(keys) & F.col(TIME).isNotNull()).select(
         *keys,
-        F.col(VISIBLE if changing else "time_ms").alias(_ORDER),
+        F.col(VISIBLE if changing else TIME).alias(_ORDER),
         F.lit(False).alias(_IS_QUERY),
         *_event_columns(history, group_by),
         F.lit(None).cast(row_type).alias(_ROW),
     )
 
 
-def _sorted(events: DataFrame, asked: DataFrame, group_by: GroupBy) -> DataFrame:
-    """Bring the rows of each key together, in order of time, queries before events of the same time."""
+def _together(events: DataFrame, asked: DataFrame, group_by: GroupBy) -> DataFrame:
+    """Bring the rows of each key into one partition, with the hash of the key before them."""
     keys = key_names(group_by)
     # A query without a key has no events: where it goes does not matter, but not all to one place.
     key_hash = F.when(has_key(keys), F.xxhash64(*keys)).otherwise(F.xxhash64(_ORDER))
-    return (
-        events.unionByName(asked)
-        .withColumn(_HASH, key_hash)
-        .repartition(_HASH)
-        .sortWithinPartitions(_HASH, *keys, _ORDER, F.desc(_IS_QUERY))
-        .drop(_HASH)
-    )
+    rows = events.unionByName(asked)
+    return rows.select(key_hash.alias(_HASH), *rows.columns).repartition(_HASH)
 
 
 def _answering(
     answers: PointInTime | ChangingRows,
 ) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
-    """Give the function of one task: sorted rows in, queries with their features out."""
+    """Give the function of one task: the rows of its keys in, queries with their features out."""
+    sort = RowSort(len(answers.group_by.keys))
 
     def answer(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        for table in answers.answers(batches):
+        for table in answers.answers(sort(batches)):
             yield from table.to_batches()
 
     return answer

@@ -19,7 +19,7 @@ from contextlib import contextmanager
 import msgspec
 
 from millpond.errors import UnavailableError
-from millpond.features.sealing import seal, unreadable, unseal
+from millpond.features.sealing import DECODE_ERRORS, seal, unreadable, unseal
 from millpond.kv import Get, KVStore, Put
 
 LEASE_DATASET = "upload_lease"
@@ -91,7 +91,7 @@ class UploadLease:
         what = f"upload lease of GroupBy {self._group_by!r}"
         try:
             return msgspec.msgpack.decode(unseal(_FORMAT_VERSION, rows[-1].value, what, self._key), type=_Lease)
-        except msgspec.MsgspecError as cause:
+        except DECODE_ERRORS as cause:
             raise unreadable(what, str(cause)) from cause
 
     def _write(self, until_ms: int) -> None:

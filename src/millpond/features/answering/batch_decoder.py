@@ -1,0 +1,71 @@
+"""Stored batch rows as a fetcher reads them: only the cells that a query needs are decoded.
+
+A batch row has for each cell a column with an entry for each segment, hundreds of them. A scalar column
+holds suffixes, of which a window reads one. So the row is taken apart into columns of stored cells, by
+MessagePack and in C, and a cell is decoded when a window asks for it.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+
+from millpond.features.batch import BatchIr
+from millpond.features.plan import GroupByPlan
+from millpond.features.sealing import DECODE_ERRORS, HEADER, unseal
+from millpond.features.value_codec import VALUE_FORMAT_VERSION
+
+_FORM_BYTES = 4
+_decode = msgspec.msgpack.Decoder(list[Any]).decode
+
+
+class StoredBatch(msgspec.Struct, frozen=True):
+    """A batch row taken apart; immutable.
+
+    Attributes:
+        batch_end_ms: where the batch ends.
+        segments: the numbers of the segments that have events, ascending.
+        columns: for each cell of the plan one column, with an entry for each segment.
+        is_decoded: whether the columns hold cells, and not what is stored for them.
+    """
+
+    batch_end_ms: int
+    segments: Sequence[int]
+    columns: Sequence[Sequence[Any]]
+    is_decoded: bool = False
+
+
+class BatchDecoder:
+    """Takes apart the batch rows of one plan.
+
+    >>> from millpond.features import Aggregation, Field, GroupBy, compile_group_by
+    >>> plan = compile_group_by(GroupBy("route", (Field("origin", "string"),), (), (Aggregation("count"),)))
+    >>> row = plan.encode_batch(b"EWR", plan.batch_ir([(0, ()), (1, ())], 86_400_000))
+    >>> BatchDecoder(plan).decode(b"EWR", row).columns
+    [[2]]
+    """
+
+    __slots__ = ("_cells", "_form", "_plan", "_what")
+
+    def __init__(self, plan: GroupByPlan) -> None:
+        self._plan = plan
+        self._form = bytes.fromhex(plan.batch_form)[:_FORM_BYTES]
+        self._cells = len(plan.cells.cells)
+        self._what = f"batch row of GroupBy {plan.name!r}"
+
+    def decode(self, key: bytes, data: bytes) -> StoredBatch:
+        """Give the columns of a batch row.
+
+        Raises:
+            CorruptionError: the bytes are torn or altered, of another key, format or definition.
+        """
+        if data[:1] == bytes((VALUE_FORMAT_VERSION,)) and data[HEADER.size : HEADER.size + _FORM_BYTES] == self._form:
+            body = unseal(VALUE_FORMAT_VERSION, data, self._what, b"batch" + key)
+            try:
+                batch_end_ms, segments, *columns = _decode(body[_FORM_BYTES:])
+                if len(columns) == self._cells and all(len(column) == len(segments) for column in columns):
+                    return StoredBatch(batch_end_ms, segments, columns)
+            except DECODE_ERRORS:
+                pass
+        batch: BatchIr = self._plan.decode_batch(key, data)
+        return StoredBatch(batch.batch_end_ms, batch.segments, batch.columns, is_decoded=True)

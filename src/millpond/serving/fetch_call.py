@@ -1,0 +1,116 @@
+"""One call of the fetcher: its requests, the keys that they want, and their answers.
+
+Place on the data path: between the fetcher's face and the rounds. Equal keys of one call are read once.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from millpond.errors import DataError
+from millpond.features.answering import Layout
+from millpond.serving.answers import PartAnswer, Stale, part_answer, response
+from millpond.serving.counters import Counters, Tally
+from millpond.serving.explain import explained
+from millpond.serving.fetch_rounds import Rounds, WantedKey, rounds
+from millpond.serving.messages import FetchRequest, FetchResponse
+from millpond.serving.prepared import Prepared
+from millpond.serving.served_group import ServedGroup
+from millpond.serving.serving_info import ServingInfos
+
+if TYPE_CHECKING:
+    from millpond.serving.answer_log import AnswerLog
+
+
+class Shared(msgspec.Struct, frozen=True):
+    """What all calls of one fetcher share.
+
+    Attributes:
+        prepare: resolves a target and the features wanted of it.
+        infos: what is served.
+        counters: where calls are counted.
+        log: where a sample of the answers is logged; None for nowhere.
+        stale: what is done with features whose window a batch is too old for.
+        now: milliseconds UTC.
+    """
+
+    prepare: Callable[[str, Sequence[str] | None], Prepared]
+    infos: ServingInfos
+    counters: Counters
+    log: "AnswerLog | None"
+    stale: Stale
+    now: Callable[[], int]
+
+
+class FetchCall:
+    """One call of `fetch_many`: its requests, and the keys that they want."""
+
+    __slots__ = ("_asked", "_shared", "_tally", "wanted")
+
+    def __init__(self, shared: Shared, requests: Sequence[FetchRequest], *, needs_context: bool = True) -> None:
+        self._shared = shared
+        self._tally = Tally()
+        self.wanted: dict[Any, WantedKey] = {}
+        now_ms: int | None = None
+        asked = []
+        for request in requests:
+            prepared = shared.prepare(request.name, request.features)
+            at = request.at
+            if at is None:
+                if now_ms is None:
+                    now_ms = shared.now()
+                at = now_ms
+            elif type(at) is not int:
+                raise DataError(f"{request.name!r}: at is {at!r}; whole milliseconds since 1970 UTC are needed.")
+            context = prepared.checked_context(request.context) if needs_context else {}
+            parts = [
+                None if key is None else self._want(part.group, part.layout or part.group.layout, key, at)
+                for part, key in zip(prepared.parts, prepared.encoded_keys(request.keys), strict=True)
+            ]
+            asked.append((request, prepared, at, context, parts))
+        self._asked = asked
+
+    def rounds(self) -> Rounds:
+        """Read what is wanted."""
+        return rounds(self.wanted.values(), self._shared.infos, self._tally)
+
+    def responses(self) -> list[FetchResponse]:
+        """Give the answers, in the order of the requests."""
+        shared, tally = self._shared, self._tally
+        answers = []
+        for request, prepared, at, context, wanted in self._asked:
+            parts: list[PartAnswer] = [
+                part_answer(part, key, at, shared.stale) for part, key in zip(prepared.parts, wanted, strict=True)
+            ]
+            answer = response(prepared, request.keys, at, parts, context)
+            if request.explain:
+                answer = explained(answer, prepared, wanted, parts, at)
+            states = answer.states
+            if states:
+                unavailable = sum(state == "unavailable" for state in states.values())
+                tally.unavailable += unavailable
+                tally.null += len(states) - unavailable
+                tally.errors += unavailable > 0
+            tally.present += len(prepared.features) - len(states)
+            answers.append(answer)
+            if shared.log is not None:
+                shared.log.offer(prepared, answer, context)
+        tally.requests = len(answers)
+        shared.counters.add(tally)
+        return answers
+
+    def warmed(self) -> int:
+        """Count what was read as warmed, and give how many keys that is."""
+        self._tally.warmed = sum(one.data is not None for one in self.wanted.values())
+        self._shared.counters.add(self._tally)
+        return self._tally.warmed
+
+    def _want(self, group: ServedGroup, layout: Layout, key: bytes, at: int) -> WantedKey:
+        address = (group.name, layout, key)
+        wanted = self.wanted.get(address)
+        if wanted is None:
+            wanted = self.wanted[address] = WantedKey(group, layout, key, at)
+        elif at not in wanted.queries:
+            wanted.queries.append(at)
+        return wanted

@@ -1,0 +1,105 @@
+"""What is compiled for the fetcher equals the plan's own, and refuses what the plan refuses."""
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from millpond.errors import CorruptionError
+from millpond.features import DAY_MS, UNKNOWN, Aggregation, Field, GroupBy, PartialIr, Tile, compile_group_by
+from millpond.features.answering import BatchDecoder, Finishers, Layout, TileDecoder
+
+GROUP_BY = GroupBy(
+    "route",
+    keys=(Field("origin", "string"),),
+    inputs=(Field("delay", "double"), Field("tail", "string")),
+    aggregations=(
+        Aggregation("count", windows=("1h", None)),
+        Aggregation("average", "delay", windows=("1h", "7d")),
+        Aggregation("last_k", "tail", windows=("1h",), k=2),
+        Aggregation("unique_count", "tail", windows=("7d",)),
+        Aggregation("max", "delay", windows=("7d",)),
+    ),
+)
+PLAN = compile_group_by(GROUP_BY)
+KEY = PLAN.encode_key(["EWR"])
+LAYOUT = Layout(PLAN)
+
+inputs = st.tuples(st.none() | st.floats(-1e6, 1e6), st.none() | st.sampled_from(["N1", "N2", "N3"]))
+irs = st.lists(inputs, max_size=5).map(lambda events: PLAN.collect(list(range(len(events))), events))
+
+
+@given(ir=irs, start=st.integers(0, 100), complete=st.booleans())
+@settings(max_examples=50, deadline=None)
+def test_a_tile_decodes_as_the_plan_decodes_it(ir, start, complete):
+    data = PLAN.encode_tile(KEY, Tile(start * PLAN.tile_ms, PLAN.tile_ms, complete, 2, ir))
+    assert TileDecoder(PLAN).decode(KEY, data) == PLAN.decode_tile(KEY, data)
+
+
+@given(data=st.data(), ir=irs)
+@settings(max_examples=100, deadline=None)
+def test_torn_and_altered_tiles_are_refused(data, ir):
+    whole = PLAN.encode_tile(KEY, Tile(0, PLAN.tile_ms, True, 0, ir))
+    place = data.draw(st.integers(0, len(whole) - 1))
+    altered = whole[:place] + bytes((whole[place] ^ data.draw(st.integers(1, 255)),)) + whole[place + 1 :]
+    for torn in (altered, whole[:place]):
+        with pytest.raises(CorruptionError):
+            TileDecoder(PLAN).decode(KEY, torn)
+
+
+def test_a_tile_of_another_key_is_refused():
+    data = PLAN.encode_tile(KEY, Tile(0, PLAN.tile_ms, True, 0, PLAN.new_ir()))
+    with pytest.raises(CorruptionError, match="another key"):
+        TileDecoder(PLAN).decode(PLAN.encode_key(["JFK"]), data)
+
+
+def test_a_tile_of_fewer_cells_has_unknown_ones():
+    fewer = compile_group_by(
+        GroupBy("route", GROUP_BY.keys, GROUP_BY.inputs, (Aggregation("count", windows=("1h", None)),))
+    )
+    data = fewer.encode_tile(KEY, Tile(0, fewer.tile_ms, True, 0, (3,)))
+    assert fewer.generation == PLAN.generation or fewer.layers != PLAN.layers
+    if fewer.generation == PLAN.generation:
+        assert TileDecoder(PLAN).decode(KEY, data).ir.count(UNKNOWN) == len(PLAN.new_ir()) - 1
+
+
+@given(events=st.lists(st.tuples(st.integers(0, DAY_MS - 1), inputs), max_size=8), altered=st.integers(0, 10_000))
+@settings(max_examples=50, deadline=None)
+def test_a_batch_row_holds_what_the_plan_decodes_and_is_refused_if_altered(events, altered):
+    batch = PLAN.batch_ir(events, DAY_MS)
+    data = PLAN.encode_batch(KEY, batch)
+    found = BatchDecoder(PLAN).decode(KEY, data)
+    decoded = [
+        tuple(column if operation.plain else map(operation.decode, column))
+        for operation, column in zip(PLAN.cells.cells, found.columns, strict=True)
+    ]
+    assert (found.batch_end_ms, tuple(found.segments), tuple(decoded)) == (DAY_MS, batch.segments, batch.columns)
+    place = altered % len(data)
+    with pytest.raises(CorruptionError):
+        BatchDecoder(PLAN).decode(KEY, data[:place] + bytes((data[place] ^ 1,)) + data[place + 1 :])
+
+
+@given(base=irs, tail=irs)
+@settings(max_examples=50, deadline=None)
+def test_both_forms_of_finishing_give_the_values_of_the_merged_cells(base, tail):
+    names = list(PLAN.feature_names)[::-1]
+    finishers = Finishers(LAYOUT, names)
+    bases = [LAYOUT.project(place, base) for place in range(len(LAYOUT.windows))]
+    tails = [tail] * len(LAYOUT.windows)
+    merged = PLAN.merge(base, tail)
+    expected = {
+        feature.name: feature.finish(*[merged[position] for position in feature.positions])
+        for feature in PLAN.cells.features
+    }
+    assert finishers.compiled(bases, tails) == finishers.careful(bases, tails) == expected
+    assert list(finishers.compiled(bases, tails)) == names
+
+
+def test_features_of_unknown_cells_are_left_out():
+    tail = PartialIr([UNKNOWN, *PLAN.new_ir()[1:]])
+    found = Finishers(LAYOUT, PLAN.feature_names).careful(LAYOUT.empties, [tail] * len(LAYOUT.windows))
+    assert set(PLAN.feature_names) - set(found) == {"count_1h", "count"}
+
+
+def test_a_layout_of_some_features_has_no_more_windows_and_cells_than_they_read():
+    layout = Layout(PLAN, ["delay_max_7d"])
+    assert [(window.window_ms, len(window.positions)) for window in layout.windows] == [(7 * DAY_MS, 1)]

@@ -1,0 +1,63 @@
+"""The log of answers is a sample, bounded, and whole files; it never slows or fails an answer."""
+
+import pyarrow.parquet as pq
+import pytest
+
+from millpond.errors import OptionError
+from millpond.serving import Fetcher
+from millpond.serving.answer_log import AnswerLog
+
+from .test_fetcher import FLIGHT, PLANE
+from .world import BATCH_END_MS, EWR, NOBODY, NOON_MS, PLANS, small_world
+
+
+def test_the_rows_hold_name_keys_time_context_features_and_batch_end(tmp_path):
+    store, _, _ = small_world()
+    with Fetcher(store, [FLIGHT], answer_log=AnswerLog(tmp_path, sample=1.0)) as fetcher:
+        answer = fetcher.fetch("flight", PLANE, NOON_MS, context={"price": 100.0})
+    (path,) = tmp_path.iterdir()
+    table = pq.read_table(path)
+    (row,) = table.to_pylist()
+    assert list(table.column_names[:6]) == ["name", "origin", "carrier", "plane", "time_ms", "context_price"]
+    features = ["feature_name" if name == "name" else name for name in fetcher.targets["flight"].features]
+    assert table.column_names[6:] == [*features, "batch_end_ms", "unavailable"]
+    assert (row["plane"], row["time_ms"], row["context_price"]) == ("N7", NOON_MS, 100.0)
+    assert row["price_per_flight"] == answer.features["price_per_flight"]
+    assert dict(row["batch_end_ms"])["route"] == BATCH_END_MS
+    assert row["unavailable"] == [name for name, state in answer.states.items() if state == "unavailable"]
+
+
+def test_a_share_of_the_answers_is_logged(tmp_path):
+    draws = iter([0.05, 0.5, 0.09, 0.1])
+    log = AnswerLog(tmp_path, sample=0.1, draw=lambda: next(draws))
+    fetcher = Fetcher(small_world()[0], PLANS, answer_log=log)
+    for _ in range(4):
+        fetcher.fetch("route", EWR, NOON_MS)
+    fetcher.close()
+    assert log.written == 2
+
+
+def test_what_has_no_room_is_dropped_and_counted(tmp_path):
+    log = AnswerLog(tmp_path, sample=1.0, queue=3, rows_per_file=100, seconds_per_file=3_600)
+    fetcher = Fetcher(small_world()[0], PLANS, answer_log=log)
+    log._start = lambda: None
+    for keys in (EWR, NOBODY) * 5:
+        fetcher.fetch("route", keys, NOON_MS)
+    fetcher.close()
+    assert (log.written, fetcher.stats().log_dropped) == (3, 7)
+
+
+def test_a_folder_that_cannot_be_written_drops_answers_and_fails_none(tmp_path):
+    log = AnswerLog(tmp_path / "log", sample=1.0)
+    (tmp_path / "log").rmdir()
+    (tmp_path / "log").write_text("a file")
+    fetcher = Fetcher(small_world()[0], PLANS, answer_log=log)
+    assert fetcher.fetch("route", EWR, NOON_MS).errors == {}
+    fetcher.close()
+    assert (log.written, log.dropped) == (0, 1)
+
+
+@pytest.mark.parametrize("option", [{"sample": 2}, {"queue": 0}, {"rows_per_file": 0}])
+def test_a_wrong_option_is_named(tmp_path, option):
+    with pytest.raises(OptionError, match=next(iter(option))):
+        AnswerLog(tmp_path, **option)

@@ -1,0 +1,135 @@
+"""What is served is known without making a request wait, until it is too old to be believed."""
+
+import threading
+
+import pytest
+
+from millpond.errors import UnavailableError
+from millpond.features import DAY_MS, SERVING_INFO_DATASET
+from millpond.kv import Put
+from millpond.serving import Fetcher
+from millpond.serving.served_group import ServedGroup
+from millpond.serving.serving_info import ServingInfos
+
+from .world import BATCH_END_MS, EWR, NOON_MS, ROUTE_PLAN, Clock, Later, WatchedStore, upload
+
+
+class Known:
+    """Serving infos over a store, with a clock and a background that a test moves."""
+
+    def __init__(self):
+        self.store, self.clock, self.later = WatchedStore(), Clock(), Later()
+        self.group = ServedGroup(ROUTE_PLAN)
+        self.pauses = []
+        upload(self.store, ROUTE_PLAN, {})
+        self.infos = ServingInfos(
+            self.store,
+            {"route": self.group},
+            clock=self.clock,
+            background=self.later,
+            pause=self.pauses.append,
+        )
+        self.infos.refresh()
+        self.store.asked.clear()
+
+    @property
+    def landing_ms(self):
+        return self.group.served.landed.info.batch_landing_ms
+
+
+def test_before_8_s_nothing_is_read():
+    known = Known()
+    known.clock.now_ms = 7_999
+    known.infos.ensure()
+    assert (known.later.work, known.store.asked) == ([], [])
+
+
+def test_at_8_s_one_refresh_begins_in_the_background_and_callers_get_what_is_known():
+    known = Known()
+    upload(known.store, ROUTE_PLAN, {}, landing_ms=2)
+    known.clock.now_ms = 8_000
+    for _ in range(100):
+        known.infos.ensure()
+    assert (len(known.later.work), known.landing_ms) == (1, 1)
+    known.later.run()
+    assert (known.landing_ms, len(known.store.asked)) == (2, 1)
+
+
+def test_at_16_s_all_callers_wait_together_for_one_refresh():
+    known = Known()
+    upload(known.store, ROUTE_PLAN, {}, landing_ms=2)
+    known.clock.now_ms = 16_000
+    seen = []
+    threads = [threading.Thread(target=lambda: (known.infos.ensure(), seen.append(known.landing_ms))) for _ in range(5)]
+    for thread in threads:
+        thread.start()
+    while not known.later.work:
+        pass
+    assert seen == []
+    known.later.run()
+    for thread in threads:
+        thread.join(10)
+    assert (seen, len(known.store.asked)) == ([2] * 5, 1)
+
+
+def test_a_failed_refresh_is_retried_with_growing_pauses_and_counted_and_then_told_to_those_who_wait():
+    known = Known()
+    known.store.failing = True
+    known.clock.now_ms = 16_000
+    flight = known.infos.begin()
+    known.later.run()
+    assert known.pauses == sorted(known.pauses)
+    assert known.infos.failures == len(known.pauses) + 1 == len(known.store.asked)
+    with pytest.raises(UnavailableError, match="the store is away"):
+        flight.result()
+
+
+def test_between_8_and_16_s_a_failing_store_fails_no_caller():
+    known = Known()
+    known.store.failing = True
+    known.clock.now_ms = 8_000
+    known.infos.ensure()
+    known.later.run()
+    known.infos.ensure()
+    assert known.landing_ms == 1
+    assert known.later.work == []
+
+
+def test_a_store_that_comes_back_is_read_again():
+    known = Known()
+    known.store.failing = True
+    known.clock.now_ms = 16_000
+    known.infos.begin()
+    known.later.run()
+    known.store.failing = False
+    flight = known.infos.begin()
+    known.later.run()
+    assert flight.result() is None
+
+
+def test_a_record_that_does_not_decode_is_named_in_the_answer_and_mended_by_the_next():
+    known = Known()
+    fetcher = Fetcher(known.store, [ROUTE_PLAN], refresh_ms=0)
+    known.store.put_many(SERVING_INFO_DATASET, [Put(b"route", b"\x02rubbish")])
+    assert "serving info" in fetcher.fetch("route", EWR, NOON_MS).errors["route"]
+    upload(known.store, ROUTE_PLAN, {})
+    assert fetcher.fetch("route", EWR, NOON_MS).errors == {}
+
+
+def test_the_batch_of_another_definition_is_refused_with_both_named():
+    known = Known()
+    upload(known.store, ROUTE_PLAN, {})
+    info = known.group.served.landed.info
+    other = type(info)(**{**{name: getattr(info, name) for name in info.__struct_fields__}, "batch_form": "f" * 16})
+    known.store.put_many(SERVING_INFO_DATASET, [Put(b"route", other.encode())])
+    reason = Fetcher(known.store, [ROUTE_PLAN]).fetch("route", EWR, NOON_MS).errors["route"]
+    assert "f" * 16 in reason
+    assert ROUTE_PLAN.batch_form in reason
+
+
+def test_the_border_is_the_landed_batchs_own_while_a_new_batch_lands():
+    known = Known()
+    before = known.group.served.landed
+    upload(known.store, ROUTE_PLAN, {}, BATCH_END_MS + DAY_MS, landing_ms=3)
+    known.infos.refresh()
+    assert (before.batch_end_ms, known.group.served.landed.batch_end_ms) == (BATCH_END_MS, BATCH_END_MS + DAY_MS)
