@@ -13,7 +13,7 @@ pytestmark = pytest.mark.spark
 
 ROUTE = """
 from millpond.features import Aggregation, Field, GroupBy
-route = GroupBy("route", keys=(Field("origin", "string"),), aggregations=(Aggregation("count", windows=("1d",)),))
+route = GroupBy("route", keys=(Field("origin", "string"),), aggregations=(Aggregation("count", windows=("7d",)),))
 """
 DAY_MS = 86_400_000
 
