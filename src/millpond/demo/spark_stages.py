@@ -63,6 +63,8 @@ def spark_session(workdir: Path) -> Iterator[SparkSession]:
             spark__ui__enabled="false",
             spark__ui__showConsoleProgress="false",
             spark__sql__shuffle__partitions="2",
+            # A year is little data: put together, its two partitions would leave one core idle.
+            spark__sql__adaptive__coalescePartitions__enabled="false",
             spark__sql__session__timeZone="UTC",
             spark__driver__bindAddress="127.0.0.1",
             spark__driver__host="127.0.0.1",
