@@ -63,6 +63,8 @@ def spark_session(workdir: Path) -> Iterator[SparkSession]:
             spark__ui__enabled="false",
             spark__ui__showConsoleProgress="false",
             spark__sql__shuffle__partitions="2",
+            # A year is little data: put together, its two partitions would leave one core idle.
+            spark__sql__adaptive__coalescePartitions__enabled="false",
             spark__sql__session__timeZone="UTC",
             spark__driver__bindAddress="127.0.0.1",
             spark__driver__host="127.0.0.1",
@@ -178,9 +180,10 @@ def write_training_set(spark: SparkSession, workdir: Path, queries: pa.Table) ->
 
 
 def check_answers(spark: SparkSession, workdir: Path) -> CheckResult:
-    """Compare the logged answers with the training set at the same times."""
-    logged = spark.read.parquet(str(workdir / "answers" / "*" / "*.parquet"))
-    return check(logged, FLIGHT, tables=_history(spark, workdir), examples=1)
+    """Compare the logged answers with the training set at the same times; give examples only if some differ."""
+    logged, tables = spark.read.parquet(str(workdir / "answers" / "*" / "*.parquet")), _history(spark, workdir)
+    found = check(logged, FLIGHT, tables=tables, examples=0)
+    return found if found.agrees else check(logged, FLIGHT, tables=tables, examples=1)
 
 
 def _history(spark: SparkSession, workdir: Path) -> dict[str, DataFrame]:
