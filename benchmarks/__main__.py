@@ -22,8 +22,9 @@ _SHARED = frozenset(
         "http_load",
         "king_report",
         "redis_servers",
-        "serving_world",
         "report",
+        "serving_http",
+        "serving_world",
     }
 )
 
