@@ -5,7 +5,7 @@ from pyspark.sql.functions import col, lit
 
 from millpond.errors import DataError, OptionError
 from millpond.features import DAY_MS, HOUR_MS, Aggregation, Field, GroupBy
-from millpond.kv import MemoryStore
+from millpond.kv import LmdbStore
 from millpond.serving import Fetcher
 from millpond.spark.features.upload import read_serving_info, upload
 
@@ -20,11 +20,12 @@ SCHEMA = "origin string, delay double, tail string, time_ms long"
 
 
 @pytest.fixture
-def yesterday(spark):
+def yesterday(spark, tmp_path):
     events = spark.createDataFrame([("JFK", 1.5, "N1", B - 1)], SCHEMA)
-    store = MemoryStore()
+    store = LmdbStore(tmp_path / "kv")
     info = upload(ROUTE, B, store, tables={"route": events}, landing_ms=B + HOUR_MS, clock=lambda: B + HOUR_MS)
-    return store, info, events
+    yield store, info, events
+    store.close()
 
 
 def served(store, at):
