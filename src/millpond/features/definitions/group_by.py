@@ -2,13 +2,14 @@
 
 import re
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 from millpond.errors import OptionError
 from millpond.features.definitions.aggregation import Aggregation
 from millpond.features.definitions.faults import Faults, frozen_texts, hint, listed
 from millpond.features.definitions.field import Field
 from millpond.features.definitions.source import EntitySource, EventSource, JoinSource, Source, Texts
+from millpond.features.derivations.definition import Derivation
 from millpond.features.operations import check_input
 from millpond.features.types import parse_type
 from millpond.features.windows import DAY_MS, parse_window
@@ -67,7 +68,7 @@ class GroupBy:
     sources: tuple[Source, ...] = ()
     accuracy: Accuracy = "temporal"
     tiled: bool = True
-    derivations: tuple[Any, ...] = ()
+    derivations: tuple[Derivation, ...] = ()
     enable_fetcher_caching: bool = False
     fetcher_cache_size: CacheSize | None = None
     fetcher_tile_cache_size: CacheSize | None = None
@@ -84,7 +85,7 @@ class GroupBy:
             ("sources", (EventSource, EntitySource, JoinSource)),
         ):
             object.__setattr__(self, part, faults.parts(part, getattr(self, part), kind))
-        object.__setattr__(self, "derivations", tuple(self.derivations))
+        object.__setattr__(self, "derivations", faults.parts("derivations", self.derivations, Derivation))
         object.__setattr__(self, "tags", frozen_texts(faults, "tags", self.tags))
         if not self.keys:
             faults.add("it has no keys; declare at least one")

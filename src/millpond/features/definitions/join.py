@@ -1,12 +1,12 @@
 """Several GroupBys, asked with one key: what a model takes in."""
 
 from dataclasses import dataclass
-from typing import Any
 
 from millpond.features.definitions.faults import Faults, frozen_texts, nearest
 from millpond.features.definitions.field import Field
 from millpond.features.definitions.group_by import GroupBy
 from millpond.features.definitions.source import EventSource, Texts
+from millpond.features.derivations.definition import Derivation
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +102,7 @@ class Join:
     name: str
     parts: tuple[JoinPart, ...]
     left: EventSource | None = None
-    derivations: tuple[Any, ...] = ()
+    derivations: tuple[Derivation, ...] = ()
     context: tuple[Field, ...] = ()
     tags: Texts = ()
 
@@ -111,7 +111,7 @@ class Join:
         faults.name(self.name)
         object.__setattr__(self, "parts", faults.parts("parts", self.parts, JoinPart))
         object.__setattr__(self, "context", faults.parts("context", self.context, Field))
-        object.__setattr__(self, "derivations", tuple(self.derivations))
+        object.__setattr__(self, "derivations", faults.parts("derivations", self.derivations, Derivation))
         object.__setattr__(self, "tags", frozen_texts(faults, "tags", self.tags))
         if not self.parts:
             faults.add("it has no parts; give it at least one GroupBy")

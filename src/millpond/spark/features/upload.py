@@ -37,6 +37,7 @@ from millpond.features import (
     stream_dataset,
 )
 from millpond.features.batch import check_batch_end
+from millpond.features.sealing import seal, unreadable, unseal
 from millpond.kv import Get, KVStore, Put
 from millpond.metrics import NO_METRICS, Recorder
 from millpond.spark.features.batch_rows_of_keys import RowCounts, batch_rows_of_keys
@@ -51,6 +52,7 @@ _OUTCOME = (
     "problem string, table_file string"
 )
 _CHECKSUM_BITS = 63
+_RETIRED_FORMAT = 1
 
 _log = logging.getLogger(__name__)
 
@@ -301,11 +303,22 @@ def _drop_older(store: KVStore, info: ServingInfo, previous: ServingInfo | None)
             store.drop(dataset)
     key = f"{info.group_by}.retired".encode()
     (rows,) = store.get_many([Get(SERVING_INFO_DATASET, key)])
-    retired = msgspec.json.decode(rows[-1].value, type=set[str]) if rows else set()
+    retired = _retired(key, rows[-1].value) if rows else set()
     for dataset in sorted(retired - kept):
         store.drop(dataset)
     waiting = retired & kept
     if previous is not None and previous.streaming_dataset != info.streaming_dataset:
         waiting |= {previous.streaming_dataset}
     if waiting != retired:
-        store.put_many(SERVING_INFO_DATASET, [Put(key, msgspec.json.encode(sorted(waiting)))])
+        store.put_many(
+            SERVING_INFO_DATASET, [Put(key, seal(_RETIRED_FORMAT, msgspec.json.encode(sorted(waiting)), key))]
+        )
+
+
+def _retired(key: bytes, value: bytes) -> set[str]:
+    """Read which generations wait to be dropped."""
+    what = "list of retired generations"
+    try:
+        return msgspec.json.decode(unseal(_RETIRED_FORMAT, value, what, key), type=set[str])
+    except msgspec.MsgspecError as cause:
+        raise unreadable(what, str(cause)) from cause
