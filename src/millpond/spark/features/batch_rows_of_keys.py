@@ -24,10 +24,9 @@ import pyarrow as pa
 from millpond.features import GroupByPlan, Ir
 from millpond.features.columnar import collect_table, group_rows
 from millpond.features.types import parse_type
+from millpond.spark.features.arrow_lots import lots
 from millpond.spark.features.columns import TIME, input_names, key_names
 from millpond.spark.features.tile_combine import input_values
-
-_ROWS_AT_ONCE = 200_000
 
 
 @dataclass
@@ -193,20 +192,6 @@ def kept_rows(plan: GroupByPlan, table: pa.Table, counts: RowCounts) -> pa.Table
     counts.without_time += len(table) - with_time
     counts.without_key += with_time - with_both
     return table if with_both == len(table) else table.filter(kept)
-
-
-def lots(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Table]:
-    """Give a partition's rows some hundred thousand at a time."""
-    waiting: list[pa.RecordBatch] = []
-    rows = 0
-    for batch in batches:
-        waiting.append(batch)
-        rows += len(batch)
-        if rows >= _ROWS_AT_ONCE:
-            yield pa.Table.from_batches(waiting)
-            waiting, rows = [], 0
-    if rows:
-        yield pa.Table.from_batches(waiting)
 
 
 def times_of(table: pa.Table) -> npt.NDArray[np.int64]:

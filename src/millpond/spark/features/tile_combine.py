@@ -23,6 +23,7 @@ import pyarrow.compute as pc
 from millpond.features import CLOSING_KEY, GroupByPlan, Ir, Tile
 from millpond.features.columnar import Groups, collect_table, group_rows
 from millpond.features.types import DataType
+from millpond.spark.features.arrow_lots import lots
 from millpond.spark.worker_garbage import leave_modules_out
 
 COMBINED_SCHEMA = "key binary, start_ms bigint, ir binary, events bigint, event_time timestamp"
@@ -40,8 +41,6 @@ _COMBINED = pa.schema(
         ("event_time", pa.timestamp("us", tz="UTC")),
     ]
 )
-_COMBINED_AT_ONCE = 200_000
-"""How many events of a partition are combined together: more share more tiles, and take more memory."""
 
 
 @dataclass(frozen=True)
@@ -74,27 +73,13 @@ def combiner(
 
     def combine(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         leave_modules_out()
-        for table in _tables(batches):
+        for table in lots(batches):
             events = _kept(table, key_width, start_ms, counts)
             if len(events):
                 yield _combined(plan, events, key_width)
         yield _heartbeat()
 
     return combine
-
-
-def _tables(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Table]:
-    """Give a partition's rows as tables that are small enough to be combined at once."""
-    waiting: list[pa.RecordBatch] = []
-    rows = 0
-    for batch in batches:
-        waiting.append(batch)
-        rows += len(batch)
-        if rows >= _COMBINED_AT_ONCE:
-            yield pa.Table.from_batches(waiting)
-            waiting, rows = [], 0
-    if rows:
-        yield pa.Table.from_batches(waiting)
 
 
 def _kept(table: pa.Table, key_width: int, start_ms: int, counts: EventCounts) -> pa.Table:
