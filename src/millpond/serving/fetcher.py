@@ -28,6 +28,7 @@ from millpond.cache import CacheStats, monotonic_ms
 from millpond.errors import CorruptionError, OptionError
 from millpond.features import GroupBy, GroupByPlan, Join, ServingInfo, compile_group_by
 from millpond.kv import AsyncKVStore, Get, KVStore, TimedValue, async_store
+from millpond.kv.async_store import InlineReads
 from millpond.serving.answers import Stale
 from millpond.serving.cache_options import CacheSize, Sizes, bounds_of, make_cache
 from millpond.serving.counters import SAMPLED_ONE_IN, Counters, FetcherStats, Freshness, Tally, process_bytes
@@ -291,6 +292,10 @@ class Fetcher:
         """Do as `fetch_many`, without holding up the event loop."""
         if self._async_store is None:
             self._async_store = async_store(self._store)
+        if isinstance(self._async_store, InlineReads):
+            # Such a store does not wait, and then neither does the blocking face, which has the shorter ways.
+            await self._infos.ensure_async()
+            return self.fetch_many(requests)
         if len(requests) == 1:
             request = requests[0]
             hot = self._hot.get((request.name, request.features))
