@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 
     from millpond.commands.definitions import Definitions
 
+_PARTITIONS = "spark.sql.shuffle.partitions"
+
 _Command = TypeVar("_Command", bound=Callable[..., Any])
 
 
@@ -90,6 +92,9 @@ def spark_session(command: str, master: str | None, settings: tuple[str, ...]) -
     pairs = dict(_pair("--conf", setting, "KEY=VALUE") for setting in settings)
     spark = session(f"millpond {command}", master=master, **{key.replace(".", "__"): pairs[key] for key in pairs})
     spark.sparkContext.setLogLevel("ERROR")
+    if spark.sparkContext.master.startswith("local") and _PARTITIONS not in pairs:
+        # Spark's default of 200 is for clusters: each of them is a state store and a task of every batch.
+        spark.conf.set(_PARTITIONS, str(spark.sparkContext.defaultParallelism))
     return spark
 
 

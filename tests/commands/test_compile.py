@@ -1,0 +1,59 @@
+import json
+
+import pytest
+from click.testing import CliRunner
+
+from millpond.cli import cli
+from millpond.errors import OptionError
+from millpond.features import SERVING_INFO_DATASET, ServingInfo, compile_group_by, serving_info_key
+from millpond.kv import Put, open_store
+from tests.serving.world import ROUTE
+
+DEFINITIONS = "tests.serving.world"
+
+
+def compiled(*arguments):
+    result = CliRunner().invoke(cli, ["compile", DEFINITIONS, *arguments], catch_exceptions=False)
+    assert result.exit_code == 0
+    return result.output
+
+
+def served(url, **changed):
+    plan = compile_group_by(ROUTE)
+    info = ServingInfo("route", plan.definition_hash, 0, 1, "b", "s", plan.generation, plan.batch_form)
+    store = open_store(url)
+    changed_info = ServingInfo(**({name: getattr(info, name) for name in info.__struct_fields__} | changed))
+    store.put_many(SERVING_INFO_DATASET, [Put(serving_info_key("route"), changed_info.encode())])
+    store.close()
+
+
+def test_it_shows_cells_layers_windows_bytes_and_what_can_delete():
+    told = compiled()
+    for part in ("GroupBy route", "ignores deletes", "hop 300000 ms", "tiles of 300000 ms", "bytes of a key"):
+        assert part in told
+
+
+def test_json_has_every_group_by():
+    told = {one["name"]: one for one in json.loads(compiled("--json"))}
+    assert told["route"]["generation"] == compile_group_by(ROUTE).generation
+    assert told["route"]["bytes"]["full_batch_row"] > told["route"]["bytes"]["batch_row"]
+
+
+@pytest.mark.parametrize(
+    ("changed", "cost"),
+    [
+        ({}, "nothing: this definition is served"),
+        ({"definition_hash": "00"}, "restart the fetchers"),
+        ({"batch_form": "00"}, "an upload; the stream goes on"),
+        ({"generation": "0badcafe"}, "a new generation"),
+    ],
+)
+def test_against_a_store_it_says_what_a_change_costs(tmp_path, changed, cost):
+    url = f"lmdb://{tmp_path}/kv"
+    served(url, **changed)
+    assert cost in compiled("--store", url)
+
+
+def test_a_module_without_definitions_is_refused():
+    with pytest.raises(OptionError, match="no GroupBy"):
+        CliRunner().invoke(cli, ["compile", "json"], catch_exceptions=False)
