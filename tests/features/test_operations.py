@@ -39,8 +39,8 @@ def test_every_operation_says_whether_it_deletes_and_is_exact(name):
 def test_every_answer_fits_the_type_that_the_operation_states(name, data):
     type_ = data.draw(st.sampled_from([type_ for type_ in SCALARS if parse_type(type_).kind in OPERATIONS[name].types]))
     values = data.draw(st.lists(scalars(type_), min_size=1, max_size=3))
-    if name == "sum" and type_ == "long":
-        values = values[:1]  # a typed column has 64 bits
+    if name == "sum" and type_ in ("long", "decimal(38,10)"):
+        values = values[:1]  # a typed column has 64 bits, or 38 digits
     shape = data.draw(st.sampled_from([{}, {"buckets": ("b",)}]))
     cells = compiled(name, type_, **shape)
     ir = cells.collect(list(range(len(values))), [(value, "b1") for value in values])

@@ -88,9 +88,18 @@ def differences(group_by, found, expected):
     for name, value in expected.items():
         if name not in found:
             wrong[name] = ("missing", value)
-        elif not (_near(found[name], value) if name in estimates else repr(found[name]) == repr(value)):
+        elif not (
+            _near(found[name], value) if name in estimates else repr(_in_order(found[name])) == repr(_in_order(value))
+        ):
             wrong[name] = (found[name], value)
     return wrong | {name: (value, "not expected") for name, value in found.items() if name not in expected}
+
+
+def _in_order(value):
+    """A value whose maps are in the order of their keys: a map has none of its own."""
+    if isinstance(value, dict):
+        return {key: _in_order(value[key]) for key in sorted(value)}
+    return [_in_order(one) for one in value] if isinstance(value, list) else value
 
 
 def _near(found, expected):
