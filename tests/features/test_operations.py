@@ -47,7 +47,14 @@ def test_every_answer_fits_the_type_that_the_operation_states(name, data):
     (feature,) = cells.features
     answer = feature.finish(*[ir[position] for position in feature.positions])
     column = pa.array([answer], parse_type(feature.type).arrow())
-    assert column.to_pylist(maps_as_pydicts="strict") == [answer]
+    assert pairs(column.to_pylist(maps_as_pydicts="strict")[0]) == pairs(answer)
+
+
+def pairs(value):
+    """A value whose maps are lists of pairs, in order: pyarrow 20 gives a map in a map so."""
+    if isinstance(value, dict):
+        return [(key, pairs(one)) for key, one in value.items()]
+    return [pairs(one) for one in value] if isinstance(value, list) else value
 
 
 @pytest.mark.parametrize(
