@@ -339,3 +339,17 @@ def test_no_bit_of_a_format_1_value_can_be_flipped_unnoticed(name):
 def test_sums_are_written_without_the_zeros_they_end_in(delay):
     tile = Tile(B, MARK, ir=collected((delay, None, None, None)))
     assert len(PLAN.encode_tile(KEY, tile)) < 100
+
+
+def test_a_finished_value_that_does_not_fit_its_type_is_refused_by_its_name():
+    plan = compile_group_by(
+        GroupBy(
+            "totals",
+            (Field("k", "string"),),
+            (Field("x", "decimal(38,10)"),),
+            (Aggregation("sum", "x", ("1d",)),),
+            accuracy="snapshot",
+        )
+    )
+    with pytest.raises(DataError, match=r"'totals'.*'x_sum_1d'.*28 digits"):
+        plan.encode_values(plan.encode_key(["a"]), [Decimal("18e27")], B)

@@ -25,10 +25,11 @@ from typing import Any
 
 import msgspec
 
-from millpond.errors import OptionError
+from millpond.errors import DataError, OptionError
 from millpond.features.batch import BatchIr
 from millpond.features.cells.cell import Cell, CellOperation, Ir
 from millpond.features.partial_ir import UNKNOWN, PartialIr
+from millpond.features.scalar_values import UnfitError
 from millpond.features.sealing import DECODE_ERRORS, seal, unreadable, unseal
 from millpond.features.stored_features import from_stored, to_stored
 from millpond.features.tiles import Tile
@@ -207,10 +208,20 @@ class ValueCodec:
         ).to_bytes(4, "big")
 
     def encode(self, key: bytes, values: Sequence[Any], batch_end_ms: int) -> bytes:
-        """Give the bytes of a row of values, each of its type or None."""
-        stored = [
-            None if value is None else to_stored(type_, value) for type_, value in zip(self._types, values, strict=True)
-        ]
+        """Give the bytes of a row of values, each of its type or None.
+
+        Raises:
+            DataError: a value does not fit its type, such as a sum of more than 38 digits.
+        """
+        stored = []
+        for name, type_, value in zip(self._names, self._types, values, strict=True):
+            try:
+                stored.append(None if value is None else to_stored(type_, value))
+            except UnfitError as unfit:
+                raise DataError(
+                    f"GroupBy {self._group_by!r}: the value of {name!r} must be of type {type_.name}, got "
+                    f"{unfit.value!r}: {unfit.reason}; declare its input with fewer digits"
+                ) from unfit
         return seal(VALUE_FORMAT_VERSION, self._form + _encode([batch_end_ms, *stored]), b"values" + key)
 
     def decode(self, key: bytes, data: bytes) -> tuple[int, tuple[Any, ...]]:
