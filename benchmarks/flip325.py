@@ -36,16 +36,16 @@ import pyarrow as pa
 
 from benchmarks.report import grouped_bars, report
 from millpond.state import HeapBackend, KeyedStateBackend, StateDescriptor, StateKind
-from millpond.state.backend import ValueState
-from millpond.state.cached.lru import LruStateCache, LruStats
+from millpond.state.backend.protocols import ValueState
 from millpond.state.checkpoint import FileStorage, birth
 from millpond.state.checkpoint.checkpointer import Checkpointer
-from millpond.state.keygroups import key_group_of
-from millpond.state.object_codec import OBJECT_SCHEMA
-from millpond.state.rocksdb import RocksDbBackend
-from millpond.state.rocksdb_database import BLOCK_CACHE_BYTES, WRITE_BUFFER_BYTES, Database
-from millpond.state.rows import Row
-from millpond.state.serializer import msgspec_serializer
+from millpond.state.rocksdb.backend import RocksDbBackend
+from millpond.state.rocksdb.database import BLOCK_CACHE_BYTES, WRITE_BUFFER_BYTES, Database
+from millpond.state.types.key_groups import key_group_of
+from millpond.state.types.object_codec import OBJECT_SCHEMA
+from millpond.state.types.rows import Row
+from millpond.state.types.serializer import msgspec_serializer
+from millpond.state.wrappers.lru.backend import LruStateCache, LruStats
 
 RECORDS = 1_000_000
 ROUNDS = 3

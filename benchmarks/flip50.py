@@ -51,16 +51,16 @@ from benchmarks.flip50_words import (
 )
 from benchmarks.report import RESULTS, grouped_bars, report
 from millpond.state import HeapBackend, KeyedStateBackend, StateDescriptor, StateKind
-from millpond.state.backend import Cells
+from millpond.state.backend.process_memory import resident
+from millpond.state.backend.protocols import Cells
 from millpond.state.checkpoint import FileStorage, birth
 from millpond.state.checkpoint.checkpointer import Checkpointer
-from millpond.state.huge_pages import HUGE_PAGES
-from millpond.state.object_codec import OBJECT_SCHEMA
-from millpond.state.resident import resident
-from millpond.state.rocksdb import RocksDbBackend
-from millpond.state.rows import Row
-from millpond.state.serializer import msgspec_serializer
+from millpond.state.heap.huge_pages import HUGE_PAGES
+from millpond.state.rocksdb.backend import RocksDbBackend
 from millpond.state.spillable import SpillableBackend, SpillableSettings
+from millpond.state.types.object_codec import OBJECT_SCHEMA
+from millpond.state.types.rows import Row
+from millpond.state.types.serializer import msgspec_serializer
 
 COUNT = StateDescriptor("count", StateKind.VALUE, OBJECT_SCHEMA, serializer=msgspec_serializer(int))
 SPILLED_PERCENT = (0, 20, 37, 57, 90)

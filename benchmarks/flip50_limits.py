@@ -27,8 +27,8 @@ from benchmarks.flip50_words import (
     words_in,
     words_of,
 )
-from millpond.state.huge_pages import HUGE_PAGES
-from millpond.state.roomy import make_room
+from millpond.state.heap.growth import make_room
+from millpond.state.heap.huge_pages import HUGE_PAGES
 
 _encode = msgspec.msgpack.Encoder().encode
 _decode = msgspec.msgpack.Decoder(int).decode

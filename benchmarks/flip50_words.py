@@ -2,8 +2,8 @@
 
 import random
 
-from millpond.state.rocksdb_keys import KEY_PREFIX, encode_key
-from millpond.state.rows import Row
+from millpond.state.types.ordered_keys import KEY_PREFIX, encode_key
+from millpond.state.types.rows import Row
 
 SERIALIZED_BYTES = 566_000_000
 PARALLELISM = 128

@@ -43,17 +43,17 @@ import pyarrow as pa
 
 from benchmarks.king_report import LABELS, Sample, draw_checkpoints, table, write_pictures
 from benchmarks.report import RESULTS, report
-from millpond.state.backend import Cells
-from millpond.state.cached.cached_values import CachedValues
-from millpond.state.cached.choice import CacheHooks, TwoLayer, WriteBack
-from millpond.state.cached.lru import LruStateCache
+from millpond.state.backend.protocols import Cells
 from millpond.state.checkpoint.checkpointer import Checkpointer, CheckpointStats
-from millpond.state.checkpoint.files import FileStorage
-from millpond.state.checkpoint.head import birth
-from millpond.state.descriptor import StateDescriptor, StateKind
-from millpond.state.object_codec import OBJECT_SCHEMA
-from millpond.state.rocksdb import RocksDbBackend
-from millpond.state.serializer import msgspec_serializer
+from millpond.state.checkpoint.format.manifest import birth
+from millpond.state.checkpoint.storage.files import FileStorage
+from millpond.state.rocksdb.backend import RocksDbBackend
+from millpond.state.types.descriptor import StateDescriptor, StateKind
+from millpond.state.types.object_codec import OBJECT_SCHEMA
+from millpond.state.types.serializer import msgspec_serializer
+from millpond.state.wrappers.cached_values import CachedValues
+from millpond.state.wrappers.choice import CacheHooks, TwoLayer, WriteBack
+from millpond.state.wrappers.lru.backend import LruStateCache
 
 KEY_GROUPS = 128
 EVENTS_PER_BURST = 4

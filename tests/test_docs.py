@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from millpond.state import registry
+from millpond.state.options import registry
 
 ROOT = Path(__file__).parents[1]
 PAGES = sorted([ROOT / "README.md", ROOT / "CHANGELOG.md", *(ROOT / "docs").rglob("*.md")])

@@ -8,7 +8,7 @@ import pytest
 
 from benchmarks import flip50, flip50_limits, flip50_turns
 from millpond.state import HeapBackend
-from millpond.state.rocksdb_keys import KEY_PREFIX, encode_key
+from millpond.state.types.ordered_keys import KEY_PREFIX, encode_key
 
 
 def test_words_are_of_sixteen_characters_and_no_two_are_alike():

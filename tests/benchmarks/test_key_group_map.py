@@ -5,7 +5,7 @@ import pyarrow as pa
 from benchmarks import key_group_map
 from benchmarks.report import write_picture
 from millpond.state import Harness
-from millpond.state.spillable.census import TEMPERATURES
+from millpond.state.spillable.statistics import TEMPERATURES
 
 
 def a_map():

@@ -24,7 +24,7 @@ from benchmarks.king import (
     stream,
 )
 from benchmarks.king_report import LABELS, Sample, change, per_second, table, write_pictures
-from millpond.state.rocksdb import RocksDbBackend
+from millpond.state.rocksdb.backend import RocksDbBackend
 
 SMALL = Size(single=20, l1=4, l2=23, users=80, sessions=12, open_bursts=5, events=60)
 

@@ -14,10 +14,10 @@ PROGRAM = """
     import gc, json, sys, tempfile
     from pathlib import Path
     from millpond.state import StateDescriptor, StateKind
-    from millpond.state.object_codec import OBJECT_SCHEMA
-    from millpond.state.serializer import msgspec_serializer
+    from millpond.state.types.object_codec import OBJECT_SCHEMA
+    from millpond.state.types.serializer import msgspec_serializer
     from millpond.state.spillable import SpillableBackend, SpillableSettings
-    from millpond.state.resident import resident
+    from millpond.state.backend.process_memory import resident
 
     size, burst = int(sys.argv[1]), int(sys.argv[2])
     limit = int(2.05 * sum(resident()))

@@ -8,7 +8,7 @@ import pyarrow as pa
 import pytest
 
 from millpond.spark.anchors import anchors, partition_of
-from millpond.state.keygroups import key_hash
+from millpond.state.types.key_groups import key_hash
 
 pytestmark = pytest.mark.spark
 

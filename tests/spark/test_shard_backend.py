@@ -11,12 +11,12 @@ from millpond.errors import OptionError, UnavailableError
 from millpond.spark import StateConfig
 from millpond.spark.shard_backend import open_shard_backend, remove_backend_folders
 from millpond.state import HeapBackend
-from millpond.state.options import StateOptions
+from millpond.state.options.operator import StateOptions
 
 HOST = """
 import sys
 from millpond.spark.shard_backend import open_shard_backend
-from millpond.state.options import StateOptions
+from millpond.state.options.operator import StateOptions
 
 options = {"state.backend.type": "rocksdb", "state.backend.rocksdb.local-dir": sys.argv[1]}
 backend = open_shard_backend(StateOptions.parse(options), range(4))

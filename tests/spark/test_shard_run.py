@@ -23,7 +23,7 @@ from millpond.spark.shard_run import ShardRun
 from millpond.spark.spool import Spool
 from millpond.state import HeapBackend
 from millpond.state.checkpoint import Shard, birth
-from millpond.state.keygroups import key_hash
+from millpond.state.types.key_groups import key_hash
 
 OUTPUT = pa.schema([("key", pa.string()), ("seen", pa.int64())])
 LAYOUT = Layout(1, 128)

@@ -12,7 +12,7 @@ from millpond.spark import StateConfig
 from millpond.spark.shard_backend import open_shard_backend
 from millpond.state import CacheHooks, Lru, StateDescriptor, StateKind, TwoLayer, WriteBack
 from millpond.state.checkpoint import Shard, birth
-from millpond.state.keygroups import key_group_of
+from millpond.state.types.key_groups import key_group_of
 
 
 @pytest.mark.parametrize(

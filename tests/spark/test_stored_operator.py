@@ -10,7 +10,7 @@ from millpond.spark.read_state import _batches, _Shape
 from millpond.spark.stored_operator import _read_shards, key_group_pieces
 from millpond.state import HeapBackend, StateDescriptor, StateKind
 from millpond.state.checkpoint import Shard, birth
-from millpond.state.ttl import Ttl
+from millpond.state.types.ttl import Ttl
 
 KEY = pa.schema([("user", pa.string())])
 STATES = [

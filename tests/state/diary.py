@@ -1,6 +1,6 @@
 """An operator with one of each kind of state, which the tests of the harness keep durable."""
 
-from millpond.state.harness import Harness
+from millpond.state.testing.harness import Harness
 
 
 class Diary:

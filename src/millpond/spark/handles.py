@@ -23,10 +23,10 @@ from millpond.spark.rows import row_maker
 from millpond.spark.versions import to_arrow_schema
 from millpond.state import ListState, MapState, StateDescriptor, StateKind, ValueState
 from millpond.state.checkpoint import Shard
-from millpond.state.rows import Row as StateRow
-from millpond.state.rows import is_bare
-from millpond.state.ttl import Ttl
-from millpond.state.ttl_handles import TtlList, TtlMap, TtlValue
+from millpond.state.operator.ttl_handles import TtlList, TtlMap, TtlValue
+from millpond.state.types.rows import Row as StateRow
+from millpond.state.types.rows import is_bare
+from millpond.state.types.ttl import Ttl
 
 _Convert = Callable[..., Any]
 _TIME_MODES = {"none": "None", "eventtime": "EventTime", "processingtime": "ProcessingTime"}

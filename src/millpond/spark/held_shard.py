@@ -22,11 +22,11 @@ from millpond.spark.operator_spec import BatchTime, OperatorSpec
 from millpond.spark.shard_backend import open_shard_backend
 from millpond.spark.shard_run import ShardRun
 from millpond.spark.spool import Spool
-from millpond.state.cached.hit_ratio import REQUESTS
 from millpond.state.checkpoint import Commit, Head
-from millpond.state.options import StateOptions
+from millpond.state.options.operator import StateOptions
 from millpond.state.spillable.spill_metrics import MOVES
-from millpond.state.undoable import UndoableBackend
+from millpond.state.wrappers.lru.hit_ratio import REQUESTS
+from millpond.state.wrappers.undo import UndoableBackend
 
 
 @dataclass(frozen=True)

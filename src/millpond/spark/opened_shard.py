@@ -10,11 +10,11 @@ import pyarrow as pa
 
 from millpond.errors import OptionError
 from millpond.spark.operator_spec import BatchTime, OperatorSpec
-from millpond.state.backend import KeyedStateBackend
+from millpond.state.backend.protocols import KeyedStateBackend
 from millpond.state.checkpoint import Head, Savepoint, Shard
-from millpond.state.checkpoint.folder import Folder
 from millpond.state.checkpoint.restoring import StoredStates
-from millpond.state.timers import PROCESSING_TIMERS, TIMERS
+from millpond.state.checkpoint.storage.folder import Folder
+from millpond.state.operator.timers import PROCESSING_TIMERS, TIMERS
 
 
 def filled_shard(

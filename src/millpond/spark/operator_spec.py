@@ -12,11 +12,11 @@ from pyspark.sql.types import StructType
 
 from millpond.errors import OptionError
 from millpond.spark.operator_metrics import KeyedMetrics
-from millpond.state.cached.choice import CacheHooks
-from millpond.state.descriptor import StateDescriptor
-from millpond.state.options import StateOptions
+from millpond.state.operator.timers import PROCESSING_TIMERS, TIMERS
+from millpond.state.options.operator import StateOptions
 from millpond.state.spillable.options import SpillableSettings
-from millpond.state.timers import PROCESSING_TIMERS, TIMERS
+from millpond.state.types.descriptor import StateDescriptor
+from millpond.state.wrappers.choice import CacheHooks
 
 DEAD_LETTER = "dead_letter"
 """The column of the output in which dead letters are."""

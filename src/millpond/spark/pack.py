@@ -18,7 +18,7 @@ from pyspark import TaskContext
 
 from millpond.errors import CorruptionError
 from millpond.spark.anchors import anchors
-from millpond.state.keygroups import key_groups_of, max_parallelism
+from millpond.state.types.key_groups import key_groups_of, max_parallelism
 
 KEY_GROUP = "__millpond_key_group"
 SHARD = "millpond_shard"

@@ -36,9 +36,9 @@ from millpond.spark.rows import output_arrow_schema, row_maker
 from millpond.spark.shard_run import ShardRun
 from millpond.spark.spool import Spool
 from millpond.state.checkpoint import Head, Shard, ShardState, birth, write_savepoint
-from millpond.state.options import StateOptions
-from millpond.state.registry import open_backend
-from millpond.state.rows import RowCodec
+from millpond.state.options.operator import StateOptions
+from millpond.state.options.registry import open_backend
+from millpond.state.types.rows import RowCodec
 
 _TIME_MODES = ("None", "EventTime", "ProcessingTime")
 

@@ -14,11 +14,11 @@ from pyspark.sql.types import ArrayType, DataType, MapType, StructType
 
 from millpond.errors import OptionError
 from millpond.spark.stored_operator import StoredOperator, key_group_pieces
+from millpond.state.checkpoint.format.segment import CellCodec
 from millpond.state.checkpoint.restoring import Version, newest_rows
-from millpond.state.checkpoint.segment import CellCodec
-from millpond.state.descriptor import StateDescriptor, StateKind
-from millpond.state.timers import PROCESSING_TIMERS, TIMERS
-from millpond.state.ttl import LIFE_FIELD
+from millpond.state.operator.timers import PROCESSING_TIMERS, TIMERS
+from millpond.state.types.descriptor import StateDescriptor, StateKind
+from millpond.state.types.ttl import LIFE_FIELD
 
 _BATCH_ROWS = 10_000
 _TIMERS = (TIMERS.name, PROCESSING_TIMERS.name)

@@ -19,8 +19,8 @@ from pyspark.sql.types import StructType
 
 from millpond.errors import DataError
 from millpond.spark.versions import to_arrow_type
-from millpond.state.arrow_values import python_values
-from millpond.state.rows import MISFITS, loses
+from millpond.state.types.arrow_values import python_values
+from millpond.state.types.rows import MISFITS, loses
 
 
 def row_maker(names: Sequence[str]) -> Callable[[tuple[Any, ...]], Row]:

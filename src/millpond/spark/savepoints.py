@@ -17,10 +17,10 @@ from pyspark.sql import SparkSession
 from millpond.errors import CorruptionError, UnavailableError
 from millpond.spark.stored_operator import StoredOperator, key_group_pieces
 from millpond.state.checkpoint import Savepoint
-from millpond.state.checkpoint.folder import Folder
 from millpond.state.checkpoint.restoring import Version, newest_rows
 from millpond.state.checkpoint.savepoint import SavepointFile, check_empty, finish_savepoint, not_written, write_rows
-from millpond.state.descriptor import StateDescriptor
+from millpond.state.checkpoint.storage.folder import Folder
+from millpond.state.types.descriptor import StateDescriptor
 
 
 def savepoint(

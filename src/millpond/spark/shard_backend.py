@@ -13,9 +13,9 @@ from pathlib import Path
 from millpond.errors import UnavailableError
 from millpond.metrics import NO_METRICS, Recorder
 from millpond.spark.folders import OwnedFolder, user_folder
-from millpond.state.backend import KeyedStateBackend
-from millpond.state.options import StateOptions
-from millpond.state.registry import open_backend
+from millpond.state.backend.protocols import KeyedStateBackend
+from millpond.state.options.operator import StateOptions
+from millpond.state.options.registry import open_backend
 
 _KIND = "state"
 _OPENED = count()

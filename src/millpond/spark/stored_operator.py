@@ -22,7 +22,7 @@ from millpond.spark.folders import user_folder
 from millpond.spark.spool import Spool
 from millpond.state.checkpoint import Head
 from millpond.state.checkpoint.restoring import Version, last_good, segment_name
-from millpond.state.descriptor import StateDescriptor
+from millpond.state.types.descriptor import StateDescriptor
 
 _OWN_STATES = {"head", "segments"}
 _GONE = "Restore the state part of the checkpoint, or ask for an earlier version."

@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING, Any
 
-from millpond.state.backend import (
+from millpond.state.backend.protocols import (
     ABSENT,
     Cells,
     KeyContext,
@@ -14,30 +14,30 @@ from millpond.state.backend import (
     ValueCache,
     ValueState,
 )
-from millpond.state.cached.cached_values import CachedValues
-from millpond.state.cached.choice import CacheHooks, Lru, TwoLayer, WriteBack
-from millpond.state.cached.hit_ratio import HitRatio
-from millpond.state.cached.lru import LruStateCache, LruStats
-from millpond.state.cached.two_layer import TwoLayerCache
-from millpond.state.cached.watched import Watch
-from millpond.state.cached.write_back import WriteBackCache
 from millpond.state.checkpoint import Checkpointer, FileStorage, Savepoint, write_savepoint
-from millpond.state.descriptor import StateDescriptor, StateKind
-from millpond.state.folding import Aggregate, AggregatingState, ReducingState
-from millpond.state.handles import States
-from millpond.state.harness import Harness
-from millpond.state.heap import HeapBackend
-from millpond.state.operator import Context, KeyedOperator, KeyTimers, TimeDomain, TimedOperator, Timer
-from millpond.state.operator_checkpoints import BegunCheckpoint, Restoration
-from millpond.state.options import StateOptions
-from millpond.state.reader import StateReader
-from millpond.state.registry import BackendFactory, open_backend, register_backend
-from millpond.state.rocksdb import RocksDbBackend
-from millpond.state.rocksdb_options import RocksDbSettings
-from millpond.state.rows import RowCodec
-from millpond.state.serializer import Serializer, msgspec_serializer, pickle_serializer, user_serializer
+from millpond.state.checkpoint.reader import StateReader
+from millpond.state.heap.backend import HeapBackend
+from millpond.state.operator.folding import Aggregate, AggregatingState, ReducingState
+from millpond.state.operator.operator import Context, KeyedOperator, KeyTimers, TimeDomain, TimedOperator, Timer
+from millpond.state.operator.states import States
+from millpond.state.options.operator import StateOptions
+from millpond.state.options.registry import BackendFactory, open_backend, register_backend
+from millpond.state.rocksdb.backend import RocksDbBackend
+from millpond.state.rocksdb.options import RocksDbSettings
 from millpond.state.spillable import SpillableSettings
-from millpond.state.ttl import Ttl
+from millpond.state.testing.checkpoints import BegunCheckpoint, Restoration
+from millpond.state.testing.harness import Harness
+from millpond.state.types.descriptor import StateDescriptor, StateKind
+from millpond.state.types.rows import RowCodec
+from millpond.state.types.serializer import Serializer, msgspec_serializer, pickle_serializer, user_serializer
+from millpond.state.types.ttl import Ttl
+from millpond.state.wrappers.cached_values import CachedValues
+from millpond.state.wrappers.choice import CacheHooks, Lru, TwoLayer, WriteBack
+from millpond.state.wrappers.king.state_access import Watch
+from millpond.state.wrappers.king.two_layer import TwoLayerCache
+from millpond.state.wrappers.king.write_back import WriteBackCache
+from millpond.state.wrappers.lru.backend import LruStateCache, LruStats
+from millpond.state.wrappers.lru.hit_ratio import HitRatio
 
 if TYPE_CHECKING:
     from millpond.state.spillable import SpillableBackend, SpillStats

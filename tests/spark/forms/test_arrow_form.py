@@ -23,9 +23,9 @@ from millpond.spark.pack import KEY_GROUP
 from millpond.spark.shard_run import ShardRun
 from millpond.spark.spool import Spool
 from millpond.state import HeapBackend
-from millpond.state.cached.lru import LruStateCache
 from millpond.state.checkpoint import Shard, birth
-from millpond.state.keygroups import key_group_of
+from millpond.state.types.key_groups import key_group_of
+from millpond.state.wrappers.lru.backend import LruStateCache
 from tests.state.spillable.restless import open_spillable
 
 KEY = pa.schema([("user", pa.string()), ("n", pa.int64())])

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from millpond.spark.forms.grouping import grouped
-from millpond.state.rows import grouping_values
+from millpond.state.types.rows import grouping_values
 
 _KEYS = st.tuples(
     st.one_of(st.none(), st.sampled_from(["", "a", "b", "é"])),

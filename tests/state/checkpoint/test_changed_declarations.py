@@ -7,10 +7,10 @@ import pytest
 
 from millpond.state import HeapBackend, StateDescriptor, StateKind
 from millpond.state.checkpoint import Checkpointer, FileStorage, birth, restore
-from millpond.state.harness import Harness
-from millpond.state.object_codec import OBJECT_SCHEMA
-from millpond.state.serializer import msgspec_serializer
-from millpond.state.ttl import Ttl
+from millpond.state.testing.harness import Harness
+from millpond.state.types.object_codec import OBJECT_SCHEMA
+from millpond.state.types.serializer import msgspec_serializer
+from millpond.state.types.ttl import Ttl
 from tests.state.conformance.kinds import HOME, PLACE_NAMES, declare, placed
 
 BIRTH = birth("a lineage", 0, 1, 6, pa.schema([("user", pa.string())]))

@@ -14,9 +14,9 @@ from millpond.errors import CorruptionError, OptionError, UnavailableError
 from millpond.state import HeapBackend, StateDescriptor, StateKind
 from millpond.state.checkpoint import Checkpointer, FileStorage, birth, restore
 from millpond.state.checkpoint import checkpointer as checkpointer_module
-from millpond.state.object_codec import OBJECT_SCHEMA
-from millpond.state.serializer import msgspec_serializer
-from millpond.state.ttl import Ttl
+from millpond.state.types.object_codec import OBJECT_SCHEMA
+from millpond.state.types.serializer import msgspec_serializer
+from millpond.state.types.ttl import Ttl
 from tests.state.checkpoint.faulty_files import Disk, FaultyFiles
 from tests.state.lengths import of_length
 

@@ -13,8 +13,8 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from millpond.errors import CorruptionError, OptionError, UnavailableError
 from millpond.state.checkpoint import FileStorage, birth
-from millpond.state.checkpoint.next_head import Base, Delta, Part, next_commit
-from millpond.state.checkpoint.segment import sealed
+from millpond.state.checkpoint.format.segment import sealed
+from millpond.state.checkpoint.next_manifest import Base, Delta, Part, next_commit
 from tests.state.checkpoint.faulty_files import Disk, FaultyFiles
 from tests.state.lengths import of_length
 

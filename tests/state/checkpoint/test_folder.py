@@ -11,8 +11,8 @@ import pytest
 
 from millpond.errors import MillpondError, MissingDependencyError, OptionError
 from millpond.state.checkpoint import FileStorage
-from millpond.state.checkpoint import folder as folder_module
-from millpond.state.checkpoint.folder import Folder
+from millpond.state.checkpoint.storage import folder as folder_module
+from millpond.state.checkpoint.storage.folder import Folder
 
 S3 = {"region": "eu-west-1", "endpoint_override": "minio:9000", "scheme": "http"}
 GCS = {
@@ -98,7 +98,7 @@ def test_a_scheme_that_nobody_knows_is_refused_with_those_that_are_known():
 @pytest.mark.parametrize("scheme", ["hdfs", "viewfs"])
 def test_without_hadoop_its_locations_say_what_to_install(scheme, tmp_path):
     """In a process that finds no Hadoop, wherever the machine has one: pyarrow looks once."""
-    program = f"from millpond.state.checkpoint.folder import Folder\nFolder('{scheme}://namenode:8020/state?user=ann')"
+    program = f"from millpond.state.checkpoint.storage.folder import Folder\nFolder('{scheme}://namenode:8020/state?user=ann')"
     nowhere = {name: str(tmp_path) for name in ("JAVA_HOME", "HADOOP_HOME", "ARROW_LIBHDFS_DIR")}
     environment = {name: value for name, value in os.environ.items() if name != "LD_LIBRARY_PATH"} | nowhere
     done = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True, check=False)

@@ -18,7 +18,7 @@ import pytest
 
 from millpond.state import HeapBackend, StateDescriptor, StateKind
 from millpond.state.checkpoint import Head, Shard, birth
-from millpond.state.checkpoint.segment import FORMAT_VERSION, CellCodec, decode_segment
+from millpond.state.checkpoint.format.segment import FORMAT_VERSION, CellCodec, decode_segment
 
 GOLDEN = Path(__file__).parent / "golden"
 KEY = pa.schema([("user", pa.string()), ("number", pa.int64())])

@@ -12,9 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from millpond.state import StateDescriptor, StateKind
-from millpond.state.checkpoint.object_columns import decoded
-from millpond.state.object_codec import OBJECT_SCHEMA
-from millpond.state.serializer import msgspec_serializer
+from millpond.state.checkpoint.format.object_columns import decoded
+from millpond.state.types.object_codec import OBJECT_SCHEMA
+from millpond.state.types.serializer import msgspec_serializer
 
 
 class Colour(enum.Enum):

@@ -8,11 +8,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from millpond.state import StateDescriptor, StateKind, Ttl
-from millpond.state.backend import Cells
+from millpond.state.backend import cell_bytes as cell_bytes_module
+from millpond.state.backend.cell_bytes import Pairs, cell_bytes
+from millpond.state.backend.expiry import alive, removals
+from millpond.state.backend.protocols import Cells
 from millpond.state.checkpoint.raw_expiry import living_pairs
-from millpond.state.expiry import alive, removals
-from millpond.state.spillable import cell_bytes as cell_bytes_module
-from millpond.state.spillable.cell_bytes import Pairs, cell_bytes
 
 GROUP = 3
 TTL = Ttl(100)

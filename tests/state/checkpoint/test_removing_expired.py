@@ -6,8 +6,8 @@ import pytest
 from millpond.state import ABSENT, StateDescriptor, StateKind
 from millpond.state.checkpoint import Checkpointer, FileStorage, birth, restore
 from millpond.state.checkpoint import checkpointer as checkpointer_module
-from millpond.state.harness import Harness
-from millpond.state.ttl import Ttl
+from millpond.state.testing.harness import Harness
+from millpond.state.types.ttl import Ttl
 from tests.state.conformance.kinds import ANN, BOB, EVE, changed, declare, placed, turn_to
 from tests.state.conformance.subjects import SUBJECTS
 

@@ -17,12 +17,12 @@ from millpond.state.checkpoint import (
     restore,
     write_savepoint,
 )
-from millpond.state.keygroups import key_group_of, key_groups_of, max_parallelism, shard_of
-from millpond.state.object_codec import OBJECT_SCHEMA
-from millpond.state.rocksdb import RocksDbBackend
-from millpond.state.serializer import msgspec_serializer, pickle_serializer
-from millpond.state.timers import TIMERS
-from millpond.state.ttl import Ttl
+from millpond.state.operator.timers import TIMERS
+from millpond.state.rocksdb.backend import RocksDbBackend
+from millpond.state.types.key_groups import key_group_of, key_groups_of, max_parallelism, shard_of
+from millpond.state.types.object_codec import OBJECT_SCHEMA
+from millpond.state.types.serializer import msgspec_serializer, pickle_serializer
+from millpond.state.types.ttl import Ttl
 from tests.state.checkpoint.faulty_files import Disk, FaultyFiles
 
 KEY = pa.schema([("user", pa.string())])

@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 
 from millpond.errors import CorruptionError, DataError
 from millpond.state import ABSENT, Cells, StateDescriptor, StateKind, user_serializer
-from millpond.state.checkpoint import segment
-from millpond.state.checkpoint.segment import CellCodec, decode_segment, encode_segments, sealed, unsealed
-from millpond.state.object_codec import OBJECT_SCHEMA
+from millpond.state.checkpoint.format import segment
+from millpond.state.checkpoint.format.segment import CellCodec, decode_segment, encode_segments, sealed, unsealed
+from millpond.state.types.object_codec import OBJECT_SCHEMA
 
 KEY = pa.schema([("user", pa.string()), ("number", pa.int64())])
 PAIR = pa.schema([("text", pa.string()), ("numbers", pa.list_(pa.int64()))])

@@ -11,11 +11,11 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from millpond.errors import CorruptionError, DataError, UnavailableError
 from millpond.state import HeapBackend, StateDescriptor, StateKind
 from millpond.state.checkpoint import Head, Shard, birth
-from millpond.state.checkpoint import next_head as next_head_module
-from millpond.state.checkpoint import segment as segments_module
+from millpond.state.checkpoint import next_manifest as next_head_module
 from millpond.state.checkpoint import shard as shard_module
-from millpond.state.ttl import Ttl
-from millpond.state.ttl_handles import TtlValue
+from millpond.state.checkpoint.format import segment as segments_module
+from millpond.state.operator.ttl_handles import TtlValue
+from millpond.state.types.ttl import Ttl
 from tests.state.lengths import of_length
 
 KEY = pa.schema([("user", pa.string())])

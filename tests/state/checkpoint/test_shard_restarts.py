@@ -6,8 +6,8 @@ import pytest
 from millpond.errors import CorruptionError, OptionError
 from millpond.state import HeapBackend, StateDescriptor, StateKind
 from millpond.state.checkpoint import Savepoint, Shard, ShardState, birth, write_savepoint
-from millpond.state.keygroups import key_group_of, key_groups_of, max_parallelism, shard_of
-from millpond.state.timers import TIMERS
+from millpond.state.operator.timers import TIMERS
+from millpond.state.types.key_groups import key_group_of, key_groups_of, max_parallelism, shard_of
 from tests.state.checkpoint.faulty_files import Disk, FaultyFiles
 
 KEY = pa.schema([("user", pa.string())])

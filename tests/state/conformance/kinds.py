@@ -12,9 +12,9 @@ from typing import Any
 import pyarrow as pa
 
 from millpond.state import ABSENT, Cells, KeyedStateBackend, StateDescriptor, StateKind
-from millpond.state.object_codec import OBJECT_SCHEMA
-from millpond.state.serializer import Serializer, msgspec_serializer
-from millpond.state.ttl import Ttl
+from millpond.state.types.object_codec import OBJECT_SCHEMA
+from millpond.state.types.serializer import Serializer, msgspec_serializer
+from millpond.state.types.ttl import Ttl
 
 GROUPS = range(3, 6)
 """The key groups of the shard under test: neither the first nor the last of an operator's."""

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from millpond.state import CachedValues, HeapBackend, KeyedStateBackend, TwoLayer, WriteBack
-from millpond.state.cached.lru import LruStateCache
-from millpond.state.rocksdb import RocksDbBackend
+from millpond.state.rocksdb.backend import RocksDbBackend
+from millpond.state.wrappers.lru.backend import LruStateCache
 from tests.state.spillable.restless import Restless, open_spillable
 
 IN_MEMORY = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None  # noqa: S108 - only ever a folder with a name of its own in it

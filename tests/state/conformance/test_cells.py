@@ -4,8 +4,8 @@ import pytest
 
 from millpond.errors import OptionError
 from millpond.state import ABSENT, StateDescriptor, StateKind
-from millpond.state.backend import Cells
-from millpond.state.serializer import raw_serializer
+from millpond.state.backend.protocols import Cells
+from millpond.state.types.serializer import raw_serializer
 from tests.state.conformance.kinds import (
     ANN,
     BOB,

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from millpond.state import StateKind
-from millpond.state.serializer import Serializer, msgspec_serializer
+from millpond.state.types.serializer import Serializer, msgspec_serializer
 from tests.state.conformance.kinds import (
     ANN,
     BOB,

@@ -7,9 +7,9 @@ import pyarrow as pa
 import pytest
 
 from millpond.state import StateKind
-from millpond.state.arrow_values import NAN
-from millpond.state.keygroups import key_group_of
-from millpond.state.rows import RowCodec
+from millpond.state.types.arrow_values import NAN
+from millpond.state.types.key_groups import key_group_of
+from millpond.state.types.rows import RowCodec
 from tests.state.conformance.kinds import (
     ANN,
     BOB,

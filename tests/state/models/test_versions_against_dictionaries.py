@@ -19,8 +19,8 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from millpond.errors import DataError
 from millpond.state import ABSENT, CachedValues, Cells, StateKind
-from millpond.state.cached.two_layer import TwoLayerCache
-from millpond.state.cached.write_back import WriteBackCache
+from millpond.state.wrappers.king.two_layer import TwoLayerCache
+from millpond.state.wrappers.king.write_back import WriteBackCache
 from tests.state.conformance.kinds import (
     CART,
     DICT,

@@ -6,11 +6,11 @@ from typing import Any
 import pytest
 
 from millpond.state import StateDescriptor, StateKind
-from millpond.state.object_codec import OBJECT_SCHEMA
-from millpond.state.serializer import msgspec_serializer
 from millpond.state.spillable import SpillableBackend, SpillableSettings
 from millpond.state.spillable.gc_pauses import GcPauses
 from millpond.state.spillable.monitor import Monitor
+from millpond.state.types.object_codec import OBJECT_SCHEMA
+from millpond.state.types.serializer import msgspec_serializer
 
 LIMIT = 100_000_000
 REST = 5_000_000

@@ -6,12 +6,12 @@ import pytest
 
 from millpond.errors import UnavailableError
 from millpond.state import ABSENT, StateDescriptor, StateKind
-from millpond.state.backend import Cells
-from millpond.state.many import ManyKeys, clear_many, get_many, update_many
-from millpond.state.object_codec import OBJECT_SCHEMA
-from millpond.state.serializer import msgspec_serializer
-from millpond.state.spillable import looks
-from millpond.state.spillable.moves import STEP_CELLS
+from millpond.state.backend.protocols import Cells
+from millpond.state.heap.batch_access import ManyKeys, clear_many, get_many, update_many
+from millpond.state.spillable import maintenance as looks
+from millpond.state.spillable.migrations import STEP_CELLS
+from millpond.state.types.object_codec import OBJECT_SCHEMA
+from millpond.state.types.serializer import msgspec_serializer
 from tests.state.spillable.conftest import COUNT, GROUPS, LIMIT, everything, filled, look, on_disk, put
 
 SEEN = StateDescriptor("seen", StateKind.VALUE, OBJECT_SCHEMA, serializer=msgspec_serializer(int))

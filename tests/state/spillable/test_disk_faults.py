@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from millpond.errors import UnavailableError
-from millpond.state.spillable.moves import Spill
+from millpond.state.spillable.migrations import Spill
 from tests.state.spillable.conftest import COUNT, GROUPS, LIMIT, everything, filled, look, on_disk, put
 
 

@@ -6,7 +6,7 @@ import resource
 
 import pytest
 
-from millpond.state.resident import resident
+from millpond.state.backend.process_memory import resident
 from millpond.state.spillable.gc_pauses import GcPauses
 from millpond.state.spillable.memory import ProcessMemory, UsedMemory, memory_limit_bytes
 

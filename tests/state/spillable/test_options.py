@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from millpond.errors import OptionError
-from millpond.state.options import StateOptions
+from millpond.state.options.operator import StateOptions
 from millpond.state.spillable import SpillableSettings
 
 P = "state.backend.spillable."

@@ -24,16 +24,16 @@ from millpond.state import (
     WriteBack,
     write_savepoint,
 )
-from millpond.state.cached.cached_values import CachedValues
+from millpond.state.backend.cell_bytes import Pairs, cell_bytes
 from millpond.state.checkpoint import Checkpointer, Shard, ShardState, birth, restore
-from millpond.state.checkpoint.raw import is_raw, raw_table
+from millpond.state.checkpoint.format.raw import is_raw, raw_table
+from millpond.state.checkpoint.format.segment import CellCodec, decode_segment, encode_segments
 from millpond.state.checkpoint.restoring import Version, newest_rows
-from millpond.state.checkpoint.segment import CellCodec, decode_segment, encode_segments
-from millpond.state.object_codec import OBJECT_SCHEMA
-from millpond.state.rocksdb import RocksDbBackend
-from millpond.state.serializer import msgspec_serializer
-from millpond.state.spillable.cell_bytes import Pairs, cell_bytes
-from millpond.state.undoable import UndoableBackend
+from millpond.state.rocksdb.backend import RocksDbBackend
+from millpond.state.types.object_codec import OBJECT_SCHEMA
+from millpond.state.types.serializer import msgspec_serializer
+from millpond.state.wrappers.cached_values import CachedValues
+from millpond.state.wrappers.undo import UndoableBackend
 from tests.state.spillable.restless import open_spillable
 
 GROUPS = range(4)
@@ -452,7 +452,7 @@ def test_a_process_that_is_killed_while_a_group_moves_leaves_nothing_and_the_nex
         import os, signal
         from pathlib import Path
         from tests.state.spillable import test_raw_checkpoints as t
-        from millpond.state.spillable import moves
+        from millpond.state.spillable import migrations as moves
         backend = t.open_spillable(t.GROUPS, Path({str(tmp_path)!r}) / "state")
         for number in range(200):
             t.use(backend, number % 4, f"user{{number}}", number)

@@ -4,8 +4,8 @@ import pytest
 
 from millpond.metrics import MemoryRecorder
 from millpond.state import StateDescriptor, StateKind
-from millpond.state.object_codec import OBJECT_SCHEMA
-from millpond.state.serializer import msgspec_serializer
+from millpond.state.types.object_codec import OBJECT_SCHEMA
+from millpond.state.types.serializer import msgspec_serializer
 from tests.state.spillable.conftest import filled, look, put
 
 SEEN = StateDescriptor("seen", StateKind.VALUE, OBJECT_SCHEMA, serializer=msgspec_serializer(int))

@@ -4,9 +4,9 @@ import pytest
 
 from millpond.errors import OptionError
 from millpond.state import Harness, StateDescriptor, StateKind
-from millpond.state.keygroups import key_groups_of
-from millpond.state.object_codec import OBJECT_SCHEMA
-from millpond.state.serializer import msgspec_serializer
+from millpond.state.types.key_groups import key_groups_of
+from millpond.state.types.object_codec import OBJECT_SCHEMA
+from millpond.state.types.serializer import msgspec_serializer
 from tests.state.spillable.conftest import GROUPS, filled, put
 from tests.state.spillable.restless import open_spillable
 

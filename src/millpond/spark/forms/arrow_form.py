@@ -12,7 +12,7 @@ from millpond.spark.forms.arrow_handles import ArrowProcessorHandle, cast_column
 from millpond.spark.forms.form import ShardBatch
 from millpond.spark.forms.grouping import canonical, grouped
 from millpond.spark.rows import refuse_nulls
-from millpond.state.timers import DueTimer
+from millpond.state.operator.timers import DueTimer
 
 
 class ArrowForm:

@@ -19,9 +19,9 @@ from millpond.errors import DataError
 from millpond.spark.handles import DeletedState, ProcessorHandle
 from millpond.state import ListState, MapState, ValueState
 from millpond.state.checkpoint import Shard
-from millpond.state.keygroups import key_group_of
-from millpond.state.many import ManyKeys, clear_many, each_key, get_many, update_many
-from millpond.state.rows import MISFITS, Row, RowCodec, grouping_values
+from millpond.state.heap.batch_access import ManyKeys, clear_many, each_key, get_many, update_many
+from millpond.state.types.key_groups import key_group_of
+from millpond.state.types.rows import MISFITS, Row, RowCodec, grouping_values
 
 Columns: TypeAlias = pa.Table | pa.RecordBatch | Mapping[str, Any]
 """What user code may give columns in: by name, Arrow arrays or what Arrow makes arrays of."""

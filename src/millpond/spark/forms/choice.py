@@ -11,7 +11,7 @@ from millpond.spark.forms.set_aside import SetAside
 from millpond.spark.handles import ProcessorHandle
 from millpond.spark.operator_spec import OperatorSpec
 from millpond.state.checkpoint import Shard
-from millpond.state.undoable import UndoableBackend
+from millpond.state.wrappers.undo import UndoableBackend
 
 
 def users_handle(form: str, handle: ProcessorHandle, shard: Shard) -> Any:

@@ -10,7 +10,7 @@ from pyspark.sql.streaming.stateful_processor import TimerValues
 from millpond.spark.host.slots import Claim
 from millpond.spark.operator_spec import OperatorSpec
 from millpond.state.checkpoint import Shard
-from millpond.state.timers import DueTimer
+from millpond.state.operator.timers import DueTimer
 
 
 @dataclass

@@ -29,7 +29,7 @@ from millpond.spark.handles import key_row_maker
 from millpond.spark.operator_spec import OperatorSpec, PandasSettings
 from millpond.spark.rows import refuse_nulls
 from millpond.spark.versions import from_pandas, to_pandas
-from millpond.state.rows import Row, grouping_values
+from millpond.state.types.rows import Row, grouping_values
 
 # What pandas itself makes a slice's frame with; its stubs leave it out, as they do a column's plain values.
 _frame_of: Any = pd.DataFrame._from_mgr  # type: ignore[attr-defined]  # noqa: SLF001

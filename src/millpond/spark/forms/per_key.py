@@ -13,8 +13,8 @@ from pyspark.sql.streaming.stateful_processor import ExpiredTimerInfo
 
 from millpond.errors import DataError
 from millpond.spark.forms.form import ShardBatch
-from millpond.state.rows import Row
-from millpond.state.timers import DueTimer
+from millpond.state.operator.timers import DueTimer
+from millpond.state.types.rows import Row
 
 
 class KeyObjects(Protocol):

@@ -10,8 +10,8 @@ from millpond.spark.forms.grouping import grouped
 from millpond.spark.handles import key_row_maker
 from millpond.spark.operator_spec import OperatorSpec
 from millpond.spark.rows import OutputColumns, row_maker, rows_of
-from millpond.state.rows import Row as StateRow
-from millpond.state.rows import grouping_values
+from millpond.state.types.rows import Row as StateRow
+from millpond.state.types.rows import grouping_values
 
 
 class RowObjects:

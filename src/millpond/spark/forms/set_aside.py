@@ -27,9 +27,9 @@ from millpond.errors import CorruptionError, DataError, UnavailableError
 from millpond.spark.forms.form import ShardBatch
 from millpond.spark.forms.per_key import KeyObjects, PerKey
 from millpond.spark.operator_spec import DEAD_LETTER
-from millpond.state.rows import Row, grouping_values
-from millpond.state.timers import DueTimer
-from millpond.state.undoable import Call, UndoableBackend
+from millpond.state.operator.timers import DueTimer
+from millpond.state.types.rows import Row, grouping_values
+from millpond.state.wrappers.undo import Call, UndoableBackend
 
 _NOT_USER_CODES = (CorruptionError, UnavailableError, MemoryError)
 _BATCH_PROPERTY = "streaming.sql.batchId"

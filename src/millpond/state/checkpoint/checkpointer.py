@@ -31,9 +31,12 @@ from typing import Any
 import pyarrow as pa
 
 from millpond.errors import OptionError
-from millpond.state.backend import Cells, KeyedStateBackend, Snapshot
-from millpond.state.checkpoint.head import Head
-from millpond.state.checkpoint.next_head import (
+from millpond.state.backend.cell_bytes import Pairs
+from millpond.state.backend.expiry import alive, removals
+from millpond.state.backend.protocols import Cells, KeyedStateBackend, Snapshot
+from millpond.state.checkpoint.format.manifest import Head
+from millpond.state.checkpoint.format.segment import CellCodec
+from millpond.state.checkpoint.next_manifest import (
     BASE_STEP_ROWS,
     Base,
     Delta,
@@ -45,12 +48,9 @@ from millpond.state.checkpoint.next_head import (
     next_commit,
 )
 from millpond.state.checkpoint.raw_expiry import living_pairs
-from millpond.state.checkpoint.segment import CellCodec
-from millpond.state.checkpoint.storage import CheckpointStorage, Commit
-from millpond.state.descriptor import StateDescriptor
-from millpond.state.expiry import alive, removals
-from millpond.state.spillable.cell_bytes import Pairs
-from millpond.state.ttl import Ttl
+from millpond.state.checkpoint.storage.interface import CheckpointStorage, Commit
+from millpond.state.types.descriptor import StateDescriptor
+from millpond.state.types.ttl import Ttl
 
 MAX_CARRIED_BYTES = 64 << 20
 

@@ -1,15 +1,15 @@
-"""What of copied bytes has outlived its TTL: left out of a base as it is of decoded cells (`millpond.state.expiry`).
+"""Leaves copied bytes that outlived their TTL out of a base, as `millpond.state.backend.expiry` does for decoded cells.
 
 The bytes of a value with a TTL begin with the time since when it is alive, so nothing is decoded but what has expired,
 whose keys the live state must be told to remove.
 """
 
-from millpond.state.backend import ABSENT, Cells
-from millpond.state.descriptor import StateDescriptor, StateKind
-from millpond.state.expiry import removals
-from millpond.state.key_types import given_forms
-from millpond.state.spillable.cell_bytes import Pair, Pairs, cell_bytes, lives
-from millpond.state.ttl import Ttl
+from millpond.state.backend.cell_bytes import Pair, Pairs, cell_bytes, lives
+from millpond.state.backend.expiry import removals
+from millpond.state.backend.protocols import ABSENT, Cells
+from millpond.state.types.descriptor import StateDescriptor, StateKind
+from millpond.state.types.key_types import given_forms
+from millpond.state.types.ttl import Ttl
 
 
 def living_pairs(

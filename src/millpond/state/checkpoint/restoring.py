@@ -14,13 +14,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from millpond.errors import CorruptionError, OptionError
-from millpond.state.backend import KeyedStateBackend
-from millpond.state.checkpoint.head import Head, SegmentRef
-from millpond.state.checkpoint.raw import is_raw, raw_groups
-from millpond.state.checkpoint.segment import CellCodec, checksum_of, decode_segment, verify_segment
-from millpond.state.checkpoint.storage import CheckpointStorage
-from millpond.state.descriptor import StateDescriptor
-from millpond.state.schema_change import migration
+from millpond.state.backend.protocols import KeyedStateBackend
+from millpond.state.checkpoint.format.manifest import Head, SegmentRef
+from millpond.state.checkpoint.format.raw import is_raw, raw_groups
+from millpond.state.checkpoint.format.segment import CellCodec, checksum_of, decode_segment, verify_segment
+from millpond.state.checkpoint.storage.interface import CheckpointStorage
+from millpond.state.types.descriptor import StateDescriptor
+from millpond.state.types.schema_change import migration
 
 
 @dataclass(frozen=True)

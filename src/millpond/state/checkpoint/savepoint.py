@@ -27,14 +27,14 @@ import pyarrow.parquet as pq
 import xxhash
 
 from millpond.errors import CorruptionError, OptionError, UnavailableError
-from millpond.state.backend import Cells, KeyedStateBackend
-from millpond.state.checkpoint.folder import Folder, shown
-from millpond.state.checkpoint.head import Head, birth
-from millpond.state.checkpoint.object_columns import JSON_COLUMN, with_json
+from millpond.state.backend.protocols import Cells, KeyedStateBackend
+from millpond.state.checkpoint.format.manifest import Head, birth
+from millpond.state.checkpoint.format.object_columns import JSON_COLUMN, with_json
+from millpond.state.checkpoint.format.segment import CellCodec, sealed, unsealed
 from millpond.state.checkpoint.restoring import Restored, StoredStates, newest_rows, read_version
-from millpond.state.checkpoint.segment import CellCodec, sealed, unsealed
-from millpond.state.checkpoint.storage import CheckpointStorage
-from millpond.state.descriptor import StateDescriptor
+from millpond.state.checkpoint.storage.folder import Folder, shown
+from millpond.state.checkpoint.storage.interface import CheckpointStorage
+from millpond.state.types.descriptor import StateDescriptor
 
 MANIFEST = "MANIFEST"
 

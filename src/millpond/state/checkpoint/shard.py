@@ -35,19 +35,26 @@ from typing import NamedTuple
 import pyarrow as pa
 
 from millpond.errors import CorruptionError, OptionError
-from millpond.state.backend import ABSENT, Cells, KeyedStateBackend, Snapshot
-from millpond.state.checkpoint.head import Head, SegmentRef
-from millpond.state.checkpoint.next_head import BASE_STEP_ROWS, Base, PairsOf, encode_base, encode_delta, next_commit
+from millpond.state.backend.cell_bytes import Pairs
+from millpond.state.backend.expiry import alive, removals, without_times
+from millpond.state.backend.protocols import ABSENT, Cells, KeyedStateBackend, Snapshot
+from millpond.state.checkpoint.format.manifest import Head, SegmentRef
+from millpond.state.checkpoint.format.segment import CellCodec
+from millpond.state.checkpoint.next_manifest import (
+    BASE_STEP_ROWS,
+    Base,
+    PairsOf,
+    encode_base,
+    encode_delta,
+    next_commit,
+)
 from millpond.state.checkpoint.raw_expiry import living_pairs
 from millpond.state.checkpoint.restoring import StoredStates, in_order, last_good, read_segment, segment_name
 from millpond.state.checkpoint.savepoint import Savepoint
-from millpond.state.checkpoint.segment import CellCodec
 from millpond.state.checkpoint.starting import load_savepoint
-from millpond.state.checkpoint.storage import Commit
-from millpond.state.descriptor import StateDescriptor
-from millpond.state.expiry import alive, removals, without_times
-from millpond.state.spillable.cell_bytes import Pairs
-from millpond.state.timers import TIMERS, Timers
+from millpond.state.checkpoint.storage.interface import Commit
+from millpond.state.operator.timers import TIMERS, Timers
+from millpond.state.types.descriptor import StateDescriptor
 
 
 class _Prepared(NamedTuple):

@@ -15,13 +15,13 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from millpond.state.backend import KeyedStateBackend
-from millpond.state.checkpoint.head import Head
+from millpond.state.backend.protocols import KeyedStateBackend
+from millpond.state.checkpoint.format.manifest import Head
 from millpond.state.checkpoint.restoring import StoredStates
 from millpond.state.checkpoint.savepoint import Savepoint
-from millpond.state.descriptor import StateDescriptor
-from millpond.state.keygroups import key_group_of
-from millpond.state.rows import RowCodec
+from millpond.state.types.descriptor import StateDescriptor
+from millpond.state.types.key_groups import key_group_of
+from millpond.state.types.rows import RowCodec
 
 _GROUP = "key_group"
 

@@ -7,11 +7,11 @@ from millpond.state.spillable.options import SpillableSettings
 
 if TYPE_CHECKING:
     from millpond.state.spillable.backend import SpillableBackend
-    from millpond.state.spillable.census import SpillStats
+    from millpond.state.spillable.statistics import SpillStats
 
 __all__ = ["SpillStats", "SpillableBackend", "SpillableSettings"]
 
-_MODULES = {"SpillStats": "census", "SpillableBackend": "backend"}
+_MODULES = {"SpillStats": "statistics", "SpillableBackend": "backend"}
 
 
 def __getattr__(name: str) -> Any:

@@ -17,10 +17,10 @@ from itertools import islice
 from typing import Any
 
 from millpond.cache.weight import ENTRY_BYTES, deep_size
-from millpond.state.backend import ABSENT, Cells
-from millpond.state.heap_versions import Version
-from millpond.state.key_types import given_form
-from millpond.state.spillable.moves import SpilledState
+from millpond.state.backend.protocols import ABSENT, Cells
+from millpond.state.heap.versions import Version
+from millpond.state.spillable.migrations import SpilledState
+from millpond.state.types.key_types import given_form
 
 SAMPLE_EVERY = 61
 """Of the cells that a version changes in a group, every so manieth is weighed."""

@@ -1,7 +1,7 @@
 """The heap that spills: state as Python objects, of which cold key groups go to disk when memory runs short.
 
 On the data path it stands where the heap backend does and is one, until the monitor says otherwise: the same
-handles, undo maps and snapshots (`millpond.state.heap`). A key group on disk has tables that act as the
+handles, undo maps and snapshots (`millpond.state.heap.backend`). A key group on disk has tables that act as the
 heap's dictionaries (`spilled_tables`), so what is decided once when a key group is entered is not asked again per get.
 
 Invariant: a key group of all states together is on the heap or on disk. Spill files are caches: a write
@@ -23,29 +23,29 @@ import pyarrow as pa
 
 from millpond.errors import UnavailableError
 from millpond.metrics import Recorder
-from millpond.state.backend import Cells, KeyContext, ListState, MapState, RawCells, Snapshot, ValueState
-from millpond.state.descriptor import StateDescriptor, StateKind
-from millpond.state.heap import HeapBackend
-from millpond.state.key_types import as_row
-from millpond.state.rows import Row
+from millpond.state.backend.cell_bytes import Pair, Pairs, cell_bytes
+from millpond.state.backend.lmdb_keys import STATE_BYTES
+from millpond.state.backend.protocols import Cells, KeyContext, ListState, MapState, RawCells, Snapshot, ValueState
+from millpond.state.heap.backend import HeapBackend
 from millpond.state.spillable.accounting import HeapSizes
-from millpond.state.spillable.cell_bytes import Pair, Pairs, cell_bytes
-from millpond.state.spillable.census import Census, SpillStats
 from millpond.state.spillable.counted_cells import CountedCells
 from millpond.state.spillable.counted_value import CountedValue
-from millpond.state.spillable.looks import Looks
+from millpond.state.spillable.maintenance import Looks
+from millpond.state.spillable.migration import Budget, Mover
+from millpond.state.spillable.migrations import STEP_CELLS, SpilledState
 from millpond.state.spillable.monitor import Monitor, process_monitor
-from millpond.state.spillable.mover import Budget, Mover
-from millpond.state.spillable.moves import STEP_CELLS, SpilledState
 from millpond.state.spillable.options import SpillableSettings
 from millpond.state.spillable.ownership import Ownership
-from millpond.state.spillable.places import STATE_BYTES
+from millpond.state.spillable.passes import Turns
 from millpond.state.spillable.snapshot import Held, SpillableSnapshot, raw_cells
 from millpond.state.spillable.spill_file import SpillFile, import_lmdb
 from millpond.state.spillable.spill_files import SpillFiles
 from millpond.state.spillable.spill_metrics import SpillMetrics
 from millpond.state.spillable.spilled_tables import LastRead, SpilledMapTable, SpilledTable
-from millpond.state.spillable.turns import Turns
+from millpond.state.spillable.statistics import Census, SpillStats
+from millpond.state.types.descriptor import StateDescriptor, StateKind
+from millpond.state.types.key_types import as_row
+from millpond.state.types.rows import Row
 
 
 class SpillableBackend:

@@ -3,8 +3,8 @@
 from collections.abc import Callable
 from typing import Any
 
-from millpond.state.backend import Cells, RawCells
-from millpond.state.rows import Row
+from millpond.state.backend.protocols import Cells, RawCells
+from millpond.state.types.rows import Row
 
 
 class CountedCells:

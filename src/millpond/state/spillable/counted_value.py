@@ -8,8 +8,8 @@ goes run by run: key groups may move before a run, and never within one.
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from millpond.state.heap_states import HeapValueState
-from millpond.state.many import ManyKeys, ManyValues
+from millpond.state.heap.batch_access import ManyKeys, ManyValues
+from millpond.state.heap.states import HeapValueState
 
 
 class CountedValue:

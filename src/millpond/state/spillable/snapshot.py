@@ -1,7 +1,7 @@
 """A committed version of a heap that spills: the heap's snapshot, which may be given up, and copied as bytes.
 
 What is on disk is read as on the heap: the table as it is now, under the old values of what was changed since
-(`millpond.state.heap_tables`). So a snapshot keeps nothing of a spill file, whose pages are used again at once; and a
+(`millpond.state.heap.tables`). So a snapshot keeps nothing of a spill file, whose pages are used again at once; and a
 key group may move either way while it is read.
 """
 
@@ -10,10 +10,10 @@ from operator import itemgetter
 from typing import Any, NamedTuple
 
 from millpond.errors import UnavailableError
-from millpond.state.backend import Cells, Snapshot
-from millpond.state.heap_versions import Version, undo_after
-from millpond.state.spillable.cell_bytes import Pairs, laid_over
-from millpond.state.spillable.moves import SpilledState
+from millpond.state.backend.cell_bytes import Pairs, laid_over
+from millpond.state.backend.protocols import Cells, Snapshot
+from millpond.state.heap.versions import Version, undo_after
+from millpond.state.spillable.migrations import SpilledState
 from millpond.state.spillable.spilled_tables import SpilledMapTable, SpilledTable
 
 _first, _second = itemgetter(0), itemgetter(1)

@@ -13,7 +13,7 @@ between left behind is known by the lock that nobody holds, and removed by the n
 
 Invariant: LMDB is used by one thread at a time, under `lock`, and no read transaction is open when one
 writes. So pages that are let go of are used again at once; what a checkpoint must see of an earlier version is in
-the undo maps (`millpond.state.heap_tables`), whatever is in the file.
+the undo maps (`millpond.state.heap.tables`), whatever is in the file.
 
 Pages of the file that were read count as the process's memory while they are mapped. Each read may map a window of
 `FAULT_BYTES`. So after so many *touches* whoever owns the file is asked to look, and no read or write touches more at

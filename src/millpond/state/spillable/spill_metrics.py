@@ -7,8 +7,8 @@ a look, and when the backend is closed; as `stateCacheHitRatio` is. Moves are kn
 from collections.abc import Callable
 
 from millpond.metrics import NO_METRICS, Recorder
-from millpond.state.spillable.census import SpillStats
-from millpond.state.spillable.mover import Mover
+from millpond.state.spillable.migration import Mover
+from millpond.state.spillable.statistics import SpillStats
 
 MOVES = "millpond_spillable_moves_total"
 """The counter of key groups that were moved, by name: `spill` or `load`."""

@@ -1,6 +1,6 @@
 """The tables of a key group that is on disk: they act as the dictionaries of one on the heap.
 
-A state's handles and its undo maps (`millpond.state.heap_states`, `heap_tables`) work on the table of a key
+A state's handles and its undo maps (`millpond.state.heap.states`, `heap_tables`) work on the table of a key
 group, and do not ask where it is. So every kind of state, timers included, is read and written while spilled,
 is committed, undone and seen by snapshots as on the heap, and a key group on the heap pays nothing for it.
 
@@ -13,7 +13,7 @@ a table whose group was loaded names its `successor` before the file loses it. S
 and copies `changed` before it scans the file, misses nothing that was there when it began; what has changed since it
 finds in the undo maps.
 
-Keys are in their given form here (`millpond.state.key_types`), as on the heap.
+Keys are in their given form here (`millpond.state.types.key_types`), as on the heap.
 
 Tables and views are `MutableMapping`s; what the handles use is written out for speed.
 """
@@ -23,12 +23,12 @@ from collections.abc import Iterator, Mapping, MutableMapping, Sequence
 from itertools import chain, islice
 from typing import Any
 
-from millpond.state.backend import ABSENT, Cells
-from millpond.state.key_types import as_row, as_rows
-from millpond.state.spillable import places
-from millpond.state.spillable.cell_bytes import EntryBytes, FlatBytes, Pair, Pairs
-from millpond.state.spillable.places import LongPlace
+from millpond.state.backend import lmdb_keys as places
+from millpond.state.backend.cell_bytes import EntryBytes, FlatBytes, Pair, Pairs
+from millpond.state.backend.lmdb_keys import LongPlace
+from millpond.state.backend.protocols import ABSENT, Cells
 from millpond.state.spillable.spill_file import SpillFile
+from millpond.state.types.key_types import as_row, as_rows
 
 _UNREAD: Any = object()
 _WEIGHED = 64

@@ -1,0 +1,1 @@
+"""What a state backend is: its protocols, the current key, and what every backend shares."""

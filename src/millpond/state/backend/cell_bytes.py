@@ -1,0 +1,224 @@
+"""The cells of one state as pairs of bytes, as they lie in a spill file and in a raw segment of a checkpoint.
+
+Each kind of state has one: what differs is whether a cell is a value, a list of them, or an entry of a map.
+"""
+
+import struct
+from bisect import bisect_left
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from itertools import repeat
+from typing import Any, Protocol
+
+from millpond.state.backend import lmdb_keys as places
+from millpond.state.backend.protocols import ABSENT, Cells
+from millpond.state.types.descriptor import StateDescriptor, StateKind
+from millpond.state.types.key_types import as_row, as_rows, given_form
+from millpond.state.types.ttl import alive_since_ms
+
+_LENGTH = struct.Struct(">I")
+
+Pair = tuple[bytes, bytes]
+"""Of a cell: its place and what stands there."""
+
+
+@dataclass(frozen=True, slots=True)
+class Pairs:
+    """The cells of one state and key group, as two columns: a tuple for each cell would cost more than its bytes."""
+
+    places: list[bytes]
+    stored: list[bytes]
+
+    def __getitem__(self, part: slice) -> "Pairs":
+        return Pairs(self.places[part], self.stored[part])
+
+    def __len__(self) -> int:
+        return len(self.places)
+
+    def __iter__(self) -> Iterator[Pair]:
+        return zip(self.places, self.stored, strict=True)
+
+
+class CellBytes(Protocol):
+    """One state's cells to bytes and back.
+
+    A table is what a heap table of that kind is: by key in its given form, and by map key.
+    """
+
+    prefix: bytes
+
+    def value(self, at: bytes, stored: bytes) -> Any:
+        """What a cell holds."""
+        ...
+
+    def pairs(self, table: Mapping[Any, Any], keys: Collection[Any]) -> tuple[list[Pair], list[bytes]]:
+        """What to put for these keys' cells, and the places to delete: of those that are ABSENT in the table."""
+        ...
+
+    def add(self, table: dict[Any, Any], pairs: Iterable[Pair]) -> None:
+        """Put cells into a table."""
+        ...
+
+    def cells(self, key_group: int, pairs: Iterable[Pair]) -> Cells:
+        """Pairs as cells."""
+        ...
+
+
+def cell_bytes(descriptor: StateDescriptor, number: int) -> "FlatBytes | EntryBytes":
+    """What reads and writes the cells of a state. Its places begin with `number`, which means nothing elsewhere."""
+    codec = descriptor.codec(f"state {descriptor.name!r}")
+    return _form(descriptor.kind, places.state_prefix(number), codec.dumps, codec.loads)
+
+
+def lives(kind: StateKind) -> Callable[[bytes, bytes], Any]:
+    """Reads since when a cell with a TTL is alive, in ms; of a list, each element. It decodes no value."""
+    return _form(kind, b"", _unwritten, alive_since_ms).value
+
+
+def laid_over(form: "FlatBytes | EntryBytes", pairs: Pairs, table: Mapping[Any, Any]) -> Pairs:
+    """Pairs with the cells of a table in place of theirs, ABSENT ones gone; in the order of places.
+
+    That is the order that they must be in. What a table changes of a key group is little, so each cell is searched.
+    """
+    if not table:
+        return pairs
+    kept, gone = form.pairs(table, table)
+    # The number of the state may be another writer's.
+    number = pairs.places[0][: places.STATE_BYTES] if len(pairs) else form.prefix
+    stored, added = pairs.stored.copy(), []
+    for at, data in kept:
+        place = number + at[places.STATE_BYTES :]
+        position = _position(pairs.places, place)
+        if position is None:
+            added.append((place, data))
+        else:
+            stored[position] = data
+    removed = {_position(pairs.places, number + at[places.STATE_BYTES :]) for at in gone} - {None}
+    if not added and not removed:
+        return Pairs(pairs.places, stored)
+    there = zip(pairs.places, stored, strict=True)
+    left = sorted([pair for position, pair in enumerate(there) if position not in removed] + added)
+    return Pairs([place for place, _ in left], [data for _, data in left])
+
+
+def _position(in_order: list[bytes], place: bytes) -> int | None:
+    position = bisect_left(in_order, place)
+    return position if position < len(in_order) and in_order[position] == place else None
+
+
+def _form(
+    kind: StateKind, prefix: bytes, dumps: Callable[[Any], bytes], loads: Callable[[bytes], Any]
+) -> "FlatBytes | EntryBytes":
+    if kind is StateKind.MAP:
+        return EntryBytes(prefix, dumps, loads)
+    if kind is StateKind.LIST:
+        return FlatBytes(prefix, _list_dumps(dumps), _list_loads(loads))
+    return FlatBytes(prefix, dumps, loads)
+
+
+def _unwritten(_value: Any) -> bytes:
+    raise NotImplementedError("lives are only read.")
+
+
+class FlatBytes:
+    """The cells of value and list states."""
+
+    def __init__(self, prefix: bytes, dumps: Callable[[Any], bytes], loads: Callable[[bytes], Any]) -> None:
+        self.prefix = prefix
+        self.dumps = dumps
+        self.loads = loads
+        self.place: Callable[[Any], bytes] = places.flat_place(prefix)
+        """Where a key's cell lies, from its given form."""
+
+    def value(self, at: bytes, stored: bytes) -> Any:
+        """What a cell holds."""
+        return self.loads(places.flat_data(at, stored))
+
+    def pairs(self, table: Mapping[Any, Any], keys: Collection[Any]) -> tuple[list[Pair], list[bytes]]:
+        """What to put, and what to delete."""
+        kept, gone = self.placed(list(map(self.place, keys)), list(map(table.get, keys, repeat(ABSENT))))
+        return list(kept), gone
+
+    def placed(self, where: list[bytes], values: list[Any]) -> tuple[Pairs, list[bytes]]:
+        """The same of cells whose places are known."""
+        kept, stored, gone = places.flat_columns(where, values, self.dumps)
+        return Pairs(kept, stored), gone
+
+    def add(self, table: dict[Any, Any], pairs: Iterable[Pair]) -> None:
+        """Put cells into a table."""
+        for at, stored in pairs:
+            table[given_form(places.flat_key(at, stored))] = self.value(at, stored)
+
+    def cells(self, key_group: int, pairs: Iterable[Pair]) -> Cells:
+        """Pairs as cells."""
+        table: dict[Any, Any] = {}
+        self.add(table, pairs)
+        return Cells([key_group] * len(table), as_rows(table), None, list(table.values()))
+
+
+class EntryBytes:
+    """The cells of map states: each entry is one."""
+
+    def __init__(self, prefix: bytes, dumps: Callable[[Any], bytes], loads: Callable[[bytes], Any]) -> None:
+        self.prefix = prefix
+        self.dumps = dumps
+        self.loads = loads
+
+    def value(self, at: bytes, stored: bytes) -> Any:
+        """What a cell holds."""
+        return self.loads(places.entry_data(at, stored))
+
+    def entries(self, key: Any) -> bytes:
+        """The prefix of a key's entries, from its given form."""
+        return places.entries_prefix(self.prefix, as_row(key))
+
+    def pairs(self, table: Mapping[Any, Any], keys: Collection[Any]) -> tuple[list[Pair], list[bytes]]:
+        """What to put, and what to delete: the entries of these keys."""
+        kept: list[Pair] = []
+        gone: list[bytes] = []
+        for key in keys:
+            prefix, row = self.entries(key), as_row(key)
+            for map_key, value in table.get(key, places.NOTHING).items():
+                at = places.entry_place(prefix, map_key)
+                if value is ABSENT:
+                    gone.append(at)
+                else:
+                    kept.append((at, places.entry_stored(at, row, map_key, self.dumps(value))))
+        return kept, gone
+
+    def add(self, table: dict[Any, Any], pairs: Iterable[Pair]) -> None:
+        """Put cells into a table."""
+        for key, map_key, data in self.decoded(pairs):
+            table.setdefault(given_form(key), {})[map_key] = self.loads(data)
+
+    def decoded(self, pairs: Iterable[Pair]) -> Iterator[places.Entry]:
+        """Pairs as tuples and the bytes of values."""
+        return (places.entry(at, stored) for at, stored in pairs)
+
+    def cells(self, key_group: int, pairs: Iterable[Pair]) -> Cells:
+        """Pairs as cells."""
+        found = Cells(map_keys=[])
+        for key, map_key, data in self.decoded(pairs):
+            found.keys.append(key)
+            found.map_keys.append(map_key)  # type: ignore[union-attr]
+            found.values.append(self.loads(data))
+        found.key_groups = [key_group] * len(found.keys)
+        return found
+
+
+def _list_dumps(dumps: Callable[[Any], bytes]) -> Callable[[Any], bytes]:
+    """A list as its elements' bytes, each after its length."""
+    pack = _LENGTH.pack
+    return lambda values: b"".join(part for data in map(dumps, values) for part in (pack(len(data)), data))
+
+
+def _list_loads(loads: Callable[[bytes], Any]) -> Callable[[bytes], list[Any]]:
+    def of_bytes(data: bytes) -> list[Any]:
+        values, start, size = [], 0, _LENGTH.size
+        while start < len(data):
+            end = start + size + _LENGTH.unpack_from(data, start)[0]
+            values.append(loads(data[start + size : end]))
+            start = end
+        return values
+
+    return of_bytes

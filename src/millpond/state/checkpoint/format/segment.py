@@ -1,0 +1,228 @@
+"""Segments: the bytes in which changed or whole key groups are kept.
+
+A segment holds cells of one state as one Arrow IPC stream behind a short header:
+
+    magic "MPSG" | format version, 1 byte | 3 zero bytes | xxh64 of the body, 8 bytes | body length, 8 bytes | body
+
+Its columns are `key_group`, `deleted`, then `key.*`, `map_key.*` and `value.*` as the state's schemas
+name them (a list state has one column `value`, a list of structs). So an exported segment can be read by
+anything that reads Arrow. A *raw* segment (magic "MPSR") has bytes in place of the columns, see
+`millpond.state.checkpoint.format.raw`.
+
+Invariant: a segment is whole or refused. Nothing is taken from one whose magic, version, length or
+checksum is not as written.
+"""
+
+import itertools
+import operator
+import struct
+from collections.abc import Iterator
+from itertools import pairwise
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import xxhash
+
+from millpond.errors import CorruptionError, DataError
+from millpond.state.backend.protocols import ABSENT, Cells
+from millpond.state.checkpoint.format.raw import is_raw, raw_cells
+from millpond.state.types.descriptor import StateDescriptor, StateKind
+from millpond.state.types.rows import RowCodec
+
+FORMAT_VERSION = 1
+MAX_SEGMENT_BYTES = 1 << 20
+
+_MAGIC = b"MPSG"
+_RAW_MAGIC = b"MPSR"
+_HEADER = struct.Struct("<4sB3sQQ")
+_RESERVED = bytes(3)
+_WRITE_OPTIONS = pa.ipc.IpcWriteOptions(compression="lz4")
+
+
+class CellCodec:
+    """Cells of one state to Arrow and back. Made once per state and shard."""
+
+    def __init__(self, descriptor: StateDescriptor, key_schema: pa.Schema) -> None:
+        self._descriptor = descriptor
+        self._state = descriptor.name
+        self._kind = descriptor.kind
+        self._keys = RowCodec(key_schema, f"key of state {descriptor.name!r}")
+        self._values = descriptor.codec(f"state {descriptor.name!r}")
+        map_keys = descriptor.map_key_schema
+        self._map_keys = None if map_keys is None else RowCodec(map_keys, f"key of map state {descriptor.name!r}")
+        self._value_names = tuple(f"value.{name}" for name in self._values.schema.names)
+
+    @property
+    def schema(self) -> pa.Schema:
+        """The columns of its tables."""
+        return self.table(Cells(map_keys=None if self._map_keys is None else [])).schema
+
+    def table(self, cells: Cells) -> pa.Table:
+        """The cells as columns. A deleted cell has null values. A DataError names the first that cannot be written."""
+        deleted = list(map(operator.is_, cells.values, itertools.repeat(ABSENT)))
+        arrays = {
+            "key_group": pa.array(cells.key_groups, type=pa.int32()),
+            "deleted": pa.array(deleted, type=pa.bool_()),
+        }
+        arrays |= _prefixed("key", self._keys, self._keys.columns(cells.keys))
+        if self._map_keys is not None:
+            arrays |= _prefixed("map_key", self._map_keys, self._map_keys.columns(cells.map_keys or []))
+        try:
+            arrays |= self._value_arrays(cells, deleted)
+        except Exception as error:
+            self._refuse_unwritable(cells, deleted)
+            raise DataError(f"state {self._state!r}: its values cannot be written: {error}") from error
+        return pa.table(arrays)
+
+    def _refuse_unwritable(self, cells: Cells, deleted: list[bool]) -> None:
+        """Try one cell after the other, and name the first that fails."""
+        for at, key in enumerate(cells.keys):
+            try:
+                self._value_arrays(cells.part(at, 1), deleted[at : at + 1])
+            except Exception as error:
+                entry = "" if cells.map_keys is None else f", map key {cells.map_keys[at]!r}"
+                raise DataError(
+                    f"state {self._state!r} of key {key!r}{entry}: the value cannot be written: "
+                    f"{type(error).__name__}: {error}. Let its serializer write every value that it takes."
+                ) from error
+
+    def _value_arrays(self, cells: Cells, deleted: list[bool]) -> dict[str, pa.Array]:
+        if self._kind is StateKind.LIST:
+            lists = [() if value is ABSENT else value for value in cells.values]
+            offsets = [0]
+            for values in lists:
+                offsets.append(offsets[-1] + len(values))
+            columns = self._values.columns([row for values in lists for row in values])
+            items = pa.StructArray.from_arrays(columns, fields=list(self._values.schema))
+            return {"value": pa.ListArray.from_arrays(pa.array(offsets, type=pa.int32()), items)}
+        if not any(deleted):
+            return dict(zip(self._value_names, self._values.columns(cells.values), strict=True))
+        # Null at every deleted cell, whatever the codec's values are: the rest is taken to its place.
+        count = itertools.count()
+        places = pa.array([None if gone else next(count) for gone in deleted], type=pa.int64())
+        columns = self._values.columns([value for value in cells.values if value is not ABSENT])
+        return dict(zip(self._value_names, (column.take(places) for column in columns), strict=True))
+
+    def plain(self, table: pa.Table) -> pa.Table:
+        """The table of a segment with columns, whatever it has."""
+        return self.table(raw_cells(self._descriptor, table)) if is_raw(table) else table
+
+    def cells(self, table: pa.Table) -> Cells:
+        """The inverse of `table`, and of what a raw segment has in its place."""
+        if is_raw(table):
+            return raw_cells(self._descriptor, table)
+        cells = Cells(
+            key_groups=table["key_group"].to_pylist(),
+            keys=list(self._keys.rows(_columns("key", self._keys, table))),
+            map_keys=None if self._map_keys is None else list(self._rows_of_map_keys(table)),
+            values=self._value_rows(table),
+        )
+        if pc.any(table["deleted"]).as_py():
+            deleted = table["deleted"].to_pylist()
+            cells.values = [ABSENT if gone else row for row, gone in zip(cells.values, deleted, strict=True)]
+        return cells
+
+    def cell_keys(self, table: pa.Table) -> Iterator[tuple[object, ...]]:
+        """What tells each row's cell from the state's others: its key, and its map key."""
+        keys = self._keys.rows(_columns("key", self._keys, table))
+        return (
+            zip(keys, self._rows_of_map_keys(table), strict=True)
+            if self._map_keys is not None
+            else zip(keys, strict=True)
+        )
+
+    def _rows_of_map_keys(self, table: pa.Table) -> Iterator[tuple[object, ...]]:
+        if self._map_keys is not None:
+            yield from self._map_keys.rows(_columns("map_key", self._map_keys, table))
+
+    def _value_rows(self, table: pa.Table) -> list[object]:
+        if self._kind is not StateKind.LIST:
+            return list(self._values.rows([table[name] for name in self._value_names]))
+        lists = table["value"].combine_chunks()
+        items = lists.values
+        rows = list(self._values.rows([items.field(position) for position in range(len(self._value_names))]))
+        offsets = lists.offsets.to_pylist()
+        return [rows[first:end] for first, end in pairwise(offsets)]
+
+
+def encode_segments(table: pa.Table) -> Iterator[tuple[pa.Table, bytes]]:
+    """The table cut into segments of about `MAX_SEGMENT_BYTES` at most, each with the rows it holds.
+
+    Only a single row may be larger.
+    """
+    for part in _cut(table):
+        sink = pa.BufferOutputStream()
+        with pa.ipc.new_stream(sink, part.schema, options=_WRITE_OPTIONS) as writer:
+            writer.write_table(part)
+        yield part, sealed(_RAW_MAGIC if is_raw(part) else _MAGIC, sink.getvalue().to_pybytes())
+
+
+def _cut(table: pa.Table) -> Iterator[pa.Table]:
+    """Even parts by the rows' mean size; a part where large rows lie together is cut again."""
+    parts = -(-table.nbytes // MAX_SEGMENT_BYTES)
+    if parts <= 1 or table.num_rows <= 1:
+        if table.num_rows:
+            yield table
+        return
+    rows_each = -(-table.num_rows // parts)
+    for first in range(0, table.num_rows, rows_each):
+        part = table.slice(first, rows_each)
+        # What is a little over the limit because rows are not all alike may stay so.
+        yield from [part] if part.nbytes <= 2 * MAX_SEGMENT_BYTES else _cut(part)
+
+
+def decode_segment(data: bytes | memoryview, name: str) -> pa.Table:
+    """The table in a segment. A CorruptionError names the segment when it is not whole."""
+    with pa.ipc.open_stream(pa.py_buffer(unsealed(_magic(data), data, name))) as reader:
+        return reader.read_all()
+
+
+def verify_segment(data: bytes | memoryview, name: str) -> None:
+    """Prove a segment whole without decoding it. A CorruptionError names it when it is not."""
+    unsealed(_magic(data), data, name)
+
+
+def _magic(data: bytes | memoryview) -> bytes:
+    return _RAW_MAGIC if bytes(data[: len(_RAW_MAGIC)]) == _RAW_MAGIC else _MAGIC
+
+
+def sealed(magic: bytes, body: bytes) -> bytes:
+    """A body behind its header."""
+    return _HEADER.pack(magic, FORMAT_VERSION, _RESERVED, xxhash.xxh64_intdigest(body), len(body)) + body
+
+
+def checksum_of(data: bytes | memoryview) -> int:
+    """The checksum that sealed bytes carry."""
+    checksum: int = _HEADER.unpack_from(data)[3]
+    return checksum
+
+
+def unsealed(magic: bytes, data: bytes | memoryview, name: str) -> memoryview:
+    """The body of sealed bytes, after every part of the header was checked."""
+    mend = "Nothing was taken from it. Restore an earlier version of the checkpoint or start from a savepoint."
+    if len(data) < _HEADER.size:
+        raise CorruptionError(f"{name} has {len(data)} bytes, fewer than its header of {_HEADER.size}. {mend}")
+    found, version, reserved, checksum, length = _HEADER.unpack_from(data)
+    body = memoryview(data)[_HEADER.size :]
+    if found != magic:
+        raise CorruptionError(f"{name} begins with {found!r}, expected {magic!r}. {mend}")
+    if version != FORMAT_VERSION:
+        raise CorruptionError(
+            f"{name} has format version {version}; this Millpond reads version {FORMAT_VERSION}. "
+            "Use the release that wrote it, or a later one."
+        )
+    if reserved != _RESERVED:
+        raise CorruptionError(f"{name} has {reserved!r} in its header where zeros are expected. {mend}")
+    if len(body) != length:
+        raise CorruptionError(f"{name} has a body of {len(body)} bytes, expected {length}. {mend}")
+    if xxhash.xxh64_intdigest(body) != checksum:
+        raise CorruptionError(f"{name} does not match its checksum. {mend}")
+    return body
+
+
+def _prefixed(prefix: str, codec: RowCodec, columns: list[pa.Array]) -> dict[str, pa.Array]:
+    return {f"{prefix}.{name}": column for name, column in zip(codec.names, columns, strict=True)}
+
+
+def _columns(prefix: str, codec: RowCodec, table: pa.Table) -> list[pa.Array]:
+    return [table[f"{prefix}.{name}"] for name in codec.names]

@@ -1,0 +1,295 @@
+"""From one head to the next: which segments a new version consists of.
+
+A pure function, the one place where the log is kept short. Every key group has a newest *base* of
+some version, and the *deltas* after that version complete it. So a delta no younger than every base
+is dropped, and a base whose key groups all have a newer one is too.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Executor
+from dataclasses import dataclass
+from itertools import chain
+from typing import Any
+
+import msgspec
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from millpond.state.backend.cell_bytes import Pairs
+from millpond.state.backend.protocols import Cells
+from millpond.state.checkpoint.format.manifest import Head, SegmentRef
+from millpond.state.checkpoint.format.raw import raw_table
+from millpond.state.checkpoint.format.segment import MAX_SEGMENT_BYTES, CellCodec, checksum_of, encode_segments
+from millpond.state.checkpoint.storage.interface import Commit
+
+BASE_STEP_ROWS = 50_000
+_FIRST_ROWS = 100
+
+PairsOf = Callable[[str, int], "Pairs | None"]
+"""Gives every cell of a state in one key group as bytes, or None where there are none to copy."""
+
+
+@dataclass(frozen=True)
+class Part:
+    """One encoded segment that no head names yet.
+
+    Attributes:
+        state: whose cells it holds.
+        rows: how many of them.
+        first_group: the lowest key group among them.
+        last_group: the highest.
+        data: the sealed bytes.
+    """
+
+    state: str
+    rows: int
+    first_group: int
+    last_group: int
+    data: bytes
+
+
+Encoded = Callable[[], Sequence[Part]]
+"""Waits for segments that are being encoded."""
+
+Encode = Callable[[str, Sequence[pa.Table]], Encoded]
+"""Turns tables of a state's cells into segments: at once, or beside whoever makes the next tables."""
+
+
+def at_once(state: str, tables: Sequence[pa.Table]) -> Encoded:
+    """An `Encode` that is done when it returns."""
+    parts = list(_parts(state, tables))
+    return lambda: parts
+
+
+def beside(thread: Executor) -> Encode:
+    """An `Encode` in another thread: most of it is Arrow's and the hash's work, which needs no interpreter."""
+    return lambda state, tables: thread.submit(list, _parts(state, tables)).result
+
+
+@dataclass(frozen=True)
+class Delta:
+    """What one version changed, encoded."""
+
+    version: int
+    parts: tuple[Part, ...]
+
+    @property
+    def rows(self) -> int:
+        """Changed cells."""
+        return sum(part.rows for part in self.parts)
+
+    @property
+    def bytes(self) -> int:
+        """Of all segments."""
+        return sum(len(part.data) for part in self.parts)
+
+
+@dataclass(frozen=True)
+class Base:
+    """Bases of a run of key groups, encoded.
+
+    Attributes:
+        version: as of which they hold the cells.
+        positions: the key groups, counted from the shard's first.
+        rows: cells in all.
+        pieces: give the segments, once they are encoded.
+    """
+
+    version: int
+    positions: range
+    rows: int
+    pieces: tuple[Encoded, ...]
+
+    @property
+    def parts(self) -> Iterator[Part]:
+        """The segments. It waits for those that are being encoded."""
+        return chain.from_iterable(piece() for piece in self.pieces)
+
+
+class _Encoder:
+    """Turns the cells of one state, which come piece by piece, into segments of about their full size.
+
+    Arrow makes a column in one call, which no other thread interrupts, and so do thousands of objects go
+    that nobody needs any more. So no more is taken at once than a segment holds: a column of a whole large
+    delta would stop the stream while its checkpoint is written, and need as much memory again.
+    """
+
+    def __init__(self, state: str, codec: CellCodec, encode: Encode) -> None:
+        self._state = state
+        self._codec = codec
+        self._encoded = encode
+        self._pieces: list[Cells] = []
+        self._rows = 0
+        self._tables: list[pa.Table] = []
+        self._room = MAX_SEGMENT_BYTES
+        # As many as fit in what room is left, by the size of the last ones.
+        self._wanted = _FIRST_ROWS
+
+    def add(self, cells: Cells) -> Iterator[Encoded]:
+        """Take cells in; the segments that are full."""
+        self._pieces.append(cells)
+        self._rows += len(cells)
+        if self._rows < self._wanted:
+            return
+        first, cells = 0, _joined(self._pieces)
+        self._pieces = []
+        while self._rows >= self._wanted:
+            part = cells.part(first, self._wanted)
+            first += len(part)
+            self._rows -= len(part)
+            yield from self._encode(part)
+        self._pieces = [cells.part(first, self._rows)] if self._rows else []
+
+    def end(self) -> Iterator[Encoded]:
+        """The segments of what is left."""
+        if self._rows:
+            yield from self._encode(_joined(self._pieces))
+        if self._tables:
+            yield self._segments()
+
+    def _encode(self, cells: Cells) -> Iterator[Encoded]:
+        table = self._codec.table(cells)
+        self._tables.append(table)
+        self._room -= table.nbytes
+        # A last quarter that stays empty spares another small table.
+        if self._room < MAX_SEGMENT_BYTES // 4:
+            yield self._segments()
+        self._wanted = max(1, self._room * table.num_rows // max(1, table.nbytes))
+
+    def _segments(self) -> Encoded:
+        tables, self._tables, self._room = self._tables, [], MAX_SEGMENT_BYTES
+        return self._encoded(self._state, tables)
+
+
+def encode_delta(version: int, changes: Iterable[tuple[str, Cells]], codecs: Mapping[str, CellCodec]) -> Delta:
+    """What a version changed, by state, in any number of pieces each."""
+    return Delta(version, tuple(chain.from_iterable(piece() for piece in _encoded(changes, codecs, at_once))))
+
+
+def _encoded(
+    changes: Iterable[tuple[str, Cells]], codecs: Mapping[str, CellCodec], encode: Encode
+) -> Iterator[Encoded]:
+    encoders: dict[str, _Encoder] = {}
+    for state, cells in changes:
+        if state not in encoders:
+            encoders[state] = _Encoder(state, codecs[state], encode)
+        yield from encoders[state].add(cells)
+    for encoder in encoders.values():
+        yield from encoder.end()
+
+
+def _parts(state: str, tables: Sequence[pa.Table]) -> Iterator[Part]:
+    for part, data in encode_segments(pa.concat_tables(tables).combine_chunks() if len(tables) > 1 else tables[0]):
+        groups = pc.min_max(part["key_group"]).as_py()
+        yield Part(state, part.num_rows, groups["min"], groups["max"], data)
+
+
+def encode_base(
+    key_groups: range,
+    positions: range,
+    wanted_rows: int,
+    version: int,
+    codecs: Mapping[str, CellCodec],
+    cells: Callable[[str, int], Cells],
+    raw: PairsOf | None = None,
+    encode: Encode = at_once,
+) -> Base:
+    """Bases of the first of these positions, as many as it takes to hold the wanted rows.
+
+    What `raw` gives of a state and key group is copied as it is; where it gives None, and without it, `cells` are
+    taken. `encode` makes segments of either.
+    """
+    copied: dict[str, list[pa.Table]] = {}
+    rows, stop = 0, positions.start
+
+    def taken() -> Iterator[tuple[str, Cells]]:
+        nonlocal rows, stop
+        while stop < positions.stop and rows < wanted_rows:
+            for name in codecs:
+                pairs = None if raw is None else raw(name, key_groups[stop])
+                if pairs is None:
+                    found = cells(name, key_groups[stop])
+                    rows += len(found)
+                    yield name, found
+                elif pairs:
+                    copied.setdefault(name, []).append(raw_table(key_groups[stop], pairs))
+                    rows += len(pairs)
+            stop += 1
+
+    pieces = [*_encoded(taken(), codecs, encode)]
+    pieces += [encode(name, tables) for name, tables in copied.items()]
+    return Base(version, range(positions.start, stop), rows, tuple(pieces))
+
+
+def _joined(pieces: Sequence[Cells]) -> Cells:
+    if len(pieces) == 1:
+        return pieces[0]
+    is_map = pieces[0].map_keys is not None
+    return Cells(
+        key_groups=list(chain.from_iterable(piece.key_groups for piece in pieces)),
+        keys=list(chain.from_iterable(piece.keys for piece in pieces)),
+        map_keys=list(chain.from_iterable(piece.map_keys or () for piece in pieces)) if is_map else None,
+        values=list(chain.from_iterable(piece.values for piece in pieces)),
+    )
+
+
+def next_commit(
+    head: Head,
+    *,
+    version: int,
+    token: str,
+    watermark_ms: int,
+    processing_ms: int,
+    states: Iterable[dict[str, Any]],
+    bases: Sequence[Base],
+    deltas: Sequence[Delta],
+) -> Commit:
+    """The version that follows `head` when these bases and deltas are added, and what it no longer needs."""
+    base_versions = list(head.base_versions)
+    added: list[tuple[Part, bool, int]] = []
+    for base in bases:
+        added += [(part, True, base.version) for part in base.parts]
+        for position in base.positions:
+            base_versions[position] = base.version
+    added += [(part, False, delta.version) for delta in deltas for part in delta.parts]
+    refs = [
+        SegmentRef(
+            id=segment_id,
+            base=is_base,
+            version=made,
+            state=part.state,
+            first_group=part.first_group,
+            last_group=part.last_group,
+            rows=part.rows,
+            bytes=len(part.data),
+            checksum=checksum_of(part.data),
+        )
+        for segment_id, (part, is_base, made) in enumerate(added, head.next_segment)
+    ]
+    first_group = head.key_groups.start
+
+    def needed(ref: SegmentRef) -> bool:
+        """Whether any key group that the segment may speak of still rests on it."""
+        if not ref.base:
+            return ref.version > min(base_versions)
+        groups = range(ref.first_group, ref.last_group + 1)
+        return any(base_versions[group - first_group] <= ref.version for group in groups)
+
+    following = msgspec.structs.replace(
+        head,
+        version=version,
+        token=token,
+        watermark_ms=watermark_ms,
+        processing_ms=processing_ms,
+        states=tuple(states),
+        segments=tuple(ref for ref in (*head.segments, *refs) if needed(ref)),
+        base_versions=tuple(base_versions),
+        next_base=(head.next_base + sum(len(base.positions) for base in bases)) % len(base_versions),
+        next_segment=head.next_segment + len(refs),
+    )
+    return Commit(
+        head=following,
+        segments={ref.id: part.data for ref, (part, _, _) in zip(refs, added, strict=True) if needed(ref)},
+        dropped=tuple(ref.id for ref in head.segments if not needed(ref)),
+        parent=head,
+    )

@@ -1,0 +1,205 @@
+"""Looking into stored state: checkpoints and savepoints as Arrow, pandas or DuckDB, without an operator.
+
+The reader leaves no trace and takes nothing over: a stream may go on writing the checkpoint that is
+being read. Columns are `key_group`, `key.*`, `map_key.*` and `value.*` as the state's schemas name
+them; a list state has one column `value`. Python objects that msgspec wrote are decoded to plain
+columns: dataclasses and Structs are structs, dicts are maps, and what has no one Arrow type is JSON. Those
+of other serializers stay bytes.
+"""
+
+import re
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pyarrow.fs
+
+from millpond.errors import CorruptionError, MissingDependencyError, OptionError, UnavailableError
+from millpond.state.checkpoint.format.object_columns import decoded
+from millpond.state.checkpoint.format.segment import CellCodec
+from millpond.state.checkpoint.restoring import Version, newest_rows, read_version
+from millpond.state.checkpoint.savepoint import MANIFEST, Savepoint
+from millpond.state.checkpoint.storage.files import FileStorage
+from millpond.state.checkpoint.storage.folder import Folder
+from millpond.state.types.descriptor import StateDescriptor
+
+if TYPE_CHECKING:
+    import duckdb
+    import pandas as pd
+
+
+class StateReader:
+    """Reads a folder of checkpoints (that of all shards) or a savepoint.
+
+    Args:
+        location: a path, a URI, or a path in `filesystem`.
+        filesystem: to be used instead of the one that the location's scheme names.
+
+    >>> import tempfile
+    >>> from millpond.state import HeapBackend, StateDescriptor, StateKind
+    >>> from millpond.state.checkpoint import Checkpointer, FileStorage, birth
+    >>> location, key = tempfile.mkdtemp(), pa.schema([("user", pa.string())])
+    >>> count = StateDescriptor("count", StateKind.VALUE, pa.schema([("n", pa.int64())]))
+    >>> head = birth("lineage", shard=0, shards=1, max_parallelism=8, key_schema=key)
+    >>> backend = HeapBackend(head.key_groups)
+    >>> checkpoints = Checkpointer(FileStorage(location, 0), backend, head, [count])
+    >>> state = backend.value_state(count)
+    >>> for number in (1, 2):
+    ...     backend.enter(3)
+    ...     backend.context.key = ("ann",)
+    ...     state.update((number,))
+    ...     stats = checkpoints.write(checkpoints.begin())
+    >>> reader = StateReader(location)
+    >>> reader.arrow("count").to_pylist()
+    [{'key_group': 3, 'key.user': 'ann', 'value.n': 2}]
+    >>> reader.diff("count", 1, 2).to_pylist()
+    [{'change': 'changed', 'key_group': 3, 'key.user': 'ann', 'old.n': 1, 'new.n': 2}]
+    """
+
+    def __init__(self, location: str, *, filesystem: pa.fs.FileSystem | None = None) -> None:
+        folder = Folder(location, filesystem)
+        self._location = folder.location
+        try:
+            shards = [int(name.removeprefix("shard-")) for name in folder.folders() if re.fullmatch(r"shard-\d+", name)]
+            is_savepoint = not shards and bool(folder.sizes("."))
+        except OSError as error:
+            raise UnavailableError(f"{self._location} cannot be read: {error}.") from error
+        if not shards and not is_savepoint:
+            raise OptionError(
+                f"{self._location} holds neither checkpoints (shard-00000, …) nor a savepoint ({MANIFEST})."
+            )
+        self._savepoint = Savepoint.open(location, filesystem=filesystem) if is_savepoint else None
+        self._storages = [
+            FileStorage(location, shard, filesystem=filesystem, read_only=True) for shard in sorted(shards)
+        ]
+
+    def versions(self) -> list[int]:
+        """The versions that every shard has, ascending; none for a savepoint, which is one state."""
+        found = [set(storage.versions()) for storage in self._storages]
+        return sorted(set.intersection(*found)) if found else []
+
+    def states(self, version: int | None = None) -> tuple[StateDescriptor, ...]:
+        """What is stored, Millpond's own states (`$timers`) included."""
+        if self._savepoint is not None:
+            return self._savepoint.states()
+        head = self._storages[0].head(self._version(version))
+        return () if head is None else tuple(StateDescriptor.decode(plain) for plain in head.states)
+
+    def arrow(self, state: str, version: int | None = None) -> pa.Table:
+        """Every cell of a state, as of a version; the newest that every shard has unless another is asked for.
+
+        Raises:
+            OptionError: there is no such state or version.
+            CorruptionError: names the damaged or missing file.
+        """
+        descriptor = self._descriptor(state, version)
+        return decoded(self._stored(descriptor, version), descriptor)
+
+    def pandas(self, state: str, version: int | None = None) -> "pd.DataFrame":
+        """The same as a pandas DataFrame; maps are dicts, or lists of pairs where their keys are lists."""
+        try:
+            import pandas as pd
+        except ImportError as error:
+            raise MissingDependencyError('Reading state as pandas needs it. Run: pip install "pandas>=2.2"') from error
+        table = self.arrow(state, version)
+        # As dicts, which pandas users expect, where pandas can make them: what it makes of a list is no key of a dict.
+        as_dicts = None if any(_has_nested_keys(kind) for kind in table.schema.types) else "strict"
+        frame: pd.DataFrame = table.to_pandas(maps_as_pydicts=as_dicts)
+        return frame
+
+    def duckdb(
+        self, state: str, version: int | None = None, *, connection: "duckdb.DuckDBPyConnection | None" = None
+    ) -> "duckdb.DuckDBPyRelation":
+        """The same as a DuckDB relation, of this connection or of DuckDB's own."""
+        try:
+            import duckdb
+        except ImportError as error:
+            raise MissingDependencyError(
+                'Reading state with DuckDB needs it. Run: pip install "duckdb>=1.2"'
+            ) from error
+        return (connection or duckdb).from_arrow(self.arrow(state, version))
+
+    def diff(self, state: str, old: int, new: int) -> pa.Table:
+        """What changed in a state between two versions, a row a cell.
+
+        The columns are `change` (`added`, `removed` or `changed`), those of the key, and those of the value
+        twice: `old.*` and `new.*`, null where there was none.
+        """
+        if self._savepoint is not None:
+            raise OptionError(f"{self._location} is a savepoint, and has no versions to compare.")
+        descriptor = self._descriptor(state, new)
+        before, after = self._stored(self._descriptor(state, old), old), self._stored(descriptor, new)
+        old_cells, new_cells = self._cells(before, descriptor, old), self._cells(after, descriptor, new)
+        rows: list[tuple[str, int | None, int | None]] = []
+        for cell, (at, value) in new_cells.items():
+            earlier, earlier_value = old_cells.get(cell, (None, None))
+            if earlier is None or earlier_value != value:
+                rows.append(("added" if earlier is None else "changed", earlier, at))
+        rows += [("removed", at, None) for cell, (at, _) in old_cells.items() if cell not in new_cells]
+        return _difference(decoded(before, descriptor), decoded(after, descriptor), rows)
+
+    def _stored(self, state: StateDescriptor, version: int | None) -> pa.Table:
+        if self._savepoint is not None:
+            return self._savepoint.table(state.name)
+        return pa.concat_tables(newest_rows(shard, state) for shard in self._shards(self._version(version)))
+
+    def _shards(self, version: int) -> list[Version]:
+        shards = [read_version(storage, version) for storage in self._storages]
+        expected = shards[0].head.shards
+        if len(shards) != expected:
+            raise CorruptionError(
+                f"{self._location} holds {len(shards)} shards of an operator that has {expected}. Restore the folders "
+                "of the others."
+            )
+        return shards
+
+    def _version(self, version: int | None) -> int:
+        versions = self.versions()
+        if version is None and versions:
+            return versions[-1]
+        if version not in versions:
+            asked = "a version" if version is None else f"version {version}"
+            raise OptionError(f"{self._location} has not {asked} of every shard; it has {versions}.")
+        return version
+
+    def _descriptor(self, state: str, version: int | None) -> StateDescriptor:
+        if self._savepoint is not None and version is not None:
+            raise OptionError(f"{self._location} is a savepoint, which has no versions: ask for none.")
+        known = {descriptor.name: descriptor for descriptor in self.states(version)}
+        if state not in known:
+            raise OptionError(f"{self._location} has no state {state!r}; it has {sorted(known)}.")
+        return known[state]
+
+    def _cells(self, table: pa.Table, state: StateDescriptor, version: int) -> dict[Any, tuple[int, Any]]:
+        """By key and map key: the row, and the value."""
+        head = self._storages[0].head(version)
+        codec = CellCodec(state, pa.ipc.read_schema(pa.py_buffer(head.key_schema if head else b"")))
+        cells = codec.cells(table.append_column("deleted", pa.repeat(pa.scalar(False), table.num_rows)))
+        found = enumerate(zip(codec.cell_keys(table), cells.values, strict=True))
+        return {cell: (at, value) for at, (cell, value) in found}
+
+
+def _difference(before: pa.Table, after: pa.Table, rows: Sequence[tuple[str, int | None, int | None]]) -> pa.Table:
+    old = before.take(pa.array([at for _, at, _ in rows], type=pa.int64()))
+    new = after.take(pa.array([at for _, _, at in rows], type=pa.int64()))
+    columns = {"change": pa.array([change for change, _, _ in rows], type=pa.string())}
+    # A cell's key is where the cell is: in the later rows, else in the earlier ones behind them.
+    places = pa.array([after.num_rows + (was or 0) if at is None else at for _, was, at in rows], type=pa.int64())
+    names = [name for name in after.column_names if not _is_value(name)]
+    keys = pa.concat_tables([after.select(names), before.select(names)]).take(places)
+    columns |= {name: keys[name] for name in names}
+    for prefix, table in (("old", old), ("new", new)):
+        for name in filter(_is_value, table.column_names):
+            columns[prefix + name.removeprefix("value")] = table[name]
+    return pa.table(columns)
+
+
+def _has_nested_keys(kind: pa.DataType) -> bool:
+    """Whether the type holds a map whose keys are lists or structs."""
+    if pa.types.is_map(kind) and pa.types.is_nested(kind.key_type):
+        return True
+    return any(_has_nested_keys(kind.field(at).type) for at in range(kind.num_fields))
+
+
+def _is_value(name: str) -> bool:
+    return name == "value" or name.startswith("value.")

@@ -1,0 +1,1 @@
+"""Where checkpoints are kept: the interface, and its form in files."""

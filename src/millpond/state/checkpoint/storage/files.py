@@ -1,0 +1,393 @@
+"""A shard's versions as files: on a local disk, HDFS, S3, GCS or Azure, through pyarrow's filesystems.
+
+    LOCATION/shard-00003/writers/…    one empty file a writer, its claim
+                        /segments/…   each written once, never changed
+                        /heads/…      one a version, written after its segments
+                        /marks/…      one empty file a version that was acknowledged, written after its head
+
+Nothing is renamed, and no name is used twice: each holds the writer's token and the number of the
+attempt. A name also tells the length and checksum of the bytes, so a file cut off is known by its size.
+
+Which versions there are: those whose head is whole, or has a mark. A head that is cut off and has no
+mark was never acknowledged: a crash came between, the version never came to be, and it is passed over.
+A head that is cut off or missing and has a mark was whole once: it is damage, which whoever asks for
+the version is told of by the file's name. A mark is empty, so it is there or not, and never torn; it
+is deleted, durably, before its head; and it is listed before heads are, so that a mark that a reader
+sees is of a head that it will see. A mark without a head does not count once a higher writer has stored a
+version: that one may have deleted the head while its own writer was about to write the mark.
+
+Two writers, of which one believes itself alone (a *zombie*), cannot damage each other:
+
+1. A writer begins with a *claim* of an epoch one above all it sees. Epoch and token order all writers.
+2. It looks for a higher claim before it stores a head, and again afterwards. Finding one, it reports
+   that the version does not count, and deletes nothing, ever again.
+3. The newest version is that of the highest writer that has stored any, and its highest. The earlier
+   ones are found from parent to parent: a head names the one that it was made from. Heads off that
+   chain belong to writers that were passed by.
+
+A new writer claims before it reads heads. So either the old one's second look finds the claim, or its
+head was there before the claim and the new writer found it: a version that was acknowledged is never
+lost. The file system must show a file to all once it is written, as local disks, HDFS, S3, GCS and
+Azure do.
+
+Deletion keeps the newest `retain` versions of the chain. Only files of this shard's lineage, by this
+writer or lower ones, are ever deleted: heads first, then, after another look for claims, the segments
+that no head left names. Who claimed before that look stops the deletion; who claims later does not see
+the deleted heads. So a writer finds every segment of the version it chose, whichever that is.
+"""
+
+import re
+import secrets
+import warnings
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import NamedTuple
+
+import pyarrow as pa
+import xxhash
+
+from millpond.errors import CorruptionError, MillpondError, OptionError, UnavailableError
+from millpond.state.checkpoint.format.manifest import Head, SegmentRef
+from millpond.state.checkpoint.format.segment import checksum_of, verify_segment
+from millpond.state.checkpoint.storage.folder import Folder
+from millpond.state.checkpoint.storage.interface import Commit
+
+_WRITTEN_AT_ONCE = 8
+"""Segments of a version."""
+
+_CLAIM = re.compile(r"(?P<epoch>\d{8})-(?P<token>\w+)")
+_HEAD = re.compile(
+    r"(?P<version>\d{12})-(?P<identity>[0-9a-f]{16})-(?P<parent>[0-9a-f]{16})"
+    r"-(?P<lineage>[0-9a-f]{16})-(?P<bytes>\d+)-(?P<epoch>\d{8})-(?P<token>\w+)-(?P<attempt>\d+)\.(head|mark)"
+)
+_SEGMENT = re.compile(
+    r"(?P<id>\d{12})-(?P<checksum>[0-9a-f]{16})-(?P<lineage>[0-9a-f]{16})-(?P<bytes>\d+)"
+    r"-(?P<epoch>\d{8})-(?P<token>\w+)-(?P<attempt>\d+)\.segment"
+)
+
+
+class _Writer(NamedTuple):
+    """Who wrote a file. Of two writers the greater one is right."""
+
+    epoch: int
+    token: str
+
+
+def _writer(match: re.Match[str]) -> _Writer:
+    return _Writer(int(match["epoch"]), match["token"])
+
+
+class _HeadFile(NamedTuple):
+    """One head, by what its name or that of its mark tells; `counts` where it is whole or has a mark."""
+
+    writer: _Writer
+    version: int
+    attempt: int
+    identity: str
+    parent: str
+    lineage: str
+    name: str
+    counts: bool
+
+
+class _SegmentFile(NamedTuple):
+    id: int
+    checksum: int
+    bytes: int
+    lineage: str
+    writer: _Writer
+    name: str
+    whole: bool
+
+
+class FileStorage:
+    """One shard's versions in a folder. Not thread-safe: one `put` at a time.
+
+    Args:
+        location: a path, a URI (`file:///…`, `hdfs://…`, `s3://…`, `gs://…`, `abfs://…`), or a path in `filesystem`.
+        shard: the number of the shard.
+        filesystem: to be used instead of the one that the location's scheme names.
+        retain: how many versions are kept.
+        writer: names this writer; random unless given.
+        read_only: leave no trace. Otherwise the first use, be it a read, takes the shard over from every earlier
+            writer, whose next version will not count.
+
+    >>> import tempfile
+    >>> storage = FileStorage(tempfile.mkdtemp(), shard=0)
+    >>> storage.versions(), storage.head()
+    ([], None)
+    """
+
+    def __init__(
+        self,
+        location: str,
+        shard: int,
+        *,
+        filesystem: pa.fs.FileSystem | None = None,
+        retain: int = 3,
+        writer: str | None = None,
+        read_only: bool = False,
+    ) -> None:
+        if retain < 1:
+            raise OptionError(f"retain is {retain}; at least 1 version must be kept.")
+        if writer is not None and not re.fullmatch(r"\w+", writer):
+            raise OptionError(
+                f"writer is {writer!r}; it goes into file names: expected letters, digits and underscores."
+            )
+        folder = Folder(location, filesystem)
+        self._folder = folder.within(f"shard-{shard:05d}")
+        self._name = f"shard {shard} in {folder.location}"
+        self._retain = retain
+        self._token = writer or secrets.token_hex(8)
+        self._read_only = read_only
+        self._writer: _Writer | None = None
+        self._lineage = ""
+        self._attempts = 0
+        self._segments: dict[tuple[int, int, int], str] = {}
+
+    @property
+    def name(self) -> str:
+        """The shard and its place, for errors."""
+        return self._name
+
+    def versions(self) -> list[int]:
+        """The versions that can be asked for, ascending: the newest and those that it was made from."""
+        self._claim()
+        return [head.version for head in self._chain(self._heads())][::-1]
+
+    def head(self, version: int | None = None) -> Head | None:
+        """The head of a version, or of the newest; None where there is none."""
+        self._claim()
+        chain = self._chain(self._heads())
+        for found in chain if version is None else [head for head in chain if head.version == version]:
+            return self._decoded(found.name)
+        return None
+
+    def _decoded(self, name: str) -> Head:
+        return Head.decode(self._read(name), f"head {self._folder.path(name)}")
+
+    def segment(self, ref: SegmentRef) -> bytes:
+        """One segment. Any file with its id, checksum and length holds the same bytes."""
+        wanted = (ref.id, ref.checksum, ref.bytes)
+        if wanted not in self._segments:
+            files = self._segment_files()
+            self._segments = {(file.id, file.checksum, file.bytes): file.name for file in files if file.whole}
+        if wanted not in self._segments:
+            raise CorruptionError(
+                f"no file {self._folder.path('segments')}/{ref.id:012d}-{ref.checksum:016x}-* of {ref.bytes} bytes is "
+                "there. Restore the file, an earlier version, or a savepoint."
+            )
+        name = self._segments[wanted]
+        data = self._read(name)
+        verify_segment(data, f"file {self._folder.path(name)}")
+        return data
+
+    def put(self, commit: Commit) -> None:
+        """Store a version: segments, then the head; then delete what no retained version needs."""
+        self._claim()
+        self._attempts += 1
+        head, what = commit.head, f"{self._name}: version {commit.head.version} was not stored"
+        try:
+            self._refuse_another_lineage(head)
+            head_path = self._head_path(commit)
+            self._write_segments(commit)
+            self._refuse_if_passed(what)
+            self._folder.write(head_path, head.encode())
+            self._folder.sync("heads")
+            self._refuse_if_passed(what)
+            self._folder.write(_mark_of(head_path), b"")
+            self._folder.sync("marks")
+        except OSError as error:
+            raise UnavailableError(f"{what}: {error}. Earlier versions are untouched; mend that and go on.") from error
+        self._segments = {}
+        try:
+            self._delete_superfluous(head)
+        except (OSError, MillpondError) as error:
+            warnings.warn(
+                f"{self._name}: version {head.version} is stored, but old files could not be deleted: {error}. They "
+                "are tried again with the next version.",
+                stacklevel=2,
+            )
+
+    def _write_segments(self, commit: Commit) -> None:
+        """Several at a time: a disk that syncs a file, or a store that answers, takes longer than its bytes do."""
+        with ThreadPoolExecutor(_WRITTEN_AT_ONCE, "millpond-segments") as threads:
+            paths = [self._segment_path(commit.head, *segment) for segment in commit.segments.items()]
+            for _ in threads.map(self._folder.write, paths, commit.segments.values()):
+                continue
+        self._folder.sync("segments")
+
+    def _claim(self) -> None:
+        """Become the writer, before anything is read."""
+        if self._read_only or self._writer is not None:
+            return
+        try:
+            self._folder.make(("writers", "segments", "heads", "marks"))
+            known = [*self._claims(), *(head.writer for head in self._heads())]
+            writer = _Writer(max((writer.epoch for writer in known), default=0) + 1, self._token)
+            self._folder.write(f"writers/{writer.epoch:08d}-{writer.token}", b"")
+            self._folder.sync("writers")
+        except OSError as error:
+            raise UnavailableError(f"{self._name} could not be claimed for writing: {error}.") from error
+        self._writer = writer
+
+    def _refuse_if_passed(self, what: str) -> None:
+        higher = [claim for claim in self._claims() if claim > self._mine]
+        if higher:
+            raise UnavailableError(
+                f"{what}: writer {max(higher).token} has taken over from {self._mine.token}, which restored earlier. "
+                "Stop this one, or restore and go on from what is stored."
+            )
+
+    def _refuse_another_lineage(self, head: Head) -> None:
+        if self._lineage == head.lineage:
+            return
+        others = {found.lineage for found in self._heads()} - {_hashed(head.lineage)}
+        if others:
+            raise OptionError(
+                f"{self._name} holds another shard's versions, of lineage {sorted(others)}, not of {head.lineage!r}. "
+                "Restore from this folder before writing to it, or choose an empty one."
+            )
+        self._lineage = head.lineage
+
+    @property
+    def _mine(self) -> _Writer:
+        if self._writer is None:
+            raise OptionError(f"{self._name} was opened with read_only=True. Open it without, to write.")
+        return self._writer
+
+    def _delete_superfluous(self, head: Head) -> None:
+        """Keep the newest versions. The most dangerous code here: each condition stands for a way to lose state."""
+        heads = [found for found in self._heads() if found.lineage == _hashed(head.lineage)]
+        chain = self._chain(heads)
+        if not chain or chain[0].identity != _identity(head):
+            return
+        kept = {found.name for found in chain[: self._retain]}
+        superfluous = [found for found in heads if found.name not in kept and found.writer <= self._mine]
+        for found in superfluous:
+            self._folder.delete(_mark_of(found.name))
+        if superfluous:
+            self._folder.sync("marks")
+        for found in superfluous:
+            self._folder.delete(found.name)
+        named = {(ref.id, ref.checksum) for name in kept for ref in self._decoded(name).segments}
+        unnamed = [
+            found.name
+            for found in self._segment_files()
+            if found.lineage == _hashed(head.lineage)
+            and found.writer <= self._mine
+            and (found.id, found.checksum) not in named
+        ]
+        self._refuse_if_passed(f"{self._name}: nothing was deleted")
+        for name in unnamed:
+            self._folder.delete(name)
+        for claim in self._claims():
+            if claim < self._mine:
+                self._folder.delete(f"writers/{claim.epoch:08d}-{claim.token}")
+
+    def _chain(self, heads: list[_HeadFile]) -> list[_HeadFile]:
+        """The newest head, its parent, and so on."""
+        there = [head for head in heads if head.counts]
+        by_identity = {head.identity: head for head in sorted(there)}
+        chain = []
+        at = max(there, default=None)
+        while at is not None:
+            chain.append(at)
+            at = by_identity.get(at.parent)
+        return chain
+
+    def _claims(self) -> list[_Writer]:
+        return [_writer(match) for _, _, match in self._files("writers", _CLAIM)]
+
+    def _heads(self) -> list[_HeadFile]:
+        # A mark that is listed first is of a head that was written before; see the module.
+        marked = {_head_of(name): match for name, _, match in self._files("marks", _HEAD)}
+        files = {name: (size, match) for name, size, match in self._files("heads", _HEAD)}
+        meanings = marked | {name: match for name, (_, match) in files.items()}
+        whole = {name for name, (size, match) in files.items() if size == int(match["bytes"])}
+        highest = max((_writer(files[name][1]) for name in whole), default=None)
+
+        def counts(name: str, writer: _Writer) -> bool:
+            if name in files or highest is None:
+                return name in whole or name in marked
+            return writer >= highest
+
+        return [
+            _HeadFile(
+                _writer(match),
+                int(match["version"]),
+                int(match["attempt"]),
+                match["identity"],
+                match["parent"],
+                match["lineage"],
+                name,
+                counts(name, _writer(match)),
+            )
+            for name, match in meanings.items()
+        ]
+
+    def _segment_files(self) -> Iterator[_SegmentFile]:
+        for name, size, match in self._files("segments", _SEGMENT):
+            yield _SegmentFile(
+                int(match["id"]),
+                int(match["checksum"], 16),
+                int(match["bytes"]),
+                match["lineage"],
+                _writer(match),
+                name,
+                size == int(match["bytes"]),
+            )
+
+    def _head_path(self, commit: Commit) -> str:
+        head = commit.head
+        return (
+            f"heads/{head.version:012d}-{_identity(head)}-{_identity(commit.parent)}"
+            f"-{_hashed(head.lineage)}-{len(head.encode())}-{self._author}.head"
+        )
+
+    def _segment_path(self, head: Head, segment_id: int, data: bytes) -> str:
+        return (
+            f"segments/{segment_id:012d}-{checksum_of(data):016x}-{_hashed(head.lineage)}-{len(data)}"
+            f"-{self._author}.segment"
+        )
+
+    @property
+    def _author(self) -> str:
+        return f"{self._mine.epoch:08d}-{self._mine.token}-{self._attempts}"
+
+    def _files(self, folder: str, pattern: re.Pattern[str]) -> Iterator[tuple[str, int, re.Match[str]]]:
+        """Name, size and meaning of each file whose name is one of ours."""
+        try:
+            sizes = self._folder.sizes(folder)
+        except OSError as error:
+            raise UnavailableError(f"{self._name}: its {folder} cannot be listed: {error}.") from error
+        for name, size in sizes.items():
+            match = pattern.fullmatch(name)
+            if match:
+                yield f"{folder}/{name}", size, match
+
+    def _read(self, name: str) -> bytes:
+        path = self._folder.path(name)
+        try:
+            return self._folder.read(name)
+        except FileNotFoundError as error:
+            raise CorruptionError(f"file {path} is missing. Restore it, an earlier version, or a savepoint.") from error
+        except OSError as error:
+            raise UnavailableError(f"file {path} cannot be read: {error}.") from error
+
+
+def _mark_of(head_name: str) -> str:
+    return head_name.replace("heads/", "marks/").removesuffix(".head") + ".mark"
+
+
+def _head_of(mark_name: str) -> str:
+    return mark_name.replace("marks/", "heads/").removesuffix(".mark") + ".head"
+
+
+def _identity(head: Head) -> str:
+    """What tells a version from all others, also from those of the same number."""
+    return _hashed(f"{head.lineage}/{head.version}/{head.token}")
+
+
+def _hashed(text: str) -> str:
+    return f"{xxhash.xxh64_intdigest(text.encode()):016x}"

@@ -1,0 +1,55 @@
+"""Where one shard's versions are kept, and what a version puts there.
+
+Two storages exist: files (`FileStorage`, for the harness and everything off Spark) and Spark's own
+state store. What writes a version and what restores one knows no more than this interface.
+
+Invariant: a version is there whole or not at all. Its head is the commit point and is stored last.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Protocol
+
+from millpond.state.checkpoint.format.manifest import Head, SegmentRef
+
+
+@dataclass(frozen=True)
+class Commit:
+    """What one version has to put into durable storage, all of it or nothing.
+
+    Attributes:
+        head: of the new version.
+        segments: new ones, by id.
+        dropped: ids that the new version no longer needs.
+        parent: the head that this version was made from.
+    """
+
+    head: Head
+    segments: Mapping[int, bytes]
+    dropped: tuple[int, ...]
+    parent: Head
+
+
+class CheckpointStorage(Protocol):
+    """One shard's durable versions."""
+
+    @property
+    def name(self) -> str:
+        """The shard and its place, for errors: `shard 3 in /data/checkpoints`."""
+        ...
+
+    def versions(self) -> list[int]:
+        """The versions that can be asked for, ascending."""
+        ...
+
+    def head(self, version: int | None = None) -> Head | None:
+        """The head of a version, or of the newest; None where there is none. A CorruptionError where it is damaged."""
+        ...
+
+    def segment(self, ref: SegmentRef) -> bytes:
+        """One segment, as it is stored. A CorruptionError names the segment and its file when it is missing."""
+        ...
+
+    def put(self, commit: Commit) -> None:
+        """Store a version whole. An UnavailableError says that it does not count; earlier versions are untouched."""
+        ...

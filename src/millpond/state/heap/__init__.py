@@ -1,0 +1,1 @@
+"""The heap backend: state as Python objects, in copy-on-write tables."""

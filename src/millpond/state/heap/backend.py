@@ -1,0 +1,245 @@
+"""The heap backend: state as plain Python objects, one dictionary per state and key group.
+
+On the data path this is where a keyed operator's state lives while its host does; the checkpoint
+holds the durable copy (see `millpond.state.checkpoint`).
+
+A version is the undo maps of its states: what is in them changed, and can be undone. A commit only
+swaps them for empty ones, so it costs the same for one changed cell and for a million; the snapshot
+that it gives is read later, in whatever thread writes the checkpoint, against tables that the next
+records change. `millpond.state.heap.tables` says how that comes out right.
+
+Invariant: for every cell, either the open version has its old value, or its live value is the committed
+one.
+"""
+
+from collections.abc import Callable, Collection, Iterator, Mapping
+from typing import Any
+
+from millpond.errors import UnavailableError
+from millpond.state.backend.declarations import Declarations, foreign_key_group, open_version
+from millpond.state.backend.protocols import Cells, KeyContext, ListState, MapState, RawCells, Snapshot, ValueState
+from millpond.state.heap.huge_pages import HUGE_PAGES
+from millpond.state.heap.states import BoundState, HeapListState, HeapMapState, HeapState, HeapValueState
+from millpond.state.heap.tables import FlatTables
+from millpond.state.heap.versions import Version
+from millpond.state.types.descriptor import StateDescriptor, StateKind
+from millpond.state.types.rows import Row
+
+
+class HeapBackend:
+    """A `KeyedStateBackend` over Python dictionaries.
+
+    Args:
+        key_groups: of the shard.
+        has_room: whether memory lets dictionaries grow ahead of need (`millpond.state.heap.growth`).
+
+    >>> import pyarrow as pa
+    >>> backend = HeapBackend(range(128))
+    >>> visits = backend.value_state(
+    ...     StateDescriptor("visits", StateKind.VALUE, pa.schema([("count", pa.int64())])))
+    >>> backend.enter(7)
+    >>> backend.context.key = ("ann",)
+    >>> visits.update((1,))
+    >>> snapshot = backend.commit()
+    >>> backend.enter(7)
+    >>> backend.context.key = ("ann",)
+    >>> visits.update((2,))
+    >>> [(name, cells.keys, cells.values) for name, cells in snapshot.changes()]
+    [('visits', [('ann',)], [(1,)])]
+    >>> backend.rollback()
+    True
+    >>> backend.cells("visits", 7).values
+    [(1,)]
+    """
+
+    def __init__(self, key_groups: range, has_room: Callable[[], bool] = lambda: True) -> None:
+        self.key_groups = key_groups
+        self._has_room = has_room
+        self._context = KeyContext()
+        self._declared = Declarations(_KINDS, self._make)
+        self._states = self._declared.states
+        self.bound: list[BoundState] = []
+        """The handles that `enter` binds, for who enters in its place."""
+        self.enter: Callable[[int], None] = _entering(self._context, key_groups, self.bound)
+        """Turn every handle to the dictionaries of one key group."""
+
+    @property
+    def context(self) -> KeyContext:
+        """Whose state the handles speak of."""
+        return self._context
+
+    @property
+    def states(self) -> Mapping[str, HeapState]:
+        """Every declared state, by name: for who moves tables elsewhere."""
+        return self._states
+
+    @property
+    def shares_objects(self) -> bool:
+        """Whether it keeps the very objects it was given: yes."""
+        return True
+
+    def rebind(self, key_group: int) -> None:
+        """Have the handles use the dictionaries that a key group has now, if it is the current one."""
+        if self._context.key_group == key_group:
+            for state in self.bound:
+                state.bind(key_group)
+
+    def value_state(self, descriptor: StateDescriptor) -> ValueState:
+        """The handle of a value state."""
+        return self.declare_value(descriptor)
+
+    def declare_value(self, descriptor: StateDescriptor) -> HeapValueState:
+        """The same as what it is on the heap, which works on many keys at once: for who counts that."""
+        return self._declared.declare(descriptor, HeapValueState)
+
+    def list_state(self, descriptor: StateDescriptor) -> ListState:
+        """The handle of a list state."""
+        return self._declared.declare(descriptor, HeapListState)
+
+    def map_state(self, descriptor: StateDescriptor) -> MapState:
+        """The handle of a map state."""
+        return self._declared.declare(descriptor, HeapMapState)
+
+    def _make(self, kind: type[HeapState], descriptor: StateDescriptor) -> HeapState:
+        made = kind(descriptor, self._context)
+        if isinstance(made, BoundState):
+            self.bound.append(made)
+            if self._context.key_group in self.key_groups:
+                made.bind(self._context.key_group)
+        return made
+
+    def keys(self, name: str) -> Iterator[tuple[int, Row]]:
+        """Key group and key of every key that has this state now, each once."""
+        state = self._states.get(name)
+        return iter(()) if state is None else state.tables.keys()
+
+    def cells(self, name: str, key_group: int) -> Cells:
+        """Every cell of a state in one key group as it is now."""
+        state = self._states.get(name)
+        return Cells() if state is None else state.tables.cells(key_group)
+
+    def write(self, name: str, cells: Cells) -> None:
+        """Put or delete cells in the open version."""
+        self._declared.find(name).write(cells)
+
+    def raw(self, name: str) -> RawCells:
+        """The cells of a declared state past its handle."""
+        return self._declared.find(name)
+
+    def commit(self) -> Snapshot:
+        """End the version. Nothing is read or copied; one table may grow."""
+        if self._has_room():
+            any(state.tables.make_room() for state in self._states.values())
+        versions = {name: (state.tables, state.end_version()) for name, state in self._states.items()}
+        self._leave()
+        if HUGE_PAGES is not None:
+            HUGE_PAGES.look()
+        return _HeapSnapshot(versions)
+
+    def rollback(self) -> bool:
+        """Write the old values of the open version back; whether there were any."""
+        changed = any(state.tables.changed() for state in self._states.values())
+        for state in self._states.values():
+            state.tables.roll_back()
+        self._undone()
+        return changed
+
+    def undo_commit(self) -> None:
+        """Write the old values of the last committed version back."""
+        for state in self._states.values():
+            state.tables.roll_back()
+            if state.last is not None:
+                state.tables.take_back(state.last)
+        self.settle()
+        self._undone()
+
+    def settle(self) -> None:
+        """Let go of what the last version replaced."""
+        for state in self._states.values():
+            state.last = None
+
+    def load(self, descriptor: StateDescriptor, cells: Cells) -> None:
+        """Put or delete cells as part of a restore: as a version that nobody asks for the changes of."""
+        state = self._declared.restore(descriptor)
+        if any(known.tables.changed() for known in self._states.values()):
+            raise open_version(descriptor.name)
+        state.tables.write(cells)
+        state.tables.end_version()
+        while self._has_room() and state.tables.make_room():
+            continue
+        self.settle()
+        self._undone()
+
+    def close(self) -> None:
+        """Free everything. A handle that is used afterwards fails as one without a key."""
+        for state in self._states.values():
+            state.leave_version()
+        self._states.clear()
+        self.bound.clear()
+        self._leave()
+
+    def _undone(self) -> None:
+        for state in self._states.values():
+            state.leave_version()
+        self._leave()
+
+    def _leave(self) -> None:
+        self._context.key_group = -1
+        self._context.key = ()
+
+
+def _entering(context: KeyContext, key_groups: range, bound: list[BoundState]) -> Callable[[int], None]:
+    """As the hot path of values: a function over variables of its own."""
+    first, stop = key_groups.start, key_groups.stop
+
+    def enter(key_group: int) -> None:
+        if not first <= key_group < stop:
+            raise foreign_key_group(key_group, key_groups)
+        context.key_group = key_group
+        if bound:
+            for state in bound:
+                state.bind(key_group)
+
+    return enter
+
+
+class _HeapSnapshot:
+    """One committed version: by state, its tables and the version in their chain."""
+
+    def __init__(self, versions: dict[str, tuple[FlatTables[Any], Version]]) -> None:
+        self._versions: dict[str, tuple[FlatTables[Any], Version]] | None = versions
+
+    def states(self) -> Collection[str]:
+        """The names of the states."""
+        return self._readable().keys()
+
+    def changes(self) -> Iterator[tuple[str, Cells]]:
+        """The changed cells, each state in one piece."""
+        for name, (tables, version) in self._readable().items():
+            cells = tables.changes_of(version)
+            if len(cells):
+                yield name, cells
+
+    def cells(self, name: str, key_group: int) -> Cells:
+        """Every cell of a state in one key group as of this version."""
+        versions = self._readable()
+        if name not in versions:
+            return Cells()
+        tables, version = versions[name]
+        return tables.cells_as_of(version, key_group)
+
+    def release(self) -> None:
+        """Let go of the version: what only this snapshot held is garbage. Idempotent."""
+        self._versions = None
+
+    def _readable(self) -> dict[str, tuple[FlatTables[Any], Version]]:
+        if self._versions is None:
+            raise UnavailableError("this snapshot of the state was released; it cannot be read any more.")
+        return self._versions
+
+
+_KINDS: dict[StateKind, type[HeapState]] = {
+    StateKind.VALUE: HeapValueState,
+    StateKind.LIST: HeapListState,
+    StateKind.MAP: HeapMapState,
+}

@@ -1,0 +1,377 @@
+"""The handles of states on the heap: what every record of a keyed operator goes through.
+
+An update keeps the old value in the open version first, and then puts the new one into the table of the
+key group (see `millpond.state.heap.tables`). The handle of a value state finds that table by the current
+key group each time; those of lists and maps, which go through more of them, are bound to the dictionaries
+of a key group when it is entered.
+
+Immutable values are handed out as they are. Of a mutable one, `get` hands out a private copy, made once
+per cell and version and kept in `handed` until the version ends; the original stays in the table, for
+snapshots, until an update replaces it.
+
+What an update is given belongs to the caller too: `check` makes another object of what is mutable, which
+is kept, and later gets of the version give the caller's own object back. So whatever is done to either,
+nothing becomes state without an update.
+"""
+
+# ruff: noqa: D102 - the protocols in backend.py say what the methods of handles do
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+from millpond.state.backend.current_key import NoKeyGroup, Who, no_current_key
+from millpond.state.backend.protocols import ABSENT, Cells, KeyContext, cells_at
+from millpond.state.heap.batch_access import ManyInTables
+from millpond.state.heap.tables import EntryTables, FlatTables, ListTables
+from millpond.state.heap.versions import LoggedVersion, Table, Version
+from millpond.state.types.descriptor import StateDescriptor
+from millpond.state.types.key_types import given_form, given_forms
+from millpond.state.types.rows import Row, RowCodec
+
+_NO_KEY: Any = object()
+"""Stands where no key was logged yet: None is one."""
+
+
+class HeapState:
+    """What the three kinds share."""
+
+    tables: FlatTables[Any]
+
+    def __init__(self, descriptor: StateDescriptor, context: KeyContext) -> None:
+        self.descriptor = descriptor
+        self.last: Version | None = None
+        self._context = context
+        codec = descriptor.codec(Who(f"state {descriptor.name!r}", context))
+        self._check = codec.check
+        self._copy = codec.copy
+        self._mutable = codec.mutable
+        self._gives_back = descriptor.serializer is not None
+        self._handed_out: dict[int, dict[Any, Any]] = {}
+        self.tables = self._new_tables()
+
+    def _new_tables(self) -> FlatTables[Any]:
+        raise NotImplementedError
+
+    def leave_version(self) -> None:
+        """What was handed out is not given again."""
+        self._handed_out = {}
+
+    def end_version(self) -> Version:
+        """Close the open version, which can be taken back as `last`."""
+        self.last = self.tables.end_version()
+        self.leave_version()
+        return self.last
+
+    def write(self, cells: Cells) -> None:
+        """Put or delete cells in the open version; what was handed out of them is not given again."""
+        self.tables.write(cells)
+        if self._handed_out:
+            for key_group, key in zip(cells.key_groups, given_forms(cells.keys), strict=True):
+                self._handed_out.get(key_group, {}).pop(key, None)
+
+    def place(self, key_group: int, cell: Any) -> tuple[int, Any]:
+        return key_group, cell
+
+    def look(self, place: tuple[int, Any]) -> Any:
+        key_group, cell = place
+        return self.tables.live.get(key_group, {}).get(given_form(cell))
+
+    def put_all(self, places: list[tuple[int, Any]], values: list[Any]) -> None:
+        self.write(cells_at(places, values, is_map=False))
+
+    def of_key(self, key_group: int, key: Row) -> Cells:
+        value = self.look((key_group, key))
+        return Cells() if value is None else Cells([key_group], [key], None, [value])
+
+
+class HeapValueState(HeapState):
+    """One value per key.
+
+    Attributes:
+        get: the current key's value, or None.
+        update: set it.
+    """
+
+    tables: FlatTables[LoggedVersion]
+
+    def __init__(self, descriptor: StateDescriptor, context: KeyContext) -> None:
+        super().__init__(descriptor, context)
+        self._live = self.tables.live
+        self._get, self._update, self._begin_version = _hot_path(context, self._live, self._table, self._check)
+        self.get: Callable[[], Any] = self._get_private if self._mutable else self._get
+        self.update: Callable[[Any], None] = self._update_mutable if self._mutable else self._update
+        self._begin_version(self.tables.open.log)
+
+    def _new_tables(self) -> FlatTables[LoggedVersion]:
+        return FlatTables(LoggedVersion)
+
+    def leave_version(self) -> None:
+        """Another version is open."""
+        super().leave_version()
+        self._begin_version(self.tables.open.log)
+
+    def many(self) -> ManyInTables | None:
+        """What works on many keys at once; None where a value that is handed out could be changed."""
+        return None if self._mutable else ManyInTables(self.tables)
+
+    def exists(self) -> bool:
+        return given_form(self._context.key) in self._table()
+
+    def _get_private(self) -> Any:
+        value = self._get()
+        if value is None:
+            return None
+        key, handed = given_form(self._context.key), self._handed()
+        if key not in handed:
+            handed[key] = self._copy(value)
+        return handed[key]
+
+    def _update_mutable(self, value: Any) -> None:
+        self._update(value)
+        key, handed = given_form(self._context.key), self._handed()
+        if self._gives_back:
+            handed[key] = value
+        else:
+            handed.pop(key, None)
+
+    def clear(self) -> None:
+        key, table = given_form(self._context.key), self._table()
+        if key in table:
+            self.tables.open.keep(self._context.key_group, key, table)
+            del table[key]
+            if self._mutable:
+                self._handed().pop(key, None)
+
+    def _table(self) -> Table:
+        key_group = self._context.key_group
+        if key_group < 0:
+            raise no_current_key(f"state {self.descriptor.name!r}")
+        return self._live.setdefault(key_group, {})
+
+    def _handed(self) -> dict[Any, Any]:
+        return self._handed_out.setdefault(self._context.key_group, {})
+
+
+def _hot_path(
+    context: KeyContext, live: dict[int, Table], first_table: Callable[[], Table], check: Callable[[Any], Any]
+) -> tuple[Callable[[], Any], Callable[[Any], None], Callable[[list[Any]], None]]:
+    """A value state's `get`, `update`, and what tells them of the log of another version.
+
+    They are functions over variables of their own, which the interpreter finds sooner than attributes.
+    """
+    log: list[Any] = []
+    logged: Any = _NO_KEY
+    logged_group = -1
+
+    def get() -> Any:
+        key = context.key
+        if len(key) == 1:  # as `given_form`, written out
+            (key,) = key
+        try:
+            table = live[context.key_group]
+        except KeyError:
+            table = first_table()
+        return table.get(key)
+
+    def update(value: Any) -> None:
+        nonlocal log, logged, logged_group
+        value = check(value)
+        key_group, key = context.key_group, context.key
+        if len(key) == 1:
+            (key,) = key
+        try:
+            table = live[key_group]
+        except KeyError:
+            table = first_table()
+        # Of a key that is changed again and again, as by each of its rows, the first old value will do.
+        if key is not logged or key_group != logged_group:
+            log += (key_group, key, table.get(key, ABSENT))
+            logged, logged_group = key, key_group
+        table[key] = value
+
+    def begin_version(open_log: list[Any]) -> None:
+        nonlocal log, logged
+        log, logged = open_log, _NO_KEY
+
+    return get, update, begin_version
+
+
+class BoundState(HeapState):
+    """A handle that is bound to the dictionaries of one key group: to none while no key group is entered."""
+
+    def __init__(self, descriptor: StateDescriptor, context: KeyContext) -> None:
+        super().__init__(descriptor, context)
+        self._table: Any
+        self._undo: Any
+        self._handed: Any
+        self._unbind()
+
+    def bind(self, key_group: int) -> None:
+        """Turn to the dictionaries of a key group."""
+        live, undo = self.tables.live, self.tables.open.maps
+        # Written out: it is done for each record that is not of the last one's key group.
+        if key_group not in live:
+            live[key_group] = {}
+        if key_group not in undo:
+            undo[key_group] = {}
+        self._table, self._undo = live[key_group], undo[key_group]
+        if self._mutable:
+            self._handed = self._handed_out.setdefault(key_group, {})
+
+    def leave_version(self) -> None:
+        """No key group is entered: a handle that is used now must fail, not write somewhere."""
+        super().leave_version()
+        self._unbind()
+
+    def _unbind(self) -> None:
+        self._table = self._undo = self._handed = NoKeyGroup(self.descriptor.name)
+
+    def exists(self) -> bool:
+        return given_form(self._context.key) in self._table
+
+    def clear(self) -> None:
+        key, table = given_form(self._context.key), self._table
+        if key in table:
+            self._undo.setdefault(key, table[key])
+            del table[key]
+            if self._mutable:
+                self._handed.pop(key, None)
+
+
+class HeapListState(BoundState):
+    """Lists are changed in place after a version's first touch, which leaves the old list to the undo map.
+
+    What is handed out of mutable elements is a second list, a copy of the live one as far as it goes.
+    """
+
+    def _new_tables(self) -> ListTables:
+        return ListTables(Version)
+
+    def look(self, place: tuple[int, Any]) -> Any:
+        values = super().look(place)
+        return None if values is None else list(values)  # it may grow in place
+
+    def get(self) -> Iterator[Any]:
+        key = given_form(self._context.key)
+        values = self._table.get(key, ())
+        if self._mutable and values:
+            handed = self._handed.setdefault(key, [])
+            handed.extend(map(self._copy, values[len(handed) :]))
+            values = handed
+        return iter(tuple(values))
+
+    def put(self, values: Iterable[Any]) -> None:
+        given = list(values)
+        checked = list(map(self._check, given))
+        key, table, undo = given_form(self._context.key), self._table, self._undo
+        if key not in undo:
+            undo[key] = table.get(key, ABSENT)
+        table[key] = checked
+        if self._mutable:
+            self._handed[key] = given if self._gives_back else []
+
+    def append(self, value: Any) -> None:
+        self.extend((value,))
+
+    def extend(self, values: Iterable[Any]) -> None:
+        given = list(values)
+        checked = list(map(self._check, given))
+        key, table, undo = given_form(self._context.key), self._table, self._undo
+        touched = key in undo
+        if not checked:
+            return
+        if not touched:
+            old = undo[key] = table.get(key, ABSENT)
+            table[key] = checked.copy() if old is ABSENT else [*old, *checked]
+        else:
+            table.setdefault(key, []).extend(checked)
+        if self._gives_back and self._mutable and key in self._handed:
+            self._handed[key].extend(given)
+
+
+class HeapMapState(BoundState):
+    """Tables and undo maps have a second level, by map key: entries change, and travel, alone."""
+
+    def __init__(self, descriptor: StateDescriptor, context: KeyContext) -> None:
+        super().__init__(descriptor, context)
+        who = Who(f"map key of state {descriptor.name!r}", context)
+        self._check_key = RowCodec(descriptor.map_key_schema, who).check_key()
+
+    def _new_tables(self) -> EntryTables:
+        return EntryTables(Version)
+
+    def write(self, cells: Cells) -> None:
+        self.tables.write(cells)
+        if self._handed_out:
+            for key_group, key, map_key in zip(
+                cells.key_groups, given_forms(cells.keys), cells.map_keys or (), strict=True
+            ):
+                self._handed_out.get(key_group, {}).get(key, {}).pop(map_key, None)
+
+    def look(self, place: tuple[int, Any]) -> Any:
+        key_group, (key, map_key) = place
+        return self.tables.live.get(key_group, {}).get(given_form(key), {}).get(map_key)
+
+    def put_all(self, places: list[tuple[int, Any]], values: list[Any]) -> None:
+        self.write(cells_at(places, values, is_map=True))
+
+    def of_key(self, key_group: int, key: Row) -> Cells:
+        entries = self.tables.live.get(key_group, {}).get(given_form(key), {})
+        return Cells([key_group] * len(entries), [key] * len(entries), list(entries), list(entries.values()))
+
+    def get(self, map_key: Row) -> Any:
+        at = self._check_key(map_key)
+        value = self._table.get(given_form(self._context.key), {}).get(at)
+        return value if value is None or not self._mutable else self._private(at, value)
+
+    def _private(self, map_key: Row, value: Any) -> Any:
+        handed = self._handed.setdefault(given_form(self._context.key), {})
+        if map_key not in handed:
+            handed[map_key] = self._copy(value)
+        return handed[map_key]
+
+    def contains(self, map_key: Row) -> bool:
+        return self._check_key(map_key) in self._table.get(given_form(self._context.key), ())
+
+    def put(self, map_key: Row, value: Any) -> None:
+        at, checked, key = self._check_key(map_key), self._check(value), given_form(self._context.key)
+        entries = self._table.get(key)
+        undo = self._undo.setdefault(key, {})
+        if at not in undo:
+            undo[at] = ABSENT if entries is None else entries.get(at, ABSENT)
+        if entries is None:
+            self._table[key] = {at: checked}
+        else:
+            entries[at] = checked
+        if self._mutable:
+            if self._gives_back:
+                self._handed.setdefault(key, {})[at] = value
+            else:
+                self._handed.get(key, {}).pop(at, None)
+
+    def remove(self, map_key: Row) -> None:
+        key, at = given_form(self._context.key), self._check_key(map_key)
+        entries: Table = self._table.get(key, {})
+        if at in entries:
+            self._undo.setdefault(key, {}).setdefault(at, entries[at])
+            del entries[at]
+            if not entries:
+                del self._table[key]
+            if self._mutable:
+                self._handed.get(key, {}).pop(at, None)
+
+    def items(self) -> Iterator[tuple[Row, Any]]:
+        entries: Table = self._table.get(given_form(self._context.key), {})
+        if not self._mutable:
+            return iter(tuple(entries.items()))
+        return iter([(at, self._private(at, value)) for at, value in entries.items()])
+
+    def clear(self) -> None:
+        key = given_form(self._context.key)
+        entries = self._table.get(key)
+        if entries:
+            undo = self._undo.setdefault(key, {})
+            for at, value in entries.items():
+                undo.setdefault(at, value)
+            del self._table[key]
+            if self._mutable:
+                self._handed.pop(key, None)

@@ -1,0 +1,219 @@
+"""The tables of one state on the heap, and the chain of versions that lets a snapshot stay as it was.
+
+Beneath the handles this is where values are: one dictionary per key group, which always holds the
+newest values (*live*), and one *undo* map per version and key group, which has a cell's old value from its
+first change in that version on (`millpond.state.heap.versions`). One structure serves four ends: the keys
+of an undo map are exactly what its version changed, its values are what a rollback writes back, a version
+that was committed is taken back with it, and a snapshot of an earlier version finds there what it must
+not lose. All of them have keys in their given form (`millpond.state.types.key_types`); cells have them as tuples.
+
+Versions are linked forwards. A cell as of version N is what the first undo map after N says of it,
+else what is live. A snapshot holds on to its version, and so to all that come after it; what no
+snapshot holds is garbage. So a snapshot costs nothing when it is taken, and no lock is needed to read
+it from another thread.
+
+Invariant: the open version has a cell's old value before the live table is changed, and
+an undo map that is linked never loses a cell. A reader copies what is live first and walks the chain
+afterwards; so whatever was changed before it looked, it finds the old value of. Copies of dictionaries
+are one step of the interpreter each, and readers never iterate over anything that may still grow.
+
+Source: undo logs of multi-version databases; Flink's copy-on-write state table keeps versions per entry
+instead, which costs every entry a field.
+"""
+
+from collections.abc import Iterable, Iterator
+from itertools import repeat
+from typing import Any, Generic, TypeVar
+
+from millpond.state.backend.protocols import ABSENT, Cells
+from millpond.state.heap.growth import make_room
+from millpond.state.heap.versions import Table, Version, undo_after
+from millpond.state.types.key_types import as_row, as_rows, given_forms
+from millpond.state.types.rows import Row
+
+V = TypeVar("V", bound=Version)
+
+
+class FlatTables(Generic[V]):
+    """Tables with one cell per key: of value states, and of list states, whose cell is the whole list.
+
+    Args:
+        new_version: makes the versions.
+    """
+
+    def __init__(self, new_version: type[V]) -> None:
+        self._new_version = new_version
+        self.live: dict[int, Table] = {}
+        self.open = new_version()
+
+    def changed(self) -> bool:
+        """Whether the open version changed anything."""
+        return self.open.changed()
+
+    def make_room(self) -> bool:
+        """Have one table grow that is getting full, see `roomy.make_room`; whether there was any."""
+        return any(type(table) is dict and make_room(table) for table in self.live.values())
+
+    def end_version(self) -> V:
+        """Close the open version and link a new one after it."""
+        closed = self.open
+        closed.next = self.open = self._new_version()
+        return closed
+
+    def write(self, cells: Cells) -> None:
+        """Put or delete cells in the open version."""
+        for key_group, key, value in zip(cells.key_groups, given_forms(cells.keys), cells.values, strict=True):
+            table = self.live.setdefault(key_group, {})
+            self.open.keep(key_group, key, table)
+            _set(table, key, value)
+
+    def roll_back(self) -> None:
+        """Write the old values of the open version back, and begin another."""
+        for key_group, undo in self.open.undo.items():
+            table = self.live[key_group]
+            for key, old in undo.items():
+                _set(table, key, old)
+        # Readers of earlier versions may be in the undo map: it stays as it is, in the chain.
+        self.end_version()
+
+    def take_back(self, version: Version) -> None:
+        """Undo a closed version, as a version of its own that nobody asks for the changes of."""
+        for key_group, undo in version.undo.items():
+            self.write(self._as_cells(key_group, undo))
+        self.end_version()
+
+    def keys(self) -> Iterator[tuple[int, Row]]:
+        """Key group and key of every key."""
+        for key_group, table in sorted(self.live.items()):
+            for key in list(table):
+                if key in table:
+                    yield key_group, as_row(key)
+
+    def cells(self, key_group: int) -> Cells:
+        """Every cell of a key group, as it is now."""
+        return self._as_cells(key_group, self.live.get(key_group, {}))
+
+    def cells_as_of(self, version: Version, key_group: int) -> Cells:
+        """Every cell of a key group, as of a closed version."""
+        found = self.live.get(key_group, {}).copy()
+        later = undo_after(version, key_group)
+        for undo in reversed(later):
+            found |= undo
+        if later:
+            found = {key: value for key, value in found.items() if value is not ABSENT}
+        return self._as_cells(key_group, found)
+
+    def changes_of(self, version: Version) -> Cells:
+        """What a closed version changed, with the values as of it."""
+        changed = Cells()
+        for key_group, keys in sorted(version.changed_keys().items()):
+            values = list(map(self.live[key_group].get, keys, repeat(ABSENT)))
+            if later := undo_after(version, key_group):
+                found = dict(zip(keys, values, strict=True))
+                for newer in reversed(later):
+                    found.update((key, newer[key]) for key in found.keys() & newer.keys())
+                values = list(found.values())
+            changed.key_groups.extend(repeat(key_group, len(keys)))
+            changed.keys.extend(as_rows(keys))
+            changed.values.extend(values)
+        return changed
+
+    def _as_cells(self, key_group: int, table: Table) -> Cells:
+        return Cells([key_group] * len(table), as_rows(table), None, list(table.values()))
+
+
+class ListTables(FlatTables[Version]):
+    """Tables of list states. A list that the open version touched may still grow in place."""
+
+    def cells(self, key_group: int) -> Cells:
+        """Every list of a key group, as it is now."""
+        table = self.live.get(key_group, {})
+        touched = table.keys() & self.open.undo.get(key_group, {}).keys()
+        return self._as_cells(key_group, table | {key: table[key].copy() for key in touched} if touched else table)
+
+
+class EntryTables(FlatTables[Version]):
+    """Tables of map states: a second level by map key, in live tables and undo maps alike. An entry is a cell.
+
+    A key without entries is in no live table. Dictionaries of entries may be replaced: entries that were
+    not changed since are in the old one and in the new one.
+    """
+
+    def write(self, cells: Cells) -> None:
+        """Put or delete entries in the open version."""
+        places = zip(cells.key_groups, given_forms(cells.keys), cells.map_keys or (), cells.values, strict=True)
+        for key_group, key, map_key, value in places:
+            table = self.live.setdefault(key_group, {})
+            entries = table.get(key, {})
+            undo = self.open.undo.setdefault(key_group, {}).setdefault(key, {})
+            if map_key not in undo:
+                undo[map_key] = entries.get(map_key, ABSENT)
+            _set_entry(table, key, map_key, value)
+
+    def roll_back(self) -> None:
+        """Write the old entries of the open version back, and begin another."""
+        for key_group, undo in self.open.undo.items():
+            table = self.live[key_group]
+            for key, old_entries in undo.items():
+                for map_key, old in old_entries.items():
+                    _set_entry(table, key, map_key, old)
+        self.end_version()
+
+    def cells_as_of(self, version: Version, key_group: int) -> Cells:
+        """Every entry of a key group, as of a closed version."""
+        outer = self.live.get(key_group, {}).copy()
+        found = {key: entries.copy() for key, entries in outer.items()}
+        for undo in reversed(undo_after(version, key_group)):
+            for key, old_entries in undo.items():
+                entries = found.get(key, {}) | old_entries.copy()
+                found[key] = {map_key: value for map_key, value in entries.items() if value is not ABSENT}
+        return self._as_cells(key_group, found)
+
+    def changes_of(self, version: Version) -> Cells:
+        """What a closed version changed, with the values as of it."""
+        changed = Cells(map_keys=[])
+        for key_group, undo in sorted(version.undo.items()):
+            table = self.live[key_group]
+            found = {key: self._present(table.get(key, {}).copy(), of) for key, of in undo.items()}
+            for later in reversed(undo_after(version, key_group)):
+                for key in found.keys() & later.keys():
+                    entries, old_entries = found[key], later[key].copy()
+                    entries.update((at, old_entries[at]) for at in entries.keys() & old_entries.keys())
+            _add_entries(changed, key_group, found)
+        return changed
+
+    @staticmethod
+    def _present(entries: Table, of: Iterable[Row]) -> Table:
+        return {map_key: entries.get(map_key, ABSENT) for map_key in of}
+
+    def _as_cells(self, key_group: int, table: Table) -> Cells:
+        cells = Cells(map_keys=[])
+        _add_entries(cells, key_group, table)
+        return cells
+
+
+def _set(table: Table, key: Any, value: Any) -> None:
+    if value is ABSENT:
+        table.pop(key, None)
+    else:
+        table[key] = value
+
+
+def _set_entry(table: Table, key: Any, map_key: Row, value: Any) -> None:
+    if value is not ABSENT:
+        table.setdefault(key, {})[map_key] = value
+        return
+    entries = table.get(key)
+    if entries is not None:
+        entries.pop(map_key, None)
+        if not entries:
+            del table[key]
+
+
+def _add_entries(cells: Cells, key_group: int, table: Table) -> None:
+    map_keys: list[Row] = cells.map_keys if cells.map_keys is not None else []
+    for key, entries in table.items():
+        cells.key_groups.extend(repeat(key_group, len(entries)))
+        cells.keys.extend(repeat(as_row(key), len(entries)))
+        map_keys.extend(entries)
+        cells.values.extend(entries.values())

@@ -1,0 +1,80 @@
+"""Reducing and aggregating state: a value state that values are added to.
+
+Neither is known to a backend. What is kept is the value so far (for an aggregate its accumulator),
+so that both cache, checkpoint and expire like the value state they are.
+"""
+
+from collections.abc import Callable
+from typing import Any, Generic, Protocol, TypeVar
+
+from millpond.state.backend.protocols import ValueState
+
+T = TypeVar("T")
+In = TypeVar("In")
+Acc = TypeVar("Acc")
+Out = TypeVar("Out")
+In_contra = TypeVar("In_contra", contravariant=True)
+Out_co = TypeVar("Out_co", covariant=True)
+
+
+class Aggregate(Protocol[In_contra, Acc, Out_co]):
+    """How values become one result. `add` may change the accumulator it is given, and returns it or another."""
+
+    def create(self) -> Acc:
+        """The accumulator of no values."""
+        ...
+
+    def add(self, accumulator: Acc, value: In_contra) -> Acc:
+        """The accumulator with one value more."""
+        ...
+
+    def result(self, accumulator: Acc) -> Out_co:
+        """What the accumulator stands for. It must not change it."""
+        ...
+
+
+class ReducingState(Generic[T]):
+    """One value per key, that every added value is reduced into.
+
+    `so_far` gives the value that the next one is added to; it differs from the state's `get` where expired
+    values may still be seen.
+    """
+
+    __slots__ = ("_reduce", "_so_far", "_state", "clear", "exists", "get")
+
+    def __init__(self, state: ValueState, so_far: Callable[[], T | None], reduce: Callable[[T, T], T]) -> None:
+        self._state = state
+        self._so_far = so_far
+        self._reduce = reduce
+        self.exists = state.exists
+        self.get: Callable[[], T | None] = state.get
+        self.clear = state.clear
+
+    def add(self, value: T) -> None:
+        """Reduce one value into the current key's: `reduce(so_far, value)`, or the value where there is none."""
+        so_far = self._so_far()
+        self._state.update(value if so_far is None else self._reduce(so_far, value))
+
+
+class AggregatingState(Generic[In, Out]):
+    """One accumulator per key, that values are added to and a result is read from."""
+
+    __slots__ = ("_aggregate", "_so_far", "_state", "clear", "exists")
+
+    def __init__(self, state: ValueState, so_far: Callable[[], Any | None], aggregate: Aggregate[In, Any, Out]) -> None:
+        self._state = state
+        self._so_far = so_far
+        self._aggregate = aggregate
+        self.exists = state.exists
+        self.clear = state.clear
+
+    def get(self) -> Out | None:
+        """The result for the current key, or None where nothing was added."""
+        accumulator = self._state.get()
+        return None if accumulator is None else self._aggregate.result(accumulator)
+
+    def add(self, value: In) -> None:
+        """Add one value for the current key."""
+        so_far = self._so_far()
+        accumulator = self._aggregate.create() if so_far is None else so_far
+        self._state.update(self._aggregate.add(accumulator, value))

@@ -1,0 +1,117 @@
+"""A keyed operator: what a user writes to remember something per key, away from Spark.
+
+A plain class with two methods, three where it sets timers. `open` declares its states, once a shard;
+`process` is called for every record with the record's key; `on_timer` when a time comes that the
+operator asked for. Output is what a call returns or yields. Before each call the key has been made
+current, so the states speak of that key and no other.
+
+The calls are the same whoever makes them, so an operator that was tested in a `Harness` keeps its
+meaning elsewhere.
+"""
+
+from collections.abc import Iterable, Iterator
+from enum import StrEnum
+from typing import Any, NamedTuple, Protocol
+
+from millpond.state.operator.states import States
+
+
+class TimeDomain(StrEnum):
+    """Which of the two times a timer waits for."""
+
+    EVENT = "event"
+    PROCESSING = "processing"
+
+
+class Timer(NamedTuple):
+    """A timer whose time has come.
+
+    Attributes:
+        at_ms: the time it was set to.
+        domain: of which time.
+    """
+
+    at_ms: int
+    domain: TimeDomain
+
+
+class KeyTimers(Protocol):
+    """The current key's timers in one time domain. They are state: durable, and undone with it."""
+
+    def register(self, expiry_ms: int) -> None:
+        """Set a timer. Setting it twice sets it once; one that lies in the past fires in the next advance of time."""
+        ...
+
+    def delete(self, expiry_ms: int) -> None:
+        """Forget a timer."""
+        ...
+
+    def of_key(self) -> Iterator[int]:
+        """The timers that are set, in ms, in their order."""
+        ...
+
+
+class Times:
+    """What time it is for all shards of an operator, in ms."""
+
+    __slots__ = ("at_ms", "processing_ms", "watermark_ms")
+
+    def __init__(self) -> None:
+        self.at_ms: int | None = None
+        self.watermark_ms = -1
+        self.processing_ms = 0
+
+
+class Context:
+    """What an operator may ask beside its states. One a shard: it may be kept."""
+
+    __slots__ = ("_times", "event_timers", "processing_timers")
+
+    def __init__(self, times: Times, event_timers: KeyTimers, processing_timers: KeyTimers) -> None:
+        self._times = times
+        self.event_timers = event_timers
+        self.processing_timers = processing_timers
+
+    @property
+    def at_ms(self) -> int | None:
+        """The event time of the record in hand; None where it has none, and in `on_timer`."""
+        return self._times.at_ms
+
+    @property
+    def watermark_ms(self) -> int:
+        """No record of this event time or before is to come; -1 before the first watermark."""
+        return self._times.watermark_ms
+
+    @property
+    def processing_ms(self) -> int:
+        """The processing time, by which the TTL of states is judged."""
+        return self._times.processing_ms
+
+
+class KeyedOperator(Protocol):
+    """What `process` needs.
+
+    >>> class Count:
+    ...     def open(self, states):
+    ...         self.seen = states.value("seen", int, default=0)
+    ...
+    ...     def process(self, key, record, context):
+    ...         self.seen.update(self.seen.get() + 1)
+    ...         return [(key, self.seen.get())]
+    """
+
+    def open(self, states: States) -> None:
+        """Declare the states, always the same ones. No key is current yet."""
+        ...
+
+    def process(self, key: Any, record: Any, context: Context) -> Iterable[Any] | None:
+        """Take one record. What is returned or yielded is output; None is none."""
+        ...
+
+
+class TimedOperator(KeyedOperator, Protocol):
+    """A keyed operator that sets timers."""
+
+    def on_timer(self, key: Any, timer: Timer, context: Context) -> Iterable[Any] | None:
+        """A timer of this key is due. It is deleted after this call, even if it is set again meanwhile."""
+        ...

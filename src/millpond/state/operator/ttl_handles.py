@@ -1,0 +1,210 @@
+"""Handles of states whose values have a time to live: they stamp what is written and hide what has expired.
+
+Each stands over a backend's handle whose values are pairs `(value, alive_since_ms)`. The time is the
+context's. A write begins a new life, whatever was there; a read does so only for what is alive, and
+only if the Ttl says so.
+
+Invariant: what a read returns never becomes state unless the user writes it. A handle that writes on
+its own account (a refresh) writes back objects that it read, so where those could be changed in place it
+hands out copies of them.
+"""
+
+from collections.abc import Callable, Iterable, Iterator
+from operator import itemgetter
+from typing import Any
+
+from millpond.state.backend.expiry import Sweep
+from millpond.state.backend.protocols import KeyContext, KeyedStateBackend, ListState, MapState, ValueState
+from millpond.state.types.descriptor import StateDescriptor
+from millpond.state.types.rows import Row
+from millpond.state.types.ttl import Ttl
+
+_Stamped = tuple[Any, int]
+
+
+class _Lives:
+    """What the handles share: who is alive, who is visible, and what happens around an access."""
+
+    __slots__ = ("context", "outward", "refreshes", "shows_expired", "sweep", "ttl")
+
+    def __init__(self, backend: KeyedStateBackend, descriptor: StateDescriptor, ttl: Ttl) -> None:
+        self.ttl = ttl
+        self.context: KeyContext = backend.context
+        self.refreshes = ttl.refresh == "read-and-write"
+        self.shows_expired = ttl.visibility == "until-cleaned"
+        self.sweep: Callable[[], None] | None = None
+        codec = descriptor.codec(descriptor.name)
+        copies = codec.mutable and self.refreshes
+        self.outward: Callable[[_Stamped], Any] = (lambda stamped: codec.copy(stamped)[0]) if copies else itemgetter(0)
+
+    def alive(self, stamped: _Stamped) -> bool:
+        return not self.ttl.expired(stamped[1], self.context.now_ms)
+
+    def visible(self, stamped: _Stamped) -> bool:
+        return self.shows_expired or self.alive(stamped)
+
+    def is_due(self, stamped: _Stamped) -> bool:
+        """Whether reading this begins its life anew."""
+        return self.refreshes and stamped[1] < self.context.now_ms and self.alive(stamped)
+
+    def refreshed(self, stamped: _Stamped) -> _Stamped:
+        return stamped[0], self.context.now_ms
+
+    def swept(self) -> None:
+        """After an access, not before it: an access without a current key must fail while there is none."""
+        if self.sweep is not None:
+            self.sweep()
+
+
+class TtlValue:
+    """A value state whose value expires."""
+
+    __slots__ = ("_inner", "_lives", "descriptor")
+    adds = "a ttl"
+
+    def __init__(self, backend: KeyedStateBackend, descriptor: StateDescriptor, ttl: Ttl) -> None:
+        self.descriptor = descriptor
+        self._inner: ValueState = backend.value_state(descriptor)
+        self._lives = _Lives(backend, descriptor, ttl)
+        if "incremental" in ttl.clean_up:
+            self._lives.sweep = Sweep(backend, descriptor.name, ttl)
+
+    def exists(self) -> bool:
+        """Whether the current key has a value that is to be seen."""
+        stamped = self._inner.get()
+        self._lives.swept()
+        return stamped is not None and self._lives.visible(stamped)
+
+    def get(self) -> Any:
+        """The current key's value, or None when there is none to be seen."""
+        stamped, lives = self._inner.get(), self._lives
+        if stamped is not None and lives.is_due(stamped):
+            self._inner.update(lives.refreshed(stamped))
+        lives.swept()
+        return lives.outward(stamped) if stamped is not None and lives.visible(stamped) else None
+
+    def get_alive(self) -> Any:
+        """The current key's value if it is alive, or None: what a write may build on."""
+        stamped = self._inner.get()
+        return self._lives.outward(stamped) if stamped is not None and self._lives.alive(stamped) else None
+
+    def update(self, value: Any) -> None:
+        """Set the current key's value; its life begins now."""
+        self._inner.update((value, self._lives.context.now_ms))
+        self._lives.swept()
+
+    def clear(self) -> None:
+        """Forget the current key's value."""
+        self._inner.clear()
+
+
+class TtlList:
+    """A list state whose elements expire each alone. It exists while an element is to be seen."""
+
+    __slots__ = ("_inner", "_lives")
+
+    def __init__(self, backend: KeyedStateBackend, descriptor: StateDescriptor, ttl: Ttl) -> None:
+        self._inner: ListState = backend.list_state(descriptor)
+        self._lives = _Lives(backend, descriptor, ttl)
+        if "incremental" in ttl.clean_up:
+            self._lives.sweep = Sweep(backend, descriptor.name, ttl)
+
+    def exists(self) -> bool:
+        """Whether the current key has an element that is to be seen."""
+        found = any(map(self._lives.visible, self._inner.get()))
+        self._lives.swept()
+        return found
+
+    def get(self) -> Iterator[Any]:
+        """The elements to be seen as they are now; later changes do not reach this iterator."""
+        lives, elements = self._lives, list(self._inner.get())
+        if any(map(lives.is_due, elements)):
+            self._inner.put(lives.refreshed(stamped) if lives.is_due(stamped) else stamped for stamped in elements)
+        seen = [lives.outward(stamped) for stamped in elements if lives.visible(stamped)]
+        lives.swept()
+        return iter(seen)
+
+    def put(self, values: Iterable[Any]) -> None:
+        """Replace the whole list; the life of every element begins now. No elements, no list."""
+        stamped = self._stamped(values)
+        if stamped:
+            self._inner.put(stamped)
+        else:
+            self._inner.clear()
+        self._lives.swept()
+
+    def append(self, value: Any) -> None:
+        """Add one element at the end; its life begins now, that of the others goes on."""
+        self._inner.append((value, self._lives.context.now_ms))
+        self._lives.swept()
+
+    def extend(self, values: Iterable[Any]) -> None:
+        """Add several elements at the end."""
+        stamped = self._stamped(values)
+        if stamped:
+            self._inner.extend(stamped)
+        self._lives.swept()
+
+    def clear(self) -> None:
+        """Forget the current key's list."""
+        self._inner.clear()
+
+    def _stamped(self, values: Iterable[Any]) -> list[_Stamped]:
+        now_ms = self._lives.context.now_ms
+        return [(value, now_ms) for value in values]
+
+
+class TtlMap:
+    """A map state whose entries expire each alone. It exists while an entry is to be seen."""
+
+    __slots__ = ("_inner", "_lives")
+
+    def __init__(self, backend: KeyedStateBackend, descriptor: StateDescriptor, ttl: Ttl) -> None:
+        self._inner: MapState = backend.map_state(descriptor)
+        self._lives = _Lives(backend, descriptor, ttl)
+        if "incremental" in ttl.clean_up:
+            self._lives.sweep = Sweep(backend, descriptor.name, ttl)
+
+    def exists(self) -> bool:
+        """Whether the current key has an entry that is to be seen."""
+        found = any(self._lives.visible(stamped) for _, stamped in self._inner.items())
+        self._lives.swept()
+        return found
+
+    def get(self, map_key: Row) -> Any:
+        """The value of one entry, or None when there is none to be seen."""
+        stamped, lives = self._inner.get(map_key), self._lives
+        if stamped is not None and lives.is_due(stamped):
+            self._inner.put(map_key, lives.refreshed(stamped))
+        lives.swept()
+        return lives.outward(stamped) if stamped is not None and lives.visible(stamped) else None
+
+    def contains(self, map_key: Row) -> bool:
+        """Whether there is such an entry to be seen."""
+        stamped = self._inner.get(map_key)
+        self._lives.swept()
+        return stamped is not None and self._lives.visible(stamped)
+
+    def put(self, map_key: Row, value: Any) -> None:
+        """Set one entry; its life begins now."""
+        self._inner.put(map_key, (value, self._lives.context.now_ms))
+        self._lives.swept()
+
+    def remove(self, map_key: Row) -> None:
+        """Forget one entry."""
+        self._inner.remove(map_key)
+
+    def items(self) -> Iterator[tuple[Row, Any]]:
+        """The entries to be seen as they are now; later changes do not reach this iterator."""
+        lives, entries = self._lives, list(self._inner.items())
+        if lives.refreshes:
+            for map_key, stamped in entries:
+                if lives.is_due(stamped):
+                    self._inner.put(map_key, lives.refreshed(stamped))
+        seen = [(map_key, lives.outward(stamped)) for map_key, stamped in entries if lives.visible(stamped)]
+        lives.swept()
+        return iter(seen)
+
+    def clear(self) -> None:
+        """Forget every entry of the current key."""
+        self._inner.clear()

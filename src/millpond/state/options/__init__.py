@@ -1,0 +1,1 @@
+"""Options of keyed state: which backend, which cache, and how they are chosen by name."""

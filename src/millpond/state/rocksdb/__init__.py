@@ -1,0 +1,1 @@
+"""The RocksDB backend: state in a database on local disk."""

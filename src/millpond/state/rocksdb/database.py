@@ -1,0 +1,204 @@
+"""One RocksDB database in a folder of its own: opening, scanning, failing, closing.
+
+On the data path it lies under `RocksDbBackend`, which knows what the bytes mean; here is what RocksDB
+leaves to its users. The database is a cache of a checkpoint, so whatever an earlier owner left in the
+folder is removed and nothing is written for the sake of surviving a crash: the write-ahead log is off.
+Otherwise it is set up as Flink does: 64 MiB write buffers, level compaction, LZ4, a block cache and a
+bloom filter.
+
+Invariant: the files are touched only by who holds the lock on `lock` in the folder; the lock ends with
+its process.
+
+rocksdict offers neither a merge operator nor a compaction filter that could read a value's own time (its
+TTL follows the machine's clock, which state never does). So a list is read to be appended to, and
+expired values go when the checkpoint rewrites their key group.
+"""
+
+import contextlib
+import fcntl
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
+from typing import Any, Final
+
+from millpond.errors import CorruptionError, MillpondError, MissingDependencyError, UnavailableError
+from millpond.state.types.ordered_keys import after
+
+WRITE_BUFFER_BYTES: Final = 64 << 20
+BLOCK_CACHE_BYTES: Final = 64 << 20
+
+_BLOOM_BITS = 10
+_BACKGROUND_JOBS = 2
+_METRICS = {
+    "pending_compaction_bytes": "rocksdb.estimate-pending-compaction-bytes",
+    "running_compactions": "rocksdb.num-running-compactions",
+    "running_flushes": "rocksdb.num-running-flushes",
+    "sst_bytes": "rocksdb.total-sst-files-size",
+    "memtable_bytes": "rocksdb.cur-size-all-mem-tables",
+    "block_cache_bytes": "rocksdb.block-cache-usage",
+    "entries": "rocksdb.estimate-num-keys",
+}
+
+
+class Database:
+    """RocksDB in `folder`/db, from bytes to bytes. `handle` is rocksdict's own, for the hot path."""
+
+    def __init__(self, folder: Path, write_buffer_bytes: int, block_cache_bytes: int) -> None:
+        self.folder = folder
+        self._rocksdict = _import_rocksdict()
+        try:
+            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            self._lock = (folder / "lock").open("a")
+        except OSError as error:
+            raise UnavailableError(f"the RocksDB folder {folder} cannot be used: {error}.") from error
+        try:
+            self._take_lock()
+            shutil.rmtree(folder / "db", ignore_errors=True)
+            self.handle: Any = self._open(write_buffer_bytes, block_cache_bytes)
+        except BaseException:
+            self._lock.close()
+            raise
+        self.closed = False
+
+    def _take_lock(self) -> None:
+        try:
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            # An owner that just left took its lock file along: a lock on that would lock nothing.
+            if not (self.folder / "lock").exists():
+                raise BlockingIOError  # noqa: TRY301
+        except BlockingIOError as error:
+            raise UnavailableError(
+                f"the RocksDB folder {self.folder} is in use by another state backend. Give each backend a folder of "
+                "its own, or close the other one first."
+            ) from error
+
+    def _open(self, write_buffer_bytes: int, block_cache_bytes: int) -> Any:
+        rocksdict = self._rocksdict
+        table = rocksdict.BlockBasedOptions()
+        table.set_block_cache(rocksdict.Cache(block_cache_bytes))
+        table.set_bloom_filter(_BLOOM_BITS, block_based=False)
+        options = rocksdict.Options(raw_mode=True)
+        options.create_if_missing(create_if_missing=True)
+        options.set_block_based_table_factory(table)
+        options.set_write_buffer_size(write_buffer_bytes)
+        options.set_compaction_style(rocksdict.DBCompactionStyle.level())
+        options.set_level_compaction_dynamic_level_bytes(v=True)
+        options.set_compression_type(rocksdict.DBCompressionType.lz4())
+        options.set_max_background_jobs(_BACKGROUND_JOBS)
+        options.set_is_fd_close_on_exec(enabled=True)
+        options.set_keep_log_file_num(1)
+        try:
+            handle = rocksdict.Rdict(str(self.folder / "db"), options)
+        except Exception as error:
+            raise self.failure(error) from error
+        self._write_options = rocksdict.WriteOptions()
+        self._write_options.disable_wal = True
+        handle.set_write_options(self._write_options)
+        return handle
+
+    def batch(self) -> Any:
+        """An empty batch of writes for `write`."""
+        return self._rocksdict.WriteBatch(raw_mode=True)
+
+    def write(self, batch: Any) -> None:
+        """Write a batch, all of it or nothing."""
+        try:
+            self.handle.write(batch, self._write_options)
+        except Exception as error:
+            raise self.failure(error) from error
+
+    def snapshot(self) -> Any:
+        """The database as it is now, for `read_from`, from any thread."""
+        try:
+            return self.handle.snapshot()
+        except Exception as error:
+            raise self.failure(error) from error
+
+    def cursor(self) -> Any:
+        """The database as it is now, for scans from any thread, one at a time."""
+        # Not the snapshot's own: in rocksdict 0.3.29 that one sees what was written since.
+        try:
+            # Letting go of it frees write buffers and files: in RocksDB's own thread, or all of ours would wait.
+            options = self._rocksdict.ReadOptions()
+            options.set_background_purge_on_iterator_cleanup(True)
+            return self.handle.iter(options)
+        except Exception as error:
+            raise self.failure(error) from error
+
+    def read_from(self, snapshot: Any, key: bytes) -> bytes | None:
+        """What a snapshot has under a key."""
+        try:
+            data: bytes = snapshot[key]
+        except Exception as error:
+            # rocksdict's snapshots raise a bare Exception for what is not there.
+            if str(error) == "key not found":
+                return None
+            raise self.failure(error) from error
+        return data
+
+    def scan(self, prefix: bytes, cursor: Any = None) -> Iterator[tuple[bytes, bytes]]:
+        """Keys that begin with `prefix`, in order, and their values: as of now, or of when the cursor was made."""
+        try:
+            if cursor is None:
+                # What is bounded does not walk over what was deleted behind the prefix.
+                options = self._rocksdict.ReadOptions()
+                options.set_iterate_upper_bound(after(prefix))
+                cursor = self.handle.iter(options)
+            cursor.seek(prefix)
+            while cursor.valid():
+                key = cursor.key()
+                if not key.startswith(prefix):
+                    break
+                yield key, cursor.value()
+                cursor.next()
+            # A scan also ends where a block cannot be read.
+            cursor.status()
+        except Exception as error:
+            raise self.failure(error) from error
+
+    def properties(self) -> dict[str, int]:
+        """RocksDB's own counters: sizes in bytes, the others in pieces."""
+        try:
+            return {name: self.handle.property_int_value(known) or 0 for name, known in _METRICS.items()}
+        except Exception as error:
+            raise self.failure(error) from error
+
+    def failure(self, error: Exception) -> MillpondError:
+        """RocksDB's errors are texts: the error that tells the caller what to do about one."""
+        if isinstance(error, MillpondError):
+            return error
+        text = str(error)
+        if "Corruption" in text:
+            return CorruptionError(
+                f"the RocksDB folder {self.folder} is damaged: {text}. It is only a cache of the checkpoint: restore."
+            )
+        if "No space left" in text or "File too large" in text or "quota" in text.lower():
+            return UnavailableError(
+                f"no space for keyed state in {self.folder}: {text}. Make room, or set state.backend.rocksdb.local-dir "
+                "to a folder on a larger disk; what the checkpoint has is safe."
+            )
+        return UnavailableError(f"RocksDB in {self.folder} did not do its work: {text}.")
+
+    def close(self) -> None:
+        """Close, and remove the files. Snapshots must have been let go of. Idempotent."""
+        if self.closed:
+            return
+        self.closed = True
+        with contextlib.suppress(Exception):  # the files go; what could not be written to them is not missed
+            self.handle.close()
+        shutil.rmtree(self.folder / "db", ignore_errors=True)
+        (self.folder / "lock").unlink(missing_ok=True)
+        with contextlib.suppress(OSError):  # somebody else's files are in it
+            self.folder.rmdir()
+        self._lock.close()
+
+
+def _import_rocksdict() -> ModuleType:
+    try:
+        import rocksdict
+    except ImportError as error:
+        raise MissingDependencyError(
+            "the state backend 'rocksdb' needs rocksdict: pip install 'millpond[rocksdb]'"
+        ) from error
+    return rocksdict

@@ -1,0 +1,29 @@
+"""The options of the RocksDB backend, by their names, and what they are parsed into."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from millpond.options import Known, place, size_bytes
+from millpond.state.rocksdb.database import BLOCK_CACHE_BYTES, WRITE_BUFFER_BYTES
+
+
+@dataclass(frozen=True, slots=True)
+class RocksDbSettings:
+    """How a RocksDB backend is opened.
+
+    Attributes:
+        local_dir: the folder in which RocksDB's folders are made; None for the caller's.
+        write_buffer_bytes: of each of RocksDB's buffers in memory.
+        block_cache_bytes: of RocksDB's cache of what it read from files.
+    """
+
+    local_dir: Path | None = None
+    write_buffer_bytes: int = WRITE_BUFFER_BYTES
+    block_cache_bytes: int = BLOCK_CACHE_BYTES
+
+
+ROCKSDB_OPTIONS: Known = {
+    "state.backend.rocksdb.local-dir": ("local_dir", lambda value: Path(place(value)).absolute()),
+    "state.backend.rocksdb.write-buffer-size": ("write_buffer_bytes", size_bytes(64 << 10, 4 << 30)),
+    "state.backend.rocksdb.block-cache-size": ("block_cache_bytes", size_bytes(64 << 10)),
+}

@@ -1,0 +1,329 @@
+"""The handles of states in RocksDB: each use is one read or write of the database, and little Python around it.
+
+Every handle keeps the db key of the current key until the key or its group changes, so that a get and an
+update after it encode the key once. An update does not read. What an open version changed is remembered
+as a set of db keys, which all that follows (delta, rollback, undo) is made of.
+
+Invariant: a db key is in `changed` before the database is changed under it.
+
+Values are bytes in the database, so a copy of a mutable value is made by decoding it. It is kept, in
+`handed`, while the key stays: a second get gives the same object, and memory does not grow with the keys
+that a version reads.
+"""
+
+# ruff: noqa: D102 - the protocols in backend.py say what the methods of handles do
+import operator
+import struct
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from itertools import compress
+from typing import Any
+
+from millpond.state.backend.current_key import Who, no_current_key
+from millpond.state.backend.protocols import ABSENT, Cells, KeyContext
+from millpond.state.rocksdb.database import Database
+from millpond.state.types.codec import ValueCodec
+from millpond.state.types.descriptor import StateDescriptor
+from millpond.state.types.ordered_keys import GROUP_PREFIX, KEY_PREFIX, STATE_PREFIX, decode_key, encode_key
+from millpond.state.types.rows import Row, RowCodec
+
+_LENGTH = struct.Struct(">I")
+
+
+class RocksDbState:
+    """What the three kinds share. `number` is the state's in db keys."""
+
+    def __init__(self, descriptor: StateDescriptor, number: int, context: KeyContext, database: Database) -> None:
+        self.descriptor = descriptor
+        self.prefix = STATE_PREFIX.pack(number)
+        self.changed: set[bytes] = set()
+        self.committed_changed: set[bytes] = set()
+        self.handed: dict[bytes, Any] = {}
+        self._number = number
+        self._context = context
+        self._database = database
+        self._db = database.handle
+        self._read = database.handle.get
+        self.codec: ValueCodec = descriptor.codec(Who(f"state {descriptor.name!r}", context))
+        self._check = self.codec.check
+        self._mutable = self.codec.mutable
+        self._dumps: Callable[[Any], bytes] = self.codec.dumps
+        self._loads: Callable[[bytes], Any] = self.codec.loads
+        self._key: Row | None = None
+        self._key_group = -1
+        self._at = b""
+
+    def key_prefix(self, key_group: int, key: Any, /) -> bytes:
+        """The db key of a key's cell, or the beginning of those of its map's entries."""
+        encoded = encode_key(key)
+        return KEY_PREFIX.pack(self._number, key_group, len(encoded)) + encoded
+
+    place = key_prefix
+
+    def look(self, place: bytes) -> Any:
+        data = self._data(place)
+        return None if data is None else self.loads(data)
+
+    def put_all(self, places: list[bytes], values: list[Any]) -> None:
+        self.changed.update(places)
+        self.handed = {}
+        batch = self._database.batch()
+        kept = [value is not None for value in values]
+        if not all(kept):
+            for gone in compress(places, map(operator.not_, kept)):
+                batch.delete(gone)
+            places, values = list(compress(places, kept)), list(compress(values, kept))
+        # A loop in C: building a batch costs a tenth of writing it.
+        deque(map(batch.put, places, map(self.dumps, values)), maxlen=0)
+        self._database.write(batch)
+
+    def of_key(self, key_group: int, key: Row) -> Cells:
+        value = self.look(self.place(key_group, key))
+        return Cells() if value is None else Cells([key_group], [key], None, [value])
+
+    def group_prefix(self, key_group: int) -> bytes:
+        """The beginning of every db key of a key group."""
+        return GROUP_PREFIX.pack(self._number, key_group)
+
+    def cells_of(self, entries: Iterable[tuple[bytes, bytes | None]]) -> Cells:
+        """Cells from db keys and what is there."""
+        cells, loads = Cells(), self.loads
+        for at, data in entries:
+            _, key_group, length = KEY_PREFIX.unpack_from(at)
+            cells.key_groups.append(key_group)
+            cells.keys.append(decode_key(at[KEY_PREFIX.size : KEY_PREFIX.size + length]))
+            cells.values.append(ABSENT if data is None else loads(data))
+        return cells
+
+    def entries_of(self, cells: Cells) -> Iterator[tuple[bytes, bytes | None]]:
+        """Db keys and what shall be there: the inverse of `cells_of`."""
+        dumps = self.dumps
+        for at, value in zip(self._places(cells), cells.values, strict=True):
+            yield at, None if value is ABSENT else dumps(value)
+
+    def _places(self, cells: Cells) -> list[bytes]:
+        """The db key of each cell."""
+        return list(map(self.place, cells.key_groups, cells.keys))
+
+    def keys(self) -> Iterator[tuple[int, Row]]:
+        """Key group and key of every key, each once."""
+        last = None
+        for at, _ in self._database.scan(self.prefix):
+            _, key_group, length = KEY_PREFIX.unpack_from(at)
+            cell = at[: KEY_PREFIX.size + length]
+            if cell != last:
+                last = cell
+                yield key_group, decode_key(cell[KEY_PREFIX.size :])
+
+    def dumps(self, value: Any) -> bytes:
+        """A cell's value as bytes."""
+        return self._dumps(value)
+
+    def loads(self, data: bytes) -> Any:
+        """A cell's value."""
+        return self._loads(data)
+
+    def write(self, cells: Cells) -> None:
+        """Put or delete cells in the open version: all of them or, at a failure, none."""
+        self.put_all(self._places(cells), [None if value is ABSENT else value for value in cells.values])
+
+    def exists(self) -> bool:
+        return self._data(self._turned()) is not None
+
+    def clear(self) -> None:
+        at = self._turned()
+        if self._data(at) is not None:
+            self._delete(at)
+
+    def _turned(self) -> bytes:
+        """The db key of the current key."""
+        context = self._context
+        if context.key is not self._key or context.key_group != self._key_group:
+            self._turn()
+        return self._at
+
+    def _turn(self) -> None:
+        context = self._context
+        if context.key_group < 0:
+            raise no_current_key(f"state {self.descriptor.name!r}")
+        self._at = self.key_prefix(context.key_group, context.key)
+        self.handed = {}
+        self._key, self._key_group = context.key, context.key_group
+
+    def _data(self, at: bytes) -> bytes | None:
+        try:
+            data: bytes | None = self._read(at)
+        except Exception as error:
+            raise self._database.failure(error) from error
+        return data
+
+    def _put(self, at: bytes, data: bytes) -> None:
+        self.changed.add(at)
+        try:
+            self._db[at] = data
+        except Exception as error:
+            raise self._database.failure(error) from error
+
+    def _delete(self, at: bytes) -> None:
+        self.changed.add(at)
+        self.handed.pop(at, None)
+        try:
+            del self._db[at]
+        except Exception as error:
+            raise self._database.failure(error) from error
+
+    def _value(self, at: bytes, data: bytes) -> Any:
+        """What user code gets of a mutable value: the version's one copy."""
+        value = self.handed.get(at, ABSENT)
+        if value is ABSENT:
+            value = self.handed[at] = self.loads(data)
+        return value
+
+
+class RocksDbValueState(RocksDbState):
+    """One value per key. `look`, `get` and `update` are the hot path, written out for it."""
+
+    def look(self, place: bytes) -> Any:
+        try:
+            data = self._read(place)
+        except Exception as error:
+            raise self._database.failure(error) from error
+        return None if data is None else self._loads(data)
+
+    def get(self) -> Any:
+        context = self._context
+        if context.key is not self._key or context.key_group != self._key_group:
+            self._turn()
+        try:
+            data = self._read(self._at)
+        except Exception as error:
+            raise self._database.failure(error) from error
+        if data is None:
+            return None
+        return self._value(self._at, data) if self._mutable else self._loads(data)
+
+    def update(self, value: Any) -> None:
+        context = self._context
+        if context.key is not self._key or context.key_group != self._key_group:
+            self._turn()
+        checked = self._check(value)
+        data = self._dumps(checked)
+        at = self._at
+        self.changed.add(at)
+        try:
+            self._db[at] = data
+        except Exception as error:
+            raise self._database.failure(error) from error
+        if self._mutable:
+            self.handed[at] = checked
+
+
+class RocksDbListState(RocksDbState):
+    """A list is one cell: its elements' bytes, each after its length. Appending decodes none of them."""
+
+    def dumps(self, value: Iterable[Any]) -> bytes:
+        dumps, pack = self._dumps, _LENGTH.pack
+        return b"".join(part for data in map(dumps, value) for part in (pack(len(data)), data))
+
+    def loads(self, data: bytes) -> list[Any]:
+        loads, length_at, size, values, start = self._loads, _LENGTH.unpack_from, _LENGTH.size, [], 0
+        while start < len(data):
+            end = start + size + length_at(data, start)[0]
+            values.append(loads(data[start + size : end]))
+            start = end
+        return values
+
+    def get(self) -> Iterator[Any]:
+        at = self._turned()
+        data = self._data(at)
+        if data is None:
+            return iter(())
+        return iter(tuple(self._value(at, data)) if self._mutable else self.loads(data))
+
+    def put(self, values: Iterable[Any]) -> None:
+        at = self._turned()
+        checked = [self._check(value) for value in values]
+        self._put(at, self.dumps(checked))
+        if self._mutable:
+            self.handed[at] = checked
+
+    def append(self, value: Any) -> None:
+        self.extend((value,))
+
+    def extend(self, values: Iterable[Any]) -> None:
+        at = self._turned()
+        checked = [self._check(value) for value in values]
+        if not checked:
+            return
+        self._put(at, (self._data(at) or b"") + self.dumps(checked))
+        if at in self.handed:
+            self.handed[at].extend(checked)
+
+
+class RocksDbMapState(RocksDbState):
+    """Each entry is a cell; the entries of a key lie side by side."""
+
+    def __init__(self, descriptor: StateDescriptor, number: int, context: KeyContext, database: Database) -> None:
+        super().__init__(descriptor, number, context, database)
+        who = Who(f"map key of state {descriptor.name!r}", context)
+        self._check_key = RowCodec(descriptor.map_key_schema, who).check_key()
+
+    def cells_of(self, entries: Iterable[tuple[bytes, bytes | None]]) -> Cells:
+        entries = list(entries)
+        cells = super().cells_of(entries)
+        cells.map_keys = [self._map_key(at) for at, _ in entries]
+        return cells
+
+    def place(self, key_group: int, cell: Any, /) -> bytes:
+        key, map_key = cell
+        return self.key_prefix(key_group, key) + encode_key(map_key)
+
+    def of_key(self, key_group: int, key: Row) -> Cells:
+        return self.cells_of(self._database.scan(self.key_prefix(key_group, key)))
+
+    def _places(self, cells: Cells) -> list[bytes]:
+        cell = zip(cells.keys, cells.map_keys or (), strict=True)
+        return list(map(self.place, cells.key_groups, cell))
+
+    def get(self, map_key: Row) -> Any:
+        at = self._turned() + encode_key(self._check_key(map_key))
+        data = self._data(at)
+        if data is None:
+            return None
+        return self._value(at, data) if self._mutable else self._loads(data)
+
+    def contains(self, map_key: Row) -> bool:
+        return self._data(self._turned() + encode_key(self._check_key(map_key))) is not None
+
+    def put(self, map_key: Row, value: Any) -> None:
+        at = self._turned() + encode_key(self._check_key(map_key))
+        checked = self._check(value)
+        self._put(at, self._dumps(checked))
+        if self._mutable:
+            self.handed[at] = checked
+
+    def remove(self, map_key: Row) -> None:
+        at = self._turned() + encode_key(self._check_key(map_key))
+        if self._data(at) is not None:
+            self._delete(at)
+
+    def exists(self) -> bool:
+        return next(self._scan(), None) is not None
+
+    def items(self) -> Iterator[tuple[Row, Any]]:
+        value = self._value if self._mutable else self._load_entry
+        return iter([(self._map_key(at), value(at, data)) for at, data in self._scan()])
+
+    def clear(self) -> None:
+        for at, _ in list(self._scan()):
+            self._delete(at)
+
+    def _scan(self) -> Iterator[tuple[bytes, bytes]]:
+        return self._database.scan(self._turned())
+
+    def _load_entry(self, _at: bytes, data: bytes) -> Any:
+        return self._loads(data)
+
+    @staticmethod
+    def _map_key(at: bytes) -> Row:
+        return decode_key(at[KEY_PREFIX.size + KEY_PREFIX.unpack_from(at)[2] :])

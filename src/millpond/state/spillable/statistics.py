@@ -1,0 +1,167 @@
+"""What a backend holds where: for the monitor, which chooses key groups by it, and for whoever wants to know.
+
+Counting goes over all key groups, so it is done between batches of records and when somebody asks. What is on the heap
+is estimated (`accounting`); what is on disk the file knows.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+
+from millpond.state.spillable.accounting import SLOT_BYTES, HeapSizes, RequestRates
+from millpond.state.spillable.migration import Mover
+from millpond.state.spillable.migrations import SpilledState
+from millpond.state.spillable.policy import GroupLoad
+
+TEMPERATURES = pa.schema(
+    [
+        pa.field("key_group", pa.int32(), nullable=False),
+        pa.field("state", pa.string(), nullable=False),
+        pa.field("place", pa.string(), nullable=False),
+        pa.field("path", pa.string()),
+        pa.field("bytes", pa.int64(), nullable=False),
+        pa.field("rate", pa.float64(), nullable=False),
+    ]
+)
+"""The map of key groups by temperature: a row per key group and state.
+
+`place` is "heap" or "disk", and `path` the folder of the spill file. `bytes` are those on the heap, about; on disk the
+pages that the file has for the key group, shared out among its states by what was written of each. `rate` is of the key
+group, all states together: its requests, each of which counts half after a minute."""
+
+
+@dataclass(frozen=True)
+class SpillStats:
+    """What a backend holds where, and what moving cost.
+
+    Attributes:
+        heap_groups: key groups with state on the heap.
+        heap_bytes: what they take, about.
+        disk_groups: key groups on disk.
+        disk_bytes: of their pages.
+        spills: key groups spilled since it was made.
+        loads: key groups loaded.
+        failures: moves and writes that did not work; what they were to move stayed where it was.
+        spill_seconds: spent on spilling, and on writing what changed on disk.
+        load_seconds: spent on loading.
+        longest_block_ms: the longest time that one look kept the stream waiting.
+        reason: of the last turn; "" before the first.
+    """
+
+    heap_groups: int
+    heap_bytes: int
+    disk_groups: int
+    disk_bytes: int
+    spills: int
+    loads: int
+    failures: int
+    spill_seconds: float
+    load_seconds: float
+    longest_block_ms: float
+    reason: str
+
+
+class Census:
+    """Counts one backend.
+
+    Args:
+        key_groups: of the shard.
+        states: all of them, by name.
+        sizes: of what is on the heap.
+        mover: knows what is on disk.
+        clock_ms: monotonic milliseconds, by which rates decay.
+
+    Attributes:
+        entered: how often each key group was asked for since the last count; the backend adds to it.
+        heap_bytes: what was on the heap when it was last counted, about: key groups, and changed cells of those on disk
+            that are not written yet.
+    """
+
+    def __init__(
+        self,
+        key_groups: range,
+        states: Mapping[str, SpilledState],
+        sizes: HeapSizes,
+        mover: Mover,
+        clock_ms: Callable[[], int],
+    ) -> None:
+        self._key_groups = key_groups
+        self._states = states
+        self._sizes = sizes
+        self._mover = mover
+        self._clock_ms = clock_ms
+        self._rates = RequestRates(key_groups, clock_ms())
+        self.entered = self._rates.entered
+        self.add_changes = self._rates.add_changes
+        self.heap_bytes = 0
+
+    def count(self) -> None:
+        """Count what is on the heap."""
+        self._rates.look(self._clock_ms())
+        self.heap_bytes = self._sizes.bytes_of_all(self._key_groups) + self.buffered_bytes()
+
+    def buffered_bytes(self) -> int:
+        """What the changed cells of key groups on disk take, about."""
+        if not self._mover.spilled:
+            return 0
+        return int(self._mover.changed_cells() * max([SLOT_BYTES, *self._sizes.means()]))
+
+    def heap_groups(self, owner: object) -> list[GroupLoad]:
+        """The key groups on the heap."""
+        # Whoever asks may be another backend's thread: a request that is counted meanwhile may be lost.
+        self._rates.look(self._clock_ms())
+        return [
+            GroupLoad(key_group, owner, self._sizes.bytes_of(key_group), self._rates.of(key_group))
+            for key_group in self._key_groups
+            if key_group not in self._mover.spilled
+        ]
+
+    def disk_groups(self, owner: object) -> list[GroupLoad]:
+        """The key groups on disk, with what they would take on the heap."""
+        self._rates.look(self._clock_ms())
+        means = [mean for mean in self._sizes.means() if mean]
+        mean = sum(means) / len(means) if means else SLOT_BYTES
+        return [
+            GroupLoad(key_group, owner, spilled.heap_bytes_now(mean), self._rates.of(key_group))
+            for key_group, spilled in list(self._mover.spilled.items())
+        ]
+
+    def stats(self, longest_block_ns: int) -> SpillStats:
+        """What is where, and what moving cost."""
+        self.count()
+        mover, on_disk = self._mover, self._mover.disk_bytes()
+        return SpillStats(
+            heap_groups=len([group for group in self.heap_groups(self) if group.heap_bytes]),
+            heap_bytes=self.heap_bytes,
+            disk_groups=len(on_disk),
+            disk_bytes=sum(on_disk.values()),
+            spills=mover.spills,
+            loads=mover.loads,
+            failures=mover.failures,
+            spill_seconds=mover.spill_ns / 1e9,
+            load_seconds=mover.load_ns / 1e9,
+            longest_block_ms=longest_block_ns / 1e6,
+            reason=mover.reason,
+        )
+
+    def temperatures(self) -> pa.Table:
+        """Every key group and state, as `TEMPERATURES` says."""
+        self._rates.look(self._clock_ms())
+        on_disk = self._mover.disk_bytes()
+        rows = []
+        for key_group in self._key_groups:
+            spilled, rate = self._mover.spilled.get(key_group), self._rates.of(key_group)
+            if spilled is None:
+                sizes = [self._sizes.bytes_of_state(name, key_group) for name in self._states]
+                place: tuple[str, str | None] = ("heap", None)
+            else:
+                tables: list[Any] = [state.heap.tables.live[key_group] for state in self._states.values()]
+                written = [table.bytes_now() for table in tables]
+                whole = sum(written) or 1.0
+                sizes = [int(on_disk[key_group] * each / whole) for each in written]
+                place = ("disk", str(spilled.file.folder))
+            rows += [(key_group, name, *place, size, rate) for name, size in zip(self._states, sizes, strict=True)]
+        columns = zip(*rows, strict=True) if rows else [()] * len(TEMPERATURES)
+        return pa.table([list(column) for column in columns], schema=TEMPERATURES)

@@ -1,0 +1,1 @@
+"""Runs a keyed operator without Spark: for tests, benchmarks and trying things out."""

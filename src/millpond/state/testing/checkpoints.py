@@ -1,0 +1,329 @@
+"""The checkpoints of all shards of an operator, as one.
+
+Each shard has its own storage and its own `Checkpointer`; here they are begun, written and restored
+together. A checkpoint counts when every shard has stored it: what is restored is a version that all
+of them have.
+
+Invariant: the shards count alike, so one version number is one moment of the operator; and no shard's
+newest stored version is more than one checkpoint ahead of another's, because the one that is furthest
+behind writes first and a failure stops those after it. So storages that keep two versions always have
+one in common.
+"""
+
+import secrets
+import threading
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+import msgspec
+import pyarrow as pa
+
+from millpond.errors import CorruptionError, OptionError
+from millpond.state.checkpoint import (
+    Checkpointer,
+    CheckpointStats,
+    CheckpointStorage,
+    Head,
+    PendingCheckpoint,
+    Restored,
+    birth,
+    restore,
+)
+from millpond.state.checkpoint.savepoint import Savepoint, ShardState
+from millpond.state.operator.operator import Times
+from millpond.state.operator.shard import OperatorShard
+
+StorageOfShard = Callable[[int], CheckpointStorage]
+"""Opens the storage of a shard, by its number. Each call is a new writer."""
+
+
+@dataclass(frozen=True)
+class Restoration:
+    """What a restore brought back.
+
+    Attributes:
+        version: the checkpoint that the operator stands at.
+        watermark_ms: that it was begun under, or -1.
+        processing_ms: the time it was begun at; the operator's own where the checkpoint is too old to tell.
+        passed_over: what is wrong with each newer checkpoint that was damaged; empty unless falling back was allowed.
+    """
+
+    version: int
+    watermark_ms: int
+    processing_ms: int
+    passed_over: tuple[str, ...] = ()
+
+
+class BegunCheckpoint:
+    """A checkpoint between its blocking part and its last byte. It must go to `write` or to `abort`.
+
+    `write` may run in any thread while records flow. Checkpoints are written in the order begun.
+    """
+
+    def __init__(self, owner: "OperatorCheckpoints", parts: Sequence[tuple[Checkpointer, PendingCheckpoint]]) -> None:
+        self._owner = owner
+        self.parts = list(parts)
+        self.version = parts[0][1].version
+
+    def write(self) -> list[CheckpointStats]:
+        """Store it; what it cost, by shard. If that fails it does not count, and its changes go with the next one."""
+        return self._owner.write(self)
+
+    def abort(self) -> None:
+        """Give it up. Its changes go with the next one."""
+        self._owner.abort(self)
+
+
+class OperatorCheckpoints:
+    """Makes checkpoints of shards that stand at their checkpointers' heads."""
+
+    def __init__(self, checkpointers: Sequence[Checkpointer]) -> None:
+        self._checkpointers = checkpointers
+        self._begun: list[BegunCheckpoint] = []
+        self._lock = threading.Lock()
+
+    @staticmethod
+    def born(
+        shards: Sequence[OperatorShard],
+        storage_of: StorageOfShard,
+        max_parallelism: int,
+        key_schema: pa.Schema,
+    ) -> "OperatorCheckpoints":
+        """The checkpoints of an operator that was never stored. An OptionError where something else was."""
+        storages = [storage_of(number) for number in range(len(shards))]
+        for storage in storages:
+            versions = storage.versions()
+            if versions:
+                raise OptionError(
+                    f"{storage.name} holds checkpoints already, up to version {versions[-1]}. Call restore() first to "
+                    "go on from them, or choose an empty folder."
+                )
+        heads = [
+            birth(secrets.token_hex(8), number, len(shards), max_parallelism, key_schema)
+            for number in range(len(shards))
+        ]
+        return OperatorCheckpoints(
+            [
+                Checkpointer(storage, shard.backend, head, shard.descriptors.values())
+                for storage, shard, head in zip(storages, shards, heads, strict=True)
+            ]
+        )
+
+    @property
+    def storages(self) -> list[CheckpointStorage]:
+        """Of every shard."""
+        return [checkpointer.storage for checkpointer in self._checkpointers]
+
+    def begin(self, watermark_ms: int, *, full: bool) -> BegunCheckpoint:
+        """The blocking part, of all shards."""
+        parts: list[tuple[Checkpointer, PendingCheckpoint]] = []
+        try:
+            for checkpointer in self._checkpointers:
+                pending = checkpointer.begin(watermark_ms, full=full)
+                parts.append((checkpointer, pending))
+        except BaseException:
+            # Some shards have ended a version that the others have not: only a restore makes them one again.
+            for checkpointer, pending in parts:
+                checkpointer.abort(pending)
+            raise
+        begun = BegunCheckpoint(self, parts)
+        self._begun.append(begun)
+        return begun
+
+    def remove_expired(self, begun: BegunCheckpoint) -> None:
+        """Rid live state of what earlier checkpoints found expired. If that fails, the one just begun is given up."""
+        try:
+            for checkpointer in self._checkpointers:
+                checkpointer.remove_expired()
+        except BaseException:
+            self.abort(begun)
+            raise
+
+    def write(self, begun: BegunCheckpoint) -> list[CheckpointStats]:
+        """Store the oldest begun checkpoint, shard by shard."""
+        with self._lock:
+            if not self._begun or self._begun[0] is not begun:
+                raise OptionError(
+                    f"checkpoint {begun.version} is not the oldest one begun: "
+                    f"{[each.version for each in self._begun]}. Write or abort checkpoints in the order begun."
+                )
+            stats = []
+            left = sorted(begun.parts, key=lambda part: part[0].head.version)
+            try:
+                while left:
+                    checkpointer, pending = left.pop(0)
+                    stats.append(checkpointer.write(pending))
+            finally:
+                for checkpointer, pending in left:
+                    checkpointer.abort(pending)
+                self._begun.remove(begun)
+            return stats
+
+    def abort(self, begun: BegunCheckpoint) -> None:
+        """Give a checkpoint up."""
+        with self._lock:
+            if begun not in self._begun:
+                raise OptionError(f"checkpoint {begun.version} is over already.")
+            for checkpointer, pending in begun.parts:
+                checkpointer.abort(pending)
+            self._begun.remove(begun)
+
+    def abort_all(self) -> None:
+        """Give up whatever was begun; one that is being written is waited for."""
+        for begun in list(self._begun):
+            with self._lock:
+                still_begun = begun in self._begun
+            if still_begun:
+                self.abort(begun)
+
+
+def wanted_versions(storages: Sequence[CheckpointStorage], version: int | None) -> list[int]:
+    """The versions that every storage has, from the one asked for (None: the newest) to the oldest.
+
+    Raises:
+        OptionError: there is none, or not the one asked for.
+    """
+    stored = [storage.versions() for storage in storages]
+    common = sorted(set(stored[0]).intersection(*stored[1:]), reverse=True)
+    wanted = [each for each in common if version is None or each <= version]
+    if not wanted or (version is not None and wanted[0] != version):
+        asked = "no checkpoint" if version is None else f"no checkpoint {version}"
+        raise OptionError(f"{storages[0].name}: there is {asked} that every shard has; there are {common[::-1]}.")
+    return wanted
+
+
+def restored(
+    open_shards: Callable[[], Sequence[OperatorShard]],
+    storages: Sequence[CheckpointStorage],
+    key_schema: pa.Schema,
+    version: int | None,
+    *,
+    fall_back: bool,
+    now_ms: int,
+) -> tuple[Sequence[OperatorShard], OperatorCheckpoints, Restoration]:
+    """Open shards that hold a version which every storage has, the newest unless another is asked for.
+
+    `open_shards` is called anew for every version that is tried. A CorruptionError names shard, version and
+    segment; with `fall_back` the next older version is tried, and the result says what was passed over. `now_ms` is
+    the processing time where the checkpoint tells none; at that time lives begin where a ttl was added.
+    """
+    wanted = wanted_versions(storages, version)
+    last_version = max(storage.versions()[-1] for storage in storages)
+    passed_over: list[str] = []
+    for candidate in wanted:
+        shards = open_shards()
+        try:
+            parts = [
+                _restore(storage, shard, len(shards), key_schema, candidate, now_ms)
+                for storage, shard in zip(storages, shards, strict=True)
+            ]
+        except CorruptionError as error:
+            _close(shards)
+            if not fall_back:
+                raise
+            passed_over.append(str(error))
+            continue
+        except BaseException:
+            _close(shards)
+            raise
+        for shard in shards:
+            shard.undone()
+        checkpointers = [
+            Checkpointer(storage, shard.backend, part.head, shard.descriptors.values(), last_version=last_version)
+            for storage, shard, part in zip(storages, shards, parts, strict=True)
+        ]
+        done = Restoration(
+            version=candidate,
+            watermark_ms=max(part.head.watermark_ms for part in parts),
+            processing_ms=max(resumed_ms(part.head.processing_ms, now_ms) for part in parts),
+            passed_over=tuple(passed_over),
+        )
+        return shards, OperatorCheckpoints(checkpointers), done
+    raise CorruptionError(f"no checkpoint is whole. {' '.join(passed_over)}")
+
+
+def resumed_ms(stored_ms: int, now_ms: int) -> int:
+    """The processing time to go on from: the stored one, or the present one where none was stored."""
+    return now_ms if stored_ms < 0 else stored_ms
+
+
+def saved(
+    shards: Sequence[OperatorShard], max_parallelism: int, key_schema: pa.Schema, times: Times
+) -> Iterator[ShardState]:
+    """What the shards hold now, for a savepoint, one after the other: each is as large as its state."""
+    for number, shard in enumerate(shards):
+        head = birth(secrets.token_hex(8), number, len(shards), max_parallelism, key_schema)
+        head = msgspec.structs.replace(head, watermark_ms=times.watermark_ms, processing_ms=times.processing_ms)
+        yield ShardState.of_snapshot(head, shard.backend, shard.descriptors.values())
+
+
+def restored_from_savepoint(
+    savepoint: Savepoint,
+    key_schema: pa.Schema,
+    shards: int,
+    open_shards: Callable[[int, int], Sequence[OperatorShard]],
+    *,
+    now_ms: int,
+) -> Sequence[OperatorShard]:
+    """Open that many shards, with the savepoint's maximum parallelism, and load it into them.
+
+    `now_ms` is as in `restored`.
+    """
+    found = pa.ipc.read_schema(pa.py_buffer(savepoint.manifest.key_schema))
+    _check_key(savepoint.location, found, key_schema)
+    if shards > savepoint.manifest.max_parallelism:
+        raise OptionError(
+            f"shards is {shards}; {savepoint.location} has {savepoint.manifest.max_parallelism} key groups, and that "
+            "many shards at most."
+        )
+    at_ms = resumed_ms(savepoint.manifest.processing_ms, now_ms)
+    opened = open_shards(shards, savepoint.manifest.max_parallelism)
+    try:
+        for number, shard in enumerate(opened):
+            declared = list(shard.descriptors.values())
+            done = savepoint.restore(
+                number, shards, shard.backend, declared, lineage=secrets.token_hex(8), now_ms=at_ms
+            )
+            shard.descriptors.update((descriptor.name, descriptor) for descriptor in done.descriptors)
+            shard.undone()
+    except BaseException:
+        _close(opened)
+        raise
+    return opened
+
+
+def _restore(
+    storage: CheckpointStorage, shard: OperatorShard, shards: int, key_schema: pa.Schema, version: int, now_ms: int
+) -> Restored:
+    found = storage.head(version)
+    if found is not None:
+        _check_layout(storage, found, shard, shards)
+        _check_key(storage.name, pa.ipc.read_schema(pa.py_buffer(found.key_schema)), key_schema)
+        now_ms = resumed_ms(found.processing_ms, now_ms)
+    done = restore(storage, shard.backend, list(shard.descriptors.values()), version=version, now_ms=now_ms)
+    if done is None:
+        raise OptionError(f"{storage.name} has no version {version} any more.")
+    shard.descriptors.update((descriptor.name, descriptor) for descriptor in done.descriptors)
+    return done
+
+
+def _check_layout(storage: CheckpointStorage, head: Head, shard: OperatorShard, shards: int) -> None:
+    if head.shards != shards or head.key_groups != shard.key_groups:
+        raise OptionError(
+            f"{storage.name} was written by {head.shards} shards with maximum parallelism {head.max_parallelism}, for "
+            f"key groups {head.key_groups}; this operator has {shards} shards, and {shard.key_groups} in this one. "
+            "Restore with as many as wrote it, then rescale."
+        )
+
+
+def _check_key(name: str, found: pa.Schema, wanted: pa.Schema) -> None:
+    if [field.type for field in found] != [field.type for field in wanted]:
+        raise OptionError(
+            f"{name} is keyed by ({', '.join(str(field.type) for field in found)}), and the operator's key_type is "
+            f"({', '.join(str(field.type) for field in wanted)}). Restore with the key it was written with."
+        )
+
+
+def _close(shards: Iterable[OperatorShard]) -> None:
+    for shard in shards:
+        shard.close()

@@ -1,0 +1,349 @@
+"""A harness: drives one keyed operator record by record, for tests and benchmarks. No Spark.
+
+It stands where a stream would: it gives records to the operator, key by key, moves both times, fires
+timers, drops what is late, and makes state durable. All of it is done when the caller says so and
+nothing behind its back, so a test says exactly what happens and when.
+
+Times and lateness are those of a stream of micro-batches, where an advance of the watermark ends a
+batch: what comes after it is late if its time is at or before that watermark; timers up to it fire
+during the advance, in the order of time. A timer that a handler sets in the past fires in the next
+advance, and one is deleted after its handler ran.
+
+Delivery: each record once, in the order given. Freshness: a call returns when its output is there.
+Recovery: from checkpoints, by `restore`; records since the last one are the caller's to give again.
+
+Invariant: user code that raises leaves the harness unusable, since the state may hold half of what it
+did. Then nothing is processed and nothing committed until `rollback` or `restore`; as on Spark, a
+batch fails whole, and who runs it decides what comes next.
+"""
+
+import heapq
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from enum import Enum
+from types import TracebackType
+from typing import Any, NamedTuple, Self
+
+import pyarrow as pa
+
+from millpond.errors import OptionError
+from millpond.metrics import NO_METRICS, Recorder
+from millpond.state.backend.protocols import KeyedStateBackend
+from millpond.state.checkpoint import CheckpointStats
+from millpond.state.operator.operator import KeyedOperator, TimeDomain, Times
+from millpond.state.options.operator import StateOptions
+from millpond.state.testing.checkpoints import BegunCheckpoint, Restoration, StorageOfShard
+from millpond.state.testing.sharded_operator import ShardedOperator
+from millpond.state.types.key_types import key_schema
+
+
+class _Condition(Enum):
+    """What can be done with the state; its value is what who cannot use it is told."""
+
+    USABLE = ""
+    FAILED = (
+        "the operator failed before, and its state may hold half of what the failing call did. Call rollback() to go "
+        "back to the last checkpoint, or restore()."
+    )
+    LOST = "the operator's state was lost, or the harness was closed. Call restore() to go on from a checkpoint."
+
+
+class _Committed(NamedTuple):
+    """Where a rollback goes back to, beside the state."""
+
+    watermark_ms: int
+    processing_ms: int
+    output: int
+    late_records: int
+
+
+class Harness:
+    """One keyed operator, its state and its time.
+
+    Args:
+        operator: makes the operator; called once a shard, and again at every restore.
+        key: the key of a record.
+        key_type: of what `key` gives: a Python type, a tuple of them, or an Arrow schema.
+        time: the event time of a record, in ms; without it a record has one only if `process` is told.
+        shards: how many shards the operator runs as.
+        max_parallelism: how many key groups there are, fixed for ever; at least 128 unless given.
+        options: where state is held and checkpoints go, as option strings: `{"state.backend.type": "rocksdb"}`.
+        backend: makes the backend of a range of key groups, instead of what the options say.
+        storage: where checkpoints go: a path or URI, or what opens the storage of a shard; the options' unless
+            given, and without either a temporary folder that goes when the harness is closed.
+        recorder: hears of the hits of the cache that the options ask for.
+
+    >>> class Count:
+    ...     def open(self, states):
+    ...         self.seen = states.value("seen", int, default=0)
+    ...
+    ...     def process(self, key, record, context):
+    ...         self.seen.update(self.seen.get() + 1)
+    ...         yield key, self.seen.get()
+    >>> harness = Harness(Count, key=lambda record: record[0], key_type=str)
+    >>> harness.process_many([("ann", 5), ("bob", 1), ("ann", 7)])
+    >>> harness.take_output()
+    [('ann', 1), ('bob', 1), ('ann', 2)]
+    """
+
+    def __init__(
+        self,
+        operator: Callable[[], KeyedOperator],
+        *,
+        key: Callable[[Any], Any],
+        key_type: Any,
+        time: Callable[[Any], int | None] | None = None,
+        shards: int = 1,
+        max_parallelism: int | None = None,
+        options: Mapping[str, Any] | StateOptions | None = None,
+        backend: Callable[[range], KeyedStateBackend] | None = None,
+        storage: str | StorageOfShard | None = None,
+        recorder: Recorder = NO_METRICS,
+    ) -> None:
+        self._key = key
+        self._time = time
+        self._times = Times()
+        self._shards = ShardedOperator(
+            operator,
+            key_schema(key_type, "key_type"),
+            self._times,
+            shards=shards,
+            max_parallelism=max_parallelism,
+            options=StateOptions.parse(options or {}),
+            backend=backend,
+            storage=storage,
+            recorder=recorder,
+        )
+        self._output: list[Any] = []
+        self.late_records = 0
+        """How many records were dropped because the watermark had passed them; what is undone counts no more."""
+        self._committed = self._now()
+        self._condition = _Condition.USABLE
+
+    def _now(self) -> _Committed:
+        times = self._times
+        return _Committed(times.watermark_ms, times.processing_ms, len(self._output), self.late_records)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    @property
+    def watermark_ms(self) -> int:
+        """The watermark; -1 before the first."""
+        return self._times.watermark_ms
+
+    @property
+    def max_parallelism(self) -> int:
+        """How many key groups there are."""
+        return self._shards.max_parallelism
+
+    @property
+    def processing_ms(self) -> int:
+        """The processing time."""
+        return self._times.processing_ms
+
+    def process(self, record: Any, at_ms: int | None = None) -> None:
+        """Give the operator one record, unless it is late. `at_ms` is its event time where `time` does not tell."""
+        if at_ms is None:
+            self._run((record,))
+        elif at_ms <= self._times.watermark_ms:
+            self.late_records += 1
+        else:
+            self._times.at_ms = at_ms
+            self._run((record,), timed=True)
+
+    def process_many(self, records: Iterable[Any]) -> None:
+        """Give the operator records, one after the other, but those that are late."""
+        self._run(records)
+
+    def _run(self, records: Iterable[Any], *, timed: bool = False) -> None:
+        self._check_usable()
+        if self._time is not None and not timed:
+            records = self._in_time(records, self._time)
+        # The hot path: everything is at hand, a known key costs one look-up, a key group is entered when it changes.
+        key_of, places, collect = self._key, self._shards.places, self._output.extend
+        remembered, find = places.remembered, places.find
+        self._condition = _Condition.FAILED
+        for record in records:
+            given = key_of(record)
+            try:
+                shard, key_group, key, given = remembered[given]
+            except (KeyError, TypeError):
+                shard, key_group, key, given = find(given)
+            if shard.entered != key_group:
+                shard.enter(key_group)
+            shard.key_context.key = key
+            output = shard.process(given, record, shard.context)
+            if output is not None:
+                collect(output)
+        self._condition = _Condition.USABLE
+        self._times.at_ms = None
+
+    def _in_time(self, records: Iterable[Any], time: Callable[[Any], int | None]) -> Iterator[Any]:
+        times = self._times
+        for record in records:
+            at_ms = times.at_ms = time(record)
+            # A record without an event time is never late, as in Spark.
+            if at_ms is None or at_ms > times.watermark_ms:
+                yield record
+            else:
+                self.late_records += 1
+
+    def advance_watermark(self, watermark_ms: int) -> None:
+        """Say that no record of this event time or before is to come, and fire the timers that waited for it."""
+        self._check_forward("watermark", self._times.watermark_ms, watermark_ms)
+        self._times.watermark_ms = watermark_ms
+        self._fire(TimeDomain.EVENT, watermark_ms)
+
+    def advance_processing_time(self, processing_ms: int) -> None:
+        """Move the processing time, by which values with a TTL expire, and fire the timers that waited for it."""
+        self._check_forward("processing time", self._times.processing_ms, processing_ms)
+        self._times.processing_ms = processing_ms
+        self._shards.set_now()
+        self._fire(TimeDomain.PROCESSING, processing_ms)
+
+    def _fire(self, domain: TimeDomain, limit_ms: int) -> None:
+        self._check_usable()
+        self._condition = _Condition.FAILED
+        self._times.at_ms = None
+        due = ([(timer, shard) for timer in shard.due(domain, limit_ms)] for shard in self._shards.shards)
+        for timer, shard in heapq.merge(*due, key=lambda timer_and_shard: timer_and_shard[0].expiry_ms):
+            self._output.extend(shard.fire(domain, timer))
+        self._condition = _Condition.USABLE
+
+    def take_output(self) -> list[Any]:
+        """What the operator has given since this was last called."""
+        output = self._output.copy()
+        self._output.clear()
+        self._committed = self._committed._replace(output=0)
+        return output
+
+    def state(self, name: str) -> Mapping[Any, Any]:
+        """The state of every key as it is now, for a look at it: by key, and by map key within a map.
+
+        Keys and values are as the operator knows them; what has expired is left out.
+        """
+        return self._shards.state(name)
+
+    def temperatures(self) -> pa.Table:
+        """Where each key group's states are, how large, and how busy: a map of what a heap that spills does.
+
+        A row per key group and state: `key_group`, `state`, `place` ("heap" or "disk"), `path` (of its spill file),
+        `bytes` and `rate` (requests, each of which counts half after a minute).
+
+        Raises:
+            OptionError: the backend is not `spillable`.
+        """
+        return self._shards.temperatures()
+
+    def checkpoint(self, *, full: bool = False) -> list[CheckpointStats]:
+        """Make the state durable; what it cost, by shard. `full` writes all of it, not only what changed."""
+        return self.begin_checkpoint(full=full).write()
+
+    def begin_checkpoint(self, *, full: bool = False) -> BegunCheckpoint:
+        """The blocking part of a checkpoint. Its `write` may run in another thread while records flow."""
+        self._check_usable()
+        checkpoints = self._shards.prepared_checkpoints()
+        self._condition = _Condition.LOST
+        begun = checkpoints.begin(self._times.watermark_ms, full=full)
+        self._condition = _Condition.USABLE
+        for shard in self._shards.shards:
+            shard.committed()
+        self._committed = self._now()
+        checkpoints.remove_expired(begun)
+        return begun
+
+    def rollback(self) -> None:
+        """Go back to where the last checkpoint was begun: state, timers, both times, late records, output not taken.
+
+        Before the first checkpoint that is where the harness was opened, restored or rescaled.
+        """
+        if self._condition is _Condition.LOST:
+            self._check_usable()
+        self._shards.rollback()
+        self._times.watermark_ms, self._times.processing_ms, output, self.late_records = self._committed
+        self._times.at_ms = None
+        self._shards.set_now()
+        del self._output[output:]
+        self._condition = _Condition.USABLE
+
+    def crash(self) -> None:
+        """Lose what is in memory, as a kill would: state, untaken output, checkpoints that are not written yet."""
+        self._condition = _Condition.LOST
+        self._shards.drop()
+        self._output.clear()
+
+    def restore(self, version: int | None = None, *, fall_back: bool = False) -> Restoration:
+        """Go on from a stored checkpoint, the newest unless another is asked for.
+
+        What is in memory is lost, unless there is no such checkpoint. Late records are counted anew.
+
+        Watermark and processing time are the checkpoint's. Advance the processing time to what it is by now: what
+        has expired meanwhile is gone then, and timers that came due meanwhile fire. Where a ttl was added lives begin
+        at the checkpoint's time. One that was written before checkpoints had a processing time leaves the harness's.
+
+        Raises:
+            OptionError: there is no such checkpoint, or its keys, shards or states are others than declared.
+            CorruptionError: it is damaged. With `fall_back` the newest whole one is taken, and the result says so.
+        """
+        self._shards.look_for(version)
+        self.crash()
+        done = self._shards.restore(version, fall_back=fall_back)
+        self.late_records = 0
+        self._go_on()
+        return done
+
+    def _go_on(self) -> None:
+        """The shards are others now, and hold what a rollback goes back to."""
+        self._committed = self._now()
+        self._condition = _Condition.USABLE
+
+    def rescale(self, shards: int, *, storage: str | StorageOfShard | None = None) -> None:
+        """Go on with another number of shards; every key's state and timers follow its key group.
+
+        Checkpoints of the old shards are of no use to the new ones: new ones go to `storage`, a place that is
+        empty, or to a temporary folder. The first holds everything.
+        """
+        self._check_usable()
+        self._shards.rescale(shards, storage)
+        self._go_on()
+
+    def savepoint(self, location: str) -> None:
+        """Write all state, as it is now, to an empty folder: a path or URI. It is read by any number of shards."""
+        self._check_usable()
+        self._shards.savepoint(location)
+
+    def restore_savepoint(
+        self, location: str, *, shards: int | None = None, storage: str | StorageOfShard | None = None
+    ) -> None:
+        """Go on from a savepoint, with as many shards as now or another number. What is in memory is lost.
+
+        Watermark, processing time and maximum parallelism are the savepoint's. Checkpoints go to `storage`, a place
+        that is empty, or to a temporary folder.
+
+        Raises:
+            OptionError: its keys or states are others than declared.
+            CorruptionError: it is torn, incomplete or altered; the file is named.
+        """
+        self._shards.restore_savepoint(location, shards, storage)
+        self._output.clear()
+        self.late_records = 0
+        self._go_on()
+
+    def close(self) -> None:
+        """Free the state, and remove what is temporary. Idempotent."""
+        self.crash()
+        self._shards.close()
+
+    def _check_usable(self) -> None:
+        if self._condition is not _Condition.USABLE:
+            raise OptionError(self._condition.value)
+
+    @staticmethod
+    def _check_forward(what: str, now_ms: int, wanted_ms: int) -> None:
+        if wanted_ms < now_ms:
+            raise OptionError(f"the {what} is {now_ms} ms and cannot go back to {wanted_ms} ms. Give a later time.")

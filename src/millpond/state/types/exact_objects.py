@@ -1,0 +1,123 @@
+"""Which objects come back from bytes as they were, told by one generated expression per type.
+
+Every update asks. A round trip through bytes would tell, at the cost of writing and reading the
+object; the expression spares it for atoms, and for tuples and classes of atoms, since for these it is
+known what msgspec gives back. Where it is false, or could not be made, the round trip itself decides.
+For collections it always does: msgspec writes and reads a list sooner than Python looks at its items.
+
+The source is made of fixed words, numbers, field names (which are identifiers) and names that were
+numbered here.
+"""
+
+import dataclasses
+import datetime as dt
+import decimal
+import enum
+import uuid
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+from msgspec import inspect
+
+from millpond.state.types.arrow_values import encodes
+from millpond.state.types.object_types import LIMITS
+
+# What msgpack holds of integers.
+_LOW, _HIGH = -(1 << 63), 1 << 64
+
+_SIMPLE_TESTS: dict[type[inspect.Type], str] = {
+    inspect.NoneType: "{v} is None",
+    inspect.IntType: f"type({{v}}) is int and {_LOW} <= {{v}} < {_HIGH}",
+    inspect.FloatType: "type({v}) is float",
+    inspect.BoolType: "type({v}) is bool",
+    inspect.BytesType: "type({v}) is bytes",
+    inspect.StrType: "type({v}) is str and ({v}.isascii() or encodes({v}))",
+    inspect.DateType: "type({v}) is date",
+    inspect.TimeDeltaType: "type({v}) is timedelta",
+    inspect.UUIDType: "type({v}) is UUID",
+    inspect.DecimalType: "type({v}) is Decimal and {v}.is_finite()",
+    inspect.DateTimeType: "type({v}) is datetime and not {v}.fold and ({v}.tzinfo is None or {v}.tzinfo is UTC)",
+}
+_SCOPE: dict[str, Any] = {
+    "date": dt.date,
+    "timedelta": dt.timedelta,
+    "datetime": dt.datetime,
+    "UTC": dt.UTC,
+    "UUID": uuid.UUID,
+    "Decimal": decimal.Decimal,
+    "encodes": encodes,
+}
+
+
+def compiled(info: inspect.Type, slow: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    """A function of an object: the object itself if it is exact and not None, else what `slow` makes of it.
+
+    >>> check = compiled(inspect.type_info(tuple[int, str]), lambda other: f"not exact: {other}")
+    >>> check((1, "a")), check((True, "a"))
+    ((1, 'a'), "not exact: (True, 'a')")
+    """
+    scope = {**_SCOPE, "slow": slow}
+    test = _test(info, "v", scope, frozenset())
+    if test is None:
+        return slow
+    check: Callable[[Any], Any] = eval(f"lambda v: v if v is not None and ({test}) else slow(v)", scope)  # noqa: S307
+    return check
+
+
+def _test(info: inspect.Type, v: str, scope: dict[str, Any], within: frozenset[Any]) -> str | None:
+    """The source of a test of what the expression `v` gives; None if only a round trip can tell, or tells sooner."""
+    if any(getattr(info, limit, None) is not None for limit in LIMITS):
+        return None
+    if type(info) in _SIMPLE_TESTS:
+        return _SIMPLE_TESTS[type(info)].format(v=v)
+    if isinstance(info, inspect.UnionType):
+        return _joined(" or ", [_test(member, v, scope, within) for member in info.types])
+    if isinstance(info, inspect.TupleType):
+        items = [_test(item, f"{v}[{at}]", scope, within) for at, item in enumerate(info.item_types)]
+        return _joined(" and ", [f"type({v}) is tuple and len({v}) == {len(items)}", *items])
+    if isinstance(info, inspect.EnumType) and not issubclass(info.cls, enum.Flag):
+        return f"type({v}) is {_named(info.cls, scope)}"
+    if isinstance(info, inspect.StructType | inspect.DataclassType) and _is_plain(info) and info.cls not in within:
+        fields = [_test(field.type, f"{v}.{field.name}", scope, within | {info.cls}) for field in info.fields]
+        return _joined(" and ", [f"type({v}) is {_named(info.cls, scope)}", *fields])
+    return None
+
+
+def _joined(word: str, sources: list[str | None]) -> str | None:
+    found = [f"({source})" for source in sources if source is not None]
+    return word.join(found) if len(found) == len(sources) else None
+
+
+def _named(value: Any, scope: dict[str, Any]) -> str:
+    name = f"named_{len(scope)}"
+    scope[name] = value
+    return name
+
+
+def _is_plain(info: inspect.StructType | inspect.DataclassType) -> bool:
+    """Whether msgspec makes an object anew by setting its fields, and nothing else happens."""
+    if hasattr(info.cls, "__post_init__") or hasattr(info.cls, "__attrs_attrs__"):
+        return False
+    return isinstance(info, inspect.StructType) or all(field.init for field in dataclasses.fields(info.cls))
+
+
+def same(one: Any, other: Any) -> bool:
+    """Whether two objects are equal, where NaN equals NaN, moments are compared in UTC and classes by their fields."""
+    if one == other:
+        return True
+    if type(one) is not type(other):
+        return False
+    if isinstance(one, float):
+        return bool(one != one and other != other)  # noqa: PLR0124
+    if isinstance(one, dt.datetime) and one.tzinfo is not None and other.tzinfo is not None:
+        return bool(one.astimezone(dt.UTC) == other.astimezone(dt.UTC))
+    if isinstance(one, list | tuple):
+        return len(one) == len(other) and all(map(same, one, other))
+    if isinstance(one, dict):
+        return one.keys() == other.keys() and all(same(item, other[at]) for at, item in one.items())
+    if isinstance(one, msgspec.Struct):
+        return all(same(getattr(one, name), getattr(other, name)) for name in one.__struct_fields__)
+    if dataclasses.is_dataclass(one):
+        return all(same(getattr(one, field.name), getattr(other, field.name)) for field in dataclasses.fields(one))
+    return False

@@ -1,0 +1,64 @@
+"""Where a key's state lies: what a key function gives, to shard, key group and key tuple.
+
+This stands before every record, and hashing a key costs more than counting it. So places are
+remembered, in a dictionary of bounded size that is emptied when it is full: the keys of a stream that
+come often are back at once, and a stream of ever new keys pays for a hash each, as it must.
+
+Invariant: one key has one place, however it was written: 1.0 of an integer key is 1, every NaN is one
+key, and so are 0.0 and -0.0.
+"""
+
+from typing import Any, Generic, TypeAlias, TypeVar
+
+import pyarrow as pa
+
+from millpond.errors import DataError
+from millpond.state.types.key_groups import key_group_of, shard_of
+from millpond.state.types.key_types import given_form
+from millpond.state.types.rows import Row, RowCodec
+
+REMEMBERED_KEYS = 1 << 16
+
+S = TypeVar("S")
+
+
+Place: TypeAlias = tuple[S, int, Row, Any]
+"""Where one key belongs: what was given for its shard, its key group, the key as backends know it (a tuple), and as
+users know it (the only element of a tuple of one). A plain tuple, since it is taken apart for every record."""
+
+
+class KeyPlaces(Generic[S]):
+    """The places of keys under one key schema, over one list of shards.
+
+    >>> places = KeyPlaces(pa.schema([("user", pa.string())]), ["first", "second"], max_parallelism=128)
+    >>> places.find("ann")
+    ('second', 75, ('ann',), 'ann')
+    """
+
+    def __init__(self, schema: pa.Schema, shards: list[S], max_parallelism: int) -> None:
+        self._types = [field.type for field in schema]
+        self._check = RowCodec(schema, "the key of a record").check_key()
+        self._shards = shards
+        self._max_parallelism = max_parallelism
+        self.remembered: dict[Any, Place[S]] = {}
+        """By what the key function gave. Who looks here first saves the call of `find`."""
+
+    def find(self, given: Any) -> Place[S]:
+        """The place of a key; a DataError says why it is none."""
+        try:
+            known = self.remembered.get(given)
+        except TypeError as error:
+            raise DataError(
+                f"the key of a record is {type(given).__name__} {given!r}, which cannot be a key. Give an atomic "
+                "value, or a tuple of them."
+            ) from error
+        if known is not None:
+            return known
+        key = self._check((given,) if len(self._types) == 1 and type(given) is not tuple else given)
+        key_group = key_group_of(key, self._types, self._max_parallelism)
+        shard = self._shards[shard_of(key_group, len(self._shards), self._max_parallelism)]
+        place = (shard, key_group, key, given_form(key))
+        if len(self.remembered) >= REMEMBERED_KEYS:
+            self.remembered.clear()
+        self.remembered[given] = place
+        return place

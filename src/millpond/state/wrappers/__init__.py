@@ -1,0 +1,1 @@
+"""What is put around a backend: caches of its values, and undo."""

@@ -1,0 +1,1 @@
+"""King's caches of values: write-back and two layers (seed 000)."""

@@ -1,0 +1,352 @@
+"""What lies below King's caches: one value state, read and written for any key, with the user's hooks around it.
+
+`WriteBackCache` and `TwoLayerCache` differ in what they keep and when they write. What a read and a
+write *are* is the same for both, and stands here: turn to the key, run the hook, run the watch, copy
+where the backend would otherwise share the user's object, and turn back to the key that was current.
+
+Invariant: after `write`, whether it raised or not, the current key is the one from before, and an
+entry is clean, and no longer in `dirty`, only if its value reached the state.
+
+What callers do to a value in place is state only after an update. So two objects are kept apart: an
+entry's value, and what was *given* by the key's last update or handed out since, which reads of the
+version give back. A clean value that can be changed is handed out itself, to spare a copy, and is then
+*lent*: it is not kept beyond its version. Both are noted by key, so that the end of a version costs by
+what it touched, not by what is cached.
+
+Source: King's flink-state-cache, whose hooks, trackers and watches these are.
+"""
+
+import datetime as dt
+import decimal
+from collections.abc import Callable, Iterable
+from copy import deepcopy
+from itertools import islice
+from typing import Any, Protocol, TypeAlias, TypedDict
+
+from millpond.cache import Cache
+from millpond.errors import DataError, OptionError
+from millpond.state.backend.current_key import Who, no_current_key
+from millpond.state.backend.protocols import KeyContext, RawCells, ValueCache, ValueState
+from millpond.state.types.rows import Row
+
+Where: TypeAlias = tuple[int, Row]
+"""A key group and a key of it: what the caches' maps have as keys."""
+
+Hook: TypeAlias = Callable[[Row, Any], Any]
+"""Given a key and its value (None where there is none), the value to go on with."""
+
+HitTracker: TypeAlias = Callable[[bool], object]
+"""Told of each read whether the layer had the key."""
+
+_WRITTEN_TOGETHER = 64
+
+_UNCHANGEABLE = frozenset(
+    {
+        type(None),
+        bool,
+        int,
+        float,
+        complex,
+        str,
+        bytes,
+        dt.date,
+        dt.datetime,
+        dt.time,
+        dt.timedelta,
+        decimal.Decimal,
+    }
+)
+
+
+class Carrier(Protocol):
+    """A backend that carries caches and flushes them: `CachedValues`, as the caches see it."""
+
+    @property
+    def context(self) -> KeyContext:
+        """Whose state is meant."""
+        ...
+
+    @property
+    def shares_objects(self) -> bool:
+        """Whether the very objects are kept that are written."""
+        ...
+
+    @property
+    def enter(self) -> Callable[[int], None]:
+        """Turns to a key group."""
+        ...
+
+    def attach(self, cache: ValueCache) -> None:
+        """Carry a cache from now on."""
+        ...
+
+
+class Watch(Protocol):
+    """A stopwatch that records what it measured, as a user's metrics want it."""
+
+    def restart(self) -> None:
+        """The state is about to be read or written."""
+        ...
+
+    def stop_and_record(self) -> None:
+        """It was. Not called where it raised."""
+        ...
+
+
+class Watching(TypedDict, total=False):
+    """What both caches let their user hear of, and change. `WriteBackCache` explains each."""
+
+    on_get: Hook | None
+    on_update: Hook | None
+    read_watch: Watch | None
+    write_watch: Watch | None
+    copy: Callable[[Any], Any] | None
+    raw: RawCells | None
+
+
+class Entry:
+    """One cached value; None says that the key has none."""
+
+    __slots__ = ("dirty", "value")
+
+    def __init__(self, value: Any, *, dirty: bool) -> None:
+        self.value = value
+        self.dirty = dirty
+
+
+class WatchedState:
+    """A value state below a cache. The caches' docstrings explain the arguments."""
+
+    __slots__ = (
+        "_backend",
+        "_check",
+        "_context",
+        "_copy",
+        "_given",
+        "_gives_back",
+        "_is_mutable",
+        "_lent",
+        "_name",
+        "_on_get",
+        "_on_update",
+        "_private",
+        "_raw",
+        "_read_watch",
+        "_spent",
+        "_state",
+        "_who",
+        "_write_watch",
+        "dirty",
+    )
+
+    def __init__(
+        self,
+        backend: Carrier,
+        state: ValueState,
+        *,
+        on_get: Hook | None = None,
+        on_update: Hook | None = None,
+        read_watch: Watch | None = None,
+        write_watch: Watch | None = None,
+        copy: Callable[[Any], Any] | None = None,
+        raw: RawCells | None = None,
+    ) -> None:
+        if not hasattr(backend, "attach"):
+            raise OptionError(
+                f"a state cache needs a backend that carries it, got {type(backend).__name__}: wrap the backend of its "
+                "state, CachedValues(backend), and use that from then on."
+            )
+        if state is None:
+            raise OptionError("a state cache needs a state, got None: pass what backend.value_state(...) returned.")
+        self._backend = backend
+        self._context = backend.context
+        self._state = state
+        self._on_get = on_get
+        self._on_update = on_update
+        self._read_watch = read_watch
+        self._write_watch = write_watch
+        self.dirty: dict[Where, Entry] = {}
+        self._given: dict[Where, Any] = {}
+        self._lent: set[Where] = set()
+        self._spent: list[Any] = []
+        descriptor = getattr(state, "descriptor", None)
+        adds = getattr(state, "adds", None)
+        if descriptor is not None and adds is not None:
+            raise OptionError(
+                f"state {descriptor.name!r} has {adds}, which a cache in front of it would hide. Let the cache stand "
+                "below it: give it with the declaration, states.value(..., cache=WriteBack(max_size=...))."
+            )
+        self._name = "a cached state" if descriptor is None else f"state {descriptor.name!r}"
+        self._who = Who(self._name, self._context)
+        self._is_mutable: Callable[[Any], bool]
+        if descriptor is None:
+            self._check, self._private = _as_it_is, deepcopy
+            self._is_mutable, self._gives_back = can_change, False
+        else:
+            codec = descriptor.codec(self._who)
+            self._check, self._private = codec.check, codec.copy
+            self._is_mutable = _is_value if codec.mutable else _never
+            # The pairs of a state with a ttl are made anew by its handle, and tuples by their check.
+            self._gives_back = codec.mutable and descriptor.serializer is not None and descriptor.ttl is None
+        self._raw = raw
+        # A state that is known makes another object itself of what it is given and can be changed.
+        self._copy = (copy or (deepcopy if descriptor is None else None)) if backend.shares_objects else None
+
+    def require_key(self) -> Where:
+        """The current key, where it must be one."""
+        context = self._context
+        if context.key_group < 0:
+            raise no_current_key(self._name)
+        return context.key_group, context.key
+
+    def updated(self, where: Where, value: Any) -> Entry:
+        """The dirty entry of a value that the user gives; refused now where the state could not keep it."""
+        if value is None:
+            raise DataError(f"{self._who}: expected a value, got None: a state without a value is absent. Use clear().")
+        entry = self.dirty[where] = Entry(self._check(value), dirty=True)
+        if self._gives_back:
+            self._given[where] = value
+            self._lent.discard(where)
+            if self._spent:
+                self._spent.pop()
+        else:
+            self.let_go(where)
+        return entry
+
+    def cleared(self, where: Where) -> Entry:
+        """The dirty entry that says of a key that it has no value."""
+        entry = self.dirty[where] = Entry(None, dirty=True)
+        self.let_go(where)
+        return entry
+
+    def lend(self, entry: Entry) -> Any:
+        """The current key's value for a caller who may go on to change it; its entry has it."""
+        value = entry.value
+        if not self._is_mutable(value):
+            return value
+        context = self._context
+        where = (context.key_group, context.key)
+        given = self._given.get(where)
+        if given is not None:
+            return given
+        if entry.dirty:
+            self._given[where] = value = self._private(value)
+        else:
+            self._lent.add(where)
+        return value
+
+    def take_back(self, where: Where) -> None:
+        """Reads of the version give back a key's entry from now on, not what its last update was given."""
+        self._given.pop(where, None)
+
+    def let_go(self, where: Where) -> None:
+        """A key's entry is another, or gone: nothing is known of what was handed out of the last one."""
+        self._given.pop(where, None)
+        self._lent.discard(where)
+
+    def read(self) -> Entry:
+        """The current key's value from the state, through the hook, as a clean entry."""
+        key = self.require_key()[1]
+        watch = self._read_watch
+        if watch is not None:
+            watch.restart()
+        value = self._state.get()
+        if watch is not None:
+            watch.stop_and_record()
+        return Entry(value if self._on_get is None else self._on_get(key, value), dirty=False)
+
+    def write_dirty(self) -> None:
+        """Write every dirty entry to the state and make it clean. At an error the rest stay dirty."""
+        if self.dirty:
+            self.write(list(self.dirty.items()))
+
+    def write_key(self, where: Where) -> None:
+        """Write one key's entry, if it is dirty."""
+        if where in self.dirty:
+            self.write(((where, self.dirty[where]),))
+
+    def write(self, entries: Iterable[tuple[Where, Entry]]) -> None:
+        """Write these, those that are dirty."""
+        if self._raw is not None:
+            dirty = ((where, entry) for where, entry in entries if entry.dirty)
+            while together := list(islice(dirty, _WRITTEN_TOGETHER)):
+                self._write_together(self._raw, together)
+            return
+        context = self._context
+        key_group, key = context.key_group, context.key
+        try:
+            for where, entry in entries:
+                if entry.dirty:
+                    its_group, its_key = where
+                    if context.key_group != its_group:
+                        self._backend.enter(its_group)
+                    context.key = its_key
+                    self._write(where, entry)
+                    del self.dirty[where]
+        finally:
+            if key_group >= 0 and context.key_group != key_group:
+                self._backend.enter(key_group)
+            context.key_group, context.key = key_group, key
+
+    def _write_together(self, raw: RawCells, entries: list[tuple[Where, Entry]]) -> None:
+        raw.put_all([raw.place(*where) for where, _ in entries], [entry.value for _, entry in entries])
+        for where, entry in entries:
+            entry.dirty = False
+            del self.dirty[where]
+
+    def _write(self, where: Where, entry: Entry) -> None:
+        value = entry.value if self._on_update is None else self._on_update(where[1], entry.value)
+        watch = self._write_watch
+        if watch is not None:
+            watch.restart()
+        if value is None:
+            self._state.clear()
+        else:
+            self._state.update(value if self._copy is None else self._copy(value))
+        if watch is not None:
+            watch.stop_and_record()
+        if value is not entry.value:
+            self.take_back(where)
+        entry.value, entry.dirty = value, False
+
+    def end_version(self, *layers: Cache[Where, Entry]) -> None:
+        """Keep nothing that a caller may hold. No key is current from here on, until the operator enters the next."""
+        # Freeing a large object takes as long as making it: each goes with a later update.
+        self._spent += self._given.values()
+        self._given = {}
+        for where in self._lent:
+            for entries in layers:
+                entries.invalidate(where)
+        self._lent = set()
+        self._context.key_group = -1
+
+
+def checked_size(option: str, size: int) -> int:
+    """A size of at least one; an OptionError names the option."""
+    if isinstance(size, bool) or not isinstance(size, int) or size < 1:
+        raise OptionError(f"{option}: expected a whole number of at least 1, got {size!r}.")
+    return size
+
+
+def can_change(value: Any) -> bool:
+    """Whether who holds the value could change it in place. What is not known counts as if.
+
+    >>> can_change((1, "a", None)), can_change({"a": 1}), can_change((1, []))
+    (False, True, True)
+    """
+    kind = type(value)
+    if kind in _UNCHANGEABLE:
+        return False
+    return kind is not tuple or any(map(can_change, value))
+
+
+def _is_value(value: Any) -> bool:
+    return value is not None
+
+
+def _never(_: Any) -> bool:
+    return False
+
+
+def _as_it_is(value: Any) -> Any:
+    return value

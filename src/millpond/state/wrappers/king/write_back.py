@@ -1,0 +1,167 @@
+"""King's single-layer cache: a value state that is written when an entry leaves, or at a checkpoint.
+
+On the data path it stands between user code and one value state of a backend, usually one that turns
+every value into bytes. A key that is read and written event after event costs the state one read when
+it comes and one write per checkpoint.
+
+Invariant: what the state does not have yet is a dirty entry, and a dirty entry leaves only after its
+value reached the state. The cache is attached to its backend, so a commit flushes it first and a
+rollback empties it; nobody has to remember.
+
+Trade-off: the larger the cache, the more is dirty at a checkpoint, and the flush is in its blocking
+part. `TwoLayerCache` bounds that by its first layer; `LruStateCache` avoids it.
+
+Source: King's flink-state-cache, "Background of two layered state caching in Flink".
+"""
+
+from typing import Any, Unpack
+
+from millpond.cache import Cache
+from millpond.state.backend.protocols import Cells, ValueState
+from millpond.state.wrappers.king.state_access import (
+    Carrier,
+    Entry,
+    HitTracker,
+    WatchedState,
+    Watching,
+    Where,
+    checked_size,
+)
+
+
+class WriteBackCache:
+    """A write-back LRU cache in front of one value state, used like that state.
+
+    - Key: the backend's current key and its key group.
+    - Capacity: `max_size` keys. A key without a value takes a place too, and is not read again.
+    - Freshness: the state belongs to the cache. Whoever else changes the state, or puts a second cache
+      in front of it, is not seen.
+    - Concurrency: one thread, the backend's.
+
+    An entry is dirty if and only if `update` or `clear` was called since it was last written. A value
+    that `get` returned and that was changed in place becomes state with `update`, and only then;
+    without one the cache lets go of it at the end of the version.
+
+    The backend has what is dirty written before anybody looks at all its keys.
+
+    Args:
+        backend: a `CachedValues`, whose current key is meant; it flushes this cache before every commit.
+        state: what `backend.value_state` returned.
+        max_size: how many keys to keep.
+        on_get: given a key and what was read of the state, the value to hand out and to cache. A value that it
+            replaced is state only after an `update`.
+        on_update: given a key and the value about to be written, the value to write and to cache instead; None
+            clears. Hooks must not use the cache.
+        hit_tracker: told of every read, True where the key was cached.
+        read_watch: runs while the state is read.
+        write_watch: runs while the state is written.
+        copy: makes the copy that is written where the backend keeps the very objects it is given and the state, one of
+            your own, does not copy them itself.
+        raw: the cells of the same state past its handle, of a backend that keeps bytes: what is dirty is written there,
+            many at once, without another check. Not together with `on_update` or `write_watch`.
+
+    Raises:
+        OptionError: a size below 1, a backend that carries no caches, no state, a handle that has a ttl or a default;
+            later, a use without a current key.
+        DataError: an `update` with None, or with what the state cannot keep.
+
+    >>> import pyarrow as pa
+    >>> from millpond.state import CachedValues, HeapBackend, StateDescriptor, StateKind
+    >>> backend = CachedValues(HeapBackend(range(128)))
+    >>> state = backend.value_state(StateDescriptor("visits", StateKind.VALUE, pa.schema([("count", pa.int64())])))
+    >>> visits = WriteBackCache(backend, state, max_size=20_000)
+    >>> backend.enter(7); backend.context.key = ("ann",)
+    >>> visits.update((1,))
+    >>> visits.get(), state.get()
+    ((1,), None)
+    >>> visits.update_all_states()
+    >>> state.get()
+    (1,)
+    """
+
+    def __init__(
+        self,
+        backend: Carrier,
+        state: ValueState,
+        *,
+        max_size: int,
+        hit_tracker: HitTracker | None = None,
+        **watching: Unpack[Watching],
+    ) -> None:
+        self.max_size = checked_size("max_size", max_size)
+        self.descriptor = getattr(state, "descriptor", None)
+        self._below = WatchedState(backend, state, **watching)
+        self._context = backend.context
+        self._hit_tracker = hit_tracker
+        self._entries: Cache[Where, Entry] = Cache("write-back", max_entries=max_size, on_evict=self._evict)
+        backend.attach(self)
+
+    def exists(self) -> bool:
+        """Whether the current key has a value. A read like `get`."""
+        return self._entry().value is not None
+
+    def get(self) -> Any:
+        """The current key's value, or None."""
+        return self._below.lend(self._entry())
+
+    def update(self, value: Any) -> None:
+        """Set the current key's value; it is written when the key leaves the cache, or at the next checkpoint."""
+        where = self._below.require_key()
+        self._entries.put(where, self._below.updated(where, value))
+
+    def clear(self) -> None:
+        """Forget the current key's value; written as an update is."""
+        where = self._below.require_key()
+        self._entries.put(where, self._below.cleared(where))
+
+    def update_all_states(self) -> None:
+        """Write each dirty entry to the state, once, and keep it, clean. The current key stays the same.
+
+        Raises whatever the state or a hook raises; entries that were not written yet stay dirty.
+        """
+        self._below.write_dirty()
+
+    def flush(self) -> None:
+        """The backend's call at the beginning of a commit: `update_all_states`, and the version ends."""
+        self.update_all_states()
+        self._below.end_version(self._entries)
+
+    def forget(self) -> None:
+        """The backend's call when the state was undone or restored: every entry goes, dirty or not."""
+        self._entries.clear()
+        self._below.dirty.clear()
+        self._below.end_version()
+
+    def write_key(self, where: Where) -> None:
+        """Write one key's entry to the state, if it is dirty, and keep it, clean."""
+        self._below.write_key(where)
+
+    def overwritten(self, cells: Cells) -> None:
+        """The backend's call when it was given cells of this state to put or delete: they are cached no more."""
+        for where in zip(cells.key_groups, cells.keys, strict=True):
+            self._below.dirty.pop(where, None)
+            self._below.let_go(where)
+            self._entries.invalidate(where)
+
+    def size(self) -> int:
+        """How many keys are cached."""
+        return len(self._entries)
+
+    def dirty_size(self) -> int:
+        """How many keys the state does not have as they are cached: what a checkpoint would write now."""
+        return len(self._below.dirty)
+
+    def _entry(self) -> Entry:
+        context = self._context
+        where = (context.key_group, context.key)
+        entry = self._entries.get(where)
+        if self._hit_tracker is not None:
+            self._hit_tracker(entry is not None)
+        if entry is None:
+            entry = self._below.read()
+            self._entries.put(where, entry)
+        return entry
+
+    def _evict(self, where: Where, entry: Entry, _: str) -> None:
+        self._below.write(((where, entry),))
+        self._below.let_go(where)

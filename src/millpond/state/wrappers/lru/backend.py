@@ -1,0 +1,395 @@
+"""The LRU cache of FLIP-325: a backend that keeps the objects of another one's hottest cells.
+
+On the data path it stands between the handles that user code holds and a backend that is slow to read,
+such as RocksDB. With room for every cell it costs what the heap backend costs; with less, the backend
+behind it takes what is cold. It is write-back: an update touches the cache alone, and a changed cell
+reaches the backend when it leaves, or shortly before, in batches.
+
+A commit flushes nothing. The backend commits too, with what it was given so far, and the snapshot lays
+the dirty entries over the backend's (see `lru_entries`, `lru_snapshot`). So the blocking part of a
+checkpoint costs the same for one dirty entry and for a million.
+
+Invariant: the live state is the backend's with the dirty entries laid over it, and every committed
+version is the backend's of that version with the entries that were dirty then. A dirty entry is cached.
+
+- Key: state, key group and key; for a map state the map key too. Lists are one pair.
+- Unit of capacity: pairs, cached absences included, over all states; or bytes, as estimated by
+  `millpond.cache.weight.deep_size`.
+- Freshness: always; every read and write of the shard comes this way.
+- Concurrent misses: none. The handles belong to one thread; snapshots may be read from others.
+
+The trade-off: what is dirty is in memory three times over its references (live, committed, committed
+before), and the first change of a bucket after a commit copies that bucket's dictionary.
+
+Source: FLIP-325, "Introduce LRU cache to accelerate state backend access".
+"""
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from functools import partial
+
+import pyarrow as pa
+
+from millpond.cache import monotonic_ms
+from millpond.cache.api import Clock
+from millpond.cache.weight import deep_size
+from millpond.errors import OptionError
+from millpond.metrics.recorder import NO_METRICS, Recorder
+from millpond.state.backend.cell_bytes import Pair, Pairs, cell_bytes
+from millpond.state.backend.declarations import Declarations, open_version
+from millpond.state.backend.protocols import (
+    Cells,
+    KeyContext,
+    KeyedStateBackend,
+    ListState,
+    MapState,
+    RawCells,
+    Snapshot,
+    ValueState,
+)
+from millpond.state.types.descriptor import StateDescriptor, StateKind
+from millpond.state.types.rows import Row
+from millpond.state.wrappers.lru.entries import Bucket, Entries, Weigher, overlaid, overlaid_pairs, places
+from millpond.state.wrappers.lru.handles import LruListState, LruMapState, LruState, LruValueState
+from millpond.state.wrappers.lru.hit_ratio import HitRatio
+from millpond.state.wrappers.lru.snapshot import LruSnapshot, part_of
+
+_TURNS_A_LOOK = 1_024
+"""How often keys are turned to between two looks at the clock, for the hit ratio: a look costs as much as a hit."""
+
+
+@dataclass(frozen=True)
+class LruStats:
+    """What a cache did since it was made, and what it holds.
+
+    Attributes:
+        hits: reads that found their pair in the cache. A write reads nothing, so it is neither a hit nor a miss.
+        misses: reads that did not.
+        gets: reads of the backend.
+        puts: cells written to the backend; they are written in batches.
+        key_switches: how often the backend had to find a key beyond the record's own turn: once for each of its reads.
+            Writes need none, since an entry keeps the place of its cell.
+        copies: deep copies of mutable values.
+        evictions: pairs that left for lack of room.
+        entries: pairs cached now.
+        bytes: their estimated weight; 0 where the cache is sized in pairs.
+    """
+
+    hits: int
+    misses: int
+    gets: int
+    puts: int
+    key_switches: int
+    copies: int
+    evictions: int
+    entries: int
+    bytes: int
+
+
+class LruStateCache:
+    """A `KeyedStateBackend` that caches the cells of another one.
+
+    Args:
+        inner: what is cached; nobody else may use it from now on. It is closed with the cache.
+        max_entries: pairs the cache may hold, over all states (FLIP-325's `state.backend.cache.max-entries-num`;
+            its 0, for no cache, is the backend without this class).
+        max_bytes: bytes the pairs may weigh. A pair heavier than this is written through and not kept.
+        weigher: the bytes of a pair, of its key (with its map key) and its value.
+        recorder: hears of hits, misses and the hit ratio (`stateCacheHitRatio`) once a second while records flow, and
+            at every commit.
+        clock: monotonic milliseconds, for the hit ratio.
+
+    Raises:
+        OptionError: neither limit is given, or one is below 1.
+
+    >>> import pyarrow as pa
+    >>> from millpond.state import HeapBackend, StateKind
+    >>> cache = LruStateCache(HeapBackend(range(128)), max_entries=1)
+    >>> visits = cache.value_state(
+    ...     StateDescriptor("visits", StateKind.VALUE, pa.schema([("count", pa.int64())])))
+    >>> for name in ("ann", "bob", "ann"):
+    ...     cache.enter(7)
+    ...     cache.context.key = (name,)
+    ...     visits.update(((visits.get() or (0,))[0] + 1,))
+    >>> visits.get()
+    (2,)
+    >>> stats = cache.stats()
+    >>> stats.hits, stats.misses, stats.gets, stats.puts
+    (1, 3, 3, 2)
+    """
+
+    def __init__(
+        self,
+        inner: KeyedStateBackend,
+        *,
+        max_entries: int | None = None,
+        max_bytes: int | None = None,
+        weigher: Weigher = deep_size,
+        recorder: Recorder = NO_METRICS,
+        clock: Clock = monotonic_ms,
+    ) -> None:
+        for option, limit in (("max_entries", max_entries), ("max_bytes", max_bytes)):
+            if limit is not None and limit < 1:
+                raise OptionError(f"{option} is {limit}: a cache holds at least 1. Use the backend alone for no cache.")
+        if max_entries is None and max_bytes is None:
+            raise OptionError("a cache needs a limit: give max_entries or max_bytes.")
+        self._inner = inner
+        self._context = KeyContext()
+        self._entries = Entries(inner, max_entries, max_bytes, weigher)
+        self._declared = Declarations(_KINDS, self._make)
+        self._states = self._declared.states
+        self._entered: set[int] = set()
+        self._hit_ratio = HitRatio(self._reads, clock)
+        self._recorder = recorder
+        self._turns_to_clock = _TURNS_A_LOOK
+        # The numbers of the first versions that belong to the open and to the last committed one.
+        self._opened = self._committed = 0
+        self._newest: LruSnapshot | None = None
+
+    @property
+    def context(self) -> KeyContext:
+        """Whose state the handles speak of."""
+        return self._context
+
+    @property
+    def shares_objects(self) -> bool:
+        """Whether it keeps the very objects it was given: yes."""
+        return True
+
+    def enter(self, key_group: int) -> None:
+        """Turn to a key group. The backend is turned when something must be read there."""
+        if key_group not in self._entered:
+            self._enter_first(key_group)
+        self._context.key_group = key_group
+        self._turns_to_clock -= 1
+        if not self._turns_to_clock:
+            self._turns_to_clock = _TURNS_A_LOOK
+            self._hit_ratio.record_if_due(self._recorder)
+
+    def _enter_first(self, key_group: int) -> None:
+        """In this version. Only the backend knows which groups are the shard's."""
+        self._inner.enter(key_group)
+        self._entered.add(key_group)
+        for state in self._states.values():
+            state.bind()
+
+    def value_state(self, descriptor: StateDescriptor) -> ValueState:
+        """The handle of a value state."""
+        return self._declared.declare(descriptor, LruValueState)
+
+    def list_state(self, descriptor: StateDescriptor) -> ListState:
+        """The handle of a list state."""
+        return self._declared.declare(descriptor, LruListState)
+
+    def map_state(self, descriptor: StateDescriptor) -> MapState:
+        """The handle of a map state."""
+        return self._declared.declare(descriptor, LruMapState)
+
+    def _make(self, kind: type[LruState], descriptor: StateDescriptor) -> LruState:
+        inner = self._inner
+        declare = {
+            StateKind.VALUE: inner.value_state,
+            StateKind.LIST: inner.list_state,
+            StateKind.MAP: inner.map_state,
+        }[descriptor.kind]
+        made = kind(descriptor, inner, declare(descriptor), self._context, self._entries)
+        if self._context.key_group >= 0:
+            made.bind()
+        return made
+
+    def keys(self, name: str) -> Iterator[tuple[int, Row]]:
+        """Key group and key of every key that has this state: those with dirty entries, then the backend's others."""
+        state = self._states.get(name)
+        if state is None:
+            yield from self._inner.keys(name)
+            return
+        dirty = {
+            (group, cell[0] if state.is_map else cell): None
+            for group, bucket in list(state.buckets.items())
+            for cell in bucket.dirty
+        }
+        ours = {place: None for place in dirty if state.holds(*place)}
+        yield from ours
+        for place in self._inner.keys(name):
+            if place not in ours and state.holds(*place) is not False:
+                yield place
+
+    def cells(self, name: str, key_group: int) -> Cells:
+        """Every cell of a state in one key group as it is now."""
+        cells = self._inner.cells(name, key_group)
+        state = self._states.get(name)
+        bucket = None if state is None else state.buckets.get(key_group)
+        return cells if bucket is None else overlaid(cells, bucket.dirty)
+
+    @property
+    def raw_cells(self) -> Callable[[str, int], Pairs | None] | None:
+        """The same as bytes, where the backend has them; None where it never does. Between two versions."""
+        raw_cells = getattr(self._inner, "raw_cells", None)
+        return None if raw_cells is None else partial(self._raw_cells, raw_cells)
+
+    def _raw_cells(self, raw_cells: Callable[[str, int], Pairs | None], name: str, key_group: int) -> Pairs | None:
+        pairs, state = raw_cells(name, key_group), self._states.get(name)
+        bucket = None if state is None else state.buckets.get(key_group)
+        if pairs is None or state is None or bucket is None:
+            return pairs
+        return overlaid_pairs(pairs, state.descriptor, bucket.dirty)
+
+    def write(self, name: str, cells: Cells) -> None:
+        """Put or delete cells: those that are cached in the cache, the others in the backend."""
+        state = self._states.get(name)
+        if state is None:
+            self._inner.write(name, cells)
+        else:
+            state.write(cells)
+
+    def raw(self, name: str) -> RawCells:
+        """The cells of a declared state past its handle: reads look into the cache, and change nothing in it."""
+        return self._declared.find(name)
+
+    def commit(self) -> Snapshot:
+        """End the version. Dirty entries stay where they are, and are in the snapshot."""
+        inner = self._inner.commit()
+        descriptors = {name: state.descriptor for name, state in self._states.items()}
+        parts = {
+            name: {
+                group: part_of(bucket, self._opened)
+                for group, bucket in state.buckets.items()
+                if bucket.dirty or bucket.carried
+            }
+            for name, state in self._states.items()
+        }
+        for bucket in self._buckets():
+            bucket.commit()
+        self._committed = self._opened
+        self._entries.end_version()
+        self._opened = self._entries.version
+        self._leave()
+        self._hit_ratio.record(self._recorder)
+        self._newest = LruSnapshot(inner, parts, descriptors)
+        return self._newest
+
+    def rollback(self) -> bool:
+        """Drop every change since the last commit; whether there was any."""
+        changed = self._entries.any_change
+        self._inner.rollback()
+        for bucket in self._buckets():
+            bucket.roll_back()
+        self._go_back(self._opened)
+        return changed
+
+    def undo_commit(self) -> None:
+        """Take the last commit back, and what came after it."""
+        self._inner.undo_commit()
+        for bucket in self._buckets():
+            bucket.undo_commit()
+        self._go_back(self._committed)
+        self._opened = self._entries.version
+
+    def settle(self) -> None:
+        """The last commit will not be taken back."""
+        self._inner.settle()
+        replaced = []
+        for bucket in self._buckets():
+            if bucket.previous is not None:
+                replaced.append(bucket.previous)
+                bucket.previous = None
+        if self._newest is not None:
+            self._newest.keep(replaced)
+            self._newest = None
+
+    def load(self, descriptor: StateDescriptor, cells: Cells) -> None:
+        """Put or delete cells in the backend as part of a restore; the cache forgets what it knew of them."""
+        self._check_nothing_open(descriptor)
+        self._inner.load(descriptor, cells)
+        self._forget(descriptor, cells)
+
+    @property
+    def load_raw(self) -> Callable[[StateDescriptor, int, Iterable[Pair]], None] | None:
+        """The same of cells that are bytes; None where the backend does not take such."""
+        load_raw = getattr(self._inner, "load_raw", None)
+        return None if load_raw is None else partial(self._load_raw, load_raw)
+
+    def _load_raw(
+        self,
+        load_raw: Callable[[StateDescriptor, int, Iterable[Pair]], None],
+        descriptor: StateDescriptor,
+        key_group: int,
+        pairs: Iterable[Pair],
+    ) -> None:
+        self._check_nothing_open(descriptor)
+        pairs = list(pairs)
+        load_raw(descriptor, key_group, pairs)
+        state = self._states.get(descriptor.name)
+        # Before the first record there is nothing to forget, and so nothing to decode.
+        known = state is not None and key_group in state.buckets
+        self._forget(descriptor, cell_bytes(descriptor, 0).cells(key_group, pairs) if known else Cells())
+
+    def _check_nothing_open(self, descriptor: StateDescriptor) -> None:
+        if self._entries.any_change:
+            raise open_version(descriptor.name)
+
+    def _forget(self, descriptor: StateDescriptor, cells: Cells) -> None:
+        state = self._states.get(descriptor.name)
+        if state is not None:
+            by_group: dict[int, set[Row]] = {}
+            for key_group, cell in zip(cells.key_groups, places(cells), strict=True):
+                by_group.setdefault(key_group, set()).add(cell)
+            for key_group, loaded in by_group.items():
+                self._entries.forget(state.bucket(key_group), loaded)
+
+    @property
+    def temperatures(self) -> Callable[[], pa.Table] | None:
+        """The map of key groups by temperature, of a backend that has one."""
+        return getattr(self._inner, "temperatures", None)
+
+    def close(self) -> None:
+        """Free everything, the backend too. Idempotent."""
+        self._states.clear()
+        self._entries.order.clear()
+        self._inner.close()
+
+    def stats(self) -> LruStats:
+        """The counters and the size."""
+        states, entries = self._states.values(), self._entries
+        gets = sum(state.misses + state.others for state in states)
+        return LruStats(
+            hits=sum(state.hits for state in states),
+            misses=sum(state.misses for state in states),
+            gets=gets,
+            puts=entries.puts,
+            key_switches=gets,
+            copies=sum(state.copies for state in states),
+            evictions=entries.evictions,
+            entries=len(entries.order),
+            bytes=entries.bytes,
+        )
+
+    @property
+    def hit_ratio(self) -> HitRatio:
+        """The gauge `stateCacheHitRatio`."""
+        return self._hit_ratio
+
+    def _reads(self) -> tuple[int, int]:
+        states = self._states.values()
+        return sum(state.hits for state in states), sum(state.misses for state in states)
+
+    def _buckets(self) -> Iterable[Bucket]:
+        return (bucket for state in self._states.values() for bucket in state.buckets.values())
+
+    def _go_back(self, oldest: int) -> None:
+        self._entries.revert(oldest, self._buckets())
+        self._leave()
+
+    def _leave(self) -> None:
+        self._context.key_group = -1
+        self._context.key = ()
+        self._entered.clear()
+        for state in self._states.values():
+            state.unbind()
+
+
+_KINDS: dict[StateKind, type[LruState]] = {
+    StateKind.VALUE: LruValueState,
+    StateKind.LIST: LruListState,
+    StateKind.MAP: LruMapState,
+}

@@ -1,0 +1,396 @@
+"""The entries of an `LruStateCache`: their order, their limit, and what a snapshot needs of them.
+
+An entry is *dirty* while the backend behind the cache does not have its value. The dirty entries of one
+state and key group stand in one dictionary, the bucket's `dirty`. A commit keeps a reference to it, and
+the first change after that copies it: a bucket is copied shallowly, when it is touched, and never by the
+commit. An entry that a commit may have seen is not changed either, but replaced.
+
+So an entry is in one of four conditions, which `writable` tells in one comparison on the hot path:
+
+- the open version: dirty since this version; changed in place.
+- an earlier version: dirty, and part of a snapshot; a change replaces it.
+- `CLEAN`: no snapshot has it; changed in place, and then dirty.
+- `WRITTEN`: once part of a snapshot, written to the backend since; a change replaces it.
+
+Invariant: what is in a `dirty` that a commit has seen, dictionary and entries, never changes.
+
+When the coldest entry is dirty, the coldest ones of its state are written together and all but the first
+stay, clean (*cleaning ahead*): the backend gets batches and no key switch, and the order of eviction is
+LRU's own. The object of an entry that leaves serves the one that comes, unless a snapshot has it: at a full
+cache a miss makes no object and moves one in the order of use.
+
+Source: FLIP-325, whose buckets are copied on write in the same way (Flink's CopyOnWriteStateMap).
+"""
+
+from collections import OrderedDict
+from collections.abc import Callable, Iterable
+from itertools import compress, islice
+from operator import attrgetter
+from typing import Any
+
+from millpond.state.backend.cell_bytes import Pairs, cell_bytes, laid_over
+from millpond.state.backend.protocols import ABSENT, Cells, KeyedStateBackend, RawCells, cells_at
+from millpond.state.types.descriptor import StateDescriptor
+from millpond.state.types.key_types import given_form
+from millpond.state.types.rows import Row
+
+CLEAN = -1
+WRITTEN = -2
+
+Weigher = Callable[[object, object], int]
+
+_value, _place = attrgetter("value"), attrgetter("place")
+
+_WRITTEN_TOGETHER = 64
+_SHARE_WRITTEN_TOGETHER = 4
+
+
+class Entry:
+    """One cached pair. Identity is what orders it, so it hashes as cheaply as anything can.
+
+    Attributes:
+        bucket: where it belongs.
+        cell: the key, or `(key, map_key)`.
+        value: what the backend has; None for a cached absence, since no state can hold None.
+        version: in which it came into the cache or was changed.
+        place: where the backend has it; None until that was asked.
+        writable: see the module.
+        lent: what user code got of a mutable value in version `lent_in`.
+        weight: in bytes, where the cache is sized so.
+    """
+
+    __slots__ = ("bucket", "cell", "lent", "lent_in", "place", "value", "version", "weight", "writable")
+
+    def __init__(self, bucket: "Bucket", cell: Row, value: Any, version: int, place: Any) -> None:
+        self.bucket = bucket
+        self.cell = cell
+        self.value = value
+        self.version = version
+        self.place = place
+        self.writable = CLEAN
+        self.lent: Any = None
+        self.lent_in = -1
+        self.weight = 0
+
+
+class Bucket:
+    """The cached entries of one state in one key group, and what its open and committed versions need.
+
+    Attributes:
+        raw: the state's cells in the backend.
+        entries: the cached ones of the whole state: by key, or for a map state by key and then by map key.
+        dirty: by cell, the entries that the backend does not have.
+        committed: `dirty` as the last commit saw it. The same dictionary until the first change after it.
+        previous: `committed` as it was before that commit, while it may be taken back.
+        carried: cells of earlier versions that the open version only wrote to the backend: no change of its own.
+    """
+
+    __slots__ = ("carried", "committed", "dirty", "entries", "is_map", "key_group", "previous", "raw")
+
+    def __init__(self, raw: RawCells, key_group: int, entries: dict[Row, Any], *, is_map: bool) -> None:
+        self.raw = raw
+        self.key_group = key_group
+        self.is_map = is_map
+        self.entries = entries
+        self.dirty: dict[Row, Entry] = {}
+        self.committed: dict[Row, Entry] = {}
+        self.previous: dict[Row, Entry] | None = None
+        self.carried: set[Row] = set()
+
+    def find(self, cell: Row) -> Entry | None:
+        """The cached entry of a cell."""
+        if not self.is_map:
+            return self.entries.get(cell)
+        found: Entry | None = self.entries.get(cell[0], {}).get(cell[1])
+        return found
+
+    def add(self, entry: Entry) -> None:
+        """Take an entry in, in place of any other of its cell."""
+        if self.is_map:
+            self.entries.setdefault(entry.cell[0], {})[entry.cell[1]] = entry
+        else:
+            self.entries[entry.cell] = entry
+
+    def remove(self, entry: Entry) -> None:
+        """Let an entry go; it is clean, or about to be forgotten."""
+        if not self.is_map:
+            del self.entries[entry.cell]
+            return
+        key, map_key = entry.cell
+        of_key = self.entries[key]
+        del of_key[map_key]
+        if not of_key:
+            del self.entries[key]
+
+    def commit(self) -> None:
+        """The open version is committed as it is: nothing is copied."""
+        self.previous, self.committed = self.committed, self.dirty
+        self.carried = set()
+
+    def roll_back(self) -> None:
+        """Be as the last commit saw it."""
+        self.dirty = self.committed
+        self.carried = set()
+
+    def undo_commit(self) -> None:
+        """Be as the commit before the last one saw it, if that may still be asked for."""
+        if self.previous is not None:
+            self.committed, self.previous = self.previous, None
+        self.roll_back()
+
+    def forget(self, cells: set[Row]) -> None:
+        """These cells were restored in the backend: what the cache knew of them is past."""
+
+        def without(known: dict[Row, Entry]) -> dict[Row, Entry]:
+            return {cell: entry for cell, entry in known.items() if cell not in cells}
+
+        self.dirty, self.committed = map(without, (self.dirty, self.committed))
+        self.previous = None
+        self.carried -= cells
+
+
+class Entries:
+    """Every cached entry of a shard, coldest first, and never more than the limit once a call has ended.
+
+    Attributes:
+        load: take in what the backend has for a cell, given its bucket, itself, its value and its place; its entry.
+    """
+
+    load: Callable[[Bucket, Row, Any, Any], Entry]
+
+    def __init__(
+        self, inner: KeyedStateBackend, max_entries: int | None, max_bytes: int | None, weigher: Weigher
+    ) -> None:
+        self.order: OrderedDict[Entry, None] = OrderedDict()
+        self.version = 0
+        self.bytes = 0
+        self.puts = self.evictions = 0
+        self.any_change = False
+        self.weighs = max_bytes is not None
+        self._inner = inner
+        self._max_entries = max_entries
+        self._max_bytes = max_bytes
+        self._weigher = weigher
+        share = _WRITTEN_TOGETHER if max_entries is None else max_entries // _SHARE_WRITTEN_TOGETHER
+        self._together = max(1, min(_WRITTEN_TOGETHER, share))
+        self.load = self._load_weighed if self.weighs else self._admit
+
+    def _load_weighed(self, bucket: Bucket, cell: Row, value: Any, place: Any) -> Entry:
+        entry = self._admit(bucket, cell, value, place)
+        self._weigh(entry)
+        return entry
+
+    def change(self, bucket: Bucket, cell: Row, entry: Entry | None, value: Any) -> Entry:
+        """From now on the cell, whose cached entry is given, has this value (None: it is deleted)."""
+        version = self.version
+        if entry is not None and (entry.writable == CLEAN or entry.writable == version):  # noqa: PLR1714 - the hot path
+            entry.value = value
+            entry.lent_in = -1
+            self.order.move_to_end(entry)
+        else:
+            place = None
+            if entry is not None:
+                place = entry.place
+                self.drop(entry)
+            entry = self._admit(bucket, cell, value, place)
+        entry.version = entry.writable = version
+        if bucket.dirty is bucket.committed:
+            bucket.dirty = bucket.dirty.copy()
+        bucket.dirty[cell] = entry
+        self.any_change = True
+        if self.weighs:
+            self._weigh(entry)
+        return entry
+
+    def _admit(self, bucket: Bucket, cell: Row, value: Any, place: Any) -> Entry:
+        """A clean entry as the hottest, after the coldest has left if there is no more room. Every miss is here."""
+        order, version = self.order, self.version
+        if len(order) != self._max_entries:
+            entry = Entry(bucket, cell, value, version, place)
+            order[entry] = None
+        else:
+            entry = next(iter(order))
+            if entry.writable >= 0:
+                self._write_from(entry)
+            self.evictions += 1
+            if entry.writable == CLEAN and not self.weighs:
+                # No snapshot has the one that leaves: it serves again.
+                if entry.bucket.is_map:
+                    entry.bucket.remove(entry)
+                else:
+                    del entry.bucket.entries[entry.cell]
+                order.move_to_end(entry)
+                entry.bucket = bucket
+                entry.cell = cell
+                entry.value = value
+                entry.version = version
+                entry.place = place
+                entry.lent, entry.lent_in = None, -1
+            else:
+                self.drop(entry)
+                entry = Entry(bucket, cell, value, version, place)
+                order[entry] = None
+        if bucket.is_map:
+            bucket.add(entry)
+        else:
+            bucket.entries[cell] = entry
+        return entry
+
+    def drop(self, entry: Entry) -> None:
+        """Let an entry go without writing it."""
+        del self.order[entry]
+        entry.bucket.remove(entry)
+        if self.weighs:
+            self.bytes -= entry.weight
+
+    def forget(self, bucket: Bucket, cells: set[Row]) -> None:
+        """The backend restored these cells."""
+        for cell in cells:
+            entry = bucket.find(cell)
+            if entry is not None:
+                self.drop(entry)
+        bucket.forget(cells)
+
+    def end_version(self) -> None:
+        """What follows is another version."""
+        self.version += 1
+        self.any_change = False
+
+    def written_through(self, bucket: Bucket, cell: Row) -> None:
+        """A cell that is not cached was changed in the backend, in the open version."""
+        self.puts += 1
+        self.any_change = True
+        bucket.carried.discard(cell)
+
+    def write_through(self, bucket: Callable[[int], Bucket], name: str, cells: Cells) -> None:
+        """Put cells that are not cached straight into the backend, as changes of the open version."""
+        self._inner.write(name, cells)
+        for key_group, cell in zip(cells.key_groups, places(cells), strict=True):
+            self.written_through(bucket(key_group), cell)
+
+    def revert(self, oldest: int, buckets: Iterable[Bucket]) -> None:
+        """The backend went back: what came or changed in versions from `oldest` on leaves, what was dirty returns.
+
+        The dirty ones were all cached at one commit, so there is room for them once clean ones give way.
+        """
+        self.end_version()
+        for entry in [entry for entry in self.order if entry.version >= oldest]:
+            self.drop(entry)
+        for bucket in buckets:
+            for cell, entry in bucket.dirty.items():
+                present = bucket.find(cell)
+                if present is not entry:
+                    self._return(entry, present)
+                entry.writable = entry.version
+        for entry in list(self.order) if self._is_over() else ():
+            if entry.writable < 0 and self._is_over():
+                self.drop(entry)
+
+    def _return(self, entry: Entry, present: Entry | None) -> None:
+        if present is not None:
+            self.drop(present)
+        self.order[entry] = None
+        entry.bucket.add(entry)
+        if self.weighs:
+            self.bytes += entry.weight
+
+    def _is_over(self) -> bool:
+        return (self._max_entries is not None and len(self.order) > self._max_entries) or (
+            self._max_bytes is not None and self.bytes > self._max_bytes
+        )
+
+    def _write_from(self, coldest: Entry) -> None:
+        """Write the coldest entry, and the next dirty ones of its state: what can be put in one go."""
+        raw = coldest.bucket.raw
+        self._write(
+            raw,
+            [entry for entry in islice(self.order, self._together) if entry.writable >= 0 and entry.bucket.raw is raw],
+        )
+
+    def _write(self, raw: RawCells, dirty: list[Entry]) -> None:
+        """Give dirty entries of one state to the backend; they are clean then. If that fails, nothing has changed."""
+        places = list(map(_place, dirty))
+        if not all(places):
+            places = [entry.place or raw.place(entry.bucket.key_group, entry.cell) for entry in dirty]
+        raw.put_all(places, list(map(_value, dirty)))
+        self.puts += len(dirty)
+        version = self.version
+        for entry in dirty:
+            bucket = entry.bucket
+            if bucket.dirty is bucket.committed:
+                bucket.dirty = bucket.dirty.copy()
+            del bucket.dirty[entry.cell]
+            if entry.version == version:
+                entry.writable = CLEAN
+                if bucket.carried:
+                    bucket.carried.discard(entry.cell)
+            else:
+                entry.writable = WRITTEN
+                bucket.carried.add(entry.cell)
+
+    def _weigh(self, entry: Entry) -> None:
+        weight = self._weigher(entry.cell, entry.value)
+        self.bytes += weight - entry.weight
+        entry.weight = weight
+        limit = self._max_bytes or 0
+        if weight > limit:
+            # Too heavy for the whole cache: it goes alone, and does not push out the others first.
+            if entry.writable >= 0:
+                self._write(entry.bucket.raw, [entry])
+            self.drop(entry)
+            self.evictions += 1
+        while self.bytes > limit:
+            coldest = next(iter(self.order))
+            if coldest.writable >= 0:
+                self._write_from(coldest)
+            self.drop(coldest)
+            self.evictions += 1
+
+
+def as_cells(entries: list[Entry]) -> Cells:
+    """Entries of one state as cells, absences as deletions; there is one at least."""
+    return cells_at(
+        [(entry.bucket.key_group, entry.cell) for entry in entries],
+        list(map(_value, entries)),
+        is_map=entries[0].bucket.is_map,
+    )
+
+
+def places(cells: Cells) -> list[Any]:
+    """Each cell's place in a bucket: its key, or key and map key."""
+    return cells.keys if cells.map_keys is None else list(zip(cells.keys, cells.map_keys, strict=True))
+
+
+def selected(cells: Cells, keep: list[bool]) -> Cells:
+    """Those cells that are to be kept."""
+    return Cells(
+        list(compress(cells.key_groups, keep)),
+        list(compress(cells.keys, keep)),
+        None if cells.map_keys is None else list(compress(cells.map_keys, keep)),
+        list(compress(cells.values, keep)),
+    )
+
+
+def overlaid(cells: Cells, dirty: dict[Row, Entry]) -> Cells:
+    """The cells of one key group as they are with the dirty entries: changed, added, or gone."""
+    if not dirty:
+        return cells
+    kept = selected(cells, [cell not in dirty for cell in places(cells)])
+    present = [entry for entry in dirty.values() if entry.value is not None]
+    if not present:
+        return kept
+    ours = as_cells(present)
+    map_keys = ours.map_keys if ours.map_keys is None else (kept.map_keys or []) + ours.map_keys
+    return Cells(kept.key_groups + ours.key_groups, kept.keys + ours.keys, map_keys, kept.values + ours.values)
+
+
+def overlaid_pairs(pairs: Pairs, descriptor: StateDescriptor, dirty: dict[Row, Entry]) -> Pairs:
+    """The same of cells that are bytes."""
+    table: dict[Any, Any] = {}
+    for cell, entry in dirty.items():
+        value = ABSENT if entry.value is None else entry.value
+        if entry.bucket.is_map:
+            table.setdefault(given_form(cell[0]), {})[cell[1]] = value
+        else:
+            table[given_form(cell)] = value
+    return laid_over(cell_bytes(descriptor, 0), pairs, table)

@@ -1,0 +1,354 @@
+"""The handles of an `LruStateCache`: the hot path of every record, and the way through on a miss.
+
+A hit is one dictionary look-up by key and one move in the order of use; an update of what the open
+version changed already is no more. Everything else (misses, the first change of a cell in a version)
+goes through `Entries`. An update never reads the backend.
+
+The backend is read past its handles (`RawCells`): values come as they are, and are copied only when they
+are handed out. It is turned to a key for one thing alone, to go through a map, whose entries its own
+handle gives as the caller's; so a record that hits costs no key switch but its own.
+"""
+
+# ruff: noqa: D102 - the protocols in backend.py say what the methods of handles do
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+from millpond.state.backend.current_key import NoKeyGroup, Who
+from millpond.state.backend.protocols import ABSENT, Cells, KeyContext, KeyedStateBackend, cells_at
+from millpond.state.types.descriptor import StateDescriptor, StateKind
+from millpond.state.types.rows import Row, RowCodec
+from millpond.state.wrappers.lru.entries import CLEAN, Bucket, Entries, Entry, overlaid, places, selected
+
+_NEVER = -3
+"""No entry's `writable`: with it as its version a handle takes the long way, which weighs."""
+
+
+class LruState:
+    """What the three kinds share. `handle` is the backend's of the same state.
+
+    Attributes:
+        hits, misses: of reads. A miss reads the backend.
+        others: reads of the backend that looked for more than the cache could have.
+        copies: deep copies of mutable values.
+    """
+
+    def __init__(
+        self, descriptor: StateDescriptor, inner: KeyedStateBackend, handle: Any, context: KeyContext, entries: Entries
+    ) -> None:
+        self.descriptor = descriptor
+        self.is_map = descriptor.kind is StateKind.MAP
+        self.entries: dict[Row, Any] = {}
+        self.buckets: dict[int, Bucket] = {}
+        self.hits = self.misses = self.others = self.copies = 0
+        self._inner = inner
+        self._handle = handle
+        self._raw = raw = inner.raw(descriptor.name)
+        self._inner_place, self._inner_look = raw.place, raw.look
+        self._context = context
+        self._entries = entries
+        self._touch: Callable[[Entry], None] = entries.order.move_to_end
+        self._no_key_group = NoKeyGroup(descriptor.name)
+        codec = descriptor.codec(Who(f"state {descriptor.name!r}", context))
+        self._check = codec.check
+        self._copy: Callable[[Any], Any] = codec.copy
+        self._mutable = codec.mutable
+        self._gives_back = codec.mutable and descriptor.serializer is not None
+        self._cached: Any
+        self._version: int
+        self.unbind()
+
+    def bind(self) -> None:
+        """There is a current key again."""
+        self._cached = self.entries
+
+    def unbind(self) -> None:
+        """No key group is entered any more, and a version has ended."""
+        self._cached = self._no_key_group
+        self._version = _NEVER if self._entries.weighs else self._entries.version
+
+    def bucket(self, key_group: int) -> Bucket:
+        """The bucket of a key group."""
+        bucket = self.buckets.get(key_group)
+        if bucket is None:
+            bucket = Bucket(self._raw, key_group, self.entries, is_map=self.is_map)
+            self.buckets[key_group] = bucket
+        return bucket
+
+    @property
+    def _bucket(self) -> Bucket:
+        """Of the current key."""
+        return self.bucket(self._context.key_group)
+
+    def holds(self, key_group: int, key: Row) -> bool | None:  # noqa: ARG002 - a map must ask the backend
+        """Whether the key has this state, as far as the cache knows; None where only the backend does."""
+        entry = self.entries.get(key)
+        return None if entry is None else entry.value is not None
+
+    def dirty_of(self, key_group: int, key: Row) -> dict[Row, Entry]:
+        """The entries of a key that the backend does not have, by cell."""
+        bucket = self.buckets.get(key_group)
+        entry = None if bucket is None else bucket.dirty.get(key)
+        return {} if entry is None else {key: entry}
+
+    def place(self, key_group: int, cell: Any) -> tuple[int, Any]:
+        return key_group, cell
+
+    def look(self, place: tuple[int, Any]) -> Any:
+        key_group, cell = place
+        entry = self.bucket(key_group).find(cell)
+        return self._inner_look(self._inner_place(key_group, cell)) if entry is None else entry.value
+
+    def put_all(self, places: list[tuple[int, Any]], values: list[Any]) -> None:
+        self.write(cells_at(places, values, is_map=self.is_map))
+
+    def of_key(self, key_group: int, key: Row) -> Cells:
+        return overlaid(self._raw.of_key(key_group, key), self.dirty_of(key_group, key))
+
+    def write(self, cells: Cells) -> None:
+        """Put or delete cells: those that are cached in the cache, the others in the backend."""
+        beyond = []
+        for key_group, cell, value in zip(cells.key_groups, places(cells), cells.values, strict=True):
+            bucket = self.bucket(key_group)
+            entry = bucket.find(cell)
+            beyond.append(entry is None)
+            if entry is not None:
+                self._entries.change(bucket, cell, entry, None if value is ABSENT else value)
+        if any(beyond):
+            self._entries.write_through(self.bucket, self.descriptor.name, selected(cells, beyond))
+
+    def exists(self) -> bool:
+        return self._entry(self._context.key).value is not None
+
+    def clear(self) -> None:
+        key = self._context.key
+        entry = self._cached.get(key)
+        if entry is None or entry.value is not None:
+            self._entries.change(self._bucket, key, entry, None)
+
+    def _entry(self, key: Row) -> Entry:
+        entry: Entry | None = self._cached.get(key)
+        if entry is None:
+            return self._load(key)
+        self.hits += 1
+        self._touch(entry)
+        return entry
+
+    def _load(self, cell: Any) -> Entry:
+        """The entry of a cell of the current key that is not cached."""
+        key_group = self._context.key_group
+        self.misses += 1
+        place = self._inner_place(key_group, cell)
+        value = self._inner_look(place)
+        return self._entries.load(self.buckets.get(key_group) or self.bucket(key_group), cell, value, place)
+
+    def _turn(self) -> Any:
+        """Turn the backend to the current key; its handle."""
+        context = self._context
+        self._inner.enter(context.key_group)
+        self._inner.context.key = context.key
+        self.others += 1
+        return self._handle
+
+    def _change(self, cell: Row, entry: Entry | None, checked: Any, given: Any) -> None:
+        entry = self._entries.change(self._bucket, cell, entry, checked)
+        if self._gives_back:
+            # Later gets of the version give the caller's own object back; what is kept is another.
+            entry.lent, entry.lent_in = given, entry.version
+        else:
+            entry.lent_in = -1
+
+    def _lend(self, entry: Entry) -> Any:
+        """What user code gets of a mutable value: the version's one copy."""
+        version = self._entries.version
+        if entry.lent_in != version and entry.value is not None:
+            self.copies += 1
+            entry.lent, entry.lent_in = self._copy(entry.value), version
+        return None if entry.value is None else entry.lent
+
+
+class LruValueState(LruState):
+    """One value per key."""
+
+    def unbind(self) -> None:
+        super().unbind()
+        if self._mutable:
+            self._version = _NEVER
+
+    def get(self) -> Any:
+        key = self._context.key
+        entry = self._cached.get(key)
+        if entry is None:
+            entry = self._load(key)
+        else:
+            self.hits += 1
+            self._touch(entry)
+        return self._lend(entry) if self._mutable else entry.value
+
+    def update(self, value: Any) -> None:
+        checked = self._check(value)
+        key = self._context.key
+        entry, version = self._cached.get(key), self._version
+        if entry is None or version == _NEVER:
+            self._change(key, entry, checked, value)
+        elif entry.writable == version:
+            entry.value = checked
+            self._touch(entry)
+        elif entry.writable == CLEAN:
+            entry.value = checked
+            entry.version = entry.writable = version
+            self._touch(entry)
+            bucket = entry.bucket
+            if bucket.dirty is bucket.committed:
+                bucket.dirty = bucket.dirty.copy()
+            bucket.dirty[key] = entry
+            self._entries.any_change = True
+        else:
+            self._change(key, entry, checked, value)
+
+
+class LruListState(LruState):
+    """A list is one pair. It grows in place after a version's first touch."""
+
+    def __init__(
+        self, descriptor: StateDescriptor, inner: KeyedStateBackend, handle: Any, context: KeyContext, entries: Entries
+    ) -> None:
+        super().__init__(descriptor, inner, handle, context, entries)
+        self._copy_element = copy_element = self._copy
+        self._copy = lambda values: [copy_element(value) for value in values]
+
+    def look(self, place: tuple[int, Any]) -> Any:
+        values = super().look(place)
+        return None if values is None else list(values)  # it may grow in place
+
+    def get(self) -> Iterator[Any]:
+        entry = self._entry(self._context.key)
+        return iter(tuple((self._lend(entry) if self._mutable else entry.value) or ()))
+
+    def put(self, values: Iterable[Any]) -> None:
+        given = list(values)
+        checked = list(map(self._check, given))
+        key = self._context.key
+        entry = self._cached.get(key)
+        self._change(key, entry, checked, given)
+
+    def append(self, value: Any) -> None:
+        self.extend((value,))
+
+    def extend(self, values: Iterable[Any]) -> None:
+        given = list(values)
+        checked = list(map(self._check, given))
+        key = self._context.key
+        entry = self._entry(key)
+        if not checked:
+            return
+        if self._cached.get(key) is not entry:
+            # Too heavy for the cache: what was read is the caller's.
+            self._turn().extend(checked)
+            self._entries.written_through(self._bucket, key)
+            return
+        version = self._entries.version
+        lent = entry.lent if entry.lent_in == version and entry.value is not None else None
+        if entry.writable == self._version and entry.value is not None:
+            entry.value.extend(checked)
+        else:
+            entry = self._entries.change(self._bucket, key, entry, [*(entry.value or ()), *checked])
+        if lent is not None and self._mutable:
+            more = given if self._gives_back else map(self._copy_element, checked)
+            entry.lent, entry.lent_in = [*lent, *more], version
+
+
+class LruMapState(LruState):
+    """Each entry is a pair of its own. What the cache holds of a key is laid over what the backend holds."""
+
+    def __init__(
+        self, descriptor: StateDescriptor, inner: KeyedStateBackend, handle: Any, context: KeyContext, entries: Entries
+    ) -> None:
+        super().__init__(descriptor, inner, handle, context, entries)
+        who = Who(f"map key of state {descriptor.name!r}", context)
+        self._check_key = RowCodec(descriptor.map_key_schema, who).check_key()
+
+    def holds(self, key_group: int, key: Row) -> bool | None:
+        cached = self.entries.get(key)
+        if not cached:
+            return None
+        return any(entry.value is not None for entry in cached.values()) or bool(self._beyond(key_group, key))
+
+    def dirty_of(self, key_group: int, key: Row) -> dict[Row, Entry]:  # noqa: ARG002 - a key has one key group
+        cached = self.entries.get(key, _NOTHING)
+        return {entry.cell: entry for entry in cached.values() if entry.writable >= 0}
+
+    def _beyond(self, key_group: int, key: Row) -> list[Row]:
+        """The map keys of a key that only the backend has."""
+        cached = self.entries.get(key, _NOTHING)
+        return [map_key for map_key in self._raw.of_key(key_group, key).map_keys or () if map_key not in cached]
+
+    def get(self, map_key: Row) -> Any:
+        entry = self._entry_of(self._check_key(map_key))
+        return self._lend(entry) if self._mutable else entry.value
+
+    def contains(self, map_key: Row) -> bool:
+        return self._entry_of(self._check_key(map_key)).value is not None
+
+    def put(self, map_key: Row, value: Any) -> None:
+        checked_key, checked = self._check_key(map_key), self._check(value)
+        key = self._context.key
+        entry = self._cached.get(key, _NOTHING).get(checked_key)
+        if entry is None or entry.writable != self._version or self._mutable:
+            self._change((key, checked_key), entry, checked, value)
+        else:
+            entry.value = checked
+            self._touch(entry)
+
+    def remove(self, map_key: Row) -> None:
+        checked_key = self._check_key(map_key)
+        key = self._context.key
+        entry = self._cached.get(key, _NOTHING).get(checked_key)
+        if entry is None or entry.value is not None:
+            self._entries.change(self._bucket, (key, checked_key), entry, None)
+
+    def exists(self) -> bool:
+        cached = self._cached.get(self._context.key, _NOTHING)
+        if any(entry.value is not None for entry in cached.values()):
+            self.hits += 1
+            return True
+        self.misses += 1
+        return bool(self._beyond(self._context.key_group, self._context.key))
+
+    def items(self) -> Iterator[tuple[Row, Any]]:
+        cached = self._cached.get(self._context.key, _NOTHING)
+        # What the backend's handle gives is the caller's own: it need not be copied once more.
+        theirs = [(map_key, value) for map_key, value in self._turn().items() if map_key not in cached]
+        ours = [
+            (map_key, self._lend(entry) if self._mutable else entry.value)
+            for map_key, entry in cached.items()
+            if entry.value is not None
+        ]
+        return iter(theirs + ours)
+
+    def clear(self) -> None:
+        context, entries = self._context, self._entries
+        cached = self._cached.get(context.key, _NOTHING)
+        beyond = self._beyond(context.key_group, context.key)
+        self.others += 1
+        for map_key in list(cached):
+            cell = (context.key, map_key)
+            entry = self._bucket.find(cell)
+            if entry is None or entry.value is not None:
+                entries.change(self._bucket, cell, entry, None)
+        if beyond:
+            count = len(beyond)
+            gone = Cells([context.key_group] * count, [context.key] * count, beyond, [ABSENT] * count)
+            entries.write_through(self.bucket, self.descriptor.name, gone)
+
+    def _entry_of(self, map_key: Row) -> Entry:
+        key = self._context.key
+        of_key = self._cached.get(key)
+        entry: Entry | None = None if of_key is None else of_key.get(map_key)
+        if entry is None:
+            return self._load((key, map_key))
+        self.hits += 1
+        self._touch(entry)
+        return entry
+
+
+_NOTHING: dict[Row, Entry] = {}

@@ -1,0 +1,269 @@
+"""A backend in which one key's call can be undone, while the rest of the open version stays.
+
+On the data path it stands between user code and a backend whose versions are undone as a whole. An
+operator that sets failed calls aside begins a `Call` before it calls user code, and undoes it when that
+fails: what the call changed of its key's states, timers included, is as it was before.
+
+Each handle notes, before the first change that a call makes to a cell, what the cell held; to undo is
+to write that back. So a call that fails costs what it changed, and one that does not costs a read of
+each cell it changes. A list is copied once a call.
+
+Invariant: a call is undone while no later call has touched its key, and before the version ends.
+"""
+
+from collections.abc import Callable, Iterable, Iterator
+from typing import TYPE_CHECKING, Any
+
+from millpond.state.backend.protocols import (
+    Cells,
+    KeyContext,
+    KeyedStateBackend,
+    ListState,
+    MapState,
+    RawCells,
+    Snapshot,
+    ValueState,
+)
+from millpond.state.types.descriptor import StateDescriptor
+from millpond.state.types.rows import Row
+
+if TYPE_CHECKING:
+    from millpond.state.backend.cell_bytes import Pair, Pairs
+
+
+class Call:
+    """What one call changed, by state and cell: how to put it back."""
+
+    __slots__ = ("_backend", "_key", "_key_group", "_noted")
+
+    def __init__(self, backend: KeyedStateBackend) -> None:
+        self._backend = backend
+        self._key_group = backend.context.key_group
+        self._key = backend.context.key
+        self._noted: dict[tuple[int, Row | None], Callable[[], None]] = {}
+
+    def has(self, state: object, map_key: Row | None = None) -> bool:
+        """Whether a cell was noted already."""
+        return (id(state), map_key) in self._noted
+
+    def note(self, state: object, map_key: Row | None, put_back: Callable[[], None]) -> None:
+        """Remember how to put a cell back."""
+        self._noted[id(state), map_key] = put_back
+
+    def undo(self) -> None:
+        """Put everything back. The call's key is current afterwards."""
+        self._backend.enter(self._key_group)
+        self._backend.context.key = self._key
+        for put_back in self._noted.values():
+            put_back()
+        self._noted.clear()
+
+
+class UndoableBackend:
+    """A `KeyedStateBackend` over another one, whose calls can be undone.
+
+    >>> import pyarrow as pa
+    >>> from millpond.state.types.descriptor import StateKind
+    >>> from millpond.state.heap.backend import HeapBackend
+    >>> backend = UndoableBackend(HeapBackend(range(8)))
+    >>> seen = backend.value_state(StateDescriptor("seen", StateKind.VALUE, pa.schema([("count", pa.int64())])))
+    >>> backend.enter(3)
+    >>> backend.context.key = ("ada",)
+    >>> seen.update((1,))
+    >>> call = backend.begin_call()
+    >>> seen.update((2,))
+    >>> call.undo()
+    >>> seen.get()
+    (1,)
+    """
+
+    def __init__(self, inner: KeyedStateBackend) -> None:
+        self._inner = inner
+        self.call: Call | None = None
+
+    def begin_call(self) -> Call:
+        """Begin a call for the current key; the one before it goes on being undoable."""
+        self.call = Call(self._inner)
+        return self.call
+
+    def end_call(self) -> None:
+        """What is changed from now on belongs to no call."""
+        self.call = None
+
+    @property
+    def context(self) -> KeyContext:
+        """The inner backend's."""
+        return self._inner.context
+
+    @property
+    def shares_objects(self) -> bool:
+        """Whether the inner backend keeps the very objects it was given."""
+        return self._inner.shares_objects
+
+    def enter(self, key_group: int) -> None:
+        """Turn to a key group."""
+        self._inner.enter(key_group)
+
+    def value_state(self, descriptor: StateDescriptor) -> ValueState:
+        """The handle of a value state."""
+        return _UndoableValue(self, self._inner.value_state(descriptor))
+
+    def list_state(self, descriptor: StateDescriptor) -> ListState:
+        """The handle of a list state."""
+        return _UndoableList(self, self._inner.list_state(descriptor))
+
+    def map_state(self, descriptor: StateDescriptor) -> MapState:
+        """The handle of a map state."""
+        return _UndoableMap(self, self._inner.map_state(descriptor))
+
+    def keys(self, name: str) -> Iterator[tuple[int, Row]]:
+        """Key group and key of every key that has this state now."""
+        return self._inner.keys(name)
+
+    def cells(self, name: str, key_group: int) -> Cells:
+        """Every cell of a state in one key group as it is now."""
+        return self._inner.cells(name, key_group)
+
+    @property
+    def raw_cells(self) -> Callable[[str, int], "Pairs | None"] | None:
+        """The same as bytes, where the inner backend has them; None where it never does. Between two versions."""
+        return getattr(self._inner, "raw_cells", None)
+
+    def raw(self, name: str) -> RawCells:
+        """The cells of a declared state past its handle. What is put there belongs to no call."""
+        return self._inner.raw(name)
+
+    def write(self, name: str, cells: Cells) -> None:
+        """Put or delete cells in the open version. They belong to no call."""
+        self._inner.write(name, cells)
+
+    def commit(self) -> Snapshot:
+        """End the version; no call can be undone any more."""
+        self.call = None
+        return self._inner.commit()
+
+    def rollback(self) -> bool:
+        """Drop every change since the last commit."""
+        self.call = None
+        return self._inner.rollback()
+
+    def undo_commit(self) -> None:
+        """Take the last commit back."""
+        self.call = None
+        self._inner.undo_commit()
+
+    def settle(self) -> None:
+        """The last commit is durable."""
+        self._inner.settle()
+
+    def load(self, descriptor: StateDescriptor, cells: Cells) -> None:
+        """Put or delete cells as part of a restore."""
+        self._inner.load(descriptor, cells)
+
+    @property
+    def load_raw(self) -> Callable[[StateDescriptor, int, Iterable["Pair"]], None] | None:
+        """The same of cells that are bytes; None where the inner backend does not take such."""
+        return getattr(self._inner, "load_raw", None)
+
+    def close(self) -> None:
+        """Free everything. Idempotent."""
+        self._inner.close()
+
+
+class _UndoableValue:
+    __slots__ = ("_backend", "_state", "exists", "get")
+
+    def __init__(self, backend: UndoableBackend, state: ValueState) -> None:
+        self._backend = backend
+        self._state = state
+        self.exists = state.exists
+        self.get = state.get
+
+    def update(self, value: Any) -> None:
+        self._note()
+        self._state.update(value)
+
+    def clear(self) -> None:
+        self._note()
+        self._state.clear()
+
+    def _note(self) -> None:
+        call, state = self._backend.call, self._state
+        if call is None or call.has(state):
+            return
+        if state.exists():
+            before = state.get()
+            call.note(state, None, lambda: state.update(before))
+        else:
+            call.note(state, None, state.clear)
+
+
+class _UndoableList:
+    __slots__ = ("_backend", "_state", "exists", "get")
+
+    def __init__(self, backend: UndoableBackend, state: ListState) -> None:
+        self._backend = backend
+        self._state = state
+        self.exists = state.exists
+        self.get = state.get
+
+    def put(self, values: Iterable[Any]) -> None:
+        self._note()
+        self._state.put(values)
+
+    def append(self, value: Any) -> None:
+        self._note()
+        self._state.append(value)
+
+    def extend(self, values: Iterable[Any]) -> None:
+        self._note()
+        self._state.extend(values)
+
+    def clear(self) -> None:
+        self._note()
+        self._state.clear()
+
+    def _note(self) -> None:
+        call, state = self._backend.call, self._state
+        if call is None or call.has(state):
+            return
+        if state.exists():
+            before = list(state.get())
+            call.note(state, None, lambda: state.put(before))
+        else:
+            call.note(state, None, state.clear)
+
+
+class _UndoableMap:
+    __slots__ = ("_backend", "_state", "contains", "exists", "get", "items")
+
+    def __init__(self, backend: UndoableBackend, state: MapState) -> None:
+        self._backend = backend
+        self._state = state
+        self.exists = state.exists
+        self.get = state.get
+        self.contains = state.contains
+        self.items = state.items
+
+    def put(self, map_key: Row, value: Any) -> None:
+        self._note(map_key)
+        self._state.put(map_key, value)
+
+    def remove(self, map_key: Row) -> None:
+        self._note(map_key)
+        self._state.remove(map_key)
+
+    def clear(self) -> None:
+        for map_key in [map_key for map_key, _ in self._state.items()]:
+            self._note(map_key)
+        self._state.clear()
+
+    def _note(self, map_key: Row) -> None:
+        call, state = self._backend.call, self._state
+        if call is None or call.has(state, map_key):
+            return
+        if state.contains(map_key):
+            before = state.get(map_key)
+            call.note(state, map_key, lambda: state.put(map_key, before))
+        else:
+            call.note(state, map_key, lambda: state.remove(map_key))
