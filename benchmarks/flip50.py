@@ -51,13 +51,12 @@ from benchmarks.flip50_words import (
 )
 from benchmarks.report import RESULTS, grouped_bars, report
 from millpond.state import HeapBackend, KeyedStateBackend, StateDescriptor, StateKind
-from millpond.state.backend.process_memory import resident
 from millpond.state.backend.protocols import Cells
 from millpond.state.checkpoint import FileStorage, birth
 from millpond.state.checkpoint.checkpointer import Checkpointer
-from millpond.state.heap.huge_pages import HUGE_PAGES
 from millpond.state.rocksdb.backend import RocksDbBackend
 from millpond.state.spillable import SpillableBackend, SpillableSettings
+from millpond.state.spillable.process_memory import resident
 from millpond.state.types.object_codec import OBJECT_SCHEMA
 from millpond.state.types.rows import Row
 from millpond.state.types.serializer import msgspec_serializer
@@ -161,8 +160,6 @@ def opened(set_up: str, scale: float) -> Iterator[tuple[KeyedStateBackend, Calla
                 for key_group in range(PARALLELISM):
                     backend.cells(COUNT.name, key_group)
             commit(backend)
-            if HUGE_PAGES is not None:
-                HUGE_PAGES.wait()
             gc.collect()
             gc.freeze()
             gc.disable()  # as a state host does

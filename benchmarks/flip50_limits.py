@@ -3,7 +3,7 @@
 One dictionary of all words, in a plain loop. And the least that a heap which spills can be: handles that a record calls
 (enter, get, update), over a dictionary for each key group on the heap, LMDB and a dictionary of what has changed for
 each on disk, and a log of the old values of a version. Nothing checks a value, can be read by a checkpoint, moves a key
-group, takes a lock, or knows how much memory there is. Huge pages and room in the dictionaries are as on the heap.
+group, takes a lock, or knows how much memory there is.
 """
 
 import contextlib
@@ -27,8 +27,6 @@ from benchmarks.flip50_words import (
     words_in,
     words_of,
 )
-from millpond.state.heap.growth import make_room
-from millpond.state.heap.huge_pages import HUGE_PAGES
 
 _encode = msgspec.msgpack.Encoder().encode
 _decode = msgspec.msgpack.Decoder(int).decode
@@ -52,9 +50,6 @@ class Rounds:
         self._each = records_of_round(scale)
         self._count, self._end_version, self._write_back = count, end_version, write_back
         self._done = 0
-        if HUGE_PAGES is not None:
-            HUGE_PAGES.look()
-            HUGE_PAGES.wait()
         gc.collect()
         gc.freeze()
         gc.disable()
@@ -86,7 +81,6 @@ class Rounds:
 def dictionary(scale: float) -> Iterator[Callable[[int], float]]:
     """One dictionary."""
     counts = {word: FIRST_COUNT for group in range(PARALLELISM) for word in words_in(group, words_of(scale))}
-    make_room(counts)
 
     def count(some: list[Word]) -> None:
         for _, word in some:
@@ -159,8 +153,6 @@ def handles(percent: int, scale: float) -> Iterator[Callable[[int], float]]:
             _put(environment, database, dict.fromkeys(words_in(group, words), FIRST_COUNT))
         tables: list[dict[str, int]] = [{} for _ in databases]
         tables += [dict.fromkeys(words_in(group, words), FIRST_COUNT) for group in range(on_disk, PARALLELISM)]
-        for table in tables:
-            make_room(table)
         state = Handles(tables, databases)
         enter, get, update = state.enter, state.get, state.update
 

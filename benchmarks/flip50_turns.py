@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from typing import Any, NamedTuple, Self
 
-from millpond.state.backend.process_memory import resident
+from millpond.state.spillable.process_memory import resident
 
 BASE = "rocksdb_all_memory"
 TURNS = 5

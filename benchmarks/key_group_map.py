@@ -22,7 +22,7 @@ import pyarrow.compute as pc
 from benchmarks.report import report
 from millpond.demo import data
 from millpond.state import Context, Harness, States
-from millpond.state.backend.process_memory import resident
+from millpond.state.spillable.process_memory import resident
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

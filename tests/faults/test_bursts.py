@@ -17,7 +17,7 @@ PROGRAM = """
     from millpond.state.types.object_codec import OBJECT_SCHEMA
     from millpond.state.types.serializer import msgspec_serializer
     from millpond.state.spillable import SpillableBackend, SpillableSettings
-    from millpond.state.backend.process_memory import resident
+    from millpond.state.spillable.process_memory import resident
 
     size, burst = int(sys.argv[1]), int(sys.argv[2])
     limit = int(2.05 * sum(resident()))

@@ -6,9 +6,9 @@ import resource
 
 import pytest
 
-from millpond.state.backend.process_memory import resident
 from millpond.state.spillable.gc_pauses import GcPauses
 from millpond.state.spillable.memory import ProcessMemory, UsedMemory, memory_limit_bytes
+from millpond.state.spillable.process_memory import resident
 
 
 class Process:

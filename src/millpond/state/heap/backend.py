@@ -18,7 +18,6 @@ from typing import Any
 from millpond.errors import UnavailableError
 from millpond.state.backend.declarations import Declarations, foreign_key_group, open_version
 from millpond.state.backend.protocols import Cells, KeyContext, ListState, MapState, RawCells, Snapshot, ValueState
-from millpond.state.heap.huge_pages import HUGE_PAGES
 from millpond.state.heap.states import BoundState, HeapListState, HeapMapState, HeapState, HeapValueState
 from millpond.state.heap.tables import FlatTables
 from millpond.state.heap.versions import Version
@@ -31,7 +30,6 @@ class HeapBackend:
 
     Args:
         key_groups: of the shard.
-        has_room: whether memory lets dictionaries grow ahead of need (`millpond.state.heap.growth`).
 
     >>> import pyarrow as pa
     >>> backend = HeapBackend(range(128))
@@ -52,9 +50,8 @@ class HeapBackend:
     [(1,)]
     """
 
-    def __init__(self, key_groups: range, has_room: Callable[[], bool] = lambda: True) -> None:
+    def __init__(self, key_groups: range) -> None:
         self.key_groups = key_groups
-        self._has_room = has_room
         self._context = KeyContext()
         self._declared = Declarations(_KINDS, self._make)
         self._states = self._declared.states
@@ -127,13 +124,9 @@ class HeapBackend:
         return self._declared.find(name)
 
     def commit(self) -> Snapshot:
-        """End the version. Nothing is read or copied; one table may grow."""
-        if self._has_room():
-            any(state.tables.make_room() for state in self._states.values())
+        """End the version. Nothing is read or copied."""
         versions = {name: (state.tables, state.end_version()) for name, state in self._states.items()}
         self._leave()
-        if HUGE_PAGES is not None:
-            HUGE_PAGES.look()
         return _HeapSnapshot(versions)
 
     def rollback(self) -> bool:
@@ -165,8 +158,6 @@ class HeapBackend:
             raise open_version(descriptor.name)
         state.tables.write(cells)
         state.tables.end_version()
-        while self._has_room() and state.tables.make_room():
-            continue
         self.settle()
         self._undone()
 

@@ -26,7 +26,6 @@ from itertools import repeat
 from typing import Any, Generic, TypeVar
 
 from millpond.state.backend.protocols import ABSENT, Cells
-from millpond.state.heap.growth import make_room
 from millpond.state.heap.versions import Table, Version, undo_after
 from millpond.state.types.key_types import as_row, as_rows, given_forms
 from millpond.state.types.rows import Row
@@ -49,10 +48,6 @@ class FlatTables(Generic[V]):
     def changed(self) -> bool:
         """Whether the open version changed anything."""
         return self.open.changed()
-
-    def make_room(self) -> bool:
-        """Have one table grow that is getting full, see `roomy.make_room`; whether there was any."""
-        return any(type(table) is dict and make_room(table) for table in self.live.values())
 
     def end_version(self) -> V:
         """Close the open version and link a new one after it."""

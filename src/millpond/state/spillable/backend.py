@@ -96,7 +96,7 @@ class SpillableBackend:
         settings = settings or SpillableSettings()
         monitor = monitor or process_monitor(settings)
         self._folder = folder
-        self._heap = HeapBackend(key_groups, lambda: monitor.has_room)
+        self._heap = HeapBackend(key_groups)
         self._context = self._heap.context
         self._states: dict[str, SpilledState] = {}
         self._values: dict[str, CountedValue] = {}

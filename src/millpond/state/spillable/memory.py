@@ -8,7 +8,7 @@ import resource
 from collections.abc import Callable
 from pathlib import Path
 
-from millpond.state.backend.process_memory import PAGE_BYTES, resident
+from millpond.state.spillable.process_memory import PAGE_BYTES, resident
 
 _CONTAINER_LIMITS = (Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/memory/memory.limit_in_bytes"))
 _NO_LIMIT_BYTES = 1 << 60

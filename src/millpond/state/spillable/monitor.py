@@ -148,11 +148,6 @@ class Monitor:
         return self.limit_bytes // _LOOKS_PER_LIMIT
 
     @property
-    def has_room(self) -> bool:
-        """Whether less than half of what may be used without a turn was in use."""
-        return self.used_bytes < self.watermark_bytes // 2
-
-    @property
     def is_urgent(self) -> bool:
         """Whether memory was above the hard mark when it was last looked at."""
         return self.used_bytes >= self.hard_mark_bytes
