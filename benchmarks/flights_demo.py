@@ -19,7 +19,7 @@ from matplotlib.axes import Axes
 
 from benchmarks.report import COLOURS, report
 
-HOST = "millpond.spark.host.server"
+HOST = "millpond.spark.runtime.server"
 EVERY_SECONDS = 0.5
 GIB = 1 << 30
 

@@ -24,7 +24,7 @@ version=$("$python" -c 'import sys; print("%d.%d" % sys.version_info[:2])')
 
 # --- what is missing from the system, and the one command that installs it
 
-find_java() { "$python" -I src/millpond/spark/java.py; }
+find_java() { "$python" -I src/millpond/spark/environment/java.py; }
 
 install_command() {
   if command -v apt-get >/dev/null; then

@@ -35,7 +35,7 @@ os.environ.setdefault("SPARK_SUBMIT_OPTS", "-XX:TieredStopAtLevel=1")
 @pytest.fixture(scope="session")
 def spark() -> Iterator["SparkSession"]:
     """One small local session; tests choose their own checkpoint folders."""
-    from millpond.spark.session import session
+    from millpond.spark.environment.session import session
 
     spark = session(
         "millpond-tests",

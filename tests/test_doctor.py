@@ -11,7 +11,7 @@ from click.testing import CliRunner
 from millpond import doctor
 from millpond.cli import cli
 from millpond.errors import DataError
-from millpond.spark.session import SESSION_SETTINGS
+from millpond.spark.environment.session import SESSION_SETTINGS
 
 PROVIDER = "spark.sql.streaming.stateStore.providerClass"
 ARROW_ROWS = "spark.sql.execution.arrow.maxRecordsPerBatch"

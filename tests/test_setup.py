@@ -15,7 +15,8 @@ NEEDED = ["scripts/setup.sh", "requirements.lock", "requirements-build.lock", "p
 PYTHON = f"""
 case "$*" in
   "-c import ensurepip, venv") test -e "$MACHINE/venv" ;;
-  "-I src/millpond/spark/java.py") [ ! -e "$MACHINE/java" ] || exec echo /jvm; echo "only Java 11" >&2; exit 1 ;;
+  "-I src/millpond/spark/environment/java.py")
+    [ ! -e "$MACHINE/java" ] || exec echo /jvm; echo "only Java 11" >&2; exit 1 ;;
   "-m venv --clear .venv") rm -rf .venv && mkdir -p .venv/bin && cp "$0" .venv/bin/python ;;
   "-m pip "*) echo "$*" >>"$MACHINE/log"; test ! -e "$MACHINE/no-network" ;;
   *) exec {sys.executable} "$@" ;;

@@ -70,7 +70,7 @@ def settings_findings(settings: Mapping[str, str]) -> Iterator[Finding]:
     if find_spec("pyspark") is None:
         yield Finding("session settings", "warning", "not looked at: PySpark is not installed", _install("spark"))
         return
-    from millpond.spark.session import SESSION_SETTINGS
+    from millpond.spark.environment.session import SESSION_SETTINGS
 
     for name, wanted in SESSION_SETTINGS.items():
         value = settings.get(name)
@@ -88,7 +88,7 @@ def session_settings(spark: "SparkSession") -> dict[str, str]:
     """Those settings of a running session that matter to keyed state, Spark's defaults included."""
     from pyspark.errors import SparkNoSuchElementException
 
-    from millpond.spark.session import SESSION_SETTINGS
+    from millpond.spark.environment.session import SESSION_SETTINGS
 
     settings = {}
     for name in SESSION_SETTINGS:
@@ -182,7 +182,7 @@ def _pyspark() -> Iterator[Finding]:
         )
         return
     try:
-        from millpond.spark import versions
+        from millpond.spark.environment import versions
 
         versions.require_state_packages()
     except MillpondError as error:

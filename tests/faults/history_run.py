@@ -27,7 +27,7 @@ from tests.faults.keyed_history import FILES_PER_BATCH
 JOB = Path(__file__).parent / "keyed_history.py"
 ROWS, USERS = 400, 150
 GONE_SECONDS = 10
-HOST = "millpond.spark.host.server"
+HOST = "millpond.spark.runtime.server"
 EXECUTOR = "CoarseGrainedExecutorBackend"
 SHORT_LIVED = {"JAVA_TOOL_OPTIONS": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"}
 """For JVMs that end before it pays to compile their code well."""

@@ -13,7 +13,7 @@ from typing import Self
 
 import psutil
 
-from millpond.spark.java import find_java
+from millpond.spark.environment.java import find_java
 from tests.faults.history_run import SHORT_LIVED, spark_home
 
 _PATIENCE_SECONDS = 60

@@ -17,8 +17,8 @@ from pyspark.sql.streaming import StatefulProcessor
 
 from millpond import OptionError
 from millpond.spark import keyed, split_dead_letters
-from millpond.spark.operator_metrics import KeyedMetrics
-from millpond.spark.session import SESSION_SETTINGS
+from millpond.spark.environment.session import SESSION_SETTINGS
+from millpond.spark.spec.metrics import KeyedMetrics
 
 
 class Visits(StatefulProcessor):

@@ -5,7 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from millpond.errors import OptionError
-from millpond.spark.anchors import anchors, partition_of
+from millpond.spark.shuffle.partitioner import anchors, partition_of
 
 
 @given(st.integers(1, 300))

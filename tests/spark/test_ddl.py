@@ -5,7 +5,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql.types import _parse_datatype_string
 
 from millpond.errors import OptionError
-from millpond.spark.ddl import parse_ddl
+from millpond.spark.testing.ddl import parse_ddl
 
 SAME = (
     "a int",

@@ -3,7 +3,7 @@
 import pytest
 
 from millpond.errors import UnavailableError
-from millpond.spark.durable import Durable
+from millpond.spark.runtime.state_store import Durable
 
 
 class Broken:

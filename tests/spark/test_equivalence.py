@@ -19,7 +19,7 @@ from pyspark.sql import Row
 from pyspark.sql.streaming import StatefulProcessor
 
 from millpond.spark import StateConfig, keyed
-from millpond.spark.pack import SHARD
+from millpond.spark.shuffle.pack import SHARD
 from millpond.state import HeapBackend
 from millpond.state.checkpoint import Head, Shard
 from tests.spark.streams import FileStream

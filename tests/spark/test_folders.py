@@ -7,12 +7,12 @@ from pathlib import Path
 import pytest
 
 from millpond import UnavailableError
-from millpond.spark.folders import OwnedFolder, private_folder, remove_abandoned
+from millpond.spark.environment.folders import OwnedFolder, private_folder, remove_abandoned
 
 OWNER = """
 import sys
 from pathlib import Path
-from millpond.spark.folders import OwnedFolder
+from millpond.spark.environment.folders import OwnedFolder
 folder = OwnedFolder(Path(sys.argv[1]), "table")
 (folder.path / "1.arrow").write_bytes(b"rows")
 print(folder.path, flush=True)

@@ -21,7 +21,7 @@ from pyspark.sql.types import (
 )
 
 from millpond.errors import DataError, OptionError
-from millpond.spark.handles import DeletedStateError, ProcessorHandle
+from millpond.spark.forms.handles import DeletedStateError, ProcessorHandle
 from millpond.state import HeapBackend
 from millpond.state.checkpoint import Shard, birth
 

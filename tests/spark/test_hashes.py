@@ -7,7 +7,7 @@ import math
 import pyarrow as pa
 import pytest
 
-from millpond.spark.anchors import anchors, partition_of
+from millpond.spark.shuffle.partitioner import anchors, partition_of
 from millpond.state.types.key_groups import key_hash
 
 pytestmark = pytest.mark.spark

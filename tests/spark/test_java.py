@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from millpond.errors import MissingDependencyError
-from millpond.spark.java import find_java
-from millpond.spark.session import session
+from millpond.spark.environment.java import find_java
+from millpond.spark.environment.session import session
 
 
 def _install(home: Path, version: str) -> Path:
@@ -60,6 +60,6 @@ def test_a_file_that_is_no_java_is_passed_over(tmp_path):
 
 def test_a_session_without_java_says_what_to_install(monkeypatch):
     # `millpond.spark.session` as an attribute is the function; this is the module of the same name.
-    monkeypatch.setattr(import_module("millpond.spark.session"), "find_java", lambda: find_java({}, ()))
+    monkeypatch.setattr(import_module("millpond.spark.environment.session"), "find_java", lambda: find_java({}, ()))
     with pytest.raises(MissingDependencyError, match="apt-get install openjdk-17-jre-headless"):
         session()

@@ -7,7 +7,7 @@ from pyspark.sql.streaming import StatefulProcessor
 
 from millpond import DataError
 from millpond.spark import keyed
-from millpond.spark.key_columns import key_columns
+from millpond.spark.operator.key_columns import key_columns
 
 pytestmark = pytest.mark.spark
 

@@ -81,7 +81,7 @@ def hosts(spark: SparkSession) -> list[psutil.Process]:
     for process in psutil.process_iter():
         with contextlib.suppress(psutil.Error):
             command = process.cmdline()
-            if "millpond.spark.host.server" in command and any(f"-{executor}-" in part for part in command):
+            if "millpond.spark.runtime.server" in command and any(f"-{executor}-" in part for part in command):
                 found.append(process)
     return found
 

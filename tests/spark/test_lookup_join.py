@@ -330,7 +330,7 @@ def test_a_reload_that_fails_or_shrinks_to_nothing_leaves_every_row_matched(spar
 
 def test_a_source_that_is_down_at_the_start_is_an_error_and_leaves_no_folder(spark):
     from millpond.spark import lookup_join
-    from millpond.spark.folders import user_folder
+    from millpond.spark.environment.folders import user_folder
 
     there = set(user_folder().glob("lookup-*"))
     answers = [pa.table({"number": [1], "name": ["one"]})]

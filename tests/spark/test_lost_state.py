@@ -12,8 +12,8 @@ from pyspark.sql.streaming import StatefulProcessor
 
 from millpond import CorruptionError
 from millpond.spark import StateConfig, keyed, read_state, savepoint
-from millpond.spark.session import _warned
-from millpond.spark.shard_processor import ShardProcessor
+from millpond.spark.environment.session import _warned
+from millpond.spark.operator.shard_processor import ShardProcessor
 from millpond.state.checkpoint import Head
 from tests.spark.streams import FileStream
 
@@ -94,7 +94,7 @@ def test_lost_or_altered_state_stops_the_query_by_name_until_it_is_reset_on_purp
     # In the worker, so that no state host has the state in memory afterwards.
     assert run(stream, host="inline") == dict.fromkeys(USERS, 1)
     with monkeypatch.context() as patch:
-        patch.setattr(import_module("millpond.spark.keyed"), "ShardProcessor", harm)
+        patch.setattr(import_module("millpond.spark.operator.keyed"), "ShardProcessor", harm)
         assert run(stream) == {}
     with pytest.raises(StreamingQueryException) as caught:
         run(stream)

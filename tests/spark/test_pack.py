@@ -8,9 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from millpond.errors import CorruptionError
-from millpond.spark import pack as pack_module
-from millpond.spark.anchors import partition_of
-from millpond.spark.pack import KEY_GROUP, Layout, pack, read_blob, unpack
+from millpond.spark.shuffle import pack as pack_module
+from millpond.spark.shuffle.pack import KEY_GROUP, Layout, pack, read_blob, unpack
+from millpond.spark.shuffle.partitioner import partition_of
 from millpond.state.types.key_groups import key_group_of, key_hash, max_parallelism, shard_of
 
 DATA = pa.schema([("key", pa.int64()), ("at", pa.int64()), ("words", pa.list_(pa.string()))])

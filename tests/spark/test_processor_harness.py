@@ -14,7 +14,7 @@ from pyspark.sql.streaming import StatefulProcessor
 from pyspark.sql.types import LongType, StringType, StructField, StructType
 
 from millpond.errors import DataError, OptionError
-from millpond.spark.processor_harness import ProcessorHarness, ProcessorSnapshot
+from millpond.spark.testing.processor_harness import ProcessorHarness, ProcessorSnapshot
 
 
 class Diary(StatefulProcessor):
@@ -400,7 +400,7 @@ import psutil
 from pyspark import SparkContext
 from pyspark.sql import Row
 from pyspark.sql.streaming import StatefulProcessor
-from millpond.spark.processor_harness import ProcessorHarness, ProcessorSnapshot
+from millpond.spark.testing.processor_harness import ProcessorHarness, ProcessorSnapshot
 
 class Visits(StatefulProcessor):
     def init(self, handle):

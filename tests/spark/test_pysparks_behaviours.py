@@ -15,7 +15,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.streaming import StatefulProcessor
 
 from millpond.spark import keyed, read_state
-from millpond.spark.versions import SPARK
+from millpond.spark.environment.versions import SPARK
 from tests.spark.streams import FileStream
 
 pytestmark = pytest.mark.spark

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 PROGRAM = """
-from millpond.spark.remote_breakpoint import breakpoints_over_a_socket
+from millpond.spark.environment.remote_breakpoint import breakpoints_over_a_socket
 
 def handle(rows):
     total = sum(rows)

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from pyspark.sql import Row
 
 from millpond.errors import DataError
-from millpond.spark.ddl import parse_ddl as _parse_ddl
-from millpond.spark.rows import OutputColumns, output_arrow_schema, row_maker, rows_of
+from millpond.spark.forms.rows import OutputColumns, output_arrow_schema, row_maker, rows_of
+from millpond.spark.testing.ddl import parse_ddl as _parse_ddl
 
 names_of_columns = st.lists(
     st.sampled_from(["user", "amount", "count", "index", "asDict", "a b", "_hidden", "class", "größe", "x"]),

@@ -12,8 +12,8 @@ import pytest
 from pyspark.sql import SparkSession
 
 from millpond import OptionError
-from millpond.spark.java import find_java
-from millpond.spark.session import SESSION_SETTINGS, _warned, check_session
+from millpond.spark.environment.java import find_java
+from millpond.spark.environment.session import SESSION_SETTINGS, _warned, check_session
 from tests.faults.history_run import spark_home
 
 pytestmark = pytest.mark.spark

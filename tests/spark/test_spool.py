@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from millpond import UnavailableError
-from millpond.spark.spool import Spool
+from millpond.spark.shuffle.spool import Spool
 
 
 @given(st.lists(st.binary(max_size=20), max_size=10), st.integers(0, 60))

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from millpond.errors import OptionError
 from millpond.spark import StateConfig
-from millpond.spark.shard_backend import open_shard_backend
+from millpond.spark.runtime.shard_backend import open_shard_backend
 from millpond.state import CacheHooks, Lru, StateDescriptor, StateKind, TwoLayer, WriteBack
 from millpond.state.checkpoint import Shard, birth
 from millpond.state.types.key_groups import key_group_of

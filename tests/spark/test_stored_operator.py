@@ -4,10 +4,10 @@ import pyarrow as pa
 import pytest
 
 from millpond.errors import CorruptionError
-from millpond.spark import stored_operator
-from millpond.spark.durable import Durable
-from millpond.spark.read_state import _batches, _Shape
-from millpond.spark.stored_operator import _read_shards, key_group_pieces
+from millpond.spark.inspect import stored_operator
+from millpond.spark.inspect.read_state import _batches, _Shape
+from millpond.spark.inspect.stored_operator import _read_shards, key_group_pieces
+from millpond.spark.runtime.state_store import Durable
 from millpond.state import HeapBackend, StateDescriptor, StateKind
 from millpond.state.checkpoint import Shard, birth
 from millpond.state.types.ttl import Ttl

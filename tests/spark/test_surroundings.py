@@ -11,8 +11,8 @@ from pyspark.accumulators import INT_ACCUMULATOR_PARAM
 from pyspark.core.broadcast import _from_id
 
 from millpond.errors import UnavailableError
-from millpond.spark import surroundings as surroundings_module
-from millpond.spark.surroundings import Surroundings, add_to_accumulators
+from millpond.spark.environment import task_environment as surroundings_module
+from millpond.spark.environment.task_environment import Surroundings, add_to_accumulators
 
 
 @pytest.fixture(autouse=True)

@@ -7,7 +7,7 @@ import pyspark
 import pytest
 
 from millpond.errors import MissingDependencyError
-from millpond.spark import versions
+from millpond.spark.environment import versions
 
 
 @pytest.mark.parametrize("old", ["3.5.9", "4.0.5"])

@@ -10,7 +10,7 @@ from pyspark.sql import Row
 from pyspark.sql.streaming import StatefulProcessor
 
 from millpond.spark import StateConfig, keyed, worker_garbage
-from millpond.spark.worker_garbage import leave_modules_out
+from millpond.spark.environment.worker_garbage import leave_modules_out
 
 
 @pytest.fixture

@@ -28,13 +28,13 @@ from millpond.features import GroupBy
 from millpond.kv import open_store
 from millpond.lookup import LookupTable
 from millpond.spark import StateConfig, keyed
+from millpond.spark.environment.session import session
 from millpond.spark.features.check import CheckResult, check
 from millpond.spark.features.stream import stream as stream_tiles
 from millpond.spark.features.training_set import training_set
 from millpond.spark.features.upload import upload
 from millpond.spark.lookup_join import lookup_join
-from millpond.spark.operator_metrics import KeyedMetrics
-from millpond.spark.session import session
+from millpond.spark.spec.metrics import KeyedMetrics
 
 EVENT_DDL = (
     "flight_id LONG, time_ms LONG, sched_ms LONG, origin STRING, dest STRING, carrier STRING, flight LONG, "

@@ -14,22 +14,22 @@ if pyspark.__version__.startswith(("3.", "4.0.")):  # without `transformWithStat
         f'millpond.spark needs PySpark 4.1 or later, found {pyspark.__version__}. Run: pip install "millpond[spark]"'
     )
 
-from millpond.spark.arrow_processor import ArrowStatefulProcessor
-from millpond.spark.dead_letters import split_dead_letters
+from millpond.spark.environment.session import session
 from millpond.spark.features.backfill import backfill
 from millpond.spark.features.check import check
 from millpond.spark.features.stream import stream
 from millpond.spark.features.training_set import training_set
 from millpond.spark.features.upload import upload
-from millpond.spark.keyed import KeyedData, keyed
+from millpond.spark.forms.arrow_processor import ArrowStatefulProcessor
+from millpond.spark.forms.dead_letters import split_dead_letters
+from millpond.spark.inspect.read_state import read_state
+from millpond.spark.inspect.savepoints import savepoint
 from millpond.spark.lookup_join import lookup_join
 from millpond.spark.lookup_scan import SparkScan
-from millpond.spark.operator_metrics import KeyedMetrics
-from millpond.spark.operator_spec import StateConfig
-from millpond.spark.processor_harness import ProcessorHarness, ProcessorSnapshot
-from millpond.spark.read_state import read_state
-from millpond.spark.savepoints import savepoint
-from millpond.spark.session import session
+from millpond.spark.operator.keyed import KeyedData, keyed
+from millpond.spark.spec.metrics import KeyedMetrics
+from millpond.spark.spec.operator import StateConfig
+from millpond.spark.testing.processor_harness import ProcessorHarness, ProcessorSnapshot
 
 __all__ = [
     "ArrowStatefulProcessor",

@@ -30,10 +30,10 @@ from pyspark.sql.pandas.types import from_arrow_type
 from millpond.errors import UnavailableError
 from millpond.lookup import HeldTable, LookupTable, MappedTable
 from millpond.lookup.column_file import Scanned
-from millpond.spark.folders import OwnedFolder, user_folder
+from millpond.spark.environment.folders import OwnedFolder, user_folder
+from millpond.spark.environment.versions import to_arrow_type
 from millpond.spark.lookup_copies import FileServer, ServerAddress, fetched
 from millpond.spark.lookup_queries import ReadingQueries
-from millpond.spark.versions import to_arrow_type
 
 _TABLE = ".table"
 _FAILED = "failed"

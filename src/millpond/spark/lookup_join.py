@@ -41,12 +41,12 @@ from pyspark.sql.types import (
 
 from millpond.errors import OptionError
 from millpond.lookup import LookupTable
+from millpond.spark.environment.versions import to_arrow_type
 from millpond.spark.lookup_counts import Counted, SummedCounts
 from millpond.spark.lookup_files import Published, PublishedTable
 from millpond.spark.lookup_queries import ReadingQueries
 from millpond.spark.lookup_rows import RowsWanted
 from millpond.spark.lookup_worker import Hosted, JoinPlan, join_batches
-from millpond.spark.versions import to_arrow_type
 
 
 def lookup_join(

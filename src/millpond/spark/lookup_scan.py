@@ -19,7 +19,7 @@ from millpond.errors import OptionError, UnavailableError
 from millpond.lookup.conditions import COMPARE, Condition, Conditions
 from millpond.lookup.push_down import narrow_copy
 from millpond.lookup.sources.declared import declared_columns, declared_names, split_schema
-from millpond.spark.versions import to_arrow_schema
+from millpond.spark.environment.versions import to_arrow_schema
 
 
 class SparkScan:

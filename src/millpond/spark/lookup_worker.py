@@ -23,14 +23,14 @@ import pyarrow.compute as pc
 from pyspark import TaskContext, cloudpickle
 
 from millpond.lookup import LookupTable
+from millpond.spark.environment.task_environment import Surroundings
+from millpond.spark.environment.worker_garbage import leave_modules_out
 from millpond.spark.host.client import HostAddress, found_rows
 from millpond.spark.host.lookups import decoded, one_batch
 from millpond.spark.host.wire import End, Keys, OpenLookups
 from millpond.spark.lookup_counts import Counted
 from millpond.spark.lookup_files import Published
 from millpond.spark.lookup_rows import FullRows, Matches, Positions, Rows, RowsWanted, distinct_keys, opened
-from millpond.spark.surroundings import Surroundings
-from millpond.spark.worker_garbage import leave_modules_out
 
 
 @dataclass(frozen=True)

@@ -16,12 +16,12 @@ from pyspark.sql.streaming import StatefulProcessor
 
 from millpond.errors import DataError, OptionError, UnavailableError
 from millpond.spark import ArrowStatefulProcessor
-from millpond.spark.ddl import parse_ddl
-from millpond.spark.host.slots import Attempt, Claim
-from millpond.spark.operator_spec import BatchTime, OperatorSpec, StateConfig
-from millpond.spark.pack import KEY_GROUP
-from millpond.spark.shard_run import ShardRun
-from millpond.spark.spool import Spool
+from millpond.spark.runtime.shard_run import ShardRun
+from millpond.spark.shuffle.pack import KEY_GROUP
+from millpond.spark.shuffle.spool import Spool
+from millpond.spark.spec.lease import Attempt, Claim
+from millpond.spark.spec.operator import BatchTime, OperatorSpec, StateConfig
+from millpond.spark.testing.ddl import parse_ddl
 from millpond.state import HeapBackend
 from millpond.state.checkpoint import Shard, birth
 from millpond.state.types.key_groups import key_group_of

@@ -15,9 +15,9 @@ from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StructField, StructType
 
 from millpond.errors import DataError
+from millpond.spark.environment.versions import SPARK, to_arrow_type
 from millpond.spark.forms.pandas_form import OutputFrames, PandasObjects
-from millpond.spark.operator_spec import OperatorSpec, PandasSettings, StateConfig
-from millpond.spark.versions import SPARK, to_arrow_type
+from millpond.spark.spec.operator import OperatorSpec, PandasSettings, StateConfig
 
 ZONE = "America/New_York"
 SETTINGS = PandasSettings(timezone=ZONE, max_rows=1000)

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from millpond.errors import UnavailableError
 from millpond.spark.host import wire
 from millpond.spark.host.wire import Blob, Committed, Connection, End, Failed, Open, Ready, Restore, Segment
-from millpond.spark.operator_metrics import BatchMetrics
+from millpond.spark.spec.metrics import BatchMetrics
 
 MESSAGES = [
     Open(b"\x00head", "app-1", 7, 4711, "token", -1, 1_388_447_999_999, b"surroundings"),

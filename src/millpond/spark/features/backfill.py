@@ -13,10 +13,10 @@ from millpond.errors import DataError, OptionError
 from millpond.features import GroupBy, compile_group_by
 from millpond.features.batch import check_batch_end
 from millpond.features.windows import DAY_MS
+from millpond.spark.environment.worker_garbage import leave_modules_out
 from millpond.spark.features.batch_rows_of_keys import RowCounts
 from millpond.spark.features.hop_table import HopManifest, HopTable
 from millpond.spark.features.sources import Tables, batch_rows
-from millpond.spark.worker_garbage import leave_modules_out
 
 _SCHEMA = pa.schema([("file", pa.string()), ("problem", pa.string())])
 

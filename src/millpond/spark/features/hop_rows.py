@@ -26,9 +26,9 @@ from millpond.features.cells.cell import Cell, CellOperation
 from millpond.features.hops import BEFORE_MS, Hops
 from millpond.features.sealing import seal, unreadable, unseal
 from millpond.features.windows import DAY_MS
+from millpond.spark.environment.worker_garbage import leave_modules_out
 from millpond.spark.features.arrow_lots import lots
 from millpond.spark.features.batch_rows_of_keys import RowCounts, collected, encoder, kept_rows, times_of
-from millpond.spark.worker_garbage import leave_modules_out
 
 HOP_ROWS = "key binary, start_ms bigint, value binary"
 """What meets by key: a row of the table, which comes first, or a hop of new events."""

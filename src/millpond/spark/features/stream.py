@@ -24,15 +24,15 @@ from millpond.features.batch import check_batch_end
 from millpond.features.definitions import EntitySource
 from millpond.kv import KVStore
 from millpond.metrics import NO_METRICS, Recorder
+from millpond.spark.environment.session import is_connect
 from millpond.spark.features.columns import TIME, input_names, key_names
 from millpond.spark.features.sources import IS_DELETE, VISIBLE, Tables, sources_of, stream_rows
 from millpond.spark.features.tile_combine import COMBINED_SCHEMA, EVENT_TIME, EventCounts, combiner
 from millpond.spark.features.tile_processor import DEFAULT_RETENTION_MS, TileProcessor
 from millpond.spark.features.tile_writer import tile_writer
 from millpond.spark.features.touched_tiles import TILE_SCHEMA
-from millpond.spark.keyed import keyed
-from millpond.spark.operator_spec import StateConfig
-from millpond.spark.session import is_connect
+from millpond.spark.operator.keyed import keyed
+from millpond.spark.spec.operator import StateConfig
 
 
 def stream(

@@ -23,8 +23,8 @@ import pyarrow.compute as pc
 from millpond.features import CLOSING_KEY, GroupByPlan, Ir, Tile
 from millpond.features.columnar import Groups, collect_table, group_rows
 from millpond.features.types import DataType
+from millpond.spark.environment.worker_garbage import leave_modules_out
 from millpond.spark.features.arrow_lots import lots
-from millpond.spark.worker_garbage import leave_modules_out
 
 COMBINED_SCHEMA = "key binary, start_ms bigint, ir binary, events bigint, event_time timestamp"
 """One row for each key and tile: the partial IR of its events, their number, and the latest of their times."""

@@ -36,9 +36,9 @@ from pyspark.sql.streaming.stateful_processor import TimerValues
 
 from millpond.errors import OptionError
 from millpond.features import CLOSING_KEY, HORIZON_MS, GroupBy, compile_group_by
-from millpond.spark.arrow_processor import ArrowStatefulProcessor
 from millpond.spark.features.touched_tiles import FORGOTTEN, LATE, TileStates, TouchedTiles
 from millpond.spark.forms.arrow_handles import ArrowProcessorHandle
+from millpond.spark.forms.arrow_processor import ArrowStatefulProcessor
 
 DEFAULT_RETENTION_MS = HORIZON_MS + HORIZON_MS // 2
 """How long after its end a tile can still be amended: two days for queries, and one for late events."""

@@ -15,9 +15,9 @@ from pyspark.sql import DataFrame
 from millpond.features import CLOSING_KEY, ClosingTime, encode_closing_time
 from millpond.kv import KVStore, Put
 from millpond.metrics import NO_METRICS, Recorder
+from millpond.spark.environment.worker_garbage import leave_modules_out
 from millpond.spark.features.tile_combine import EventCounts
 from millpond.spark.features.touched_tiles import AMENDED, CLOSED, CLOSING, FORGOTTEN, LATE, OPENED
-from millpond.spark.worker_garbage import leave_modules_out
 
 _WRITTEN = "change int, amount bigint"
 

@@ -40,12 +40,12 @@ from millpond.features.batch import check_batch_end
 from millpond.features.sealing import seal, unreadable, unseal
 from millpond.kv import Get, KVStore, Put
 from millpond.metrics import NO_METRICS, Recorder
+from millpond.spark.environment.worker_garbage import leave_modules_out
 from millpond.spark.features.batch_rows_of_keys import RowCounts, batch_rows_of_keys
 from millpond.spark.features.columns import key_names
 from millpond.spark.features.hop_table import HopChange, HopTable, HopTask
 from millpond.spark.features.sources import Tables, batch_rows
 from millpond.spark.features.upload_lease import leased
-from millpond.spark.worker_garbage import leave_modules_out
 
 _OUTCOME = (
     "rows bigint, bytes bigint, checksum bigint, events bigint, without_key bigint, without_time bigint, "

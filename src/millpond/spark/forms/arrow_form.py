@@ -7,11 +7,11 @@ import numpy as np
 import pyarrow as pa
 
 from millpond.errors import DataError
-from millpond.spark.arrow_processor import ArrowStatefulProcessor
 from millpond.spark.forms.arrow_handles import ArrowProcessorHandle, cast_column
+from millpond.spark.forms.arrow_processor import ArrowStatefulProcessor
 from millpond.spark.forms.form import ShardBatch
 from millpond.spark.forms.grouping import canonical, grouped
-from millpond.spark.rows import refuse_nulls
+from millpond.spark.forms.rows import refuse_nulls
 from millpond.state.operator.timers import DueTimer
 
 

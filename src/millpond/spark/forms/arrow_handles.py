@@ -16,7 +16,7 @@ import pyarrow as pa
 from pyspark.sql.types import StructType
 
 from millpond.errors import DataError
-from millpond.spark.handles import DeletedState, ProcessorHandle
+from millpond.spark.forms.handles import DeletedState, ProcessorHandle
 from millpond.state import ListState, MapState, ValueState
 from millpond.state.checkpoint import Shard
 from millpond.state.heap.batch_access import ManyKeys, clear_many, each_key, get_many, update_many

@@ -5,11 +5,11 @@ from typing import Any
 from millpond.spark.forms.arrow_form import ArrowForm
 from millpond.spark.forms.arrow_handles import ArrowProcessorHandle
 from millpond.spark.forms.form import Form, ShardBatch
+from millpond.spark.forms.handles import ProcessorHandle
 from millpond.spark.forms.per_key import KeyObjects, PerKey
 from millpond.spark.forms.row_form import RowObjects
 from millpond.spark.forms.set_aside import SetAside
-from millpond.spark.handles import ProcessorHandle
-from millpond.spark.operator_spec import OperatorSpec
+from millpond.spark.spec.operator import OperatorSpec
 from millpond.state.checkpoint import Shard
 from millpond.state.wrappers.undo import UndoableBackend
 

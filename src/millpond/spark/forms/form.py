@@ -7,8 +7,8 @@ from typing import Protocol
 import pyarrow as pa
 from pyspark.sql.streaming.stateful_processor import TimerValues
 
-from millpond.spark.host.slots import Claim
-from millpond.spark.operator_spec import OperatorSpec
+from millpond.spark.spec.lease import Claim
+from millpond.spark.spec.operator import OperatorSpec
 from millpond.state.checkpoint import Shard
 from millpond.state.operator.timers import DueTimer
 

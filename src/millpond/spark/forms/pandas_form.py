@@ -24,11 +24,11 @@ from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StructType
 
 from millpond.errors import DataError
+from millpond.spark.environment.versions import from_pandas, to_pandas
 from millpond.spark.forms.grouping import grouped
-from millpond.spark.handles import key_row_maker
-from millpond.spark.operator_spec import OperatorSpec, PandasSettings
-from millpond.spark.rows import refuse_nulls
-from millpond.spark.versions import from_pandas, to_pandas
+from millpond.spark.forms.handles import key_row_maker
+from millpond.spark.forms.rows import refuse_nulls
+from millpond.spark.spec.operator import OperatorSpec, PandasSettings
 from millpond.state.types.rows import Row, grouping_values
 
 # What pandas itself makes a slice's frame with; its stubs leave it out, as they do a column's plain values.

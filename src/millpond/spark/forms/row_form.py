@@ -7,9 +7,9 @@ import pyarrow as pa
 from pyspark.sql import Row
 
 from millpond.spark.forms.grouping import grouped
-from millpond.spark.handles import key_row_maker
-from millpond.spark.operator_spec import OperatorSpec
-from millpond.spark.rows import OutputColumns, row_maker, rows_of
+from millpond.spark.forms.handles import key_row_maker
+from millpond.spark.forms.rows import OutputColumns, row_maker, rows_of
+from millpond.spark.spec.operator import OperatorSpec
 from millpond.state.types.rows import Row as StateRow
 from millpond.state.types.rows import grouping_values
 

@@ -26,7 +26,7 @@ from pyspark.sql.streaming.stateful_processor import ExpiredTimerInfo
 from millpond.errors import CorruptionError, DataError, UnavailableError
 from millpond.spark.forms.form import ShardBatch
 from millpond.spark.forms.per_key import KeyObjects, PerKey
-from millpond.spark.operator_spec import DEAD_LETTER
+from millpond.spark.spec.operator import DEAD_LETTER
 from millpond.state.operator.timers import DueTimer
 from millpond.state.types.rows import Row, grouping_values
 from millpond.state.wrappers.undo import Call, UndoableBackend

@@ -21,7 +21,7 @@ from typing import IO, cast
 from pyspark import cloudpickle
 
 from millpond.errors import UnavailableError
-from millpond.spark.folders import private_folder, user_folder
+from millpond.spark.environment.folders import private_folder, user_folder
 from millpond.spark.host.memory import memory_limit_hint
 from millpond.spark.host.process import executor_pid, hosts_folder_name, remove_folders_of_ended_executors
 from millpond.spark.host.wire import (
@@ -93,7 +93,7 @@ class HostAddress:
         self.socket_path.unlink(missing_ok=True)
         # A session of its own: the signal that ends the workers' daemon must not end the host.
         host = subprocess.Popen(
-            [sys.executable, "-m", "millpond.spark.host.server", str(self.socket_path), str(self.executor)],
+            [sys.executable, "-m", "millpond.spark.runtime.server", str(self.socket_path), str(self.executor)],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             start_new_session=True,

@@ -21,7 +21,7 @@ from typing import Self
 import msgspec
 
 from millpond.errors import UnavailableError
-from millpond.spark.operator_metrics import BatchMetrics
+from millpond.spark.spec.metrics import BatchMetrics
 
 LISTENING = "listening"
 """The line with which a host that was just started says that it can be connected to. Any other says why it cannot."""

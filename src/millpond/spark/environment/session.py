@@ -1,0 +1,204 @@
+"""A Spark session with what Millpond needs, and the check of a session it did not make."""
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+import warnings
+from collections.abc import Callable, Mapping
+from functools import lru_cache
+from pathlib import Path
+from weakref import WeakSet
+
+from pyspark.errors import SparkNoSuchElementException
+from pyspark.sql import SparkSession
+from pyspark.sql.conf import RuntimeConfig
+
+from millpond.errors import MissingDependencyError, OptionError
+from millpond.spark.environment.java import find_java
+
+_PROVIDER_KEY = "spark.sql.streaming.stateStore.providerClass"
+_ARROW_ROWS_KEY = "spark.sql.execution.arrow.maxRecordsPerBatch"
+_FEW_ARROW_ROWS = 50_000
+_CHANGELOG_KEY = "spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled"
+_FORMAT_KEY = "spark.sql.streaming.stateStore.checkpointFormatVersion"
+_UNIX_SOCKETS_KEY = "spark.python.unix.domain.socket.enabled"
+_ROCKSDB_PROVIDER = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
+
+SESSION_SETTINGS: Mapping[str, str] = {
+    _PROVIDER_KEY: _ROCKSDB_PROVIDER,
+    _CHANGELOG_KEY: "true",
+    _FORMAT_KEY: "2",
+    _ARROW_ROWS_KEY: "100000",
+    _UNIX_SOCKETS_KEY: "true",
+}
+"""What `session` sets, beside the workers' interpreter.
+
+The RocksDB provider is what Spark's `transformWithState` needs at all; changelog checkpoints keep a
+commit as small as the change; format 2 keeps a late task of a lost attempt from overwriting the
+winner; large Arrow batches make the packed shuffle cheap. Unix sockets between the JVM and its Python
+workers spare every small batch 40 ms a stage: over TCP the first rows wait until the worker's kernel has
+acknowledged what went before them.
+"""
+
+
+def session(app_name: str = "millpond", *, master: str | None = None, **settings: str) -> SparkSession:
+    """A Spark session with Millpond's settings; `settings` (dots as `__`) are added and win.
+
+    The workers run the driver's interpreter, so a virtual environment need not be activated; Java is
+    found where package managers put it, so `JAVA_HOME` need not be set.
+
+    Raises:
+        MissingDependencyError: there is no Java that Spark can use.
+    """
+    builder = SparkSession.Builder().appName(app_name)
+    if master is not None:
+        builder = builder.master(master)
+    chosen = dict(SESSION_SETTINGS)
+    # Spark reads the workers' interpreter from the environment alone; a deliberate choice of the user's stays.
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    os.environ["JAVA_HOME"] = _java_home()
+    chosen |= {name.replace("__", "."): value for name, value in settings.items()}
+    for name, value in chosen.items():
+        builder = builder.config(name, value)
+    return builder.getOrCreate()
+
+
+def _java_home() -> str:
+    try:
+        return str(find_java().home)
+    except LookupError as error:
+        message = (
+            f"{error} Install one (Debian, Ubuntu: sudo apt-get install openjdk-17-jre-headless; "
+            "Fedora: sudo dnf install java-21-openjdk-headless; macOS: brew install openjdk@17), "
+            "or point JAVA_HOME at one."
+        )
+        raise MissingDependencyError(message) from error
+
+
+def check_session(spark: SparkSession, *, streaming: bool) -> None:
+    """Refuse a session in which keyed state cannot run; warn, once a session, of what costs speed or safety.
+
+    The warning is raised at the line outside of Millpond that led here.
+
+    Args:
+        spark: the session of the data.
+        streaming: whether the data is a stream. A batch keeps its state in RocksDB whatever the session says.
+
+    Raises:
+        OptionError: a stream's state store is not RocksDB's, or a local session's workers run a Python that cannot
+            run Millpond.
+    """
+    provider = setting(spark.conf, _PROVIDER_KEY)
+    if streaming and provider != _ROCKSDB_PROVIDER:
+        raise OptionError(
+            f"{_PROVIDER_KEY} is {provider!r}; keyed state lives in Spark's RocksDB state store. "
+            f"Set it to {_ROCKSDB_PROVIDER!r}, or make the session with millpond.spark.session()."
+        )
+    _check_interpreter(spark)
+    if spark in _warned:
+        return
+    _warned.add(spark)
+    concerns = {key: concern for key, (fine, concern) in _CONCERNS.items() if not fine(setting(spark.conf, key))}
+    if concerns:
+        warnings.warn(_recommendation(concerns), stacklevel=_users_stacklevel())
+
+
+_warned: WeakSet[SparkSession] = WeakSet()
+"""Sessions that were looked at."""
+
+_CONCERNS: dict[str, tuple[Callable[[str], bool], str]] = {
+    _FORMAT_KEY: (lambda value: value != "1", "a task of a lost attempt may overwrite what the winner wrote"),
+    _CHANGELOG_KEY: (lambda value: value.lower() == "true", "every commit uploads whole RocksDB files"),
+    _ARROW_ROWS_KEY: (
+        lambda value: not 0 < int(value) < _FEW_ARROW_ROWS,
+        "rows cross the shuffle in many small blobs",
+    ),
+    _UNIX_SOCKETS_KEY: (lambda value: value.lower() == "true", "each stage in Python begins 40 ms late"),
+}
+"""Settings that a query is right without: when a value is fine, and what becomes of a query where it is not."""
+
+
+def _recommendation(concerns: Mapping[str, str]) -> str:
+    lines = [
+        f'    .config("{key}", "{value}")' + (f"  # else {concerns[key]}" if key in concerns else "")
+        for key, value in SESSION_SETTINGS.items()
+    ]
+    advice = (
+        "keyed() runs on this Spark session, but slower or less safely than it could. Make the session with "
+        "millpond.spark.session(), or with these settings, before the query's first start:"
+    )
+    return "\n".join([advice, "", "spark = (", "    SparkSession.builder", *lines, "    .getOrCreate()", ")"])
+
+
+def _users_stacklevel() -> int:
+    """For the caller's `warnings.warn`: how far up the first frame is that is not Millpond's."""
+    level, frame = 1, sys._getframe(1)  # noqa: SLF001 - `skip_file_prefixes` came with Python 3.12
+    while frame.f_back is not None and str(frame.f_globals.get("__name__")).partition(".")[0] == "millpond":
+        level, frame = level + 1, frame.f_back
+    return level
+
+
+def setting(conf: RuntimeConfig, key: str) -> str:
+    """A setting as it is, or Spark's default; empty where there is neither.
+
+    Spark checks a default that a caller gives by the key's type, so an empty one may be refused.
+    """
+    try:
+        return str(conf.get(key))
+    except SparkNoSuchElementException:
+        return ""
+
+
+def is_connect(spark: SparkSession) -> bool:
+    """Whether this is a session of Spark Connect: the driver, its JVM and its accumulators are elsewhere."""
+    return type(spark).__module__.startswith("pyspark.sql.connect.")
+
+
+def hosts_per_executor(conf: RuntimeConfig) -> int:
+    """How many state hosts an executor has: one a core. 0 where only the executor can tell how many those are."""
+    master = setting(conf, "spark.master")
+    threads = re.fullmatch(r"local(?:\[(\d+|\*)(?:,.*)?\])?", master)
+    if threads:
+        return 0 if threads[1] == "*" else int(threads[1] or 1)
+    cores = setting(conf, "spark.executor.cores")
+    if cores:
+        return int(cores)
+    # A standalone worker gives an executor all its cores, a cluster one.
+    cluster = re.fullmatch(r"local-cluster\[\s*\d+\s*,\s*(\d+)\s*,.*\]", master)
+    if cluster:
+        return int(cluster[1])
+    return 0 if master.startswith("spark://") else 1
+
+
+def _check_interpreter(spark: SparkSession) -> None:
+    """Refuse workers whose Python cannot run Millpond.
+
+    Without `PYSPARK_PYTHON` they run the `python3` on PATH, which knows nothing of a virtual environment.
+    """
+    if not setting(spark.conf, "spark.master").startswith("local") or is_connect(spark):
+        return
+    theirs = shutil.which(spark.sparkContext.pythonExec)
+    if theirs is not None and Path(theirs).parent.resolve() == Path(sys.executable).parent.resolve():
+        return
+    lack = _lack_of(theirs) if theirs else "it is not there"
+    if lack:
+        raise OptionError(
+            f"Spark's Python workers run {theirs or spark.sparkContext.pythonExec}, this program {sys.executable}: "
+            f"{lack}. Set the environment variable PYSPARK_PYTHON to sys.executable before the session is made, or "
+            "make it with millpond.spark.session()."
+        )
+
+
+@lru_cache
+def _lack_of(interpreter: str) -> str:
+    """Why another Python cannot run what this one plans; empty where it can, as far as can be told from here."""
+    version = "{}.{}".format(*sys.version_info[:2])
+    # What travels with the application, such as Millpond in a zip, is not asked for.
+    asked = "import sys, msgspec, numpy, pyarrow; print('{}.{}'.format(*sys.version_info[:2]))"
+    told = subprocess.run([interpreter, "-c", asked], capture_output=True, text=True, check=False)
+    if told.returncode:
+        return f"there {told.stderr.strip().rpartition(chr(10))[2] or 'it does not start'}"
+    found = told.stdout.strip()
+    return "" if found == version else f"that is Python {found}, and this one is {version}"

@@ -1,0 +1,182 @@
+"""Looking into a stream's keyed state from a batch job, in the form of Spark's own state data source."""
+
+import difflib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import partial
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as F
+from pyspark.sql.pandas.types import from_arrow_schema
+from pyspark.sql.types import ArrayType, DataType, MapType, StructType
+
+from millpond.errors import OptionError
+from millpond.spark.inspect.stored_operator import StoredOperator, key_group_pieces
+from millpond.state.checkpoint.format.segment import CellCodec
+from millpond.state.checkpoint.restoring import Version, newest_rows
+from millpond.state.operator.timers import PROCESSING_TIMERS, TIMERS
+from millpond.state.types.descriptor import StateDescriptor, StateKind
+from millpond.state.types.ttl import LIFE_FIELD
+
+_BATCH_ROWS = 10_000
+_TIMERS = (TIMERS.name, PROCESSING_TIMERS.name)
+_MICROSECONDS = {"timestampFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSSXXX"}
+
+
+def read_state(
+    spark: SparkSession,
+    checkpoint_location: str,
+    state: str | None = None,
+    *,
+    operator: int | None = None,
+    version: int | None = None,
+    since: int | None = None,
+    timers: bool = False,
+) -> DataFrame:
+    """A state of a keyed operator, as a DataFrame. The query may be running, or have ended.
+
+    The columns are those of Spark's own state data source: `key` (a struct) and `partition_id`, with `value` for a
+    value state, `list_element` for each element of a list, `user_map_key` and `user_map_value` for each entry of a
+    map, `expiration_timestamp_ms` for each timer. Where the state has a TTL, the values are structs of `value` and
+    `ttlExpirationMs`, and what has expired is there as long as it is stored.
+
+    Args:
+        spark: a session with the settings that the query has.
+        checkpoint_location: the query's.
+        state: the name of the state.
+        operator: the operator's id, where the query has several keyed operators.
+        version: the batch after which the state is read, the last committed one unless another is asked for.
+        since: an earlier batch; then the rows tell what changed since: `change_type` is `added`, `changed` or
+            `removed`, and each value is there twice, with `old_` and `new_` before its name. Lists are whole.
+        timers: read the keys' timers instead of a state.
+
+    Raises:
+        OptionError: there is no such checkpoint, operator, version or state.
+        CorruptionError: a head or segment is missing or altered; it is named. Segments are read when the DataFrame is.
+    """
+    if timers == (state is not None):
+        raise OptionError('read_state() reads one state or the timers: give state="…", or timers=True.')
+    newest = StoredOperator.open(spark, checkpoint_location, operator, version)
+    if since is None:
+        return _frame(newest, _descriptor(newest, state), flat=True)
+    earlier = StoredOperator.open(spark, checkpoint_location, newest.operator, since)
+    if earlier.version >= newest.version:
+        raise OptionError(f"since={since} must be an earlier batch than version {newest.version}.")
+    descriptor = _descriptor(newest, state)
+    before = {each.name: each for each in earlier.states}.get(descriptor.name)
+    if before != descriptor:
+        was = "did not exist" if before is None else f"was [{before.describe()}]"
+        raise OptionError(
+            f"state {descriptor.name!r} is [{descriptor.describe()}] in version {newest.version}, and {was} in version "
+            f"{since}: compare versions of one declaration."
+        )
+    return _changes(_frame(earlier, before, flat=False), _frame(newest, descriptor, flat=False))
+
+
+def _descriptor(stored: StoredOperator, state: str | None) -> StateDescriptor:
+    known = {descriptor.name: descriptor for descriptor in stored.states}
+    if state is None:
+        return next((known[name] for name in _TIMERS if name in known), TIMERS)
+    if state not in known or state in _TIMERS:
+        names = sorted(known.keys() - set(_TIMERS))
+        near = difflib.get_close_matches(state, names, 1, 0)
+        raise OptionError(
+            f"{stored.location} has no state {state!r} in operator {stored.operator}, version {stored.version}; it has "
+            f"{names}{f' (did you mean {near[0]!r}?)' if near else ''}."
+        )
+    return known[state]
+
+
+def _frame(stored: StoredOperator, descriptor: StateDescriptor, *, flat: bool) -> DataFrame:
+    shape = _Shape(descriptor, flat)
+    return stored.read([descriptor.name], partial(_batches, shape), shape.schema(stored.key_schema()))
+
+
+def _batches(shape: "_Shape", version: Version) -> Iterator[pa.RecordBatch]:
+    """In a task: the rows of one shard, some key groups at a time, so that they need not fit into memory at once."""
+    for groups in key_group_pieces(version.head, shape.descriptor.name):
+        rows = newest_rows(version, shape.descriptor, groups)
+        yield from shape.table(rows, version.head.shard).to_batches(max_chunksize=_BATCH_ROWS)
+
+
+@dataclass(frozen=True)
+class _Shape:
+    """The columns of one state, as Spark's own state data source has them; `flat`: a row for each element of a list."""
+
+    descriptor: StateDescriptor
+    flat: bool
+
+    def schema(self, key_schema: pa.Schema) -> StructType:
+        empty = CellCodec(self.descriptor, key_schema).schema.empty_table()
+        return from_arrow_schema(self.table(empty, 0).schema, prefer_timestamp_ntz=True)
+
+    def table(self, rows: pa.Table, shard: int) -> pa.Table:
+        columns = {"key": _struct(rows, "key")}
+        kind = self.descriptor.kind
+        if self.descriptor.name in _TIMERS:
+            columns["expiration_timestamp_ms"] = rows["map_key.expiry_ms"]
+        elif kind is StateKind.LIST:
+            lists = rows["value"].combine_chunks()
+            elements = self._living(lists.flatten())
+            if self.flat:
+                columns = {"key": columns["key"].take(pc.list_parent_indices(lists)), "list_element": elements}
+            else:
+                starts = pa.concat_arrays([pa.array([0], pa.int32()), pc.cumulative_sum(pc.list_value_length(lists))])
+                columns["list_value"] = pa.ListArray.from_arrays(starts.cast(pa.int32()), elements)
+        else:
+            values = self._living(_struct(rows, "value"))
+            is_map = kind is StateKind.MAP
+            columns |= (
+                {"user_map_key": _struct(rows, "map_key"), "user_map_value": values} if is_map else {"value": values}
+            )
+        count = len(columns["key"])
+        columns["partition_id"] = pa.repeat(pa.scalar(shard, pa.int32()), count)
+        return pa.table(columns)
+
+    def _living(self, values: pa.StructArray) -> pa.StructArray:
+        """Values, beside the time at which they expire where there is one."""
+        if self.descriptor.ttl is None:
+            return values
+        fields = [field for field in values.type if field.name != LIFE_FIELD.name]
+        bare = pa.StructArray.from_arrays([values.field(field.name) for field in fields], fields=fields)
+        expires = pc.add(values.field(LIFE_FIELD.name), self.descriptor.ttl.duration_ms)
+        return pa.StructArray.from_arrays([bare, expires], names=["value", "ttlExpirationMs"])
+
+
+def _struct(rows: pa.Table, prefix: str) -> pa.StructArray:
+    names = [name for name in rows.column_names if name.startswith(f"{prefix}.")]
+    arrays = [rows[name].combine_chunks() for name in names]
+    fields = [pa.field(name.removeprefix(f"{prefix}."), array.type) for name, array in zip(names, arrays, strict=True)]
+    return pa.StructArray.from_arrays(arrays, fields=fields)
+
+
+def _changes(before: DataFrame, after: DataFrame) -> DataFrame:
+    """What differs between two versions of a state, a row a cell."""
+    cell = [name for name in after.columns if name in ("key", "user_map_key", "expiration_timestamp_ms")]
+    values = [name for name in after.columns if name not in (*cell, "partition_id")]
+    old = before.select(*(F.col(name).alias(f"old_{name}") for name in before.columns), F.lit(1).alias("was"))
+    new = after.select(*(F.col(name).alias(f"new_{name}") for name in after.columns), F.lit(1).alias("is"))
+    same_cell = [F.col(f"old_{name}").eqNullSafe(F.col(f"new_{name}")) for name in cell]
+    joined = old.join(new, same_cell, "full_outer")
+    changed = F.expr("false")
+    for name in values:
+        changed |= ~_same(F.col(f"old_{name}"), F.col(f"new_{name}"), after.schema[name].dataType)
+    change = F.when(F.col("was").isNull(), "added").when(F.col("is").isNull(), "removed").when(changed, "changed")
+    columns = [F.coalesce(f"new_{name}", f"old_{name}").alias(name) for name in (*cell, "partition_id")]
+    both = [f"{when}_{name}" for name in values for when in ("old", "new")]
+    return joined.select(change.alias("change_type"), *columns, *both).where(F.col("change_type").isNotNull())
+
+
+def _same(old: Column, new: Column, kind: DataType) -> Column:
+    """Whether two values are equal. Spark compares no maps, so those are compared as texts."""
+    if _has_map(kind):
+        old, new = F.to_json(old, _MICROSECONDS), F.to_json(new, _MICROSECONDS)
+    return old.eqNullSafe(new)
+
+
+def _has_map(kind: DataType) -> bool:
+    if isinstance(kind, StructType):
+        return any(_has_map(field.dataType) for field in kind)
+    return isinstance(kind, MapType) or (isinstance(kind, ArrayType) and _has_map(kind.elementType))

@@ -1,0 +1,73 @@
+"""Savepoints of a query's keyed state: written by Spark's tasks from its checkpoint, while it runs or after it ended.
+
+The files are those of every savepoint (`millpond.state.checkpoint.savepoint`): Parquet that anybody reads, and a
+manifest, written last by the driver. What a task that was run twice wrote is a file of its own, which no
+manifest names.
+"""
+
+import secrets
+from collections.abc import Iterator
+from functools import partial
+
+import msgspec
+import pyarrow as pa
+from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
+
+from millpond.errors import CorruptionError, UnavailableError
+from millpond.spark.inspect.stored_operator import StoredOperator, key_group_pieces
+from millpond.state.checkpoint import Savepoint
+from millpond.state.checkpoint.restoring import Version, newest_rows
+from millpond.state.checkpoint.savepoint import SavepointFile, check_empty, finish_savepoint, not_written, write_rows
+from millpond.state.checkpoint.storage.folder import Folder
+from millpond.state.types.descriptor import StateDescriptor
+
+
+def savepoint(
+    spark: SparkSession,
+    checkpoint_location: str,
+    location: str,
+    *,
+    operator: int | None = None,
+    version: int | None = None,
+) -> Savepoint:
+    """Write the whole state of a keyed operator to an empty folder, for a new query of any number of shards.
+
+    Args:
+        spark: a session with the settings that the query has.
+        checkpoint_location: the query's.
+        location: a path or URI that the driver and every executor can write to.
+        operator: the operator's id, where the query has several keyed operators.
+        version: the batch after which the state is saved, the last committed one unless another is asked for.
+
+    Raises:
+        OptionError: there is no such checkpoint, operator or version, or the folder is not empty.
+        CorruptionError: a head or segment is missing or altered; it is named.
+        UnavailableError: it could not be written; what is there is no savepoint, and is refused as such.
+    """
+    stored = StoredOperator.open(spark, checkpoint_location, operator, version)
+    folder = Folder(location)
+    try:
+        check_empty(folder)
+        written = stored.read(
+            [state.name for state in stored.states], partial(_write_shard, location, stored.states), "file binary"
+        )
+        files = [msgspec.msgpack.decode(row.file, type=SavepointFile) for row in written.collect()]
+        files.sort(key=lambda file: file.name)
+        return finish_savepoint(folder, list(stored.heads.values()), stored.states, files)
+    except OSError as error:
+        raise not_written(location, error) from error
+    except PySparkException as error:
+        kind = CorruptionError if CorruptionError.__name__ in str(error) else UnavailableError
+        raise kind(
+            f"the savepoint {folder.location} could not be written: {error}. Mend that, and write it to a new folder."
+        ) from error
+
+
+def _write_shard(location: str, states: tuple[StateDescriptor, ...], version: Version) -> Iterator[pa.RecordBatch]:
+    folder, attempt = Folder(location), secrets.token_hex(4)
+    for state in states:
+        for piece, groups in enumerate(key_group_pieces(version.head, state.name)):
+            part = f"shard-{version.head.shard:05d}-{piece:04d}-{attempt}"
+            for file in write_rows(folder, state, part, newest_rows(version, state, groups)):
+                yield pa.record_batch([pa.array([msgspec.msgpack.encode(file)], pa.binary())], names=["file"])

@@ -1,0 +1,170 @@
+"""A keyed operator's state as a query's checkpoint holds it, through Spark's own state data source.
+
+The driver reads the heads, a small record a shard; the segments go through Spark's tasks, a shard each, which
+prove every one against its head before a row of it is used. A running query may write the checkpoint
+meanwhile: what is read is one committed batch.
+"""
+
+import json
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import pyarrow as pa
+from pyspark import TaskContext
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from millpond.errors import CorruptionError, OptionError
+from millpond.spark.environment.folders import user_folder
+from millpond.spark.shuffle.spool import Spool
+from millpond.state.checkpoint import Head
+from millpond.state.checkpoint.restoring import Version, last_good, segment_name
+from millpond.state.types.descriptor import StateDescriptor
+
+_OWN_STATES = {"head", "segments"}
+_GONE = "Restore the state part of the checkpoint, or ask for an earlier version."
+
+_PIECE_BYTES = 32 << 20
+
+ShardReader = Callable[[Version], Iterable[pa.RecordBatch]]
+"""What a task makes of one shard."""
+
+
+@dataclass(frozen=True)
+class StoredOperator:
+    """One keyed operator at one committed batch of its query.
+
+    Attributes:
+        spark: the session that reads.
+        location: the query's checkpoint.
+        operator: its id in the query.
+        version: the batch.
+        heads: by the number of Spark's partition, which is the shard's.
+        states: what it holds, timers included, as it was declared then.
+    """
+
+    spark: SparkSession
+    location: str
+    operator: int
+    version: int
+    heads: Mapping[int, Head]
+    states: tuple[StateDescriptor, ...]
+
+    @staticmethod
+    def open(spark: SparkSession, location: str, operator: int | None, version: int | None) -> "StoredOperator":
+        """Read the heads. An OptionError says that there is no such checkpoint, operator or version."""
+        operator, first, last = _found(spark, location, operator)
+        if version is not None and not first <= version <= last:
+            raise OptionError(
+                f"{location} has no version {version}: Spark keeps those of the batches {first} to {last} "
+                "(spark.sql.streaming.minBatchesToRetain)."
+            )
+        version = last if version is None else version
+        stored = _source(spark, location, operator, version, "head")
+        heads = {}
+        for row in stored.select("partition_id", "value.head").collect():
+            name = f"the head of shard {row.partition_id} of operator {operator} in {location}, version {version}"
+            heads[int(row.partition_id)] = Head.decode(bytes(row.head), name)
+        shards = {head.shards for head in heads.values()} or {0}
+        if heads.keys() != set(range(max(shards))) or not heads:
+            raise CorruptionError(
+                f"{location}, operator {operator}, version {version}: heads were found of the shards {sorted(heads)} "
+                f"of {max(shards)}. {_GONE}"
+            )
+        states = tuple(StateDescriptor.decode(plain) for plain in heads[0].states)
+        return StoredOperator(spark, location, operator, version, heads, states)
+
+    def key_schema(self) -> pa.Schema:
+        """The key columns."""
+        return pa.ipc.read_schema(pa.py_buffer(self.heads[0].key_schema))
+
+    def read(self, states: Iterable[str], read_shard: ShardReader, schema: Any) -> DataFrame:
+        """What `read_shard` makes of the segments of these states, in a task a shard."""
+        stored = _source(self.spark, self.location, self.operator, self.version, "segments")
+        wanted = frozenset(states)
+        ids = sorted({ref.id for head in self.heads.values() for ref in head.segments if ref.state in wanted})
+        segments = stored.select(
+            "partition_id", F.col("user_map_key.id").alias("id"), F.col("user_map_value.data").alias("data")
+        ).where(F.col("id").isin(ids))
+        heads = {shard: head.encode() for shard, head in self.heads.items()}
+        name = f"{self.location}, operator {self.operator}, version {self.version}"
+        return segments.mapInArrow(partial(_read_shards, name, heads, wanted, read_shard), schema)
+
+
+def key_group_pieces(head: Head, state: str) -> Iterator[range]:
+    """The key groups of a shard in runs, of which each holds a bounded part of a state."""
+    groups = head.key_groups
+    stored = sum(ref.bytes for ref in head.segments if ref.state == state)
+    each = max(1, len(groups) * _PIECE_BYTES // max(1, stored))
+    for first in range(groups.start, groups.stop, each):
+        yield range(first, min(first + each, groups.stop))
+
+
+def _read_shards(
+    name: str,
+    heads: Mapping[int, bytes],
+    states: frozenset[str],
+    read_shard: ShardReader,
+    batches: Iterable[pa.RecordBatch],
+) -> Iterator[pa.RecordBatch]:
+    """In a task: collect the shard's segments, beyond a limit in a file, and read them."""
+    task = TaskContext.get()
+    shard = task.partitionId() if task else 0
+    with Spool(user_folder) as waiting:
+        ids: list[int] = []
+        for batch in batches:
+            ids += batch.column("id").to_pylist()
+            for data in batch.column("data"):
+                waiting.add(data.as_py())
+        head = Head.decode(heads[shard], name)
+        segments = dict(zip(ids, waiting, strict=True))
+        for ref in head.segments:
+            if ref.state in states and ref.id not in segments:
+                raise CorruptionError(f"{name}: {segment_name(head, ref)} is missing. {last_good(ref)} {_GONE}")
+        try:
+            yield from read_shard(Version(head, segments))
+        except CorruptionError as error:
+            raise CorruptionError(f"{name}: {error}") from error
+
+
+def _source(spark: SparkSession, location: str, operator: int, version: int, state: str) -> DataFrame:
+    reader = spark.read.format("statestore").option("operatorId", operator).option("batchId", version)
+    return reader.option("stateVarName", state).load(location)
+
+
+def _found(spark: SparkSession, location: str, operator: int | None) -> tuple[int, int, int]:
+    """The keyed operator that is meant, and the first and last batch of it that can be read."""
+    cause: Exception | None = None
+    try:
+        rows = spark.read.format("state-metadata").load(location).collect()
+    except PySparkException as error:
+        rows, cause = [], error
+    if not rows:
+        raise OptionError(
+            f"{location} is not the checkpoint of a stateful query that has committed a batch"
+            f"{'' if cause is None else f' ({cause})'}. Give the query's checkpointLocation."
+        ) from cause
+    ours = {row.operatorId: row for row in rows if _is_keyed(row.operatorProperties)}
+    others = ", ".join(f"{row.operatorId} ({row.operatorName})" for row in rows if row.operatorId not in ours)
+    if not ours:
+        raise OptionError(
+            f"{location} has no operator that keyed() made; its stateful operators are: {others or 'none'}. The state "
+            'of Spark\'s own operators is read with spark.read.format("statestore").'
+        )
+    if operator is None and len(ours) == 1:
+        operator = next(iter(ours))
+    if operator is None or operator not in ours:
+        asked = "several keyed operators" if operator is None else f"no keyed operator {operator}"
+        raise OptionError(
+            f"{location} has {asked}; say which with operator=, one of {sorted(ours)}"
+            f"{f' (Spark has others of its own: {others})' if others else ''}."
+        )
+    return operator, ours[operator].minBatchId, ours[operator].maxBatchId
+
+
+def _is_keyed(properties: str) -> bool:
+    variables = json.loads(properties).get("stateVariables", []) if properties else []
+    return {variable["stateName"] for variable in variables} >= _OWN_STATES

@@ -1,0 +1,1 @@
+"""The keyed operator: planned on the driver, run in a worker."""

@@ -1,0 +1,54 @@
+"""What a processor declares in `init`, asked of it before anything runs.
+
+A state that cannot be declared is refused here; and who plans the operator knows its states, so that a
+restart can compare them with those of the checkpoint before the first row.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql.types import StructType
+
+from millpond.spark.forms.choice import users_handle
+from millpond.spark.forms.handles import ProcessorHandle
+from millpond.state import HeapBackend, StateDescriptor
+from millpond.state.checkpoint import Shard, birth
+
+
+@dataclass(frozen=True)
+class Declarations:
+    """What one processor declares.
+
+    Attributes:
+        ddl: the schemas that it gives as text, parsed.
+        states: its states.
+        deleted: the names of those that it deletes after it declared them.
+    """
+
+    ddl: Mapping[str, StructType]
+    states: tuple[StateDescriptor, ...]
+    deleted: frozenset[str] = frozenset()
+
+
+def declarations(
+    copy: Any, form: str, time_mode: str, parse: Callable[[str], StructType], application: str
+) -> Declarations:
+    """Initialise a processor, a copy that is used for nothing else, over a shard that is thrown away, as PySpark does.
+
+    `parse` reads a schema's DDL text. An OptionError or a DataError says what cannot be declared.
+    """
+    parsed: dict[str, StructType] = {}
+
+    def parse_once(ddl: str) -> StructType:
+        if ddl not in parsed:
+            parsed[ddl] = parse(ddl)
+        return parsed[ddl]
+
+    head = birth(application, 0, 1, 1, pa.schema([("key", pa.string())]))
+    shard = Shard(head, HeapBackend(head.key_groups))
+    handle = ProcessorHandle(shard, time_mode, parse_once)
+    copy.init(users_handle(form, handle, shard))
+    copy.close()
+    return Declarations(parsed, shard.declared, handle.deleted)

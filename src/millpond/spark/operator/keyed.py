@@ -1,0 +1,362 @@
+"""`keyed(df, "key")`: PySpark's stateful API over warm state.
+
+What a user wrote for `df.groupBy("key").transformWithState(...)` runs unchanged after
+`keyed(df, "key").transformWithState(...)`. Planned here, on the driver: the data is packed by shard,
+goes through Spark's own stateful operator as a few blobs, and is unpacked again.
+
+Delivery: exactly once into the state, at least once into the sink, as Spark's own. Freshness: the
+micro-batch. Recovery: Spark's checkpoint; nothing else is written anywhere.
+"""
+
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import pyarrow as pa
+from pyspark import Accumulator
+from pyspark.sql import Column, DataFrame, GroupedData
+from pyspark.sql import functions as F
+from pyspark.sql.streaming import StatefulProcessor
+from pyspark.sql.streaming.query import StreamingQuery
+from pyspark.sql.types import DataType, StructType, _parse_datatype_string
+
+from millpond.errors import DataError, OptionError
+from millpond.options import size_bytes
+from millpond.spark.environment.session import check_session, hosts_per_executor, is_connect, setting
+from millpond.spark.environment.task_environment import copied_on_driver
+from millpond.spark.environment.versions import require_state_packages, start_state_stores
+from millpond.spark.environment.worker_garbage import leave_modules_out
+from millpond.spark.forms.arrow_processor import ArrowStatefulProcessor
+from millpond.spark.forms.dead_letters import letter_schema, with_dead_letters
+from millpond.spark.forms.handles import arrow_schema
+from millpond.spark.forms.rows import output_arrow_schema
+from millpond.spark.operator.declarations import Declarations, declarations
+from millpond.spark.operator.event_time import event_time_position, marked_output
+from millpond.spark.operator.initial_state import initial_columns, initial_rows
+from millpond.spark.operator.key_columns import KeyColumns, key_columns
+from millpond.spark.operator.shard_processor import OLDEST, ShardProcessor, packed_output_schema
+from millpond.spark.runtime.opened_shard import check_savepoint
+from millpond.spark.shuffle.pack import PACKED_SCHEMA, SHARD, pack, unpack
+from millpond.spark.spec.metrics import KeyedMetrics, MetricsParam
+from millpond.spark.spec.observed_metrics import ObservedMetrics
+from millpond.spark.spec.operator import OperatorSpec, PandasSettings, StateConfig
+
+_HASH = "__millpond_hash"
+
+
+class KeyedData:
+    """A DataFrame grouped by key columns. Made by `keyed`."""
+
+    def __init__(self, df: DataFrame, keys: tuple[str | Column, ...]) -> None:
+        if not keys:
+            raise OptionError('keyed() needs at least one key column, as in keyed(df, "user").')
+        self._df = df
+        self._keys = keys
+        self._metrics: list[Accumulator[KeyedMetrics]] = []
+        self._observed: list[ObservedMetrics] = []
+
+    @property
+    def late_rows(self) -> int:
+        """Rows dropped so far because the watermark had passed them: `metrics().late_rows`."""
+        return self.metrics().late_rows
+
+    def metrics(self, query: StreamingQuery | None = None) -> KeyedMetrics:
+        """What the operators made from this have done so far; of several, the sum. Batches that ran again count again.
+
+        Args:
+            query: under Spark Connect, the query that runs a stream: its progress is all that a client hears of, and
+                covers the newest batches (100, unless `spark.sql.streaming.numRecentProgressUpdates` says otherwise).
+                A batch DataFrame there has what its last run did. Elsewhere the sum needs no query.
+
+        Raises:
+            OptionError: the session is one of Spark Connect, this is a stream, and no query is given.
+        """
+        totals = [each.value for each in self._metrics] + [each.total(query) for each in self._observed]
+        return sum(totals, KeyedMetrics())
+
+    def _counted(self) -> "Accumulator[KeyedMetrics]":
+        """Where one more operator's metrics are added up."""
+        self._metrics.append(self._df.sparkSession.sparkContext.accumulator(KeyedMetrics(), MetricsParam()))
+        return self._metrics[-1]
+
+    def _observe(self, operated: DataFrame, operator: str) -> DataFrame:
+        """Have Spark report one more operator's metrics with the query's progress."""
+        self._observed.append(ObservedMetrics(operator))
+        return self._observed[-1].on(operated)
+
+    def transformWithState(
+        self,
+        statefulProcessor: StatefulProcessor,
+        outputStructType: StructType | str,
+        outputMode: str,
+        timeMode: str,
+        initialState: GroupedData | None = None,
+        eventTimeColumnName: str = "",
+        *,
+        late: str = "drop",
+        on_error: str = "fail",
+        state: StateConfig | None = None,
+        savepoint: str | None = None,
+    ) -> DataFrame:
+        """Run a PySpark `StatefulProcessor` over rows, key by key; PySpark's parameters, and three more.
+
+        Args:
+            statefulProcessor: as written for PySpark's `transformWithState`.
+            outputStructType: what it yields, a StructType or DDL text.
+            outputMode: "Append" or "Update".
+            timeMode: "None", "EventTime" or "ProcessingTime".
+            initialState: a grouped batch DataFrame, as in `initial.groupBy("user")`: its rows go to
+                `handleInitialState` in the first batch, each key's before that key's rows.
+            eventTimeColumnName: the timestamp column of the output that carries the watermark on, to a
+                stateful operator that follows.
+            late: "drop" or "keep": what becomes of rows later than the watermark in event time. They are
+                dropped by Spark's own rule: by the watermark of the batch before.
+            on_error: "fail" or "dead-letter": what becomes of a key's call of the processor that fails. It fails the
+                batch; or its changes, timers and output are undone, and its rows go into a further column of the
+                output, `dead_letter`, with the reason. See `split_dead_letters`.
+            state: where the live state is held.
+            savepoint: a path or URI that every executor can read. A new query begins with the state in it, whatever
+                the number of shards; one that has a checkpoint goes on from that, and does not look at it.
+
+        Raises:
+            OptionError: an argument is not one of those above, or the session lacks what state needs.
+            DataError: a column is missing, or of a type that cannot be what it is wanted for.
+            CorruptionError: the savepoint is not as it was written; the file is named.
+        """
+        return self._operated(
+            "rows",
+            statefulProcessor,
+            outputStructType,
+            outputMode,
+            timeMode,
+            initialState,
+            eventTimeColumnName,
+            late,
+            on_error,
+            state,
+            savepoint,
+        )
+
+    def transformWithStateInPandas(
+        self,
+        statefulProcessor: StatefulProcessor,
+        outputStructType: StructType | str,
+        outputMode: str,
+        timeMode: str,
+        initialState: GroupedData | None = None,
+        eventTimeColumnName: str = "",
+        *,
+        late: str = "drop",
+        on_error: str = "fail",
+        state: StateConfig | None = None,
+        savepoint: str | None = None,
+    ) -> DataFrame:
+        """`transformWithState` whose processor gets and yields pandas DataFrames, as PySpark's of that name."""
+        return self._operated(
+            "pandas",
+            statefulProcessor,
+            outputStructType,
+            outputMode,
+            timeMode,
+            initialState,
+            eventTimeColumnName,
+            late,
+            on_error,
+            state,
+            savepoint,
+        )
+
+    def transformWithStateInArrow(
+        self,
+        statefulProcessor: ArrowStatefulProcessor,
+        outputStructType: StructType | str,
+        outputMode: str,
+        timeMode: str,
+        initialState: GroupedData | None = None,
+        eventTimeColumnName: str = "",
+        *,
+        late: str = "drop",
+        state: StateConfig | None = None,
+        savepoint: str | None = None,
+    ) -> DataFrame:
+        """`transformWithState` for vectorised code: one call a shard and batch, over Arrow tables.
+
+        PySpark has no such form. State is the same as that of the other forms.
+        """
+        return self._operated(
+            "arrow",
+            statefulProcessor,
+            outputStructType,
+            outputMode,
+            timeMode,
+            initialState,
+            eventTimeColumnName,
+            late,
+            "fail",
+            state,
+            savepoint,
+        )
+
+    def _operated(
+        self,
+        form: str,
+        processor: StatefulProcessor | ArrowStatefulProcessor,
+        outputStructType: StructType | str,
+        outputMode: str,
+        timeMode: str,
+        initialState: GroupedData | None,
+        eventTimeColumnName: str,
+        late: str,
+        on_error: str,
+        state: StateConfig | None,
+        savepoint: str | None = None,
+    ) -> DataFrame:
+        _check_processor(form, processor)
+        _check_choice("timeMode", timeMode, ("None", "EventTime", "ProcessingTime"))
+        _check_choice("outputMode", outputMode, ("Append", "Update"))
+        _check_choice("late", late, ("drop", "keep"))
+        _check_choice("on_error", on_error, ("fail", "dead-letter"))
+        require_state_packages()
+        check_session(self._df.sparkSession, streaming=self._df.isStreaming)
+        start_state_stores(self._df.sparkSession)
+        if initialState is not None and savepoint is not None:
+            raise OptionError("a new query begins with an initialState or with a savepoint; give one of them.")
+        keys = key_columns(self._df, self._keys)
+        output = _output_schema(outputStructType)
+        given, output_event_time = output, None
+        if eventTimeColumnName:
+            given, output_event_time = marked_output(self._df, output, eventTimeColumnName)
+        initial = None if initialState is None else initial_columns(initialState, keys.schema)
+        declared = _declarations(processor, timeMode, form)
+        letter = letter_schema(keys.schema, self._df.schema) if on_error.lower() == "dead-letter" else None
+        if letter is not None:
+            given = with_dead_letters(given, letter)
+        config = state or StateConfig()
+        observed = is_connect(self._df.sparkSession)
+        spec = OperatorSpec(
+            application=str(self._df.sparkSession.conf.get("spark.app.id")),
+            processor=processor,
+            key_schema=arrow_schema(keys.schema),
+            key_positions=keys.positions,
+            row_names=tuple(self._df.columns),
+            output_schema=output_arrow_schema(output),
+            time_mode=timeMode.lower(),
+            event_time=event_time_position(self._df) if timeMode.lower() == "eventtime" else None,
+            keep_late=late == "keep",
+            metrics=None if observed else self._counted(),
+            observed=observed,
+            hosts=config.hosts or hosts_per_executor(self._df.sparkSession.conf),
+            config=config,
+            dead_letter=None if letter is None else pa.struct(list(arrow_schema(letter))),
+            ddl=declared.ddl,
+            states=declared.states,
+            deleted=declared.deleted,
+            savepoint=savepoint,
+            initial=None if initial is None else initial_rows(initialState, initial),
+            output_event_time=output_event_time,
+            form=form,
+            pandas=_pandas_settings(self._df),
+        )
+        check_savepoint(spec)
+        operated = (
+            _packed(keys)
+            .groupBy(SHARD)
+            .transformWithState(
+                ShardProcessor(spec),
+                packed_output_schema(timed=output_event_time is not None, observed=observed),
+                outputMode,
+                timeMode,
+                None if initial is None else _packed(initial, initial=True).groupBy(SHARD),
+                "" if output_event_time is None else OLDEST,
+            )
+        )
+        return (self._observe(operated, spec.name) if observed else operated).mapInArrow(_unpack, given)
+
+
+def keyed(df: DataFrame, *keys: str | Column) -> KeyedData:
+    """Group a streaming or batch DataFrame by key columns, for warm keyed state.
+
+    In place of `df.groupBy("user").transformWithState(Counter(), …)` write
+    `keyed(df, "user").transformWithState(Counter(), …)`.
+    """
+    return KeyedData(df, keys)
+
+
+def _packed(keys: KeyColumns, *, initial: bool = False) -> DataFrame:
+    packed_schema = arrow_schema(keys.data.schema)
+
+    def pack_batches(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        leave_modules_out()
+        return pack(batches, packed_schema, initial=initial)
+
+    # By position: a name may come twice.
+    names = [f"c{at}" for at in range(len(keys.data.columns))]
+    hashed = keys.data.toDF(*names).withColumn(_HASH, F.xxhash64(*(names[at] for at in keys.positions)))
+    return hashed.mapInArrow(pack_batches, PACKED_SCHEMA)
+
+
+def _unpack(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    leave_modules_out()
+    return unpack(batches)
+
+
+def _declarations(processor: Any, time_mode: str, form: str) -> Declarations:
+    """What the processor's init declares. The schemas that it gives as text only the driver can have Spark parse."""
+
+    def parse(ddl: str) -> StructType:
+        kind: DataType = _parse_datatype_string(ddl)
+        if not isinstance(kind, StructType):
+            raise DataError(f"the state schema {ddl!r} is not a list of fields, such as 'count long'.")
+        return kind
+
+    return declarations(copied_on_driver(processor), form, time_mode.lower(), parse, "driver")
+
+
+def _output_schema(given: StructType | str) -> StructType:
+    schema = _parse_datatype_string(given) if isinstance(given, str) else given
+    if not isinstance(schema, StructType):
+        raise OptionError(f"outputStructType must be a StructType or its DDL text, got {given!r}.")
+    return schema
+
+
+def _pandas_settings(df: DataFrame) -> PandasSettings:
+    conf = df.sparkSession.conf
+
+    def is_on(name: str) -> bool:
+        return setting(conf, name).lower() == "true"
+
+    return PandasSettings(
+        timezone=setting(conf, "spark.sql.session.timeZone"),
+        max_rows=int(setting(conf, "spark.sql.execution.arrow.maxRecordsPerBatch")),
+        max_bytes=_bytes(setting(conf, "spark.sql.execution.arrow.maxBytesPerBatch")),
+        columns_by_name=is_on("spark.sql.legacy.execution.pandas.groupedMap.assignColumnsByName"),
+        safe=is_on("spark.sql.execution.pandas.convertToArrowArraySafely"),
+        int_to_decimal=is_on("spark.sql.execution.pythonUDF.pandas.intToDecimalCoercionEnabled"),
+        nullable_integers=is_on("spark.sql.execution.pythonUDF.pandas.preferIntExtensionDtype"),
+    )
+
+
+def _bytes(size: str) -> int:
+    """A size as Spark writes it: its units may lack their b, as in 64m.
+
+    >>> _bytes("64m"), _bytes("67108864b"), _bytes("100")
+    (67108864, 67108864, 100)
+    """
+    return size_bytes()(f"{size}b" if size[-1] in "kKmMgGtT" else size)
+
+
+def _check_processor(form: str, processor: Any) -> None:
+    if form == "arrow" and not isinstance(processor, ArrowStatefulProcessor):
+        raise OptionError(
+            f"transformWithStateInArrow takes an ArrowStatefulProcessor, got {type(processor).__name__}. PySpark's "
+            "StatefulProcessors run with transformWithState or transformWithStateInPandas."
+        )
+    if form != "arrow" and not isinstance(processor, StatefulProcessor):
+        raise OptionError(
+            f"transformWithState{'InPandas' if form == 'pandas' else ''} takes a StatefulProcessor, PySpark's own "
+            f"class; got {type(processor).__name__}."
+        )
+
+
+def _check_choice(option: str, value: Any, known: tuple[str, ...]) -> None:
+    if str(value).lower() not in [choice.lower() for choice in known]:
+        raise OptionError(f"{option}={value!r}: expected one of {', '.join(map(repr, known))}.")

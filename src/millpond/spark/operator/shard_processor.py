@@ -1,0 +1,386 @@
+"""The operator as Spark sees it: a PySpark `StatefulProcessor` keyed by shard.
+
+It runs in Spark's Python worker and holds nothing from batch to batch. Spark's state store keeps,
+per shard, a *head* and *segments* of a schema that never depends on the user's; each batch reads the
+head, has the batch run where the live state is (a state host, or right here), puts what changed and
+the new head into the store, and only then gives out the output. Spark commits, aborts, versions and
+cleans all of it with the task.
+
+Delivery: exactly once into the state, as Spark's own stateful operators. Freshness: the batch's
+rows. Recovery: from head and segments, by Spark's retry or restart.
+"""
+
+import gc
+import os
+import secrets
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from itertools import chain
+from time import perf_counter
+from typing import Any
+
+import msgspec
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark import TaskContext, cloudpickle
+from pyspark.sql import Row
+from pyspark.sql.streaming import StatefulProcessor, StatefulProcessorHandle
+from pyspark.sql.streaming.stateful_processor import ExpiredTimerInfo, TimerValues
+
+from millpond.errors import CorruptionError, OptionError
+from millpond.spark.environment.folders import user_folder
+from millpond.spark.environment.remote_breakpoint import breakpoints_over_a_socket
+from millpond.spark.environment.task_environment import Surroundings, add_to_accumulators
+from millpond.spark.environment.worker_garbage import leave_modules_out
+from millpond.spark.host.client import HostAddress, committed, output_blobs, restore_wanted
+from millpond.spark.host.wire import Blob, End, Open, Segment
+from millpond.spark.runtime.held_shard import HeldShard
+from millpond.spark.runtime.opened_shard import described
+from millpond.spark.runtime.state_store import Durable
+from millpond.spark.shuffle.pack import Layout, read_blob
+from millpond.spark.shuffle.partitioner import partition_of
+from millpond.spark.shuffle.spool import Spool
+from millpond.spark.spec.lease import Attempt, Claim
+from millpond.spark.spec.metrics import BatchMetrics, KeyedMetrics
+from millpond.spark.spec.observed_metrics import METRICS, METRICS_TYPE
+from millpond.spark.spec.operator import BatchTime, OperatorSpec
+from millpond.state.checkpoint import Head, birth
+
+OLDEST = "oldest"
+"""The earliest event time in a blob of output: by it Spark refuses rows older than the watermark."""
+
+
+def packed_output_schema(*, timed: bool, observed: bool) -> str:
+    """What the operator gives Spark: blobs, with their oldest event time where that matters, and rows of metrics."""
+    return "blob binary" + f", {OLDEST} timestamp" * timed + f", {METRICS} {METRICS_TYPE}" * observed
+
+
+_OWN_STATES = ("head", "segments")
+_RESET_HINT = (
+    "Restore the state part of the checkpoint, or begin a new query with a savepoint of an earlier batch "
+    "(millpond.spark.savepoint). To go on without what this shard held, on purpose, set "
+    "StateConfig(on_lost_state='reset')."
+)
+
+
+class ShardProcessor(StatefulProcessor):  # type: ignore[misc]
+    """Runs a keyed operator's batches, shard by shard.
+
+    Spark calls a shard with its rows, and then once for each of the shard's own timers that expired.
+    Rows and due user timers are worked off in the first call, which then sets the shard's timer
+    anew; so the second kind of call reaches only shards without rows.
+    """
+
+    def __init__(self, spec: OperatorSpec) -> None:
+        self._spec = spec
+        self._pickled = b""
+        self._initial: list[bytes] = []
+        self._waiting: dict[int, list[bytes]] = {}
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Travels with the processor as bytes, which only who runs it opens: broadcasts in it are met there.
+
+        It is pickled here, while Spark pickles the function that carries it, so that Spark sees its broadcasts.
+        """
+        whole: bytes = cloudpickle.dumps(replace(self._spec, metrics=None))
+        return {**vars(self), "_spec": replace(self._spec, processor=None), "_pickled": whole}
+
+    def init(self, handle: StatefulProcessorHandle) -> None:
+        """Declare head and segments."""
+        self._handle = handle
+        self._stored_head = handle.getValueState("head", "head binary")
+        self._stored_segments = handle.getMapState("segments", "id long", "data binary")
+        if TaskContext.get() is None:
+            self._refuse_other_owners(handle)
+        else:
+            leave_modules_out()
+
+    def _refuse_other_owners(self, handle: StatefulProcessorHandle) -> None:
+        """Have Spark refuse a checkpoint in which PySpark's own operator keeps states of the same names.
+
+        Spark compares, state by state, what its planner is told here with what a checkpoint says; a state that it
+        does not know is new to it. So without this a query that moved from PySpark's own operator, and kept its
+        checkpoint, would go on from its offsets with no state at all. No task ever makes these states.
+        """
+        for state in self._spec.states:
+            if state.name not in _OWN_STATES:
+                handle.getValueState(state.name, "head binary")
+
+    def handleInitialState(self, key: Any, initialState: Row, timerValues: TimerValues) -> None:
+        """Keep a blob of initial state until the shard's batch runs, which is in this batch in any case."""
+        if not self._initial:
+            # For a shard without rows: its timers, if they are due already, fire in this batch.
+            self._come_back(timerValues)
+        self._initial.append(bytes(initialState[1]))
+        self._initial_of = key, timerValues
+
+    def handleInputRows(self, key: Any, rows: Iterator[Row], timerValues: TimerValues) -> Iterator[Row]:
+        """Run one batch of one shard and give out its output as packed blobs.
+
+        Where there is an initial state, PySpark cuts a shard's rows into pieces of `maxRecordsPerBatch` and calls once
+        for each. They are one batch all the same: late rows are told by the batch before, and timers fire after the
+        last row. So the batch waits until Spark has come to its timers.
+        """
+        blobs = (bytes(row[1]) for row in rows)
+        if self._spec.initial is None or self._spec.time_mode == "none":
+            return self._run(key[0], blobs, timerValues)
+        if key[0] not in self._waiting:
+            self._come_back(timerValues)
+        self._waiting.setdefault(key[0], []).extend(chain(self._initial, blobs))
+        self._initial = []
+        return iter(())
+
+    def handleExpiredTimer(
+        self,
+        key: Any,
+        timerValues: TimerValues,
+        expiredTimerInfo: ExpiredTimerInfo,  # noqa: ARG002
+    ) -> Iterator[Row]:
+        """Run a batch without rows, since time has passed; or one whose rows have waited for it."""
+        return self._run(key[0], iter(self._waiting.pop(key[0], ())), timerValues)
+
+    def _come_back(self, timer_values: TimerValues) -> None:
+        """Have Spark call the shard once more in this batch, after all rows."""
+        if self._spec.time_mode == "none":
+            return
+        for timer in list(self._handle.listTimers()):
+            self._handle.deleteTimer(timer)
+        is_event_time = self._spec.time_mode == "eventtime"
+        now_ms = (
+            timer_values.getCurrentWatermarkInMs() if is_event_time else timer_values.getCurrentProcessingTimeInMs()
+        )
+        self._handle.registerTimer(now_ms)
+
+    def close(self) -> None:
+        """Take in the initial state of a shard without rows and timers: such a batch has no output."""
+        if self._initial:
+            key, timer_values = self._initial_of
+            # PySpark has no current key any more by now.
+            self._handle._statefulProcessorApiClient.set_implicit_key(key)  # noqa: SLF001
+            output = [row for row in self._run(key[0], iter(()), timer_values) if row.blob is not None]
+            assert not output, "only rows and due timers make output"  # noqa: S101
+
+    def _run(self, anchor: int, rows: Iterator[bytes], timer_values: TimerValues) -> Iterator[Row]:
+        blobs = _Blobs(chain(self._initial, rows))
+        self._initial = []
+        task, layout = _Task(self._spec.application), Layout.of_task()
+        shard = partition_of(anchor, layout.shards)
+        name = f"shard {shard} of operator {self._spec.name} in query {task.query}"
+        durable = Durable(self._stored_head, self._stored_segments, name)
+        time = BatchTime(timer_values.getCurrentProcessingTimeInMs(), timer_values.getCurrentWatermarkInMs())
+        try:
+            yield from self._batch(task, self._head(shard, layout, durable), durable, blobs, time)
+        except CorruptionError as error:
+            if blobs.begun or durable.is_whole():
+                raise
+            if self._spec.config.on_lost_state != "reset":
+                raise CorruptionError(f"{name}: {error} {_RESET_HINT}") from error
+            # To the executor's log.
+            print(f"millpond: {name} goes on without its state: {error}", file=sys.stderr, flush=True)  # noqa: T201
+            durable.clear()
+            yield from self._batch(task, self._head(shard, layout, durable), durable, blobs, time)
+
+    def _batch(
+        self, task: "_Task", head: Head, durable: Durable, blobs: Iterator[bytes], time: BatchTime
+    ) -> Iterator[Row]:
+        run = _run_in_host if self._spec.config.host == "process" else _run_inline
+        with run(self._spec, self._pickled, task, head, durable, blobs, time) as done:
+            if self._spec.metrics is not None:
+                self._spec.metrics.add(KeyedMetrics.of(done.metrics))
+            self._set_shard_timer(time, done.next_timer_ms)
+            for blob in done.output:
+                yield self._output_row(blob)
+            if self._spec.observed:
+                yield self._metrics_row(done.metrics, time)
+
+    def _output_row(self, blob: bytes) -> Row:
+        position = self._spec.output_event_time
+        row: dict[str, Any] = {"blob": blob}
+        if position is not None:
+            with pa.ipc.open_stream(blob) as reader:
+                row[OLDEST] = pc.min(reader.read_all().column(position)).as_py()
+        if self._spec.observed:
+            row[METRICS] = None
+        return Row(**row)
+
+    def _metrics_row(self, metrics: BatchMetrics, time: BatchTime) -> Row:
+        # Spark refuses rows that are older than the watermark.
+        timed = self._spec.output_event_time is not None
+        oldest = {OLDEST: datetime.fromtimestamp(time.watermark_ms / 1000 + 1, UTC)} if timed else {}
+        return Row(blob=None, **oldest, **{METRICS: Row(**msgspec.structs.asdict(metrics))})
+
+    def _set_shard_timer(self, time: BatchTime, next_timer_ms: int) -> None:
+        """Have Spark call this shard when time passes, even if no rows come for it.
+
+        In event time every advance of the watermark matters: it is what the next batch's late rows are
+        judged by. In processing time only the user's next timer does.
+        """
+        if self._spec.time_mode == "none":
+            return
+        for timer in list(self._handle.listTimers()):
+            self._handle.deleteTimer(timer)
+        if self._spec.time_mode == "eventtime":
+            self._handle.registerTimer(time.watermark_ms + 1)
+        elif next_timer_ms >= 0:
+            self._handle.registerTimer(max(next_timer_ms, time.processing_ms + 1))
+
+    def _head(self, shard: int, layout: Layout, durable: Durable) -> Head:
+        name, head = durable.name, durable.head()
+        if head is None:
+            # Spark itself refuses a version whose files are gone; so a shard without both has never had a row.
+            if not durable.is_whole():
+                raise CorruptionError("its head is missing, and its segments are there.")
+            spec = self._spec
+            return birth(secrets.token_hex(8), shard, layout.shards, layout.max_parallelism, spec.key_schema)
+        if (head.shard, head.shards, head.max_parallelism) != (shard, layout.shards, layout.max_parallelism):
+            raise CorruptionError(
+                f"{name}: its state was written as shard {head.shard} of {head.shards} with maximum parallelism "
+                f"{head.max_parallelism}, and is read as shard {shard} of {layout.shards} with maximum parallelism "
+                f"{layout.max_parallelism}. "
+                "A query keeps the number of partitions of its first start; this checkpoint belongs to another one."
+            )
+        found = pa.ipc.read_schema(pa.py_buffer(head.key_schema))
+        if not found.equals(self._spec.key_schema):
+            raise OptionError(
+                f"{name}: its state is keyed by [{described(found)}] and the query now keys by "
+                f"[{described(self._spec.key_schema)}]. Keep the key, or start with a new checkpoint folder."
+            )
+        return head
+
+
+class _Blobs:
+    """Blobs, and whether anybody has begun to read them."""
+
+    def __init__(self, blobs: Iterator[bytes]) -> None:
+        self._blobs = blobs
+        self.begun = False
+
+    def __iter__(self) -> Iterator[bytes]:
+        return self
+
+    def __next__(self) -> bytes:
+        self.begun = True
+        return next(self._blobs)
+
+
+class _Task:
+    """What the running task says of itself."""
+
+    def __init__(self, application: str) -> None:
+        task = TaskContext.get()
+        self.attempt = Attempt(application, task.taskAttemptId() if task else 0)
+        self.query = (task and task.getLocalProperty("sql.streaming.queryId")) or "a batch job"
+        self.token = f"{secrets.token_hex(8)}-{self.attempt.order}"
+
+
+@dataclass(frozen=True)
+class _Done:
+    """A batch whose version is in Spark's store; what is left is to give out its output."""
+
+    metrics: BatchMetrics
+    next_timer_ms: int
+    output: Iterator[bytes]
+
+
+@contextmanager
+def _run_in_host(
+    spec: OperatorSpec,
+    pickled_spec: bytes,
+    task: _Task,
+    head: Head,
+    durable: Durable,
+    blobs: Iterator[bytes],
+    time: BatchTime,
+) -> Iterator[_Done]:
+    with HostAddress.of_shard(head.shard, spec.hosts, spec.application).connect() as connection:
+        opened = Open(
+            head=head.encode(),
+            application=task.attempt.application,
+            task_attempt=task.attempt.order,
+            parent=os.getppid(),
+            token=task.token,
+            processing_ms=time.processing_ms,
+            watermark_ms=time.watermark_ms,
+            surroundings=Surroundings.of_worker().encode(),
+        )
+        connection.send(opened, pickled_spec)
+        if restore_wanted(connection):
+            for ref in head.segments:
+                connection.send(Segment(ref.id), durable.segment(ref))
+            connection.send(End())
+            restore_wanted(connection)
+        for blob in blobs:
+            connection.send(Blob(), blob)
+        connection.send(End())
+        commit, new_head, segments = committed(connection)
+        add_to_accumulators(commit.additions)
+        stored = _stored(durable, segments, commit.dropped, new_head)
+        yield _Done(_with(commit.metrics, stored), commit.next_timer_ms, output_blobs(connection))
+
+
+_INLINE: dict[str, HeldShard] = {}
+"""The shard held by this worker, by lineage. A worker is no home: the next batch may well find none and restore."""
+
+
+@contextmanager
+def _run_inline(
+    spec: OperatorSpec,
+    pickled_spec: bytes,
+    task: _Task,
+    head: Head,
+    durable: Durable,
+    blobs: Iterator[bytes],
+    time: BatchTime,
+) -> Iterator[_Done]:
+    # The processor is new in every batch, as in PySpark, although this worker has only one of it.
+    spec = cloudpickle.loads(pickled_spec)
+    held = _INLINE.get(head.lineage)
+    if held is None or not held.stands_at(spec, head):
+        while _INLINE:
+            _INLINE.popitem()[1].close()
+        segments = {ref.id: durable.segment(ref) for ref in head.segments}
+        held = _INLINE[head.lineage] = HeldShard(spec, head, segments, time)
+    layout = Layout(head.shards, head.max_parallelism)
+    with (
+        _no_garbage_collection(),
+        breakpoints_over_a_socket(),
+        Spool(user_folder) as received,
+        Spool(user_folder) as output,
+    ):
+        for blob in blobs:
+            received.add(blob)
+        try:
+            tables = (read_blob(blob, layout) for blob in received)
+            done = held.run(spec, time, Claim(task.attempt), tables, output, task.token)
+        except BaseException as error:
+            if not held.take_back(error):
+                _INLINE.pop(head.lineage).close()
+            raise
+        stored = _stored(durable, iter(done.commit.segments.items()), done.commit.dropped, done.commit.head.encode())
+        yield _Done(_with(done.metrics, stored), done.next_timer_ms, map(bytes, output))
+
+
+def _stored(durable: Durable, segments: Iterator[tuple[int, bytes]], dropped: tuple[int, ...], head: bytes) -> float:
+    """Put a version into Spark's store; the seconds that it took, with the encoding of what comes from a host."""
+    began = perf_counter()
+    durable.put_stream(segments, dropped, head)
+    return perf_counter() - began
+
+
+def _with(metrics: BatchMetrics, stored_seconds: float) -> BatchMetrics:
+    return msgspec.structs.replace(metrics, commit_seconds=metrics.commit_seconds + stored_seconds)
+
+
+@contextmanager
+def _no_garbage_collection() -> Iterator[None]:
+    """A batch makes many objects and no cycles; looking for cycles among them would cost more than making them."""
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()

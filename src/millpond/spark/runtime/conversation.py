@@ -1,0 +1,150 @@
+"""The host's side of one batch of one shard, from `Open` to the last `End`.
+
+Used by the host process over a socket. The order is fixed: take the shard, stand at the head (or
+restore), take all rows, run, commit in memory, hand over head and segments, then the output. An
+error on the way rolls the shard back and goes to the worker with the user's own traceback.
+"""
+
+import traceback
+from collections.abc import Iterator
+from typing import TypeVar
+
+import msgspec
+from pyspark import cloudpickle
+
+from millpond.errors import UnavailableError
+from millpond.spark.environment.folders import user_folder
+from millpond.spark.environment.task_environment import Surroundings
+from millpond.spark.host.lookups import serve_lookups
+from millpond.spark.host.memory import out_of_memory
+from millpond.spark.host.process import Owners
+from millpond.spark.host.wire import (
+    Blob,
+    Committed,
+    Connection,
+    End,
+    Failed,
+    Open,
+    OpenLookups,
+    Ready,
+    Restore,
+    Segment,
+)
+from millpond.spark.runtime.held_shard import BatchDone, HeldShard
+from millpond.spark.runtime.slots import Slot, Slots
+from millpond.spark.shuffle.pack import Layout, read_blob
+from millpond.spark.shuffle.spool import Spool
+from millpond.spark.spec.lease import Attempt
+from millpond.spark.spec.operator import BatchTime, OperatorSpec
+from millpond.state.checkpoint import Head
+
+M = TypeVar("M", bound=Segment | Blob)
+
+
+def converse(connection: Connection, slots: Slots[HeldShard], owners: Owners) -> None:
+    """Serve one batch, then prepare bases while the shard is idle; or serve a partition's lookups."""
+    message, payload = connection.receive()
+    if isinstance(message, OpenLookups):
+        owners.add(message.parent)
+        try:
+            serve_lookups(connection, message, payload)
+        except (Exception, SystemExit) as error:  # noqa: BLE001 - whatever a source raises belongs to the worker
+            connection.send(*_failure(error))
+        return
+    if not isinstance(message, Open):
+        raise _unexpected(message, Open)
+    owners.add(message.parent)
+    head = Head.decode(message.head, "the head sent by the worker")
+    attempt = Attempt(message.application, message.task_attempt)
+    with slots.using(head.lineage) as slot:
+        try:
+            _serve(connection, slot, attempt, message, head, payload)
+        except (Exception, SystemExit) as error:  # noqa: BLE001 - whatever user code raises belongs to the worker
+            connection.send(*_failure(error))
+            if isinstance(error, MemoryError):
+                slots.drop_unused()
+            return
+        while _prepare_bases(slot, attempt):
+            continue
+
+
+def _serve(
+    connection: Connection, slot: Slot[HeldShard], attempt: Attempt, opened: Open, head: Head, pickled_spec: bytes
+) -> None:
+    surroundings: Surroundings = cloudpickle.loads(opened.surroundings)
+    with surroundings.entered() as arrival, Spool(user_folder) as received, Spool(user_folder) as output:
+        spec: OperatorSpec = arrival.load(pickled_spec)
+        with slot.held(attempt, connection.stop_receiving) as claim:
+            time = BatchTime(opened.processing_ms, opened.watermark_ms)
+            held = _standing_at(head, slot, connection, spec, time)
+            # All of them first: a worker that is still sending would not hear what is wrong with one.
+            for _, blob in _frames(connection, Blob):
+                received.add(blob)
+            layout = Layout(head.shards, head.max_parallelism)
+            try:
+                tables = (read_blob(blob, layout) for blob in received)
+                done = held.run(spec, time, claim, tables, output, opened.token)
+            except BaseException as error:
+                if not held.take_back(error):
+                    slot.drop()
+                raise
+        _hand_over(connection, done, arrival.additions(), output)
+
+
+def _standing_at(
+    head: Head, slot: Slot[HeldShard], connection: Connection, spec: OperatorSpec, time: BatchTime
+) -> HeldShard:
+    if slot.shard is None or not slot.shard.stands_at(spec, head):
+        slot.drop()
+        connection.send(Restore())
+        segments = {segment.id: payload for segment, payload in _frames(connection, Segment)}
+        slot.shard = HeldShard(spec, head, segments, time)
+    connection.send(Ready())
+    return slot.shard
+
+
+def _hand_over(connection: Connection, done: BatchDone, additions: bytes, output: Spool) -> None:
+    commit = done.commit
+    message = Committed(commit.dropped, done.next_timer_ms, done.metrics, additions)
+    connection.send(message, commit.head.encode())
+    for segment_id, data in commit.segments.items():
+        connection.send(Segment(segment_id), data)
+    connection.send(End())
+    for blob in output:
+        connection.send(Blob(), blob)
+    connection.send(End())
+
+
+def _prepare_bases(slot: Slot[HeldShard], attempt: Attempt) -> bool:
+    with slot.idle(attempt) as held:
+        return held is not None and held.shard.prepare_bases()
+
+
+def _failure(error: BaseException) -> tuple[Failed, bytes]:
+    """What the worker raises: the error of user code itself, or what a host's lack of memory means."""
+    text = "".join(traceback.format_exception(error))
+    return Failed(text), _pickled(out_of_memory(error) if isinstance(error, MemoryError) else error)
+
+
+def _frames(connection: Connection, kind: type[M]) -> Iterator[tuple[M, bytes]]:
+    while True:
+        message, payload = connection.receive()
+        if isinstance(message, End):
+            return
+        if not isinstance(message, kind):
+            raise _unexpected(message, kind)
+        yield message, payload
+
+
+def _unexpected(message: msgspec.Struct, expected: type[msgspec.Struct]) -> UnavailableError:
+    return UnavailableError(f"the worker sent {type(message).__name__} where {expected.__name__} was expected.")
+
+
+def _pickled(error: BaseException) -> bytes:
+    """The exception itself where it can travel, else nothing: its traceback goes along as text."""
+    try:
+        data: bytes = cloudpickle.dumps(error)
+        cloudpickle.loads(data)
+    except Exception:  # noqa: BLE001 - user exceptions may fail to pickle in any way they like
+        return b""
+    return data

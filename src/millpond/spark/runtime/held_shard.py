@@ -1,0 +1,147 @@
+"""A shard held in memory by a process on Spark: brought to a head, run for a batch, committed, taken back.
+
+The same in a state host and in a worker with `host="inline"`. What is held is a cache of the segments in
+Spark's state store: whatever cannot go on as it is, is closed and restored from them.
+"""
+
+import contextlib
+import time
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from itertools import pairwise
+
+import pyarrow as pa
+
+from millpond.errors import CorruptionError, UnavailableError
+from millpond.metrics.recorder import NullRecorder, Result
+from millpond.spark.runtime.opened_shard import filled_shard
+from millpond.spark.runtime.shard_backend import open_shard_backend
+from millpond.spark.runtime.shard_run import ShardRun
+from millpond.spark.shuffle.spool import Spool
+from millpond.spark.spec.lease import Claim
+from millpond.spark.spec.metrics import BatchMetrics
+from millpond.spark.spec.operator import BatchTime, OperatorSpec
+from millpond.state.checkpoint import Commit, Head
+from millpond.state.options.operator import StateOptions
+from millpond.state.spillable.spill_metrics import MOVES
+from millpond.state.wrappers.lru.hit_ratio import REQUESTS
+from millpond.state.wrappers.undo import UndoableBackend
+
+
+@dataclass(frozen=True)
+class BatchDone:
+    """A batch that is committed in memory."""
+
+    commit: Commit
+    next_timer_ms: int
+    metrics: BatchMetrics
+
+
+class HeldShard:
+    """A shard, and what its backend was opened with. Not thread-safe: it belongs to whoever holds its slot.
+
+    Args:
+        spec: of the operator.
+        head: where it stands.
+        segments: the head's, by id.
+        batch_time: by which the TTL of what is restored is judged.
+
+    Raises:
+        CorruptionError: a segment is missing or damaged.
+    """
+
+    def __init__(self, spec: OperatorSpec, head: Head, segments: Mapping[int, bytes], batch_time: BatchTime) -> None:
+        self._opened_with = _opening(spec)
+        self._heard = _Heard()
+        backend = open_shard_backend(spec.config.parsed, head.key_groups, self._heard)
+        undoable = backend if spec.dead_letter is None else UndoableBackend(backend)
+        self.shard = filled_shard(spec, head, segments, batch_time, undoable)
+        self._restored = True
+
+    def stands_at(self, spec: OperatorSpec, head: Head) -> bool:
+        """Whether the shard stands at the head, if need be by undoing a version; False: it has to be restored.
+
+        A query that was restarted with other options or declarations gets the backend that it asks for.
+        """
+        if self._opened_with != _opening(spec):
+            return False
+        self._restored = False
+        try:
+            return self.shard.stand_at(head) and self.shard.holds(spec.states)
+        except (CorruptionError, UnavailableError):
+            return False
+
+    def run(
+        self,
+        spec: OperatorSpec,
+        batch_time: BatchTime,
+        claim: Claim,
+        tables: Iterable[pa.Table],
+        output: Spool,
+        token: str,
+    ) -> BatchDone:
+        """Run a batch and commit it in memory; what user code yields goes to `output`."""
+        marks = [time.perf_counter()]
+        result = ShardRun(spec, self.shard, batch_time, claim).run(tables, output)
+        marks.append(time.perf_counter())
+        commit = self.shard.commit(token, batch_time.watermark_ms, lambda: marks.append(time.perf_counter()))
+        marks.append(time.perf_counter())
+        ran, flushed, committed = (later - earlier for earlier, later in pairwise(marks))
+        metrics = BatchMetrics(
+            shard=commit.head.shard,
+            rows=result.rows,
+            late_rows=result.late_rows,
+            dead_letters=result.dead_letters,
+            state_rows=sum(ref.rows for ref in commit.head.segments),
+            state_bytes=sum(ref.bytes for ref in commit.head.segments),
+            restores=int(self._restored),
+            run_seconds=ran,
+            flush_seconds=flushed,
+            commit_seconds=committed,
+            **self._heard.taken(),
+        )
+        return BatchDone(commit, result.next_timer_ms, metrics)
+
+    def take_back(self, error: BaseException) -> bool:
+        """Undo what a failed batch changed. False: the backend is damaged, or cannot; it is to be closed."""
+        if not isinstance(error, CorruptionError):
+            with contextlib.suppress(CorruptionError, UnavailableError, MemoryError):
+                self.shard.rollback()
+                return True
+        return False
+
+    def close(self) -> None:
+        """Free the state. Idempotent."""
+        self.shard.backend.close()
+
+
+def _opening(spec: OperatorSpec) -> tuple[StateOptions, str, bool]:
+    return *spec.config.opened_with, spec.dead_letter is not None
+
+
+_HEARD = {
+    (REQUESTS, "hit"): "cache_hits",
+    (REQUESTS, "miss"): "cache_misses",
+    (MOVES, "spill"): "spills",
+    (MOVES, "load"): "loads",
+}
+"""Fields of `BatchMetrics`, by the counters of which backends and caches tell a recorder."""
+
+
+class _Heard(NullRecorder):
+    """Hears of the cache in front of the backend, and of key groups that a heap which spills moved."""
+
+    def __init__(self) -> None:
+        self._counted: Counter[str] = Counter()
+
+    def count(self, metric: str, amount: float = 1, *, name: str = "", result: Result = "ok") -> None:
+        """Add up what is known."""
+        field = _HEARD.get((metric, name if metric == MOVES else result))
+        if field is not None:
+            self._counted[field] += int(amount)
+
+    def taken(self) -> dict[str, int]:
+        """What was counted since this was last asked."""
+        counted, self._counted = self._counted, Counter()
+        return dict(counted)

@@ -1,0 +1,65 @@
+"""A shard's state brought into memory: from the segments of its head, or, at its birth, from a savepoint.
+
+Here stored states meet the processor's declarations. What cannot be read as it is declared now is refused
+with both declarations, before anything is loaded.
+"""
+
+from collections.abc import Mapping
+
+import pyarrow as pa
+
+from millpond.errors import OptionError
+from millpond.spark.spec.operator import BatchTime, OperatorSpec
+from millpond.state.backend.protocols import KeyedStateBackend
+from millpond.state.checkpoint import Head, Savepoint, Shard
+from millpond.state.checkpoint.restoring import StoredStates
+from millpond.state.checkpoint.storage.folder import Folder
+from millpond.state.operator.timers import PROCESSING_TIMERS, TIMERS
+
+
+def filled_shard(
+    spec: OperatorSpec, head: Head, segments: Mapping[int, bytes], time: BatchTime, backend: KeyedStateBackend
+) -> Shard:
+    """A shard that stands at this head, in a backend that is empty. The backend is closed where that fails."""
+    shard = Shard(head, backend, spec.timers)
+    now_ms = max(0, time.processing_ms)
+    try:
+        if head.version == 0 and spec.savepoint is not None:
+            shard.start_from(Savepoint.open(spec.savepoint), spec.states, now_ms)
+        else:
+            shard.restore(segments, spec.states, now_ms)
+        shard.stand_at(head)
+    except BaseException:
+        backend.close()
+        raise
+    return shard
+
+
+def check_savepoint(spec: OperatorSpec) -> None:
+    """Refuse, before the query starts, a savepoint that this operator cannot begin with.
+
+    One that is not there at all may be of a query that began long ago and does not need it: where it is needed, the
+    first batch refuses.
+    """
+    if spec.savepoint is None or not Folder(spec.savepoint).sizes(".", recursive=True):
+        return
+    savepoint = Savepoint.open(spec.savepoint)
+    found = pa.ipc.read_schema(pa.py_buffer(savepoint.manifest.key_schema))
+    if not found.equals(spec.key_schema):
+        raise OptionError(
+            f"the state in {spec.savepoint} is keyed by [{described(found)}] and the query keys by "
+            f"[{described(spec.key_schema)}]. Key by the same columns, of the same names and types."
+        )
+    StoredStates.of(savepoint.manifest.states, spec.states, savepoint.manifest.key_schema, 0)
+    held = {file.state for file in savepoint.manifest.files}
+    for timers, mode in ((TIMERS, "EventTime"), (PROCESSING_TIMERS, "ProcessingTime")):
+        if timers.name in held and spec.time_mode != mode.lower():
+            raise OptionError(
+                f"{spec.savepoint} holds timers that were set in {mode}, and in timeMode {spec.time_mode!r} they would "
+                f"never fire. Start the query with timeMode {mode!r}."
+            )
+
+
+def described(schema: pa.Schema) -> str:
+    """The fields of a schema, for errors."""
+    return ", ".join(f"{field.name}: {field.type}" for field in schema)

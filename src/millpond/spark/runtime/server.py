@@ -1,0 +1,161 @@
+"""The state host process: listens, serves each connection in a thread, and ends with its executor.
+
+Started by the first task that needs it (`millpond.spark.host.client`) with the path of its socket
+and the process id of its executor. It writes one line when it listens, or why it cannot. It belongs to
+one application on one executor, and ends when the executor's JVM ends; when every daemon whose workers
+came has ended, since Spark ends its daemons with the application and a JVM may outlive that; when its
+socket is gone, so that nobody can come any more; or when it has held no shard for a while.
+
+Python's cycle collector is off while batches run: state is tuples and dictionaries without cycles,
+and searching them would cost more than building them. Between batches the collector runs over what
+is new, and what survives is frozen, so that the next search does not see it again.
+"""
+
+import gc
+import os
+import selectors
+import shutil
+import socket
+import struct
+import sys
+import threading
+import time
+from pathlib import Path
+
+from millpond.errors import UnavailableError
+from millpond.spark.host.memory import check_memory_limit, mapped_bytes, memory_limit_bytes
+from millpond.spark.host.process import Owners
+from millpond.spark.host.wire import LISTENING, Connection
+from millpond.spark.runtime.conversation import converse
+from millpond.spark.runtime.held_shard import HeldShard
+from millpond.spark.runtime.shard_backend import remove_backend_folders
+from millpond.spark.runtime.slots import Slots
+
+IDLE_SECONDS = 1800.0
+_TICK_SECONDS = 1.0
+_COLLECT_SECONDS = 10.0
+
+
+class HostServer:
+    """One state host. `run` returns when it is no longer needed."""
+
+    def __init__(self, path: Path, owners: Owners) -> None:
+        self._path = path
+        self._owners = owners
+        self._slots: Slots[HeldShard] = Slots(time.monotonic, IDLE_SECONDS)
+        self._busy = 0
+        self._busy_lock = threading.Lock()
+        self._collected = time.monotonic()
+
+    def run(self) -> None:
+        """Listen until nobody can come any more, or nothing was used for long."""
+        gc.disable()
+        with socket.socket(socket.AF_UNIX) as listener, selectors.DefaultSelector() as selector:
+            listener.bind(str(self._path))
+            listener.listen(64)
+            selector.register(listener, selectors.EVENT_READ)
+            mine = self._path.stat()
+            _say(LISTENING)
+            last_used = time.monotonic()
+            try:
+                while not self._owners.ended() and _is_at(self._path, mine):
+                    if selector.select(_TICK_SECONDS):
+                        self._accept(listener)
+                    if self._slots.drop_idle() or self._busy:
+                        last_used = time.monotonic()
+                    elif time.monotonic() - last_used > IDLE_SECONDS:
+                        break
+                    self._collect_garbage()
+            finally:
+                self._leave(listener, selector, mine)
+                self._slots.close()
+
+    def _accept(self, listener: socket.socket) -> None:
+        connection, _ = listener.accept()
+        with self._busy_lock:
+            self._busy += 1
+        threading.Thread(target=self._serve, args=(connection,), daemon=True).start()
+
+    def _leave(self, listener: socket.socket, selector: selectors.BaseSelector, mine: os.stat_result) -> None:
+        """Take the socket away, then serve whoever came before that.
+
+        Lock file and folder stay while somebody may come: a worker may be starting the next host.
+        """
+        if _is_at(self._path, mine):
+            self._path.unlink(missing_ok=True)
+        if self._owners.ended():
+            # The other hosts of the folder end for the same reason, if they have not been killed.
+            shutil.rmtree(self._path.parent, ignore_errors=True)
+            return
+        while self._busy or selector.select(0):
+            if selector.select(_TICK_SECONDS):
+                self._accept(listener)
+
+    def _serve(self, accepted: socket.socket) -> None:
+        try:
+            with Connection(accepted) as connection:
+                _check_peer(accepted)
+                _log_to(connection.receive_log())
+                converse(connection, self._slots, self._owners)
+        except (UnavailableError, OSError) as error:
+            print(f"millpond state host: {error}", file=sys.stderr, flush=True)  # noqa: T201 - the executor's log
+        finally:
+            with self._busy_lock:
+                self._busy -= 1
+
+    def _collect_garbage(self) -> None:
+        now = time.monotonic()
+        if not self._busy and now - self._collected > _COLLECT_SECONDS:
+            gc.collect()
+            gc.freeze()
+            self._collected = now
+
+
+def _check_peer(accepted: socket.socket) -> None:
+    """Refuse a peer of another user, where the system can tell."""
+    if hasattr(socket, "SO_PEERCRED"):
+        _, uid, _ = struct.unpack("3i", accepted.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
+        if uid != os.getuid():
+            raise UnavailableError(f"a process of user {uid} tried to use the state host of user {os.getuid()}.")
+
+
+def _log_to(descriptor: int) -> None:
+    """Have what this process prints go to the log of the worker that came last.
+
+    The log that it was started with is closed with the daemon of that time, and a print would fail.
+    """
+    for printed in (sys.stdout, sys.stderr):
+        os.dup2(descriptor, printed.fileno())
+    os.close(descriptor)
+
+
+def _say(line: str) -> None:
+    """Tell whoever started this host, who then stops listening."""
+    print(line, flush=True)  # noqa: T201 - it is read
+    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
+
+
+def _is_at(path: Path, found: os.stat_result) -> bool:
+    try:
+        return os.path.samestat(path.stat(), found)
+    except FileNotFoundError:
+        return False
+
+
+def main() -> None:
+    """Run a state host: `python -m millpond.spark.runtime.server SOCKET EXECUTOR_PID`."""
+    # Whole lines, as they come: several processes write to one log.
+    sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]
+    try:
+        check_memory_limit(memory_limit_bytes(), mapped_bytes())
+    except UnavailableError as error:
+        _say(str(error))
+        sys.exit(1)
+    HostServer(Path(sys.argv[1]), Owners(int(sys.argv[2]), time.monotonic)).run()
+    remove_backend_folders()
+    sys.stderr.flush()
+    os._exit(0)  # A thread that user code left behind must not keep the host alive.
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,153 @@
+"""One batch of one shard, through the user's processor.
+
+In the first batch an initial state goes first. Then the rows of the batch are worked off key group by
+key group, then the timers that are due, in the form that the operator's spec asks for
+(`millpond.spark.forms`). Nothing leaves this module before the caller has committed: the output waits
+as Arrow.
+
+Delivery: exactly once, with Spark's state store. Freshness: the batch's own rows. Recovery: the
+caller rolls the shard back, and the batch is run again.
+"""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark.sql.streaming.stateful_processor import TimerValues
+from pyspark.sql.types import StructType
+
+from millpond.errors import OptionError
+from millpond.spark.forms.choice import form_of, users_handle
+from millpond.spark.forms.form import ShardBatch
+from millpond.spark.forms.handles import ProcessorHandle
+from millpond.spark.shuffle.pack import KEY_GROUP, is_initial
+from millpond.spark.shuffle.spool import Spool
+from millpond.spark.spec.lease import Claim
+from millpond.spark.spec.operator import BatchTime, OperatorSpec
+from millpond.state.checkpoint import Shard
+
+OUTPUT_BLOB_ROWS = 100_000
+
+
+@dataclass(frozen=True)
+class RunResult:
+    """What a batch gave.
+
+    Attributes:
+        rows: how many rows the processor was given.
+        late_rows: how many rows were dropped because the watermark had passed them.
+        dead_letters: how many calls of the processor failed and were set aside.
+        next_timer_ms: the earliest timer left, or -1.
+    """
+
+    rows: int
+    late_rows: int
+    dead_letters: int
+    next_timer_ms: int
+
+
+class ShardRun:
+    """Drives one processor over one shard for one batch."""
+
+    def __init__(self, spec: OperatorSpec, shard: Shard, time: BatchTime, claim: Claim) -> None:
+        self._spec = spec
+        self._shard = shard
+        self._time = time
+        self._claim = claim
+
+    def run(self, tables: Iterable[pa.Table], output: Spool) -> RunResult:
+        """Process the rows, then the timers that are due; what user code yields goes to `output` as Arrow IPC."""
+        spec, time = self._spec, self._time
+        # What TTL is counted by.
+        self._shard.backend.context.now_ms = time.processing_ms
+        handle = ProcessorHandle(self._shard, spec.time_mode, self._parse, spec.deleted)
+        given = users_handle(spec.form, handle, self._shard)
+        spec.processor.init(given)
+        handle.end_of_init()
+        timers = None if spec.time_mode == "none" else self._shard.timers
+        times = TimerValues(time.processing_ms, time.watermark_ms)
+        batch = ShardBatch(spec, self._shard, times, self._claim)
+        form = form_of(batch, given)
+        late_rows, in_time, initial = 0, [], []
+        for table in tables:
+            if is_initial(table):
+                initial.append(table)
+                continue
+            kept = self._in_time(table)
+            late_rows += table.num_rows - kept.num_rows
+            if kept.num_rows:
+                in_time.append(kept)
+        if spec.initial is not None and initial:
+            looks = replace(spec, key_positions=spec.initial.key_positions, row_names=spec.initial.row_names)
+            form_of(ShardBatch(looks, self._shard, times, self._claim), given).initial(_key_groups(initial))
+        for blob in _blobs(form.rows(_key_groups(in_time))):
+            output.add(blob)
+        next_timer_ms = None
+        if timers is not None:
+            limit_ms = time.watermark_ms if spec.time_mode == "eventtime" else time.processing_ms
+            for blob in _blobs(form.timers(timers.due(limit_ms))):
+                output.add(blob)
+            next_timer_ms = timers.next_expiry_ms()
+        spec.processor.close()
+        return RunResult(
+            rows=sum(table.num_rows for table in in_time),
+            late_rows=late_rows,
+            dead_letters=batch.tally.dead_letters,
+            next_timer_ms=-1 if next_timer_ms is None else max(0, next_timer_ms),
+        )
+
+    def _in_time(self, rows: pa.Table) -> pa.Table:
+        """The rows that are not late, by Spark's rule: later than the watermark of the batch before this one."""
+        if self._spec.event_time is None or self._spec.keep_late:
+            return rows
+        limit = pa.scalar(self._shard.head.watermark_ms * 1000, type=pa.timestamp("us", tz="UTC"))
+        event_times = rows.column(self._spec.event_time)
+        if pa.types.is_struct(event_times.type):
+            event_times = pc.struct_field(event_times, "end")  # of a window
+        event_times = event_times.cast(limit.type)
+        # A row without an event time is never late, as in Spark.
+        in_time = pc.fill_null(pc.greater(event_times, limit), fill_value=True)
+        return rows if pc.all(in_time).as_py() else rows.filter(in_time)
+
+    def _parse(self, ddl: str) -> StructType:
+        if ddl not in self._spec.ddl:
+            raise OptionError(
+                f"the state schema {ddl!r} was not declared when the query was planned. init() must declare the same "
+                "states every time."
+            )
+        return self._spec.ddl[ddl]
+
+
+def _key_groups(tables: Iterable[pa.Table]) -> Iterator[tuple[int, pa.Table]]:
+    """The rows of each key group, in the order they came. Each table is in the order of its key groups."""
+    parts: dict[int, list[pa.Table]] = {}
+    for table in tables:
+        key_groups = table.column(KEY_GROUP).to_numpy()
+        starts = np.flatnonzero(np.diff(key_groups, prepend=-1))
+        for start, end in zip(starts, [*starts[1:], len(key_groups)], strict=True):
+            parts.setdefault(int(key_groups[start]), []).append(table.slice(start, end - start))
+    for key_group in sorted(parts):
+        yield key_group, pa.concat_tables(parts[key_group])
+
+
+def _blobs(tables: Iterable[pa.Table]) -> Iterator[bytes]:
+    """The tables as Arrow IPC, small ones together."""
+    waiting: list[pa.Table] = []
+    for table in tables:
+        waiting.append(table)
+        if sum(each.num_rows for each in waiting) >= OUTPUT_BLOB_ROWS:
+            yield _blob(waiting)
+            waiting = []
+    if any(each.num_rows for each in waiting):
+        yield _blob(waiting)
+
+
+def _blob(tables: list[pa.Table]) -> bytes:
+    whole = pa.concat_tables(tables).combine_chunks()
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, whole.schema) as writer:
+        writer.write_table(whole)
+    data: bytes = sink.getvalue().to_pybytes()
+    return data

@@ -1,0 +1,1 @@
+"""How rows cross Spark's shuffle: packed by shard, sent to a chosen partition, spooled."""

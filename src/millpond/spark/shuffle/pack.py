@@ -1,0 +1,128 @@
+"""The packed shuffle: a million rows cross Spark's shuffle as a few blobs.
+
+Before the shuffle, `pack` splits every Arrow batch by shard and turns each part into one Arrow IPC
+blob; Spark shuffles and sorts the blobs. After the operator, `unpack` turns the blobs that the
+operator gave back into rows again. Inside a blob the rows are in the order of their key groups, and
+in the order they came within one.
+
+Invariant: in every data batch each shard gets at least one blob, if need be an empty one, so that
+every shard's head takes every version and watermark.
+"""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+from pyspark import TaskContext
+
+from millpond.errors import CorruptionError
+from millpond.spark.shuffle.partitioner import anchors
+from millpond.state.types.key_groups import key_groups_of, max_parallelism
+
+KEY_GROUP = "__millpond_key_group"
+SHARD = "millpond_shard"
+"""The column that Spark groups by. Its name is in Spark's words about a checkpoint that is of another operator."""
+PACKED_SCHEMA = f"{SHARD} int, blob binary"
+
+_INITIAL = "initial"
+_PACKED = pa.schema([(SHARD, pa.int32()), ("blob", pa.binary())])
+_STREAMING_PARTITIONS = "spark.sql.streaming.internal.stateStore.partitions"
+_BATCH_PARTITIONS = "spark.sql.shuffle.partitions"
+# Spark tells tasks only of settings that somebody set; a stream's number of partitions always is.
+_SPARKS_DEFAULT_PARTITIONS = 200
+
+
+@dataclass(frozen=True)
+class Layout:
+    """How an operator's keys are spread: read off the task, never off the driver's settings.
+
+    A restarted query keeps the number of partitions of its first start, whatever the session says.
+    """
+
+    shards: int
+    max_parallelism: int
+
+    @staticmethod
+    def of_task() -> "Layout":
+        """The layout of the query that the running task belongs to."""
+        task = TaskContext.get()
+        found = task and (task.getLocalProperty(_STREAMING_PARTITIONS) or task.getLocalProperty(_BATCH_PARTITIONS))
+        shards = int(found) if found else _SPARKS_DEFAULT_PARTITIONS
+        return Layout(shards, max_parallelism(shards))
+
+
+def pack(
+    batches: Iterable[pa.RecordBatch], data_schema: pa.Schema, *, initial: bool = False
+) -> Iterator[pa.RecordBatch]:
+    """Blobs by shard of batches whose last column is the 64-bit hash of the key, as rows or as initial state.
+
+    The other columns get the names of `data_schema`: in a batch they have others, since Spark wants each once.
+    """
+    layout = Layout.of_task()
+    unseen = set(range(layout.shards))
+    for batch in batches:
+        packed = _pack_batch(batch, data_schema.names, layout, initial=initial)
+        unseen -= packed.keys()
+        yield _record_batch(packed, layout)
+    task = TaskContext.get()
+    if task is not None and task.partitionId() == 0 and unseen and not initial:
+        empty = _blob(data_schema.append(pa.field(KEY_GROUP, pa.int16())).empty_table(), layout)
+        yield _record_batch(dict.fromkeys(sorted(unseen), empty), layout)
+
+
+def _pack_batch(batch: pa.RecordBatch, names: list[str], layout: Layout, *, initial: bool) -> dict[int, bytes]:
+    hashes = batch.column(batch.num_columns - 1).to_numpy(zero_copy_only=False)
+    key_groups = (hashes % layout.max_parallelism).astype(np.int16)
+    order = np.argsort(key_groups, kind="stable")
+    data = pa.table(batch.columns[:-1], names=names)
+    data = data.append_column(KEY_GROUP, pa.array(key_groups)).take(pa.array(order))
+    sorted_groups = key_groups[order]
+    blobs = {}
+    for shard in range(layout.shards):
+        groups = key_groups_of(shard, layout.shards, layout.max_parallelism)
+        first, end = np.searchsorted(sorted_groups, [groups.start, groups.stop])
+        if end > first:
+            blobs[shard] = _blob(data.slice(first, end - first), layout, initial=initial)
+    return blobs
+
+
+def _blob(table: pa.Table, layout: Layout, *, initial: bool = False) -> bytes:
+    layout_of_blob = {"shards": str(layout.shards), "max_parallelism": str(layout.max_parallelism)}
+    layout_of_blob |= {_INITIAL: "1"} if initial else {}
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, table.schema.with_metadata(layout_of_blob)) as writer:
+        writer.write_table(table)
+    data: bytes = sink.getvalue().to_pybytes()
+    return data
+
+
+def _record_batch(blobs: dict[int, bytes], layout: Layout) -> pa.RecordBatch:
+    anchor_of = anchors(layout.shards)
+    return pa.record_batch([[anchor_of[shard] for shard in blobs], list(blobs.values())], schema=_PACKED)
+
+
+def read_blob(blob: bytes | memoryview, layout: Layout) -> pa.Table:
+    """The rows of a blob, refused when it was packed for another layout."""
+    with pa.ipc.open_stream(pa.py_buffer(blob)) as reader:
+        packed_for = {name.decode(): int(value) for name, value in (reader.schema.metadata or {}).items()}
+        packed_for.pop(_INITIAL, None)
+        if packed_for != {"shards": layout.shards, "max_parallelism": layout.max_parallelism}:
+            raise CorruptionError(
+                f"rows were packed for {packed_for}, but this operator runs with {layout}. The query's number of "
+                "partitions must not change between its stages: leave spark.sql.shuffle.partitions alone."
+            )
+        return reader.read_all()
+
+
+def is_initial(rows: pa.Table) -> bool:
+    """Whether rows that were read from a blob are initial state."""
+    return _INITIAL.encode() in (rows.schema.metadata or {})
+
+
+def unpack(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """The rows in the blobs of the first column; where it is null, the row is of another use."""
+    for batch in batches:
+        for blob in batch.column(0).drop_null():
+            with pa.ipc.open_stream(blob.as_buffer()) as reader:
+                yield from reader

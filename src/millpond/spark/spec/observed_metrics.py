@@ -1,0 +1,80 @@
+"""What a keyed operator counts, where there are no accumulators: under Spark Connect.
+
+Spark can observe aggregates of the rows that pass a place in a query, and reports them with a stream's
+progress or with a batch's result. So each batch of each shard adds one row to the operator's output, which
+carries its metrics and no blob; Spark adds them up as they pass; and what unpacks the blobs drops it.
+"""
+
+import secrets
+from typing import Any
+
+from pyspark.sql import DataFrame, Row
+from pyspark.sql import functions as F
+from pyspark.sql.streaming.query import StreamingQuery
+
+from millpond.errors import OptionError
+from millpond.spark.spec.metrics import COUNTERS, BatchMetrics, KeyedMetrics
+
+METRICS = "metrics"
+"""The column of the operator's output with the metrics, null beside a blob."""
+
+_TYPES = {int: "long", float: "double"}
+METRICS_TYPE = f"struct<{', '.join(f'{name}: {_TYPES[kind]}' for name, kind in BatchMetrics.__annotations__.items())}>"
+_LEVELS = "levels"
+
+
+class ObservedMetrics:
+    """The metrics of one operator, as Spark reports them to a client.
+
+    Args:
+        operator: its name; the metrics of a stream are found under it in `observedMetrics` of the query's progress.
+    """
+
+    def __init__(self, operator: str) -> None:
+        # Spark wants the names within a query to differ.
+        self.name = f"millpond {operator} {secrets.token_hex(4)}"
+        self._of_batch: Any = None
+
+    def on(self, operated: DataFrame) -> DataFrame:
+        """The operator's output, observed."""
+        of_shard = F.col(METRICS)
+        sums = [F.sum(of_shard[name]).alias(name) for name in COUNTERS if name != "batches"]
+        level = F.array(of_shard["shard"], of_shard["state_rows"], of_shard["state_bytes"])
+        levels = F.collect_list(F.when(of_shard.isNotNull(), level)).alias(_LEVELS)
+        observed = [F.count(of_shard).alias("batches"), *sums, levels]
+        if operated.isStreaming:
+            return operated.observe(self.name, *observed)
+        from pyspark.sql.connect.observation import Observation
+
+        self._of_batch = Observation(self.name)
+        return operated.observe(self._of_batch, *observed)
+
+    def total(self, query: StreamingQuery | None) -> KeyedMetrics:
+        """Those of the batches that the query's progress still tells of; of a batch DataFrame, those of its last run.
+
+        Raises:
+            OptionError: it is a stream, and there is no query.
+        """
+        if self._of_batch is not None:
+            return _metrics(self._of_batch.get)
+        if query is None:
+            raise OptionError(
+                "under Spark Connect the metrics of a stream come with the progress of its query, so say which: "
+                "after query = counts.writeStream.start(), metrics(query)."
+            )
+        observed = [each.observedMetrics.get(self.name) for each in query.recentProgress]
+        return sum((_metrics(_by_name(row)) for row in observed if row is not None), KeyedMetrics())
+
+
+def _by_name(row: Row) -> dict[str, Any]:
+    """The fields of a row. Connect's progress tells of a row by its values and its schema."""
+    fields: dict[str, Any] = row.asDict()
+    if fields.keys() == {"values", "schema"}:
+        return dict(zip((each["name"] for each in row.schema["fields"]), row["values"], strict=True))
+    return fields
+
+
+def _metrics(observed: dict[str, Any]) -> KeyedMetrics:
+    """Those of one batch; a sum over no shard is null."""
+    levels = {int(shard): (int(rows), int(size)) for shard, rows, size in observed.get(_LEVELS) or ()}
+    return KeyedMetrics(**{name: observed.get(name) or 0 for name in COUNTERS}, levels=levels)

@@ -1,0 +1,1 @@
+"""Runs a processor of PySpark without Spark."""

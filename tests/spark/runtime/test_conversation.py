@@ -1,0 +1,79 @@
+"""What becomes of a shard whose batch failed, or whose backend cannot go on."""
+
+import pytest
+
+from millpond.errors import CorruptionError, UnavailableError
+from millpond.spark.runtime.conversation import _failure
+from millpond.spark.runtime.held_shard import HeldShard, _opening
+from millpond.spark.spec.operator import StateConfig
+
+
+class Shard:
+    """Counts what is asked of it; `refusal` is what its backend answers."""
+
+    def __init__(self, refusal=None):
+        self.asked = []
+        self._refusal = refusal
+
+    def rollback(self):
+        self.asked.append("rollback")
+        if self._refusal:
+            raise self._refusal
+
+    def holds(self, states):
+        return states != "others"
+
+    def stand_at(self, head):
+        self.rollback()
+        return True
+
+
+class Spec:
+    config = StateConfig()
+    states = ()
+    dead_letter = None
+
+
+def _held(refusal=None):
+    held = object.__new__(HeldShard)
+    held.shard, held._opened_with = Shard(refusal), _opening(Spec)
+    return held
+
+
+def test_a_failed_batch_is_rolled_back_and_the_shard_stays():
+    held = _held()
+    assert held.take_back(ZeroDivisionError())
+    assert held.shard.asked == ["rollback"]
+
+
+def test_a_damaged_backend_is_given_up_so_that_the_next_batch_restores():
+    held = _held()
+    assert not held.take_back(CorruptionError("the folder is damaged"))
+    assert held.shard.asked == []
+
+
+@pytest.mark.parametrize("refusal", [UnavailableError("no space"), CorruptionError("damaged"), MemoryError()])
+def test_a_backend_that_cannot_roll_back_is_given_up(refusal):
+    assert not _held(refusal).take_back(ZeroDivisionError())
+
+
+@pytest.mark.parametrize("refusal", [UnavailableError("no space"), CorruptionError("damaged")])
+def test_a_backend_that_cannot_go_back_does_not_stand_at_the_head(refusal):
+    assert not _held(refusal).stands_at(Spec, None)
+    assert _held().stands_at(Spec, None)
+
+
+def test_a_shard_opened_with_other_options_does_not_stand_at_any_head():
+    class Other:
+        states = ()
+        dead_letter = None
+        config = StateConfig(options={"state.backend.cache.max-entries-num": "10"})
+
+    assert not _held().stands_at(Other, None)
+
+
+def test_a_host_without_memory_says_what_can_be_done():
+    failed, payload = _failure(MemoryError("10 GiB"))
+    assert "MemoryError: 10 GiB" in failed.traceback
+    assert b"has no more memory" in payload
+    assert b"rocksdb" in payload
