@@ -9,7 +9,8 @@ import pytest
 from pyspark.sql import Row
 from pyspark.sql.streaming import StatefulProcessor
 
-from millpond.spark import StateConfig, keyed, worker_garbage
+from millpond.spark import StateConfig, keyed
+from millpond.spark.environment import worker_garbage
 from millpond.spark.environment.worker_garbage import leave_modules_out
 
 
