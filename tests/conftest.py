@@ -2,6 +2,7 @@
 
 import os
 import shutil
+import tempfile
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
@@ -19,6 +20,7 @@ collect_ignore = ["spark/bare_job.py"]
 
 IN_MEMORY = "/dev/shm"  # noqa: S108 - pytest makes folders of its own there, as it does in /tmp
 ROOMY_BYTES = 1 << 30
+LEAST_FREE_BYTES = 2 << 30
 
 # How long one example takes says more of the machine than of the code.
 settings.register_profile("no deadline", deadline=None)
@@ -30,6 +32,14 @@ if os.access(IN_MEMORY, os.W_OK) and shutil.disk_usage(IN_MEMORY).free > ROOMY_B
 
 # For every JVM of Spark that a test starts: none runs long enough for the second compiler to pay.
 os.environ.setdefault("SPARK_SUBMIT_OPTS", "-XX:TieredStopAtLevel=1")
+
+
+def pytest_sessionstart():
+    """Refuse a disk that is nearly full: Spark and RocksDB hang or fail on one in ways that name no cause."""
+    folder = tempfile.gettempdir()
+    free = shutil.disk_usage(folder).free
+    if free < LEAST_FREE_BYTES:
+        pytest.exit(f"the tests need {LEAST_FREE_BYTES >> 30} GB free in {folder}, found {free / 2**30:.1f} GB", 3)
 
 
 @pytest.fixture(scope="session")

@@ -24,7 +24,7 @@ PUBLIC = {
         CorruptionError DataError MillpondError MissingDependencyError OptionError UnavailableError
     """,
     "millpond.cache": """
-        MISSING Cache CacheStats Missing deep_size monotonic_ms
+        MISSING Cache CacheStats Missing deep_size monotonic_ms new_cache
     """,
     "millpond.commands": "",
     "millpond.demo": "",

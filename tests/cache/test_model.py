@@ -4,7 +4,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from millpond.cache import MISSING, Cache
+from millpond.cache import MISSING, new_cache
 
 KEYS = st.one_of(st.integers(0, 12), st.none())
 VALUES = st.one_of(st.none(), st.integers(0, 9))
@@ -102,7 +102,7 @@ class LruMatchesAPlainList(RuleBasedStateMachine):
         self.evicted = []
         if max_entries is max_bytes is after_access_ms is after_write_ms is None:
             max_entries = 4
-        self.cache = Cache(
+        self.cache = new_cache(
             "model",
             max_entries=max_entries,
             max_bytes=max_bytes,
@@ -184,7 +184,7 @@ class TinyLfuKeepsItsPromises(RuleBasedStateMachine):
         self.now_ms = 0
         self.max_entries, self.max_bytes = max_entries, max_bytes
         self.last_put = {}
-        self.cache = Cache(
+        self.cache = new_cache(
             "model",
             policy="w-tinylfu",
             max_entries=max_entries,

@@ -5,14 +5,14 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from millpond.cache import MISSING, Cache
+from millpond.cache import MISSING, new_cache
 from millpond.errors import OptionError
 
 PATIENCE_S = 20
 
 
 def test_many_callers_of_one_missing_key_make_one_load():
-    cache = Cache("c", max_entries=4, shared=True)
+    cache = new_cache("c", max_entries=4, shared=True)
     entered, leave = threading.Event(), threading.Event()
     calls = []
 
@@ -37,7 +37,7 @@ def test_many_callers_of_one_missing_key_make_one_load():
 
 
 def test_a_failed_load_reaches_every_waiter_and_the_next_caller_loads_again():
-    cache = Cache("c", max_entries=4, shared=True)
+    cache = new_cache("c", max_entries=4, shared=True)
     entered, leave = threading.Event(), threading.Event()
 
     def fail(key):
@@ -61,7 +61,7 @@ def test_a_failed_load_reaches_every_waiter_and_the_next_caller_loads_again():
 
 @pytest.mark.parametrize("change", ["put", "invalidate", "clear"])
 def test_a_load_that_a_change_overtook_is_returned_but_not_cached(change):
-    cache = Cache("c", max_entries=4, shared=True)
+    cache = new_cache("c", max_entries=4, shared=True)
 
     def overtaken(key):
         {"put": lambda: cache.put("k", "newer"), "invalidate": lambda: cache.invalidate("k"), "clear": cache.clear}[
@@ -74,7 +74,7 @@ def test_a_load_that_a_change_overtook_is_returned_but_not_cached(change):
 
 
 def test_two_loaders_that_wait_for_each_other_are_found_before_they_wait():
-    cache = Cache("c", max_entries=4, shared=True)
+    cache = new_cache("c", max_entries=4, shared=True)
     both_loading = threading.Barrier(2)
 
     def load_a(_):
@@ -96,7 +96,7 @@ def test_two_loaders_that_wait_for_each_other_are_found_before_they_wait():
 @pytest.mark.parametrize("policy", ["lru", "w-tinylfu"])
 def test_threads_never_see_a_torn_cache(policy):
     gone = []
-    cache = Cache("c", max_entries=20, policy=policy, shared=True, on_evict=lambda *entry: gone.append(entry))
+    cache = new_cache("c", max_entries=20, policy=policy, shared=True, on_evict=lambda *entry: gone.append(entry))
 
     def work(seed):
         for step in range(3_000):

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from millpond.cache import Cache
+from millpond.cache import new_cache
 
 WEB07_TRUE_LRU = {500: 0.4558, 1_000: 0.5041, 2_000: 0.5550, 5_000: 0.6267}
 
@@ -31,7 +31,7 @@ def read_trace(name):
 
 
 def hit_rate(keys, **options):
-    cache = Cache("trace", **options)
+    cache = new_cache("trace", **options)
     for key in keys:
         if cache.get(key) is None:
             cache.put(key, True)
@@ -58,7 +58,7 @@ def test_a_scan_does_not_flush_w_tinylfu_as_it_flushes_lru():
     keys = popular * 20 + list(range(1_000, 3_000)) + popular
     rates = {}
     for policy in ("lru", "w-tinylfu"):
-        cache = Cache("scan", max_entries=100, policy=policy)
+        cache = new_cache("scan", max_entries=100, policy=policy)
         for key in keys[: -len(popular)]:
             if cache.get(key) is None:
                 cache.put(key, True)

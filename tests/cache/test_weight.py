@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from millpond.cache import Cache, deep_size
+from millpond.cache import deep_size, new_cache
 
 
 @dataclass(slots=True)
@@ -41,7 +41,7 @@ def test_an_object_that_holds_itself_is_weighed_once():
 
 
 def test_a_cache_bounded_in_bytes_weighs_by_itself():
-    cache = Cache("c", max_bytes=100_000)
+    cache = new_cache("c", max_bytes=100_000)
     for key in range(100):
         cache.put(key, bytes(10_000))
     assert 8 <= len(cache) <= 10

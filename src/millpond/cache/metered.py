@@ -32,7 +32,7 @@ from millpond.cache.weight import deep_size
 
 
 class MeteredCache(Cache[K, V]):
-    """What `Cache` makes when more than a number of entries is asked for; see there."""
+    """What `new_cache` makes when more than a number of entries is asked for; see there."""
 
     __slots__ = (
         "_bytes",
@@ -51,8 +51,8 @@ class MeteredCache(Cache[K, V]):
         "_weights",
     )
 
-    def __new__(
-        cls,
+    def __init__(
+        self,
         name: str,
         *,
         max_entries: int | None,
@@ -63,16 +63,13 @@ class MeteredCache(Cache[K, V]):
         expire_after_write_ms: int | None,
         on_evict: EvictionListener[K, V] | None,
         clock: Clock,
-    ) -> "MeteredCache[K, V]":
-        """Make it; the options were checked by `Cache`."""
-        self = object.__new__(cls)
-        self.name = name
+    ) -> None:
+        super().__init__(name)
         self._bound(max_entries, max_bytes, weigher)
         order: EvictionOrder[K] = LruOrder() if policy == "lru" else TinyLfuOrder(max_entries, max_bytes)
         expires = expire_after_access_ms is not None or expire_after_write_ms is not None
         expiry = Expiry[K](expire_after_access_ms, expire_after_write_ms, clock) if expires else None
         self._set_up(order, expiry, on_evict)
-        return self
 
     def _bound(self, max_entries: int | None, max_bytes: int | None, weigher: Weigher[K, V] | None) -> None:
         self._max_entries: float = inf if max_entries is None else max_entries

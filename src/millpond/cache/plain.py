@@ -17,7 +17,7 @@ from millpond.cache.loading import Loads
 
 
 class PlainLru(Cache[K, V]):
-    """What `Cache(name, max_entries=n)` makes; see there."""
+    """What `new_cache(name, max_entries=n)` makes; see there."""
 
     __slots__ = (
         "_entries",
@@ -29,16 +29,8 @@ class PlainLru(Cache[K, V]):
         "_on_evict",
     )
 
-    def __new__(
-        cls, name: str, *, max_entries: int, on_evict: EvictionListener[K, V] | None = None
-    ) -> "PlainLru[K, V]":
-        """Make it; the options were checked by `Cache`."""
-        self = object.__new__(cls)
-        self.name = name
-        self._set_up(max_entries, on_evict)
-        return self
-
-    def _set_up(self, max_entries: int, on_evict: EvictionListener[K, V] | None) -> None:
+    def __init__(self, name: str, *, max_entries: int, on_evict: EvictionListener[K, V] | None = None) -> None:
+        super().__init__(name)
         self._entries: OrderedDict[K, V] = OrderedDict()
         self._max_entries = max_entries
         self._on_evict = on_evict

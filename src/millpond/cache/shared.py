@@ -18,18 +18,12 @@ from millpond.cache.loading import Flight, Flights
 
 
 class SharedCache(Cache[K, V]):
-    """What `Cache(..., shared=True)` makes; see there."""
+    """What `new_cache(..., shared=True)` makes; see there."""
 
     __slots__ = ("_flights", "_inner", "_lock")
 
-    def __new__(cls, inner: Cache[K, V]) -> "SharedCache[K, V]":
-        """Share `inner`, which nobody else may use from now on."""
-        self = object.__new__(cls)
-        self.name = inner.name
-        self._set_up(inner)
-        return self
-
-    def _set_up(self, inner: Cache[K, V]) -> None:
+    def __init__(self, inner: Cache[K, V]) -> None:
+        super().__init__(inner.name)
         self._inner = inner
         self._flights: Flights[K, V] = Flights(inner.name)
         self._lock = threading.RLock()

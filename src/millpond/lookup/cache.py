@@ -11,7 +11,7 @@ Source: FLIP-221, `LookupCache` and `DefaultLookupCache`.
 from sys import getsizeof
 from typing import Any, Protocol
 
-from millpond.cache import Cache, monotonic_ms
+from millpond.cache import Cache, monotonic_ms, new_cache
 from millpond.cache.api import Clock
 from millpond.lookup.function import Key, Row, Rows
 from millpond.lookup.metrics import CacheMetricGroup
@@ -92,7 +92,7 @@ class DefaultLookupCache:
             "clock": clock,
         }
         self._cache_missing_key = cache_missing_key
-        self._cache: Cache[Key, tuple[Row, ...]] = Cache(
+        self._cache: Cache[Key, tuple[Row, ...]] = new_cache(
             "lookup",
             max_entries=max_rows,
             max_bytes=max_bytes,

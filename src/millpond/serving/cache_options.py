@@ -15,7 +15,7 @@ from typing import Any
 
 import msgspec
 
-from millpond.cache import Cache
+from millpond.cache import Cache, new_cache
 from millpond.errors import OptionError
 from millpond.features import GroupByPlan
 from millpond.features.definitions.faults import nearest
@@ -137,7 +137,7 @@ def make_cache(name: str, bound: CacheBound, weigher: EntrySize) -> Cache[bytes,
     """
     if bound.is_off:
         return None
-    return Cache(
+    return new_cache(
         name,
         max_entries=bound.entries,
         max_bytes=bound.max_bytes,

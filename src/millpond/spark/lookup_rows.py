@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from millpond.cache import Cache
+from millpond.cache import Cache, new_cache
 from millpond.errors import DataError
 from millpond.lookup import Key, LookupStats, LookupTable, MappedTable, PartialCachingLookup
 from millpond.lookup.metrics import counting
@@ -178,7 +178,7 @@ def _close(_table_id: str, opened: _Opened, _cause: str) -> None:
     opened.lookup.close()
 
 
-_OPEN: Cache[str, _Opened] = Cache("open lookup tables", max_entries=MOST_OPEN_TABLES, on_evict=_close, shared=True)
+_OPEN: Cache[str, _Opened] = new_cache("open lookup tables", max_entries=MOST_OPEN_TABLES, on_evict=_close, shared=True)
 
 
 def opened(wanted: RowsWanted, table: LookupTable, idle_ms: int = WORKER_IDLE_MS) -> PartialRows:

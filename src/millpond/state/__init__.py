@@ -20,8 +20,9 @@ from millpond.state.heap.backend import HeapBackend
 from millpond.state.operator.folding import Aggregate, AggregatingState, ReducingState
 from millpond.state.operator.operator import Context, KeyedOperator, KeyTimers, TimeDomain, TimedOperator, Timer
 from millpond.state.operator.states import States
+from millpond.state.options.opening import open_backend
 from millpond.state.options.operator import StateOptions
-from millpond.state.options.registry import BackendFactory, open_backend, register_backend
+from millpond.state.options.registry import BackendFactory, register_backend
 from millpond.state.rocksdb.backend import RocksDbBackend
 from millpond.state.rocksdb.options import RocksDbSettings
 from millpond.state.spillable import SpillableSettings

@@ -14,8 +14,8 @@ from millpond.errors import UnavailableError
 from millpond.metrics import NO_METRICS, Recorder
 from millpond.spark.environment.folders import OwnedFolder, user_folder
 from millpond.state.backend.protocols import KeyedStateBackend
+from millpond.state.options.opening import open_backend
 from millpond.state.options.operator import StateOptions
-from millpond.state.options.registry import open_backend
 
 _KIND = "state"
 _OPENED = count()

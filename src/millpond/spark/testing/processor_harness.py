@@ -36,8 +36,8 @@ from millpond.spark.spec.lease import Attempt, Claim
 from millpond.spark.spec.operator import BatchTime, OperatorSpec, StateConfig
 from millpond.spark.testing.ddl import parse_ddl
 from millpond.state.checkpoint import Head, Shard, ShardState, birth, write_savepoint
+from millpond.state.options.opening import open_backend
 from millpond.state.options.operator import StateOptions
-from millpond.state.options.registry import open_backend
 from millpond.state.types.rows import RowCodec
 
 _TIME_MODES = ("None", "EventTime", "ProcessingTime")

@@ -8,23 +8,20 @@ that cloudpickle can take along, will do. So do the settings that its options we
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Any, TypeAlias
 
 from millpond.errors import OptionError
-from millpond.metrics import NO_METRICS, Recorder
 from millpond.options import Known, nearest
 from millpond.state.backend.protocols import KeyedStateBackend
 from millpond.state.heap.backend import HeapBackend
 from millpond.state.rocksdb.options import ROCKSDB_OPTIONS, RocksDbSettings
 from millpond.state.spillable.options import SPILLABLE_OPTIONS, SpillableSettings
-from millpond.state.wrappers.choice import CacheChoice, Lru
 
-if TYPE_CHECKING:
-    from millpond.state.options.operator import StateOptions
+BackendFactory: TypeAlias = Callable[[Any, range, Path], KeyedStateBackend]
+"""Makes a backend for some key groups, from the operator's `StateOptions`, whose `settings` are the backend's own.
 
-BackendFactory: TypeAlias = "Callable[[StateOptions, range, Path], KeyedStateBackend]"
-"""Makes a backend for some key groups. The options' `settings` are the backend's own. The folder, which need not
-exist, is the backend's alone: it makes it where it has files to keep, and removes it when it is closed."""
+The folder, which need not exist, is the backend's alone: it makes it where it has files to keep, and removes it when it
+is closed."""
 
 _RESERVED = frozenset({"type", "cache"})
 """What stands after `state.backend.` in options that belong to no backend."""
@@ -101,43 +98,11 @@ def registered_backends() -> Mapping[str, RegisteredBackend]:
     return _BACKENDS
 
 
-def open_backend(
-    options: "StateOptions", key_groups: range, folder: Path, recorder: Recorder = NO_METRICS
-) -> KeyedStateBackend:
-    """The backend of a shard, behind the cache that the options choose.
-
-    Args:
-        options: what to open.
-        key_groups: of the shard.
-        folder: for this backend alone. Where the options name a local folder and it lies elsewhere, its name is taken
-            there.
-        recorder: hears of the cache's hits, see `LruStateCache`; and of a backend that has a `report_to`.
-    """
-    local_dir = options.local_dir
-    if local_dir is not None and not folder.is_relative_to(local_dir):
-        folder = local_dir / folder.name
-    backend = options.factory(options, key_groups, folder)
-    report_to = getattr(backend, "report_to", None)
-    if report_to is not None:
-        report_to(recorder)
-    return backend if options.cache is None else _cached(backend, options.cache, recorder)
-
-
-def _cached(backend: KeyedStateBackend, choice: CacheChoice, recorder: Recorder) -> KeyedStateBackend:
-    if isinstance(choice, Lru):
-        from millpond.state.wrappers.lru.backend import LruStateCache
-
-        return LruStateCache(backend, max_entries=choice.max_entries, max_bytes=choice.max_bytes, recorder=recorder)
-    from millpond.state.wrappers.cached_values import CachedValues
-
-    return CachedValues(backend, choice)
-
-
-def _heap(_options: "StateOptions", key_groups: range, _folder: Path) -> KeyedStateBackend:
+def _heap(_options: Any, key_groups: range, _folder: Path) -> KeyedStateBackend:
     return HeapBackend(key_groups)
 
 
-def _rocksdb(options: "StateOptions", key_groups: range, folder: Path) -> KeyedStateBackend:
+def _rocksdb(options: Any, key_groups: range, folder: Path) -> KeyedStateBackend:
     from millpond.state.rocksdb.backend import RocksDbBackend
 
     settings: RocksDbSettings = options.settings
@@ -149,7 +114,7 @@ def _rocksdb(options: "StateOptions", key_groups: range, folder: Path) -> KeyedS
     )
 
 
-def _spillable(options: "StateOptions", key_groups: range, folder: Path) -> KeyedStateBackend:
+def _spillable(options: Any, key_groups: range, folder: Path) -> KeyedStateBackend:
     from millpond.state.spillable.backend import SpillableBackend
 
     return SpillableBackend(key_groups, folder, options.settings)

@@ -24,8 +24,8 @@ from millpond.state.checkpoint import CheckpointStorage, FileStorage
 from millpond.state.checkpoint.savepoint import Savepoint, write_savepoint
 from millpond.state.operator.operator import KeyedOperator, Times
 from millpond.state.operator.shard import OperatorShard
+from millpond.state.options.opening import open_backend
 from millpond.state.options.operator import StateOptions
-from millpond.state.options.registry import open_backend
 from millpond.state.testing.checkpoints import (
     OperatorCheckpoints,
     Restoration,

@@ -18,7 +18,7 @@ Source: King's flink-state-cache, "Two layered cache".
 
 from typing import Any, Unpack
 
-from millpond.cache import Cache
+from millpond.cache import Cache, new_cache
 from millpond.state.backend.protocols import Cells, ValueState
 from millpond.state.wrappers.king.state_access import (
     Carrier,
@@ -86,8 +86,8 @@ class TwoLayerCache:
         self._context = backend.context
         self._hit_tracker = hit_tracker
         self._hit_tracker_l2 = hit_tracker_l2
-        self._l1: Cache[Where, Entry] = Cache("two-layer L1", max_entries=max_size, on_evict=self._move_down)
-        self._l2: Cache[Where, Entry] = Cache("two-layer L2", max_entries=max_size_l2)
+        self._l1: Cache[Where, Entry] = new_cache("two-layer L1", max_entries=max_size, on_evict=self._move_down)
+        self._l2: Cache[Where, Entry] = new_cache("two-layer L2", max_entries=max_size_l2)
         backend.attach(self)
 
     def exists(self) -> bool:

@@ -16,7 +16,7 @@ Source: King's flink-state-cache, "Background of two layered state caching in Fl
 
 from typing import Any, Unpack
 
-from millpond.cache import Cache
+from millpond.cache import Cache, new_cache
 from millpond.state.backend.protocols import Cells, ValueState
 from millpond.state.wrappers.king.state_access import (
     Carrier,
@@ -93,7 +93,7 @@ class WriteBackCache:
         self._below = WatchedState(backend, state, **watching)
         self._context = backend.context
         self._hit_tracker = hit_tracker
-        self._entries: Cache[Where, Entry] = Cache("write-back", max_entries=max_size, on_evict=self._evict)
+        self._entries: Cache[Where, Entry] = new_cache("write-back", max_entries=max_size, on_evict=self._evict)
         backend.attach(self)
 
     def exists(self) -> bool:

@@ -1,1 +1,0 @@
-"""Caches in front of a backend, or of one of its states."""

@@ -1,0 +1,40 @@
+"""Opens the backend that the options name, behind the cache that they choose."""
+
+from pathlib import Path
+
+from millpond.metrics import NO_METRICS, Recorder
+from millpond.state.backend.protocols import KeyedStateBackend
+from millpond.state.options.operator import StateOptions
+from millpond.state.wrappers.choice import CacheChoice, Lru
+
+
+def open_backend(
+    options: StateOptions, key_groups: range, folder: Path, recorder: Recorder = NO_METRICS
+) -> KeyedStateBackend:
+    """The backend of a shard, behind the cache that the options choose.
+
+    Args:
+        options: what to open.
+        key_groups: of the shard.
+        folder: for this backend alone. Where the options name a local folder and it lies elsewhere, its name is taken
+            there.
+        recorder: hears of the cache's hits, see `LruStateCache`; and of a backend that has a `report_to`.
+    """
+    local_dir = options.local_dir
+    if local_dir is not None and not folder.is_relative_to(local_dir):
+        folder = local_dir / folder.name
+    backend = options.factory(options, key_groups, folder)
+    report_to = getattr(backend, "report_to", None)
+    if report_to is not None:
+        report_to(recorder)
+    return backend if options.cache is None else _cached(backend, options.cache, recorder)
+
+
+def _cached(backend: KeyedStateBackend, choice: CacheChoice, recorder: Recorder) -> KeyedStateBackend:
+    if isinstance(choice, Lru):
+        from millpond.state.wrappers.lru.backend import LruStateCache
+
+        return LruStateCache(backend, max_entries=choice.max_entries, max_bytes=choice.max_bytes, recorder=recorder)
+    from millpond.state.wrappers.cached_values import CachedValues
+
+    return CachedValues(backend, choice)
