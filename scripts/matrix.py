@@ -33,7 +33,7 @@ STATE = ("tests/state",)
 ON_SPARK = (
     "tests/spark/features",
     "tests/spark/forms",
-    "tests/spark/test_connect.py",
+    "tests/spark/own_sessions",
     "tests/spark/test_equivalence.py",
     "tests/spark/test_forms.py",
     "tests/spark/test_full_tables.py",

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 SESSION_TESTS = ("tests/spark/test_", "tests/spark/features/", "tests/test_docs.py")
 """What asks for `spark`. A test elsewhere may ask too, at the price of a second session where two processes run."""
 
-collect_ignore = ["spark/bare_job.py"]
+collect_ignore = ["spark/own_sessions/bare_job.py"]
 """A program for spark-submit, which imports what only its own run has."""
 
 IN_MEMORY = "/dev/shm"  # noqa: S108 - pytest makes folders of its own there, as it does in /tmp

@@ -1,5 +1,6 @@
 """How `make test` divides the tests between two processes, and what it makes of one that crashes."""
 
+import os
 import re
 import shutil
 import subprocess
@@ -31,8 +32,10 @@ def suite(tmp_path):
 
 
 def _run(suite):
-    command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", *FLAGS, "tests"]
-    return subprocess.run(command, cwd=suite, capture_output=True, text=True, timeout=120, check=False)
+    command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-p", "xdist", *FLAGS, "tests"]
+    # Of all plugins that are installed only the one under test is loaded.
+    env = {**os.environ, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
+    return subprocess.run(command, cwd=suite, capture_output=True, text=True, timeout=120, check=False, env=env)
 
 
 def test_all_tests_of_the_session_run_in_one_process_and_the_rest_in_the_other(suite):

@@ -131,6 +131,7 @@ def test_the_demo_on_rocksdb_serves_the_same_answers_from_redis(tmp_path: Path, 
     assert not (workdir / "features.lmdb").exists()
 
 
+@pytest.mark.soak
 def test_the_demo_on_a_heap_that_spills_gives_the_same_answers(tmp_path: Path) -> None:
     finished(tmp_path / "run", "--backend", "spillable")
 

@@ -38,19 +38,9 @@ class Operator:
         return call(processor, output, output_mode, mode, initial, event_time)
 
 
-@pytest.fixture(params=["rows", "pandas"])
-def form(request):
-    return request.param
-
-
-@pytest.fixture(params=["pyspark", "millpond"])
-def operator(request, form):
-    return Operator(request.param, form)
-
-
 @pytest.fixture(params=[("pyspark", "rows"), ("millpond", "rows"), ("millpond", "pandas")], ids="-".join)
-def one_of_three(request):
-    """For what takes several queries: PySpark's operator in one form, ours in both."""
+def operator(request):
+    """PySpark's operator in one form, ours in both."""
     return Operator(*request.param)
 
 
@@ -200,14 +190,14 @@ def test_late_rows_are_kept_without_event_time(operator, stream):
     assert [row[1] for batch in batches for row in batch] == ["100", "40", "20"]
 
 
-def test_what_follows_an_operator_goes_by_its_output_times(one_of_three, stream):
+def test_what_follows_an_operator_goes_by_its_output_times(operator, stream):
     class OnTime(Seen):
         def handleInputRows(self, key, rows, timerValues):
             yield self.told(user=key[0], at=min(row["at"] for row in self.given(rows)))
 
     for rows in ([("ann", 1, 10.0), ("bob", 2, 15.0)], [("ann", 3, 11.0), ("cat", 4, 25.0)], [("ann", 5, 5.0)]):
         stream.add(rows)
-    timed = one_of_three.of(
+    timed = operator.of(
         stream.frame().withWatermark("at", "5 seconds"),
         OnTime(),
         "user",
@@ -515,12 +505,12 @@ class WithInitial(Counting):
 
 
 @pytest.mark.parametrize("timers", [False, True])
-def test_an_initial_state_comes_once_and_its_timers_fire_in_the_first_batch(one_of_three, stream, spark, timers):
+def test_an_initial_state_comes_once_and_its_timers_fire_in_the_first_batch(operator, stream, spark, timers):
     stream.add([("ann", 1, 1.0), ("bob", 2, 1.0)])
     stream.add([("ann", 3, 1.0), ("cat", 4, 1.0)])
     rows = [(100, "ann"), (100, "ann"), (300, "cat")]
     initial = spark.createDataFrame(rows, "n long, name string").groupBy("name")
-    output = one_of_three.of(
+    output = operator.of(
         stream.frame(), WithInitial(timers=timers), "user", mode="ProcessingTime" if timers else "None", initial=initial
     )
     wanted = {("ann", "1 of 202"), ("cat", "1 of 301")}
@@ -550,12 +540,12 @@ class Evolving(Both):
         yield self.told(user=key[0], told=json.dumps(before))
 
 
-def test_a_schema_may_gain_lose_widen_and_reorder_fields_and_not_narrow_them(one_of_three, stream, conf):
+def test_a_schema_may_gain_lose_widen_and_reorder_fields_and_not_narrow_them(operator, stream, conf):
     conf(spark__sql__streaming__stateStore__encodingFormat="avro")
 
     def run(schema):
         stream.add([("ann", 1, 1.0)])
-        return rows_of(stream.run(one_of_three.of(stream.frame(), Evolving(schema), "user")))
+        return rows_of(stream.run(operator.of(stream.frame(), Evolving(schema), "user")))
 
     assert run("n int, word string, dropped double") == [[("ann", "null")]]
     assert run("word string, n long, added boolean") == [[("ann", '["one", 1, null]')]]
@@ -577,10 +567,10 @@ def test_a_state_whose_field_must_not_be_null_is_refused_by_pyspark_and_taken_by
         ]
 
 
-def test_a_query_with_two_operators_goes_on_with_both_after_a_restart(one_of_three, stream):
+def test_a_query_with_two_operators_goes_on_with_both_after_a_restart(operator, stream):
     def counted_twice():
-        once = one_of_three.of(stream.frame(), Counting(), "user")
-        return one_of_three.of(once.selectExpr("substr(user, 1, 1) AS user", "told"), Counting(), "user")
+        once = operator.of(stream.frame(), Counting(), "user")
+        return operator.of(once.selectExpr("substr(user, 1, 1) AS user", "told"), Counting(), "user")
 
     stream.add([("ann", 1, 1.0), ("amy", 2, 1.0), ("bob", 3, 1.0)])
     assert rows_of(stream.run(counted_twice())) == [[("a", "2 of 2"), ("b", "1 of 1")]]
