@@ -6,14 +6,16 @@ Idea: `dispatch` is a generator. It yields what to send to each server, or how l
 what came back. So one text serves threads and asyncio. It sends the commands of one server as one
 pipeline, and the pipelines of several servers together.
 
-Invariant: it returns a reply for each command, in their order, or raises. Each command may have run more
-than once; `redis_operations` makes only such that may.
+Invariant: it returns a reply for each command, in their order, or raises. Of reads on several servers some
+replies may be an `UnavailableError`: what the other servers have is worth having. Each command may have run
+more than once; `redis_operations` makes only such that may.
 
 What is tried again, with a random pause below a limit that doubles, until `retry_ms` have passed since
 the first failure: a server that is down, slow, loading, or a replica that was not promoted yet, and a
 cluster that is down. In a cluster each such failure asks another node where the slots are. Tried again at
 once: a slot that has moved (MOVED, ASK) and a script that the server does not know (NOSCRIPT). Not tried
-again: memory that is full, a server that refuses writes, a user who may not.
+again: memory that is full, a server that refuses writes, a user who may not. `redis_outages` tells what becomes of
+reads when a server failed for longer.
 
 Source: the Redis Cluster specification, https://redis.io/docs/latest/operate/oss_and_stack/reference/cluster-spec/
 """
@@ -27,6 +29,7 @@ from millpond.errors import CorruptionError, MillpondError, OptionError, Unavail
 from millpond.kv.redis_layout import SLOTS
 from millpond.kv.redis_operations import Command, loading
 from millpond.kv.redis_options import Address, RedisOptions
+from millpond.kv.redis_outages import Outages
 
 _FIRST_PAUSE_MS = 10
 _LONGEST_PAUSE_MS = 500
@@ -35,6 +38,8 @@ _ASK_FOR_REPLICAS_MS = 10_000
 _REDIRECTIONS_AT_ONCE = 4
 _PASSING = {"LOADING", "READONLY", "CLUSTERDOWN", "MASTERDOWN", "TRYAGAIN", "BUSY"}
 _REFUSED = {"NOAUTH", "WRONGPASS", "NOPERM"}
+_SLOT_WITHOUT_NODE = "Hash slot not served"
+"""What a sound node says of a slot that was another's."""
 
 _SCRIPT_ERROR = re.compile(r"^Error running script .*?@user_script: ?\d+: -?([A-Z]+) ")
 
@@ -76,6 +81,7 @@ class Routes:
         self.is_cluster = options.is_cluster
         self.is_stale = options.is_cluster
         self._moved_to: list[Address] = []
+        self.outages = Outages()
         self._lacks_replicas = False
         self._learned_ms = 0
         self._turn = 0
@@ -102,7 +108,8 @@ class Routes:
     def known(self) -> list[Address]:
         """Every server that may know where the slots are, those first that others pointed to last."""
         primaries = [one for one in self._primary_of if one is not None]
-        return list(dict.fromkeys([*reversed(self._moved_to), *primaries, *self._seeds]))
+        found = dict.fromkeys([*reversed(self._moved_to), *primaries, *self._seeds])
+        return sorted(found, key=self.outages.__contains__)
 
     def is_due(self, now_ms: int) -> bool:
         """Whether to ask where the slots are: a replica that joins later is heard of only by asking."""
@@ -133,7 +140,7 @@ def dispatch(
     randomness: random.Random,
 ) -> Dispatch:
     """The replies to some commands; see the module's text."""
-    if not routes.is_cluster and not options.replicas:
+    if not routes.is_cluster and not options.replicas and not routes.outages:
         # The usual case, without the book-keeping of the others.
         address = options.nodes[0]
         outcome = yield Send({address: Pipeline(b"".join([pack(one.args) for one in commands]), len(commands))})
@@ -167,28 +174,81 @@ class _Attempts:
         self._failures = 0
         self._redirections = 0
         self._give_up_ms: int | None = None
-        self._failure: MillpondError | None = None
+        self._failure: UnavailableError | None = None
+        self._failures_at: dict[Address | None, UnavailableError] = {}
+        self._outages = routes.outages
+        self._reads_only = all(command.is_read for command in commands)
+        self._begun: set[Address] = set()
+        self._given_up: dict[int, UnavailableError] = {}
 
     def run(self) -> Dispatch:
+        try:
+            yield from self._try()
+        finally:
+            for node in self._begun:
+                self._outages.end(node)
+        if len(self._given_up) == len(self._commands):
+            raise self._given_up[len(self._commands) - 1]
+        for place, failure in self._given_up.items():
+            self._replies[place] = failure
+        return self._replies
+
+    def _try(self) -> Generator[Send | Pause, Any, None]:
         first = True
         while self._pending:
             if self._routes.is_due(self._clock()):
                 yield from self._learn()
             by_node, homeless = self._divide(primary=not first)
+            if self._reads_only and self._outages:
+                by_node = self._without_outages(by_node)
             outcome: dict[Address, Any] = {}
             if by_node:
                 outcome = yield Send({node: self._pipeline(places) for node, places in by_node.items()})
             first = False
             self._failure = None
-            again = list(homeless)
+            self._failures_at.clear()
+            again: dict[int, Address | None] = dict.fromkeys(homeless)
             if homeless:
-                self._fail(self._options.nodes[0], "no node of the cluster has the slot of a key")
+                self._fail(None, "no node of the cluster has the slot of a key")
             for node, places in by_node.items():
-                again += self._settle(node, places, outcome[node])
-            self._pending = sorted(again)
-            if self._failure is not None:
+                failed = self._settle(node, places, outcome[node])
+                again.update(dict.fromkeys(failed, node))
+                if len(failed) < len(places):
+                    self._outages.answered(node)
+            self._pending = sorted(self._without_failed(again))
+            if self._failure is not None and self._pending:
                 yield from self._pause()
-        return self._replies
+
+    def _without_outages(self, by_node: dict[Address, list[int]]) -> dict[Address, list[int]]:
+        """Leave out the servers that are down and that another call asks."""
+        kept = {}
+        for node, places in by_node.items():
+            if node in self._outages and node not in self._begun:
+                failure = self._outages.begin(node)
+                if failure is not None:
+                    self._given_up.update(dict.fromkeys(places, failure))
+                    continue
+                self._begun.add(node)
+            kept[node] = places
+        return kept
+
+    def _without_failed(self, again: dict[int, Address | None]) -> list[int]:
+        """Give up what has failed for too long, or on a server that is down; the places of the rest."""
+        if self._failure is None:
+            return list(again)
+        is_over = self._give_up_ms is not None and self._clock() >= self._give_up_ms
+        if is_over and not self._reads_only:
+            raise self._failure
+        rest = []
+        for place, node in again.items():
+            failure = self._failures_at.get(node)
+            if failure is not None and (is_over or node in self._outages):
+                if node is not None and _SLOT_WITHOUT_NODE not in str(failure):
+                    self._outages.failed(node, failure)
+                self._given_up[place] = failure
+            else:
+                rest.append(place)
+        return rest
 
     def _divide(self, *, primary: bool) -> tuple[dict[Address, list[int]], list[int]]:
         by_node: dict[Address, list[int]] = {}
@@ -252,15 +312,15 @@ class _Attempts:
         else:
             raise self._refused(node, error)
 
-    def _fail(self, node: Address, error: object) -> None:
+    def _fail(self, node: Address | None, error: object) -> None:
         """Note a failure that may pass by itself."""
         hint = (
             "It is a read-only replica: give the address of the primary, or wait for a fail-over to end."
             if isinstance(error, Exception) and _code(error) == "READONLY"
             else "Check that it runs and can be reached from here; retry_ms is how long to keep trying."
         )
-        self._failure = UnavailableError(
-            f"Redis at {node} failed for {self._options.retry_ms} ms, the last time with "
+        self._failure = self._failures_at[node] = UnavailableError(
+            f"Redis at {node or self._options.nodes[0]} failed for {self._options.retry_ms} ms, the last time with "
             f"{type(error).__name__ if isinstance(error, Exception) else 'error'}: {error}. {hint}"
         )
         if isinstance(error, Exception):
@@ -272,20 +332,17 @@ class _Attempts:
         """Follow some at once; nodes that point at each other are a failure that may pass."""
         self._redirections += 1
         if self._redirections > len(self._commands) + _REDIRECTIONS_AT_ONCE:
-            self._failure = UnavailableError(
+            self._failure = self._failures_at[node] = UnavailableError(
                 f"Redis at {node} sent commands elsewhere for {self._options.retry_ms} ms, the last time with {error}. "
                 "Check with `redis-cli --cluster check` that all nodes agree where the slots are."
             )
             self._count()
 
     def _count(self) -> None:
-        """Begin the time for retries with the first failure; raise the last one when it is over."""
+        """Begin the time for retries with the first failure."""
         self._failures += 1
-        now_ms = self._clock()
         if self._give_up_ms is None:
-            self._give_up_ms = now_ms + self._options.retry_ms
-        elif now_ms >= self._give_up_ms and self._failure is not None:
-            raise self._failure
+            self._give_up_ms = self._clock() + self._options.retry_ms
 
     def _pause(self) -> Generator[Pause, None, None]:
         limit_ms = min(_FIRST_PAUSE_MS << min(self._failures, 10), _LONGEST_PAUSE_MS)
@@ -307,6 +364,8 @@ class _Attempts:
                 last = (address, ranges)
             assert last is not None  # noqa: S101 - there is always a seed
             self._fail(*last)
+            if self._failure is not None and self._give_up_ms is not None and self._clock() >= self._give_up_ms:
+                raise self._failure
             yield from self._pause()
 
     def _refused(self, node: Address, error: Exception) -> MillpondError:

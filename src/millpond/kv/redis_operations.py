@@ -24,7 +24,7 @@ from typing import Any, NamedTuple, TypeAlias, TypeVar
 
 import msgspec
 
-from millpond.errors import CorruptionError
+from millpond.errors import CorruptionError, UnavailableError
 from millpond.kv.redis_layout import (
     REGISTERS,
     WRITE_ROWS,
@@ -38,6 +38,7 @@ from millpond.kv.redis_layout import (
 )
 from millpond.kv.store import (
     Get,
+    PartlyReadError,
     Put,
     Rows,
     TimedValue,
@@ -148,10 +149,14 @@ class RedisOperations:
             again = yield [self._read(gets[place], guesses[place]) for place in mistaken]
             for place, reply in zip(mistaken, again, strict=True):
                 replies[place] = reply
-        return [
-            _rows_of_string(reply, get) if rows == "one" else _rows_of_set(reply, get)
-            for get, rows, reply in zip(gets, guesses, replies, strict=True)
-        ]
+        if any(type(reply) is UnavailableError for reply in replies):
+            raise PartlyReadError(
+                [
+                    reply if isinstance(reply, UnavailableError) else _rows_of(reply, get, rows)
+                    for get, rows, reply in zip(gets, guesses, replies, strict=True)
+                ]
+            )
+        return [_rows_of(reply, get, rows) for get, rows, reply in zip(gets, guesses, replies, strict=True)]
 
     def next_keys(self, dataset: str, after: bytes | None, most: int) -> Steps[list[tuple[bytes, list[TimedValue]]]]:
         """Up to `most` keys with their rows, register by register, in each by their bytes."""
@@ -312,6 +317,10 @@ def _likely_rows(get: Get) -> Rows:
 
 def _is_wrong_type(reply: object) -> bool:
     return isinstance(reply, Exception) and str(reply).startswith("WRONGTYPE")
+
+
+def _rows_of(reply: Any, get: Get, rows: Rows) -> list[TimedValue]:
+    return _rows_of_string(reply, get) if rows == "one" else _rows_of_set(reply, get)
 
 
 def _rows_of_string(reply: Any, get: Get) -> list[TimedValue]:

@@ -14,7 +14,8 @@ tests each point:
 3. *Nothing across keys.* A reader may see some keys of a `put_many` and not yet others, and a
    `put_many` that raised may have written some keys. Whole uploads become visible by one record that
    is written last and points to their dataset.
-4. *Absence is an answer.* An empty list means that there is no such row. A failed read raises.
+4. *Absence is an answer.* An empty list means that there is no such row. A failed read raises. A store on
+   several servers, of which some answered, raises `PartlyReadError`, which has their answers.
 5. *A declared dataset.* With `create(rows="one")` a key has one row, which a put replaces whatever its
    time. With `rows="many"`, the default, a row lies under its key and time. With `ttl_ms` a row stays
    at least that long after it was last written; it may be gone any time later.
@@ -33,7 +34,7 @@ from typing import Literal, Protocol, TypeAlias, runtime_checkable
 
 import msgspec
 
-from millpond.errors import DataError, OptionError
+from millpond.errors import DataError, OptionError, UnavailableError
 
 MAX_KEY_BYTES = 480
 """The longest key of a row. LMDB's own limit is 511 bytes, of which dataset and time take a part."""
@@ -87,6 +88,26 @@ class TimedValue(msgspec.Struct, frozen=True, gc=False):
     value: bytes
 
 
+class PartlyReadError(UnavailableError):
+    """Some gets of a `get_many` could not be answered, and others could.
+
+    Attributes:
+        answers: for each get its rows, or the error of the server that has them.
+
+    >>> rows = [TimedValue(0, b"42")]
+    >>> failure = PartlyReadError([rows, UnavailableError("Redis at two:7000 failed")])
+    >>> failure.answers[0] is rows, str(failure)
+    (True, 'Redis at two:7000 failed')
+    """
+
+    def __init__(self, answers: Sequence[list[TimedValue] | UnavailableError]) -> None:
+        super().__init__("; ".join(dict.fromkeys(str(one) for one in answers if isinstance(one, UnavailableError))))
+        self.answers = list(answers)
+
+    def __reduce__(self) -> tuple[type["PartlyReadError"], tuple[list[list[TimedValue] | UnavailableError]]]:
+        return PartlyReadError, (self.answers,)
+
+
 @runtime_checkable
 class KVStore(Protocol):
     """Rows of bytes under (dataset, key, time_ms); safe to use from several threads.
@@ -132,7 +153,10 @@ class KVStore(Protocol):
         ...
 
     def get_many(self, gets: Sequence[Get]) -> list[list[TimedValue]]:
-        """The rows of each get, in the order of the gets, each sorted by time; none is an empty list."""
+        """The rows of each get, in the order of the gets, each sorted by time; none is an empty list.
+
+        Raises `PartlyReadError` if some servers of the store answered and others did not.
+        """
         ...
 
     def delete_keys(self, dataset: str, keys: Iterable[bytes]) -> None:
