@@ -187,7 +187,7 @@ class _Attempts:
         finally:
             for node in self._begun:
                 self._outages.end(node)
-        if len(self._given_up) == len(self._commands):
+        if self._given_up and len(self._given_up) == len(self._commands):
             raise self._given_up[len(self._commands) - 1]
         for place, failure in self._given_up.items():
             self._replies[place] = failure
@@ -242,7 +242,7 @@ class _Attempts:
         rest = []
         for place, node in again.items():
             failure = self._failures_at.get(node)
-            if failure is not None and (is_over or node in self._outages):
+            if failure is not None and (is_over or (self._reads_only and node in self._outages)):
                 if node is not None and _SLOT_WITHOUT_NODE not in str(failure):
                     self._outages.failed(node, failure)
                 self._given_up[place] = failure
