@@ -94,7 +94,7 @@ class LmdbStore:
 
         def write(transaction: Any) -> tuple[bytes, bytes] | None:
             found = lmdb_layout.entered(transaction, dataset)
-            lmdb_layout.write_items(transaction, found, lmdb_layout.items_of(found, rows), now_ms)
+            lmdb_layout.write_rows(transaction, found, rows, now_ms)
             if not found.may_expire:
                 return None
             looks = max(_LEAST_LOOKS, 2 * len(rows))

@@ -23,6 +23,7 @@ from millpond.kv.store import (
     check_put,
     check_same_rows,
     encode_dataset,
+    expires_ms,
 )
 
 
@@ -144,12 +145,12 @@ class MemoryStore:
     def _expire(self, dataset: _Dataset, puts: Sequence[Put], ttl_ms: int) -> None:
         """Note when the rows just written expire, and once in a `ttl_ms` remove all that have."""
         now_ms = self._clock()
-        dataset.expires_ms.update({(put.key, put.time_ms): now_ms + ttl_ms for put in puts})
+        dataset.expires_ms.update({(put.key, put.time_ms): expires_ms(put, now_ms, ttl_ms) for put in puts})
         if now_ms < dataset.swept_ms + ttl_ms:
             return
         dataset.swept_ms = now_ms
-        for (key, time_ms), expires_ms in list(dataset.expires_ms.items()):
-            if expires_ms <= now_ms:
+        for (key, time_ms), until_ms in list(dataset.expires_ms.items()):
+            if until_ms <= now_ms:
                 del dataset.expires_ms[key, time_ms]
                 times = dataset.keys.get(key, {})
                 times.pop(time_ms, None)

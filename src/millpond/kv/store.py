@@ -18,7 +18,8 @@ tests each point:
    several servers, of which some answered, raises `PartlyReadError`, which has their answers.
 5. *A declared dataset.* With `create(rows="one")` a key has one row, which a put replaces whatever its
    time. With `rows="many"`, the default, a row lies under its key and time. With `ttl_ms` a row stays
-   at least that long after it was last written; it may be gone any time later.
+   at least that long after it was last written, and at least until its own `keep_until_ms`; it may be gone
+   any time later.
 6. *A drop removes all rows.* While it runs, a reader may see some rows and not others. What is put into
    the dataset while it runs may be dropped too. A drop whose process died is finished by the next one.
 
@@ -55,13 +56,17 @@ Rows: TypeAlias = Literal["one", "many"]
 class Put(msgspec.Struct, frozen=True, gc=False):
     """One row to write; the same (key, time_ms) overwrites.
 
+    `keep_until_ms` is a moment before which the row must not expire, in milliseconds since 1970 UTC. It
+    matters only in a dataset with `ttl_ms`.
+
     >>> Put(b"EWR|UA", b"42", time_ms=1_000)
-    Put(key=b'EWR|UA', value=b'42', time_ms=1000)
+    Put(key=b'EWR|UA', value=b'42', time_ms=1000, keep_until_ms=0)
     """
 
     key: bytes
     value: bytes
     time_ms: int = 0
+    keep_until_ms: int = 0
 
 
 class Get(msgspec.Struct, frozen=True, gc=False):
@@ -128,7 +133,8 @@ class KVStore(Protocol):
         Args:
             dataset: its name.
             rows: `"one"` row per key, or `"many"` at different times.
-            ttl_ms: how long rows stay at least after they were written; for ever if None.
+            ttl_ms: how long rows stay at least after they were written; for ever if None. A row of which
+                `Put.keep_until_ms` is later stays until then.
 
         Raises:
             OptionError: the dataset exists with other `rows`, or `ttl_ms` is below 1.
@@ -271,6 +277,26 @@ def check_put(dataset: str, put: Put) -> None:
             f"dataset {dataset!r}, key {put.key[:24]!r}: time_ms {put.time_ms} does not fit 53 bits. "
             "Times are milliseconds since 1970 UTC."
         )
+    if not 0 <= put.keep_until_ms < MAX_TIME_MS:
+        raise DataError(
+            f"dataset {dataset!r}, key {put.key[:24]!r}: keep_until_ms is {put.keep_until_ms}; expected 0 or "
+            "milliseconds since 1970 UTC, within 53 bits."
+        )
+
+
+def expires_ms(put: Put, now_ms: int, ttl_ms: int) -> int:
+    """When a row that is written now into a dataset with `ttl_ms` expires.
+
+    A row of which the time is known until when it is read says so itself: a tile that a replay writes long
+    after its events need not stay as long as a new one, and one of the future must stay longer. The
+    `ttl_ms` is the least that either gets.
+
+    >>> expires_ms(Put(b"EWR", b"", keep_until_ms=500), now_ms=100, ttl_ms=50)
+    500
+    >>> expires_ms(Put(b"EWR", b"", keep_until_ms=90), now_ms=100, ttl_ms=50)
+    150
+    """
+    return max(now_ms + ttl_ms, put.keep_until_ms)
 
 
 def check_declaration(dataset: str, rows: str, ttl_ms: int | None) -> None:
