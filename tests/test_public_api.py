@@ -38,7 +38,8 @@ PUBLIC = {
     """,
     "millpond.kv": """
         AsyncKVStore AsyncRedisStore Get KVStore LmdbStore MAX_KEY_BYTES MemoryStore PartlyReadError Put RedisStore
-        TimedValue WalkableStore async_store open_store
+        TimedValue WalkableStore async_store check_declaration check_get check_same_rows checked_puts
+        open_store
     """,
     "millpond.lookup": """
         AsyncLookupFunction AsyncLookupFunctionProvider AsyncPartialCachingLookup AsyncPythonLookup

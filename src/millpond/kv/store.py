@@ -284,6 +284,19 @@ def check_put(dataset: str, put: Put) -> None:
         )
 
 
+def checked_puts(dataset: str, puts: Iterable[Put]) -> list[Put]:
+    """The rows to write, all of which every store can hold; `DataError` names the dataset and what is wrong.
+
+    >>> checked_puts("route.stream", iter([Put(b"EWR", b"42")]))
+    [Put(key=b'EWR', value=b'42', time_ms=0, keep_until_ms=0)]
+    """
+    encode_dataset(dataset)
+    rows = list(puts)
+    for put in rows:
+        check_put(dataset, put)
+    return rows
+
+
 def expires_ms(put: Put, now_ms: int, ttl_ms: int) -> int:
     """When a row that is written now into a dataset with `ttl_ms` expires.
 
@@ -331,8 +344,11 @@ def check_walkable(store: KVStore) -> WalkableStore:
     return store
 
 
-def check_get(get: Get) -> None:
-    """Refuse a get that no row can answer because its bounds are no times.
+def check_get(get: Get) -> tuple[str, bytes, int, int]:
+    """Dataset, key, first time and end of a get; refuses one that no row can answer because its bounds are no times.
+
+    >>> check_get(Get("route.stream", b"EWR", end_ms=300_000)) == ("route.stream", b"EWR", -MAX_TIME_MS, 300_000)
+    True
 
     >>> check_get(Get("route.stream", b"EWR", end_ms=1 << 70))
     Traceback (most recent call last):
@@ -344,3 +360,5 @@ def check_get(get: Get) -> None:
                 f"dataset {get.dataset!r}, key {get.key[:24]!r}: a bound of {get.start_ms} to {get.end_ms} does not "
                 "fit 53 bits. Times are milliseconds since 1970 UTC; an open bound is None."
             )
+    first_ms = -MAX_TIME_MS if get.start_ms is None else get.start_ms
+    return get.dataset, get.key, first_ms, MAX_TIME_MS if get.end_ms is None else get.end_ms
