@@ -227,6 +227,26 @@ def test_a_node_that_is_down_is_asked_once_by_one_call_at_a_time_until_it_answer
     assert not later.routes.outages
 
 
+def test_a_cluster_that_is_down_is_asked_once_by_one_call_at_a_time_until_a_node_answers():
+    url = "redis+cluster://one:7000,two:7001"
+    first = Play([READ], url)
+    with pytest.raises(UnavailableError, match="failed for 1000 ms"):
+        first.run(fails_at(7000, 7001))
+    assert first.now_ms >= 1_000
+    asking, other, next_one, later = (Play([READ], url, first.routes) for _ in range(4))
+    assert [*asking.steps.send(None).pipelines] == [ONE]
+    with pytest.raises(UnavailableError):
+        other.run(fails_at(7000, 7001))
+    assert other.sent == []
+    asking.steps.close()
+    with pytest.raises(UnavailableError):
+        next_one.run(fails_at(7000, 7001))
+    assert [address for address, _ in next_one.sent] == [ONE, TWO]
+    assert next_one.paused_s == []
+    assert later.run(fails_at()) == [b"v"]
+    assert ONE not in later.routes.outages
+
+
 def test_writes_are_tried_again_also_on_a_node_that_is_down():
     routes = Play([READ]).routes
     routes.outages.failed(ONE, UnavailableError("down"))

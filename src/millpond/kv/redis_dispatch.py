@@ -285,10 +285,17 @@ class _Attempts:
         yield Pause(self._random.uniform(0, limit_ms) / 1_000)
 
     def _learn(self) -> Generator[Send | Pause, Any, None]:
-        """Ask one node after another where the slots are."""
+        """Ask one node after another where the slots are; once and by one call at a time if all are down."""
+        known = self._routes.known()
+        all_down = self._reads_only and all(address in self._outages for address in known)
+        if all_down and known[0] not in self._begun:
+            failure = self._outages.begin(known[0])
+            if failure is not None:
+                raise failure
+            self._begun.add(known[0])
         while True:
             last: tuple[Address, object] | None = None
-            for address in self._routes.known():
+            for address in known:
                 outcome = yield Send({address: Pipeline(self._pack((b"CLUSTER", b"SLOTS")), 1)})
                 answer = outcome[address]
                 ranges = answer[0] if isinstance(answer, list) else answer
@@ -300,7 +307,11 @@ class _Attempts:
                 last = (address, ranges)
             assert last is not None  # noqa: S101 - there is always a seed
             self._fail(*last)
-            if self._failure is not None and self._give_up_ms is not None and self._clock() >= self._give_up_ms:
+            is_over = self._give_up_ms is not None and self._clock() >= self._give_up_ms
+            if self._failure is not None and (is_over or all_down):
+                if self._reads_only:
+                    for address in known:
+                        self._outages.failed(address, self._failure)
                 raise self._failure
             yield from self._pause()
 
