@@ -157,11 +157,11 @@ def valkey_server(*options: str) -> Iterator[RedisServer]:
 
 
 @contextmanager
-def redis_cluster(primaries: int = 3, replicas: int = 0) -> Iterator[RedisCluster]:
-    """A running cluster."""
+def redis_cluster(primaries: int = 3, replicas: int = 0, options: Sequence[str] = ()) -> Iterator[RedisCluster]:
+    """A running cluster; `options` are those of each server."""
     with ExitStack() as stack:
-        options = ("--cluster-enabled", "yes", "--cluster-node-timeout", "1000")
-        servers = [stack.enter_context(_started(_redis(), options)) for _ in range(primaries + replicas)]
+        own = ("--cluster-enabled", "yes", "--cluster-node-timeout", "1000", *options)
+        servers = [stack.enter_context(_started(_redis(), own)) for _ in range(primaries + replicas)]
         cluster = RedisCluster(servers[:primaries], servers[primaries:])
         cluster.join()
         yield cluster

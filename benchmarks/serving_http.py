@@ -43,9 +43,9 @@ def measured(group_by: GroupBy, seconds: float, connections: int, entities: int)
         one = json.dumps({"results": [_as_json(plain.fetch(group_by.name, _keys(0), NOW_MS))]})
         store.close()
         path = f"/v1/fetch/{group_by.name}"
-        bodies = [_body([number]) for number in range(KEYS)]
-        many = [_body([(first + number) % KEYS for number in range(entities)]) for first in range(20)]
-        with _server(folder, "service", 0) as (url, pid), _server(folder, "bare", len(one)) as (bare_url, _):
+        bodies = [request_body([number]) for number in range(KEYS)]
+        many = [request_body([(first + number) % KEYS for number in range(entities)]) for first in range(20)]
+        with served(folder, "service", 0) as (url, pid), served(folder, "bare", len(one)) as (bare_url, _):
             load(url + path, bodies, connections=connections, seconds=0.5)
             rounds = []
             for _ in range(_ROUNDS):
@@ -73,7 +73,8 @@ def _keys(number: int) -> dict[str, str]:
     return {"user": key_name("user", number)}
 
 
-def _body(numbers: Sequence[int]) -> bytes:
+def request_body(numbers: Sequence[int]) -> bytes:
+    """The body of a call for some keys."""
     return json.dumps({"requests": [{"keys": _keys(number), "at": NOW_MS} for number in numbers]}).encode()
 
 
@@ -82,7 +83,8 @@ def _as_json(answer: Any) -> Mapping[str, Any]:
 
 
 @contextmanager
-def _server(folder: str, kind: str, length: int) -> Iterator[tuple[str, int]]:
+def served(folder: str, kind: str, length: int) -> Iterator[tuple[str, int]]:
+    """The service or the bare application in a process of its own: URL and process id."""
     command = [sys.executable, "-m", "benchmarks.serving_http", folder, kind, str(length)]
     with subprocess.Popen(
         command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=Path(__file__).parents[1]

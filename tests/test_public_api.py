@@ -37,8 +37,9 @@ PUBLIC = {
         window_start
     """,
     "millpond.kv": """
-        AsyncKVStore AsyncRedisStore Get KVStore LmdbStore MAX_KEY_BYTES MemoryStore Put RedisStore TimedValue
-        WalkableStore async_store open_store
+        AsyncKVStore AsyncRedisStore Get KVStore LmdbStore MAX_KEY_BYTES MemoryStore PartlyReadError Put RedisStore
+        TimedValue WalkableStore async_store check_declaration check_get check_same_rows checked_puts
+        open_store
     """,
     "millpond.lookup": """
         AsyncLookupFunction AsyncLookupFunctionProvider AsyncPartialCachingLookup AsyncPythonLookup

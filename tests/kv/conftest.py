@@ -1,9 +1,12 @@
 """Stores of every kind for the tests of this folder; servers start when the first test asks, and stop at the end."""
 
+import re
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from functools import cache
 from itertools import count
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -18,11 +21,28 @@ SERVERS = {
     "valkey": redis_servers.valkey_server,
     "cluster": redis_servers.redis_cluster,
 }
-STORES = ["memory", "lmdb", *SERVERS]
+STORES = ["memory", "lmdb", "own", *SERVERS]
+WHOLE_STORES = [kind for kind in STORES if kind != "own"]
+"""Those that can also be walked over, and whose rows expire: both are optional."""
+
 FACES = [*STORES, *(f"async {kind}" for kind in STORES if kind != "valkey")]
 """Every store, and the async face of each."""
 
+GUIDE = Path(__file__).parents[2] / "docs/how-to/kv-stores.md"
+"""The guide with a store of one's own, which is tested as it stands there."""
+
+WHOLE_FACES = [face for face in FACES if not face.endswith("own")]
+
 MakeStore = Callable[..., WalkableStore]
+
+
+@cache
+def store_of_the_guide() -> type:
+    """The class `SqliteStore` of the guide."""
+    (code,) = re.findall(r"^```python\n(import sqlite3\n.*?)^```$", GUIDE.read_text(), re.MULTILINE | re.DOTALL)
+    names: dict[str, Any] = {}
+    exec(code, names)  # noqa: S102 - our own page
+    return names["SqliteStore"]
 
 
 @pytest.fixture(scope="session")
@@ -55,6 +75,8 @@ def make_store(server, tmp_path_factory) -> Iterator[MakeStore]:
             place = (tmp_path_factory.mktemp("kv"), f"test{number}") if like is None else places[id(like)]
             if kind == "memory":
                 store = MemoryStore(clock=clock)
+            elif kind == "own":
+                store = store_of_the_guide()(place[0] / "own.db")
             elif kind == "lmdb":
                 store = LmdbStore(place[0], map_bytes=1 << 20, sync=False, clock=clock)
             else:

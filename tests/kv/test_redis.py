@@ -16,6 +16,7 @@ import pytest
 from benchmarks.redis_servers import redis_server
 from millpond.errors import CorruptionError, MissingDependencyError, OptionError, UnavailableError
 from millpond.kv import AsyncRedisStore, Get, Put, RedisStore, redis_operations
+from millpond.kv.expiry import wall_ms
 from millpond.kv.redis_connections import Connections
 from millpond.kv.redis_layout import encode_expiring_row, encode_row
 from tests.kv.on_a_loop import OnALoop
@@ -121,6 +122,16 @@ def test_what_expires_has_its_time_on_the_server(store, client):
     store.create("many", rows="many", ttl_ms=1_000)
     store.put_many("many", [Put(b"k", b"v", 1)])
     assert client.pttl("millpond:{k}:many") > HOUR_MS - 60_000
+
+
+def test_what_names_its_own_time_has_that_on_the_server(store, client):
+    until_ms = wall_ms() + 5 * HOUR_MS
+    for dataset in ("one", "many"):
+        store.create(dataset, rows=dataset, ttl_ms=HOUR_MS)
+        store.put_many(dataset, [Put(b"k", b"early", 0, until_ms - HOUR_MS), Put(b"k", b"late", 1, until_ms)])
+        assert 5 * HOUR_MS - 60_000 < client.pttl(f"millpond:{{k}}:{dataset}") <= 5 * HOUR_MS
+    registered = [client.zrange(f"millpond:keys:{{{n:03}}}:many", 0, -1, withscores=True) for n in range(128)]
+    assert [score for found in registered for _, score in found] >= [until_ms]
 
 
 def test_keys_that_have_expired_leave_their_register(redis, client):

@@ -6,25 +6,28 @@ import hiredis
 import pytest
 
 from millpond.errors import CorruptionError, OptionError, UnavailableError
-from millpond.kv.redis_dispatch import Pause, Routes, Send, dispatch
+from millpond.kv.redis_dispatch import Pause, Send, dispatch
 from millpond.kv.redis_operations import Command
 from millpond.kv.redis_options import Address, redis_options
+from millpond.kv.redis_routes import Routes
 
 ONE, TWO = Address("one", 7000), Address("two", 7001)
 ALL_TO_ONE = [[0, 16_383, [b"one", 7000, b"id"], [b"two", 7001, b"id"]]]
+HALVES = [[0, 9_999, [b"one", 7000, b"id"]], [10_000, 16_383, [b"two", 7001, b"id"]]]
 READ = Command((b"GET", b"k"), 5, is_read=True)
 WRITE = Command((b"EVALSHA", b"sha", 1, b"k", 0), 5)
+OTHER_READ, OTHER_WRITE = READ._replace(slot=12_000), WRITE._replace(slot=12_000)
 
 
 class Play:
     """Runs `dispatch` against answers that are written down: an answer for each step that is not a pause."""
 
-    def __init__(self, commands, url="redis://one:7000", **options):
+    def __init__(self, commands, url="redis://one:7000", routes=None, **options):
         self.options = redis_options(url, {"retry_ms": 1_000, **options})
         self.now_ms = 0
         self.sent = []
         self.paused_s = []
-        self.routes = Routes(self.options)
+        self.routes = routes or Routes(self.options)
         self.steps = dispatch(
             commands,
             self.routes,
@@ -187,6 +190,74 @@ def test_a_slot_that_nobody_has_is_waited_for():
     again = Play([READ], "redis+cluster://one:7000")
     with pytest.raises(UnavailableError, match="no node of the cluster has the slot of a key"):
         again.run(lambda address, data: [nothing])
+
+
+def fails_at(*down):
+    """One node after another says where the slots are; nodes that are down refuse, the others answer."""
+
+    def answer(address, data):
+        if address.port in down:
+            return ConnectionError("refused")
+        return [HALVES] if b"SLOTS" in data else [b"v"] * data.count(b"GET")
+
+    return answer
+
+
+def test_reads_of_a_node_that_is_down_fail_and_those_of_the_others_are_answered():
+    play = Play([READ, OTHER_READ], "redis+cluster://one:7000")
+    found, failure = play.run(fails_at(7001))
+    assert found == b"v"
+    assert isinstance(failure, UnavailableError)
+    assert "Redis at two:7001 failed for 1000 ms" in str(failure)
+    assert [*play.routes.outages._down] == [TWO]
+
+
+def test_a_node_that_is_down_is_asked_once_by_one_call_at_a_time_until_it_answers():
+    first = Play([READ, OTHER_READ], "redis+cluster://one:7000")
+    first.run(fails_at(7001))
+    asking, other, later = (Play([READ, OTHER_READ], "redis+cluster://one:7000", first.routes) for _ in range(3))
+    step = asking.steps.send(None)
+    while b"GET" not in next(iter(step.pipelines.values())).data:
+        step = asking.steps.send({address: [HALVES] for address in step.pipelines})
+    assert set(step.pipelines) == {ONE, TWO}
+    assert isinstance(other.run(fails_at(7001))[1], UnavailableError)
+    assert TWO not in {address for address, _ in other.sent}
+    asking.steps.close()
+    assert later.run(fails_at()) == [b"v", b"v"]
+    assert not later.routes.outages
+
+
+def test_a_cluster_that_is_down_is_asked_once_by_one_call_at_a_time_until_a_node_answers():
+    url = "redis+cluster://one:7000,two:7001"
+    first = Play([READ], url)
+    with pytest.raises(UnavailableError, match="failed for 1000 ms"):
+        first.run(fails_at(7000, 7001))
+    assert first.now_ms >= 1_000
+    asking, other, next_one, later = (Play([READ], url, first.routes) for _ in range(4))
+    assert [*asking.steps.send(None).pipelines] == [ONE]
+    with pytest.raises(UnavailableError):
+        other.run(fails_at(7000, 7001))
+    assert other.sent == []
+    asking.steps.close()
+    with pytest.raises(UnavailableError):
+        next_one.run(fails_at(7000, 7001))
+    assert [address for address, _ in next_one.sent] == [ONE, TWO]
+    assert next_one.paused_s == []
+    assert later.run(fails_at()) == [b"v"]
+    assert ONE not in later.routes.outages
+
+
+def test_writes_are_tried_again_also_on_a_node_that_is_down():
+    routes = Play([READ]).routes
+    routes.outages.failed(ONE, UnavailableError("down"))
+    play = Play([WRITE], routes=routes)
+    assert play.run(one_after_another(ConnectionError("refused"), ConnectionError("refused"), [3])) == [3]
+
+
+def test_a_write_that_fails_on_one_node_raises():
+    play = Play([READ, OTHER_WRITE], "redis+cluster://one:7000")
+    with pytest.raises(UnavailableError, match="Redis at two:7001 failed"):
+        play.run(fails_at(7001))
 
 
 def test_reads_go_to_replicas_and_after_a_failure_to_the_primary():

@@ -19,6 +19,7 @@ from millpond.kv import open_store
 from millpond.serving import Fetcher
 from millpond.serving.answers import Stale
 from millpond.serving.http import Limits, Tls, http_app, read_api_keys
+from millpond.serving.http.ending import end_within
 from millpond.serving.http.log import log_as_json
 from millpond.serving.http.processes import Processes, serve_as_worker, worker_place
 from millpond.serving.http.server import bound_listener, run_server, url_of
@@ -121,7 +122,7 @@ def serve(
             return
         with bound_listener(host, port) as listener:
             _announce(url_of(listener, tls))
-            run_server(app, [listener], tls=tls)
+            run_server(app, [listener], tls=tls, on_stop=lambda: end_within(limits.drain_ms))
 
 
 def _announce(url: str) -> None:

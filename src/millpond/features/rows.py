@@ -80,6 +80,15 @@ def layer_of(address: int) -> int:
     return (address + _HALF) // _LAYER_WIDTH
 
 
+def start_of(address: int) -> int:
+    """Give the start of the tile at an address.
+
+    >>> start_of(tile_address(2, 300_000)), start_of(tile_address(1, -1))
+    (300000, -1)
+    """
+    return address - layer_of(address) * _LAYER_WIDTH
+
+
 class ClosingTime(msgspec.Struct, frozen=True, array_like=True):
     """Up to when the tiles of one shard are closed: each is complete, or absent and empty.
 

@@ -9,7 +9,20 @@ from millpond.kv.lmdb import LmdbStore
 from millpond.kv.memory import MemoryStore
 from millpond.kv.redis import RedisStore
 from millpond.kv.redis_async import AsyncRedisStore
-from millpond.kv.store import MAX_KEY_BYTES, AsyncKVStore, Get, KVStore, Put, TimedValue, WalkableStore
+from millpond.kv.store import (
+    MAX_KEY_BYTES,
+    AsyncKVStore,
+    Get,
+    KVStore,
+    PartlyReadError,
+    Put,
+    TimedValue,
+    WalkableStore,
+    check_declaration,
+    check_get,
+    check_same_rows,
+    checked_puts,
+)
 from millpond.kv.urls import open_store
 
 __all__ = [
@@ -20,10 +33,15 @@ __all__ = [
     "KVStore",
     "LmdbStore",
     "MemoryStore",
+    "PartlyReadError",
     "Put",
     "RedisStore",
     "TimedValue",
     "WalkableStore",
     "async_store",
+    "check_declaration",
+    "check_get",
+    "check_same_rows",
+    "checked_puts",
     "open_store",
 ]

@@ -26,7 +26,7 @@ from millpond.errors import OptionError, UnavailableError
 from millpond.kv import lmdb_layout
 from millpond.kv.expiry import wall_ms
 from millpond.kv.lmdb_environment import Environment, lease
-from millpond.kv.store import Get, Put, Rows, TimedValue, check_declaration, check_put, encode_dataset
+from millpond.kv.store import Get, Put, Rows, TimedValue, check_declaration, checked_puts
 
 _MIN_MAP_BYTES = 1 << 20
 _ROWS_A_BULK_WRITE = 100_000
@@ -86,15 +86,12 @@ class LmdbStore:
 
         Raises `UnavailableError` naming the path if the disk is full or fails.
         """
-        encode_dataset(dataset)
-        rows = list(puts)
-        for put in rows:
-            check_put(dataset, put)
+        rows = checked_puts(dataset, puts)
         now_ms = self._clock()
 
         def write(transaction: Any) -> tuple[bytes, bytes] | None:
             found = lmdb_layout.entered(transaction, dataset)
-            lmdb_layout.write_items(transaction, found, lmdb_layout.items_of(found, rows), now_ms)
+            lmdb_layout.write_rows(transaction, found, rows, now_ms)
             if not found.may_expire:
                 return None
             looks = max(_LEAST_LOOKS, 2 * len(rows))

@@ -29,7 +29,16 @@ from functools import lru_cache
 from typing import Any, NamedTuple
 
 from millpond.errors import CorruptionError
-from millpond.kv.store import MAX_TIME_MS, Get, Put, TimedValue, check_get, check_same_rows, encode_dataset
+from millpond.kv.store import (
+    MAX_TIME_MS,
+    Get,
+    Put,
+    TimedValue,
+    check_get,
+    check_same_rows,
+    encode_dataset,
+    expires_ms,
+)
 
 FORMAT_KEY = b"\x00format"
 LAYOUT_1 = b"\x01"
@@ -103,8 +112,20 @@ def entered(transaction: Transaction, dataset: str) -> Dataset:
     return _found(transaction, dataset) or Dataset(_enter(transaction, dataset, 0))
 
 
-def items_of(dataset: Dataset, puts: Iterable[Put]) -> list[tuple[bytes, bytes]]:
-    """Addresses and values of rows, sorted by address, the last of equal addresses alone."""
+def write_rows(transaction: Transaction, dataset: Dataset, puts: Sequence[Put], now_ms: int) -> None:
+    """Write rows, the last of equal addresses alone."""
+    items = _items_of(dataset, puts)
+    cursor = transaction.cursor()
+    cursor.putmulti(items)
+    if dataset.ttl_ms is not None:
+        cursor.putmulti(_expiries_of(dataset, puts, now_ms, dataset.ttl_ms))
+    elif dataset.may_expire:
+        for address, _ in items:
+            transaction.delete(_expiry_address(address))
+
+
+def _items_of(dataset: Dataset, puts: Sequence[Put]) -> list[tuple[bytes, bytes]]:
+    """Addresses and values of rows, sorted by address."""
     length, time = _LENGTH.pack, _TIME.pack
     if dataset.rows == "one":
         prefix = ONLY_ROW + dataset.id
@@ -115,16 +136,17 @@ def items_of(dataset: Dataset, puts: Iterable[Put]) -> list[tuple[bytes, bytes]]
     return sorted(rows.items())
 
 
-def write_items(transaction: Transaction, dataset: Dataset, items: Sequence[tuple[bytes, bytes]], now_ms: int) -> None:
-    """Write what `items_of` gave."""
-    cursor = transaction.cursor()
-    cursor.putmulti(items)
-    if dataset.ttl_ms is not None:
-        expires = _TIME.pack(now_ms + dataset.ttl_ms)
-        cursor.putmulti([(_expiry_address(address), expires) for address, _ in items])
-    elif dataset.may_expire:
-        for address, _ in items:
-            transaction.delete(_expiry_address(address))
+def _expiries_of(dataset: Dataset, puts: Sequence[Put], now_ms: int, ttl_ms: int) -> list[tuple[bytes, bytes]]:
+    """Addresses of the rows' expiry and when it is, sorted by address."""
+    length, time = _LENGTH.pack, _TIME.pack
+    prefix, one = EXPIRY + dataset.id, dataset.rows == "one"
+    found = {
+        prefix + length(len(put.key)) + put.key + (b"" if one else time(put.time_ms + _TIME_BIAS)): time(
+            expires_ms(put, now_ms, ttl_ms)
+        )
+        for put in puts
+    }
+    return sorted(found.items())
 
 
 def read_one(transaction: Transaction, get: Get) -> list[TimedValue]:

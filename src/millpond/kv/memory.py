@@ -20,9 +20,9 @@ from millpond.kv.store import (
     TimedValue,
     check_declaration,
     check_get,
-    check_put,
     check_same_rows,
-    encode_dataset,
+    checked_puts,
+    expires_ms,
 )
 
 
@@ -61,10 +61,7 @@ class MemoryStore:
 
     def put_many(self, dataset: str, puts: Iterable[Put]) -> None:
         """Write rows in one step; `DataError`, with nothing written, for a row beyond the limits."""
-        encode_dataset(dataset)
-        rows = list(puts)
-        for put in rows:
-            check_put(dataset, put)
+        rows = checked_puts(dataset, puts)
         with self._lock:
             self._check_open()
             written = self._datasets.setdefault(dataset, _Dataset())
@@ -132,24 +129,20 @@ class MemoryStore:
         )
 
     def _rows(self, get: Get) -> list[TimedValue]:
-        check_get(get)
-        found = self._datasets.get(get.dataset)
-        times = {} if found is None else found.keys.get(get.key, {})
-        return [
-            TimedValue(time_ms, value)
-            for time_ms, value in sorted(times.items())
-            if (get.start_ms is None or get.start_ms <= time_ms) and (get.end_ms is None or time_ms < get.end_ms)
-        ]
+        dataset, key, first_ms, end_ms = check_get(get)
+        found = self._datasets.get(dataset)
+        times = {} if found is None else found.keys.get(key, {})
+        return [TimedValue(time_ms, value) for time_ms, value in sorted(times.items()) if first_ms <= time_ms < end_ms]
 
     def _expire(self, dataset: _Dataset, puts: Sequence[Put], ttl_ms: int) -> None:
         """Note when the rows just written expire, and once in a `ttl_ms` remove all that have."""
         now_ms = self._clock()
-        dataset.expires_ms.update({(put.key, put.time_ms): now_ms + ttl_ms for put in puts})
+        dataset.expires_ms.update({(put.key, put.time_ms): expires_ms(put, now_ms, ttl_ms) for put in puts})
         if now_ms < dataset.swept_ms + ttl_ms:
             return
         dataset.swept_ms = now_ms
-        for (key, time_ms), expires_ms in list(dataset.expires_ms.items()):
-            if expires_ms <= now_ms:
+        for (key, time_ms), until_ms in list(dataset.expires_ms.items()):
+            if until_ms <= now_ms:
                 del dataset.expires_ms[key, time_ms]
                 times = dataset.keys.get(key, {})
                 times.pop(time_ms, None)

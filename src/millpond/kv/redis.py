@@ -11,7 +11,6 @@ written is as durable as the server is set up to be (`appendonly`, replicas). A 
 (`maxmemory-policy` other than `noeviction`) loses rows, which then look absent.
 """
 
-import random
 import time
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -19,9 +18,10 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from millpond.errors import UnavailableError
 from millpond.kv.expiry import wall_ms
 from millpond.kv.redis_connections import Connections
-from millpond.kv.redis_dispatch import Routes, Send, dispatch
-from millpond.kv.redis_operations import Command, RedisOperations, Steps
+from millpond.kv.redis_dispatch import Send
+from millpond.kv.redis_operations import Steps
 from millpond.kv.redis_options import RedisOptions, redis_options
+from millpond.kv.redis_steps import RedisSteps
 from millpond.kv.store import Get, Put, Rows, TimedValue
 
 if TYPE_CHECKING:
@@ -63,10 +63,8 @@ class RedisStore:
 
     def __init__(self, url: str | RedisOptions, *, clock: Callable[[], int] = wall_ms, **options: Any) -> None:
         self.options = redis_options(url, options) if isinstance(url, str) else url
-        self._clock = clock
-        self._random = random.Random()
-        self._operations = RedisOperations(self.options.prefix, clock=clock, randomness=self._random)
-        self._routes = Routes(self.options)
+        self._steps = RedisSteps(self.options, clock)
+        self._operations = self._steps.operations
         self._connections: Connections | None = None
         self._closed = False
 
@@ -115,43 +113,30 @@ class RedisStore:
         """A store with the same options for asyncio, with connections of its own."""
         from millpond.kv.redis_async import AsyncRedisStore
 
-        return AsyncRedisStore(self.options, clock=self._clock)
+        return AsyncRedisStore(self.options, clock=self._steps.clock)
 
     def __reduce__(self) -> tuple[Callable[..., "RedisStore"], tuple[RedisOptions, Callable[[], int]]]:
-        return _rebuild, (self.options, self._clock)
+        return _rebuild, (self.options, self._steps.clock)
 
     def __repr__(self) -> str:
         return f"RedisStore({', '.join(map(str, self.options.nodes))}, prefix={self.options.prefix!r})"
 
-    def _run(self, steps: Steps[_T]) -> _T:
-        replies: list[Any] | None = None
-        while True:
-            try:
-                commands = next(steps) if replies is None else steps.send(replies)
-            except StopIteration as stop:
-                result: _T = stop.value
-                return result
-            replies = self._dispatch(commands) if commands else []
-
-    def _dispatch(self, commands: list[Command]) -> list[Any]:
-        if self._closed:
-            raise UnavailableError(f"{self!r} is closed. Make a new RedisStore.")
-        connections = self._connections or self._connect()
-        dispatching = dispatch(
-            commands, self._routes, self.options, pack=connections.pack, clock=_monotonic_ms, randomness=self._random
-        )
+    def _run(self, operation: Steps[_T]) -> _T:
+        steps = self._steps.run(operation)
         outcome: Any = None
         while True:
             try:
-                wanted = dispatching.send(outcome)
+                wanted = steps.send(outcome)
             except StopIteration as stop:
-                replies: list[Any] = stop.value
-                return replies
+                result: _T = stop.value
+                return result
             outcome = None
             if isinstance(wanted, Send):
-                outcome = connections.send(wanted.pipelines)
+                if self._closed:
+                    raise UnavailableError(f"{self!r} is closed. Make a new RedisStore.")
+                outcome = (self._connections or self._connect()).send(wanted.pipelines)
             else:
-                time.sleep(wanted.seconds)  # noqa: TID251 - an adapter: `dispatch` chooses how long
+                time.sleep(wanted.seconds)  # noqa: TID251 - an adapter: `redis_dispatch` chooses how long
 
     def _connect(self) -> Connections:
         self._connections = Connections(self.options)
@@ -160,7 +145,3 @@ class RedisStore:
 
 def _rebuild(options: RedisOptions, clock: Callable[[], int]) -> RedisStore:
     return RedisStore(options, clock=clock)
-
-
-def _monotonic_ms() -> int:
-    return time.monotonic_ns() // 1_000_000

@@ -8,17 +8,16 @@ asked on it has been read. A call that is cancelled closes its connections.
 """
 
 import asyncio
-import random
-import time
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, TypeVar
 
 from millpond.errors import UnavailableError
 from millpond.kv.expiry import wall_ms
-from millpond.kv.redis_connections import import_pack, import_redis, new_connection
-from millpond.kv.redis_dispatch import Pipeline, Routes, Send, dispatch
-from millpond.kv.redis_operations import Command, RedisOperations, Steps
+from millpond.kv.redis_connections import import_redis, new_connection
+from millpond.kv.redis_dispatch import Pipeline, Send
+from millpond.kv.redis_operations import Steps
 from millpond.kv.redis_options import Address, RedisOptions, redis_options
+from millpond.kv.redis_steps import RedisSteps
 from millpond.kv.store import Get, Put, Rows, TimedValue
 
 _T = TypeVar("_T")
@@ -37,10 +36,8 @@ class AsyncRedisStore:
 
     def __init__(self, url: str | RedisOptions, *, clock: Callable[[], int] = wall_ms, **options: Any) -> None:
         self.options = redis_options(url, options) if isinstance(url, str) else url
-        self._clock = clock
-        self._random = random.Random()
-        self._operations = RedisOperations(self.options.prefix, clock=clock, randomness=self._random)
-        self._routes = Routes(self.options)
+        self._steps = RedisSteps(self.options, clock)
+        self._operations = self._steps.operations
         self._connections: _LoopConnections | None = None
         self._closed = False
 
@@ -85,34 +82,22 @@ class AsyncRedisStore:
     def __repr__(self) -> str:
         return f"AsyncRedisStore({', '.join(map(str, self.options.nodes))}, prefix={self.options.prefix!r})"
 
-    async def _run(self, steps: Steps[_T]) -> _T:
-        replies: list[Any] | None = None
-        while True:
-            try:
-                commands = next(steps) if replies is None else steps.send(replies)
-            except StopIteration as stop:
-                result: _T = stop.value
-                return result
-            replies = await self._dispatch(commands) if commands else []
-
-    async def _dispatch(self, commands: list[Command]) -> list[Any]:
-        if self._closed:
-            raise UnavailableError(f"{self!r} is closed. Make a new AsyncRedisStore.")
-        connections = self._connections
-        if connections is None or connections.loop is not asyncio.get_running_loop():
-            connections = self._connect()
-        dispatching = dispatch(
-            commands, self._routes, self.options, pack=connections.pack, clock=_monotonic_ms, randomness=self._random
-        )
+    async def _run(self, operation: Steps[_T]) -> _T:
+        steps = self._steps.run(operation)
         outcome: Any = None
         while True:
             try:
-                wanted = dispatching.send(outcome)
+                wanted = steps.send(outcome)
             except StopIteration as stop:
-                replies: list[Any] = stop.value
-                return replies
+                result: _T = stop.value
+                return result
             outcome = None
             if isinstance(wanted, Send):
+                if self._closed:
+                    raise UnavailableError(f"{self!r} is closed. Make a new AsyncRedisStore.")
+                connections = self._connections
+                if connections is None or connections.loop is not asyncio.get_running_loop():
+                    connections = self._connect()
                 outcome = await connections.send(wanted.pipelines)
             else:
                 await asyncio.sleep(wanted.seconds)
@@ -131,7 +116,6 @@ class _LoopConnections:
         self._idle: dict[Address, list[Any]] = {}
         self._permits: dict[Address, asyncio.Semaphore] = {}
         self._exceptions = import_redis().exceptions
-        self.pack = import_pack()
 
     async def send(self, pipelines: dict[Address, Pipeline]) -> dict[Address, Any]:
         """Send every pipeline at once: the replies of each server, or the exception that ended it."""
@@ -183,7 +167,3 @@ class _LoopConnections:
             raise
         self._idle.setdefault(address, []).append(connection)
         return replies
-
-
-def _monotonic_ms() -> int:
-    return time.monotonic_ns() // 1_000_000

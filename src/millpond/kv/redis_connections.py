@@ -29,7 +29,6 @@ class Connections:
         self._idle: dict[Address, list[Any]] = {}
         self._permits: dict[Address, threading.Semaphore] = {}
         self._exceptions = import_redis().exceptions
-        self.pack = import_pack()
 
     def send(self, pipelines: dict[Address, Pipeline]) -> dict[Address, Any]:
         """Send every pipeline, and then read: the replies of each server, or the exception that ended it."""

@@ -6,14 +6,16 @@ Idea: `dispatch` is a generator. It yields what to send to each server, or how l
 what came back. So one text serves threads and asyncio. It sends the commands of one server as one
 pipeline, and the pipelines of several servers together.
 
-Invariant: it returns a reply for each command, in their order, or raises. Each command may have run more
-than once; `redis_operations` makes only such that may.
+Invariant: it returns a reply for each command, in their order, or raises. Of reads on several servers some
+replies may be an `UnavailableError`: what the other servers have is worth having. Each command may have run
+more than once; `redis_operations` makes only such that may.
 
 What is tried again, with a random pause below a limit that doubles, until `retry_ms` have passed since
 the first failure: a server that is down, slow, loading, or a replica that was not promoted yet, and a
 cluster that is down. In a cluster each such failure asks another node where the slots are. Tried again at
 once: a slot that has moved (MOVED, ASK) and a script that the server does not know (NOSCRIPT). Not tried
-again: memory that is full, a server that refuses writes, a user who may not.
+again: memory that is full, a server that refuses writes, a user who may not. `redis_outages` tells what becomes of
+reads when a server failed for longer.
 
 Source: the Redis Cluster specification, https://redis.io/docs/latest/operate/oss_and_stack/reference/cluster-spec/
 """
@@ -24,17 +26,17 @@ from collections.abc import Callable, Generator, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
 from millpond.errors import CorruptionError, MillpondError, OptionError, UnavailableError
-from millpond.kv.redis_layout import SLOTS
 from millpond.kv.redis_operations import Command, loading
 from millpond.kv.redis_options import Address, RedisOptions
+from millpond.kv.redis_routes import Routes
 
 _FIRST_PAUSE_MS = 10
 _LONGEST_PAUSE_MS = 500
-_MOVES_UNTIL_STALE = 16
-_ASK_FOR_REPLICAS_MS = 10_000
 _REDIRECTIONS_AT_ONCE = 4
 _PASSING = {"LOADING", "READONLY", "CLUSTERDOWN", "MASTERDOWN", "TRYAGAIN", "BUSY"}
 _REFUSED = {"NOAUTH", "WRONGPASS", "NOPERM"}
+_SLOT_WITHOUT_NODE = "Hash slot not served"
+"""What a sound node says of a slot that was another's."""
 
 _SCRIPT_ERROR = re.compile(r"^Error running script .*?@user_script: ?\d+: -?([A-Z]+) ")
 
@@ -64,65 +66,6 @@ class Pause(NamedTuple):
 Dispatch: TypeAlias = Generator[Send | Pause, Any, list[Any]]
 
 
-class Routes:
-    """Where the slots are; one for all threads of a store."""
-
-    def __init__(self, options: RedisOptions) -> None:
-        self._seeds = options.nodes
-        self._replicas = options.replicas if options.read_from == "replicas" else ()
-        self._from_replicas = options.read_from == "replicas"
-        self._primary_of: list[Address | None] = [None] * SLOTS
-        self._replicas_of: list[tuple[Address, ...]] = [()] * SLOTS
-        self.is_cluster = options.is_cluster
-        self.is_stale = options.is_cluster
-        self._moved_to: list[Address] = []
-        self._lacks_replicas = False
-        self._learned_ms = 0
-        self._turn = 0
-
-    def of(self, command: Command, *, primary: bool) -> Address | None:
-        """The server for a command; None if no node is known to have its slot."""
-        replicas = self._replicas
-        if self.is_cluster:
-            if self._from_replicas:
-                replicas = self._replicas_of[command.slot]
-            if primary or not command.is_read or not replicas:
-                return self._primary_of[command.slot]
-        elif primary or not command.is_read or not replicas:
-            return self._seeds[0]
-        self._turn += 1
-        return replicas[self._turn % len(replicas)]
-
-    def moved(self, slot: int, address: Address) -> None:
-        """Note what a node said of one slot; after some of these all slots are asked for again."""
-        self._primary_of[slot] = address
-        self._moved_to.append(address)
-        self.is_stale = self.is_stale or len(self._moved_to) >= _MOVES_UNTIL_STALE
-
-    def known(self) -> list[Address]:
-        """Every server that may know where the slots are, those first that others pointed to last."""
-        primaries = [one for one in self._primary_of if one is not None]
-        return list(dict.fromkeys([*reversed(self._moved_to), *primaries, *self._seeds]))
-
-    def is_due(self, now_ms: int) -> bool:
-        """Whether to ask where the slots are: a replica that joins later is heard of only by asking."""
-        return self.is_stale or (self._lacks_replicas and now_ms >= self._learned_ms + _ASK_FOR_REPLICAS_MS)
-
-    def learn(self, asked: Address, ranges: Sequence[Any], now_ms: int) -> None:
-        """Take the answer to CLUSTER SLOTS."""
-        primary_of: list[Address | None] = [None] * SLOTS
-        replicas_of: list[tuple[Address, ...]] = [()] * SLOTS
-        for first, last, *nodes in ranges:
-            addresses = [Address(node[0].decode() if node[0] else asked.host, node[1]) for node in nodes]
-            width = last - first + 1
-            primary_of[first : last + 1] = addresses[:1] * width
-            replicas_of[first : last + 1] = [tuple(addresses[1:])] * width
-        self._primary_of, self._replicas_of, self._moved_to = primary_of, replicas_of, []
-        self._lacks_replicas = self._from_replicas and not all(replicas_of)
-        self._learned_ms = now_ms
-        self.is_stale = False
-
-
 def dispatch(
     commands: Sequence[Command],
     routes: Routes,
@@ -133,7 +76,7 @@ def dispatch(
     randomness: random.Random,
 ) -> Dispatch:
     """The replies to some commands; see the module's text."""
-    if not routes.is_cluster and not options.replicas:
+    if not routes.is_cluster and not options.replicas and not routes.outages:
         # The usual case, without the book-keeping of the others.
         address = options.nodes[0]
         outcome = yield Send({address: Pipeline(b"".join([pack(one.args) for one in commands]), len(commands))})
@@ -167,28 +110,81 @@ class _Attempts:
         self._failures = 0
         self._redirections = 0
         self._give_up_ms: int | None = None
-        self._failure: MillpondError | None = None
+        self._failure: UnavailableError | None = None
+        self._failures_at: dict[Address | None, UnavailableError] = {}
+        self._outages = routes.outages
+        self._reads_only = all(command.is_read for command in commands)
+        self._begun: set[Address] = set()
+        self._given_up: dict[int, UnavailableError] = {}
 
     def run(self) -> Dispatch:
+        try:
+            yield from self._try()
+        finally:
+            for node in self._begun:
+                self._outages.end(node)
+        if self._given_up and len(self._given_up) == len(self._commands):
+            raise self._given_up[len(self._commands) - 1]
+        for place, failure in self._given_up.items():
+            self._replies[place] = failure
+        return self._replies
+
+    def _try(self) -> Generator[Send | Pause, Any, None]:
         first = True
         while self._pending:
             if self._routes.is_due(self._clock()):
                 yield from self._learn()
             by_node, homeless = self._divide(primary=not first)
+            if self._reads_only and self._outages:
+                by_node = self._without_outages(by_node)
             outcome: dict[Address, Any] = {}
             if by_node:
                 outcome = yield Send({node: self._pipeline(places) for node, places in by_node.items()})
             first = False
             self._failure = None
-            again = list(homeless)
+            self._failures_at.clear()
+            again: dict[int, Address | None] = dict.fromkeys(homeless)
             if homeless:
-                self._fail(self._options.nodes[0], "no node of the cluster has the slot of a key")
+                self._fail(None, "no node of the cluster has the slot of a key")
             for node, places in by_node.items():
-                again += self._settle(node, places, outcome[node])
-            self._pending = sorted(again)
-            if self._failure is not None:
+                failed = self._settle(node, places, outcome[node])
+                again.update(dict.fromkeys(failed, node))
+                if len(failed) < len(places):
+                    self._outages.answered(node)
+            self._pending = sorted(self._without_failed(again))
+            if self._failure is not None and self._pending:
                 yield from self._pause()
-        return self._replies
+
+    def _without_outages(self, by_node: dict[Address, list[int]]) -> dict[Address, list[int]]:
+        """Leave out the servers that are down and that another call asks."""
+        kept = {}
+        for node, places in by_node.items():
+            if node in self._outages and node not in self._begun:
+                failure = self._outages.begin(node)
+                if failure is not None:
+                    self._given_up.update(dict.fromkeys(places, failure))
+                    continue
+                self._begun.add(node)
+            kept[node] = places
+        return kept
+
+    def _without_failed(self, again: dict[int, Address | None]) -> list[int]:
+        """Give up what has failed for too long, or on a server that is down; the places of the rest."""
+        if self._failure is None:
+            return list(again)
+        is_over = self._give_up_ms is not None and self._clock() >= self._give_up_ms
+        if is_over and not self._reads_only:
+            raise self._failure
+        rest = []
+        for place, node in again.items():
+            failure = self._failures_at.get(node)
+            if failure is not None and (is_over or (self._reads_only and node in self._outages)):
+                if node is not None and _SLOT_WITHOUT_NODE not in str(failure):
+                    self._outages.failed(node, failure)
+                self._given_up[place] = failure
+            else:
+                rest.append(place)
+        return rest
 
     def _divide(self, *, primary: bool) -> tuple[dict[Address, list[int]], list[int]]:
         by_node: dict[Address, list[int]] = {}
@@ -252,15 +248,15 @@ class _Attempts:
         else:
             raise self._refused(node, error)
 
-    def _fail(self, node: Address, error: object) -> None:
+    def _fail(self, node: Address | None, error: object) -> None:
         """Note a failure that may pass by itself."""
         hint = (
             "It is a read-only replica: give the address of the primary, or wait for a fail-over to end."
             if isinstance(error, Exception) and _code(error) == "READONLY"
             else "Check that it runs and can be reached from here; retry_ms is how long to keep trying."
         )
-        self._failure = UnavailableError(
-            f"Redis at {node} failed for {self._options.retry_ms} ms, the last time with "
+        self._failure = self._failures_at[node] = UnavailableError(
+            f"Redis at {node or self._options.nodes[0]} failed for {self._options.retry_ms} ms, the last time with "
             f"{type(error).__name__ if isinstance(error, Exception) else 'error'}: {error}. {hint}"
         )
         if isinstance(error, Exception):
@@ -272,30 +268,34 @@ class _Attempts:
         """Follow some at once; nodes that point at each other are a failure that may pass."""
         self._redirections += 1
         if self._redirections > len(self._commands) + _REDIRECTIONS_AT_ONCE:
-            self._failure = UnavailableError(
+            self._failure = self._failures_at[node] = UnavailableError(
                 f"Redis at {node} sent commands elsewhere for {self._options.retry_ms} ms, the last time with {error}. "
                 "Check with `redis-cli --cluster check` that all nodes agree where the slots are."
             )
             self._count()
 
     def _count(self) -> None:
-        """Begin the time for retries with the first failure; raise the last one when it is over."""
+        """Begin the time for retries with the first failure."""
         self._failures += 1
-        now_ms = self._clock()
         if self._give_up_ms is None:
-            self._give_up_ms = now_ms + self._options.retry_ms
-        elif now_ms >= self._give_up_ms and self._failure is not None:
-            raise self._failure
+            self._give_up_ms = self._clock() + self._options.retry_ms
 
     def _pause(self) -> Generator[Pause, None, None]:
         limit_ms = min(_FIRST_PAUSE_MS << min(self._failures, 10), _LONGEST_PAUSE_MS)
         yield Pause(self._random.uniform(0, limit_ms) / 1_000)
 
     def _learn(self) -> Generator[Send | Pause, Any, None]:
-        """Ask one node after another where the slots are."""
+        """Ask one node after another where the slots are; once and by one call at a time if all are down."""
+        known = self._routes.known()
+        all_down = self._reads_only and all(address in self._outages for address in known)
+        if all_down and known[0] not in self._begun:
+            failure = self._outages.begin(known[0])
+            if failure is not None:
+                raise failure
+            self._begun.add(known[0])
         while True:
             last: tuple[Address, object] | None = None
-            for address in self._routes.known():
+            for address in known:
                 outcome = yield Send({address: Pipeline(self._pack((b"CLUSTER", b"SLOTS")), 1)})
                 answer = outcome[address]
                 ranges = answer[0] if isinstance(answer, list) else answer
@@ -307,6 +307,12 @@ class _Attempts:
                 last = (address, ranges)
             assert last is not None  # noqa: S101 - there is always a seed
             self._fail(*last)
+            is_over = self._give_up_ms is not None and self._clock() >= self._give_up_ms
+            if self._failure is not None and (is_over or all_down):
+                if self._reads_only:
+                    for address in known:
+                        self._outages.failed(address, self._failure)
+                raise self._failure
             yield from self._pause()
 
     def _refused(self, node: Address, error: Exception) -> MillpondError:

@@ -24,7 +24,7 @@ from typing import Any, NamedTuple, TypeAlias, TypeVar
 
 import msgspec
 
-from millpond.errors import CorruptionError
+from millpond.errors import CorruptionError, UnavailableError
 from millpond.kv.redis_layout import (
     REGISTERS,
     WRITE_ROWS,
@@ -38,6 +38,7 @@ from millpond.kv.redis_layout import (
 )
 from millpond.kv.store import (
     Get,
+    PartlyReadError,
     Put,
     Rows,
     TimedValue,
@@ -46,6 +47,7 @@ from millpond.kv.store import (
     check_put,
     check_same_rows,
     encode_dataset,
+    expires_ms,
 )
 
 _ROWS_A_PIPELINE = 5_000
@@ -68,6 +70,9 @@ class Command(NamedTuple):
     slot: int
     is_read: bool = False
 
+
+_ByKey: TypeAlias = dict[bytes, dict[int, Put]]
+"""The rows to write of each key, by their times."""
 
 Steps: TypeAlias = Generator[list[Command], list[Any], _T]
 
@@ -117,12 +122,12 @@ class RedisOperations:
     def put_many(self, dataset: str, puts: Iterable[Put]) -> Steps[None]:
         """Write rows, those of one key by one command."""
         encode_dataset(dataset)
-        by_key: dict[bytes, dict[int, bytes]] = {}
+        by_key: _ByKey = {}
         for put in puts:
             check_put(dataset, put)
             by_key.setdefault(put.key, {})
             by_key[put.key].pop(put.time_ms, None)
-            by_key[put.key][put.time_ms] = put.value
+            by_key[put.key][put.time_ms] = put
         if not by_key:
             yield from self._write(dataset, {})
         keys = iter(by_key.items())
@@ -148,10 +153,14 @@ class RedisOperations:
             again = yield [self._read(gets[place], guesses[place]) for place in mistaken]
             for place, reply in zip(mistaken, again, strict=True):
                 replies[place] = reply
-        return [
-            _rows_of_string(reply, get) if rows == "one" else _rows_of_set(reply, get)
-            for get, rows, reply in zip(gets, guesses, replies, strict=True)
-        ]
+        if any(type(reply) is UnavailableError for reply in replies):
+            raise PartlyReadError(
+                [
+                    reply if isinstance(reply, UnavailableError) else _rows_of(reply, get, rows)
+                    for get, rows, reply in zip(gets, guesses, replies, strict=True)
+                ]
+            )
+        return [_rows_of(reply, get, rows) for get, rows, reply in zip(gets, guesses, replies, strict=True)]
 
     def next_keys(self, dataset: str, after: bytes | None, most: int) -> Steps[list[tuple[bytes, list[TimedValue]]]]:
         """Up to `most` keys with their rows, register by register, in each by their bytes."""
@@ -219,7 +228,7 @@ class RedisOperations:
                 return self._written[dataset]
             yield from self._finish_drop(dataset)
 
-    def _write(self, dataset: str, by_key: dict[bytes, dict[int, bytes]]) -> Steps[None]:
+    def _write(self, dataset: str, by_key: _ByKey) -> Steps[None]:
         """Register keys, then write them; again if the dataset was dropped or declared meanwhile."""
         look = self._in_catalogue(b"HGET", encode_dataset(dataset))
         known = self._written.get(dataset) or (yield from self._entered(dataset))
@@ -231,33 +240,40 @@ class RedisOperations:
                 return
             known = yield from self._entered(dataset)
 
-    def _registrations(self, dataset: str, entry: _Entry, keys: Iterable[bytes]) -> Iterator[Command]:
-        now_ms = self._clock()
-        until: bytes | int = _NEVER if entry.ttl_ms is None else now_ms + entry.ttl_ms + _HOUR_MS
-        for register, of_register in _by_register(keys).items():
-            if entry.ttl_ms is not None:
+    def _registrations(self, dataset: str, entry: _Entry, by_key: _ByKey) -> Iterator[Command]:
+        now_ms, ttl_ms = self._clock(), entry.ttl_ms
+        for register, of_register in _by_register(by_key).items():
+            pairs: list[bytes | int]
+            if ttl_ms is None:
+                pairs = [part for key in of_register for part in (_NEVER, key)]
+            else:
                 yield self._of_register(b"ZREMRANGEBYSCORE", dataset, register, b"-inf", now_ms)
-            pairs = [part for key in of_register for part in (until, key)]
+                pairs = [
+                    part
+                    for key in of_register
+                    for part in (_last_expiry_ms(by_key[key].values(), now_ms, ttl_ms) + _HOUR_MS, key)
+                ]
             yield self._of_register(b"ZADD", dataset, register, b"GT", *pairs)
 
-    def _writes(self, dataset: str, entry: _Entry, by_key: dict[bytes, dict[int, bytes]]) -> Iterator[Command]:
+    def _writes(self, dataset: str, entry: _Entry, by_key: _ByKey) -> Iterator[Command]:
         now_ms, ttl_ms = self._clock(), entry.ttl_ms
         for key, rows in by_key.items():
             tag = tag_of(key)
             name, slot = self._name(tag, dataset), slot_of(tag)
             if entry.rows == "one":
-                time_ms, value = next(reversed(rows.items()))
-                expiry = () if ttl_ms is None else (b"PX", ttl_ms)
-                yield Command((b"SET", name, encode_row(time_ms, value), *expiry), slot)
+                put = next(reversed(rows.values()))
+                expiry = () if ttl_ms is None else (b"PX", expires_ms(put, now_ms, ttl_ms) - now_ms)
+                yield Command((b"SET", name, encode_row(put.time_ms, put.value), *expiry), slot)
                 continue
             parts: list[bytes | int] = []
-            for time_ms, value in rows.items():
-                row = encode_row(time_ms, value)
+            for time_ms, put in rows.items():
+                row = encode_row(time_ms, put.value)
                 if ttl_ms is not None:
-                    row = encode_expiring_row(time_ms, value, now_ms + ttl_ms)
+                    row = encode_expiring_row(time_ms, put.value, expires_ms(put, now_ms, ttl_ms))
                 parts += (time_ms, row)
+            key_ttl_ms = 0 if ttl_ms is None else _last_expiry_ms(rows.values(), now_ms, ttl_ms) - now_ms
             chance = self._random.randrange(1 << 30)
-            yield Command((b"EVALSHA", _SCRIPT_SHA, 1, name, ttl_ms or 0, now_ms, chance, *parts), slot)
+            yield Command((b"EVALSHA", _SCRIPT_SHA, 1, name, key_ttl_ms, now_ms, chance, *parts), slot)
 
     def _read(self, get: Get, rows: Rows) -> Command:
         start_ms, end_ms = get.start_ms, get.end_ms
@@ -314,6 +330,10 @@ def _is_wrong_type(reply: object) -> bool:
     return isinstance(reply, Exception) and str(reply).startswith("WRONGTYPE")
 
 
+def _rows_of(reply: Any, get: Get, rows: Rows) -> list[TimedValue]:
+    return _rows_of_string(reply, get) if rows == "one" else _rows_of_set(reply, get)
+
+
 def _rows_of_string(reply: Any, get: Get) -> list[TimedValue]:
     if reply is None:
         return []
@@ -345,6 +365,10 @@ def _check_type(reply: Any, expected: type, get: Get) -> None:
             f"dataset {get.dataset!r}, key {get.key[:24]!r}: what Redis holds is neither a string nor a sorted set "
             f"({reply}). Something else writes under this prefix: give the store another one."
         )
+
+
+def _last_expiry_ms(puts: Iterable[Put], now_ms: int, ttl_ms: int) -> int:
+    return max(expires_ms(put, now_ms, ttl_ms) for put in puts)
 
 
 def _by_register(keys: Iterable[bytes]) -> dict[int, list[bytes]]:

@@ -14,10 +14,12 @@ tests each point:
 3. *Nothing across keys.* A reader may see some keys of a `put_many` and not yet others, and a
    `put_many` that raised may have written some keys. Whole uploads become visible by one record that
    is written last and points to their dataset.
-4. *Absence is an answer.* An empty list means that there is no such row. A failed read raises.
+4. *Absence is an answer.* An empty list means that there is no such row. A failed read raises. A store on
+   several servers, of which some answered, raises `PartlyReadError`, which has their answers.
 5. *A declared dataset.* With `create(rows="one")` a key has one row, which a put replaces whatever its
    time. With `rows="many"`, the default, a row lies under its key and time. With `ttl_ms` a row stays
-   at least that long after it was last written; it may be gone any time later.
+   at least that long after it was last written, and at least until its own `keep_until_ms`; it may be gone
+   any time later.
 6. *A drop removes all rows.* While it runs, a reader may see some rows and not others. What is put into
    the dataset while it runs may be dropped too. A drop whose process died is finished by the next one.
 
@@ -33,7 +35,7 @@ from typing import Literal, Protocol, TypeAlias, runtime_checkable
 
 import msgspec
 
-from millpond.errors import DataError, OptionError
+from millpond.errors import DataError, OptionError, UnavailableError
 
 MAX_KEY_BYTES = 480
 """The longest key of a row. LMDB's own limit is 511 bytes, of which dataset and time take a part."""
@@ -54,13 +56,17 @@ Rows: TypeAlias = Literal["one", "many"]
 class Put(msgspec.Struct, frozen=True, gc=False):
     """One row to write; the same (key, time_ms) overwrites.
 
+    `keep_until_ms` is a moment before which the row must not expire, in milliseconds since 1970 UTC. It
+    matters only in a dataset with `ttl_ms`.
+
     >>> Put(b"EWR|UA", b"42", time_ms=1_000)
-    Put(key=b'EWR|UA', value=b'42', time_ms=1000)
+    Put(key=b'EWR|UA', value=b'42', time_ms=1000, keep_until_ms=0)
     """
 
     key: bytes
     value: bytes
     time_ms: int = 0
+    keep_until_ms: int = 0
 
 
 class Get(msgspec.Struct, frozen=True, gc=False):
@@ -87,6 +93,26 @@ class TimedValue(msgspec.Struct, frozen=True, gc=False):
     value: bytes
 
 
+class PartlyReadError(UnavailableError):
+    """Some gets of a `get_many` could not be answered, and others could.
+
+    Attributes:
+        answers: for each get its rows, or the error of the server that has them.
+
+    >>> rows = [TimedValue(0, b"42")]
+    >>> failure = PartlyReadError([rows, UnavailableError("Redis at two:7000 failed")])
+    >>> failure.answers[0] is rows, str(failure)
+    (True, 'Redis at two:7000 failed')
+    """
+
+    def __init__(self, answers: Sequence[list[TimedValue] | UnavailableError]) -> None:
+        super().__init__("; ".join(dict.fromkeys(str(one) for one in answers if isinstance(one, UnavailableError))))
+        self.answers = list(answers)
+
+    def __reduce__(self) -> tuple[type["PartlyReadError"], tuple[list[list[TimedValue] | UnavailableError]]]:
+        return PartlyReadError, (self.answers,)
+
+
 @runtime_checkable
 class KVStore(Protocol):
     """Rows of bytes under (dataset, key, time_ms); safe to use from several threads.
@@ -107,7 +133,8 @@ class KVStore(Protocol):
         Args:
             dataset: its name.
             rows: `"one"` row per key, or `"many"` at different times.
-            ttl_ms: how long rows stay at least after they were written; for ever if None.
+            ttl_ms: how long rows stay at least after they were written; for ever if None. A row of which
+                `Put.keep_until_ms` is later stays until then.
 
         Raises:
             OptionError: the dataset exists with other `rows`, or `ttl_ms` is below 1.
@@ -132,7 +159,10 @@ class KVStore(Protocol):
         ...
 
     def get_many(self, gets: Sequence[Get]) -> list[list[TimedValue]]:
-        """The rows of each get, in the order of the gets, each sorted by time; none is an empty list."""
+        """The rows of each get, in the order of the gets, each sorted by time; none is an empty list.
+
+        Raises `PartlyReadError` if some servers of the store answered and others did not.
+        """
         ...
 
     def delete_keys(self, dataset: str, keys: Iterable[bytes]) -> None:
@@ -247,6 +277,39 @@ def check_put(dataset: str, put: Put) -> None:
             f"dataset {dataset!r}, key {put.key[:24]!r}: time_ms {put.time_ms} does not fit 53 bits. "
             "Times are milliseconds since 1970 UTC."
         )
+    if not 0 <= put.keep_until_ms < MAX_TIME_MS:
+        raise DataError(
+            f"dataset {dataset!r}, key {put.key[:24]!r}: keep_until_ms is {put.keep_until_ms}; expected 0 or "
+            "milliseconds since 1970 UTC, within 53 bits."
+        )
+
+
+def checked_puts(dataset: str, puts: Iterable[Put]) -> list[Put]:
+    """The rows to write, all of which every store can hold; `DataError` names the dataset and what is wrong.
+
+    >>> checked_puts("route.stream", iter([Put(b"EWR", b"42")]))
+    [Put(key=b'EWR', value=b'42', time_ms=0, keep_until_ms=0)]
+    """
+    encode_dataset(dataset)
+    rows = list(puts)
+    for put in rows:
+        check_put(dataset, put)
+    return rows
+
+
+def expires_ms(put: Put, now_ms: int, ttl_ms: int) -> int:
+    """When a row that is written now into a dataset with `ttl_ms` expires.
+
+    A row of which the time is known until when it is read says so itself: a tile that a replay writes long
+    after its events need not stay as long as a new one, and one of the future must stay longer. The
+    `ttl_ms` is the least that either gets.
+
+    >>> expires_ms(Put(b"EWR", b"", keep_until_ms=500), now_ms=100, ttl_ms=50)
+    500
+    >>> expires_ms(Put(b"EWR", b"", keep_until_ms=90), now_ms=100, ttl_ms=50)
+    150
+    """
+    return max(now_ms + ttl_ms, put.keep_until_ms)
 
 
 def check_declaration(dataset: str, rows: str, ttl_ms: int | None) -> None:
@@ -281,8 +344,11 @@ def check_walkable(store: KVStore) -> WalkableStore:
     return store
 
 
-def check_get(get: Get) -> None:
-    """Refuse a get that no row can answer because its bounds are no times.
+def check_get(get: Get) -> tuple[str, bytes, int, int]:
+    """Dataset, key, first time and end of a get; refuses one that no row can answer because its bounds are no times.
+
+    >>> check_get(Get("route.stream", b"EWR", end_ms=300_000)) == ("route.stream", b"EWR", -MAX_TIME_MS, 300_000)
+    True
 
     >>> check_get(Get("route.stream", b"EWR", end_ms=1 << 70))
     Traceback (most recent call last):
@@ -294,3 +360,5 @@ def check_get(get: Get) -> None:
                 f"dataset {get.dataset!r}, key {get.key[:24]!r}: a bound of {get.start_ms} to {get.end_ms} does not "
                 "fit 53 bits. Times are milliseconds since 1970 UTC; an open bound is None."
             )
+    first_ms = -MAX_TIME_MS if get.start_ms is None else get.start_ms
+    return get.dataset, get.key, first_ms, MAX_TIME_MS if get.end_ms is None else get.end_ms

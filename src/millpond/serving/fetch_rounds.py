@@ -6,16 +6,19 @@ so the blocking and the async fetcher differ in one line: how they wait.
 All reads go forward together. What they ask for is sent in one call; whether a batch is still served is
 asked once for each GroupBy. Reads that wait for another fetch's result wait last, when this fetch has
 nothing left to read for others: so two fetches never wait for each other.
+
+Where some servers of a store did not answer, the reads of what lies on them end with that error, and the
+others go on.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Generator, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Generator, Iterable, Sequence
 from concurrent.futures import Future
 from typing import Any
 
 from millpond.errors import CorruptionError, UnavailableError
 from millpond.features.answering import Layout
-from millpond.kv import Get, TimedValue
+from millpond.kv import Get, PartlyReadError, TimedValue
 from millpond.serving.closed_tiles import ClosedTiles
 from millpond.serving.counters import Tally
 from millpond.serving.hot_key import look_up, tail_get, take_tail
@@ -24,7 +27,10 @@ from millpond.serving.served_group import Served, ServedGroup
 from millpond.serving.serving_info import ServingInfos
 
 Round = list[Get] | Future[Any]
-Rounds = Generator[Round, list[list[TimedValue]], None]
+Answers = list[list[TimedValue]] | PartlyReadError
+"""The rows of each get of a round, or what is known of them if some servers did not answer."""
+
+Rounds = Generator[Round, Answers, None]
 
 
 class WantedKey:
@@ -84,9 +90,12 @@ class WantedKey:
         return read_key(self.group, self.layout, self.key, queries, tally)
 
 
+_Asking = tuple[WantedKey, KeyReading, Reads]
+
+
 def rounds(wanted: Iterable[WantedKey], infos: ServingInfos, tally: Tally) -> Rounds:
     """Read all keys; yields the gets of each round, or a result of another fetch that is to be waited for."""
-    active: list[tuple[WantedKey, KeyReading, Reads]] = []
+    active: list[_Asking] = []
     try:
         for one in wanted:
             reading = (one.hot_reading(tally) if one.group.is_hot else None) or one.reading(tally)
@@ -108,12 +117,19 @@ def rounds(wanted: Iterable[WantedKey], infos: ServingInfos, tally: Tally) -> Ro
             tally.info_gets += len(confirming)
             tally.kv_calls += bool(gets)
             answers = (yield gets) if gets else []
+            failed: dict[ServedGroup, UnavailableError] = {}
+            if isinstance(answers, PartlyReadError):
+                answers, failed = _without_failed(answers, asking, confirming)
             for group, rows in zip(confirming, answers[len(answers) - len(confirming) :], strict=True):
-                infos.learn(group, rows)
+                if group not in failed:
+                    infos.learn(group, rows)
             active, at = waiting, 0
             for one, reading, asked in asking:
                 count = len(asked.gets)
-                _step(active, one, reading, answers[at : at + count])
+                if asked.confirm and one.group in failed:
+                    _fail(one, reading, failed[one.group])
+                elif one.problem is None:
+                    _step(active, one, reading, answers[at : at + count])
                 at += count
     finally:
         for _, reading, _ in active:
@@ -129,7 +145,11 @@ def run(rounds_: Rounds, get_many: Callable[[Sequence[Get]], list[list[TimedValu
                 asked.exception()
                 asked = rounds_.send([])
             else:
-                asked = rounds_.send(get_many(asked))
+                try:
+                    answers: Answers = get_many(asked)
+                except PartlyReadError as error:
+                    answers = error
+                asked = rounds_.send(answers)
     except StopIteration:
         return
     finally:
@@ -145,11 +165,36 @@ async def run_async(rounds_: Rounds, get_many: Callable[[Sequence[Get]], Awaitab
                 await asyncio.wait([asyncio.wrap_future(asked)])
                 asked = rounds_.send([])
             else:
-                asked = rounds_.send(await get_many(asked))
+                try:
+                    answers: Answers = await get_many(asked)
+                except PartlyReadError as error:
+                    answers = error
+                asked = rounds_.send(answers)
     except StopIteration:
         return
     finally:
         rounds_.close()
+
+
+def _without_failed(
+    partly: PartlyReadError, asking: Sequence[_Asking], confirming: Collection[ServedGroup]
+) -> tuple[list[list[TimedValue]], dict[ServedGroup, UnavailableError]]:
+    """End the reads whose rows did not come; what did come, and the GroupBys whose serving info did not."""
+    answers, at = partly.answers, 0
+    for one, reading, asked in asking:
+        failures = [rows for rows in answers[at : at + len(asked.gets)] if isinstance(rows, UnavailableError)]
+        if failures:
+            _fail(one, reading, failures[0])
+        at += len(asked.gets)
+    infos = answers[len(answers) - len(confirming) :]
+    failed = {group: rows for group, rows in zip(confirming, infos, strict=True) if isinstance(rows, UnavailableError)}
+    return [[] if isinstance(rows, UnavailableError) else rows for rows in answers], failed
+
+
+def _fail(one: WantedKey, reading: KeyReading, failure: UnavailableError) -> None:
+    """End a read for which the store had no answer."""
+    reading.close()
+    one.problem = str(failure)
 
 
 def _step(

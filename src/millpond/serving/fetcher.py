@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING, Any, Self
 from millpond.cache import CacheStats, monotonic_ms
 from millpond.errors import CorruptionError, OptionError
 from millpond.features import GroupBy, GroupByPlan, Join, ServingInfo, compile_group_by
-from millpond.kv import AsyncKVStore, Get, KVStore, TimedValue, async_store
+from millpond.kv import AsyncKVStore, Get, KVStore, PartlyReadError, TimedValue, async_store
 from millpond.kv.async_store import InlineReads
 from millpond.serving.answers import Stale
 from millpond.serving.cache_options import CacheSize, Sizes, bounds_of, make_cache
@@ -232,7 +232,9 @@ class Fetcher:
             found = self._hot_reads(requests)
             if found:
                 self._infos.ensure()
-                answers = self._hot_answers(requests, found, self._store.get_many([one[2] for one in found]))
+                answers = None
+                with suppress(PartlyReadError):
+                    answers = self._hot_answers(requests, found, self._store.get_many([one[2] for one in found]))
                 if answers is not None:
                     return answers
         return self._fetch_many(requests)
@@ -314,7 +316,10 @@ class Fetcher:
                         return [answer]
         elif reads := self._hot_reads(requests):
             await self._infos.ensure_async()
-            answers = self._hot_answers(requests, reads, await self._async_store.get_many([one[2] for one in reads]))
+            answers = None
+            with suppress(PartlyReadError):
+                tails = await self._async_store.get_many([one[2] for one in reads])
+                answers = self._hot_answers(requests, reads, tails)
             if answers is not None:
                 return answers
         call = FetchCall(self._shared, requests)

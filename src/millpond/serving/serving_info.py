@@ -9,6 +9,9 @@ one refresh begins in the background, and callers get the old knowledge meanwhil
 (16 s), callers wait for the refresh, all for the same one. A refresh that fails is tried again with
 growing pauses; if it still fails, those who wait get `UnavailableError`, and nothing is remembered of it.
 
+Where some servers of a store do not answer, that holds for each GroupBy by itself: one whose record was
+not read for `wait_ms` is unavailable, and the others are served.
+
 Invariant: what is known was true at some moment of the last `wait_ms`. Trade-off: for that long an older
 batch may answer, from its own rows and all tiles after its own end, which is as right as the new one. If
 its rows were dropped meanwhile, the fetch notices, because it reads the serving info again before it
@@ -22,6 +25,8 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 
+import msgspec
+
 from millpond.cache import monotonic_ms
 from millpond.errors import CorruptionError, MillpondError, OptionError, UnavailableError
 from millpond.features import (
@@ -32,7 +37,7 @@ from millpond.features import (
     closing_time,
     serving_info_key,
 )
-from millpond.kv import Get, KVStore, TimedValue
+from millpond.kv import Get, KVStore, PartlyReadError, TimedValue
 from millpond.serving.landed_batch import LandedBatch
 from millpond.serving.served_group import NEVER_MS, Served, ServedGroup
 
@@ -92,6 +97,8 @@ class ServingInfos:
         self._lock = threading.Lock()
         self._flight: Future[None] | None = None
         self._read_ms: int | None = None
+        self._read_of_group_ms: dict[str, int] = {}
+        self._out_of_reach: dict[str, LandedBatch] = {}
         self._not_before_ms = 0
         self.refreshes = 0
         self.failures = 0
@@ -192,14 +199,37 @@ class ServingInfos:
         gets = [self.confirm_get(group.name) for group in groups]
         tiled = [group for group in groups if group.is_tiled]
         gets += [Get(group.stream_dataset, CLOSING_KEY) for group in tiled]
-        answers = self._store.get_many(gets) if gets else []
+        answers: Sequence[list[TimedValue] | UnavailableError] = ()
+        try:
+            answers = self._store.get_many(gets) if gets else ()
+        except PartlyReadError as error:
+            answers = error.answers
+            self.failures += 1
         self.reads += bool(gets)
         self.gets += len(gets)
         closing = dict(zip((group.name for group in tiled), answers[len(groups) :], strict=True))
         for group, rows in zip(groups, answers, strict=False):
-            self._take(group, rows, closing.get(group.name, ()), in_request=False)
+            if isinstance(rows, UnavailableError):
+                self._take_failure(group, rows, began_ms)
+                continue
+            closing_rows = closing.get(group.name, ())
+            # What is closed stays closed: without an answer the former closing time holds.
+            known = None if isinstance(closing_rows, UnavailableError) else closing_rows
+            self._take(group, rows, known, in_request=False)
+            self._read_of_group_ms[group.name] = began_ms
         self.refreshes += 1
         self._read_ms = began_ms
+
+    def _take_failure(self, group: ServedGroup, failure: UnavailableError, now_ms: int) -> None:
+        """Go on with what is known of a GroupBy if that is young enough; else say why nothing is."""
+        read_ms = self._read_of_group_ms.get(group.name)
+        if read_ms is not None and now_ms - read_ms < self._wait_ms:
+            return
+        before = group.served
+        if before.landed is not None:
+            self._out_of_reach[group.name] = before.landed
+        problem = f"GroupBy {group.name!r}: the store does not tell which batch is served. {failure}"
+        group.served = msgspec.structs.replace(before, landed=None, problem=problem, raw=None, is_read=False)
 
     def _take(
         self,
@@ -215,6 +245,10 @@ class ServingInfos:
             landed, problem = before.landed, before.problem
         else:
             landed, problem = _landed(group.plan, raw)
+            # After an outage the same batch is the same object, for that is what cached rows go by.
+            known = self._out_of_reach.pop(group.name, None)
+            if known is not None and landed is not None and known.info == landed.info:
+                landed = known
         closed_ms = before.closed_ms
         if closing_rows is not None:
             try:

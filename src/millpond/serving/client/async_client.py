@@ -8,20 +8,22 @@ import random
 import ssl
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from millpond.cache import monotonic_ms
-from millpond.errors import OptionError, UnavailableError
+from millpond.errors import UnavailableError
 from millpond.features import GroupBy
 from millpond.features.definitions import Join
-from millpond.serving.client.conversation import Address, Batch, Conversation, address_of, batches_of
-from millpond.serving.client.exchange import Answer, AnswerReader, BrokenAnswerError
-from millpond.serving.client.retries import Deadline, Retries
-from millpond.serving.client.sync_client import name_of, tls_context
+from millpond.serving.client.address import Address, address_of, checked_pool_size, tls_context
+from millpond.serving.client.conversation import batches_of, name_of
+from millpond.serving.client.exchange import Answer, AnswerReader
+from millpond.serving.client.steps import NO_ANSWER, FetchSteps, Outcome, Pause, Steps, in_order
 from millpond.serving.messages import FetchRequest, FetchResponse
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
+_T = TypeVar("_T")
 
 _PIECE_BYTES = 1 << 16
 
@@ -55,10 +57,9 @@ class AsyncFetchClient:
         chance: random.Random | None = None,
     ) -> None:
         address = address_of(url)
-        self._timeout_ms = timeout_ms
-        self._clock = clock
-        self._retries = Retries(retries, chance or random.Random())
-        self._conversation = Conversation(address, api_key)
+        self._steps = FetchSteps(
+            address, api_key=api_key, timeout_ms=timeout_ms, retries=retries, clock=clock, chance=chance
+        )
         self._pool = _Pool(address, tls_context(address, ca_file), pool_size)
         self._hedge_after_ms = hedge_after_ms
 
@@ -80,18 +81,14 @@ class AsyncFetchClient:
         """Answer the requests in their order; as `FetchClient.fetch_many`."""
         batches = batches_of(requests)
         if len(batches) == 1:
-            return await self._fetch(batches[0])
-        answers: dict[int, FetchResponse] = {}
-        for batch, responses in zip(batches, await asyncio.gather(*map(self._fetch, batches)), strict=True):
-            answers.update(zip(batch.positions, responses, strict=True))
-        return [answers[position] for position in range(len(requests))]
+            return await self._run(self._steps.fetch(batches[0]))
+        return in_order(batches, await asyncio.gather(*(self._run(self._steps.fetch(batch)) for batch in batches)))
 
     async def fetch_table(
         self, target: str | GroupBy | Join, table: "pa.Table", *, features: Sequence[str] | None = None
     ) -> "pa.Table":
         """Answer one request per row of keys, and if wanted context and `at`; as `fetch_many`."""
-        request = self._conversation.ask_for_table(name_of(target), table, features)
-        return self._conversation.table(await self._call(request, Deadline(self._timeout_ms, self._clock)))
+        return await self._run(self._steps.fetch_table(name_of(target), table, features))
 
     async def close(self) -> None:
         """Close the connections. May be called twice."""
@@ -103,34 +100,23 @@ class AsyncFetchClient:
     async def __aexit__(self, *_: object) -> None:
         await self.close()
 
-    async def _fetch(self, batch: Batch) -> list[FetchResponse]:
-        conversation, deadline = self._conversation, Deadline(self._timeout_ms, self._clock)
-        answer = await self._call(conversation.ask(batch), deadline)
-        if not conversation.knows_types(batch, answer):
-            conversation.learn_types(await self._call(conversation.ask_for_types(batch.name), deadline))
-        return conversation.responses(batch, answer)
-
-    async def _call(self, request: bytes, deadline: Deadline) -> Answer:
-        """Send a request, again where that may help, and give the last answer."""
-        sent = 0
+    async def _run(self, steps: Steps[_T]) -> _T:
+        outcome: Outcome = None
         while True:
-            sent += 1
-            answer: Answer | None = None
-            failure: BaseException | None = None
             try:
-                async with asyncio.timeout(deadline.left_ms() / 1_000):
-                    answer = await self._send(request)
-            except (OSError, BrokenAnswerError) as error:  # a TimeoutError is an OSError
-                failure = error
-            if answer is not None and not self._conversation.may_retry(answer):
-                return answer
-            retry_after = None if answer is None else answer.headers.get("retry-after")
-            pause_ms = self._retries.pause_ms(sent=sent, retry_after=retry_after, left_ms=deadline.left_ms())
-            if pause_ms is None:
-                if answer is None:
-                    raise self._conversation.unreachable(failure or TimeoutError()) from failure
-                return answer
-            await asyncio.sleep(pause_ms / 1_000)
+                wanted = steps.send(outcome)
+            except StopIteration as stop:
+                result: _T = stop.value
+                return result
+            outcome = None
+            if isinstance(wanted, Pause):
+                await asyncio.sleep(wanted.milliseconds / 1_000)
+                continue
+            try:
+                async with asyncio.timeout(wanted.deadline.left_ms() / 1_000):
+                    outcome = await self._send(wanted.request)
+            except NO_ANSWER as error:
+                outcome = error
 
     async def _send(self, request: bytes) -> Answer:
         if self._hedge_after_ms is None:
@@ -154,11 +140,9 @@ class _Pool:
     """Connections that are kept between calls, the one used last first."""
 
     def __init__(self, address: Address, tls: ssl.SSLContext | None, size: int) -> None:
-        if type(size) is not int or size < 1:
-            raise OptionError(f"pool_size is {size!r}; a whole number from 1 on is needed.")
         self._address = address
         self._tls = tls
-        self._places = asyncio.Semaphore(size)
+        self._places = asyncio.Semaphore(checked_pool_size(size))
         self._idle: list[_Streams] = []
         self._closed = False
 

@@ -12,11 +12,14 @@ again before it reads on.
 from collections.abc import Callable, Mapping, Sequence
 from math import isfinite
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
-from urllib.parse import quote, urlsplit
+from urllib.parse import quote
 
 import msgspec
 
-from millpond.errors import DataError, MillpondError, OptionError, UnavailableError
+from millpond.errors import DataError, MillpondError, UnavailableError
+from millpond.features import GroupBy
+from millpond.features.definitions import Join
+from millpond.serving.client.address import Address
 from millpond.serving.client.exchange import Answer, request_bytes, request_head
 from millpond.serving.http.problems import KINDS, RETRIED, Failure
 from millpond.serving.http.served_targets import ServedTarget
@@ -30,15 +33,6 @@ _F = TypeVar("_F")
 
 _ARROW = "application/vnd.apache.arrow.stream"
 _JSON = "application/json"
-
-
-class Address(NamedTuple):
-    """Where a service is."""
-
-    url: str
-    host: str
-    port: int
-    is_tls: bool
 
 
 class _Result(msgspec.Struct, Generic[_F]):
@@ -69,24 +63,9 @@ class Batch(NamedTuple):
     requests: list[FetchRequest]
 
 
-def address_of(url: str) -> Address:
-    """Read the URL of a service.
-
-    Raises:
-        OptionError: it is none.
-
-    >>> address_of("http://127.0.0.1:8765").port
-    8765
-    """
-    try:
-        parts = urlsplit(url)
-        port = parts.port
-    except ValueError as error:
-        raise OptionError(f"url is {url!r}: {error}; expected something like http://127.0.0.1:8765") from error
-    if parts.scheme not in {"http", "https"} or not parts.hostname or parts.path.strip("/"):
-        raise OptionError(f"url is {url!r}; expected something like http://127.0.0.1:8765")
-    is_tls = parts.scheme == "https"
-    return Address(url, parts.hostname, port or (443 if is_tls else 80), is_tls)
+def name_of(target: str | GroupBy | Join) -> str:
+    """The name that a target is asked for by."""
+    return target if isinstance(target, str) else target.name
 
 
 def batches_of(requests: Sequence[FetchRequest]) -> list[Batch]:

@@ -16,19 +16,23 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from millpond.cache import monotonic_ms
-from millpond.errors import OptionError, UnavailableError
+from millpond.errors import UnavailableError
 from millpond.features import GroupBy
 from millpond.features.definitions import Join
-from millpond.serving.client.conversation import Address, Batch, Conversation, address_of, batches_of
+from millpond.serving.client.address import Address, address_of, checked_pool_size, tls_context
+from millpond.serving.client.conversation import batches_of, name_of
 from millpond.serving.client.exchange import Answer, AnswerReader, BrokenAnswerError
-from millpond.serving.client.retries import Deadline, Retries
+from millpond.serving.client.retries import Deadline
+from millpond.serving.client.steps import NO_ANSWER, FetchSteps, Outcome, Pause, Steps, in_order
 from millpond.serving.messages import FetchRequest, FetchResponse
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
+_T = TypeVar("_T")
 
 _PIECE_BYTES = 1 << 16
 
@@ -68,10 +72,9 @@ class FetchClient:
         chance: random.Random | None = None,
     ) -> None:
         address = address_of(url)
-        self._timeout_ms = timeout_ms
-        self._clock = clock
-        self._retries = Retries(retries, chance or random.Random())
-        self._conversation = Conversation(address, api_key)
+        self._steps = FetchSteps(
+            address, api_key=api_key, timeout_ms=timeout_ms, retries=retries, clock=clock, chance=chance
+        )
         self._pool = _Pool(address, tls_context(address, ca_file), pool_size)
         self._hedge_after_ms = hedge_after_ms
         self._hedges = None if hedge_after_ms is None else ThreadPoolExecutor(2 * pool_size, "millpond-hedge")
@@ -95,20 +98,14 @@ class FetchClient:
 
         Raises what `Fetcher.fetch_many` raises, and `UnavailableError` if the server does not answer.
         """
-        answers: dict[int, FetchResponse] = {}
-        for batch in batches_of(requests):
-            deadline = Deadline(self._timeout_ms, self._clock)
-            answers.update(zip(batch.positions, self._fetch(batch, deadline), strict=True))
-        return [answers[position] for position in range(len(requests))]
+        batches = batches_of(requests)
+        return in_order(batches, [self._run(self._steps.fetch(batch)) for batch in batches])
 
     def fetch_table(
         self, target: str | GroupBy | Join, table: "pa.Table", *, features: Sequence[str] | None = None
     ) -> "pa.Table":
         """Answer one request per row of keys, and if wanted context and `at`; as `fetch_many`."""
-        deadline = Deadline(self._timeout_ms, self._clock)
-        return self._conversation.table(
-            self._call(self._conversation.ask_for_table(name_of(target), table, features), deadline)
-        )
+        return self._run(self._steps.fetch_table(name_of(target), table, features))
 
     def close(self) -> None:
         """Close the connections. May be called twice."""
@@ -122,33 +119,22 @@ class FetchClient:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _fetch(self, batch: Batch, deadline: Deadline) -> list[FetchResponse]:
-        conversation = self._conversation
-        answer = self._call(conversation.ask(batch), deadline)
-        if not conversation.knows_types(batch, answer):
-            conversation.learn_types(self._call(conversation.ask_for_types(batch.name), deadline))
-        return conversation.responses(batch, answer)
-
-    def _call(self, request: bytes, deadline: Deadline) -> Answer:
-        """Send a request, again where that may help, and give the last answer."""
-        sent = 0
+    def _run(self, steps: Steps[_T]) -> _T:
+        outcome: Outcome = None
         while True:
-            sent += 1
-            answer: Answer | None = None
-            failure: BaseException | None = None
             try:
-                answer = self._send(request, deadline)
-            except (OSError, BrokenAnswerError) as error:
-                failure = error
-            if answer is not None and not self._conversation.may_retry(answer):
-                return answer
-            retry_after = None if answer is None else answer.headers.get("retry-after")
-            pause_ms = self._retries.pause_ms(sent=sent, retry_after=retry_after, left_ms=deadline.left_ms())
-            if pause_ms is None:
-                if answer is None:
-                    raise self._conversation.unreachable(failure or TimeoutError()) from failure
-                return answer
-            self._pool.wait(pause_ms)
+                wanted = steps.send(outcome)
+            except StopIteration as stop:
+                result: _T = stop.value
+                return result
+            outcome = None
+            if isinstance(wanted, Pause):
+                self._pool.wait(wanted.milliseconds)
+                continue
+            try:
+                outcome = self._send(*wanted)
+            except NO_ANSWER as error:
+                outcome = error
 
     def _send(self, request: bytes, deadline: Deadline) -> Answer:
         if self._hedges is None or self._hedge_after_ms is None:
@@ -169,11 +155,9 @@ class _Pool:
     """Connections that are kept between calls, the one used last first."""
 
     def __init__(self, address: Address, tls: ssl.SSLContext | None, size: int) -> None:
-        if type(size) is not int or size < 1:
-            raise OptionError(f"pool_size is {size!r}; a whole number from 1 on is needed.")
         self._address = address
         self._tls = tls
-        self._places = threading.BoundedSemaphore(size)
+        self._places = threading.BoundedSemaphore(checked_pool_size(size))
         self._idle: list[socket.socket] = []
         self._closed = threading.Event()
 
@@ -252,21 +236,6 @@ def _is_readable(connection: socket.socket) -> bool:
     poll = select.poll()
     poll.register(connection, select.POLLIN)
     return bool(poll.poll(0))
-
-
-def name_of(target: str | GroupBy | Join) -> str:
-    """The name that a target is asked for by."""
-    return target if isinstance(target, str) else target.name
-
-
-def tls_context(address: Address, ca_file: Path | None) -> ssl.SSLContext | None:
-    """What https needs; None for http."""
-    if not address.is_tls:
-        return None
-    try:
-        return ssl.create_default_context(cafile=None if ca_file is None else str(ca_file))
-    except OSError as error:
-        raise OptionError(f"ca_file {ca_file} cannot be read: {error}.") from error
 
 
 def _seconds(deadline: Deadline) -> float:

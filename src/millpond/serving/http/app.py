@@ -30,7 +30,7 @@ from itertools import count
 
 from millpond.cache import monotonic_ms
 from millpond.errors import MillpondError
-from millpond.serving.http.asgi import Call, Header, Receive, Reply, Route, Scope, Send, problem_reply
+from millpond.serving.http.asgi import Call, Handler, Header, Receive, Reply, Route, Scope, Send, problem_reply
 from millpond.serving.http.auth import ApiKeys
 from millpond.serving.http.calls import Calls
 from millpond.serving.http.in_flight import InFlight
@@ -94,7 +94,7 @@ class HttpApp:
         self.measures = CallMeasures()
         self._log_calls = log_calls
         self._ids = count()
-        self._id_prefix = secrets.token_hex(4)
+        self._id_prefix = f"{secrets.token_hex(4)}-".encode()
         self._routes = routes_of(self)
         self._nowhere = Route("other", {}, needs_key=False)
 
@@ -122,7 +122,7 @@ class HttpApp:
             has_more = False
             call = Call(scope, headers, receive)
             try:
-                reply = await self._reply(route, call)
+                reply = await self._handler(route, call)(call)
             except asyncio.CancelledError:
                 if task not in self.calls.expired:
                     raise
@@ -159,7 +159,8 @@ class HttpApp:
         if self._log_calls:
             self._log(scope, reply, request_id, seconds)
 
-    async def _reply(self, route: Route, call: Call) -> Reply:
+    def _handler(self, route: Route, call: Call) -> Handler:
+        """What answers a call; raises `RefusedError` if nothing may."""
         scope = call.scope
         method = scope["method"]
         handler = route.handlers.get(method)
@@ -172,7 +173,7 @@ class HttpApp:
             raise RefusedError("unauthorized", message, closing=_may_be_long(call), headers=[_CHALLENGE])
         if handler is None:
             raise self._no_handler(route, call)
-        return await handler(call)
+        return handler
 
     def _no_handler(self, route: Route, call: Call) -> RefusedError:
         method, path = call.scope["method"], call.scope["path"][:200]
@@ -199,7 +200,7 @@ class HttpApp:
         given = headers.get(b"x-request-id")
         if given is not None and _REQUEST_ID.fullmatch(given):
             return given
-        return b"%s-%x" % (self._id_prefix.encode(), next(self._ids))
+        return b"%b%x" % (self._id_prefix, next(self._ids))
 
     def _log(self, scope: Scope, reply: Reply, request_id: bytes, seconds: float) -> None:
         client = scope.get("client")

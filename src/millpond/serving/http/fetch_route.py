@@ -45,6 +45,7 @@ class FetchRoute:
         self._limits = limits
         self._bodies = bodies
         self._in_flight = in_flight
+        self._answers = fetcher.fetch_many_async
         self._json = JsonFetch(target, limits)
         definition: Header = (DEFINITION_HEADER, target.definition_hash.encode())
         self._json_headers = [JSON_TYPE, definition]
@@ -64,22 +65,29 @@ class FetchRoute:
             wanted: Format = "json"
         else:
             sent, wanted = _format_sent(content_type), _format_wanted(accept)
-        body = await self._bodies.read(call)
+        bodies = self._bodies
+        bodies.check(call)
+        call.is_reading = True
+        message = await call.receive()
+        body = bodies.whole(message)
+        if body is None:
+            body = await bodies.read_on(call, message)
+        call.is_reading = False
         self._in_flight.enter()
         try:
             if sent == wanted == "json":
-                return Reply(200, self._json_headers, write_results(await self._fetch(self._json.read(body))))
+                requests = self._json.read(body)
+                if len(requests) <= SLICE:
+                    return Reply(200, self._json_headers, write_results(await self._answers(requests)))
+                return Reply(200, self._json_headers, write_results(await self._in_slices(requests)))
             return await self._other(call, body, sent, wanted)
         finally:
             self._in_flight.leave()
 
-    async def _fetch(self, requests: list[FetchRequest]) -> list[FetchResponse]:
-        fetch = self._fetcher.fetch_many_async
-        if len(requests) <= SLICE:
-            return await fetch(requests)
+    async def _in_slices(self, requests: list[FetchRequest]) -> list[FetchResponse]:
         responses: list[FetchResponse] = []
         for start in range(0, len(requests), SLICE):
-            responses += await fetch(requests[start : start + SLICE])
+            responses += await self._answers(requests[start : start + SLICE])
             await asyncio.sleep(0)
         return responses
 
@@ -99,7 +107,7 @@ class FetchRoute:
             table = arrow_bodies.read_table(body, target, self._limits)
         if wanted == "json":
             requests = arrow_bodies.requests_of(table, target, features)
-            return Reply(200, self._json_headers, write_results(await self._fetch(requests)))
+            return Reply(200, self._json_headers, write_results(await self._in_slices(requests)))
         answer = await asyncio.to_thread(self._fetcher.fetch_table, target.name, table, features=features)
         return Reply(200, self._arrow_headers, arrow_bodies.write_table(answer))
 

@@ -30,6 +30,7 @@ import msgspec
 from millpond.cache import monotonic_ms
 from millpond.errors import UnavailableError
 from millpond.serving.http.app import HttpApp
+from millpond.serving.http.ending import end_within
 from millpond.serving.http.peers import Peers
 from millpond.serving.http.server import Tls, run_server
 
@@ -87,7 +88,7 @@ def serve_as_worker(app: HttpApp, place: Place, *, tls: Tls | None = None) -> No
         asyncio.get_running_loop().add_reader(parent, parent_gone)
         parent.send(b"1")
 
-    run_server(app, [listener], tls=tls, on_start=on_start)
+    run_server(app, [listener], tls=tls, on_start=on_start, on_stop=lambda: end_within(app.limits.drain_ms))
 
 
 class Processes:

@@ -1,6 +1,7 @@
 """Whether the service can answer: the store does, and every GroupBy has a batch.
 
-Invariant: however often it is asked, the store is asked once in `FRESH_MS`.
+Invariant: however often it is asked, the store is asked once in `FRESH_MS`, and not again before it has
+answered: callers who gave up leave no second look behind.
 """
 
 import asyncio
@@ -21,16 +22,25 @@ class Readiness:
         self._clock = clock
         self._looked_ms: int | None = None
         self._problem: str | None = None
-        self._looking: asyncio.Lock = asyncio.Lock()
+        self._looking: asyncio.Task[str | None] | None = None
 
     async def problem(self) -> str | None:
         """Why the service cannot answer, None if it can."""
-        async with self._looking:
-            now_ms = self._clock()
-            if self._looked_ms is None or now_ms - self._looked_ms >= FRESH_MS:
-                self._problem = await self._look()
-                self._looked_ms = now_ms
-            return self._problem
+        now_ms = self._clock()
+        if self._looking is None and (self._looked_ms is None or now_ms - self._looked_ms >= FRESH_MS):
+            self._looked_ms = now_ms
+            self._looking = asyncio.create_task(self._look())
+            self._looking.add_done_callback(self._looked)
+        if self._looking is not None:
+            return await asyncio.shield(self._looking)
+        return self._problem
+
+    def _looked(self, looking: "asyncio.Task[str | None]") -> None:
+        self._looking = None
+        if looking.cancelled() or looking.exception() is not None:
+            self._looked_ms = None
+        else:
+            self._problem = looking.result()
 
     async def _look(self) -> str | None:
         try:

@@ -21,29 +21,37 @@ class RequestBodies:
         self._max_incoming_bytes = _BODIES_AT_ONCE * limits.max_body_bytes
         self.incoming_bytes = 0
 
-    async def read(self, call: Call) -> bytes:
-        """Give the body of a call.
+    def check(self, call: Call) -> None:
+        """Refuse a body by what the head of its call says.
 
         Raises:
-            RefusedError: it is too large, or was not sent to its end, or too many others are coming in.
+            RefusedError: it is too large, or compressed.
         """
         length = call.headers.get(b"content-length")
         if length is not None and (len(length) > _MAX_DIGITS or int(length) > self._max_bytes):
             raise self._too_large(has_more=True)
         if b"content-encoding" in call.headers:
             raise RefusedError("unsupported_media_type", "the body is compressed. Send it as it is.", closing=True)
-        call.is_reading = True
-        message = await call.receive()
-        if message["type"] == "http.request" and not message.get("more_body", False):
-            body: bytes = message.get("body", b"")
-            if len(body) > self._max_bytes:
-                raise self._too_large(has_more=False)
-        else:
-            body = await self._read_on(call, message)
-        call.is_reading = False
+
+    def whole(self, message: Message) -> bytes | None:
+        """Give the body if one message has all of it, as with almost every call; else None.
+
+        Raises:
+            RefusedError: it is too large.
+        """
+        if message["type"] != "http.request" or message.get("more_body", False):
+            return None
+        body: bytes = message.get("body", b"")
+        if len(body) > self._max_bytes:
+            raise self._too_large(has_more=False)
         return body
 
-    async def _read_on(self, call: Call, message: Message) -> bytes:
+    async def read_on(self, call: Call, message: Message) -> bytes:
+        """Give a body that begins with a message.
+
+        Raises:
+            RefusedError: it is too large, or was not sent to its end, or too many others are coming in.
+        """
         body = bytearray()
         try:
             while message["type"] == "http.request":

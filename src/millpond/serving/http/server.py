@@ -90,10 +90,14 @@ def run_server(
     *,
     tls: Tls | None = None,
     on_start: "Callable[[Server], Awaitable[None]] | None" = None,
+    on_stop: Callable[[], object] = int,
 ) -> None:
-    """Serve on sockets that listen already, in this thread, until SIGTERM; for a process that does nothing else."""
+    """Serve on sockets that listen already, in this thread, until SIGTERM; for a process that does nothing else.
+
+    `on_start` is awaited once it serves, `on_stop` called when it is told to stop.
+    """
     allow_open_files(app.limits.max_connections + _FILES_BESIDE_CONNECTIONS)
-    server = make_server(app, tls, on_start=on_start)
+    server = make_server(app, tls, on_start=on_start, on_stop=on_stop)
     # What was made so far stays: the collector need not look at it again.
     gc.collect()
     gc.freeze()
@@ -101,9 +105,13 @@ def run_server(
 
 
 def make_server(
-    app: HttpApp, tls: Tls | None, *, on_start: "Callable[[Server], Awaitable[None]] | None" = None
+    app: HttpApp,
+    tls: Tls | None,
+    *,
+    on_start: "Callable[[Server], Awaitable[None]] | None" = None,
+    on_stop: Callable[[], object] = int,
 ) -> "Server":
-    """A uvicorn server of the app, with bounded connections; `on_start` is awaited once it serves."""
+    """A uvicorn server of the app, with bounded connections; `on_start` and `on_stop` as in `run_server`."""
     try:
         from uvicorn import Config, Server
     except ImportError as error:
@@ -131,6 +139,8 @@ def make_server(
 
         def handle_exit(self, sig: int, frame: FrameType | None) -> None:
             # uvicorn raises the signal again once it has ended. Being told to stop is no failure.
+            if not self.should_exit:
+                on_stop()
             if sig == signal.SIGTERM:
                 self.should_exit = True
             else:

@@ -19,7 +19,7 @@ from pyspark.sql.types import StructField, StructType
 from pyspark.sql.types import _parse_datatype_string as parse_ddl  # what keyed() reads schemas with, too
 
 from millpond.errors import OptionError
-from millpond.features import GroupBy, GroupByPlan, compile_group_by, stream_dataset
+from millpond.features import HORIZON_MS, GroupBy, GroupByPlan, compile_group_by, stream_dataset
 from millpond.features.batch import check_batch_end
 from millpond.features.definitions import EntitySource
 from millpond.kv import KVStore
@@ -43,6 +43,7 @@ def stream(
     start_ms: int,
     lateness_ms: int,
     retention_ms: int = DEFAULT_RETENTION_MS,
+    least_ttl_ms: int | None = HORIZON_MS,
     tables: Tables | None = None,
     state: StateConfig | None = None,
     trigger: Mapping[str, Any] | None = None,
@@ -61,7 +62,11 @@ def stream(
         start_ms: events before it are left out and counted: the batch end of the upload that has them.
         lateness_ms: how far the watermark stays behind the latest event. A larger one completes tiles
             later and amends fewer.
-        retention_ms: how long after its end a tile can still be amended; whole tiles, at least two days.
+        retention_ms: how long after its end a tile can still be amended, and stays in the store; whole tiles, at
+            least two days.
+        least_ttl_ms: how long a tile stays in the store at least after it was written, however old it is: two
+            days, as long as a batch is served. None keeps tiles until their dataset is dropped, which a
+            replayed history needs that is asked for on a later day.
         tables: streaming DataFrames by the names of the streams that they are taken for. A GroupBy
             without sources takes the one under its own name.
         state: where the operator holds its state, and through which cache; the heap if None.
@@ -96,11 +101,12 @@ def stream(
         counts=counts,
     )
     dataset = stream_dataset(plan.name, plan.generation)
-    store.create(dataset, rows="many", ttl_ms=retention_ms + plan.layers[-1])
+    store.create(dataset, rows="many", ttl_ms=least_ttl_ms)
     writer = updates.writeStream.queryName(f"{plan.name}.stream").outputMode("update")
     if trigger is not None:
         writer = writer.trigger(**trigger)
-    put = tile_writer(dataset, plan.name, store, counts, recorder)
+    # A small tile is read until the largest that holds it has closed.
+    put = tile_writer(dataset, plan.name, store, counts, recorder, keep_ms=retention_ms + plan.layers[-1])
     return writer.foreachBatch(put).option("checkpointLocation", checkpoint).start()
 
 

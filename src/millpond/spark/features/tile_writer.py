@@ -12,7 +12,8 @@ import msgspec
 import pyarrow as pa
 from pyspark.sql import DataFrame
 
-from millpond.features import CLOSING_KEY, ClosingTime, encode_closing_time
+from millpond.features import CLOSING_KEY, MARKER_ADDRESS, ClosingTime, encode_closing_time
+from millpond.features.rows import start_of
 from millpond.kv import KVStore, Put
 from millpond.metrics import NO_METRICS, Recorder
 from millpond.spark.environment.worker_garbage import leave_modules_out
@@ -43,7 +44,13 @@ class TileCounts(msgspec.Struct, frozen=True):
 
 
 def tile_writer(
-    dataset: str, name: str, store: KVStore, counts: EventCounts, recorder: Recorder = NO_METRICS
+    dataset: str,
+    name: str,
+    store: KVStore,
+    counts: EventCounts,
+    recorder: Recorder = NO_METRICS,
+    *,
+    keep_ms: int = 0,
 ) -> Callable[[DataFrame, int], None]:
     """Give the ``foreachBatch`` function that writes what a `TileProcessor` emits.
 
@@ -53,15 +60,17 @@ def tile_writer(
         store: where to; it must be able to travel to the executors.
         counts: of the events, counted before the shuffle.
         recorder: told of each micro-batch.
+        keep_ms: how long after its start a tile stays in the store, if tiles expire.
     """
     events = EventTotals(counts)
 
     def put(updates: DataFrame, _batch_id: int) -> None:
-        rows = updates.mapInArrow(_writer(dataset, store), _WRITTEN).collect()
+        rows = updates.mapInArrow(_writer(dataset, store, keep_ms), _WRITTEN).collect()
         batch = summed((row.change, row.amount) for row in rows)
         if batch.closing_time_ms is not None:
             closing = ClosingTime(shard=0, shards=1, closed_ms=batch.closing_time_ms)
-            store.put_many(dataset, [Put(CLOSING_KEY, encode_closing_time(closing), 0)])
+            until_ms = keep_until_ms(closing.closed_ms, keep_ms)
+            store.put_many(dataset, [Put(CLOSING_KEY, encode_closing_time(closing), 0, until_ms)])
         record(recorder, name, batch, events.since_last())
 
     return put
@@ -124,7 +133,22 @@ class EventTotals:
         return grown
 
 
-def _writer(dataset: str, store: KVStore) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+def keep_until_ms(address: int, keep_ms: int) -> int:
+    """Until when a tile is kept: by its own time, so that a replay keeps old tiles no longer than new ones.
+
+    A marker has no time. One that has expired differs from those that were cached, so it is safe to lose.
+
+    >>> keep_until_ms(300_000, keep_ms=1_000), keep_until_ms(-300_000, keep_ms=1_000)
+    (301000, 0)
+    >>> keep_until_ms(MARKER_ADDRESS, keep_ms=1_000)
+    0
+    """
+    return 0 if address == MARKER_ADDRESS else max(0, start_of(address) + keep_ms)
+
+
+def _writer(
+    dataset: str, store: KVStore, keep_ms: int
+) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
     def write(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         leave_modules_out()
         counted: dict[int, int] = {}
@@ -133,7 +157,7 @@ def _writer(dataset: str, store: KVStore) -> Callable[[Iterator[pa.RecordBatch]]
             puts = []
             for key, address, value, change, amount in zip(keys, addresses, values, changes, amounts, strict=True):
                 if value is not None:
-                    puts.append(Put(key, value, address))
+                    puts.append(Put(key, value, address, keep_until_ms(address, keep_ms)))
                     counted[change] = counted.get(change, 0) + 1
                 else:
                     counted[change] = amount if change == CLOSING else counted.get(change, 0) + amount

@@ -1,0 +1,62 @@
+"""What a Redis store does for an operation, step by step, without any IO.
+
+Place on the data path: the one text behind `RedisStore` and `AsyncRedisStore`, which send, wait, and have
+connections. `redis_operations` makes the commands and reads the replies, `redis_dispatch` says where they
+go and what is tried again.
+"""
+
+import random
+import time
+from collections.abc import Callable, Generator
+from typing import Any, TypeAlias, TypeVar
+
+from millpond.kv.redis_connections import import_pack
+from millpond.kv.redis_dispatch import Pack, Pause, Send, dispatch
+from millpond.kv.redis_operations import RedisOperations, Steps
+from millpond.kv.redis_options import RedisOptions
+from millpond.kv.redis_routes import Routes
+
+_T = TypeVar("_T")
+
+Waits: TypeAlias = Generator[Send | Pause, Any, _T]
+"""Yields what to send or how long to wait, is sent what came back, and returns the operation's result."""
+
+
+class RedisSteps:
+    """What the stores of one process know of their servers; may be shared by threads.
+
+    Attributes:
+        options: where the servers are.
+        clock: tells the time by which rows expire.
+        operations: what can be done.
+    """
+
+    def __init__(self, options: RedisOptions, clock: Callable[[], int]) -> None:
+        self.options = options
+        self.clock = clock
+        self._random = random.Random()
+        self.operations = RedisOperations(options.prefix, clock=clock, randomness=self._random)
+        self._routes = Routes(options)
+        self._pack: Pack | None = None
+
+    def run(self, operation: Steps[_T]) -> Waits[_T]:
+        """Run an operation to its end."""
+        pack = self._pack
+        if pack is None:
+            pack = self._pack = import_pack()
+        replies: list[Any] | None = None
+        while True:
+            try:
+                commands = next(operation) if replies is None else operation.send(replies)
+            except StopIteration as stop:
+                result: _T = stop.value
+                return result
+            replies = []
+            if commands:
+                replies = yield from dispatch(
+                    commands, self._routes, self.options, pack=pack, clock=_monotonic_ms, randomness=self._random
+                )
+
+
+def _monotonic_ms() -> int:
+    return time.monotonic_ns() // 1_000_000

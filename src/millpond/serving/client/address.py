@@ -1,0 +1,57 @@
+"""Where a service is, and whom to trust there.
+
+Place on the data path: what both clients are made from.
+"""
+
+import ssl
+from pathlib import Path
+from typing import NamedTuple
+from urllib.parse import urlsplit
+
+from millpond.errors import OptionError
+
+
+class Address(NamedTuple):
+    """Where a service is."""
+
+    url: str
+    host: str
+    port: int
+    is_tls: bool
+
+
+def address_of(url: str) -> Address:
+    """Read the URL of a service.
+
+    Raises:
+        OptionError: it is none.
+
+    >>> address_of("http://127.0.0.1:8765").port
+    8765
+    """
+    try:
+        parts = urlsplit(url)
+        port = parts.port
+    except ValueError as error:
+        raise OptionError(f"url is {url!r}: {error}; expected something like http://127.0.0.1:8765") from error
+    if parts.scheme not in {"http", "https"} or not parts.hostname or parts.path.strip("/"):
+        raise OptionError(f"url is {url!r}; expected something like http://127.0.0.1:8765")
+    is_tls = parts.scheme == "https"
+    return Address(url, parts.hostname, port or (443 if is_tls else 80), is_tls)
+
+
+def tls_context(address: Address, ca_file: Path | None) -> ssl.SSLContext | None:
+    """What https needs; None for http."""
+    if not address.is_tls:
+        return None
+    try:
+        return ssl.create_default_context(cafile=None if ca_file is None else str(ca_file))
+    except OSError as error:
+        raise OptionError(f"ca_file {ca_file} cannot be read: {error}.") from error
+
+
+def checked_pool_size(size: int) -> int:
+    """The number of connections that a client may have; `OptionError` if it is none."""
+    if type(size) is not int or size < 1:
+        raise OptionError(f"pool_size is {size!r}; a whole number from 1 on is needed.")
+    return size
