@@ -16,6 +16,7 @@ from typing import Any
 from millpond.features.cells.cell import Cell, CellOperation, Finish, Ir, Operation
 from millpond.features.cells.shapes import (
     bucketed,
+    by_own_time,
     element_wise,
     exploded,
     finish_dict,
@@ -84,7 +85,7 @@ class CompiledCells:
 
     __slots__ = ("_columns", "_places", "_rows", "cells", "empty_ir", "features", "group_by", "inputs", "rows_of_cells")
 
-    def __init__(self, group_by: GroupBy) -> None:
+    def __init__(self, group_by: GroupBy, span_ms: int | None = None) -> None:
         self.group_by = group_by.name
         """The name of the GroupBy."""
         self.inputs = group_by.inputs
@@ -108,7 +109,7 @@ class CompiledCells:
                 ]
         self.features = tuple(features)
         """Every feature, in declared order."""
-        self.cells = tuple(cell for _, cell, _ in cells.values())
+        self.cells = tuple(cell if span_ms is None else by_own_time(cell, span_ms) for _, cell, _ in cells.values())
         """Each distinct cell once, in the order in which the features first need them."""
         self.empty_ir: Ir = tuple(cell.empty for cell in self.cells)
         """The IR of no events."""
@@ -135,8 +136,13 @@ class CompiledCells:
         return tuple([cell.collect(*rows[position]) for cell, position in zip(self.cells, self._places, strict=True)])
 
 
-def compile_cells(group_by: GroupBy) -> CompiledCells:
+def compile_cells(group_by: GroupBy, span_ms: int | None = None) -> CompiledCells:
     """Find the cells that a GroupBy needs, and how its features read them.
+
+    Args:
+        group_by: the definition.
+        span_ms: if given, each cell keeps its values apart by time, in spans of this length; the features then
+            do not read these cells themselves, but what `own_times.irs_since` makes of them.
 
     >>> from millpond.features.definitions import Field
     >>> route = GroupBy(
@@ -152,7 +158,7 @@ def compile_cells(group_by: GroupBy) -> CompiledCells:
     >>> [feature.finish(*[ir[position] for position in feature.positions]) for feature in compiled.features]
     [0.5, 1]
     """
-    return CompiledCells(group_by)
+    return CompiledCells(group_by, span_ms)
 
 
 def _operation(aggregation: Aggregation) -> Operation:

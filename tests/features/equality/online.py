@@ -57,6 +57,7 @@ class Online:
                 *((f"input_{n}", type_.arrow()) for n, type_ in enumerate(types)),
                 ("event_time", pa.timestamp("us", tz="UTC")),
                 ("is_delete", pa.bool_()),
+                *([("own_ms", pa.int64())] if group_by.sources else []),
             ]
         )
         self.types = types
@@ -68,7 +69,10 @@ class Online:
         return upload(self.store, self.plan, events_by_key, self.batch_end_ms, self.landings)
 
     def micro_batch(self, partitions, watermark_ms):
-        """Run one micro-batch; each row of a partition is (key, time, inputs, is taken away)."""
+        """Run one micro-batch.
+
+        Each row of a partition is (key, time, inputs, is taken away); of an entity also the row's own time.
+        """
         combined = defaultdict(list)
         for rows in partitions:
             for batch in self.combine(iter(self.arrow_batches(rows))):
@@ -97,8 +101,9 @@ class Online:
                     *(arrow_value(one, type_) for one, type_ in zip(inputs, self.types, strict=True)),
                     None if time_ms is None else time_ms * 1_000,
                     is_gone,
+                    *own_ms,
                 ]
-                for key, time_ms, inputs, is_gone in rows[first : first + at_once]
+                for key, time_ms, inputs, is_gone, *own_ms in rows[first : first + at_once]
             ]
             yield pa.record_batch(
                 [

@@ -10,6 +10,7 @@ came since. At the first query of a new day the key's tiles are therefore made a
 """
 
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
 import pyarrow as pa
@@ -35,7 +36,8 @@ class ChangingRows:
 
     def __init__(self, group_by: GroupBy) -> None:
         self.group_by = group_by
-        self.plan = compile_group_by(group_by)
+        # The tiles here are by the rows' own times, as those of events are.
+        self.plan = compile_group_by(replace(group_by, sources=()))
         self.types = feature_types(group_by)
         """The type of each feature, in declared order."""
 
