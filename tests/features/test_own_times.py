@@ -75,7 +75,7 @@ def test_cells_that_a_tile_lacks_stay_unknown():
     ("group_by", "kept"),
     [
         (SUMS, True),
-        (listings(Aggregation("sum", "price"),), False),
+        (listings(Aggregation("sum", "price")), False),
         (listings(Aggregation("sum", "price", ("1h",)), sources=(EventSource("rows"),)), False),
         (listings(Aggregation("sum", "price", ("1h",)), sources=(EventSource("rows"), ENTITY)), True),
     ],

@@ -2,6 +2,7 @@
 
 from bisect import bisect_left, bisect_right
 from collections import Counter
+from dataclasses import replace
 from random import Random
 
 from hypothesis import HealthCheck, given, settings
@@ -155,6 +156,48 @@ def test_rows_that_were_taken_away_are_subtracted_by_what_can_delete_and_ignored
         )
         == {}
     )
+
+
+@given(data=st.data(), tiled=st.booleans())
+@settings(max_examples=cases(50), suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
+def test_features_of_added_cells_are_unknown_as_long_as_their_windows_hold_older_tiles(data, tiled):
+    # A count over a short window and one over all time fix the tiles, so all definitions are of one generation.
+    fixed = Aggregation("count", windows=("7m", None))
+    drawn = data.draw(group_bys(tiled=tiled))
+    others = [one for one in drawn.aggregations if not set(one.feature_names) & set(fixed.feature_names)]
+    grown = replace(drawn, aggregations=(fixed, *others))
+    small = replace(drawn, aggregations=(fixed, *others[: data.draw(st.integers(0, len(others)))]))
+    plan, before = compile_group_by(grown), compile_group_by(small)
+    assert plan.generation == before.generation
+    known = {cell.id for cell in before.cells.cells}
+    added = {
+        feature.name: feature.window
+        for feature in plan.cells.features
+        if any(plan.cells.cells[place].id not in known for place in feature.positions)
+    }
+    batch_end = data.draw(batch_ends(plan))
+    events = st.tuples(st.sampled_from(USERS), moments(batch_end, batch_end + 20 * HOUR), inputs_of(grown))
+    online = Online(small, batch_end)
+    parts = [data.draw(st.lists(events, max_size=6)) for _ in range(3)]
+    watermarks = sorted(data.draw(st.tuples(*[moments(batch_end, batch_end + 20 * HOUR)] * 3)))
+    online.micro_batch([[(*event, False) for event in parts[0]]], watermarks[0])
+    online.restart(grown)
+    online.upload({})
+    fetcher = Fetcher(online.store, [plan], **data.draw(st.sampled_from(CACHES)), background=lambda work: work())
+    for part, watermark in zip(parts[1:], watermarks[1:], strict=True):
+        online.micro_batch([[(*event, False) for event in part]], watermark)
+        fetcher.refresh()
+        user, query = data.draw(st.tuples(st.sampled_from(USERS), moments(batch_end, batch_end + 2 * DAY)))
+        sees_until = -(-query // plan.tile_ms) * plan.tile_ms
+        arrived = [*parts[0], *parts[1], *(part if part is parts[2] else ())]
+        own = [(time, inputs) for of_user, time, inputs in arrived if of_user == user]
+        older = [min(time, query - 1) for of_user, time, _ in parts[0] if of_user == user and time < sees_until]
+        unknown = {name for name, window in added.items() if any(is_in_window(time, query, window) for time in older)}
+        expected = rule.answers(grown, own, query, sees_until_ms=sees_until)
+        answer = fetcher.fetch(grown.name, dict(zip(("user", "shop"), user, strict=True)), query)
+        assert set(answer.errors) == unknown
+        known_values = {name: value for name, value in expected.items() if name not in unknown}
+        assert rule.differences(grown, answer.features, known_values) == {}
 
 
 class Entity:
