@@ -15,7 +15,7 @@ from millpond.errors import DataError, MissingDependencyError, OptionError
 from millpond.features.derivations import numbers
 from millpond.features.derivations.definition import Derivation
 from millpond.features.derivations.typed import Code, Faults, Typed
-from millpond.features.derivations.types import SqlType, parse_type
+from millpond.features.types import DataType, parse_type
 
 _CLASSES: dict[str, type] = {
     "boolean": bool,
@@ -111,14 +111,14 @@ _Ready = tuple[str, Typed, tuple[str, ...], tuple[str, ...]]
 """A derivation: its name, what it is, the columns it names itself, and those it needs in all."""
 
 
-def _column_type(name: str, text: str) -> SqlType:
+def _column_type(name: str, text: str) -> DataType:
     try:
         return parse_type(text)
     except OptionError as error:
         raise OptionError(f"column {name!r}: {error}") from None
 
 
-def _checked(derivations: Sequence[Derivation], types: Mapping[str, SqlType]) -> list[_Ready]:
+def _checked(derivations: Sequence[Derivation], types: Mapping[str, DataType]) -> list[_Ready]:
     """All `derivations`, checked, each after those it uses."""
     if not derivations:
         return []
@@ -160,7 +160,7 @@ def _checked(derivations: Sequence[Derivation], types: Mapping[str, SqlType]) ->
     return list(ready.values())
 
 
-def _name_faults(derivations: Sequence[Derivation], types: Mapping[str, SqlType]) -> list[str]:
+def _name_faults(derivations: Sequence[Derivation], types: Mapping[str, DataType]) -> list[str]:
     """Names that are taken: Spark does not tell capital from small letters."""
     faults = []
     taken: dict[str, str] = {}
@@ -185,13 +185,13 @@ def _in_order(uses: Mapping[str, set[str]], faults: list[str]) -> list[str]:
         return []
 
 
-def _column(name: str, type_: SqlType, variable: str) -> Typed:
+def _column(name: str, type_: DataType, variable: str) -> Typed:
     quoted = name.replace("`", "``")
     return Typed(type_, f"`{quoted}`", lambda _: variable)
 
 
 def _written(
-    names: Sequence[str], ordered: Sequence[_Ready], types: Mapping[str, SqlType]
+    names: Sequence[str], ordered: Sequence[_Ready], types: Mapping[str, DataType]
 ) -> tuple[str, Callable[[Mapping[str, Any]], tuple[dict[str, Any], dict[str, str]]]]:
     """The source of the function of a row, and the function."""
     variables = {name: f"c{place}" for place, name in enumerate(types)}
@@ -222,7 +222,7 @@ def _written(
     return source, namespace["derive"]
 
 
-def _load(code: Code, column: str, type_: SqlType, variable: str) -> None:
+def _load(code: Code, column: str, type_: DataType, variable: str) -> None:
     """Write how a column's value is taken from the row; values of the declared type cost one comparison."""
     code.line(f"{variable} = values[{column!r}]")
     load = code.constant(_loader(column, type_))
@@ -236,7 +236,7 @@ def _load(code: Code, column: str, type_: SqlType, variable: str) -> None:
         code.line(f"{variable} = {load}({variable})")
 
 
-def _loader(column: str, type_: SqlType) -> Callable[[Any], Any]:
+def _loader(column: str, type_: DataType) -> Callable[[Any], Any]:
     """What a value of another class becomes, if it can stand for one of the declared type without loss."""
     step, limit = numbers.bounds(type_.precision, type_.scale)
 
