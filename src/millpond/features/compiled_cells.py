@@ -25,6 +25,7 @@ from millpond.features.cells.shapes import (
     limit_met_in,
 )
 from millpond.features.definitions import Aggregation, GroupBy
+from millpond.features.definitions.feature_types import feature_type
 from millpond.features.inputs import EVENTS, Column, EventColumns, Inputs, check_times
 from millpond.features.operations import OPERATIONS
 from millpond.features.types import DataType, parse_type
@@ -198,24 +199,23 @@ def _feature(
     operation, parameter = _operation(aggregation), _parameter(aggregation)
     scalar = None if type_ is None else type_.scalar
     finish = operation.finisher(scalar, parameter)
-    result = "long" if scalar is None else operation.result(scalar, parameter).name
     empties = [make.empty for make in _cells(aggregation, type_)]
     limit_met = operation.limit_met
     if type_ is not None and type_.key is not None:
-        finish, result, empties = finish_dict(finish, empties), f"map<{type_.key.name},{result}>", [{} for _ in cells]
+        finish, empties = finish_dict(finish, empties), [{} for _ in cells]
         limit_met = limit_met and limit_met_in(limit_met)
     elif aggregation.element_wise:
-        finish, result, empties = finish_list(finish, empties), f"array<{result}>", [() for _ in cells]
+        finish, empties = finish_list(finish, empties), [() for _ in cells]
         limit_met = limit_met and limit_met_in(limit_met)
     if bucket is not None:
-        finish, result = finish_dict(finish, empties), f"map<string,{result}>"
+        finish = finish_dict(finish, empties)
         limit_met = limit_met and limit_met_in(limit_met)
     return CompiledFeature(
         name="",
         window=None,
         positions=positions,
         finish=finish,
-        type=result,
+        type=feature_type(aggregation, type_, bucket),
         deletes=all(cell.delete is not None for cell in cells),
         exact=operation.exact,
         limit_met=limit_met,
