@@ -9,7 +9,7 @@
 | `bytes` | of rows and tiles | elements stored once |
 | `layers` | tiles read 36 hours after a batch | one tile size for all windows |
 | `arithmetic_error` | largest error, in units of the last place | exact fractions |
-| `faults` | events lost or twice, uploads half seen, after kills of the driver | none |
+| `faults` | events lost or twice, uploads half seen, after kills of drivers, executors and state hosts | none |
 
     .venv/bin/python -m benchmarks.features             # about an hour
     .venv/bin/python -m benchmarks.features --quick     # small sizes, to see that it runs
@@ -26,7 +26,7 @@ from typing import Any, NamedTuple
 from pyspark.sql import SparkSession
 
 from benchmarks import columnar_ingest, training_set
-from benchmarks.features_faults import faults
+from benchmarks.features_faults import FAULTS, faults
 from benchmarks.features_ingest import KEYS, ingest
 from benchmarks.features_stored import arithmetic_error, stored_bytes, tiles_read
 from benchmarks.features_upload import measure_upload
@@ -48,7 +48,7 @@ class Sizes(NamedTuple):
     draws: int
     """Of values whose arithmetic is checked."""
     kills: int
-    """Of upload and stream each."""
+    """Of each kind of process of upload and stream."""
 
 
 WHOLE = Sizes(1.0, KEYS, columnar_ingest.EVENTS, columnar_ingest.ROUNDS, 1_000, 2_000, 10)
@@ -222,7 +222,7 @@ def _error_bars(found: dict[str, float]) -> list[Bar]:
 
 
 def _fault_bars(found: dict[str, int]) -> list[Bar]:
-    return [Bar(f"faults: {name.replace('_', ' ')}", count, "", at_most=0) for name, count in found.items()]
+    return [Bar(f"faults: {name.replace('_', ' ')}", found[name], "", at_most=0) for name in FAULTS]
 
 
 _BARS: dict[str, Callable[[Any], list[Bar]]] = {

@@ -12,7 +12,12 @@ from hypothesis import settings
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-SESSION_TESTS = ("tests/spark/test_", "tests/spark/features/", "tests/test_docs.py")
+SESSION_TESTS = (
+    "tests/spark/test_",
+    "tests/spark/features/",
+    "tests/test_docs.py",
+    *(f"tests/commands/test_{name}.py" for name in ("backfill", "check", "stream", "training_set", "upload")),
+)
 """What asks for `spark`. A test elsewhere may ask too, at the price of a second session where two processes run."""
 
 collect_ignore = ["spark/own_sessions/bare_job.py"]

@@ -1,13 +1,8 @@
 """`millpond backfill` makes the table that `millpond upload --hop-table` goes on from."""
 
-import json
-
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from click.testing import CliRunner
-
-from millpond.cli import cli
 
 pytestmark = pytest.mark.spark
 
@@ -16,20 +11,6 @@ from millpond.features import Aggregation, Field, GroupBy
 route = GroupBy("route", keys=(Field("origin", "string"),), aggregations=(Aggregation("count", windows=("7d",)),))
 """
 DAY_MS = 86_400_000
-
-
-@pytest.fixture
-def run(spark, monkeypatch):
-    """Runs a command in the session of the tests."""
-    monkeypatch.setattr("millpond.spark.session", lambda *_, **__: spark)
-    monkeypatch.setattr(type(spark), "stop", lambda _: None)
-
-    def run(*arguments):
-        ran = CliRunner().invoke(cli, [str(argument) for argument in arguments], catch_exceptions=False)
-        assert ran.exit_code == 0, ran.output
-        return json.loads(ran.stdout)
-
-    return run
 
 
 def test_an_upload_goes_on_from_a_backfill(run, tmp_path):

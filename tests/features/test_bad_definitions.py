@@ -66,15 +66,31 @@ def test_a_window_longer_than_the_history_holds_all_of_it():
         ([Derivation("d", "upper(price_sum_1h)")], "'d'.*UPPER.*expected string, got double"),
     ],
 )
-def test_a_derivation_that_does_not_fit_is_refused_before_anything_is_served(derivations, said):
+def test_a_derivation_that_does_not_fit_is_refused_where_the_definition_is_made(derivations, said):
     with pytest.raises(OptionError, match=said):
-        Fetcher(MemoryStore(), [spent(*derivations)])
+        spent(*derivations)
 
 
 def test_a_derivation_of_a_join_that_names_something_unknown_is_refused():
-    join = Join("j", (JoinPart(spent()),), derivations=(Derivation("d", "nope + 1"),))
-    with pytest.raises(OptionError, match=r"'d'.*no column 'nope'"):
-        Fetcher(MemoryStore(), [join])
+    part = JoinPart(spent(Derivation("twice", "2 * price_sum_1h")))
+    derivations = (Derivation("d", "nope + 1"), Derivation("e", "upper(spent_twice)"), Derivation("f", "amount + 1"))
+    with pytest.raises(OptionError) as refused:
+        Join("j", (part,), derivations=derivations, context=(Field("amount", "double"),))
+    for said in ("Join 'j' has 2 faults", "'d'", "no column 'nope'", "'e'", "expected string, got double"):
+        assert said in str(refused.value)
+
+
+def test_faults_of_derivations_are_told_with_all_others_and_none_follows_from_another():
+    with pytest.raises(OptionError) as refused:
+        GroupBy(
+            "spent",
+            KEYS,
+            INPUTS,
+            (Aggregation("sum", "prize", ("1h",)), Aggregation("count")),
+            derivations=(Derivation("a", "prize_sum_1h + 1"), Derivation("b", "upper(count)")),
+        )
+    for said in ("'spent' has 2 faults", "column 'prize'", "derivation 'b'", "expected string, got long"):
+        assert said in str(refused.value)
 
 
 def test_a_derivation_that_divides_by_zero_is_null_for_itself_with_the_reason():

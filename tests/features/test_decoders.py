@@ -6,16 +6,20 @@ as a fault before the seal, or a stranger, would leave them.
 
 import tracemalloc
 import zlib
+from datetime import UTC, date, datetime
+from decimal import Decimal
 from random import Random
 
 import msgspec
 import pytest
+from hypothesis import settings
 
-from millpond.errors import CorruptionError
+from millpond.errors import CorruptionError, DataError
 from millpond.features import (
     CLOSING_KEY,
     Aggregation,
     ClosingTime,
+    EntitySource,
     Field,
     GroupBy,
     ServingInfo,
@@ -39,6 +43,9 @@ from tests.features.test_codec import GOLDEN, golden_plan
 from tests.features.values import FEW
 
 TRIES = 2_000
+USUAL_EXAMPLES = 100
+"""Of Hypothesis; under ``--hypothesis-profile=soak`` every cell, too, gets all tries."""
+
 SEED = 20_240_229
 MOST_BYTES = 8 << 20
 """Far above what any input of a few hundred bytes needs, and far below what a length in it can ask for."""
@@ -124,6 +131,23 @@ VALUE_ROW = VALUES.encode_values(
     B,
 )
 HEAD = 5 + len(WIDE.cells.cells) * 4
+ENTITY = compile_group_by(
+    GroupBy(
+        "entity",
+        (Field("k", "string"),),
+        (Field("n", "long"), Field("m", "map<string,double>")),
+        (
+            Aggregation("sum", "n", ("1h", None)),
+            Aggregation("last_k", "n", ("1h",), k=2),
+            Aggregation("max", "m", ("1d",)),
+        ),
+        (EntitySource("rows", "changes"),),
+    )
+)
+ENTITY_TILE = ENTITY.encode_tile(
+    KEY,
+    Tile(B, ENTITY.tile_ms, ir=ENTITY.tile_cells.collect([B, B - DAY], [(1, {"a": 0.5}), (7, {"b": 1.0, "c": 2.0})])),
+)
 
 # decoder, right bytes, how a body is sealed, where the body begins, how much of the body is a fixed head
 DECODERS = {
@@ -174,6 +198,20 @@ DECODERS = {
         0,
     ),
     "tile of format 1": (lambda data: OLD.decode_tile(OLD_KEY, data), (GOLDEN / "tile_v1.bin").read_bytes(), old, 9, 0),
+    "tile by own times": (
+        lambda data: ENTITY.decode_tile(KEY, data),
+        ENTITY_TILE,
+        sealed(2, KEY),
+        HEADER.size,
+        5 + len(ENTITY.tile_cells.cells) * 4,
+    ),
+    "tile by own times, as fetched": (
+        lambda data: TileDecoder(ENTITY).decode(KEY, data),
+        ENTITY_TILE,
+        sealed(2, KEY),
+        HEADER.size,
+        5 + len(ENTITY.tile_cells.cells) * 4,
+    ),
     "upload lease": (lease, stored_lease(), sealed(1, b"route"), HEADER.size, 0),
 }
 
@@ -328,7 +366,7 @@ def test_a_cell_decodes_to_one_that_can_be_merged_and_stored_or_is_refused(kind)
             msgspec.msgpack.encode(cell.encode(compiled.collect([5, 6], [(column, "x"), (column, "y")])[position]))
         )
         assert cell.encode(cell.decode(right)) == right
-        for _ in range(TRIES // 20):
+        for _ in range(TRIES if settings().max_examples > USUAL_EXAMPLES else TRIES // 5):
             stored = rubbish_of(random, right)
             try:
                 decoded = cell.decode(stored)
@@ -345,3 +383,36 @@ def test_no_shift_of_a_stored_sum_asks_for_much_memory(cell_id):
     for stored in (b"\xff\xff\x01", b"\xff\xff" + b"\x01" * 25, b"\x00\x00" + b"\x01" * 100_000):
         for shaped in (stored, [stored], ["a", stored], ["x", ["a", stored]]):
             assert peak_bytes(inner.decode, shaped) < MOST_BYTES
+
+
+KEY_TYPES = tuple(FEW)
+PARTS = (
+    *(None, True, -1, 1 << 63, -(1 << 63) - 1, 10**400, 0.5, float("nan"), float("inf"), 1j),
+    *("", "\ud800", "a\x00b", b"", b"\xff" * 40, [], [1], {}, {"a": 1}, (), object()),
+    *(
+        date.max,
+        datetime.max.replace(tzinfo=UTC),
+        datetime.min.replace(tzinfo=UTC),
+        Decimal("NaN"),
+        Decimal("1E+400"),
+        Decimal("-0.001"),
+    ),
+)
+
+
+def test_a_key_of_any_values_is_encoded_or_refused_as_bad_data():
+    plan = compile_group_by(
+        GroupBy("keyed", tuple(Field(f"k{n}", type_) for n, type_ in enumerate(KEY_TYPES)), (), (Aggregation("count"),))
+    )
+    random, encoded = Random(SEED), set()
+    names = [field.name for field in plan.group_by.keys]
+    for _ in range(TRIES):
+        key = [random.choice(FEW[type_]) for type_ in KEY_TYPES]
+        for _ in range(random.randrange(2)):
+            key[random.randrange(len(key))] = random.choice(PARTS)
+        given = dict(zip(names, key, strict=True)) if random.random() < 0.5 else key[: random.choice((len(key), 3))]
+        try:
+            encoded.add(type(plan.encode_key(given)))
+        except DataError:
+            encoded.add(DataError)
+    assert encoded == {bytes, type(None), DataError}

@@ -46,7 +46,7 @@ def test_lists_are_taken_and_kept_as_tuples():
         (lambda: Aggregation("sum"), ["'sum'", "needs a column"]),
         (lambda: Aggregation("sum", "x", "1h"), ["'x_sum'", "('1h',)"]),
         (lambda: Aggregation("sum", "x", ()), ["'x_sum'", "no windows"]),
-        (lambda: Aggregation("sum", "x", ("1w",)), ["'1w'", "'1h'"]),
+        (lambda: Aggregation("sum", "x", ("1w",)), ["'1w'", "'7d'"]),
         (lambda: Aggregation("sum", "x", ("0d",)), ["'0d'", "'1d'"]),
         (lambda: Aggregation("sum", "x", ("30 days",)), ["'30 days'", "'30d'"]),
         (lambda: Aggregation("sum", "x", (7,)), ["7", "'7h'"]),

@@ -88,3 +88,26 @@ def test_a_window_starts_where_a_tile_starts(query, window):
 
 def test_each_hop_divides_the_next():
     assert all(larger % smaller == 0 for smaller, larger in pairwise(HOPS_MS))
+
+
+@pytest.mark.parametrize(
+    ("written", "mended"),
+    [
+        ("30s", "the smallest window is one minute, write '1m'"),
+        ("500ms", "the smallest window is one minute, write '1m'"),
+        ("120s", "write it like '2m'"),
+        ("90s", "write it like '2m'"),
+        ("1.5h", "write it like '90m'"),
+        ("1w", "write it like '7d'"),
+        ("2min", "write it like '2m'"),
+        ("7", "write it like '7h'"),
+        ("d7", "write it like '7d'"),
+        ("0m", "write it like '1m'"),
+        ("", "write it like '1h'"),
+        (None, "write it like '1h'"),
+    ],
+)
+def test_a_malformed_window_is_refused_with_how_to_write_it(written, mended):
+    with pytest.raises(OptionError) as refused:
+        parse_window(written)
+    assert mended in str(refused.value)

@@ -5,48 +5,29 @@ from dataclasses import asdict
 
 import click
 
-from millpond.commands.definitions import load_definitions
-from millpond.commands.options import (
-    chosen_target,
-    definitions_argument,
-    given_tables,
-    json_option,
-    spark_options,
-    spark_session,
-    target_option,
-    tell,
-)
+from millpond.commands.options import snapshots_end_option
+from millpond.commands.spark_command import Given, on_spark, read_files
 
 
 @click.command()
-@definitions_argument
-@target_option
+@on_spark
 @click.option("--answers", required=True, metavar="PATH", help="The folder of the fetcher's answer log.")
+@snapshots_end_option
 @click.option("--examples", type=click.IntRange(min=0), default=3, show_default=True, help="Shown of each class.")
-@spark_options
-@json_option
-def check(
-    *,
-    definitions: tuple[str, ...],
-    name: str | None,
-    answers: str,
-    examples: int,
-    master: str | None,
-    settings: tuple[str, ...],
-    tables: tuple[str, ...],
-    as_json: bool,
-) -> None:
+def check(given: Given, *, answers: str, snapshots_end_ms: int | None, examples: int) -> None:
     """Compare logged answers with the training set of DEFINITIONS; the exit code is 1 if an exact feature differs."""
     from millpond.spark import check as run_check
 
-    target = chosen_target(load_definitions(definitions), name)
-    spark = spark_session("check", master, settings)
-    try:
+    target = given.target
+    with given.session("check") as spark:
         click.echo(f"checking {target.name}", err=True)
-        logged = spark.read.parquet(answers)
-        found = run_check(logged, target, tables=given_tables(spark, tables), examples=examples)
-    finally:
-        spark.stop()
+        found = run_check(
+            read_files(spark, "--answers", answers),
+            target,
+            tables=given.tables(spark),
+            snapshots_end_ms=snapshots_end_ms,
+            examples=examples,
+        )
     features = {feature: asdict(counts) for feature, counts in found.features.items()}
     shown = [asdict(example) for example in found.examples]
     lines = [f"{found.answers} answers", "feature: equal, arrived later, different, unavailable"]
@@ -57,5 +38,5 @@ def check(
         )
     lines += [f"  example: {example}" for example in shown]
     result = {"answers": found.answers, "agrees": found.agrees, "features": features, "examples": shown}
-    tell(result, as_json=as_json, text="\n".join(lines))
+    given.tell(result, "\n".join(lines))
     sys.exit(0 if found.agrees else 1)

@@ -3,22 +3,12 @@
 Progress goes to stderr, results to stdout; with ``--json`` the result is one JSON object.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 import click
 import msgspec
-
-from millpond.errors import OptionError
-from millpond.features import GroupBy, Join
-
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
-
-    from millpond.commands.definitions import Definitions
-
-_PARTITIONS = "spark.sql.shuffle.partitions"
 
 _Command = TypeVar("_Command", bound=Callable[..., Any])
 
@@ -28,89 +18,9 @@ def definitions_argument(command: _Command) -> _Command:
     return click.argument("definitions", nargs=-1, required=True, metavar="DEFINITIONS...")(command)
 
 
-def target_option(command: _Command) -> _Command:
-    """Which of the definitions is meant."""
-    return click.option("--name", metavar="NAME", help="The GroupBy or Join; needed if there are several.")(command)
-
-
-def store_option(command: _Command) -> _Command:
-    """The store's URL."""
-    return click.option(
-        "--store", "store_url", required=True, metavar="URL", help="Where features go: lmdb:///path, redis://host."
-    )(command)
-
-
 def json_option(command: _Command) -> _Command:
     """JSON in place of text."""
     return click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")(command)
-
-
-def spark_options(command: _Command) -> _Command:
-    """How the Spark session is made, and what stands for the sources' tables."""
-    table = click.option(
-        "--table",
-        "tables",
-        multiple=True,
-        metavar="NAME=PATH",
-        help="Read the files at PATH for the source's table NAME; may be given several times.",
-    )
-    conf = click.option("--conf", "settings", multiple=True, metavar="KEY=VALUE", help="A setting of the session.")
-    master = click.option("--master", metavar="URL", help="Spark's master; that of spark-submit, or local[*].")
-    decorated: _Command = table(conf(master(command)))
-    return decorated
-
-
-def chosen_group_by(found: "Definitions", name: str | None) -> GroupBy:
-    """The GroupBy of a name; the only one, if no name is given."""
-    return _chosen("GroupBy", {group_by.name: group_by for group_by in found.group_bys}, name)
-
-
-def chosen_target(found: "Definitions", name: str | None) -> GroupBy | Join:
-    """The Join or GroupBy of a name; without a name the only Join, or else the only GroupBy."""
-    joins: dict[str, GroupBy | Join] = {join.name: join for join in found.joins}
-    if name is None and joins:
-        return _chosen("Join", joins, None)
-    return _chosen("GroupBy or Join", {group_by.name: group_by for group_by in found.group_bys} | joins, name)
-
-
-_Definition = TypeVar("_Definition")
-
-
-def _chosen(kind: str, found: Mapping[str, _Definition], name: str | None) -> _Definition:
-    if name is None and len(found) == 1:
-        return next(iter(found.values()))
-    if name is not None and name in found:
-        return found[name]
-    asked = "give --name" if name is None else f"--name is {name!r}"
-    raise OptionError(f"{asked}; expected a {kind} among {sorted(found)}")
-
-
-def spark_session(command: str, master: str | None, settings: tuple[str, ...]) -> "SparkSession":
-    """The session of a command; settings are ``KEY=VALUE``."""
-    from millpond.spark import session
-
-    pairs = dict(_pair("--conf", setting, "KEY=VALUE") for setting in settings)
-    spark = session(f"millpond {command}", master=master, **{key.replace(".", "__"): pairs[key] for key in pairs})
-    spark.sparkContext.setLogLevel("ERROR")
-    if spark.sparkContext.master.startswith("local") and _PARTITIONS not in pairs:
-        # Spark's default of 200 is for clusters: each of them is a state store and a task of every batch.
-        spark.conf.set(_PARTITIONS, str(spark.sparkContext.defaultParallelism))
-    return spark
-
-
-def given_tables(spark: "SparkSession", tables: tuple[str, ...], *, streaming: bool = False) -> dict[str, "DataFrame"]:
-    """DataFrames by the names of the tables that they stand for; ``tables`` are ``NAME=PATH``."""
-    found = dict(_pair("--table", table, "NAME=PATH") for table in tables)
-    if not streaming:
-        return {name: spark.read.load(path) for name, path in found.items()}
-    return {name: spark.readStream.schema(spark.read.load(path).schema).load(path) for name, path in found.items()}
-
-
-def _pair(option: str, text: str, expected: str) -> tuple[str, str]:
-    name, equals, value = text.partition("=")
-    if not equals or not name or not value:
-        raise OptionError(f"{option} {text!r}: expected {expected}")
-    return name, value
 
 
 class TimeOfDay(click.ParamType[int]):
@@ -136,6 +46,16 @@ class TimeOfDay(click.ParamType[int]):
             )
         aware = time if time.tzinfo is not None else time.replace(tzinfo=UTC)
         return int(aware.timestamp() * 1000)
+
+
+def snapshots_end_option(command: _Command) -> _Command:
+    """As of when the snapshots of entity sources are."""
+    return click.option(
+        "--snapshots-end",
+        "snapshots_end_ms",
+        type=TimeOfDay(),
+        help="The batch end that the snapshots of entity sources are of; needed if there are any.",
+    )(command)
 
 
 def tell(result: Any, *, as_json: bool, text: str) -> None:

@@ -1,21 +1,12 @@
 """`millpond stream`: the tiles of a GroupBy, kept up to date from its stream."""
 
+from contextlib import closing
+
 import click
 import msgspec
 
-from millpond.commands.definitions import load_definitions
-from millpond.commands.options import (
-    TimeOfDay,
-    chosen_group_by,
-    definitions_argument,
-    given_tables,
-    json_option,
-    spark_options,
-    spark_session,
-    store_option,
-    target_option,
-    tell,
-)
+from millpond.commands.options import TimeOfDay
+from millpond.commands.spark_command import Given, on_spark, store_option
 from millpond.errors import OptionError
 from millpond.features import parse_window
 from millpond.kv import open_store
@@ -23,62 +14,47 @@ from millpond.metrics import MemoryRecorder
 
 
 @click.command()
-@definitions_argument
-@target_option
+@on_spark
 @store_option
 @click.option("--checkpoint", required=True, metavar="PATH", help="The folder of the query's checkpoint.")
 @click.option("--start", type=TimeOfDay(), help="Events before it are left to the upload; its batch end by default.")
 @click.option("--lateness", default="10m", show_default=True, help="How far the watermark stays behind.")
 @click.option("--available-now", is_flag=True, help="Work off what is there, then end.")
-@spark_options
-@json_option
 def stream(
-    *,
-    definitions: tuple[str, ...],
-    name: str | None,
-    store_url: str,
-    checkpoint: str,
-    start: int | None,
-    lateness: str,
-    available_now: bool,
-    master: str | None,
-    settings: tuple[str, ...],
-    tables: tuple[str, ...],
-    as_json: bool,
+    given: Given, *, store_url: str, checkpoint: str, start: int | None, lateness: str, available_now: bool
 ) -> None:
     """Stream a GroupBy of DEFINITIONS until it is stopped; the same command on the same checkpoint goes on."""
     from millpond.spark import stream as run_stream
     from millpond.spark.features.upload import read_serving_info
 
-    group_by = chosen_group_by(load_definitions(definitions), name)
-    store = open_store(store_url)
-    if start is None:
-        served = read_serving_info(store, group_by.name)
-        if served is None:
-            raise OptionError(f"GroupBy {group_by.name!r}: nothing was uploaded yet; upload it first, or give --start")
-        start = served.batch_end_ms
+    group_by = given.group_by
+    lateness_ms = parse_window(lateness)
     recorder = MemoryRecorder()
-    spark = spark_session("stream", master, settings)
-    try:
-        query = run_stream(
-            group_by,
-            store,
-            checkpoint,
-            start_ms=start,
-            lateness_ms=parse_window(lateness),
-            tables=given_tables(spark, tables, streaming=True),
-            trigger={"availableNow": True} if available_now else None,
-            spark=spark,
-            recorder=recorder,
-        )
-        click.echo(f"streaming {group_by.name} from {start}; stop it with Ctrl-C", err=True)
-        try:
-            query.awaitTermination()
-        except KeyboardInterrupt:
-            query.stop()
-    finally:
-        spark.stop()
-        store.close()
+    with closing(open_store(store_url)) as store:
+        if start is None:
+            served = read_serving_info(store, group_by.name)
+            if served is None:
+                raise OptionError(
+                    f"GroupBy {group_by.name!r}: nothing was uploaded yet; upload it first, or give --start"
+                )
+            start = served.batch_end_ms
+        with given.session("stream") as spark:
+            query = run_stream(
+                group_by,
+                store,
+                checkpoint,
+                start_ms=start,
+                lateness_ms=lateness_ms,
+                tables=given.tables(spark, streaming=True),
+                trigger={"availableNow": True} if available_now else None,
+                spark=spark,
+                recorder=recorder,
+            )
+            click.echo(f"streaming {group_by.name} from {start}; stop it with Ctrl-C", err=True)
+            try:
+                query.awaitTermination()
+            except KeyboardInterrupt:
+                query.stop()
     counted = {metric: amount for (metric, _, _), amount in sorted(recorder.totals().items())}
     text = "\n".join(f"{metric} {amount:g}" for metric, amount in counted.items())
-    tell(msgspec.to_builtins(counted), as_json=as_json, text=text)
+    given.tell(msgspec.to_builtins(counted), text)

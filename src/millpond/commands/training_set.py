@@ -1,68 +1,69 @@
 """`millpond training-set`: the features of a Join or GroupBy as of the times of queries."""
 
+from typing import TYPE_CHECKING
+
 import click
 
-from millpond.commands.definitions import load_definitions
-from millpond.commands.options import (
-    TimeOfDay,
-    chosen_target,
-    definitions_argument,
-    given_tables,
-    json_option,
-    spark_options,
-    spark_session,
-    target_option,
-    tell,
-)
+from millpond.commands.options import TimeOfDay, snapshots_end_option
+from millpond.commands.spark_command import Given, on_spark, read_files
 from millpond.errors import OptionError
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
 
 
 @click.command("training-set")
-@definitions_argument
-@target_option
+@on_spark
 @click.option("--queries", metavar="PATH", help="The queries: keys, time, context and labels.")
 @click.option("--every", metavar="SPAN", help="Without queries: ask for every key that was seen each SPAN, as 1h.")
 @click.option("--from", "begin", type=TimeOfDay(), help="Without queries: the first question.")
 @click.option("--to", "end", type=TimeOfDay(), help="Without queries: up to when, not included.")
 @click.option("--time-column", default="time_ms", show_default=True, help="The time of the queries.")
-@click.option("--output", required=True, metavar="PATH", help="Where the result goes, as Parquet.")
-@spark_options
-@json_option
+@click.option("--bootstrap", metavar="PATH", help="Take logged answers from this folder instead of computing them.")
+@snapshots_end_option
+@click.option("--output", required=True, metavar="PATH", help="Where the result goes, as Parquet; it must be new.")
 def training_set(
+    given: Given,
     *,
-    definitions: tuple[str, ...],
-    name: str | None,
     queries: str | None,
     every: str | None,
     begin: int | None,
     end: int | None,
     time_column: str,
+    bootstrap: str | None,
+    snapshots_end_ms: int | None,
     output: str,
-    master: str | None,
-    settings: tuple[str, ...],
-    tables: tuple[str, ...],
-    as_json: bool,
 ) -> None:
     """Write the features of a Join or GroupBy of DEFINITIONS behind the columns of the queries."""
     from millpond.spark import training_set as run_training_set
 
-    target = chosen_target(load_definitions(definitions), name)
+    target = given.target
     if (begin is None) != (end is None):
         raise OptionError("--from and --to go together; give both, or neither")
-    spark = spark_session("training-set", master, settings)
-    try:
+    with given.session("training-set") as spark:
         click.echo(f"computing {target.name}", err=True)
         rows = run_training_set(
-            None if queries is None else spark.read.load(queries),
+            None if queries is None else read_files(spark, "--queries", queries),
             target,
             time_column=time_column,
-            tables=given_tables(spark, tables),
+            tables=given.tables(spark),
+            snapshots_end_ms=snapshots_end_ms,
+            bootstrap=None if bootstrap is None else read_files(spark, "--bootstrap", bootstrap),
             every=every,
             between=None if begin is None or end is None else (begin, end),
             spark=spark,
         )
-        rows.write.parquet(output)
+        _write(rows, output)
         count = spark.read.parquet(output).count()
-    finally:
-        spark.stop()
-    tell({"name": target.name, "rows": count, "output": output}, as_json=as_json, text=f"{count} rows in {output}")
+    given.tell({"name": target.name, "rows": count, "output": output}, f"{count} rows in {output}")
+
+
+def _write(rows: "DataFrame", output: str) -> None:
+    from pyspark.errors import AnalysisException
+
+    try:
+        rows.write.parquet(output)
+    except AnalysisException as cause:
+        if cause.getCondition() != "PATH_ALREADY_EXISTS":
+            raise
+        raise OptionError(f"--output {output!r} is there already; give a new folder, or remove it") from cause

@@ -16,6 +16,7 @@ from typing import Any
 from millpond.features.cells.cell import Cell, CellOperation, Finish, Ir, Operation
 from millpond.features.cells.shapes import (
     bucketed,
+    by_own_time,
     element_wise,
     exploded,
     finish_dict,
@@ -24,6 +25,7 @@ from millpond.features.cells.shapes import (
     limit_met_in,
 )
 from millpond.features.definitions import Aggregation, GroupBy
+from millpond.features.definitions.feature_types import feature_type
 from millpond.features.inputs import EVENTS, Column, EventColumns, Inputs, check_times
 from millpond.features.operations import OPERATIONS
 from millpond.features.types import DataType, parse_type
@@ -84,7 +86,7 @@ class CompiledCells:
 
     __slots__ = ("_columns", "_places", "_rows", "cells", "empty_ir", "features", "group_by", "inputs", "rows_of_cells")
 
-    def __init__(self, group_by: GroupBy) -> None:
+    def __init__(self, group_by: GroupBy, span_ms: int | None = None) -> None:
         self.group_by = group_by.name
         """The name of the GroupBy."""
         self.inputs = group_by.inputs
@@ -108,7 +110,7 @@ class CompiledCells:
                 ]
         self.features = tuple(features)
         """Every feature, in declared order."""
-        self.cells = tuple(cell for _, cell, _ in cells.values())
+        self.cells = tuple(cell if span_ms is None else by_own_time(cell, span_ms) for _, cell, _ in cells.values())
         """Each distinct cell once, in the order in which the features first need them."""
         self.empty_ir: Ir = tuple(cell.empty for cell in self.cells)
         """The IR of no events."""
@@ -135,8 +137,13 @@ class CompiledCells:
         return tuple([cell.collect(*rows[position]) for cell, position in zip(self.cells, self._places, strict=True)])
 
 
-def compile_cells(group_by: GroupBy) -> CompiledCells:
+def compile_cells(group_by: GroupBy, span_ms: int | None = None) -> CompiledCells:
     """Find the cells that a GroupBy needs, and how its features read them.
+
+    Args:
+        group_by: the definition.
+        span_ms: if given, each cell keeps its values apart by time, in spans of this length; the features then
+            do not read these cells themselves, but what `own_times.irs_since` makes of them.
 
     >>> from millpond.features.definitions import Field
     >>> route = GroupBy(
@@ -152,7 +159,7 @@ def compile_cells(group_by: GroupBy) -> CompiledCells:
     >>> [feature.finish(*[ir[position] for position in feature.positions]) for feature in compiled.features]
     [0.5, 1]
     """
-    return CompiledCells(group_by)
+    return CompiledCells(group_by, span_ms)
 
 
 def _operation(aggregation: Aggregation) -> Operation:
@@ -192,24 +199,23 @@ def _feature(
     operation, parameter = _operation(aggregation), _parameter(aggregation)
     scalar = None if type_ is None else type_.scalar
     finish = operation.finisher(scalar, parameter)
-    result = "long" if scalar is None else operation.result(scalar, parameter).name
     empties = [make.empty for make in _cells(aggregation, type_)]
     limit_met = operation.limit_met
     if type_ is not None and type_.key is not None:
-        finish, result, empties = finish_dict(finish, empties), f"map<{type_.key.name},{result}>", [{} for _ in cells]
+        finish, empties = finish_dict(finish, empties), [{} for _ in cells]
         limit_met = limit_met and limit_met_in(limit_met)
     elif aggregation.element_wise:
-        finish, result, empties = finish_list(finish, empties), f"array<{result}>", [() for _ in cells]
+        finish, empties = finish_list(finish, empties), [() for _ in cells]
         limit_met = limit_met and limit_met_in(limit_met)
     if bucket is not None:
-        finish, result = finish_dict(finish, empties), f"map<string,{result}>"
+        finish = finish_dict(finish, empties)
         limit_met = limit_met and limit_met_in(limit_met)
     return CompiledFeature(
         name="",
         window=None,
         positions=positions,
         finish=finish,
-        type=result,
+        type=feature_type(aggregation, type_, bucket),
         deletes=all(cell.delete is not None for cell in cells),
         exact=operation.exact,
         limit_met=limit_met,

@@ -35,6 +35,7 @@ from millpond.features.format_1 import Format1Codec
 from millpond.features.inputs import Inputs, check_times
 from millpond.features.key_codec import KEY_FORMAT_VERSION, KeyCodec
 from millpond.features.layers import Span, layers_of, spans
+from millpond.features.own_times import irs_since, keeps_own_times
 from millpond.features.partial_ir import UNKNOWN, PartialIr, is_known
 from millpond.features.tiles import Tile, tiles_between
 from millpond.features.types import parse_type
@@ -62,6 +63,8 @@ class GroupByPlan:
 
     Attributes:
         cells: the compiled cells of an IR, and the features that read them.
+        tile_cells: the compiled cells of a tile's IR: the same, unless the plan keeps own times.
+        keeps_own_times: whether the cells of tiles are kept by the own times of their rows (`own_times`).
         tile_ms: the size of the smallest tile, in milliseconds.
         layers: the sizes of all tiles, ascending.
         windows: the windows of all features, shortest first and all time last.
@@ -79,6 +82,8 @@ class GroupByPlan:
         lengths = tuple(window.window_ms for window in self.windows)
         self.layers = layers_of(lengths, tiled=group_by.tiled)
         self.tile_ms = self.layers[0]
+        self.keeps_own_times = keeps_own_times(group_by)
+        self.tile_cells = compile_cells(group_by, self.tile_ms) if self.keeps_own_times else self.cells
         self._finite = tuple(length for length in lengths if length is not None)
         self._keeps_all = None in lengths
         self._timelines: dict[int, Timeline] = {}
@@ -103,7 +108,7 @@ class GroupByPlan:
             }
         )[:16]
         self._keys = KeyCodec(group_by.name, group_by.keys)
-        self._tiles = TileCodec(group_by.name, self.generation, self.cells.cells)
+        self._tiles = TileCodec(group_by.name, self.generation, self.tile_cells.cells)
         self._batches = BatchCodec(group_by.name, self.batch_form, self.cells.cells)
         self._values = ValueCodec(group_by.name, self.feature_names, types)
         self._format_1 = Format1Codec(group_by, self.cells.cells)
@@ -149,7 +154,9 @@ class GroupByPlan:
         Raises:
             CorruptionError: the bytes are torn or altered, of another key, format or generation.
         """
-        return self._format_1.decode_tile(data) if data[:1] == _FORMAT_1 else self._tiles.decode(key, data)
+        if data[:1] == _FORMAT_1 and not self.keeps_own_times:
+            return self._format_1.decode_tile(data)
+        return self._tiles.decode(key, data)
 
     def encode_values(self, key: bytes, values: Sequence[Any], batch_end_ms: int) -> bytes:
         """Give the bytes of a key's finished values, in the order of the features."""
@@ -191,20 +198,38 @@ class GroupByPlan:
         """Give the IR of the events of all, at least one; what is unknown in one is unknown in the result."""
         if len(irs) == 1:
             return irs[0]
+        return self._merged_all(self._merge_alls, irs)
+
+    def _merged_all(self, merge_alls: Sequence[Callable[[Sequence[Any]], Any]], irs: Sequence[Ir]) -> Ir:
         columns = zip(*irs, strict=True)
         if set(map(type, irs)) == {tuple}:
-            return tuple([merge_all(cells) for merge_all, cells in zip(self._merge_alls, columns, strict=True)])
+            return tuple([merge_all(cells) for merge_all, cells in zip(merge_alls, columns, strict=True)])
         return PartialIr(
             UNKNOWN if UNKNOWN in cells else merge_all(cells)
-            for merge_all, cells in zip(self._merge_alls, columns, strict=True)
+            for merge_all, cells in zip(merge_alls, columns, strict=True)
         )
 
+    def merge_tiles(self, irs: Sequence[Ir]) -> Ir:
+        """Give the IR of a tile that holds the rows of several tiles, at least one."""
+        if not self.keeps_own_times or len(irs) == 1:
+            return self.merge(*irs) if len(irs) == 2 else self.merge_all(irs)  # noqa: PLR2004 - a pair
+        return self._merged_all([cell.merge_all for cell in self.tile_cells.cells], irs)
+
     def delete(self, ir: Ir, other: Ir) -> Ir:
-        """Give the IR without the events of another; cells that cannot delete stay as they are."""
+        """Give the IR of a tile without the rows of another; cells that cannot delete stay as they are."""
         return type(ir)(
             one if operation.delete is None or one is UNKNOWN else operation.delete(one, gone)
-            for operation, one, gone in zip(self.cells.cells, ir, other, strict=True)
+            for operation, one, gone in zip(self.tile_cells.cells, ir, other, strict=True)
         )
+
+    def irs_since(self, tiles: Sequence[Tile], starts: Sequence[int | None]) -> list[Ir]:
+        """Give for each of some window starts the IR of the tiles' rows from there on, by the rows' own times.
+
+        For a plan that keeps own times.
+        """
+        if not tiles:
+            return [self._empty] * len(starts)
+        return irs_since(self.cells.cells, self.merge_tiles([tile.ir for tile in tiles]), starts)
 
     # The batch.
 
@@ -331,13 +356,16 @@ class GroupByPlan:
         starts = [tile.start_ms for tile in chosen]
         newest = len(chosen)
         recent: Ir | None = None
+        by_own_time = self._recent_by_own_time(chosen, query_ms) if self.keeps_own_times else None
         values: dict[str, Any] = dict.fromkeys(self.feature_names)
         for window in self.windows:
             start_ms = None if window.window_ms is None else window_start(query_ms, window.window_ms)
             oldest = 0 if start_ms is None else bisect_left(starts, start_ms)
-            if oldest and start_ms is not None and chosen[oldest - 1].end_ms > start_ms:
+            if by_own_time is not None:
+                recent = by_own_time[window.window_ms]
+            elif oldest and start_ms is not None and chosen[oldest - 1].end_ms > start_ms:
                 raise self._straddling(chosen[oldest - 1], start_ms)
-            if oldest < newest:
+            elif oldest < newest:
                 irs = [tile.ir for tile in chosen[oldest:newest]]
                 recent = self.merge_all(irs if recent is None else [*irs, recent])
                 newest = oldest
@@ -354,6 +382,12 @@ class GroupByPlan:
                     else:
                         del values[feature.name]
         return values
+
+    def _recent_by_own_time(self, tiles: Sequence[Tile], query_ms: int) -> dict[int | None, Ir]:
+        """Give what tiles have for each window, by the window's length."""
+        lengths = [window.window_ms for window in self.windows]
+        starts = [None if length is None else window_start(query_ms, length) for length in lengths]
+        return dict(zip(lengths, self.irs_since(tiles, starts), strict=True))
 
     def stale_features(self, query_ms: int, batch_end_ms: int) -> tuple[str, ...]:
         """Name the features that a batch is too old to answer exactly; none within two days of its end."""
@@ -379,7 +413,8 @@ class GroupByPlan:
             deletes = "deletes" if cell.delete is not None else "ignores deletes"
             lines.append(f"    {position}: {cell.id} ({kept}, {deletes})")
         sizes = ", ".join(f"{size} ms" for size in self.layers)
-        lines.append(f"  batch timeline: {len(timeline.cuts_ms) + 1} segments; tiles of {sizes}")
+        own = ", cells by the rows' own times" if self.keeps_own_times else ""
+        lines.append(f"  batch timeline: {len(timeline.cuts_ms) + 1} segments; tiles of {sizes}{own}")
         lines.append("  windows, shortest first:")
         for window in self.windows:
             span = (

@@ -65,7 +65,7 @@ def stored_sizes(plan: GroupByPlan) -> StoredSizes:
     def row(irs: dict[int, Ir]) -> int:
         return len(plan.encode_batch(key, plan.batch_of_segments(irs, _BATCH_END_MS)))
 
-    tile = Tile(_BATCH_END_MS, plan.tile_ms, ir=ir)
+    tile = Tile(_BATCH_END_MS, plan.tile_ms, ir=plan.tile_cells.collect([_BATCH_END_MS], [event]))
     return StoredSizes(len(plan.encode_tile(key, tile)), row({0: ir}), row(every), len(every))
 
 

@@ -68,6 +68,29 @@ class DataType:
         """Whether values can be added; of booleans True counts 1."""
         return self.kind in _NUMBERS
 
+    def __str__(self) -> str:
+        return self.name
+
+    @property
+    def is_integral(self) -> bool:
+        """Whether it is int or long."""
+        return self.kind in ("int", "long")
+
+    @property
+    def is_floating(self) -> bool:
+        """Whether it is float or double."""
+        return self.kind in ("float", "double")
+
+    @property
+    def is_numeric(self) -> bool:
+        """Whether SQL's arithmetic takes it: as `is_number`, without booleans."""
+        return self.kind in _NUMBERS and self.kind != "boolean"
+
+    @property
+    def is_ordered(self) -> bool:
+        """Whether two values of it can be compared."""
+        return self.kind not in ("array", "map")
+
     @property
     def scalar(self) -> "DataType":
         """The type itself, or of an array or map the type of its elements."""
@@ -77,6 +100,15 @@ class DataType:
     def form(self) -> ScalarForm:
         """How values of a scalar type look; arrays and maps are made of them."""
         return decimal_form(self.precision, self.scale) if self.kind == "decimal" else SCALAR_FORMS[self.kind]
+
+    @property
+    def sql(self) -> str:
+        """The type as Spark SQL writes it in a cast.
+
+        >>> parse_type("map<string,array<decimal(10,2)>>").sql
+        'MAP<STRING,ARRAY<DECIMAL(10,2)>>'
+        """
+        return self.spark_name.upper()
 
     @property
     def spark_name(self) -> str:

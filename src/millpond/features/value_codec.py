@@ -234,6 +234,7 @@ class ValueCodec:
         _check_form(self._what, self._form, body)
         try:
             batch_end_ms, *stored = _decode(body[_FORM_BYTES:])
+            _check_end(batch_end_ms)
             values = tuple(
                 None if one is None else from_stored(type_, one) for type_, one in zip(self._types, stored, strict=True)
             )
@@ -247,9 +248,15 @@ def _check_form(what: str, form: bytes, body: bytes) -> None:
         raise unreadable(what, f"it is of form {body[:_FORM_BYTES].hex()}, not {form.hex()}; the GroupBy has changed")
 
 
+def _check_end(batch_end_ms: Any) -> None:
+    if type(batch_end_ms) is not int:
+        raise TypeError(f"its batch end {batch_end_ms!r} is no whole number of milliseconds")
+
+
 def _check_ascending(batch_end_ms: Any, segments: Any) -> None:
-    if type(batch_end_ms) is not int or type(segments) is not list:
-        raise TypeError("a batch row has a batch end and segments")
+    _check_end(batch_end_ms)
+    if type(segments) is not list:
+        raise TypeError("a batch row has segments")
     last = -1
     for segment in segments:
         if type(segment) is not int or segment <= last:

@@ -14,6 +14,7 @@ Every hop divides the next, and a day, so hops of all sizes share the midnights,
 never starts after a shorter one. Both facts are relied upon elsewhere.
 """
 
+import math
 import re
 
 from millpond.errors import OptionError
@@ -25,6 +26,8 @@ HOPS_MS = (MINUTE_MS, 5 * MINUTE_MS, HOUR_MS, DAY_MS)
 """Every hop that a window can have, ascending; each divides the next."""
 
 _UNITS_MS = {"m": MINUTE_MS, "h": HOUR_MS, "d": DAY_MS}
+_WRITTEN_UNITS_MS = _UNITS_MS | {"ms": 1, "s": 1_000, "w": 7 * DAY_MS}
+"""Also those that a window cannot have, but that people write."""
 _WINDOW = re.compile(r"([1-9][0-9]*)([mhd])")
 
 
@@ -41,7 +44,7 @@ def parse_window(text: str) -> int:
     if match is None:
         raise OptionError(
             f"window {text!r} is not a whole number above 0 followed by m, h or d; "
-            f"write it like {_nearest_window(text)!r}, or None for no window"
+            f"{_mended(text)}, or None for no window"
         )
     return int(match[1]) * _UNITS_MS[match[2]]
 
@@ -89,8 +92,14 @@ def tile_start(time_ms: int, size_ms: int) -> int:
     return time_ms // size_ms * size_ms
 
 
-def _nearest_window(text: object) -> str:
-    """Guess what a malformed window was meant to be: its number (else 1) and its unit (else h)."""
-    number = re.search(r"[1-9][0-9]*", str(text))
-    unit = re.search(r"[mhd]", str(text).lower())
-    return f"{number[0] if number else 1}{unit[0] if unit else 'h'}"
+def _mended(text: object) -> str:
+    """Say how a malformed window is to be written: a number of units, rounded up to whole minutes."""
+    number = re.search(r"[0-9]+(?:\.[0-9]+)?", str(text))
+    unit = re.search(r"ms|[smhdw]", str(text).lower())
+    amount = float(number[0]) if number and float(number[0]) else 1.0
+    length_ms = amount * _WRITTEN_UNITS_MS[unit[0] if unit else "h"]
+    if length_ms < MINUTE_MS:
+        return "the smallest window is one minute, write '1m'"
+    minutes = math.ceil(length_ms / MINUTE_MS)
+    found = next(name for name in ("d", "h", "m") if minutes * MINUTE_MS % _UNITS_MS[name] == 0)
+    return f"write it like '{minutes * MINUTE_MS // _UNITS_MS[found]}{found}'"

@@ -275,6 +275,8 @@ def tail_irs(layout: Layout, view: View, tiles: Sequence[Tile], after_ms: int, e
         empty: the IR of no events.
     """
     plan = layout.plan
+    if plan.keeps_own_times:
+        return plan.irs_since(tiles, view.starts)
     if view.latest_start_ms <= after_ms or len(tiles) == 0:
         tail = plan.merge_all([tile.ir for tile in tiles]) if tiles else empty
         return (tail,) * len(layout.windows)

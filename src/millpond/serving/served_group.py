@@ -57,7 +57,8 @@ class ServedGroup:
     Args:
         plan: its plan.
         batch_cache: of batch rows; None for no caching.
-        tile_cache: of closed tiles; None for no caching. Untiled and snapshot GroupBys have none.
+        tile_cache: of closed tiles; None for no caching. Untiled and snapshot GroupBys have none, nor have those
+            whose tiles are kept by own times: no tile is whole in or out of a window.
         steps: which of `STEPS` are on.
         tail_freshness_ms: how long ago a tail may have been read.
     """
@@ -76,7 +77,8 @@ class ServedGroup:
         self.has_stream = group_by.accuracy == "temporal"
         self.is_tiled = self.has_stream and group_by.tiled
         self.batch_cache = batch_cache if "batch_ir" in steps else None
-        self.tile_cache = tile_cache if self.is_tiled and "tile_ir" in steps else None
+        keeps_tiles = self.is_tiled and not plan.keeps_own_times
+        self.tile_cache = tile_cache if keeps_tiles and "tile_ir" in steps else None
         self.skips_batch_get = "batch_get" in steps
         self.moves_start = "stream_get" in steps
         self.doorkeeper = Doorkeeper(self.tile_cache if self.tile_cache is not None else self.batch_cache)

@@ -50,7 +50,7 @@ def aggregations(draw, operation, number, type_, windows):
 
 
 @st.composite
-def group_bys(draw, windows=WINDOWS, **options):
+def group_bys(draw, windows=WINDOWS, name="any", **options):
     """A GroupBy whose columns each have a type that their operation takes."""
     columns, declared, names = [], [], set()
     for _ in range(draw(st.integers(1, MOST_AGGREGATIONS))):
@@ -71,7 +71,7 @@ def group_bys(draw, windows=WINDOWS, **options):
             names |= set(one.feature_names)
             declared.append(one)
     return GroupBy(
-        "any",
+        name,
         keys=KEYS,
         inputs=(*(Field(f"c{number}", type_) for number, type_ in enumerate(columns)), BUCKETS),
         aggregations=tuple(declared),

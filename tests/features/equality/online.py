@@ -12,7 +12,7 @@ from millpond.kv import MemoryStore
 from millpond.spark.features.tile_combine import EventCounts, combiner
 from millpond.spark.features.tile_processor import TileProcessor
 from millpond.spark.features.tile_writer import tile_writer
-from tests.serving.world import upload
+from tests.serving.world import upload, upload_values
 from tests.spark.features.arrow_states import OneShard
 
 
@@ -30,6 +30,33 @@ class PlainFrame:
         return SimpleNamespace(collect=lambda: written)
 
 
+def land(store, group_by, batch_end_ms, events, watermark_ms):
+    """Bring the events of a GroupBy into a store, before the batch end by an upload and after it by a stream.
+
+    Args:
+        store: where to.
+        group_by: the definition.
+        batch_end_ms: where the two meet.
+        events: (key, time, inputs) of any keys.
+        watermark_ms: up to when the stream has come.
+    """
+    online = Online(group_by, batch_end_ms, store=store)
+    keys = {key for key, _, _ in events}
+    past = {key: [(time, inputs) for own, time, inputs in events if own == key] for key in keys}
+    if group_by.accuracy == "snapshot":
+        plan, end = online.plan, batch_end_ms
+        values = {
+            key: plan.finish(end, end, plan.batch_ir([one for one in own if one[0] < end], end), [])
+            for key, own in past.items()
+        }
+        rows = {key: [answer[name] for name in plan.feature_names] for key, answer in values.items()}
+        upload_values(store, plan, rows, batch_end_ms)
+    else:
+        online.upload(past)
+        online.micro_batch([[(*event, False) for event in events]], watermark_ms)
+    return online.plan
+
+
 class Online:
     """A GroupBy whose events go through the parts of upload and stream into a store.
 
@@ -37,12 +64,13 @@ class Online:
         group_by: the definition.
         batch_end_ms: events before it are in the upload.
         shards: how many shards the operator has.
+        store: where upload and tiles go; one of its own if None.
     """
 
-    def __init__(self, group_by, batch_end_ms, shards=1):
+    def __init__(self, group_by, batch_end_ms, shards=1, store=None):
         self.plan = compile_group_by(group_by)
         self.batch_end_ms = batch_end_ms
-        self.store = MemoryStore()
+        self.store = MemoryStore() if store is None else store
         self.landings = 0
         self.counts = EventCounts()
         self.shards = [OneShard(TileProcessor(group_by)) for _ in range(shards)]
@@ -57,9 +85,18 @@ class Online:
                 *((f"input_{n}", type_.arrow()) for n, type_ in enumerate(types)),
                 ("event_time", pa.timestamp("us", tz="UTC")),
                 ("is_delete", pa.bool_()),
+                *([("own_ms", pa.int64())] if group_by.sources else []),
             ]
         )
         self.types = types
+
+    def restart(self, group_by):
+        """Go on from the state of the operator with a changed definition of the same generation."""
+        self.plan = compile_group_by(group_by)
+        self.combine = combiner(self.plan, self.batch_end_ms, self.counts)
+        for shard in self.shards:
+            shard.processor = TileProcessor(group_by)
+            shard.processor.init(shard)
 
     def upload(self, events_by_key, batch_end_ms=None):
         """Publish what is known before a batch end."""
@@ -68,7 +105,10 @@ class Online:
         return upload(self.store, self.plan, events_by_key, self.batch_end_ms, self.landings)
 
     def micro_batch(self, partitions, watermark_ms):
-        """Run one micro-batch; each row of a partition is (key, time, inputs, is taken away)."""
+        """Run one micro-batch.
+
+        Each row of a partition is (key, time, inputs, is taken away); of an entity also the row's own time.
+        """
         combined = defaultdict(list)
         for rows in partitions:
             for batch in self.combine(iter(self.arrow_batches(rows))):
@@ -97,8 +137,9 @@ class Online:
                     *(arrow_value(one, type_) for one, type_ in zip(inputs, self.types, strict=True)),
                     None if time_ms is None else time_ms * 1_000,
                     is_gone,
+                    *own_ms,
                 ]
-                for key, time_ms, inputs, is_gone in rows[first : first + at_once]
+                for key, time_ms, inputs, is_gone, *own_ms in rows[first : first + at_once]
             ]
             yield pa.record_batch(
                 [

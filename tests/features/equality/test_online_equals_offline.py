@@ -2,12 +2,13 @@
 
 from bisect import bisect_left, bisect_right
 from collections import Counter
+from dataclasses import replace
 from random import Random
 
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from millpond.features import Aggregation, Field, GroupBy, compile_group_by
+from millpond.features import Aggregation, EntitySource, Field, GroupBy, compile_group_by
 from millpond.kv import MemoryStore
 from millpond.serving import Fetcher
 from tests.features.equality import rule
@@ -155,6 +156,146 @@ def test_rows_that_were_taken_away_are_subtracted_by_what_can_delete_and_ignored
         )
         == {}
     )
+
+
+@given(data=st.data(), tiled=st.booleans())
+@settings(max_examples=cases(50), suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
+def test_features_of_added_cells_are_unknown_as_long_as_their_windows_hold_older_tiles(data, tiled):
+    # A count over a short window and one over all time fix the tiles, so all definitions are of one generation.
+    fixed = Aggregation("count", windows=("7m", None))
+    drawn = data.draw(group_bys(tiled=tiled))
+    others = [one for one in drawn.aggregations if not set(one.feature_names) & set(fixed.feature_names)]
+    grown = replace(drawn, aggregations=(fixed, *others))
+    small = replace(drawn, aggregations=(fixed, *others[: data.draw(st.integers(0, len(others)))]))
+    plan, before = compile_group_by(grown), compile_group_by(small)
+    assert plan.generation == before.generation
+    known = {cell.id for cell in before.cells.cells}
+    added = {
+        feature.name: feature.window
+        for feature in plan.cells.features
+        if any(plan.cells.cells[place].id not in known for place in feature.positions)
+    }
+    batch_end = data.draw(batch_ends(plan))
+    events = st.tuples(st.sampled_from(USERS), moments(batch_end, batch_end + 20 * HOUR), inputs_of(grown))
+    online = Online(small, batch_end)
+    parts = [data.draw(st.lists(events, max_size=6)) for _ in range(3)]
+    watermarks = sorted(data.draw(st.tuples(*[moments(batch_end, batch_end + 20 * HOUR)] * 3)))
+    online.micro_batch([[(*event, False) for event in parts[0]]], watermarks[0])
+    online.restart(grown)
+    online.upload({})
+    fetcher = Fetcher(online.store, [plan], **data.draw(st.sampled_from(CACHES)), background=lambda work: work())
+    for part, watermark in zip(parts[1:], watermarks[1:], strict=True):
+        online.micro_batch([[(*event, False) for event in part]], watermark)
+        fetcher.refresh()
+        user, query = data.draw(st.tuples(st.sampled_from(USERS), moments(batch_end, batch_end + 2 * DAY)))
+        sees_until = -(-query // plan.tile_ms) * plan.tile_ms
+        arrived = [*parts[0], *parts[1], *(part if part is parts[2] else ())]
+        own = [(time, inputs) for of_user, time, inputs in arrived if of_user == user]
+        older = [min(time, query - 1) for of_user, time, _ in parts[0] if of_user == user and time < sees_until]
+        unknown = {name for name, window in added.items() if any(is_in_window(time, query, window) for time in older)}
+        expected = rule.answers(grown, own, query, sees_until_ms=sees_until)
+        answer = fetcher.fetch(grown.name, dict(zip(("user", "shop"), user, strict=True)), query)
+        assert set(answer.errors) == unknown
+        known_values = {name: value for name, value in expected.items() if name not in unknown}
+        assert rule.differences(grown, answer.features, known_values) == {}
+
+
+class Entity:
+    """A table whose rows come and go: what the first upload has, and the changes since.
+
+    A row is (user, own time, inputs), a change (mutation time, row, is taken away).
+    """
+
+    def __init__(self, past):
+        self.past = past
+        self.changes = []
+
+    def standing(self, before_ms):
+        """The rows of the table as of a time."""
+        rows = [*self.past, *(row for at, row, is_gone in self.changes if at < before_ms and not is_gone)]
+        for at, row, is_gone in self.changes:
+            if at < before_ms and is_gone:
+                rows.remove(row)
+        return rows
+
+    def upload(self, online, batch_end):
+        """Upload the snapshot as of a batch end."""
+        rows = self.standing(batch_end)
+        of_user = {user: [(time, inputs) for own, time, inputs in rows if own == user] for user in USERS}
+        online.upload(of_user, batch_end)
+
+    def answers(self, group_by, user, query, batch_end, sees_until):
+        """What the rule says: what cannot delete begins with the rows of the batch, and only gains since then."""
+        changed = [(row, gone) for at, row, gone in self.changes if batch_end <= at < sees_until and row[0] == user]
+        came = [row[1:] for row in self.standing(batch_end) if row[0] == user]
+        came += [row[1:] for row, is_gone in changed if not is_gone]
+        gone = [row[1:] for row, is_gone in changed if is_gone]
+        return rule.answers(group_by, came, query, gone=gone, sees_until_ms=sees_until)
+
+    def trained(self, group_by, user, query):
+        """What the training set says."""
+        changes = [(user, None, *row, False) for user, *row in self.past]
+        changes += [(user, at, *row, is_gone) for at, (user, *row), is_gone in self.changes]
+        return changing_training_set(group_by, changes, [(user, query)])[0]
+
+
+@st.composite
+def changes_of(draw, entity, inputs, first_ms, last_ms):
+    """Rows that come, also with an own time long ago, rows that go, and rows that change."""
+    found = []
+    for _ in range(draw(st.integers(0, 5))):
+        at = draw(moments(first_ms, last_ms))
+        kept = entity.standing(at)
+        for later, row, is_gone in entity.changes:
+            if later >= at and is_gone and row in kept:
+                kept.remove(row)
+        before = draw(st.sampled_from(kept)) if kept and draw(st.booleans()) else None
+        if before is not None:
+            entity.changes.append((at, before, True))
+            found.append(entity.changes[-1])
+        if before is None or draw(st.booleans()):
+            own = draw(moments(first_ms - 45 * DAY, at)) if before is None or draw(st.booleans()) else before[1]
+            user = draw(st.sampled_from(USERS)) if before is None else before[0]
+            entity.changes.append((at, (user, own, draw(inputs)), False))
+            found.append(entity.changes[-1])
+    return found
+
+
+@given(data=st.data(), tiled=st.booleans())
+@settings(max_examples=cases(80), suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
+def test_changes_of_an_entity_are_the_training_set_are_the_rule(data, tiled):
+    group_by = data.draw(group_bys(tiled=tiled, sources=(EntitySource("rows", "changes"),)))
+    plan = compile_group_by(group_by)
+    batch_end = data.draw(batch_ends(plan))
+    inputs, users = inputs_of(group_by), st.sampled_from(USERS)
+    past = data.draw(st.lists(st.tuples(users, moments(batch_end - 45 * DAY, batch_end - 1), inputs), max_size=8))
+    entity = Entity(past)
+    online = Online(group_by, batch_end, data.draw(st.integers(1, 2)))
+    entity.upload(online, batch_end)
+    fetcher = Fetcher(online.store, [online.plan], **data.draw(st.sampled_from(CACHES)), background=lambda work: work())
+    watermark = batch_end
+    for _ in range(data.draw(st.integers(1, 3))):
+        now = watermark + data.draw(st.sampled_from((MINUTE, HOUR, 9 * HOUR)))
+        changes = data.draw(changes_of(entity, inputs, batch_end, now))
+        rows = [(user, at, values, is_gone, own) for at, (user, own, values), is_gone in changes]
+        online.micro_batch([rows[::2], rows[1::2]], watermark)
+        watermark = max(batch_end, now - data.draw(st.sampled_from((0, MINUTE, HOUR))))
+        if data.draw(st.integers(0, 3)) == 0 and watermark > batch_end:
+            step_ms = max(plan.tile_ms, HOUR)
+            batch_end = max(batch_end, watermark // step_ms * step_ms)
+            entity.upload(online, batch_end)
+        fetcher.refresh()
+        user, query = data.draw(st.tuples(users, moments(batch_end, batch_end + 2 * DAY)))
+        expected = entity.answers(group_by, user, query, batch_end, -(-query // plan.tile_ms) * plan.tile_ms)
+        answer = fetcher.fetch(group_by.name, dict(zip(("user", "shop"), user, strict=True)), query)
+        assert answer.errors == {}
+        assert rule.differences(group_by, answer.features, expected) == {}
+        exact = entity.answers(group_by, user, query, batch_end, query)
+        # What cannot delete forgets the rows that went at each upload; the training set does so at each midnight.
+        same_day = batch_end % DAY == 0 and query < batch_end + DAY
+        kept = {one.name for one in plan.cells.features if one.deletes or same_day}
+        trained = {name: value for name, value in entity.trained(group_by, user, query).items() if name in kept}
+        assert rule.differences(group_by, trained, {name: exact[name] for name in kept}) == {}
 
 
 @given(data=st.data())

@@ -1,11 +1,21 @@
 """Logged answers, compared with the training set, and taken into it."""
 
+from dataclasses import replace
+
 import pytest
 from pyspark.sql import functions as F
 
 from millpond.errors import DataError
 from millpond.features import Aggregation, Derivation, EventSource, Field, GroupBy, Join, JoinPart
-from millpond.spark.features.check import ARRIVED_LATER, DIFFERENT, EQUAL, NOT_KNOWN, FeatureCheck, check
+from millpond.spark.features.check import (
+    ARRIVED_LATER,
+    DIFFERENT,
+    EQUAL,
+    NOT_KNOWN,
+    FeatureCheck,
+    _exact_features,
+    check,
+)
 from millpond.spark.features.training_set import training_set
 
 pytestmark = pytest.mark.spark
@@ -134,3 +144,11 @@ def test_logged_answers_are_taken_instead_of_computed_ones(spark, purchases):
         "c": (3.0, 7.0 / 3.0),
         "d": (None, None),
     }
+
+
+def test_a_derivation_of_a_sketch_is_not_exact():
+    spent = replace(SPENT, derivations=(Derivation("shops", "shop_approx_unique_count + 1"), Derivation("a", "user")))
+    derived = (Derivation("many", "shops > 2"), Derivation("share", "amount / price_sum_1d"))
+    found = _exact_features(replace(JOIN, parts=(JoinPart(spent, {"customer": "user"}, ""),), derivations=derived))
+    assert {name for name, is_exact in found.items() if not is_exact} == {"shop_approx_unique_count", "shops", "many"}
+    assert {"share", "a"} <= set(found)

@@ -8,7 +8,9 @@ from millpond.features import (
     DAY_MS,
     HOUR_MS,
     MARKER_ADDRESS,
+    Aggregation,
     EntitySource,
+    Field,
     GroupBy,
     closing_time,
     decode_marker,
@@ -18,7 +20,10 @@ from millpond.features import (
 )
 from millpond.kv import Get, LmdbStore
 from millpond.metrics import MemoryRecorder
+from millpond.serving import Fetcher
 from millpond.spark.features.stream import stream, tile_updates
+from millpond.spark.features.training_set import training_set
+from millpond.spark.features.upload import upload
 from tests.features import oracle
 from tests.spark.features.test_tile_processor import GROUP_BY, PLAN, B
 
@@ -143,12 +148,66 @@ def test_what_cannot_stream_is_refused_before_it_starts(spark):
     snapshot = GroupBy("route", GROUP_BY.keys, GROUP_BY.inputs, accuracy="snapshot")
     with pytest.raises(OptionError, match="nothing to stream"):
         tile_updates(snapshot, **asked)
-    entity = GroupBy(
-        "route",
-        GROUP_BY.keys,
-        GROUP_BY.inputs,
-        GROUP_BY.aggregations,
-        sources=(EntitySource("planes", "changes", mutation_stream="changes"),),
+
+
+LISTINGS = GroupBy(
+    "listings",
+    keys=(Field("town", "string"),),
+    inputs=(Field("price", "long"),),
+    aggregations=(
+        Aggregation("sum", "price", ("1h", "3d", None)),
+        Aggregation("last", "price", ("3d",)),
+        Aggregation("count", windows=("3d",)),
+    ),
+    sources=(EntitySource("listings", "changes", mutation_stream="changes", time_column="listed_ms"),),
+)
+
+
+def test_changes_of_an_entity_are_served_as_the_training_set_has_them(spark, tmp_path):
+    snapshot = [("Ulm", 30, B - 2 * DAY_MS), ("Ulm", 5, B - 10), ("Bonn", 70, B - 40 * DAY_MS)]
+    changes = [
+        # A row of before the batch end goes, another gets a new price, one comes and one is told of late.
+        ("Ulm", 30, B - 2 * DAY_MS, B + 7, True),
+        ("Ulm", 5, B - 10, B + HOUR_MS, True),
+        ("Ulm", 6, B - 10, B + HOUR_MS, False),
+        ("Ulm", 100, B + HOUR_MS + 1, B + HOUR_MS + 1, False),
+        ("Bonn", 7, B - DAY_MS, B + 2 * HOUR_MS, False),
+        # What is before the batch end is in the snapshot, and a row without an own time is in no window.
+        ("Ulm", 5, B - 10, B - 10, False),
+        ("Ulm", 5, None, B + HOUR_MS, False),
+    ]
+    schema = "town string, price bigint, listed_ms bigint"
+    changed = "mutation_time bigint, is_before boolean"
+    tables = {
+        "listings": spark.createDataFrame(snapshot, schema),
+        "changes": spark.createDataFrame(changes, f"{schema}, {changed}"),
+    }
+    store = LmdbStore(tmp_path / "kv", sync=False)
+    upload(LISTINGS, B, store, tables=tables, spark=spark)
+    tables["changes"].coalesce(1).write.parquet(str(tmp_path / "changes"))
+    streamed = spark.readStream.schema(f"{schema}, {changed}").parquet(str(tmp_path / "changes"))
+    query = stream(
+        LISTINGS,
+        store,
+        str(tmp_path / "checkpoint"),
+        start_ms=B,
+        lateness_ms=0,
+        tables={"changes": streamed},
+        trigger={"availableNow": True},
     )
-    with pytest.raises(OptionError, match="Leave windows out"):
-        tile_updates(entity, **asked)
+    assert query.awaitTermination(120)
+    fetcher = Fetcher(store, [LISTINGS])
+    asked = [(town, B + hours * HOUR_MS) for town in ("Ulm", "Bonn", "Kiel") for hours in (0, 1, 2, 3)]
+    served = [(town, at, fetcher.fetch("listings", {"town": town}, at).features) for town, at in asked]
+    store.close()
+    queries = spark.createDataFrame(asked, "town string, time_ms bigint")
+    rows = [row.asDict() for row in training_set(queries, LISTINGS, tables=tables, snapshots_end_ms=B).collect()]
+    trained = {(row.pop("town"), row.pop("time_ms")): row for row in rows}
+    assert served == [(town, at, trained[town, at]) for town, at in asked]
+    assert trained["Ulm", B + 3 * HOUR_MS] == {
+        "price_sum_1h": None,
+        "price_sum_3d": 106,
+        "price_sum": 106,
+        "price_last_3d": 100,
+        "count_3d": 2,
+    }

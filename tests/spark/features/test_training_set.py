@@ -10,6 +10,7 @@ from pyspark.sql import functions as F
 from millpond.errors import DataError, OptionError
 from millpond.features import Aggregation, Derivation, Field, GroupBy, Join, JoinPart
 from millpond.features.definitions import EntitySource, EventSource, JoinSource
+from millpond.spark.features.sources import batch_rows
 from millpond.spark.features.training_set import training_set
 from tests.features import oracle
 
@@ -211,6 +212,42 @@ def test_a_join_is_a_source_of_a_group_by(spark):
         ("s", 30): 30,
         ("x", 30): None,
     }
+
+
+def test_a_join_over_entities_is_a_source_of_a_group_by(spark):
+    prices = GroupBy(
+        "prices",
+        keys=(Field("seller", "string"),),
+        inputs=(Field("price", "long"),),
+        aggregations=(Aggregation("sum", "price"),),
+        sources=(EntitySource("now", "changes"),),
+    )
+    visits = Join("visits", parts=(JoinPart(prices),), left=EventSource("visited"))
+    of_shop = GroupBy(
+        "of_shop",
+        keys=(Field("shop", "string"),),
+        inputs=(Field("prices_price_sum", "long"),),
+        aggregations=(Aggregation("max", "prices_price_sum"),),
+        sources=(JoinSource(visits),),
+    )
+    change = "mutation_time bigint, is_before boolean"
+    tables = {
+        "now": spark.createDataFrame([("ann", 3, 0)], "seller string, price bigint, time_ms bigint"),
+        "changes": spark.createDataFrame(
+            [("ann", 9, 0, B - HOUR, True), ("ann", 3, 0, B - HOUR, False)],
+            f"seller string, price bigint, time_ms bigint, {change}",
+        ),
+        "visited": spark.createDataFrame(
+            [("ann", "s", B - 2 * HOUR), ("ann", "t", B - 1)], "seller string, shop string, time_ms bigint"
+        ),
+    }
+    queries = spark.createDataFrame([("s", B), ("t", B)], "shop string, time_ms bigint")
+    rows = training_set(queries, of_shop, tables=tables, snapshots_end_ms=B).collect()
+    assert {row.shop: row.prices_price_sum_max for row in rows} == {"s": 9, "t": 3}
+    uploaded = batch_rows(spark, of_shop, B, tables).collect()
+    assert {row.key_0: row.input_0 for row in uploaded} == {"s": 9, "t": 3}
+    with pytest.raises(OptionError, match="snapshots_end_ms"):
+        training_set(queries, of_shop, tables=tables)
 
 
 @pytest.mark.parametrize(

@@ -37,7 +37,7 @@ class TileDecoder:
     __slots__ = ("_body", "_cells", "_head", "_length", "_plan", "_version")
 
     def __init__(self, plan: GroupByPlan) -> None:
-        cells = plan.cells.cells
+        cells = plan.tile_cells.cells
         self._plan = plan
         self._version = VALUE_FORMAT_VERSION
         self._head = (

@@ -8,6 +8,7 @@ A shape wraps a cell operation and changes what it collects:
 | element-wise | arrays                   | a tuple: the cell of each position         |
 | keyed        | maps                     | a dict: the cell of each key               |
 | bucketed     | pairs (bucket, value)    | a dict: the cell of each bucket            |
+| by own time  | values                   | a dict: the cell of each span of time      |
 
 Dicts and tuples have one form only: a key whose cell is empty is left out, and a tuple ends in a cell
 that is not empty. So equal events give equal cells, and a delete undoes a collect. Null elements count
@@ -26,6 +27,7 @@ from millpond.features.cells.stored_values import list_of
 from millpond.features.types import DataType, parse_type
 
 _STRING = parse_type("string")
+_LONG = parse_type("long")
 _first = itemgetter(0)
 
 
@@ -80,6 +82,22 @@ def bucketed(inner: CellOperation) -> CellOperation:
         )
 
     return _dict_cells(inner, f"{inner.id} by bucket", _STRING, collect)
+
+
+def by_own_time(inner: CellOperation, span_ms: int) -> CellOperation:
+    """Make cells that keep their values apart by time: one inner cell for each span that has values.
+
+    >>> from millpond.features.cells.counts_and_sums import sum_cells
+    >>> by_own_time(sum_cells(parse_type("long")), 60_000).collect([1, 59_999, 60_000], [1, 2, 5])
+    {0: 3, 60000: 5}
+    """
+
+    def collect(times: Sequence[int], values: Sequence[Any]) -> Cell:
+        return _collect_by_key(
+            inner, ((time // span_ms * span_ms, time, value) for time, value in zip(times, values, strict=True))
+        )
+
+    return _dict_cells(inner, f"{inner.id} by own time", _LONG, collect)
 
 
 def element_wise(inner: CellOperation) -> CellOperation:

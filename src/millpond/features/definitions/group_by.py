@@ -7,6 +7,7 @@ from typing import Literal
 from millpond.errors import OptionError
 from millpond.features.definitions.aggregation import Aggregation
 from millpond.features.definitions.faults import Faults, frozen_texts, hint, listed
+from millpond.features.definitions.feature_types import group_by_derivation_faults
 from millpond.features.definitions.field import Field
 from millpond.features.definitions.source import EntitySource, EventSource, JoinSource, Source, Texts
 from millpond.features.derivations.definition import Derivation
@@ -49,7 +50,9 @@ class GroupBy:
         tags: texts for people and tools; they change nothing that is computed.
 
     Raises:
-        OptionError: a part is missing, appears twice, or does not fit another. All faults are named together.
+        OptionError: a part is missing, appears twice, or does not fit another, or a derivation names or does what
+            it cannot. All faults are named together.
+        MissingDependencyError: it has derivations, and sqlglot is not installed.
 
     >>> route = GroupBy(
     ...     "route",
@@ -99,6 +102,8 @@ class GroupBy:
         faults.doubles("feature", self.feature_names)
         self._check_accuracy(faults)
         self._check_options(faults)
+        for fault in group_by_derivation_faults(self):
+            faults.add(fault)
         faults.report()
 
     @property

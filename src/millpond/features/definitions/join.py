@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 from millpond.features.definitions.faults import Faults, frozen_texts, nearest
+from millpond.features.definitions.feature_types import join_derivation_faults
 from millpond.features.definitions.field import Field
 from millpond.features.definitions.group_by import GroupBy
 from millpond.features.definitions.source import EventSource, Texts
@@ -91,7 +92,9 @@ class Join:
         tags: texts for people and tools; they change nothing that is computed.
 
     Raises:
-        OptionError: a part is missing, appears twice, or does not fit another. All faults are named together.
+        OptionError: a part is missing, appears twice, or does not fit another, or a derivation names or does what
+            it cannot. All faults are named together.
+        MissingDependencyError: it has derivations, and sqlglot is not installed.
 
     >>> route = GroupBy("route", keys=(Field("origin", "string"),), inputs=(Field("tail", "string"),),
     ...                 accuracy="snapshot")
@@ -120,6 +123,8 @@ class Join:
         self._check_keys(faults)
         names = [name for part in self.parts for name in part.feature_names]
         faults.doubles("feature", [*names, *(field.name for field in self.context)])
+        for fault in join_derivation_faults(self):
+            faults.add(fault)
         faults.report()
 
     @property

@@ -12,13 +12,14 @@ from typing import Any
 
 from millpond.features.derivations import calendar, numbers
 from millpond.features.derivations.typed import MAY_BE_NONE, Code, Failure, Faults, Typed, literal, strict
-from millpond.features.derivations.types import DATE, STRING, TIMESTAMP, SqlType
+from millpond.features.derivations.types import DATE, STRING, TIMESTAMP
+from millpond.features.types import DataType
 
 _TRUE = {"t", "true", "y", "yes", "1"}
 _FALSE = {"f", "false", "n", "no", "0"}
 
 
-def cast(value: Typed, to: SqlType) -> Typed:
+def cast(value: Typed, to: DataType) -> Typed:
     """`value` as the type `to`.
 
     Raises:
@@ -35,7 +36,7 @@ def cast(value: Typed, to: SqlType) -> Typed:
     return _folded(made) if value.literal else made
 
 
-def _by_rule(value: Typed, to: SqlType) -> Typed:
+def _by_rule(value: Typed, to: DataType) -> Typed:
     source = value.type
     rule = _RULES.get((source.kind, to.kind))
     if (source.kind, to.kind) == ("float", "string"):
@@ -47,7 +48,7 @@ def _by_rule(value: Typed, to: SqlType) -> Typed:
     return strict(to, sql % to.sql if "%s" in sql else sql, [value], rule.python, failure=failure)
 
 
-def _written_time(text: str, to: SqlType) -> Typed:
+def _written_time(text: str, to: DataType) -> Typed:
     """A constant date or timestamp."""
     if to == DATE:
         day = calendar.parse_date(text)
@@ -72,7 +73,7 @@ def _folded(made: Typed) -> Typed:
     return Typed(made.type, made.sql, lambda code: code.constant(value), nullable=False)
 
 
-def _not_a(type_: SqlType) -> str:
+def _not_a(type_: DataType) -> str:
     return f"not {'an' if type_.kind == 'int' else 'a'} {type_}"
 
 
@@ -176,7 +177,7 @@ def _integer_to_decimal(value: int, step: Decimal, limit: Decimal) -> Decimal | 
     return numbers.fitted(Decimal(value), step, limit)
 
 
-def _to_decimal(value: Typed, to: SqlType) -> Typed:
+def _to_decimal(value: Typed, to: DataType) -> Typed:
     kind = value.type.kind
     if kind in {"boolean", "binary", "date", "timestamp", "array", "map"}:
         raise Faults([f"{value.type} cannot be cast to {to}"])
@@ -193,7 +194,7 @@ def _to_decimal(value: Typed, to: SqlType) -> Typed:
     return strict(to, sql, [value], python, failure=failure, extra=extra)
 
 
-def coerce(value: Typed, to: SqlType) -> Typed:
+def coerce(value: Typed, to: DataType) -> Typed:
     """`value` as `to` where Spark converts unasked: to a wider number, a date to a timestamp, a literal to a time.
 
     Raises:

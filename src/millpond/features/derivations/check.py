@@ -18,18 +18,8 @@ from millpond.features.derivations.casts import cast
 from millpond.features.derivations.functions import UNLIMITED, Function
 from millpond.features.derivations.grammar import fragment, place
 from millpond.features.derivations.typed import Code, Faults, Typed, literal, text_literal
-from millpond.features.derivations.types import (
-    BOOLEAN,
-    DOUBLE,
-    INT,
-    LONG,
-    MAX_DIGITS,
-    STRING,
-    VOID,
-    SqlType,
-    decimal_of,
-    parse_type,
-)
+from millpond.features.derivations.types import BOOLEAN, DOUBLE, INT, LONG, STRING, VOID, decimal_of, parse_spark_type
+from millpond.features.types import DECIMAL_DIGITS, DataType
 
 FAMILIES: Mapping[str, Sequence[Function]] = {
     "Nulls, arrays and maps": containers.FUNCTIONS,
@@ -327,8 +317,8 @@ def _number(text: str, sign: str) -> Typed:
         scale = len(text.partition(".")[2])
         whole = len(str(abs(int(exact)))) if int(exact) else 0
         precision = max(whole + scale, 1)
-        if precision > MAX_DIGITS:
-            raise Faults([f"the number has more than {MAX_DIGITS} digits"])
+        if precision > DECIMAL_DIGITS:
+            raise Faults([f"the number has more than {DECIMAL_DIGITS} digits"])
         made = decimal_of(precision, scale)
         return literal(exact, made, f"CAST('{exact:f}' AS {made.sql})")
     if _SCIENTIFIC.fullmatch(text):
@@ -336,9 +326,9 @@ def _number(text: str, sign: str) -> Typed:
     raise Faults([f"{text!r} is not a number; put spaces around operators"])
 
 
-def _type_of(node: exp.Expression) -> SqlType:
+def _type_of(node: exp.Expression) -> DataType:
     text = node.sql(dialect="spark").lower()
     try:
-        return parse_type(text)
+        return parse_spark_type(text)
     except OptionError as error:
         raise Faults([str(error)]) from None

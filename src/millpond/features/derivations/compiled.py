@@ -5,7 +5,7 @@ of its own, which costs nothing until it fails: a fault in one derivation makes 
 and leaves the row and the others alone.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from datetime import UTC, date, datetime
 from decimal import Decimal
 from graphlib import CycleError, TopologicalSorter
@@ -15,7 +15,7 @@ from millpond.errors import DataError, MissingDependencyError, OptionError
 from millpond.features.derivations import numbers
 from millpond.features.derivations.definition import Derivation
 from millpond.features.derivations.typed import Code, Faults, Typed
-from millpond.features.derivations.types import SqlType, parse_type
+from millpond.features.types import DataType, parse_type
 
 _CLASSES: dict[str, type] = {
     "boolean": bool,
@@ -68,7 +68,9 @@ class CompiledDerivations:
         self.derivations = tuple(derivations)
         self.columns = dict(columns)
         types = {name: _column_type(name, text) for name, text in self.columns.items()}
-        ordered = _checked(self.derivations, types)
+        ordered, faults = _checked(self.derivations, types)
+        if faults:
+            raise OptionError("\n".join(faults))
         self.result_types: dict[str, str] = {}
         """The type of each derived value, in the order of the derivations."""
         self.inputs: dict[str, tuple[str, ...]] = {}
@@ -111,17 +113,38 @@ _Ready = tuple[str, Typed, tuple[str, ...], tuple[str, ...]]
 """A derivation: its name, what it is, the columns it names itself, and those it needs in all."""
 
 
-def _column_type(name: str, text: str) -> SqlType:
+def derivation_faults(
+    derivations: Sequence[Derivation], columns: Mapping[str, str], untyped: Collection[str] = ()
+) -> list[str]:
+    """Tell everything that is wrong with derivations, each fault with its place.
+
+    Args:
+        derivations: as for `CompiledDerivations`.
+        columns: as for `CompiledDerivations`.
+        untyped: names of further columns, whose types are not known. A derivation that uses one is not judged.
+
+    Raises:
+        MissingDependencyError: sqlglot is not installed.
+
+    >>> derivation_faults([Derivation("d", "a + c"), Derivation("e", "b + c")], {"a": "long"}, untyped=("b",))
+    ["derivation 'd': line 1, column 5: c: there is no column 'c'; did you mean 'a'?"]
+    """
+    return _checked(derivations, {name: _column_type(name, text) for name, text in columns.items()}, untyped)[1]
+
+
+def _column_type(name: str, text: str) -> DataType:
     try:
         return parse_type(text)
     except OptionError as error:
         raise OptionError(f"column {name!r}: {error}") from None
 
 
-def _checked(derivations: Sequence[Derivation], types: Mapping[str, SqlType]) -> list[_Ready]:
-    """All `derivations`, checked, each after those it uses."""
+def _checked(
+    derivations: Sequence[Derivation], types: Mapping[str, DataType], untyped: Collection[str] = ()
+) -> tuple[list[_Ready], list[str]]:
+    """The derivations that are right, each after those it uses, and what is wrong with the others."""
     if not derivations:
-        return []
+        return [], []
     try:
         import sqlglot  # noqa: F401 - only asked for here, imported by `grammar`
     except ImportError as error:
@@ -143,7 +166,7 @@ def _checked(derivations: Sequence[Derivation], types: Mapping[str, SqlType]) ->
         if any(used not in ready for used in uses[name]):
             continue  # its own fault is named already
         # What is faulty has no type; a name that leads to it is not unknown, so nothing is said of it again.
-        if names_in(trees[name]) & {it.name for it in derivations} - ready.keys():
+        if names_in(trees[name]) & ({it.name for it in derivations} - ready.keys() | set(untyped)):
             continue
         try:
             typed = check(trees[name], scope)
@@ -155,12 +178,10 @@ def _checked(derivations: Sequence[Derivation], types: Mapping[str, SqlType]) ->
         own = tuple(it for it in named if it in types)
         ready[name] = (name, typed, own, tuple(dict.fromkeys(columns)))
         scope[name] = _column(name, typed.type, f"d{place}")
-    if faults:
-        raise OptionError("\n".join(faults))
-    return list(ready.values())
+    return list(ready.values()), faults
 
 
-def _name_faults(derivations: Sequence[Derivation], types: Mapping[str, SqlType]) -> list[str]:
+def _name_faults(derivations: Sequence[Derivation], types: Mapping[str, DataType]) -> list[str]:
     """Names that are taken: Spark does not tell capital from small letters."""
     faults = []
     taken: dict[str, str] = {}
@@ -185,13 +206,13 @@ def _in_order(uses: Mapping[str, set[str]], faults: list[str]) -> list[str]:
         return []
 
 
-def _column(name: str, type_: SqlType, variable: str) -> Typed:
+def _column(name: str, type_: DataType, variable: str) -> Typed:
     quoted = name.replace("`", "``")
     return Typed(type_, f"`{quoted}`", lambda _: variable)
 
 
 def _written(
-    names: Sequence[str], ordered: Sequence[_Ready], types: Mapping[str, SqlType]
+    names: Sequence[str], ordered: Sequence[_Ready], types: Mapping[str, DataType]
 ) -> tuple[str, Callable[[Mapping[str, Any]], tuple[dict[str, Any], dict[str, str]]]]:
     """The source of the function of a row, and the function."""
     variables = {name: f"c{place}" for place, name in enumerate(types)}
@@ -222,7 +243,7 @@ def _written(
     return source, namespace["derive"]
 
 
-def _load(code: Code, column: str, type_: SqlType, variable: str) -> None:
+def _load(code: Code, column: str, type_: DataType, variable: str) -> None:
     """Write how a column's value is taken from the row; values of the declared type cost one comparison."""
     code.line(f"{variable} = values[{column!r}]")
     load = code.constant(_loader(column, type_))
@@ -236,7 +257,7 @@ def _load(code: Code, column: str, type_: SqlType, variable: str) -> None:
         code.line(f"{variable} = {load}({variable})")
 
 
-def _loader(column: str, type_: SqlType) -> Callable[[Any], Any]:
+def _loader(column: str, type_: DataType) -> Callable[[Any], Any]:
     """What a value of another class becomes, if it can stand for one of the declared type without loss."""
     step, limit = numbers.bounds(type_.precision, type_.scale)
 

@@ -16,7 +16,8 @@ from millpond.features.derivations.operators import (
     null_if,
 )
 from millpond.features.derivations.typed import Code, Faults, Typed, strict
-from millpond.features.derivations.types import BOOLEAN, INT, SqlType
+from millpond.features.derivations.types import BOOLEAN, INT
+from millpond.features.types import DataType
 
 
 def _size(args: Sequence[Typed]) -> Typed:
@@ -42,7 +43,7 @@ def _arrays_only(name: str, value: Typed) -> None:
         raise Faults([f"{name} needs an array, got {value.type}"])
 
 
-def _element_type(value: Typed, name: str) -> SqlType:
+def _element_type(value: Typed, name: str) -> DataType:
     if value.type.kind != "array" or value.type.element is None or not value.type.element.is_ordered:
         raise Faults([f"{name} needs an array of scalars, got {value.type}"])
     return value.type.element

@@ -10,7 +10,7 @@ from typing import Any
 
 from millpond.features.derivations.casts import coerce
 from millpond.features.derivations.typed import Failure, Faults, Typed, strict
-from millpond.features.derivations.types import SqlType
+from millpond.features.types import DataType
 
 UNLIMITED = 255
 """How many arguments a function of any number takes."""
@@ -43,8 +43,8 @@ def function(
 
 def plain(
     names: str,
-    parameters: Sequence[tuple[str, SqlType]],
-    result: SqlType,
+    parameters: Sequence[tuple[str, DataType]],
+    result: DataType,
     python: str | Callable[..., Any],
     says: str,
     *,
@@ -65,7 +65,7 @@ def plain(
     return Function(each, signature, says, build, count, count)
 
 
-def argument(value: Typed, type_: SqlType, name: str) -> Typed:
+def argument(value: Typed, type_: DataType, name: str) -> Typed:
     """`value` as the parameter `name` takes it.
 
     Raises:
@@ -77,7 +77,7 @@ def argument(value: Typed, type_: SqlType, name: str) -> Typed:
         raise Faults([f"argument {name}: {fault}" for fault in faults.found]) from None
 
 
-def written(value: Typed, type_: SqlType, name: str) -> Any:
+def written(value: Typed, type_: DataType, name: str) -> Any:
     """The value of an argument that must be written as a constant.
 
     Raises:

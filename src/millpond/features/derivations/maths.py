@@ -12,7 +12,8 @@ from millpond.features.derivations.casts import cast, coerce
 from millpond.features.derivations.functions import UNLIMITED, Function, function, plain, written
 from millpond.features.derivations.operators import absolute, arithmetic, extreme
 from millpond.features.derivations.typed import Code, Failure, Faults, Typed, strict
-from millpond.features.derivations.types import BOOLEAN, DOUBLE, INT, LONG, MAX_DIGITS, SqlType, decimal_of
+from millpond.features.derivations.types import BOOLEAN, DOUBLE, INT, LONG, decimal_of
+from millpond.features.types import DECIMAL_DIGITS, DataType
 
 _X = (("x", DOUBLE),)
 _MOST_PLACES = 38
@@ -35,7 +36,7 @@ def _rounding(name: str, rounding: str) -> Function:
             return strict(value.type, sql, [value], "{0}")
         if kind == "decimal":
             scale = min(value.type.scale, places)
-            type_ = decimal_of(min(value.type.precision - value.type.scale + 1 + scale, MAX_DIGITS), scale)
+            type_ = decimal_of(min(value.type.precision - value.type.scale + 1 + scale, DECIMAL_DIGITS), scale)
             extra = [numbers.bounds(type_.precision, scale)[0], rounding]
             return strict(type_, sql, [value], _round_decimal, extra=extra)
         value = value if kind == "float" else coerce(value, DOUBLE)
@@ -98,7 +99,7 @@ def _positive_remainder(args: Sequence[Typed]) -> Typed:
     failure = Failure("division by zero", unless="{1} == 0")
     sql = "pmod({0}, nullif({1}, CAST(0 AS %s)))"
     if left.type.is_integral and right.type.is_integral:
-        wide: SqlType = LONG if LONG in {left.type, right.type} else INT
+        wide: DataType = LONG if LONG in {left.type, right.type} else INT
         values = [cast(left, wide), cast(right, wide)]
         return strict(
             wide,

@@ -12,10 +12,8 @@ from millpond.features.derivations.types import (
     DOUBLE,
     INT,
     LONG,
-    MAX_DIGITS,
     STRING,
     TIMESTAMP,
-    SqlType,
     as_decimal,
     common_type,
     decimal_of,
@@ -24,12 +22,13 @@ from millpond.features.derivations.types import (
     remainder_type,
     sum_type,
 )
+from millpond.features.types import DECIMAL_DIGITS, DataType
 
 _OVERFLOW = "overflow"
 _BY_ZERO = "division by zero"
 _RANGES = {"int": numbers.INT_RANGE, "long": numbers.LONG_RANGE}
 _SYMBOLS = {"+": "try_add", "-": "try_subtract", "*": "try_multiply"}
-_DECIMAL_RULES: dict[str, tuple[Callable[..., Any], Callable[[SqlType, SqlType], SqlType]]] = {
+_DECIMAL_RULES: dict[str, tuple[Callable[..., Any], Callable[[DataType, DataType], DataType]]] = {
     "+": (numbers.decimal_sum, sum_type),
     "-": (numbers.decimal_difference, sum_type),
     "*": (numbers.decimal_product, product_type),
@@ -105,7 +104,7 @@ def _decimal(symbol: str, left: Typed, right: Typed) -> Typed:
     python, rule = _DECIMAL_RULES[symbol]
     type_ = rule(left.type, right.type)
     whole_digits = left.type.precision - left.type.scale + right.type.scale
-    if symbol == "%" and whole_digits > MAX_DIGITS:
+    if symbol == "%" and whole_digits > DECIMAL_DIGITS:
         raise Faults([f"Spark cannot divide {left.type} by {right.type} for a remainder; cast them to fewer digits"])
     unless = "{1} == 0" if symbol in "/%" else ""
     sql = {"/": "try_divide", "%": "try_mod"}.get(symbol) or _SYMBOLS[symbol]
@@ -183,7 +182,7 @@ _TESTS = {"=": "{0} == {1}", "<>": "{0} != {1}"} | {
 }
 
 
-def comparing(symbol: str, type_: SqlType) -> str:
+def comparing(symbol: str, type_: DataType) -> str:
     """The Python of a comparison of two values, none of which is None."""
     return (_FLOAT_TESTS if type_.is_floating else _TESTS)[symbol]
 

@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from millpond.features.derivations.casts import cast
 from millpond.features.derivations.functions import UNLIMITED, Function, argument, function, plain, written
 from millpond.features.derivations.typed import Code, Failure, Faults, Typed, strict, text_literal
-from millpond.features.derivations.types import BOOLEAN, INT, STRING, SqlType
+from millpond.features.derivations.types import BOOLEAN, INT, STRING
+from millpond.features.types import parse_type
 
 MOST_REPEATED = 10_000
 """The longest padding and the largest number of repetitions: a constant, so that no request asks for gigabytes."""
@@ -92,7 +93,7 @@ def _split(args: Sequence[Typed]) -> Typed:
         )
     text = argument(args[0], STRING, "s")
     sql = f"split({{0}}, {_braced(text_literal(delimiter))})"
-    return strict(SqlType("array", element=STRING), sql, [text], "{0}.split({1})", extra=[delimiter])
+    return strict(parse_type("array<string>"), sql, [text], "{0}.split({1})", extra=[delimiter])
 
 
 def _braced(sql: str) -> str:

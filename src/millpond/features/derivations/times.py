@@ -7,7 +7,8 @@ from millpond.features.derivations import calendar
 from millpond.features.derivations.casts import cast
 from millpond.features.derivations.functions import Function, argument, function, plain, written
 from millpond.features.derivations.typed import MAY_BE_NONE, Failure, Faults, Typed, strict
-from millpond.features.derivations.types import DATE, INT, LONG, STRING, TIMESTAMP, SqlType
+from millpond.features.derivations.types import DATE, INT, LONG, STRING, TIMESTAMP
+from millpond.features.types import DataType
 
 _D = (("d", DATE),)
 _T = (("t", TIMESTAMP),)
@@ -26,7 +27,7 @@ def _clamped(place: str, most: int) -> str:
     return f"greatest(least({place}, {most}), -{most})"
 
 
-def _in_range(sql: str, type_: SqlType) -> str:
+def _in_range(sql: str, type_: DataType) -> str:
     """The date or time, or null if it is outside the years 1 to 9999."""
     low, high = _BEYOND[type_]
     return f"nullif(nullif(greatest(least({sql}, {high}), {low}), {high}), {low})"

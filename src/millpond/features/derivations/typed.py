@@ -14,7 +14,7 @@ from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any
 
-from millpond.features.derivations.types import SqlType
+from millpond.features.types import DataType
 
 
 class Code:
@@ -73,7 +73,7 @@ class Typed:
     constant, whose value is ``value``: some arguments must be one.
     """
 
-    type: SqlType
+    type: DataType
     sql: str
     emit: Callable[[Code], str]
     nullable: bool = True
@@ -94,7 +94,7 @@ MAY_BE_NONE = "{v} is not None"
 
 
 def strict(
-    type_: SqlType,
+    type_: DataType,
     sql: str,
     args: Sequence[Typed],
     python: str | Callable[..., Any],
@@ -148,7 +148,7 @@ def strict(
     return Typed(type_, sql.format(*(arg.sql for arg in args)), emit, can_be_null)
 
 
-def literal(value: Any, type_: SqlType, sql: str) -> Typed:
+def literal(value: Any, type_: DataType, sql: str) -> Typed:
     """A written constant; `value` None is NULL."""
 
     def emit(code: Code) -> str:

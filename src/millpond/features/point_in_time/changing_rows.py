@@ -10,6 +10,7 @@ came since. At the first query of a new day the key's tiles are therefore made a
 """
 
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
 import pyarrow as pa
@@ -17,11 +18,12 @@ import pyarrow as pa
 from millpond.errors import DataError
 from millpond.features.cells.cell import Ir
 from millpond.features.definitions import GroupBy
+from millpond.features.definitions.feature_types import feature_types
 from millpond.features.inputs import Inputs
 from millpond.features.latest_rows import latest_row, row_bytes
 from millpond.features.plan import GroupByPlan, compile_group_by
 from millpond.features.point_in_time.column_features import arrow_value
-from millpond.features.point_in_time.sorted_rows import edge_values, feature_types
+from millpond.features.point_in_time.sorted_rows import edge_values
 from millpond.features.tiles import Tile
 from millpond.features.types import DataType, parse_type
 from millpond.features.windows import DAY_MS
@@ -35,7 +37,8 @@ class ChangingRows:
 
     def __init__(self, group_by: GroupBy) -> None:
         self.group_by = group_by
-        self.plan = compile_group_by(group_by)
+        # The tiles here are by the rows' own times, as those of events are.
+        self.plan = compile_group_by(replace(group_by, sources=(), derivations=()))
         self.types = feature_types(group_by)
         """The type of each feature, in declared order."""
 

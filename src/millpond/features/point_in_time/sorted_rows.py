@@ -27,6 +27,7 @@ from millpond.errors import DataError
 from millpond.features.cells.cell import Ir
 from millpond.features.compiled_cells import CompiledFeature, compile_cells
 from millpond.features.definitions import GroupBy
+from millpond.features.definitions.feature_types import feature_types
 from millpond.features.latest_rows import row_bytes
 from millpond.features.point_in_time.column_features import ColumnFeatures, Ranges, feature_column, is_columnar
 from millpond.features.point_in_time.exact_sums import Integers
@@ -285,14 +286,6 @@ class _KeyedTimes:
         if self._ordered is not None:
             return groups * self._span + np.searchsorted(self._ordered, times)
         return groups * self._span + np.clip(times - self._least, 0, self._span - 1)
-
-
-def feature_types(group_by: GroupBy) -> dict[str, str]:
-    """Give the type of each feature of a GroupBy, in declared order, as text."""
-    if not group_by.aggregations:
-        return {field.name: field.type for field in group_by.inputs}
-    types = {feature.name: feature.type for feature in compile_cells(group_by).features}
-    return {name: types[name] for name in group_by.feature_names}
 
 
 def edge_values(column: pa.Array, type_: DataType) -> list[Any]:

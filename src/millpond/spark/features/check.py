@@ -10,10 +10,11 @@ Each feature of each answer falls into one class:
 - ``different``: otherwise. This is a fault, or a source that was changed after the answer;
 - ``unavailable``: the fetcher said that it did not know, so there is nothing to compare.
 
-Sketches may differ within their bound, since they were merged in another order; they are marked.
+Sketches may differ within their bound, since they were merged in another order; they are marked, and so are
+derivations that read them.
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import reduce
 from typing import Any, get_args
@@ -21,7 +22,8 @@ from typing import Any, get_args
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
 
-from millpond.features import GroupBy, Join, compile_group_by
+from millpond.features import CompiledDerivations, GroupBy, Join, compile_group_by
+from millpond.features.definitions.feature_types import derivation_columns, feature_types
 from millpond.features.types import DataType, parse_type
 from millpond.spark.features.columns import quoted
 from millpond.spark.features.join_columns import as_join, join_types
@@ -60,7 +62,8 @@ class FeatureCheck:
     """How many answers of a feature fall into each class.
 
     Args:
-        exact: whether the feature is equal to the bit however it was computed; sketches are not.
+        exact: whether the feature is equal to the bit however it was computed; sketches, and what is derived from
+            them, are not.
         equal: as the training set says.
         arrived_later: differing because of events that arrived after the answer.
         different: differing otherwise.
@@ -241,10 +244,16 @@ def _example(row: Any) -> Example:
 
 
 def _exact_features(join: Join) -> dict[str, bool]:
-    """Tell of each feature whether it is exact; a derivation is taken to be as exact as what it reads: exact."""
-    features: Iterable[tuple[str, bool]] = (
-        (part.renamed(feature.name), feature.exact)
-        for part in join.parts
-        for feature in compile_group_by(part.group_by).cells.features
-    )
-    return dict(features)
+    """Tell of each feature whether it is exact; a derivation is if all that it reads is."""
+    exact: dict[str, bool] = {}
+    for part in join.parts:
+        group_by = part.group_by
+        own = {feature.name: feature.exact for feature in compile_group_by(group_by).cells.features}
+        keys = {field.name: field.type for field in group_by.keys}
+        own |= _exact_derivations(CompiledDerivations(group_by.derivations, keys | feature_types(group_by)), own)
+        exact |= {part.renamed(name): is_exact for name, is_exact in own.items()}
+    return exact | _exact_derivations(CompiledDerivations(join.derivations, derivation_columns(join)), exact)
+
+
+def _exact_derivations(derived: CompiledDerivations, exact: Mapping[str, bool]) -> dict[str, bool]:
+    return {name: all(exact.get(column, True) for column in columns) for name, columns in derived.inputs.items()}

@@ -4,7 +4,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 from millpond.features import CompiledDerivations, Field, GroupBy, Join, JoinPart
-from millpond.features.point_in_time.sorted_rows import feature_types
+from millpond.features.definitions.feature_types import derivation_columns, served_types
 from millpond.spark.features.columns import checked_column, quoted
 
 
@@ -26,26 +26,9 @@ def query_time(queries: DataFrame, time_column: str, whose: str) -> Column:
     return checked_column(queries, Field(time_column, "long"), "time column", whose, hint)
 
 
-def part_types(group_by: GroupBy) -> dict[str, str]:
-    """Give the features of a GroupBy with their types, its derivations among them."""
-    types = feature_types(group_by)
-    if not group_by.derivations:
-        return types
-    keys = {field.name: field.type for field in group_by.keys}
-    return types | CompiledDerivations(group_by.derivations, keys | types).result_types
-
-
-def derivation_columns(join: Join) -> dict[str, str]:
-    """Give the columns that the derivations of a Join may use, with their types: keys, context and features."""
-    columns = {field.name: field.type for field in (*join.keys, *join.context)}
-    for part in join.parts:
-        columns |= {part.renamed(name): type_ for name, type_ in part_types(part.group_by).items()}
-    return columns
-
-
 def join_types(join: Join) -> dict[str, str]:
     """Give all features of a Join with their types, in the order of the training set."""
-    types = {part.renamed(name): type_ for part in join.parts for name, type_ in part_types(part.group_by).items()}
+    types = {part.renamed(name): type_ for part in join.parts for name, type_ in served_types(part.group_by).items()}
     if join.derivations:
         types |= CompiledDerivations(join.derivations, derivation_columns(join)).result_types
     return types

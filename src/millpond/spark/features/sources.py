@@ -53,7 +53,8 @@ def batch_rows(spark: SparkSession, group_by: GroupBy, batch_end_ms: int, tables
     Args:
         spark: reads the tables.
         group_by: whose sources are read; without any, its table has the name of the GroupBy.
-        batch_end_ms: rows at or after it are left out. Snapshots of entities must be as of this time.
+        batch_end_ms: rows at or after it are left out. Snapshots of entities must be as of this time, also those
+            that a Join among the sources reads.
         tables: DataFrames that are taken for tables of these names.
 
     Raises:
@@ -62,7 +63,10 @@ def batch_rows(spark: SparkSession, group_by: GroupBy, batch_end_ms: int, tables
     read = []
     for source in sources_of(group_by):
         table = source.snapshots if isinstance(source, EntitySource) else None
-        rows = _joined(spark, source, tables) if isinstance(source, JoinSource) else _read(spark, source, table, tables)
+        if isinstance(source, JoinSource):
+            rows = _joined(spark, source, tables, batch_end_ms)
+        else:
+            rows = _read(spark, source, table, tables)
         read.append(rows.select(*plan_columns(rows, group_by, _time_column(source))))
     return _union(read).where((F.col("time_ms") < batch_end_ms) | F.col("time_ms").isNull())
 
@@ -110,7 +114,8 @@ def history_rows(
     Args:
         spark: reads the tables.
         group_by: whose sources are read.
-        snapshots_end_ms: the batch end as of which the snapshots of entities are; needed if there are any.
+        snapshots_end_ms: the batch end as of which the snapshots of entities are; needed if there are any, also in
+            a Join among the sources.
         arrivals: from when on an event counts, where its source knows when it arrived; if None, its own
             time alone decides.
         tables: DataFrames that are taken for tables of these names.
@@ -126,7 +131,10 @@ def history_rows(
         if isinstance(source, EntitySource):
             read += _entity_history(spark, source, group_by, snapshots_end_ms, tables)
             continue
-        rows = _joined(spark, source, tables) if isinstance(source, JoinSource) else _read(spark, source, None, tables)
+        if isinstance(source, JoinSource):
+            rows = _joined(spark, source, tables, snapshots_end_ms)
+        else:
+            rows = _read(spark, source, None, tables)
         columns = plan_columns(rows, group_by, _time_column(source))
         if with_changes:
             columns += _changes(rows, source, whose) if arrivals else _always()
@@ -221,12 +229,14 @@ def _read(
     return _selected(_table(spark, name, tables), source, name)
 
 
-def _joined(spark: SparkSession, source: JoinSource, tables: Tables | None) -> DataFrame:
+def _joined(spark: SparkSession, source: JoinSource, tables: Tables | None, snapshots_end_ms: int | None) -> DataFrame:
     from millpond.spark.features.training_set import training_set
 
     left = source.join.left
     queries = read_source(spark, left, tables)
-    rows = training_set(queries, source.join, time_column=left.time_column, tables=tables)
+    rows = training_set(
+        queries, source.join, time_column=left.time_column, tables=tables, snapshots_end_ms=snapshots_end_ms
+    )
     return _selected(rows, source, source.join.name)
 
 

@@ -27,7 +27,7 @@ from millpond.metrics import NO_METRICS, Recorder
 from millpond.spark.environment.session import is_connect
 from millpond.spark.features.columns import TIME, input_names, key_names
 from millpond.spark.features.sources import IS_DELETE, VISIBLE, Tables, sources_of, stream_rows
-from millpond.spark.features.tile_combine import COMBINED_SCHEMA, EVENT_TIME, EventCounts, combiner
+from millpond.spark.features.tile_combine import COMBINED_SCHEMA, EVENT_TIME, OWN_TIME, EventCounts, combiner
 from millpond.spark.features.tile_processor import DEFAULT_RETENTION_MS, TileProcessor
 from millpond.spark.features.tile_writer import tile_writer
 from millpond.spark.features.touched_tiles import TILE_SCHEMA
@@ -77,7 +77,7 @@ def stream(
 
     Raises:
         OptionError: a source has no stream, the start is no batch end, the lateness is negative, the
-            retention too short, or windows look at the changes of an entity.
+            retention too short.
         DataError: a column is missing or of a wrong type.
 
     Example::
@@ -150,28 +150,24 @@ def _check(plan: GroupByPlan, start_ms: int, lateness_ms: int) -> None:
         raise OptionError(
             f"lateness_ms {lateness_ms!r} must be a whole number from 0; the watermark cannot be ahead of the events"
         )
-    has_windows = any(window.window_ms is not None for window in plan.windows)
-    if has_windows and any(isinstance(source, EntitySource) for source in sources_of(plan.group_by)):
-        raise OptionError(
-            f"GroupBy {plan.name!r}: its source is an entity, whose changes count from when they are made; a window "
-            "would hold a row's deletion without the row. Leave windows out, or serve it as a snapshot."
-        )
 
 
 def _timed_rows(plan: GroupByPlan, spark: SparkSession, tables: Tables | None) -> DataFrame:
-    """Give key, time, inputs and whether the row goes, with the time as the watermark takes it.
+    """Give key, time, inputs, and the time as the watermark takes it; of an entity also what came, went and when.
 
-    An entity's change counts from when it is made.
+    An entity's change counts from when it is made. Its row keeps its own time, which windows look at.
     """
     rows = stream_rows(spark, plan.group_by, tables)
     of_entities = any(isinstance(source, EntitySource) for source in sources_of(plan.group_by))
-    time = F.coalesce(F.col(VISIBLE), F.col(TIME)) if of_entities else F.col(TIME)
+    # A row without an own time belongs to no window, whenever it was changed.
+    changed = F.when(F.col(TIME).isNotNull(), F.coalesce(F.col(VISIBLE), F.col(TIME)))
+    time = changed if of_entities else F.col(TIME)
     return rows.select(
         *key_names(plan.group_by),
         time.alias(TIME),
         *input_names(plan.group_by),
         F.timestamp_millis(time).alias(EVENT_TIME),
-        *([IS_DELETE] if of_entities else []),
+        *([F.col(IS_DELETE), F.col(TIME).alias(OWN_TIME)] if of_entities else []),
     )
 
 

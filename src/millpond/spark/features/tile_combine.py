@@ -4,8 +4,8 @@ Place on the data path: first step of the stream of tiles. What crosses the shuf
 as there are keys and tiles in a partition, and not as many as there are events. A partial IR is the
 bytes of a tile that holds only these events; the operator merges it into the tile that it keeps.
 
-A row that is taken away (an entity's change) is subtracted by the cells that can delete; the others
-ignore it.
+A change of an entity lies in the tile of its mutation time; its cells are collected by the row's own time. A
+row that is taken away is subtracted by the cells that can delete; the others ignore it.
 
 Left out, and counted: events before the stream's start, which the upload has; rows with a null in their
 key, which belong to no key; rows without a time, which belong to no tile.
@@ -31,6 +31,9 @@ COMBINED_SCHEMA = "key binary, start_ms bigint, ir binary, events bigint, event_
 
 EVENT_TIME = "event_time"
 """The column that the watermark looks at."""
+
+OWN_TIME = "own_ms"
+"""The column of the time that windows look at, where rows come and go."""
 
 _COMBINED = pa.schema(
     [
@@ -136,17 +139,18 @@ def collected_irs(plan: GroupByPlan, events: pa.Table, key_width: int, groups: G
 
     Args:
         plan: of the GroupBy.
-        events: the columns of `plan_columns`, and ``is_delete`` where rows come and go.
+        events: the columns of `plan_columns`, and ``is_delete`` and ``own_ms`` where rows come and go: there the
+            time is when the row came or went.
         key_width: how many columns the key has.
         groups: the group of each row.
     """
     fields = plan.group_by.inputs
     inputs = events.select(range(key_width + 1, key_width + 1 + len(fields)))
     inputs = inputs.rename_columns([field.name for field in fields])
-    times = events.column(key_width).combine_chunks()
+    times = events.column(OWN_TIME if OWN_TIME in events.column_names else key_width).combine_chunks()
 
     def collected(of: Groups) -> list[Ir]:
-        return collect_table(plan.cells, of, times, inputs).irs()
+        return collect_table(plan.tile_cells, of, times, inputs).irs()
 
     if "is_delete" not in events.column_names:
         return collected(groups)

@@ -175,7 +175,7 @@ class TouchedTiles:
             address = tile_address(number, start)
             former = self._tile(key, address)
             closed = former.complete if former else not closing and start + size <= self._watermark_ms
-            merged = ir if former is None else self._plan.merge(former.ir, ir)
+            merged = ir if former is None else self._plan.merge_tiles((former.ir, ir))
             if not closed:
                 if former is None:
                     self._wake(key, start + size)

@@ -22,12 +22,13 @@ from pyspark.sql import types as T
 
 from millpond.errors import DataError, OptionError
 from millpond.features import CompiledDerivations, Field, GroupBy, Join, JoinPart
+from millpond.features.definitions.feature_types import derivation_columns, feature_types
 from millpond.features.point_in_time.changing_rows import ChangingRows
-from millpond.features.point_in_time.sorted_rows import PointInTime, feature_types
+from millpond.features.point_in_time.sorted_rows import PointInTime
 from millpond.features.types import parse_type
 from millpond.features.windows import DAY_MS
 from millpond.spark.features.columns import TIME, checked_column, has_key, input_names, key_names, quoted
-from millpond.spark.features.join_columns import as_join, derivation_columns, query_time
+from millpond.spark.features.join_columns import as_join, query_time
 from millpond.spark.features.logged_answers import split_by_answers
 from millpond.spark.features.row_sort import RowSort
 from millpond.spark.features.sources import IS_DELETE, VISIBLE, Arrivals, Tables, comes_and_goes, history_rows

@@ -1,4 +1,4 @@
-"""``--hypothesis-profile=soak``: the cases of these tests are fifty times as many as usual."""
+"""``--hypothesis-profile=soak``: random definitions have fifty times as many cases, and cells get all tries."""
 
 from hypothesis import settings
 

@@ -1,0 +1,163 @@
+"""What the commands that run on Spark share: their options, their session, and how files stand for tables.
+
+A command declares its own options alone and takes a `Given` first, which has the shared ones.
+"""
+
+import functools
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+from millpond.commands.definitions import Definitions, load_definitions
+from millpond.commands.options import definitions_argument, json_option, tell
+from millpond.errors import DataError, OptionError
+from millpond.features import GroupBy, Join
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+_PARTITIONS = "spark.sql.shuffle.partitions"
+_SHARED = (
+    definitions_argument,
+    click.option("--name", metavar="NAME", help="The GroupBy or Join; needed if there are several."),
+    click.option("--master", metavar="URL", help="Spark's master; that of spark-submit, or local[*]."),
+    click.option("--conf", "settings", multiple=True, metavar="KEY=VALUE", help="A setting of the session."),
+    click.option(
+        "--table",
+        "tables",
+        multiple=True,
+        metavar="NAME=PATH",
+        help="Read the files at PATH for the source's table NAME; may be given several times.",
+    ),
+    json_option,
+)
+
+_Definition = TypeVar("_Definition")
+
+
+@dataclass(frozen=True, slots=True)
+class Given:
+    """What every command on Spark is given.
+
+    Args:
+        definitions: what was found in the files and modules.
+        name: of the definition that is meant; None if there is but one.
+        master: Spark's; None for that of spark-submit, or all local cores.
+        settings: of the session, by their keys.
+        paths: the files that stand for a source's table, by the table's name.
+        as_json: whether the result is told as JSON.
+    """
+
+    definitions: Definitions
+    name: str | None
+    master: str | None
+    settings: Mapping[str, str]
+    paths: Mapping[str, str]
+    as_json: bool
+
+    @property
+    def group_by(self) -> GroupBy:
+        """The GroupBy of the name; the only one, if no name is given."""
+        return _chosen("GroupBy", {one.name: one for one in self.definitions.group_bys}, self.name)
+
+    @property
+    def target(self) -> GroupBy | Join:
+        """The Join or GroupBy of the name; without a name the only Join, or else the only GroupBy."""
+        joins: dict[str, GroupBy | Join] = {join.name: join for join in self.definitions.joins}
+        if self.name is None and joins:
+            return _chosen("Join", joins, None)
+        return _chosen("GroupBy or Join", {one.name: one for one in self.definitions.group_bys} | joins, self.name)
+
+    @contextmanager
+    def session(self, command: str) -> Iterator["SparkSession"]:
+        """The session of a command, which is stopped in the end."""
+        from millpond.spark import session
+
+        settings = {key.replace(".", "__"): value for key, value in self.settings.items()}
+        spark = session(f"millpond {command}", master=self.master, **settings)
+        try:
+            spark.sparkContext.setLogLevel("ERROR")
+            if spark.sparkContext.master.startswith("local") and _PARTITIONS not in self.settings:
+                # Spark's default of 200 is for clusters: each of them is a state store and a task of every batch.
+                spark.conf.set(_PARTITIONS, str(spark.sparkContext.defaultParallelism))
+            yield spark
+        finally:
+            spark.stop()
+
+    def tables(self, spark: "SparkSession", *, streaming: bool = False) -> dict[str, "DataFrame"]:
+        """DataFrames by the names of the tables that they stand for."""
+        found = {name: read_files(spark, "--table", path) for name, path in self.paths.items()}
+        if not streaming:
+            return found
+        return {name: spark.readStream.schema(found[name].schema).load(path) for name, path in self.paths.items()}
+
+    def tell(self, result: Any, text: str) -> None:
+        """Print the result."""
+        tell(result, as_json=self.as_json, text=text)
+
+
+def on_spark(command: Callable[..., None]) -> Callable[..., None]:
+    """Give a command the shared options, and hand them to it as a `Given`."""
+
+    @functools.wraps(command)
+    def run(
+        *,
+        definitions: tuple[str, ...],
+        name: str | None,
+        master: str | None,
+        settings: tuple[str, ...],
+        tables: tuple[str, ...],
+        as_json: bool,
+        **own: Any,
+    ) -> None:
+        of_session = dict(_pair("--conf", setting, "KEY=VALUE") for setting in settings)
+        paths = dict(_pair("--table", table, "NAME=PATH") for table in tables)
+        command(Given(load_definitions(definitions), name, master, of_session, paths, as_json), **own)
+
+    decorated: Callable[..., None] = run
+    for option in reversed(_SHARED):
+        decorated = option(decorated)
+    return decorated
+
+
+def store_option(command: Callable[..., None]) -> Callable[..., None]:
+    """The store's URL."""
+    return click.option(
+        "--store", "store_url", required=True, metavar="URL", help="Where features go: lmdb:///path, redis://host."
+    )(command)
+
+
+def read_files(spark: "SparkSession", option: str, path: str) -> "DataFrame":
+    """Read the files at a path.
+
+    Raises:
+        DataError: Spark cannot read them; with the option that named them.
+    """
+    from pyspark.errors import AnalysisException
+
+    try:
+        return spark.read.load(path)
+    except AnalysisException as cause:
+        reason = str(cause).partition("\n")[0]
+        raise DataError(
+            f"{option} {path!r}: Spark cannot read it; give a folder or file of Parquet: {reason}"
+        ) from cause
+
+
+def _chosen(kind: str, found: Mapping[str, _Definition], name: str | None) -> _Definition:
+    if name is None and len(found) == 1:
+        return next(iter(found.values()))
+    if name is not None and name in found:
+        return found[name]
+    asked = "give --name" if name is None else f"--name is {name!r}"
+    raise OptionError(f"{asked}; expected a {kind} among {sorted(found)}")
+
+
+def _pair(option: str, text: str, expected: str) -> tuple[str, str]:
+    name, equals, value = text.partition("=")
+    if not equals or not name or not value:
+        raise OptionError(f"{option} {text!r}: expected {expected}")
+    return name, value

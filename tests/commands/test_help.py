@@ -1,0 +1,41 @@
+"""The help of every command: the options that commands share look alike, and Spark is not needed to read it."""
+
+import subprocess
+import sys
+
+import pytest
+from click.testing import CliRunner
+
+from millpond.cli import COMMANDS, cli
+
+ON_SPARK = ("backfill", "check", "stream", "training-set", "upload")
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_every_command_has_help_of_its_own(command):
+    ran = CliRunner().invoke(cli, [command, "--help"])
+    assert ran.exit_code == 0
+    assert ran.output.startswith(f"Usage: cli {command} [OPTIONS]")
+    if command != "serve":
+        assert "--json" in ran.output
+
+
+@pytest.mark.parametrize("command", ON_SPARK)
+def test_commands_on_spark_share_their_options(command):
+    told = CliRunner().invoke(cli, [command, "--help"]).output
+    assert f"Usage: cli {command} [OPTIONS] DEFINITIONS..." in told
+    for option in ("--name NAME", "--master URL", "--conf KEY=VALUE", "--table NAME=PATH", "--json"):
+        assert option in told
+
+
+def test_the_help_of_a_command_loads_neither_spark_nor_a_server():
+    code = (
+        "import sys; from click.testing import CliRunner; from millpond.cli import cli\n"
+        f"for one in {ON_SPARK!r}: assert CliRunner().invoke(cli, [one, '--help']).exit_code == 0\n"
+        "assert not {'pyspark', 'uvicorn', 'pandas'} & set(sys.modules)"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
+
+
+def test_an_unknown_command_ends_in_exit_code_2():
+    assert CliRunner().invoke(cli, ["uplaod"]).exit_code == 2
