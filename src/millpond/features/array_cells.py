@@ -4,9 +4,8 @@ The rows lie sorted by group, so a group is a slice, and a reduction over all sl
 (``reduceat``, ``bincount``). Every function gives exactly what ``CellOperation.collect`` gives for each
 group; that is their oracle.
 
-Sums of doubles stay exact: a mantissa is shifted by its exponent into a fixed-point number and cut into
-limbs of 32 bits. Limbs of the same weight are added per group as doubles, of which up to 2**21 add up
-without rounding. The few weights that occur are put together as Python integers, once per group.
+Sums of doubles stay exact: a mantissa is cut into limbs of 32 bits, which are added as fixed-point numbers
+(`fixed_point_arrays`).
 """
 
 from collections.abc import Callable, Sequence
@@ -18,12 +17,11 @@ import numpy as np
 
 from millpond.features.cells.cell import Cell, CellOperation
 from millpond.features.cells.counts_and_sums import FRACTION_BITS
+from millpond.features.fixed_point_arrays import WordSums
 
 _LIMB_BITS = 32
 _LIMB_MASK = np.uint64((1 << _LIMB_BITS) - 1)
 _MANTISSA_BITS = 53
-_ADDED_AT_ONCE = 1 << (_MANTISSA_BITS - _LIMB_BITS)
-"""So many limbs add up to less than 2**53, below which doubles are exact."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,37 +80,11 @@ def _sums_of_doubles(rows: GroupedRows) -> list[int]:
     mantissas >>= np.maximum(-shifts, 0)
     shifts = np.maximum(shifts, 0)
     signs = np.sign(mantissas)
-    words, bits = shifts // _LIMB_BITS, (shifts % _LIMB_BITS).astype(np.uint64)
     magnitudes = np.abs(mantissas).astype(np.uint64)
-    low = (magnitudes & _LIMB_MASK) << bits
-    high = (low >> np.uint64(_LIMB_BITS)) + ((magnitudes >> np.uint64(_LIMB_BITS)) << bits)
-    limbs = [
-        part.astype(np.int64) * signs for part in (low & _LIMB_MASK, high & _LIMB_MASK, high >> np.uint64(_LIMB_BITS))
-    ]
-    totals: dict[int, Any] = {}
-    for word in np.unique(words).tolist():
-        chosen = np.flatnonzero(words == word)
-        index = rows.index[chosen]
-        for place, part in enumerate(limbs, word):
-            added = _added_limbs(index, part[chosen], len(rows.groups))
-            totals[place] = totals[place] + added if place in totals else added
-    return _joined(totals)
-
-
-def _added_limbs(index: Any, limbs: Any, groups: int) -> Any:
-    total = np.zeros(groups, np.int64)
-    for start in range(0, len(index), _ADDED_AT_ONCE):
-        part = slice(start, start + _ADDED_AT_ONCE)
-        total += np.bincount(index[part], limbs[part], groups).astype(np.int64)
-    return total
-
-
-def _joined(totals: dict[int, Any]) -> list[int]:
-    """Put sums of limbs together, each by its weight."""
-    least = min(totals)
-    joined: Any = sum(part.astype(object) << _LIMB_BITS * (place - least) for place, part in totals.items())
-    sums: list[int] = (joined << _LIMB_BITS * least).tolist()
-    return sums
+    sums = WordSums(len(rows.groups), shifts, _MANTISSA_BITS)
+    sums.add(rows.index, shifts, magnitudes & _LIMB_MASK, signs)
+    sums.add(rows.index, shifts + _LIMB_BITS, magnitudes >> np.uint64(_LIMB_BITS), signs)
+    return sums.sums()
 
 
 def _reduced(reduce: Any, values: Any, starts: Any) -> Any:

@@ -17,6 +17,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from millpond.features.cells.cell import Cell, CellOperation
+from millpond.features.cells.counts_and_sums import encode_fixed_point
+from millpond.features.fixed_point_arrays import merged_fixed_points
 from millpond.features.sealing import DECODE_ERRORS, unreadable
 
 _LIST_OF_32_BITS = b"\xdd"
@@ -57,6 +59,25 @@ def decode_cells(operation: CellOperation, stored: pa.Array) -> list[Cell]:
         found = _decode(_LIST_OF_32_BITS + len(stored).to_bytes(4, "big") + memoryview(data)[begin:end])
         return found if operation.plain else list(map(operation.decode, found))
     except DECODE_ERRORS as cause:
+        raise unreadable(f"cell {operation.id!r} of a hop table", str(cause)) from cause
+
+
+def merged_column(operation: CellOperation, stored: pa.Array, order: npt.NDArray[np.int64], starts: Any) -> list[Cell]:
+    """Decode and merge the stored cells of each group; arguments and result are those of `merged_cells`.
+
+    Exact sums of fractions are added from their bytes.
+    """
+    if operation.encode is not encode_fixed_point or len(starts) == len(order):
+        return merged_cells(operation, decode_cells(operation, stored), order, starts)
+    index = np.empty(len(stored), np.int64)
+    index[order] = np.repeat(np.arange(len(starts)), np.diff(starts, append=len(order)))
+    if len(order) < len(stored):
+        stored, index = stored.take(pa.array(np.sort(order))), index[np.sort(order)]
+    _, offsets, data = stored.buffers()
+    bounds = np.frombuffer(offsets, np.int32)[stored.offset : stored.offset + len(stored) + 1].astype(np.int64)
+    try:
+        return list(merged_fixed_points(np.frombuffer(data, np.uint8), bounds, index, len(starts)))
+    except ValueError as cause:
         raise unreadable(f"cell {operation.id!r} of a hop table", str(cause)) from cause
 
 
@@ -103,6 +124,5 @@ def merged_stored(operation: CellOperation, stored: pa.Array, order: npt.NDArray
         return taken
     of_several = order[np.repeat(several, sizes)]
     bounds = np.cumsum(sizes[several]) - sizes[several]
-    cells = decode_cells(operation, stored.take(pa.array(of_several)))
-    merged = merged_cells(operation, cells, np.arange(len(of_several)), bounds)
+    merged = merged_column(operation, stored.take(pa.array(of_several)), np.arange(len(of_several)), bounds)
     return pc.replace_with_mask(taken, pa.array(several), encode_cells(operation, merged))

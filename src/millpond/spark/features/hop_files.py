@@ -18,7 +18,7 @@ from millpond.errors import CorruptionError
 from millpond.features.hops import BEFORE_MS
 
 _NAME = re.compile(r"hops-([0-9]{8})-([0-9]{5})-(before|-?[0-9]+)-[0-9a-f]{32}\.parquet")
-_ROWS_AT_ONCE = 8192
+_ROWS_AT_ONCE = 1 << 15
 _LOT_BYTES = 64 << 20
 _ROWS_A_GROUP = 50_000
 

@@ -28,7 +28,7 @@ from millpond.features.windows import DAY_MS
 from millpond.spark.anchors import anchors, partition_of
 from millpond.spark.features.arrow_lots import lots
 from millpond.spark.features.batch_rows_of_keys import RowCounts, kept_rows, row_encoder, segments_of, times_of
-from millpond.spark.features.hop_cells import decode_cells, encode_cells, merged_cells, merged_stored
+from millpond.spark.features.hop_cells import encode_cells, merged_column, merged_stored
 from millpond.spark.features.hop_files import HopFiles, bucket_of, lots_of_keys, read_files
 from millpond.spark.features.key_groups import KeyGroups, groups_of_events
 from millpond.spark.worker_garbage import leave_modules_out
@@ -243,7 +243,7 @@ class HopAttempt:
             [*bounds.tolist(), len(firsts)],
             segments[order[firsts]].tolist(),
             [
-                merged_cells(operation, decode_cells(operation, lot.table[name].chunk(0)), order, firsts)
+                merged_column(operation, lot.table[name].chunk(0), order, firsts)
                 for operation, name in zip(self._plan.cells.cells, _cell_names(self._plan), strict=True)
             ],
         )
