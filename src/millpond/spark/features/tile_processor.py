@@ -93,8 +93,7 @@ class TileProcessor(ArrowStatefulProcessor):
         tiles.load_open(place for place in kept if place[1] + self._tile_ms > watermark_ms)
         late = 0
         for key, start_ms in kept:
-            irs = [self._plan.decode_tile(key, part).ir for part in parts[key, start_ms]]
-            if tiles.merge(key, start_ms, self._plan.merge_all(irs)):
+            if tiles.merge(key, start_ms, parts[key, start_ms]):
                 late += events[key, start_ms]
         tiles.close_due()
         tiles.count(LATE, late)

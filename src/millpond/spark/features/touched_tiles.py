@@ -33,6 +33,7 @@ TILE_SCHEMA = "key binary, address bigint, value binary, change int, amount bigi
 OPENED, CLOSED, AMENDED, MARKED, CLOSING, LATE, FORGOTTEN = range(7)
 """What a row is: an open, closed or amended tile; a marker; and in ``amount`` a closing time or a count of events."""
 
+_UNREAD = object()
 _NOT_TOLD = -1
 """A tile of a higher layer that is still open: it changed, and is emitted when it closes."""
 
@@ -70,7 +71,8 @@ class _Row(msgspec.Struct, frozen=True, gc=False):
 class TouchedTiles:
     """The tiles that one call touches: read for all keys at once, changed here, written back for all keys at once.
 
-    ``_tiles`` has every tile that was read or made, by key and address, None where there is none.
+    ``_tiles`` has every tile that was read or made, by key and address, None where there is none. Stored bytes are
+    decoded when their tile is looked at, and bytes that did not change are written as they are.
     """
 
     def __init__(
@@ -81,7 +83,7 @@ class TouchedTiles:
         self._retention_ms = retention_ms
         self._states = states
         self._watermark_ms = watermark_ms
-        self._tiles: dict[tuple[bytes, int], Tile | None] = {}
+        self._tiles: dict[tuple[bytes, int], Tile | bytes | None] = {}
         self._markers: dict[bytes, int] = {}
         self._changed: dict[tuple[bytes, int], int] = {}
         self._marked: set[bytes] = set()
@@ -93,9 +95,9 @@ class TouchedTiles:
         names = keys.column("key").to_pylist()
         found = self._states.newest.get_many(keys)
         self._newest_starts: dict[bytes, int | None] = dict(zip(names, found["start_ms"].to_pylist(), strict=True))
-        for key, start_ms, stored in zip(names, found["start_ms"].to_pylist(), found["tile"].to_pylist(), strict=True):
+        for (key, start_ms), stored in zip(self._newest_starts.items(), found["tile"].to_pylist(), strict=True):
             if start_ms is not None:
-                self._tiles[key, start_ms] = self._plan.decode_tile(key, stored)
+                self._tiles[key, start_ms] = stored
 
     # Reading.
 
@@ -126,8 +128,12 @@ class TouchedTiles:
             self._woken.add((time_ms, key))
             heapq.heappush(self._due, (time_ms, key))
             forgotten_ms = time_ms - self._retention_ms
+            closes_below = True
             for layer, size in enumerate(self._layers):
-                wanted.append((key, tile_address(layer, tile_start(time_ms - 1, size))))
+                # A tile is looked at when it closes, or one that it holds.
+                if closes_below:
+                    wanted.append((key, tile_address(layer, tile_start(time_ms - 1, size))))
+                closes_below = time_ms % size == 0
                 if forgotten_ms % size == 0:
                     wanted.append((key, tile_address(layer, forgotten_ms - size)))
         self._load(wanted)
@@ -144,13 +150,27 @@ class TouchedTiles:
                 self._markers[key] = 0 if stored is None else decode_marker(key, stored)
                 self._tiles[key, address] = None
             else:
-                self._tiles[key, address] = None if stored is None else self._plan.decode_tile(key, stored)
+                self._tiles[key, address] = stored
 
     # Changing.
 
-    def merge(self, key: bytes, start_ms: int, ir: Ir) -> bool:
-        """Take events into their tile, and into those above it that are closed; tell whether they were late."""
-        return self._feed(key, 0, start_ms, ir)
+    def merge(self, key: bytes, start_ms: int, parts: Sequence[bytes]) -> bool:
+        """Take events into their tile, and into those above it that are closed; tell whether they were late.
+
+        Args:
+            key: of the events.
+            start_ms: where their tile starts.
+            parts: tiles of nothing but these events, as bytes. The only part of a new tile is the tile.
+        """
+        place, end_ms = (key, start_ms), start_ms + self._layers[0]
+        if len(parts) == 1 and end_ms > self._watermark_ms and self._tiles.get(place, _UNREAD) is None:
+            self._tiles[place] = parts[0]
+            self._changed.setdefault(place, OPENED)
+            self._wake(key, end_ms)
+            return False
+        return self._feed(
+            key, 0, start_ms, self._plan.merge_all([self._plan.decode_tile(key, one).ir for one in parts])
+        )
 
     def close_due(self) -> None:
         """Close every tile that ends by the watermark and is open yet, in the order of their ends."""
@@ -207,15 +227,21 @@ class TouchedTiles:
             self._feed(key, layer + 1, start_ms, tile.ir, closing=True)
 
     def _forget(self, key: bytes, address: int) -> None:
-        if self._tile(key, address) is not None:
+        if (key, address) not in self._tiles:
+            self._load([(key, address)])
+        if self._tiles[key, address] is not None:
             self._tiles[key, address] = None
             self._changed.pop((key, address), None)
             self._gone.add((key, address))
 
     def _tile(self, key: bytes, address: int) -> Tile | None:
-        if (key, address) not in self._tiles:
-            self._load([(key, address)])
-        return self._tiles[key, address]
+        place = (key, address)
+        if place not in self._tiles:
+            self._load([place])
+        tile = self._tiles[place]
+        if isinstance(tile, bytes):
+            self._tiles[place] = tile = self._plan.decode_tile(key, tile)
+        return tile
 
     def _wake(self, key: bytes, time_ms: int) -> None:
         """Come back to a key at a time: by a timer, or in this call if the watermark has passed it."""
@@ -242,9 +268,9 @@ class TouchedTiles:
     def written(self) -> pa.Table:
         """Write back what changed, set the timers, and give the rows to emit: of each key its marker last."""
         encoded = {
-            (key, address): self._plan.encode_tile(key, tile)
+            (key, address): self._encoded(key, address)
             for key, address in self._changed
-            if (tile := self._tiles[key, address]) is not None
+            if self._tiles[key, address] is not None
         }
         for (key, address), change in self._changed.items():
             if change != _NOT_TOLD and (key, address) in encoded:
@@ -272,7 +298,7 @@ class TouchedTiles:
         for (key, address), value in encoded.items():
             tile = self._tiles[key, address]
             kept = self._newest_starts.get(key)
-            is_open = tile is not None and not tile.complete and address < _FIRST_LAYER_ABOVE
+            is_open = address < _FIRST_LAYER_ABOVE and (isinstance(tile, bytes) or not (tile is None or tile.complete))
             if is_open and (kept is None or address >= kept):
                 if kept is not None and kept < address:
                     others[key, kept] = encoded.get((key, kept)) or self._encoded(key, kept)
@@ -292,9 +318,9 @@ class TouchedTiles:
         self._update_others(others)
 
     def _encoded(self, key: bytes, address: int) -> bytes:
-        tile = self._tile(key, address)
-        assert tile is not None  # noqa: S101 - the newest tile of a key was read with the key
-        return self._plan.encode_tile(key, tile)
+        tile = self._tiles[key, address]
+        assert tile is not None  # noqa: S101 - what is written was read or made
+        return tile if isinstance(tile, bytes) else self._plan.encode_tile(key, tile)
 
     def _update_newest(self, newest: dict[bytes, tuple[int, bytes] | None]) -> None:
         kept = {key: value for key, value in newest.items() if value is not None}
