@@ -90,7 +90,8 @@ class TouchedTiles:
         self._gone: set[tuple[bytes, int]] = set()
         self._due: list[tuple[int, bytes]] = []
         self._woken: set[tuple[int, bytes]] = set()
-        self._timers: set[tuple[bytes, int]] = set()
+        # In the order in which they are asked for: neighbours share a key group, so that states are written by runs.
+        self._timers: dict[tuple[bytes, int], None] = {}
         self.emitted: list[_Row] = []
         names = keys.column("key").to_pylist()
         found = self._states.newest.get_many(keys)
@@ -134,8 +135,7 @@ class TouchedTiles:
                 if closes_below:
                     wanted.append((key, tile_address(layer, tile_start(time_ms - 1, size))))
                 closes_below = time_ms % size == 0
-                if forgotten_ms % size == 0:
-                    wanted.append((key, tile_address(layer, forgotten_ms - size)))
+                wanted += [(key, address) for address in self._forgotten(layer, forgotten_ms)]
         self._load(wanted)
 
     def _load(self, wanted: Iterable[tuple[bytes, int]]) -> None:
@@ -179,8 +179,23 @@ class TouchedTiles:
             for layer, size in enumerate(self._layers):
                 if time_ms % size == 0:
                     self._close(key, layer, time_ms - size)
-                if (time_ms - self._retention_ms) % size == 0:
-                    self._forget(key, tile_address(layer, time_ms - self._retention_ms - size))
+                for address in self._forgotten(layer, time_ms - self._retention_ms):
+                    self._forget(key, address)
+
+    def _forgotten(self, layer: int, time_ms: int) -> list[int]:
+        """Give the addresses of a layer's tiles that are forgotten together, once the last one ended at a time."""
+        size, span = self._layers[layer], self._span(layer)
+        if time_ms % span:
+            return []
+        return [tile_address(layer, start_ms) for start_ms in range(time_ms - span, time_ms, size)]
+
+    def _span(self, layer: int) -> int:
+        """Give the size of the spans whose tiles of a layer are forgotten together: one timer for all of them."""
+        return self._layers[min(layer + 1, len(self._layers) - 1)]
+
+    def _forget_later(self, key: bytes, layer: int, start_ms: int) -> None:
+        span = self._span(layer)
+        self._wake(key, tile_start(start_ms, span) + span + self._retention_ms)
 
     def _feed(self, key: bytes, layer: int, start_ms: int, ir: Ir, *, closing: bool = False) -> bool:
         """Merge an IR into the tile of a layer that holds a time; from a closed tile it goes on to the next layer.
@@ -211,7 +226,7 @@ class TouchedTiles:
             self._changed[key, address] = AMENDED
             self._marked.add(key)
             if former is None:
-                self._wake(key, start + size + self._retention_ms)
+                self._forget_later(key, number, start)
         return amended
 
     def _close(self, key: bytes, layer: int, start_ms: int) -> None:
@@ -222,7 +237,7 @@ class TouchedTiles:
         size = self._layers[layer]
         self._tiles[key, address] = Tile(start_ms, size, complete=True, version=tile.version, ir=tile.ir)
         self._changed[key, address] = CLOSED
-        self._wake(key, start_ms + size + self._retention_ms)
+        self._forget_later(key, layer, start_ms)
         if layer + 1 < len(self._layers):
             self._feed(key, layer + 1, start_ms, tile.ir, closing=True)
 
@@ -246,7 +261,7 @@ class TouchedTiles:
     def _wake(self, key: bytes, time_ms: int) -> None:
         """Come back to a key at a time: by a timer, or in this call if the watermark has passed it."""
         if time_ms > self._watermark_ms:
-            self._timers.add((key, time_ms))
+            self._timers[key, time_ms] = None
         elif (time_ms, key) not in self._woken:
             self._woken.add((time_ms, key))
             heapq.heappush(self._due, (time_ms, key))
@@ -255,7 +270,7 @@ class TouchedTiles:
         """Emit up to when tiles are closed, and come back at the end of the next one."""
         size = self._layers[0]
         closed_ms = tile_start(self._watermark_ms, size)
-        self._timers.add((CLOSING_KEY, closed_ms + size))
+        self._timers[CLOSING_KEY, closed_ms + size] = None
         self.emitted.append(_Row(CLOSING_KEY, 0, None, CLOSING, closed_ms))
 
     def count(self, what: int, events: int) -> None:
@@ -277,9 +292,8 @@ class TouchedTiles:
                 self.emitted.append(_Row(key, address, encoded[key, address], change))
         self._write_states(encoded)
         if self._timers:
-            timers = sorted(self._timers)
-            keys = pa.table({"key": pa.array([key for key, _ in timers], pa.binary())})
-            self._states.handle.registerTimers(keys, pa.array([time_ms for _, time_ms in timers], pa.int64()))
+            keys = pa.table({"key": pa.array([key for key, _ in self._timers], pa.binary())})
+            self._states.handle.registerTimers(keys, pa.array([time_ms for _, time_ms in self._timers], pa.int64()))
         rows = self.emitted
         return pa.table(
             [
