@@ -34,6 +34,7 @@ class GroupedRows:
         index: for each row, which of these groups it belongs to.
         times: the time of each row.
         values: the value of each row, as a numpy array or as a list.
+        ranked: where it is not None, the distinct values in order, and ``values`` are places in it.
     """
 
     groups: Any
@@ -41,6 +42,13 @@ class GroupedRows:
     index: Any
     times: Any
     values: Any
+    ranked: list[Any] | None = None
+
+    def listed(self, values: Any) -> list[Any]:
+        """Give some of the values as Python's."""
+        found: list[Any] = values if isinstance(values, list) else values.tolist()
+        ranked = self.ranked
+        return found if ranked is None else [ranked[place] for place in found]
 
     def slices(self) -> list[tuple[int, int]]:
         """Give where the rows of each group begin and end."""
@@ -49,7 +57,7 @@ class GroupedRows:
 
 def collect_each(cell: CellOperation, rows: GroupedRows) -> list[Cell]:
     """Collect each group by the cell's own ``collect``: right for every kind."""
-    values = rows.values if isinstance(rows.values, list) else rows.values.tolist()
+    values = rows.listed(rows.values)
     times = rows.times.tolist()
     collect = cell.collect
     return [collect(times[start:end], values[start:end]) for start, end in rows.slices()]
@@ -95,11 +103,11 @@ def _reduced(reduce: Any, values: Any, starts: Any) -> Any:
 
 
 def _least(_: CellOperation, rows: GroupedRows) -> list[Cell]:
-    return list(_reduced(np.minimum, rows.values, rows.starts).tolist())
+    return rows.listed(_reduced(np.minimum, rows.values, rows.starts))
 
 
 def _greatest(_: CellOperation, rows: GroupedRows) -> list[Cell]:
-    return list(_reduced(np.maximum, rows.values, rows.starts).tolist())
+    return rows.listed(_reduced(np.maximum, rows.values, rows.starts))
 
 
 def _first(_: CellOperation, rows: GroupedRows) -> list[Cell]:
@@ -115,7 +123,7 @@ def _earliest(rows: GroupedRows, times: Any) -> list[Cell]:
     chosen = np.flatnonzero(times == earliest[rows.index])
     starts = np.flatnonzero(np.diff(rows.index[chosen], prepend=-1))
     values = _reduced(np.minimum, rows.values[chosen], starts)
-    return list(zip(earliest.tolist(), values.tolist(), strict=True))
+    return list(zip(earliest.tolist(), rows.listed(values), strict=True))
 
 
 def _first_k(cell: CellOperation, rows: GroupedRows) -> list[Cell]:
@@ -131,8 +139,15 @@ def _k_earliest(cell: CellOperation, rows: GroupedRows, times: Any) -> list[Cell
     rank = np.arange(len(order)) - rows.starts[rows.index]
     order = order[rank < cell.parameter]
     starts = np.flatnonzero(np.diff(rows.index[order], prepend=-1)).tolist()
-    pairs = list(zip(times[order].tolist(), rows.values[order].tolist(), strict=True))
+    pairs = list(zip(times[order].tolist(), rows.listed(rows.values[order]), strict=True))
     return [tuple(pairs[start:end]) for start, end in pairwise([*starts, len(pairs)])]
+
+
+def _sets(cell: CellOperation, rows: GroupedRows) -> list[Cell]:
+    values = rows.listed(rows.values)
+    limit: Any = cell.parameter
+    sets = [frozenset(values[start:end]) for start, end in rows.slices()]
+    return sets if max(map(len, sets)) <= limit else [one if len(one) <= limit else None for one in sets]
 
 
 _ARRAY_OPERATIONS: dict[str, Callable[[CellOperation, GroupedRows], list[Cell]]] = {
@@ -143,6 +158,7 @@ _ARRAY_OPERATIONS: dict[str, Callable[[CellOperation, GroupedRows], list[Cell]]]
     "last_k": _last_k,
     "max": _greatest,
     "min": _least,
+    "set": _sets,
     "sum": _sums,
 }
 """The kinds of cells that array operations collect."""
