@@ -1,8 +1,9 @@
 """The inputs of a whole Arrow table, as arrays of what cells hold.
 
 Numbers, booleans, dates, timestamps and decimals of up to 18 digits become numpy arrays. Texts and binaries
-become the ranks of their distinct values, which are in the same order. Longer decimals, arrays and maps become lists, as ``inputs`` makes them. What numpy or Arrow cannot
-convert exactly goes that way too, so that every fault is told in the same words.
+become the ranks of their distinct values, so that ranks compare as values do. Longer decimals, arrays and maps
+become lists, as ``inputs`` makes them. What numpy or Arrow cannot convert exactly goes that way too, so that
+every fault is told in the same words.
 """
 
 from collections.abc import Callable, Sequence
