@@ -114,42 +114,49 @@ class HopTable:
         state = self.state()
         if state is not None and since_ms is not None and since_ms < hops_of(self._plan, state.end_ms).first_ms:
             state = None
-        timed = events.where(F.col(TIME).isNotNull())
-        hops = hops_of(self._plan, end_ms)
         if state is None:
-            found = _days(timed.where(F.col(TIME) >= hops.first_ms))
-            buckets = _buckets(spark, sum(events for events, _ in found.values()))
-            task = HopTask(self._plan, end_ms, self._folder, version, buckets, (), ())
-            days = {day: HopDay(*counted, hops.last_size(day)) for day, counted in found.items()}
-            return HopChange(self._by_bucket(spark, events, task), task, days, ())
+            return self._built(spark, events, end_ms, version)
         from_ms = (state.end_ms - KEPT_DAYS_MS if since_ms is None else since_ms) // DAY_MS * DAY_MS
-        found = _days(timed.where(F.col(TIME) >= from_ms))
+        return self._continued(spark, events, end_ms, state, from_ms)
+
+    def _built(self, spark: SparkSession, events: DataFrame, end_ms: int, version: int) -> HopChange:
+        """Give how the table is made of all events."""
+        hops = hops_of(self._plan, end_ms)
+        found = _days(events.where(F.col(TIME) >= hops.first_ms))
+        buckets = _buckets(spark, sum(counted for counted, _ in found.values()))
+        task = HopTask(self._plan, end_ms, self._folder, version, buckets, (), ())
+        days = {day: HopDay(*counted, hops.last_size(day)) for day, counted in found.items()}
+        return HopChange(self._by_bucket(spark, events, task), task, days, ())
+
+    def _continued(
+        self, spark: SparkSession, events: DataFrame, end_ms: int, state: HopManifest, from_ms: int
+    ) -> HopChange:
+        """Give how a state goes on, with the days from a time on compared with their events."""
+        hops = hops_of(self._plan, end_ms)
+        found = _days(events.where(F.col(TIME) >= from_ms))
         anew = _changed_days(state, found, from_ms)
         going_on = {day: known for day, known in state.days.items() if day not in anew}
-        staying = {
-            day: known
-            for day, known in going_on.items()
-            if day >= hops.first_ms and known.hop_ms == hops.last_size(day)
-        }
-        days = {
-            day: HopDay(known.events, known.checksum, hops.last_size(day))
-            for day, known in going_on.items()
-            if day >= hops.first_ms
-        }
+        days: dict[int, HopDay] = {}
+        moved: list[str] = []
+        unchanged: list[str] = []
+        for day, known in going_on.items():
+            stays = day >= hops.first_ms
+            if stays and known.hop_ms == hops.last_size(day):
+                days[day] = known
+                unchanged += known.files
+                continue
+            if stays:
+                days[day] = HopDay(known.events, known.checksum, hops.last_size(day))
+            if stays or keeps_all(self._plan):
+                moved += known.files
         days |= {day: HopDay(*found[day], hops.last_size(day)) for day in anew & found.keys() if day >= hops.first_ms}
-        days |= staying
-        moved = [
-            name
-            for day, known in going_on.items()
-            if day not in staying and (day >= hops.first_ms or keeps_all(self._plan))
-            for name in known.files
-        ]
-        unchanged = [name for known in staying.values() for name in known.files]
         # The time before the days is written again when a day goes into it.
         before = state.before if all(day >= hops.first_ms for day in going_on.keys() | anew) else ()
         (unchanged if before else moved).extend(state.before)
-        task = HopTask(self._plan, end_ms, self._folder, version, state.buckets, tuple(moved), tuple(unchanged))
-        return HopChange(self._by_bucket(spark, timed.where(_in_days(anew)), task), task, days, before)
+        task = HopTask(
+            self._plan, end_ms, self._folder, state.version + 1, state.buckets, tuple(moved), tuple(unchanged)
+        )
+        return HopChange(self._by_bucket(spark, events.where(_in_days(anew)), task), task, days, before)
 
     def publish(self, change: HopChange, files: Iterable[str]) -> HopManifest:
         """Make a change the table's state, once its files are whole; then remove what no state needs any more.
