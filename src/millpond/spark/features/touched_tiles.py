@@ -38,6 +38,20 @@ _NOT_TOLD = -1
 """A tile of a higher layer that is still open: it changed, and is emitted when it closes."""
 
 
+class _Ends(NamedTuple):
+    """What ends at a time, for any key.
+
+    Args:
+        closed: layer and start of the tiles that end then, the smallest first.
+        forgotten: the addresses of the tiles that state drops then.
+        looked_at: the addresses of all tiles that are looked at for that.
+    """
+
+    closed: tuple[tuple[int, int], ...]
+    forgotten: tuple[int, ...]
+    looked_at: tuple[int, ...]
+
+
 class TileStates(NamedTuple):
     """Where the operator keeps tiles: of each key the newest open one, and all others by their addresses."""
 
@@ -88,7 +102,9 @@ class TouchedTiles:
         self._changed: dict[tuple[bytes, int], int] = {}
         self._marked: set[bytes] = set()
         self._gone: set[tuple[bytes, int]] = set()
-        self._due: list[tuple[int, bytes]] = []
+        self._due: dict[int, list[bytes]] = {}
+        self._due_times: list[int] = []
+        self._ends: dict[int, _Ends] = {}
         self._woken: set[tuple[int, bytes]] = set()
         # In the order in which they are asked for: neighbours share a key group, so that states are written by runs.
         self._timers: dict[tuple[bytes, int], None] = {}
@@ -124,18 +140,11 @@ class TouchedTiles:
 
     def load_due(self, due: Iterable[tuple[bytes, int]]) -> None:
         """Read the tiles that end at the times of timers, those that hold them, and those to be forgotten."""
-        wanted = []
+        wanted: list[tuple[bytes, int]] = []
         for key, time_ms in due:
             self._woken.add((time_ms, key))
-            heapq.heappush(self._due, (time_ms, key))
-            forgotten_ms = time_ms - self._retention_ms
-            closes_below = True
-            for layer, size in enumerate(self._layers):
-                # A tile is looked at when it closes, or one that it holds.
-                if closes_below:
-                    wanted.append((key, tile_address(layer, tile_start(time_ms - 1, size))))
-                closes_below = time_ms % size == 0
-                wanted += [(key, address) for address in self._forgotten(layer, forgotten_ms)]
+            self._add_due(key, time_ms)
+            wanted += [(key, address) for address in self._ends_at(time_ms).looked_at]
         self._load(wanted)
 
     def _load(self, wanted: Iterable[tuple[bytes, int]]) -> None:
@@ -174,13 +183,33 @@ class TouchedTiles:
 
     def close_due(self) -> None:
         """Close every tile that ends by the watermark and is open yet, in the order of their ends."""
-        while self._due:
-            time_ms, key = heapq.heappop(self._due)
-            for layer, size in enumerate(self._layers):
-                if time_ms % size == 0:
-                    self._close(key, layer, time_ms - size)
-                for address in self._forgotten(layer, time_ms - self._retention_ms):
+        while self._due_times:
+            time_ms = heapq.heappop(self._due_times)
+            ends = self._ends_at(time_ms)
+            for key in self._due.pop(time_ms):
+                for layer, start_ms in ends.closed:
+                    self._close(key, layer, start_ms)
+                for address in ends.forgotten:
                     self._forget(key, address)
+
+    def _ends_at(self, time_ms: int) -> "_Ends":
+        """Give what ends at a time; it is the same for all keys."""
+        if time_ms not in self._ends:
+            forgotten_ms = time_ms - self._retention_ms
+            closed = [(layer, time_ms - size) for layer, size in enumerate(self._layers) if time_ms % size == 0]
+            # The layers divide each other, so these are the first ones; the tile above the last of them takes it in.
+            above = self._layers[len(closed) : len(closed) + 1] if closed else ()
+            looked_at = [tile_address(layer, start_ms) for layer, start_ms in closed]
+            looked_at += [tile_address(len(closed), tile_start(time_ms - 1, size)) for size in above]
+            forgotten = [one for layer in range(len(self._layers)) for one in self._forgotten(layer, forgotten_ms)]
+            self._ends[time_ms] = _Ends(tuple(closed), tuple(forgotten), (*looked_at, *forgotten))
+        return self._ends[time_ms]
+
+    def _add_due(self, key: bytes, time_ms: int) -> None:
+        if time_ms not in self._due:
+            self._due[time_ms] = []
+            heapq.heappush(self._due_times, time_ms)
+        self._due[time_ms].append(key)
 
     def _forgotten(self, layer: int, time_ms: int) -> list[int]:
         """Give the addresses of a layer's tiles that are forgotten together, once the last one ended at a time."""
@@ -264,7 +293,7 @@ class TouchedTiles:
             self._timers[key, time_ms] = None
         elif (time_ms, key) not in self._woken:
             self._woken.add((time_ms, key))
-            heapq.heappush(self._due, (time_ms, key))
+            self._add_due(key, time_ms)
 
     def tell_closing_time(self) -> None:
         """Emit up to when tiles are closed, and come back at the end of the next one."""
