@@ -266,9 +266,15 @@ class TouchedTiles:
         size = self._layers[layer]
         self._tiles[key, address] = Tile(start_ms, size, complete=True, version=tile.version, ir=tile.ir)
         self._changed[key, address] = CLOSED
-        self._forget_later(key, layer, start_ms)
-        if layer + 1 < len(self._layers):
-            self._feed(key, layer + 1, start_ms, tile.ir, closing=True)
+        above = layer + 1
+        # A tile that is there above was fed by one of the same span, which has set the timer.
+        if above == len(self._layers) or not self._is_there(key, above, start_ms):
+            self._forget_later(key, layer, start_ms)
+        if above < len(self._layers):
+            self._feed(key, above, start_ms, tile.ir, closing=True)
+
+    def _is_there(self, key: bytes, layer: int, time_ms: int) -> bool:
+        return self._tile(key, tile_address(layer, tile_start(time_ms, self._layers[layer]))) is not None
 
     def _forget(self, key: bytes, address: int) -> None:
         if (key, address) not in self._tiles:
