@@ -1,6 +1,6 @@
 """How fast a training set is made, beside the range join in Spark SQL that says the same.
 
-1,000,000 queries and 10,000,000 events of 10,000 keys over 60 days, five windows (1 hour to 30 days), each with the
+1,000,000 queries and 10,000,000 events of 50,000 keys over 60 days, five windows (1 hour to 30 days), each with the
 count, sum, average, minimum and maximum of a double. The peer joins each query with the events of its longest window,
 and sums up by query with one condition per window: the hop rule written out, in doubles, on the JVM. Both read the same
 Parquet files and write their rows to a sink that drops them. A hash of some answers of both is compared first.
@@ -10,7 +10,7 @@ Parquet files and write their rows to a sink that drops them. A hash of some ans
 The range join pays for each pair of a query and an event that its longest window holds, so fewer keys make it slower;
 the training set pays for each row, however many keys there are. `--keys` tells both apart.
 
-    .venv/bin/python -m benchmarks.training_set [--scale 0.1] [--keys 50000]
+    .venv/bin/python -m benchmarks.training_set [--scale 0.1] [--keys 10000]
 """
 
 import argparse
@@ -34,7 +34,7 @@ from millpond.features.windows import DAY_MS, hop_ms, parse_window
 from millpond.spark import session
 from millpond.spark.features.training_set import training_set
 
-QUERIES, EVENTS, KEYS = 1_000_000, 10_000_000, 10_000
+QUERIES, EVENTS, KEYS = 1_000_000, 10_000_000, 50_000
 WINDOWS = ("1h", "6h", "1d", "7d", "30d")
 OPERATIONS = ("count", "sum", "average", "min", "max")
 DAYS = 60

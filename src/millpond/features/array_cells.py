@@ -4,9 +4,8 @@ The rows lie sorted by group, so a group is a slice, and a reduction over all sl
 (``reduceat``, ``bincount``). Every function gives exactly what ``CellOperation.collect`` gives for each
 group; that is their oracle.
 
-Sums of doubles stay exact: a mantissa is shifted by its exponent into a fixed-point number and cut into
-limbs of 32 bits. Limbs of the same weight are added per group as doubles, of which up to 2**21 add up
-without rounding. The few weights that occur are put together as Python integers, once per group.
+Sums of doubles stay exact: a mantissa is cut into limbs of 32 bits, which are added as fixed-point numbers
+(`fixed_point_arrays`).
 """
 
 from collections.abc import Callable, Sequence
@@ -18,12 +17,11 @@ import numpy as np
 
 from millpond.features.cells.cell import Cell, CellOperation
 from millpond.features.cells.counts_and_sums import FRACTION_BITS
+from millpond.features.fixed_point_arrays import WordSums
 
 _LIMB_BITS = 32
 _LIMB_MASK = np.uint64((1 << _LIMB_BITS) - 1)
 _MANTISSA_BITS = 53
-_ADDED_AT_ONCE = 1 << (_MANTISSA_BITS - _LIMB_BITS)
-"""So many limbs add up to less than 2**53, below which doubles are exact."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +34,7 @@ class GroupedRows:
         index: for each row, which of these groups it belongs to.
         times: the time of each row.
         values: the value of each row, as a numpy array or as a list.
+        ranked: where it is not None, the distinct values in order, and ``values`` are places in it.
     """
 
     groups: Any
@@ -43,6 +42,13 @@ class GroupedRows:
     index: Any
     times: Any
     values: Any
+    ranked: list[Any] | None = None
+
+    def listed(self, values: Any) -> list[Any]:
+        """Give some of the values as Python's."""
+        found: list[Any] = values if isinstance(values, list) else values.tolist()
+        ranked = self.ranked
+        return found if ranked is None else [ranked[place] for place in found]
 
     def slices(self) -> list[tuple[int, int]]:
         """Give where the rows of each group begin and end."""
@@ -51,7 +57,7 @@ class GroupedRows:
 
 def collect_each(cell: CellOperation, rows: GroupedRows) -> list[Cell]:
     """Collect each group by the cell's own ``collect``: right for every kind."""
-    values = rows.values if isinstance(rows.values, list) else rows.values.tolist()
+    values = rows.listed(rows.values)
     times = rows.times.tolist()
     collect = cell.collect
     return [collect(times[start:end], values[start:end]) for start, end in rows.slices()]
@@ -82,37 +88,11 @@ def _sums_of_doubles(rows: GroupedRows) -> list[int]:
     mantissas >>= np.maximum(-shifts, 0)
     shifts = np.maximum(shifts, 0)
     signs = np.sign(mantissas)
-    words, bits = shifts // _LIMB_BITS, (shifts % _LIMB_BITS).astype(np.uint64)
     magnitudes = np.abs(mantissas).astype(np.uint64)
-    low = (magnitudes & _LIMB_MASK) << bits
-    high = (low >> np.uint64(_LIMB_BITS)) + ((magnitudes >> np.uint64(_LIMB_BITS)) << bits)
-    limbs = [
-        part.astype(np.int64) * signs for part in (low & _LIMB_MASK, high & _LIMB_MASK, high >> np.uint64(_LIMB_BITS))
-    ]
-    totals: dict[int, Any] = {}
-    for word in np.unique(words).tolist():
-        chosen = np.flatnonzero(words == word)
-        index = rows.index[chosen]
-        for place, part in enumerate(limbs, word):
-            added = _added_limbs(index, part[chosen], len(rows.groups))
-            totals[place] = totals[place] + added if place in totals else added
-    return _joined(totals)
-
-
-def _added_limbs(index: Any, limbs: Any, groups: int) -> Any:
-    total = np.zeros(groups, np.int64)
-    for start in range(0, len(index), _ADDED_AT_ONCE):
-        part = slice(start, start + _ADDED_AT_ONCE)
-        total += np.bincount(index[part], limbs[part], groups).astype(np.int64)
-    return total
-
-
-def _joined(totals: dict[int, Any]) -> list[int]:
-    """Put sums of limbs together, each by its weight."""
-    least = min(totals)
-    joined: Any = sum(part.astype(object) << _LIMB_BITS * (place - least) for place, part in totals.items())
-    sums: list[int] = (joined << _LIMB_BITS * least).tolist()
-    return sums
+    sums = WordSums(len(rows.groups), shifts, _MANTISSA_BITS)
+    sums.add(rows.index, shifts, magnitudes & _LIMB_MASK, signs)
+    sums.add(rows.index, shifts + _LIMB_BITS, magnitudes >> np.uint64(_LIMB_BITS), signs)
+    return sums.sums()
 
 
 def _reduced(reduce: Any, values: Any, starts: Any) -> Any:
@@ -123,11 +103,11 @@ def _reduced(reduce: Any, values: Any, starts: Any) -> Any:
 
 
 def _least(_: CellOperation, rows: GroupedRows) -> list[Cell]:
-    return list(_reduced(np.minimum, rows.values, rows.starts).tolist())
+    return rows.listed(_reduced(np.minimum, rows.values, rows.starts))
 
 
 def _greatest(_: CellOperation, rows: GroupedRows) -> list[Cell]:
-    return list(_reduced(np.maximum, rows.values, rows.starts).tolist())
+    return rows.listed(_reduced(np.maximum, rows.values, rows.starts))
 
 
 def _first(_: CellOperation, rows: GroupedRows) -> list[Cell]:
@@ -143,7 +123,7 @@ def _earliest(rows: GroupedRows, times: Any) -> list[Cell]:
     chosen = np.flatnonzero(times == earliest[rows.index])
     starts = np.flatnonzero(np.diff(rows.index[chosen], prepend=-1))
     values = _reduced(np.minimum, rows.values[chosen], starts)
-    return list(zip(earliest.tolist(), values.tolist(), strict=True))
+    return list(zip(earliest.tolist(), rows.listed(values), strict=True))
 
 
 def _first_k(cell: CellOperation, rows: GroupedRows) -> list[Cell]:
@@ -159,8 +139,15 @@ def _k_earliest(cell: CellOperation, rows: GroupedRows, times: Any) -> list[Cell
     rank = np.arange(len(order)) - rows.starts[rows.index]
     order = order[rank < cell.parameter]
     starts = np.flatnonzero(np.diff(rows.index[order], prepend=-1)).tolist()
-    pairs = list(zip(times[order].tolist(), rows.values[order].tolist(), strict=True))
+    pairs = list(zip(times[order].tolist(), rows.listed(rows.values[order]), strict=True))
     return [tuple(pairs[start:end]) for start, end in pairwise([*starts, len(pairs)])]
+
+
+def _sets(cell: CellOperation, rows: GroupedRows) -> list[Cell]:
+    values = rows.listed(rows.values)
+    limit: Any = cell.parameter
+    sets = [frozenset(values[start:end]) for start, end in rows.slices()]
+    return sets if max(map(len, sets)) <= limit else [one if len(one) <= limit else None for one in sets]
 
 
 _ARRAY_OPERATIONS: dict[str, Callable[[CellOperation, GroupedRows], list[Cell]]] = {
@@ -171,6 +158,7 @@ _ARRAY_OPERATIONS: dict[str, Callable[[CellOperation, GroupedRows], list[Cell]]]
     "last_k": _last_k,
     "max": _greatest,
     "min": _least,
+    "set": _sets,
     "sum": _sums,
 }
 """The kinds of cells that array operations collect."""

@@ -1,8 +1,9 @@
 """The inputs of a whole Arrow table, as arrays of what cells hold.
 
-Numbers, booleans, dates, timestamps and decimals of up to 18 digits become numpy arrays. Texts, binaries,
-longer decimals, arrays and maps become lists, as ``inputs`` makes them. What numpy or Arrow cannot
-convert exactly goes that way too, so that every fault is told in the same words.
+Numbers, booleans, dates, timestamps and decimals of up to 18 digits become numpy arrays. Texts and binaries
+become the ranks of their distinct values, so that ranks compare as values do. Longer decimals, arrays and maps
+become lists, as ``inputs`` makes them. What numpy or Arrow cannot convert exactly goes that way too, so that
+every fault is told in the same words.
 """
 
 from collections.abc import Callable, Sequence
@@ -17,17 +18,29 @@ import pyarrow.compute as pc
 from millpond.errors import DataError
 from millpond.features.definitions import Field
 from millpond.features.inputs import Column, EventColumns
+from millpond.features.scalar_values import UnfitError
 from millpond.features.types import DataType, parse_type
 
 _LONG_DIGITS = 18
+_RANKED = ("string", "binary")
 
 
 @dataclass(frozen=True, slots=True)
 class ArrayColumn:
-    """One input of all rows: an inside value for each row, and which rows have one (None: all)."""
+    """One input of all rows: an inside value for each row, and which rows have one (None: all).
+
+    Where ``ranked`` is not None, it has the distinct values in order, and ``values`` are places in it.
+    """
 
     valid: Any
     values: Any
+    ranked: list[Any] | None = None
+
+    def listed(self) -> list[Any]:
+        """Give the value of each row that has one."""
+        values: list[Any] = (self.values if self.valid is None else self.values[self.valid]).tolist()
+        ranked = self.ranked
+        return values if ranked is None else [ranked[place] for place in values]
 
 
 class TableInputs:
@@ -57,9 +70,7 @@ class TableInputs:
         if found is None:
             values = self._given[position].to_pylist(maps_as_pydicts="strict")
             return self._events.column(position, values)
-        if found.valid is None:
-            return Column(None, found.values.tolist())
-        return Column(found.valid.tolist(), found.values[found.valid].tolist())
+        return Column(None if found.valid is None else found.valid.tolist(), found.listed())
 
     def _column_of(self, table: pa.Table) -> Callable[[Field, DataType], pa.Array]:
         def column_of(field: Field, type_: DataType) -> pa.Array:
@@ -116,6 +127,8 @@ _FITTING: dict[str, tuple[Callable[[pa.DataType], bool], ...]] = {
 
 
 def _as_array(column: pa.Array, type_: DataType) -> ArrayColumn | None:
+    if type_.kind in _RANKED:
+        return _as_ranks(column, type_)
     convert = _CONVERTERS.get(type_.kind)
     if convert is None or (type_.kind == "decimal" and type_.precision > _LONG_DIGITS):
         return None
@@ -130,6 +143,21 @@ def _as_array(column: pa.Array, type_: DataType) -> ArrayColumn | None:
     if checked.dtype == np.float64 and not np.isfinite(checked).all():
         return None
     return ArrayColumn(valid, values)
+
+
+def _as_ranks(column: pa.Array, type_: DataType) -> ArrayColumn | None:
+    """Number the distinct values in their order: texts by code point, which is the order of their bytes in UTF-8."""
+    try:
+        encoded = column.cast(type_.arrow()).dictionary_encode()
+        order = pc.array_sort_indices(encoded.dictionary)
+        ranked = list(type_.inward(encoded.dictionary.take(order).to_pylist()))
+    except (pa.ArrowInvalid, UnfitError):
+        return None
+    ranks = np.empty(len(order), np.int64)
+    ranks[order.to_numpy()] = np.arange(len(order))
+    valid = column.is_valid().to_numpy(zero_copy_only=False) if column.null_count else None
+    values = ranks[_filled(encoded.indices)] if len(ranks) else np.zeros(len(column), np.int64)
+    return ArrayColumn(valid, values, ranked)
 
 
 def _filled(column: pa.Array) -> Any:

@@ -148,7 +148,7 @@ class _SortedRows:
             return self._grouped(self.order, self.times)
         if source.bucket is None and (found := self.table.array(source.column)) is not None:
             order = self.order if found.valid is None else self.order[found.valid[self.order]]
-            return self._grouped(order, found.values)
+            return self._grouped(order, found.values, found.ranked)
         rows, values = source.aligned(range(len(self.numbers)), self.table.columns)
         # Where in the values a row has its own; rows without one are left out of the order.
         place = np.full(len(self.numbers), -1, np.int64)
@@ -156,12 +156,12 @@ class _SortedRows:
         order = self.order[place[self.order] >= 0]
         return self._grouped(order, [values[one] for one in place[order].tolist()])
 
-    def _grouped(self, order: Any, values: Any) -> GroupedRows:
+    def _grouped(self, order: Any, values: Any, ranked: list[Any] | None = None) -> GroupedRows:
         numbers = self.numbers[order]
         starts = np.flatnonzero(np.diff(numbers, prepend=-1))
         index = np.cumsum(np.diff(numbers, prepend=-1) > 0) - 1
         chosen = values if isinstance(values, list) else values[order]
-        return GroupedRows(numbers[starts], starts, index, self.times[order], chosen)
+        return GroupedRows(numbers[starts], starts, index, self.times[order], chosen, ranked)
 
 
 def _codes(column: pa.ChunkedArray) -> tuple[Any, int, Any]:

@@ -75,6 +75,15 @@ class Hops:
                 return time_ms // size * size
         return BEFORE_MS
 
+    def last_size(self, day_ms: int) -> int:
+        """Give the size of the last hop of a day; hops of other sizes in it are larger.
+
+        >>> Hops([3_600_000], 20 * DAY_MS).last_size(19 * DAY_MS)
+        300000
+        """
+        last_ms = day_ms + DAY_MS - 1
+        return next((size for start, size in self._levels if last_ms >= start), DAY_MS)
+
     def starts(self, times_ms: Any) -> Any:
         """Give where the hop of each of many times starts."""
         found = np.full(len(times_ms), BEFORE_MS, np.int64)

@@ -21,13 +21,13 @@ import math
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from itertools import groupby
+from itertools import accumulate, groupby
 from operator import itemgetter
 from typing import Any
 
 from millpond.errors import DataError, OptionError
 from millpond.features.batch import BatchIr, Timeline, check_batch_end
-from millpond.features.cells.cell import Ir
+from millpond.features.cells.cell import Cell, Ir
 from millpond.features.compiled_cells import CompiledFeature, compile_cells
 from millpond.features.definitions import GroupBy
 from millpond.features.format_1 import FORMAT_VERSION as FORMAT_1
@@ -285,11 +285,17 @@ class GroupByPlan:
         """Give what a batch keeps of one key, from the IR of each of its segments that has events."""
         segments = sorted(irs)
         columns = list(zip(*(irs[segment] for segment in segments), strict=True)) or [()] * len(self._empty)
+        return self.batch_of_columns(segments, columns, batch_end_ms)
+
+    def batch_of_columns(
+        self, segments: Sequence[int], columns: Sequence[Sequence[Cell]], batch_end_ms: int
+    ) -> BatchIr:
+        """Give what a batch keeps of one key, from a column of its segments' cells for each cell of the plan."""
         return BatchIr(
             batch_end_ms,
             tuple(segments),
             tuple(
-                _suffixes(operation.merge, column) if operation.suffix else column
+                _suffixes(operation.merge, column) if operation.suffix else tuple(column)
                 for operation, column in zip(self.cells.cells, columns, strict=True)
             ),
         )
@@ -466,10 +472,7 @@ def compile_group_by(group_by: GroupBy) -> GroupByPlan:
 
 def _suffixes(merge: Callable[[Any, Any], Any], column: Sequence[Any]) -> tuple[Any, ...]:
     """Give for each cell what it and all later ones make together."""
-    suffixes: list[Any] = []
-    for cell in reversed(column):
-        suffixes.append(merge(suffixes[-1], cell) if suffixes else cell)
-    return tuple(reversed(suffixes))
+    return tuple(accumulate(column[::-1], merge))[::-1]
 
 
 def _definition(group_by: GroupBy) -> dict[str, Any]:

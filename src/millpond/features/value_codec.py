@@ -68,12 +68,13 @@ class TileCodec:
     (3,)
     """
 
-    __slots__ = ("_cells", "_generation", "_ids", "_prefix", "_what")
+    __slots__ = ("_cells", "_encoders", "_generation", "_ids", "_prefix", "_what")
 
     def __init__(self, group_by: str, generation: str, cells: Sequence[CellOperation]) -> None:
         self._what = f"tile of GroupBy {group_by!r}"
         self._generation = bytes.fromhex(generation)
         self._cells = tuple(cells)
+        self._encoders = tuple(cell.encode for cell in cells)
         self._ids = tuple(cell_id(cell.id) for cell in cells)
         if len(set(self._ids)) < len(self._ids):
             doubles = sorted({cell.id for cell in cells if self._ids.count(cell_id(cell.id)) > 1})
@@ -84,9 +85,13 @@ class TileCodec:
 
     def encode(self, key: bytes, tile: Tile) -> bytes:
         """Give the bytes of a tile; cells that are unknown are left out."""
-        known = [place for place, cell in enumerate(tile.ir) if cell is not UNKNOWN]
-        prefix = self._prefix if len(known) == len(self._cells) else self._form(known)
-        cells = [self._cells[place].encode(tile.ir[place]) for place in known]
+        if type(tile.ir) is tuple:
+            prefix = self._prefix
+            cells = [encode(cell) for encode, cell in zip(self._encoders, tile.ir, strict=True)]
+        else:
+            known = [place for place, cell in enumerate(tile.ir) if cell is not UNKNOWN]
+            prefix = self._form(known)
+            cells = [self._encoders[place](tile.ir[place]) for place in known]
         numbers = [tile.start_ms, tile.size_ms, tile.complete, tile.version, *cells]
         return seal(VALUE_FORMAT_VERSION, prefix + _encode(numbers), key)
 

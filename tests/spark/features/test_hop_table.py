@@ -10,8 +10,9 @@ from millpond.features import DAY_MS, HOUR_MS, Aggregation, EntitySource, Field,
 from millpond.kv import Get, LmdbStore
 from millpond.metrics import MemoryRecorder
 from millpond.spark.features.backfill import backfill
-from millpond.spark.features.hop_rows import decode_hops, encode_hops
-from millpond.spark.features.hop_table import HopManifest, HopTable
+from millpond.spark.features.batch_rows_of_keys import RowCounts
+from millpond.spark.features.hop_manifest import HopDay, HopManifest
+from millpond.spark.features.hop_table import HopTable
 from millpond.spark.features.upload import upload
 
 pytestmark = pytest.mark.spark
@@ -163,9 +164,9 @@ def test_an_earlier_batch_end_leaves_the_table_as_it_is(uploads):
     assert uploads.files() == before
 
 
-def test_a_run_that_dies_leaves_the_former_state(uploads):
+def test_a_run_that_dies_leaves_the_former_state(uploads, spark):
     rng = random.Random(7)
-    rows = drawn(rng, 100, B - 9 * DAY_MS, B)
+    rows = drawn(rng, 100, B - 20 * DAY_MS, B)
     uploads.check(rows, B)
     before, state = uploads.files(), HopTable(PLAN, uploads.folder).state()
     bad = [*rows, ("a", float("nan"), "u", None, B + 1)]
@@ -174,9 +175,11 @@ def test_a_run_that_dies_leaves_the_former_state(uploads):
     with pytest.raises(DataError, match=r"'x'.*stays as it was"):
         backfill(GROUP_BY, (B, B + DAY_MS), uploads.folder, tables=uploads.table_of(bad))
     assert HopTable(PLAN, uploads.folder).state() == state
-    assert before <= uploads.files()
+    change = HopTable(PLAN, uploads.folder).change(spark, hop_table_events(spark, uploads, rows), B + DAY_MS)
+    change.task.attempt().write_files(change.rows.toArrow().to_batches(), RowCounts())
     left_by_the_dead = uploads.files() - before
     assert left_by_the_dead
+    assert before < uploads.files()
     rows += drawn(rng, 20, B, B + DAY_MS)
     assert uploads.check(rows, B + DAY_MS) == events_between(rows, B, B + DAY_MS)
     assert not left_by_the_dead & uploads.files()
@@ -195,6 +198,136 @@ def test_only_the_last_two_states_are_kept(uploads):
     }
     assert uploads.files() == kept | files
     assert set(table.state().files) <= files
+
+
+def test_only_the_files_of_days_that_change_are_written(uploads):
+    rng = random.Random(11)
+    rows = drawn(rng, 300, B - 20 * DAY_MS, B)
+    uploads.check(rows, B)
+    first = HopTable(PLAN, uploads.folder).state()
+    rows += drawn(rng, 20, B, B + DAY_MS)
+    rows.append(("a", 2.0, "u", None, B - 2 * DAY_MS))
+    uploads.check(rows, B + DAY_MS)
+    second = HopTable(PLAN, uploads.folder).state()
+    late, oldest = B - 2 * DAY_MS, min(first.days)
+    same = {day for day in first.days.keys() & second.days.keys() if first.days[day].files == second.days[day].files}
+    coarser = {day for day in first.days if day in second.days and first.days[day].hop_ms < second.days[day].hop_ms}
+    assert second.days[B].files
+    assert first.days.keys() - same == {late, oldest, *coarser}
+    assert oldest not in second.days
+    assert second.before != first.before
+    assert len(coarser) <= 3
+
+
+def test_a_task_that_runs_twice_makes_equal_rows_and_files_of_its_own(uploads, spark):
+    rows = drawn(random.Random(12), 100, B - 20 * DAY_MS, B)
+    table = HopTable(PLAN, uploads.folder)
+    change = table.change(spark, hop_table_events(spark, uploads, rows), B)
+    batches = change.rows.toArrow().to_batches()
+    attempts = [change.task.attempt() for _ in range(2)]
+    made = [dict(attempt.batch_rows(batches, RowCounts())) for attempt in attempts]
+    assert made[0] == made[1]
+    assert len(made[0]) == len(KEYS)
+    assert not set(attempts[0].files) & set(attempts[1].files)
+    state = table.publish(change, attempts[1].files)
+    assert set(state.files) == set(attempts[1].files)
+    assert uploads.files() == {*attempts[1].files, "manifest-00000001"}
+
+
+def test_keys_in_several_buckets_give_the_same_rows(uploads, monkeypatch):
+    monkeypatch.setattr("millpond.spark.features.hop_table._EVENTS_A_BUCKET", 50)
+    rng = random.Random(13)
+    rows = drawn(rng, 200, B - 20 * DAY_MS, B)
+    uploads.check(rows, B)
+    assert HopTable(PLAN, uploads.folder).state().buckets == 2
+    rows += drawn(rng, 40, B, B + DAY_MS)
+    assert uploads.check(rows, B + DAY_MS) == events_between(rows, B, B + DAY_MS)
+
+
+def test_a_key_without_new_events_stays_in_the_batch(uploads):
+    rows = [("a", 1.0, "u", None, B - HOUR_MS), ("b", 2.0, "u", None, B - 12 * DAY_MS)]
+    uploads.check(rows, B)
+    assert uploads.check(rows, B + DAY_MS) == 0
+    assert uploads.check([*rows, ("a", 3.0, "u", None, B + DAY_MS)], B + 2 * DAY_MS) == 1
+
+
+def test_without_a_window_of_all_time_old_days_leave_the_table(uploads):
+    windows = GroupBy("daily", GROUP_BY.keys, GROUP_BY.inputs, (Aggregation("sum", "x", ("1d", "7d")),))
+    rng = random.Random(14)
+    rows = drawn(rng, 200, B - 20 * DAY_MS, B)
+    for end in (B, B + DAY_MS, B + 12 * DAY_MS):
+        uploads.check(rows, end, windows)
+        state = HopTable(compile_group_by(windows), uploads.folder).state()
+        assert not state.before
+        assert all(day >= end - 8 * DAY_MS for day in state.days)
+        rows += drawn(rng, 20, end, end + DAY_MS)
+
+
+def test_sketches_go_through_the_table(uploads):
+    windows = ("1d", "12d", None)
+    sketched = GroupBy(
+        "sketched",
+        GROUP_BY.keys,
+        GROUP_BY.inputs,
+        (
+            Aggregation("approx_unique_count", "x", windows),
+            Aggregation("approx_percentile", "x", windows, percentiles=(0.25, 0.5)),
+            Aggregation("approx_histogram_k", "s", windows, k=2),
+        ),
+    )
+    rng = random.Random(15)
+    rows = drawn(rng, 500, B - 20 * DAY_MS, B)
+    # Few enough for each key that all three are exact and merge to the bit.
+    uploads.check(rows, B, sketched)
+    rows += drawn(rng, 60, B, B + DAY_MS)
+    assert uploads.check(rows, B + DAY_MS, sketched) == events_between(rows, B, B + DAY_MS)
+
+
+def test_sketches_of_many_values_stay_within_their_bounds(uploads):
+    plan = compile_group_by(
+        GroupBy(
+            "large",
+            GROUP_BY.keys,
+            GROUP_BY.inputs,
+            (
+                Aggregation("approx_unique_count", "x", ("12d", None)),
+                Aggregation("approx_percentile", "x", ("12d", None), percentiles=(0.5,)),
+            ),
+        )
+    )
+    rng = random.Random(16)
+    rows = [("a", float(number), "u", None, rng.randrange(B - 20 * DAY_MS, B)) for number in range(3_000)]
+    uploads.rows(rows, B, hop_table=True, group_by=plan.group_by)
+    rows += [("a", float(number), "u", None, B + number) for number in range(3_000, 4_000)]
+    _, _, stored = uploads.rows(rows, B + DAY_MS, hop_table=True, group_by=plan.group_by)
+    end = B + DAY_MS
+    found = plan.finish(end, end, plan.decode_batch(plan.encode_key(("a",)), stored[0]), [])
+    recent = sorted(x for _, x, _, _, time_ms in rows if time_ms >= end - 12 * DAY_MS)
+    assert found["x_approx_unique_count"] == pytest.approx(4_000, rel=0.08)
+    assert found["x_approx_unique_count_12d"] == pytest.approx(len(recent), rel=0.08)
+    for values, name in ((sorted(row[1] for row in rows), ""), (recent, "_12d")):
+        (median,) = found[f"x_approx_percentile{name}"]
+        rank = sum(value <= median for value in values) / len(values)
+        assert rank == pytest.approx(0.5, abs=0.05)
+
+
+@pytest.mark.parametrize("damage", ["removed", "torn", "altered"])
+def test_a_file_that_cannot_be_read_is_named(uploads, spark, damage):
+    rows = drawn(random.Random(17), 100, B - 20 * DAY_MS, B)
+    table = HopTable(PLAN, uploads.folder)
+    events = hop_table_events(spark, uploads, rows)
+    change = table.change(spark, events, B)
+    attempt = change.task.attempt()
+    attempt.write_files(change.rows.toArrow().to_batches(), RowCounts())
+    state = table.publish(change, attempt.files)
+    file = uploads.folder / state.days[B - DAY_MS].files[0]
+    data = file.read_bytes()
+    file.unlink()
+    if damage != "removed":
+        file.write_bytes(data[: len(data) // 2] if damage == "torn" else altered(data, 60))
+    following = table.change(spark, events, B)
+    with pytest.raises(CorruptionError, match=rf"{file.name}.*remove the folder"):
+        dict(following.task.attempt().batch_rows(following.rows.toArrow().to_batches(), RowCounts()))
 
 
 def test_of_two_runs_at_once_one_is_refused(uploads, spark):
@@ -232,31 +365,34 @@ def test_what_has_no_hop_table_is_refused(uploads, tmp_path):
 
 
 GOLDEN = Path(__file__).parents[2] / "features" / "golden"
-MANIFEST = HopManifest(3, "0123.4567", B, {B - DAY_MS: (5, "123")}, ("hops-00000003-00.parquet",))
-STORED = {
-    "hop_manifest_v1.bin": MANIFEST.encode(),
-    "hop_row_v1.bin": encode_hops(b"EWR", [0, 7], [[5, 2], [b"", b"\x01,\x05"]]),
-}
+MANIFEST = HopManifest(
+    3,
+    "0123.4567",
+    B,
+    2,
+    {B - DAY_MS: HopDay(5, "123", HOUR_MS, (f"hops-00000003-00001-{B - DAY_MS}-{'0' * 32}.parquet",))},
+    (f"hops-00000003-00000-before-{'0' * 32}.parquet",),
+)
 
 
-@pytest.mark.parametrize("name", STORED)
-def test_the_current_version_still_writes_its_golden_bytes(name):
-    assert STORED[name] == (GOLDEN / name).read_bytes()
+def test_the_current_version_still_writes_its_golden_bytes():
+    assert MANIFEST.encode() == (GOLDEN / "hop_manifest_v2.bin").read_bytes()
 
 
-def test_manifest_and_rows_are_read_back_and_altered_ones_refused():
-    manifest, row = STORED.values()
-    assert HopManifest.decode(manifest, "m") == MANIFEST
-    assert decode_hops(b"EWR", row, 2) == ([0, 7], [[5, 2], [b"", b"\x01,\x05"]])
-    for key, cells in ((b"JFK", 2), (b"EWR", 1)):
-        with pytest.raises(CorruptionError, match="row of a hop table"):
-            decode_hops(key, row, cells)
-    for place in range(len(manifest)):
+def test_a_table_of_the_first_format_is_built_anew(uploads):
+    uploads.folder.mkdir()
+    (uploads.folder / "manifest-00000004").write_bytes((GOLDEN / "hop_manifest_v1.bin").read_bytes())
+    rows = drawn(random.Random(10), 50, B - 9 * DAY_MS, B)
+    assert uploads.check(rows, B) == len(rows)
+    assert HopTable(PLAN, uploads.folder).state().version == 5
+
+
+def test_a_manifest_is_read_back_and_an_altered_one_refused():
+    stored = MANIFEST.encode()
+    assert HopManifest.decode(stored, "m") == MANIFEST
+    for place in range(len(stored)):
         with pytest.raises(CorruptionError, match="manifest m"):
-            HopManifest.decode(altered(manifest, place), "m")
-    for place in range(len(row)):
-        with pytest.raises(CorruptionError, match="row of a hop table"):
-            decode_hops(b"EWR", altered(row, place), 2)
+            HopManifest.decode(altered(stored, place), "m")
 
 
 def altered(data, place):

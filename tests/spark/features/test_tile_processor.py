@@ -145,10 +145,18 @@ def test_a_tile_is_forgotten_a_retention_after_its_end_and_later_events_are_coun
     shard.batch([], B + TILE_MS + DEFAULT_RETENTION_MS - 1)
     assert told(shard.events((B, 1.0))) == [(0, 2, True, 1)]
     shard.batch([], B + TILE_MS + DEFAULT_RETENTION_MS)
-    assert (JFK, B) not in shard.maps
     rows = shard.events((B, 1.0), (B + 1, 2.0))
     assert told(rows) == []
     assert counted(rows, FORGOTTEN) == 2
+
+
+def test_state_drops_the_tiles_of_an_hour_together(shard):
+    shard.events((B, 1.0), (B + 3 * TILE_MS, 1.0))
+    for end in (B + TILE_MS, B + 4 * TILE_MS, B + HOUR_MS + DEFAULT_RETENTION_MS - 1):
+        shard.batch([], end)
+    assert {(JFK, B), (JFK, B + 3 * TILE_MS)} <= shard.maps.keys()
+    shard.batch([], B + HOUR_MS + DEFAULT_RETENTION_MS)
+    assert not {(JFK, B), (JFK, B + 3 * TILE_MS)} & shard.maps.keys()
 
 
 def test_nothing_but_the_marker_is_left_of_a_key_that_went_quiet(shard):

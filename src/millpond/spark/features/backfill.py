@@ -15,10 +15,13 @@ from millpond.features.batch import check_batch_end
 from millpond.features.windows import DAY_MS
 from millpond.spark.environment.worker_garbage import leave_modules_out
 from millpond.spark.features.batch_rows_of_keys import RowCounts
-from millpond.spark.features.hop_table import HopManifest, HopTable
+from millpond.spark.features.hop_manifest import HopManifest
+from millpond.spark.features.hop_table import HopTable
 from millpond.spark.features.sources import Tables, batch_rows
+from millpond.spark.features.task_outcomes import outcomes_of
+from millpond.spark.environment.worker_garbage import leave_modules_out
 
-_SCHEMA = pa.schema([("file", pa.string()), ("problem", pa.string())])
+_SCHEMA = pa.schema([("files", pa.list_(pa.string())), ("problem", pa.string())])
 
 
 def backfill(
@@ -48,7 +51,7 @@ def backfill(
             that is not of events.
         DataError: a column is missing or of a wrong type, or a value cannot be aggregated; the table stays as it was.
         UnavailableError: another run has changed the table meanwhile.
-        CorruptionError: the table's manifest cannot be read.
+        CorruptionError: the table's manifest, or a file that must be written again, cannot be read.
 
     Example::
 
@@ -70,16 +73,16 @@ def backfill(
 
     def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         leave_modules_out()
-        file, problem = task.new_file(), None
+        attempt, problem = task.attempt(), None
         try:
-            for _ in task.merge.rows(batches, RowCounts(), file):
-                pass
+            attempt.write_files(batches, RowCounts())
         except DataError as error:
             problem = str(error)
-        yield pa.RecordBatch.from_pylist([{"file": file.name, "problem": problem}], schema=_SCHEMA)
+        yield pa.RecordBatch.from_pylist([{"files": attempt.files, "problem": problem}], schema=_SCHEMA)
 
-    outcomes = change.rows.mapInArrow(run, "file string, problem string").collect()
+    job = change.rows.mapInArrow(run, "files array<string>, problem string")
+    outcomes = outcomes_of(job, f"GroupBy {plan.name!r}: the hop table stays as it was:")
     problems = [row.problem for row in outcomes if row.problem is not None]
     if problems:
         raise DataError(f"{problems[0]}; the hop table stays as it was")
-    return table.publish(change, [row.file for row in outcomes])
+    return table.publish(change, [name for row in outcomes for name in row.files])

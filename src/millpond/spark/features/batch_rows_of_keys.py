@@ -13,20 +13,23 @@ Rows are collected some hundred thousand at a time, by key and segment, in array
 rows go on in the next lot is finished there.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
 from millpond.features import GroupByPlan, Ir
-from millpond.features.columnar import collect_table, group_rows
+from millpond.features.cells.cell import Cell
 from millpond.features.types import parse_type
 from millpond.spark.features.arrow_lots import lots
-from millpond.spark.features.columns import TIME, input_names, key_names
+from millpond.spark.features.columns import TIME, key_names
+from millpond.spark.features.key_groups import KeyGroups, encoded_key, groups_of_events
 from millpond.spark.features.tile_combine import input_values
+
+RowEncoder = Callable[[bytes, Sequence[int], Sequence[Sequence[Cell]]], bytes]
+"""Gives a key's row of a batch, from the key, its segments (ascending) and a column of their cells for each cell."""
 
 
 @dataclass
@@ -36,14 +39,6 @@ class RowCounts:
     events: int = 0
     without_key: int = 0
     without_time: int = 0
-
-
-@dataclass
-class _OpenKey:
-    """The key at the end of a lot: its next rows may come."""
-
-    key: bytes | None = None
-    irs: dict[int, Ir] = field(default_factory=dict)
 
 
 def batch_rows_of_keys(
@@ -61,87 +56,68 @@ def batch_rows_of_keys(
         DataError: a value cannot be aggregated, or a key is not as declared.
     """
     if not plan.group_by.aggregations:
-        yield from _latest_rows(plan, batch_end_ms, batches, counts)
-        return
-    encoded = encoder(plan, batch_end_ms)
-    for key, irs in irs_of_keys(plan, lambda times: _segments(plan, batch_end_ms, times), batches, counts):
-        if irs:
-            yield key, encoded(key, irs)
+        return _latest_rows(plan, batch_end_ms, batches, counts)
+    return _rows_of_groups(plan, batch_end_ms, _lots_of_groups(plan, batch_end_ms, batches, counts))
 
 
-def irs_of_keys(
-    plan: GroupByPlan,
-    parts_of: Callable[[npt.NDArray[np.int64]], npt.NDArray[np.int64]],
-    batches: Iterable[pa.RecordBatch],
-    counts: RowCounts,
-) -> Iterator[tuple[bytes, dict[int, Ir]]]:
-    """Give the IRs of each key by part of time, such as segment or hop.
-
-    Args:
-        plan: of the GroupBy.
-        parts_of: gives the part of each time; below 0 is none, and the row is left out.
-        batches: the columns of `plan_columns`, sorted by key.
-        counts: where rows without key or time are counted.
-    """
-    open_key = _OpenKey()
+def _lots_of_groups(
+    plan: GroupByPlan, batch_end_ms: int, batches: Iterable[pa.RecordBatch], counts: RowCounts
+) -> Iterator[KeyGroups]:
+    """Collect a partition's rows by key and segment, lot by lot; those that no window can hold are left out."""
     for table in lots(batches):
         kept = kept_rows(plan, table, counts)
-        if not len(kept):
-            continue
-        parts = parts_of(times_of(kept))
-        if (parts < 0).any():
-            kept, parts = kept.filter(pa.array(parts >= 0)), parts[parts >= 0]
-        for key, part, ir in collected(plan, kept, parts):
-            if key != open_key.key:
-                if open_key.key is not None:
-                    yield open_key.key, open_key.irs
-                open_key = _OpenKey(key)
-            former = open_key.irs.get(part)
-            open_key.irs[part] = ir if former is None else plan.merge(former, ir)
-    if open_key.key is not None:
-        yield open_key.key, open_key.irs
+        segments = segments_of(plan, batch_end_ms, times_of(kept))
+        if (segments < 0).any():
+            kept, segments = kept.filter(pa.array(segments >= 0)), segments[segments >= 0]
+        if len(kept):
+            yield groups_of_events(plan, kept, segments)
 
 
-def collected(plan: GroupByPlan, table: pa.Table, parts: npt.NDArray[np.int64]) -> Iterator[tuple[bytes, int, Ir]]:
-    """Give (key, part, IR) of each group of a lot, the groups of a key together and in the order of the rows."""
-    if not len(table):
-        return
-    keys = table.select(key_names(plan.group_by))
-    groups = group_rows(keys, parts)
-    inputs = table.select(input_names(plan.group_by)).rename_columns([field.name for field in plan.group_by.inputs])
-    irs = collect_table(plan.cells, groups, table[TIME].combine_chunks(), inputs).irs()
-    # In the order of the rows, so that the last key of a lot is the one that may go on.
-    order = np.argsort(groups.first_rows, kind="stable")
-    firsts = groups.first_rows[order]
-    names = list(zip(*(column.to_pylist() for column in keys.take(pa.array(firsts)).columns), strict=True))
-    encoded: dict[tuple[Any, ...], bytes] = {}
-    for number, row, name in zip(order.tolist(), firsts.tolist(), names, strict=True):
-        key = encoded.get(name)
-        if key is None:
-            encoded[name] = key = _encoded(plan, name)
-        yield key, int(parts[row]), irs[number]
+def _rows_of_groups(
+    plan: GroupByPlan, batch_end_ms: int, lots_of_groups: Iterable[KeyGroups]
+) -> Iterator[tuple[bytes, bytes]]:
+    """Give the rows of lots of which each goes on where the one before ended, maybe within a key."""
+    encode = row_encoder(plan, batch_end_ms)
+    open_key: bytes | None = None
+    open_irs: dict[int, Ir] = {}
+    for groups in lots_of_groups:
+        last = len(groups.keys) - 1
+        for number, (key, segments, columns) in enumerate(groups.by_key()):
+            if open_key is not None and key != open_key:
+                yield open_key, encode(open_key, *_ordered(open_irs))
+                open_key, open_irs = None, {}
+            if open_key is None and number != last:
+                yield key, encode(key, segments, columns)
+                continue
+            open_key = key
+            for segment, ir in zip(segments, zip(*columns, strict=True), strict=True):
+                former = open_irs.get(segment)
+                open_irs[segment] = ir if former is None else plan.merge(former, ir)
+    if open_key is not None:
+        yield open_key, encode(open_key, *_ordered(open_irs))
 
 
-def _encoded(plan: GroupByPlan, name: tuple[Any, ...]) -> bytes:
-    key = plan.encode_key(name)
-    assert key is not None  # noqa: S101 - rows with a null part were left out
-    return key
+def _ordered(irs: Mapping[int, Ir]) -> tuple[list[int], list[Sequence[Cell]]]:
+    segments = sorted(irs)
+    return segments, list(zip(*(irs[segment] for segment in segments), strict=True))
 
 
-def encoder(plan: GroupByPlan, batch_end_ms: int) -> Callable[[bytes, Mapping[int, Ir]], bytes]:
-    """Give the function that makes a key's row of a batch from the IRs of its segments."""
+def row_encoder(plan: GroupByPlan, batch_end_ms: int) -> RowEncoder:
+    """Give the function that makes a key's row of a batch from the cells of its segments."""
     if plan.group_by.accuracy == "temporal":
-        return lambda key, irs: plan.encode_batch(key, plan.batch_of_segments(irs, batch_end_ms))
+        return lambda key, segments, columns: plan.encode_batch(
+            key, plan.batch_of_columns(segments, columns, batch_end_ms)
+        )
 
-    def snapshot(key: bytes, irs: Mapping[int, Ir]) -> bytes:
-        batch = plan.batch_of_segments(irs, batch_end_ms)
+    def snapshot(key: bytes, segments: Sequence[int], columns: Sequence[Sequence[Cell]]) -> bytes:
+        batch = plan.batch_of_columns(segments, columns, batch_end_ms)
         values = plan.finish(batch_end_ms, batch_end_ms, batch, [])
         return plan.encode_values(key, [values[name] for name in plan.feature_names], batch_end_ms)
 
     return snapshot
 
 
-def _segments(plan: GroupByPlan, batch_end_ms: int, times: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+def segments_of(plan: GroupByPlan, batch_end_ms: int, times: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
     """Give the segment of each time, -1 where no window can hold it."""
     cuts = np.asarray(plan.timeline(batch_end_ms).cuts_ms, np.int64)
     segments: npt.NDArray[np.int64] = np.searchsorted(cuts, times - batch_end_ms, side="right").astype(np.int64)
@@ -161,7 +137,7 @@ def _latest_rows(
         keys = zip(*(column.to_pylist() for column in kept.columns[:width]), strict=True)
         inputs = [input_values(column, type_) for column, type_ in zip(kept.columns[width + 1 :], types, strict=True)]
         for name, time_ms, values in zip(keys, kept[TIME].to_pylist(), zip(*inputs, strict=True), strict=True):
-            key = _encoded(plan, name)
+            key = encoded_key(plan, name)
             if last is not None and (last[0] != key or time_ms >= last[1]):
                 value = plan.encode_values(key, values, batch_end_ms)
                 if last[0] != key:

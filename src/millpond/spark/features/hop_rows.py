@@ -1,51 +1,60 @@
-"""The tasks of a hop table: events become hops of their keys, and hops become rows of the table and of the batch.
+"""The tasks of a hop table: events become hops of their keys, and hops become files of the table and rows of the batch.
 
 Place on the data path: inside the tasks of backfill and upload, before and after rows meet by key.
 
-A row of the table holds the hops of one key (`millpond.features.hops`): their numbers, and for each cell of the plan a
-column of stored cells, one for each hop. Number 0 is all time before the others; the others count the smallest hops
-from the first one's start. To go on to a later end, hops that need not be told apart any more are merged, days that are
-collected anew are left out, and the hops of new events are added. Most hops go on as they are, so their stored cells
-are written back without being encoded again.
+A row is a hop of a key (`millpond.features.hops`): the key, where the hop starts, and a stored cell for each cell of
+the plan. Keys are divided into buckets, and one task has the whole of a bucket: the hops of new events come to it by
+a shuffle, and all others are in the bucket's files. It writes the files of the spans that change, and makes the rows
+of the batch of all hops.
 """
 
+import zlib
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict
-from itertools import groupby
-from operator import itemgetter
+from itertools import chain
 from pathlib import Path
-from typing import Any, NamedTuple, Self
+from typing import Any, NamedTuple
 
 import msgspec
+import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.parquet as pq
+import pyarrow.compute as pc
 
 from millpond.errors import DataError
-from millpond.features import CLOSING_KEY, GroupByPlan, Ir, Tile
-from millpond.features.cells.cell import Cell, CellOperation
+from millpond.features import GroupByPlan
 from millpond.features.hops import BEFORE_MS, Hops
-from millpond.features.sealing import seal, unreadable, unseal
 from millpond.features.windows import DAY_MS
 from millpond.spark.environment.worker_garbage import leave_modules_out
 from millpond.spark.features.arrow_lots import lots
 from millpond.spark.features.batch_rows_of_keys import RowCounts, collected, encoder, kept_rows, times_of
+from millpond.spark.shuffle.partitioner import anchors, partition_of
+from millpond.spark.features.batch_rows_of_keys import RowCounts, kept_rows, row_encoder, segments_of, times_of
+from millpond.spark.features.hop_cells import encode_cells, merged_column, merged_stored
+from millpond.spark.features.hop_files import HopFiles, bucket_of, lots_of_keys, read_files
+from millpond.spark.features.key_groups import KeyGroups, groups_of_events
 
-HOP_ROWS = "key binary, start_ms bigint, value binary"
-"""What meets by key: a row of the table, which comes first, or a hop of new events."""
+ANCHOR = "anchor"
+"""The column that Spark divides rows by: the anchor of their bucket."""
 
-TABLE_ROW = -(1 << 63)
-"""The start of a row of the table."""
+BUCKET_ROW, _PROBLEM_ROW, _COUNTS_ROW = range(3)
+"""What a row without a key is, in its start: it comes to each bucket, or says what the first step found."""
 
-_PROBLEM, _COUNTS = 0, 1
-_SCHEMA = pa.schema([("key", pa.binary()), ("start_ms", pa.int64()), ("value", pa.binary())])
-_TABLE_SCHEMA = pa.schema([("key", pa.binary()), ("value", pa.binary())])
-_WRITTEN_AT_ONCE = 10_000
 
-FORMAT_VERSION = 1
-"""Of a row of the table."""
+def hop_schema(plan: GroupByPlan) -> pa.Schema:
+    """Give the columns of a hop."""
+    cells = [(name, pa.binary()) for name in _cell_names(plan)]
+    return pa.schema([("key", pa.binary()), ("start_ms", pa.int64()), *cells])
 
-_encode = msgspec.msgpack.Encoder().encode
-_decode = msgspec.msgpack.Decoder(list[list[Any]]).decode
+
+def shuffled_columns(plan: GroupByPlan) -> str:
+    """Give the columns that meet by bucket, as Spark writes them."""
+    cells = "".join(f", {name} binary" for name in _cell_names(plan))
+    return f"{ANCHOR} int, key binary, start_ms bigint{cells}"
+
+
+def _cell_names(plan: GroupByPlan) -> list[str]:
+    return [f"cell_{number}" for number in range(len(plan.cells.cells))]
 
 
 def hops_of(plan: GroupByPlan, end_ms: int) -> Hops:
@@ -53,237 +62,227 @@ def hops_of(plan: GroupByPlan, end_ms: int) -> Hops:
     return Hops((window.window_ms for window in plan.windows if window.window_ms is not None), end_ms)
 
 
-def combined_hops(plan: GroupByPlan, end_ms: int, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+def keeps_all(plan: GroupByPlan) -> bool:
+    """Tell whether some window holds all time, so that what is before all days counts."""
+    return any(window.window_ms is None for window in plan.windows)
+
+
+def combined_hops(
+    plan: GroupByPlan, end_ms: int, buckets: int, batches: Iterable[pa.RecordBatch]
+) -> Iterator[pa.RecordBatch]:
     """Give the hops of a partition's events, in any order; then what of the events belonged nowhere.
 
     A value that cannot be aggregated is an answer, not a failed task: trying it again would not mend it.
     """
     leave_modules_out()
     hops = hops_of(plan, end_ms)
+    anchor_of = anchors(buckets)
     counts = RowCounts()
     try:
         for lot in lots(batches):
             kept = kept_rows(plan, lot, counts)
-            rows = [
-                (key, start_ms, plan.encode_tile(key, Tile(start_ms, hops.smallest_ms, ir=ir)))
-                for key, start_ms, ir in collected(plan, kept, hops.starts(times_of(kept)))
-            ]
-            yield _batch(rows)
+            if len(kept):
+                yield _hop_rows(plan, groups_of_events(plan, kept, hops.starts(times_of(kept))), anchor_of)
     except DataError as error:
-        yield _batch([(CLOSING_KEY, _PROBLEM, str(error).encode())])
-    yield _batch([(CLOSING_KEY, _COUNTS, msgspec.msgpack.encode(asdict(counts)))])
+        yield _row_without_key(plan, anchor_of[0], _PROBLEM_ROW, str(error).encode())
+    yield _row_without_key(plan, anchor_of[0], _COUNTS_ROW, msgspec.msgpack.encode(asdict(counts)))
 
 
-class HopMerge(NamedTuple):
-    """How rows of a table go on to a later end.
+def _hop_rows(plan: GroupByPlan, groups: KeyGroups, anchor_of: tuple[int, ...]) -> pa.RecordBatch:
+    sizes = np.diff(groups.bounds)
+    keys = pa.array(groups.keys, pa.binary()).take(pa.array(np.repeat(np.arange(len(sizes)), sizes)))
+    of_keys = np.array([anchor_of[zlib.crc32(key) % len(anchor_of)] for key in groups.keys], np.int32)
+    cells = [encode_cells(one, column) for one, column in zip(plan.cells.cells, groups.columns, strict=True)]
+    return pa.record_batch(
+        [pa.array(np.repeat(of_keys, sizes)), keys, pa.array(groups.parts, pa.int64()), *cells],
+        names=[ANCHOR, "key", "start_ms", *_cell_names(plan)],
+    )
+
+
+def _row_without_key(plan: GroupByPlan, anchor: int, what: int, told: bytes) -> pa.RecordBatch:
+    names = _cell_names(plan)
+    cells = [pa.array([told if name == names[0] else None], pa.binary()) for name in names]
+    return pa.record_batch(
+        [pa.array([anchor], pa.int32()), pa.nulls(1, pa.binary()), pa.array([what], pa.int64()), *cells],
+        names=[ANCHOR, "key", "start_ms", *names],
+    )
+
+
+class HopTask(NamedTuple):
+    """What the tasks of one run do.
 
     Args:
         plan: of the GroupBy.
-        former_ms: where the history of the table's rows ends.
-        end_ms: where it is to end.
-        days: the starts of the days whose hops are collected anew.
+        end_ms: where the history is to end.
+        folder: of the table.
+        version: that the files are written for.
+        buckets: how many there are.
+        moved: files whose hops are merged into larger ones and written again.
+        unchanged: files that stay as they are.
     """
 
     plan: GroupByPlan
-    former_ms: int
     end_ms: int
-    days: frozenset[int]
+    folder: Path
+    version: int
+    buckets: int
+    moved: tuple[str, ...]
+    unchanged: tuple[str, ...]
 
-    def rows(
-        self, batches: Iterable[pa.RecordBatch], counts: RowCounts, table_file: Path
-    ) -> Iterator[tuple[bytes, bytes]]:
-        """Give key and value of each row of the batch, and write the rows of the table to a file.
+    def attempt(self) -> "HopAttempt":
+        """Give one attempt of a task."""
+        return HopAttempt(self)
+
+
+class HopAttempt:
+    """One attempt of a task: it writes files of its own.
+
+    Attributes:
+        files: the names of the files, when all is done.
+    """
+
+    def __init__(self, task: HopTask) -> None:
+        self._task = task
+        self._plan = task.plan
+        self._hops = hops_of(task.plan, task.end_ms)
+        self._schema = hop_schema(task.plan)
+        self.files: tuple[str, ...] = ()
+
+    def write_files(self, batches: Iterable[pa.RecordBatch], counts: RowCounts) -> None:
+        """Write the files of the spans that change; arguments and errors are those of `batch_rows`."""
+        for _ in self._lots(batches, counts, unchanged=False):
+            pass
+
+    def batch_rows(self, batches: Iterable[pa.RecordBatch], counts: RowCounts) -> Iterator[tuple[bytes, bytes]]:
+        """Write the files of the spans that change, and give key and value of each row of the batch.
 
         Args:
-            batches: the columns of ``HOP_ROWS``, sorted by key and start.
+            batches: the columns of `shuffled_columns`, sorted by key and start.
             counts: where the events of the first step are counted.
-            table_file: a file that no other attempt writes.
 
         Raises:
             DataError: an event could not be aggregated.
+            CorruptionError: a file of the table cannot be read.
         """
-        moves = _Moves(self)
-        encoded = encoder(self.plan, self.end_ms)
-        with _TableFile(table_file) as table:
-            for key, rows in groupby(_rows(batches), key=itemgetter(0)):
-                if key == CLOSING_KEY:
-                    _count(rows, counts)
-                    continue
-                hops = _KeyHops(self.plan, moves, key, rows)
-                if hops.positions:
-                    table.add(key, hops.encode())
-                    segments = hops.segments()
-                    if segments:
-                        yield key, encoded(key, segments)
+        encode = row_encoder(self._plan, self._task.end_ms)
+        for lot in self._lots(batches, counts, unchanged=True):
+            groups = self._by_segment(lot)
+            if groups is not None:
+                for key, segments, columns in groups.by_key():
+                    yield key, encode(key, segments, columns)
+
+    def _lots(self, batches: Iterable[pa.RecordBatch], counts: RowCounts, *, unchanged: bool) -> Iterator["_Lot"]:
+        """Give the hops of all keys, some keys at a time, and write those that are new or moved."""
+        task = self._task
+        rest = (batch for batch in batches if len(batch))
+        first = next(rest, None)
+        if first is None:
+            return
+        bucket = partition_of(first[ANCHOR][0].as_py(), task.buckets)
+        files = HopFiles(task.folder, task.version, bucket, self._schema)
+        moved = [name for name in task.moved if bucket_of(name) == bucket]
+        others = [name for name in task.unchanged if bucket_of(name) == bucket] if unchanged else []
+        sources = [
+            self._new_hops(chain([first], rest), counts),
+            *read_files(task.folder, [*moved, *others], self._schema.names),
+        ]
+        try:
+            for pieces in lots_of_keys(sources):
+                written = sum(len(rows) for number, rows in pieces if number <= len(moved))
+                lot = _Lot(pa.concat_tables([rows for _, rows in pieces]).combine_chunks())
+                if written:
+                    self._write(lot, written, files)
+                yield lot
+        finally:
+            files.close()
+        self.files = tuple(files.names)
+
+    def _new_hops(self, batches: Iterable[pa.RecordBatch], counts: RowCounts) -> Iterator[pa.Table]:
+        """Give the hops of new events; rows without a key come first, and are told."""
+        for batch in batches:
+            without_key = batch["key"].null_count
+            for row in batch.slice(0, without_key).select(["start_ms", "cell_0"]).to_pylist():
+                _hear(row["start_ms"], row["cell_0"], counts)
+            if len(batch) > without_key:
+                yield pa.Table.from_batches([batch.slice(without_key)]).select(self._schema.names)
+
+    def _write(self, lot: "_Lot", count: int, files: HopFiles) -> None:
+        """Merge the first hops of a lot into those of the new end, and write them to the files of their spans."""
+        starts = self._hops.starts(lot.starts[:count])
+        spans = np.where(starts == BEFORE_MS, BEFORE_MS, starts // DAY_MS * DAY_MS)
+        codes = lot.codes[:count]
+        order = np.lexsort((starts, codes, spans))
+        if not keeps_all(self._plan):
+            order = order[starts[order] != BEFORE_MS]
+        if not len(order):
+            return
+        firsts = _firsts(codes[order], starts[order])
+        rows = order[firsts]
+        cells = [
+            merged_stored(operation, lot.table[name].chunk(0), order, firsts)
+            for operation, name in zip(self._plan.cells.cells, _cell_names(self._plan), strict=True)
+        ]
+        keys = lot.table["key"].chunk(0).take(pa.array(rows))
+        hops = pa.Table.from_arrays([keys, pa.array(starts[rows]), *cells], schema=self._schema)
+        bounds = np.flatnonzero(np.diff(spans[rows], prepend=spans[rows[0]] - 1))
+        for begin, end in zip(bounds, [*bounds[1:], len(rows)], strict=True):
+            files.add(int(spans[rows[begin]]), hops.slice(begin, end - begin))
+
+    def _by_segment(self, lot: "_Lot") -> KeyGroups | None:
+        """Merge the hops of a lot into the batch's segments; None if no window reaches one."""
+        segments = segments_of(self._plan, self._task.end_ms, lot.starts)
+        order = np.lexsort((segments, lot.codes))
+        order = order[segments[order] >= 0]
+        if not len(order):
+            return None
+        codes = lot.codes[order]
+        firsts = _firsts(codes, segments[order])
+        of_keys = codes[firsts]
+        bounds = np.flatnonzero(np.diff(of_keys, prepend=-1))
+        return KeyGroups(
+            lot.keys.take(pa.array(of_keys[bounds])).to_pylist(),
+            [*bounds.tolist(), len(firsts)],
+            segments[order[firsts]].tolist(),
+            [
+                merged_column(operation, lot.table[name].chunk(0), order, firsts)
+                for operation, name in zip(self._plan.cells.cells, _cell_names(self._plan), strict=True)
+            ],
+        )
 
 
-class _Moves:
-    """Where hops go, each looked up once for all keys."""
-
-    def __init__(self, merge: HopMerge) -> None:
-        self._merge = merge
-        self._former = hops_of(merge.plan, merge.former_ms)
-        self._hops = hops_of(merge.plan, merge.end_ms)
-        self._targets: dict[int, int | None] = {}
-        self._segments: dict[int, int | None] = {}
-
-    def target(self, number: int) -> int | None:
-        """Give the number that a hop of the table goes on under; None if its day is collected anew."""
-        if number not in self._targets:
-            target: int | None = 0
-            if number:
-                start_ms = self._former.first_ms + (number - 1) * self._former.smallest_ms
-                anew = start_ms // DAY_MS * DAY_MS in self._merge.days
-                target = None if anew else self.number(self._hops.start(start_ms))
-            self._targets[number] = target
-        return self._targets[number]
-
-    def number(self, start_ms: int) -> int:
-        """Give the number of a hop in the table."""
-        return 0 if start_ms == BEFORE_MS else 1 + (start_ms - self._hops.first_ms) // self._hops.smallest_ms
-
-    def segment(self, number: int) -> int | None:
-        """Give the batch's segment that a hop is part of; None if no window reaches it."""
-        if number not in self._segments:
-            start_ms = self._hops.first_ms + (number - 1) * self._hops.smallest_ms if number else BEFORE_MS
-            self._segments[number] = self._merge.plan.segment_of(start_ms, self._merge.end_ms)
-        return self._segments[number]
-
-
-class _KeyHops:
-    """The hops of one key. A hop that nothing was merged into keeps its stored cells as they are.
+class _Lot:
+    """The hops of some keys.
 
     Attributes:
-        positions: of each hop's number, where its cells lie in the columns.
+        table: the columns of `hop_schema`.
+        starts: where each hop starts.
+        keys: the distinct keys, ascending.
+        codes: of each hop the place of its key among these.
     """
 
-    __slots__ = ("_columns", "_key", "_moves", "_operations", "_stored", "positions")
-
-    def __init__(self, plan: GroupByPlan, moves: _Moves, key: bytes, rows: Iterable[tuple[bytes, int, bytes]]) -> None:
-        self._key = key
-        self._moves = moves
-        self._operations = plan.cells.cells
-        self._stored: list[list[Any]] = [[] for _ in self._operations]
-        self._columns: list[list[Cell]] = [[] for _ in self._operations]
-        self.positions: dict[int, list[int]] = {}
-        count = 0
-        for _, start_ms, value in rows:
-            if start_ms == TABLE_ROW:
-                numbers, self._stored = decode_hops(key, value, len(self._operations))
-                self._columns = [
-                    list(map(operation.decode, column))
-                    for operation, column in zip(self._operations, self._stored, strict=True)
-                ]
-                for count, number in enumerate(numbers, 1):
-                    target = moves.target(number)
-                    if target is not None:
-                        self.positions.setdefault(target, []).append(count - 1)
-                continue
-            for column, cell in zip(self._columns, plan.decode_tile(key, value).ir, strict=True):
-                column.append(cell)
-            self.positions.setdefault(moves.number(start_ms), []).append(count)
-            count += 1
-
-    def encode(self) -> bytes:
-        """Give the key's row of the table."""
-        numbers = sorted(self.positions)
-        places = [self.positions[number] for number in numbers]
-        columns = []
-        for operation, column, stored in zip(self._operations, self._columns, self._stored, strict=True):
-            before = len(stored)
-            columns.append(
-                [
-                    stored[of_hop[0]]
-                    if len(of_hop) == 1 and of_hop[0] < before
-                    else operation.encode(_merged(operation, column, of_hop))
-                    for of_hop in places
-                ]
-            )
-        return encode_hops(self._key, numbers, columns)
-
-    def segments(self) -> dict[int, Ir]:
-        """Give the IR of each of the batch's segments."""
-        places: dict[int, list[int]] = {}
-        for number, of_hop in self.positions.items():
-            segment = self._moves.segment(number)
-            if segment is not None:
-                places.setdefault(segment, []).extend(of_hop)
-        columns = list(zip(self._operations, self._columns, strict=True))
-        return {
-            segment: tuple([_merged(operation, column, of_segment) for operation, column in columns])
-            for segment, of_segment in places.items()
-        }
+    def __init__(self, table: pa.Table) -> None:
+        self.table = table
+        self.starts: npt.NDArray[np.int64] = table["start_ms"].to_numpy()
+        encoded = table["key"].chunk(0).dictionary_encode()
+        ascending = pc.array_sort_indices(encoded.dictionary)
+        places = np.empty(len(ascending), np.int64)
+        places[ascending.to_numpy()] = np.arange(len(ascending))
+        self.keys: pa.Array = encoded.dictionary.take(ascending)
+        self.codes: npt.NDArray[np.int64] = places[encoded.indices.to_numpy()]
 
 
-def _merged(operation: CellOperation, column: list[Cell], places: list[int]) -> Cell:
-    return column[places[0]] if len(places) == 1 else operation.merge_all([column[place] for place in places])
+def _firsts(codes: npt.NDArray[np.int64], parts: npt.NDArray[np.int64]) -> Any:
+    """Give where rows of another key or part begin, in rows that lie by both."""
+    begins = np.ones(len(codes), np.bool_)
+    begins[1:] = (codes[1:] != codes[:-1]) | (parts[1:] != parts[:-1])
+    return np.flatnonzero(begins)
 
 
-def encode_hops(key: bytes, numbers: list[int], columns: list[list[Any]]) -> bytes:
-    """Give the bytes of a key's row: the numbers of its hops, and for each cell of the plan its stored cells."""
-    return seal(FORMAT_VERSION, _encode([numbers, *columns]), b"hops" + key)
-
-
-def decode_hops(key: bytes, data: bytes, cells: int) -> tuple[list[int], list[list[Any]]]:
-    """Give the numbers of a key's hops and its columns of stored cells.
-
-    Raises:
-        CorruptionError: the bytes are torn or altered, of another key or of another number of cells.
-
-    >>> decode_hops(b"EWR", encode_hops(b"EWR", [0, 7], [[5, 2]]), cells=1)
-    ([0, 7], [[5, 2]])
-    """
-    what = "row of a hop table"
-    try:
-        numbers, *columns = _decode(unseal(FORMAT_VERSION, data, what, b"hops" + key))
-    except msgspec.MsgspecError as cause:
-        raise unreadable(what, str(cause)) from cause
-    if len(columns) != cells or any(len(column) != len(numbers) for column in columns):
-        raise unreadable(what, f"it has {len(columns)} cells of {len(numbers)} hops, expected {cells} cells")
-    return numbers, columns
-
-
-class _TableFile:
-    """The rows of one task, in a Parquet file; a context manager."""
-
-    def __init__(self, path: Path) -> None:
-        self._writer = pq.ParquetWriter(path, _TABLE_SCHEMA, compression="zstd")
-        self._keys: list[bytes] = []
-        self._values: list[bytes] = []
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._write()
-        self._writer.close()
-
-    def add(self, key: bytes, value: bytes) -> None:
-        self._keys.append(key)
-        self._values.append(value)
-        if len(self._keys) == _WRITTEN_AT_ONCE:
-            self._write()
-
-    def _write(self) -> None:
-        columns = [pa.array(self._keys, pa.binary()), pa.array(self._values, pa.binary())]
-        self._writer.write_batch(pa.record_batch(columns, schema=_TABLE_SCHEMA))
-        self._keys, self._values = [], []
-
-
-def _rows(batches: Iterable[pa.RecordBatch]) -> Iterator[tuple[bytes, int, bytes]]:
-    for batch in batches:
-        yield from zip(*(column.to_pylist() for column in batch.columns), strict=True)
-
-
-def _batch(rows: list[tuple[bytes, int, bytes]]) -> pa.RecordBatch:
-    columns: list[list[Any]] = [[row[place] for row in rows] for place in range(len(_SCHEMA))]
-    arrays = [pa.array(column, field.type) for column, field in zip(columns, _SCHEMA, strict=True)]
-    return pa.record_batch(arrays, schema=_SCHEMA)
-
-
-def _count(rows: Iterable[tuple[bytes, int, bytes]], counts: RowCounts) -> None:
-    for _, what, value in rows:
-        if what == _PROBLEM:
-            raise DataError(value.decode())
-        for name, amount in msgspec.msgpack.decode(value).items():
-            setattr(counts, name, getattr(counts, name) + amount)
+def _hear(what: int, told: bytes | None, counts: RowCounts) -> None:
+    """Take in what a row without a key says."""
+    if what == BUCKET_ROW or told is None:
+        return
+    if what == _PROBLEM_ROW:
+        raise DataError(told.decode())
+    for name, amount in msgspec.msgpack.decode(told).items():
+        setattr(counts, name, getattr(counts, name) + amount)

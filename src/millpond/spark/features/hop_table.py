@@ -2,14 +2,16 @@
 
 Place on the data path: between history and the batch upload. `backfill` and `upload` share it.
 
-The folder has files of rows (`hop_rows`), one row for each key, and *manifests*: one for each state of the table,
-named by its version and written last. A manifest names the files of its state, the end of its history, and of each
-day that can still be collected by itself how many events it had, with a checksum that does not depend on their order.
-If a run dies, the manifest before it stands, and its files are still there. Of two runs at once one is refused, for
-a manifest's version is written once.
+The folder has Parquet files of hops (`hop_files`), those of each day by themselves and those of all time before the
+days together, and *manifests* (`hop_manifest`): one for each state of the table, named by its version and written last.
+A further day adds the files of that day. Of the other days, only those are written again that a window now steps
+through in larger hops, and the oldest one goes into the files of the time before. If a run dies, the manifest before
+it stands, and its files are still there; a task that runs twice writes other files, of which the manifest names one
+set. Of two runs at once one is refused, for a manifest's version is written once.
 
-Late events: days up to three days before the table's end are compared with their events again, and those that have
-changed are collected anew; `backfill` compares older days too. A changed definition builds the table anew.
+Late events: days up to three days before the table's end are compared with their events again, by number and a checksum
+that does not depend on order, and those that have changed are collected anew; `backfill` compares older days too. A
+changed definition builds the table anew.
 
 The driver and all executors must see the folder under one path.
 """
@@ -21,90 +23,51 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
-import msgspec
 import pyarrow as pa
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
-from millpond.errors import CorruptionError, OptionError, UnavailableError
+from millpond.errors import OptionError, UnavailableError
 from millpond.features import GroupByPlan
 from millpond.features.definitions import EventSource
-from millpond.features.hops import KEPT_DAYS_MS
-from millpond.features.sealing import seal, unseal
+from millpond.features.hops import BEFORE_MS, KEPT_DAYS_MS
 from millpond.features.windows import DAY_MS
+from millpond.spark.anchors import anchors
 from millpond.spark.features.columns import TIME
-from millpond.spark.features.hop_rows import HOP_ROWS, TABLE_ROW, HopMerge, combined_hops, hops_of
+from millpond.spark.features.hop_files import span_of, version_of
+from millpond.spark.features.hop_manifest import HopDay, HopManifest
+from millpond.spark.features.hop_rows import (
+    ANCHOR,
+    BUCKET_ROW,
+    HopTask,
+    combined_hops,
+    hops_of,
+    keeps_all,
+    shuffled_columns,
+)
 from millpond.spark.features.sources import sources_of
 
-FORMAT_VERSION = 1
-"""Of a manifest."""
-
 _MANIFEST = re.compile(r"manifest-([0-9]{8})")
-_FILE = re.compile(r"hops-([0-9]{8})-[0-9a-f]{32}\.parquet")
-
-
-class HopManifest(msgspec.Struct, frozen=True):
-    """One state of a hop table.
-
-    Args:
-        version: counts the states, from 1.
-        definition: the hashes of the GroupBy that the rows are of.
-        end_ms: where the history ends.
-        days: of each day (its start) the number of its events, and their checksum as digits.
-        files: the names of the files with the rows.
-    """
-
-    version: int
-    definition: str
-    end_ms: int
-    days: dict[int, tuple[int, str]]
-    files: tuple[str, ...]
-
-    def encode(self) -> bytes:
-        """Give the bytes of the manifest."""
-        return seal(FORMAT_VERSION, msgspec.json.encode(self), b"hop table")
-
-    @staticmethod
-    def decode(data: bytes, name: str) -> "HopManifest":
-        """Give the manifest that bytes hold.
-
-        Raises:
-            CorruptionError: they are torn or altered, or of another format.
-        """
-        what = f"manifest {name} of a hop table"
-        try:
-            return msgspec.json.decode(unseal(FORMAT_VERSION, data, what, b"hop table"), type=HopManifest)
-        except (CorruptionError, msgspec.MsgspecError) as cause:
-            raise CorruptionError(
-                f"{what} cannot be read: {cause}; remove the folder, and the next run builds it anew from the events"
-            ) from cause
-
-
-class HopTask(NamedTuple):
-    """What the tasks of one run do: how rows go on, and where they lie then."""
-
-    merge: HopMerge
-    folder: Path
-    version: int
-
-    def new_file(self) -> Path:
-        """Give a file that no other attempt of a task writes."""
-        return self.folder / f"hops-{self.version:08}-{secrets.token_hex(16)}.parquet"
+_FORMAT_1 = b"\x01"
+_EVENTS_A_BUCKET = 50_000
+"""So many events of the days that stay apart make one more bucket, up to the session's partitions."""
 
 
 class HopChange(NamedTuple):
     """One run's change of a hop table, before it is published.
 
     Args:
-        rows: the columns of ``HOP_ROWS``, sorted by key and start: table and new events.
+        rows: the columns of `shuffled_columns`, by bucket, sorted by key and start: the hops of new events.
         task: what is done with them.
-        days: the days' events, as the manifest will have them.
+        days: the days as the manifest will have them, without the files that the tasks write.
+        before: the files with all time before the days that stay as they are.
     """
 
     rows: DataFrame
     task: HopTask
-    days: Mapping[int, tuple[int, str]]
+    days: Mapping[int, HopDay]
+    before: tuple[str, ...]
 
 
 class HopTable:
@@ -128,60 +91,85 @@ class HopTable:
         self._definition = f"{plan.definition_hash}.{plan.batch_form}"
 
     def state(self) -> HopManifest | None:
-        """Give the table's state; None if there is none, or none of this definition.
+        """Give the table's state; None if there is none, or none of this definition and format.
 
         Raises:
             CorruptionError: its manifest cannot be read.
         """
         newest = self._newest()
-        return newest if newest is not None and newest.definition == self._definition else None
+        state = None if newest is None else self._read(newest)
+        return state if state is not None and state.definition == self._definition else None
 
     def change(self, spark: SparkSession, events: DataFrame, end_ms: int, since_ms: int | None = None) -> HopChange:
         """Give how the table goes on to an end.
 
         Args:
-            spark: reads the table.
+            spark: makes the rows that say which buckets there are.
             events: the plan's columns of all events before the end.
             end_ms: where the history is to end; not before the table's end.
             since_ms: from which day on events are compared with the table; None for the last three days. If the
                 table cannot tell that day from those before, it is built anew.
         """
-        newest = self._newest()
-        version = 1 if newest is None else newest.version + 1
+        version = 1 + (self._newest() or 0)
         state = self.state()
         if state is not None and since_ms is not None and since_ms < hops_of(self._plan, state.end_ms).first_ms:
             state = None
-        first_ms = hops_of(self._plan, end_ms).first_ms
-        timed = events.where(F.col(TIME).isNotNull())
         if state is None:
-            days = _days(timed.where(F.col(TIME) >= first_ms))
-            merge = HopMerge(self._plan, end_ms, end_ms, frozenset())
-            rows = self._combined(events, end_ms)
-        else:
-            from_ms = (state.end_ms - KEPT_DAYS_MS if since_ms is None else since_ms) // DAY_MS * DAY_MS
-            found = _days(timed.where(F.col(TIME) >= from_ms))
-            known = {day: counted for day, counted in state.days.items() if day >= from_ms}
-            open_day = state.end_ms // DAY_MS * DAY_MS
-            changed = {day for day in found.keys() | known.keys() if found.get(day) != known.get(day)}
-            anew = frozenset(changed | {day for day in found if day >= open_day} | {open_day})
-            merge = HopMerge(self._plan, state.end_ms, end_ms, anew)
-            rows = self._combined(timed.where(_in_days(anew)), end_ms).unionByName(self._rows(spark, state))
-            days = {day: counted for day, counted in state.days.items() if first_ms <= day < from_ms} | {
-                day: counted for day, counted in found.items() if day >= first_ms
-            }
-        by_key = rows.repartition("key").sortWithinPartitions("key", "start_ms")
-        return HopChange(by_key, HopTask(merge, self._folder, version), days)
+            return self._built(spark, events, end_ms, version)
+        from_ms = (state.end_ms - KEPT_DAYS_MS if since_ms is None else since_ms) // DAY_MS * DAY_MS
+        return self._continued(spark, events, end_ms, state, from_ms)
+
+    def _built(self, spark: SparkSession, events: DataFrame, end_ms: int, version: int) -> HopChange:
+        """Give how the table is made of all events."""
+        hops = hops_of(self._plan, end_ms)
+        found = _days(events.where(F.col(TIME) >= hops.first_ms))
+        buckets = _buckets(spark, sum(counted for counted, _ in found.values()))
+        task = HopTask(self._plan, end_ms, self._folder, version, buckets, (), ())
+        days = {day: HopDay(*counted, hops.last_size(day)) for day, counted in found.items()}
+        return HopChange(self._by_bucket(spark, events, task), task, days, ())
+
+    def _continued(
+        self, spark: SparkSession, events: DataFrame, end_ms: int, state: HopManifest, from_ms: int
+    ) -> HopChange:
+        """Give how a state goes on, with the days from a time on compared with their events."""
+        hops = hops_of(self._plan, end_ms)
+        found = _days(events.where(F.col(TIME) >= from_ms))
+        anew = _changed_days(state, found, from_ms)
+        going_on = {day: known for day, known in state.days.items() if day not in anew}
+        days: dict[int, HopDay] = {}
+        moved: list[str] = []
+        unchanged: list[str] = []
+        for day, known in going_on.items():
+            stays = day >= hops.first_ms
+            if stays and known.hop_ms == hops.last_size(day):
+                days[day] = known
+                unchanged += known.files
+                continue
+            if stays:
+                days[day] = HopDay(known.events, known.checksum, hops.last_size(day))
+            if stays or keeps_all(self._plan):
+                moved += known.files
+        days |= {day: HopDay(*found[day], hops.last_size(day)) for day in anew & found.keys() if day >= hops.first_ms}
+        # The time before the days is written again when a day goes into it.
+        before = state.before if all(day >= hops.first_ms for day in going_on.keys() | anew) else ()
+        (unchanged if before else moved).extend(state.before)
+        task = HopTask(
+            self._plan, end_ms, self._folder, state.version + 1, state.buckets, tuple(moved), tuple(unchanged)
+        )
+        return HopChange(self._by_bucket(spark, events.where(_in_days(anew)), task), task, days, before)
 
     def publish(self, change: HopChange, files: Iterable[str]) -> HopManifest:
         """Make a change the table's state, once its files are whole; then remove what no state needs any more.
 
+        Args:
+            change: as `change` gave it.
+            files: the names of the files that the tasks wrote.
+
         Raises:
             UnavailableError: another run has changed the table meanwhile.
         """
-        merge, version = change.task.merge, change.task.version
-        manifest = HopManifest(
-            version, self._definition, merge.end_ms, dict(sorted(change.days.items())), tuple(sorted(files))
-        )
+        version = change.task.version
+        manifest = self._manifest(change, files)
         unfinished = self._folder / f"unfinished-{secrets.token_hex(16)}"
         with unfinished.open("wb") as file:
             file.write(manifest.encode())
@@ -200,29 +188,51 @@ class HopTable:
         self._remove_older(manifest)
         return manifest
 
-    def _newest(self) -> HopManifest | None:
-        versions = [int(match[1]) for path in self._folder.iterdir() if (match := _MANIFEST.fullmatch(path.name))]
-        return self._read(max(versions)) if versions else None
+    def _manifest(self, change: HopChange, files: Iterable[str]) -> HopManifest:
+        task = change.task
+        written: dict[int, list[str]] = {}
+        for name in sorted(files):
+            written.setdefault(span_of(name), []).append(name)
+        days = {
+            day: HopDay(known.events, known.checksum, known.hop_ms, known.files or tuple(written.get(day, ())))
+            for day, known in sorted(change.days.items())
+        }
+        before = change.before or tuple(written.get(BEFORE_MS, ()))
+        return HopManifest(task.version, self._definition, task.end_ms, task.buckets, days, before)
 
-    def _read(self, version: int) -> HopManifest:
+    def _newest(self) -> int | None:
+        """Give the version of the newest manifest; None if there is none."""
+        versions = [int(match[1]) for path in self._folder.iterdir() if (match := _MANIFEST.fullmatch(path.name))]
+        return max(versions, default=None)
+
+    def _read(self, version: int) -> HopManifest | None:
+        """Read a manifest; None if it is of an earlier format."""
         path = self._path(version)
-        return HopManifest.decode(path.read_bytes(), str(path))
+        data = path.read_bytes()
+        return None if data[:1] == _FORMAT_1 else HopManifest.decode(data, str(path))
 
     def _path(self, version: int) -> Path:
         return self._folder / f"manifest-{version:08}"
 
-    def _combined(self, events: DataFrame, end_ms: int) -> DataFrame:
-        plan = self._plan
+    def _by_bucket(self, spark: SparkSession, events: DataFrame, task: HopTask) -> DataFrame:
+        """Give the hops of events by bucket; a row without a key comes to each bucket, as it may have no new hop."""
+        plan, end_ms, buckets = task.plan, task.end_ms, task.buckets
 
         def combine(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-            return combined_hops(plan, end_ms, batches)
+            return combined_hops(plan, end_ms, buckets, batches)
 
-        return events.mapInArrow(combine, HOP_ROWS)
-
-    def _rows(self, spark: SparkSession, state: HopManifest) -> DataFrame:
-        paths = [(self._folder / name).as_uri() for name in state.files]
-        read = spark.read.schema("key binary, value binary").parquet(*paths)
-        return read.select("key", F.lit(TABLE_ROW).cast("bigint").alias("start_ms"), "value")
+        hops = events.mapInArrow(combine, shuffled_columns(plan))
+        anchor_of = F.array(*(F.lit(anchor) for anchor in anchors(buckets)))
+        names = [name for name in hops.columns if name != ANCHOR]
+        of_buckets = spark.range(0, buckets, 1, 1).select(
+            F.get(anchor_of, F.col("id").cast("int")).alias(ANCHOR),
+            *(
+                F.lit(BUCKET_ROW if name == "start_ms" else None).cast(hops.schema[name].dataType).alias(name)
+                for name in names
+            ),
+        )
+        together = hops.unionByName(of_buckets).repartition(buckets, ANCHOR)
+        return together.sortWithinPartitions("key", "start_ms")
 
     def _remove_older(self, manifest: HopManifest) -> None:
         """Keep this state and the one before, for whoever still reads it; remove files of earlier versions.
@@ -231,12 +241,27 @@ class HopTable:
         """
         kept = set(manifest.files)
         if self._path(manifest.version - 1).exists():
-            kept |= set(self._read(manifest.version - 1).files)
+            former = self._read(manifest.version - 1)
+            kept |= set() if former is None else set(former.files)
         for path in list(self._folder.iterdir()):
-            of_file, of_manifest = _FILE.fullmatch(path.name), _MANIFEST.fullmatch(path.name)
-            is_old_file = of_file is not None and int(of_file[1]) <= manifest.version and path.name not in kept
+            written_for, of_manifest = version_of(path.name), _MANIFEST.fullmatch(path.name)
+            is_old_file = written_for is not None and written_for <= manifest.version and path.name not in kept
             if is_old_file or (of_manifest is not None and int(of_manifest[1]) < manifest.version - 1):
                 path.unlink(missing_ok=True)
+
+
+def _buckets(spark: SparkSession, events: int) -> int:
+    """Give into how many buckets the keys of so many events are divided."""
+    most = int(str(spark.conf.get("spark.sql.shuffle.partitions")))
+    return min(most, 1 + events // _EVENTS_A_BUCKET)
+
+
+def _changed_days(state: HopManifest, found: Mapping[int, tuple[int, str]], from_ms: int) -> frozenset[int]:
+    """Give the days that are collected anew: those whose events have changed, and all from the table's end on."""
+    known = {day: (had.events, had.checksum) for day, had in state.days.items() if day >= from_ms}
+    open_day = state.end_ms // DAY_MS * DAY_MS
+    changed = {day for day in found.keys() | known.keys() if found.get(day) != known.get(day)}
+    return frozenset(changed | {day for day in found if day >= open_day} | {open_day})
 
 
 def _in_days(days: Iterable[int]) -> Column:

@@ -65,7 +65,7 @@ class RowSort:
         table = table.combine_chunks()
         hashes, times = self._hashes(table), self._times(table)
         is_query = table.column(self._order + 1).to_numpy()
-        order = np.lexsort((~is_query, times, hashes))
+        order = _order(hashes, times, is_query)
         ordered = table.take(pa.array(order))
         if self._has_collision(ordered, hashes[order]):
             keys = [_codes(table.column(place)) for place in self._keys]
@@ -149,6 +149,26 @@ class RowSort:
         """Give the times; null is before all."""
         times = pc.fill_null(rows.column(self._order), int(np.iinfo(np.int64).min))
         return np.asarray(times)
+
+
+def _order(
+    hashes: npt.NDArray[np.int64], times: npt.NDArray[np.int64], is_query: npt.NDArray[np.bool_]
+) -> npt.NDArray[np.intp]:
+    """Give the order of rows by hash, time, and queries first.
+
+    The three make one number where 63 bits hold it: one sort of numbers is faster than three sorts one after another.
+    """
+    if not len(times):
+        return np.arange(0)
+    least_ms = int(times.min())
+    span = 2 * (int(times.max()) - least_ms + 1)
+    encoded = pa.array(hashes).dictionary_encode()
+    distinct = encoded.dictionary.to_numpy()
+    if len(distinct) * span > np.iinfo(np.int64).max:
+        return np.lexsort((~is_query, times, hashes))
+    begins = np.empty(len(distinct), np.int64)
+    begins[np.argsort(distinct)] = np.arange(len(distinct)) * span
+    return np.argsort(begins[encoded.indices.to_numpy()] + 2 * (times - least_ms) + ~is_query)
 
 
 def _codes(column: pa.ChunkedArray) -> npt.NDArray[np.int64]:

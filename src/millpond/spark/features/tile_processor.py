@@ -9,7 +9,7 @@ emitted complete again, under the next version, and the key's amendment marker g
 appears after its end was complete and empty until then, so it begins at version 1 and counts as amended.
 When a tile is so old that no query can reach it (``retention_ms`` after its end), it is *forgotten*; an
 event for it after that is left out and counted, because a tile made of it alone would overwrite the
-whole one.
+whole one. State drops the tiles of an hour, and the hours of a day, together: one timer for all of them.
 
 Layers: when a tile closes, its IR is merged into the tile of the next layer that holds it. That one
 is emitted when it closes in turn, at its own end. So the operator touches a large tile once for each
@@ -30,6 +30,7 @@ the checkpoint.
 """
 
 from collections.abc import Iterator, Sequence
+from operator import itemgetter
 
 import pyarrow as pa
 from pyspark.sql.streaming.stateful_processor import TimerValues
@@ -88,13 +89,13 @@ class TileProcessor(ArrowStatefulProcessor):
             tiles.tell_closing_time()
         parts, events = _by_tile(names, rows, key_index)
         oldest_ms = watermark_ms - self._retention_ms - self._tile_ms
-        kept = sorted(place for place in parts if place[1] > oldest_ms)
+        # By time, and within it in the order of the keys, which come by key groups.
+        kept = sorted((place for place in parts if place[1] > oldest_ms), key=itemgetter(1))
         tiles.load_late([place for place in kept if place[1] + self._tile_ms <= watermark_ms])
         tiles.load_open(place for place in kept if place[1] + self._tile_ms > watermark_ms)
         late = 0
         for key, start_ms in kept:
-            irs = [self._plan.decode_tile(key, part).ir for part in parts[key, start_ms]]
-            if tiles.merge(key, start_ms, self._plan.merge_tiles(irs)):
+            if tiles.merge(key, start_ms, parts[key, start_ms]):
                 late += events[key, start_ms]
         tiles.close_due()
         tiles.count(LATE, late)
@@ -104,7 +105,7 @@ class TileProcessor(ArrowStatefulProcessor):
     def handleExpiredTimers(self, keys: pa.Table, expiry_ms: pa.Array, timerValues: TimerValues) -> Iterator[pa.Table]:  # noqa: N802, N803
         """Close the tiles that end here, and forget those that ended a retention ago."""
         due = list(zip(keys.column("key").to_pylist(), expiry_ms.to_pylist(), strict=True))
-        distinct = pa.table({"key": pa.array(sorted({key for key, _ in due}), pa.binary())})
+        distinct = pa.table({"key": pa.array(list(dict.fromkeys(key for key, _ in due)), pa.binary())})
         tiles = self._tiles_of(distinct, timerValues.getCurrentWatermarkInMs())
         if any(key == CLOSING_KEY for key, _ in due):
             tiles.tell_closing_time()

@@ -33,8 +33,23 @@ TILE_SCHEMA = "key binary, address bigint, value binary, change int, amount bigi
 OPENED, CLOSED, AMENDED, MARKED, CLOSING, LATE, FORGOTTEN = range(7)
 """What a row is: an open, closed or amended tile; a marker; and in ``amount`` a closing time or a count of events."""
 
+_UNREAD = object()
 _NOT_TOLD = -1
 """A tile of a higher layer that is still open: it changed, and is emitted when it closes."""
+
+
+class _Ends(NamedTuple):
+    """What ends at a time, for any key.
+
+    Args:
+        closed: layer and start of the tiles that end then, the smallest first.
+        forgotten: the addresses of the tiles that state drops then.
+        looked_at: the addresses of all tiles that are looked at for that.
+    """
+
+    closed: tuple[tuple[int, int], ...]
+    forgotten: tuple[int, ...]
+    looked_at: tuple[int, ...]
 
 
 class TileStates(NamedTuple):
@@ -70,7 +85,8 @@ class _Row(msgspec.Struct, frozen=True, gc=False):
 class TouchedTiles:
     """The tiles that one call touches: read for all keys at once, changed here, written back for all keys at once.
 
-    ``_tiles`` has every tile that was read or made, by key and address, None where there is none.
+    ``_tiles`` has every tile that was read or made, by key and address, None where there is none. Stored bytes are
+    decoded when their tile is looked at, and bytes that did not change are written as they are.
     """
 
     def __init__(
@@ -81,21 +97,24 @@ class TouchedTiles:
         self._retention_ms = retention_ms
         self._states = states
         self._watermark_ms = watermark_ms
-        self._tiles: dict[tuple[bytes, int], Tile | None] = {}
+        self._tiles: dict[tuple[bytes, int], Tile | bytes | None] = {}
         self._markers: dict[bytes, int] = {}
         self._changed: dict[tuple[bytes, int], int] = {}
         self._marked: set[bytes] = set()
         self._gone: set[tuple[bytes, int]] = set()
-        self._due: list[tuple[int, bytes]] = []
+        self._due: dict[int, list[bytes]] = {}
+        self._due_times: list[int] = []
+        self._ends: dict[int, _Ends] = {}
         self._woken: set[tuple[int, bytes]] = set()
-        self._timers: set[tuple[bytes, int]] = set()
+        # In the order in which they are asked for: neighbours share a key group, so that states are written by runs.
+        self._timers: dict[tuple[bytes, int], None] = {}
         self.emitted: list[_Row] = []
         names = keys.column("key").to_pylist()
         found = self._states.newest.get_many(keys)
         self._newest_starts: dict[bytes, int | None] = dict(zip(names, found["start_ms"].to_pylist(), strict=True))
-        for key, start_ms, stored in zip(names, found["start_ms"].to_pylist(), found["tile"].to_pylist(), strict=True):
+        for (key, start_ms), stored in zip(self._newest_starts.items(), found["tile"].to_pylist(), strict=True):
             if start_ms is not None:
-                self._tiles[key, start_ms] = self._plan.decode_tile(key, stored)
+                self._tiles[key, start_ms] = stored
 
     # Reading.
 
@@ -121,15 +140,11 @@ class TouchedTiles:
 
     def load_due(self, due: Iterable[tuple[bytes, int]]) -> None:
         """Read the tiles that end at the times of timers, those that hold them, and those to be forgotten."""
-        wanted = []
+        wanted: list[tuple[bytes, int]] = []
         for key, time_ms in due:
             self._woken.add((time_ms, key))
-            heapq.heappush(self._due, (time_ms, key))
-            forgotten_ms = time_ms - self._retention_ms
-            for layer, size in enumerate(self._layers):
-                wanted.append((key, tile_address(layer, tile_start(time_ms - 1, size))))
-                if forgotten_ms % size == 0:
-                    wanted.append((key, tile_address(layer, forgotten_ms - size)))
+            self._add_due(key, time_ms)
+            wanted += [(key, address) for address in self._ends_at(time_ms).looked_at]
         self._load(wanted)
 
     def _load(self, wanted: Iterable[tuple[bytes, int]]) -> None:
@@ -144,23 +159,72 @@ class TouchedTiles:
                 self._markers[key] = 0 if stored is None else decode_marker(key, stored)
                 self._tiles[key, address] = None
             else:
-                self._tiles[key, address] = None if stored is None else self._plan.decode_tile(key, stored)
+                self._tiles[key, address] = stored
 
     # Changing.
 
-    def merge(self, key: bytes, start_ms: int, ir: Ir) -> bool:
-        """Take events into their tile, and into those above it that are closed; tell whether they were late."""
-        return self._feed(key, 0, start_ms, ir)
+    def merge(self, key: bytes, start_ms: int, parts: Sequence[bytes]) -> bool:
+        """Take events into their tile, and into those above it that are closed; tell whether they were late.
+
+        Args:
+            key: of the events.
+            start_ms: where their tile starts.
+            parts: tiles of nothing but these events, as bytes. The only part of a new tile is the tile.
+        """
+        place, end_ms = (key, start_ms), start_ms + self._layers[0]
+        if len(parts) == 1 and end_ms > self._watermark_ms and self._tiles.get(place, _UNREAD) is None:
+            self._tiles[place] = parts[0]
+            self._changed.setdefault(place, OPENED)
+            self._wake(key, end_ms)
+            return False
+        return self._feed(
+            key, 0, start_ms, self._plan.merge_tiles([self._plan.decode_tile(key, one).ir for one in parts])
+        )
 
     def close_due(self) -> None:
         """Close every tile that ends by the watermark and is open yet, in the order of their ends."""
-        while self._due:
-            time_ms, key = heapq.heappop(self._due)
-            for layer, size in enumerate(self._layers):
-                if time_ms % size == 0:
-                    self._close(key, layer, time_ms - size)
-                if (time_ms - self._retention_ms) % size == 0:
-                    self._forget(key, tile_address(layer, time_ms - self._retention_ms - size))
+        while self._due_times:
+            time_ms = heapq.heappop(self._due_times)
+            ends = self._ends_at(time_ms)
+            for key in self._due.pop(time_ms):
+                for layer, start_ms in ends.closed:
+                    self._close(key, layer, start_ms)
+                for address in ends.forgotten:
+                    self._forget(key, address)
+
+    def _ends_at(self, time_ms: int) -> "_Ends":
+        """Give what ends at a time; it is the same for all keys."""
+        if time_ms not in self._ends:
+            forgotten_ms = time_ms - self._retention_ms
+            closed = [(layer, time_ms - size) for layer, size in enumerate(self._layers) if time_ms % size == 0]
+            # The layers divide each other, so these are the first ones; the tile above the last of them takes it in.
+            above = self._layers[len(closed) : len(closed) + 1] if closed else ()
+            looked_at = [tile_address(layer, start_ms) for layer, start_ms in closed]
+            looked_at += [tile_address(len(closed), tile_start(time_ms - 1, size)) for size in above]
+            forgotten = [one for layer in range(len(self._layers)) for one in self._forgotten(layer, forgotten_ms)]
+            self._ends[time_ms] = _Ends(tuple(closed), tuple(forgotten), (*looked_at, *forgotten))
+        return self._ends[time_ms]
+
+    def _add_due(self, key: bytes, time_ms: int) -> None:
+        if time_ms not in self._due:
+            self._due[time_ms] = []
+            heapq.heappush(self._due_times, time_ms)
+        self._due[time_ms].append(key)
+
+    def _forgotten(self, layer: int, time_ms: int) -> list[int]:
+        """Give the addresses of a layer's tiles that are forgotten together, once the last one ended at a time."""
+        size, span = self._layers[layer], self._span(layer)
+        if time_ms % span:
+            return []
+        return [tile_address(layer, start_ms) for start_ms in range(time_ms - span, time_ms, size)]
+
+    def _span(self, layer: int) -> int:
+        """Give the size of the spans whose tiles of a layer are forgotten together: one timer for all of them."""
+        return self._layers[min(layer + 1, len(self._layers) - 1)]
+
+    def _forget_later(self, key: bytes, layer: int, start_ms: int) -> None:
+        span = self._span(layer)
+        self._wake(key, tile_start(start_ms, span) + span + self._retention_ms)
 
     def _feed(self, key: bytes, layer: int, start_ms: int, ir: Ir, *, closing: bool = False) -> bool:
         """Merge an IR into the tile of a layer that holds a time; from a closed tile it goes on to the next layer.
@@ -191,7 +255,7 @@ class TouchedTiles:
             self._changed[key, address] = AMENDED
             self._marked.add(key)
             if former is None:
-                self._wake(key, start + size + self._retention_ms)
+                self._forget_later(key, number, start)
         return amended
 
     def _close(self, key: bytes, layer: int, start_ms: int) -> None:
@@ -202,34 +266,46 @@ class TouchedTiles:
         size = self._layers[layer]
         self._tiles[key, address] = Tile(start_ms, size, complete=True, version=tile.version, ir=tile.ir)
         self._changed[key, address] = CLOSED
-        self._wake(key, start_ms + size + self._retention_ms)
-        if layer + 1 < len(self._layers):
-            self._feed(key, layer + 1, start_ms, tile.ir, closing=True)
+        above = layer + 1
+        # A tile that is there above was fed by one of the same span, which has set the timer.
+        if above == len(self._layers) or not self._is_there(key, above, start_ms):
+            self._forget_later(key, layer, start_ms)
+        if above < len(self._layers):
+            self._feed(key, above, start_ms, tile.ir, closing=True)
+
+    def _is_there(self, key: bytes, layer: int, time_ms: int) -> bool:
+        return self._tile(key, tile_address(layer, tile_start(time_ms, self._layers[layer]))) is not None
 
     def _forget(self, key: bytes, address: int) -> None:
-        if self._tile(key, address) is not None:
+        if (key, address) not in self._tiles:
+            self._load([(key, address)])
+        if self._tiles[key, address] is not None:
             self._tiles[key, address] = None
             self._changed.pop((key, address), None)
             self._gone.add((key, address))
 
     def _tile(self, key: bytes, address: int) -> Tile | None:
-        if (key, address) not in self._tiles:
-            self._load([(key, address)])
-        return self._tiles[key, address]
+        place = (key, address)
+        if place not in self._tiles:
+            self._load([place])
+        tile = self._tiles[place]
+        if isinstance(tile, bytes):
+            self._tiles[place] = tile = self._plan.decode_tile(key, tile)
+        return tile
 
     def _wake(self, key: bytes, time_ms: int) -> None:
         """Come back to a key at a time: by a timer, or in this call if the watermark has passed it."""
         if time_ms > self._watermark_ms:
-            self._timers.add((key, time_ms))
+            self._timers[key, time_ms] = None
         elif (time_ms, key) not in self._woken:
             self._woken.add((time_ms, key))
-            heapq.heappush(self._due, (time_ms, key))
+            self._add_due(key, time_ms)
 
     def tell_closing_time(self) -> None:
         """Emit up to when tiles are closed, and come back at the end of the next one."""
         size = self._layers[0]
         closed_ms = tile_start(self._watermark_ms, size)
-        self._timers.add((CLOSING_KEY, closed_ms + size))
+        self._timers[CLOSING_KEY, closed_ms + size] = None
         self.emitted.append(_Row(CLOSING_KEY, 0, None, CLOSING, closed_ms))
 
     def count(self, what: int, events: int) -> None:
@@ -242,18 +318,17 @@ class TouchedTiles:
     def written(self) -> pa.Table:
         """Write back what changed, set the timers, and give the rows to emit: of each key its marker last."""
         encoded = {
-            (key, address): self._plan.encode_tile(key, tile)
+            (key, address): self._encoded(key, address)
             for key, address in self._changed
-            if (tile := self._tiles[key, address]) is not None
+            if self._tiles[key, address] is not None
         }
         for (key, address), change in self._changed.items():
             if change != _NOT_TOLD and (key, address) in encoded:
                 self.emitted.append(_Row(key, address, encoded[key, address], change))
         self._write_states(encoded)
         if self._timers:
-            timers = sorted(self._timers)
-            keys = pa.table({"key": pa.array([key for key, _ in timers], pa.binary())})
-            self._states.handle.registerTimers(keys, pa.array([time_ms for _, time_ms in timers], pa.int64()))
+            keys = pa.table({"key": pa.array([key for key, _ in self._timers], pa.binary())})
+            self._states.handle.registerTimers(keys, pa.array([time_ms for _, time_ms in self._timers], pa.int64()))
         rows = self.emitted
         return pa.table(
             [
@@ -272,7 +347,7 @@ class TouchedTiles:
         for (key, address), value in encoded.items():
             tile = self._tiles[key, address]
             kept = self._newest_starts.get(key)
-            is_open = tile is not None and not tile.complete and address < _FIRST_LAYER_ABOVE
+            is_open = address < _FIRST_LAYER_ABOVE and (isinstance(tile, bytes) or not (tile is None or tile.complete))
             if is_open and (kept is None or address >= kept):
                 if kept is not None and kept < address:
                     others[key, kept] = encoded.get((key, kept)) or self._encoded(key, kept)
@@ -292,9 +367,9 @@ class TouchedTiles:
         self._update_others(others)
 
     def _encoded(self, key: bytes, address: int) -> bytes:
-        tile = self._tile(key, address)
-        assert tile is not None  # noqa: S101 - the newest tile of a key was read with the key
-        return self._plan.encode_tile(key, tile)
+        tile = self._tiles[key, address]
+        assert tile is not None  # noqa: S101 - what is written was read or made
+        return tile if isinstance(tile, bytes) else self._plan.encode_tile(key, tile)
 
     def _update_newest(self, newest: dict[bytes, tuple[int, bytes] | None]) -> None:
         kept = {key: value for key, value in newest.items() if value is not None}

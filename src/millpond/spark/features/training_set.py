@@ -16,6 +16,7 @@ features, and values as they are, those before the midnight UTC at or before it.
 from collections.abc import Callable, Iterator, Sequence
 
 import pyarrow as pa
+import pyarrow.compute as pc
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
@@ -132,7 +133,11 @@ def _with_part(
 
 
 def _queries_of(rows: DataFrame, join: Join, part: JoinPart, history: DataFrame, time_column: str) -> DataFrame:
-    """Give the queries of a part in the columns that its events have, and last the whole row."""
+    """Give the queries of a part in the columns that its events have, and last the whole row.
+
+    The row is the only element of an array: in Arrow, the null array of an event is an offset, while a null struct
+    would take room for each of its fields.
+    """
     group_by = part.group_by
     whose = f"Join {join.name!r}"
     time_ms = query_time(rows, time_column, whose)
@@ -148,7 +153,7 @@ def _queries_of(rows: DataFrame, join: Join, part: JoinPart, history: DataFrame,
         time_ms.alias(_ORDER),
         F.lit(True).alias(_IS_QUERY),
         *(F.lit(None).cast(found[name]).alias(name) for name in _event_columns(history, group_by)),
-        F.struct(*(F.col(quoted(name)) for name in rows.columns)).alias(_ROW),
+        F.array(F.struct(*(F.col(quoted(name)) for name in rows.columns))).alias(_ROW),
     )
 
 
@@ -188,7 +193,8 @@ def _answering(
 
     def answer(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for table in answers.answers(sort(batches)):
-            yield from table.to_batches()
+            place = table.column_names.index(_ROW)
+            yield from table.set_column(place, _ROW, pc.list_flatten(table.column(place))).to_batches()
 
     return answer
 

@@ -21,10 +21,9 @@ from collections.abc import Callable, Iterator
 
 import msgspec
 import pyarrow as pa
-from pyspark.errors import PythonException
 from pyspark.sql import DataFrame, Row, SparkSession
 
-from millpond.errors import DataError, OptionError, UnavailableError
+from millpond.errors import DataError, OptionError
 from millpond.features import (
     SERVING_INFO_DATASET,
     GroupBy,
@@ -43,13 +42,15 @@ from millpond.metrics import NO_METRICS, Recorder
 from millpond.spark.environment.worker_garbage import leave_modules_out
 from millpond.spark.features.batch_rows_of_keys import RowCounts, batch_rows_of_keys
 from millpond.spark.features.columns import key_names
-from millpond.spark.features.hop_table import HopChange, HopTable, HopTask
+from millpond.spark.features.hop_rows import HopTask
+from millpond.spark.features.hop_table import HopChange, HopTable
 from millpond.spark.features.sources import Tables, batch_rows
+from millpond.spark.features.task_outcomes import outcomes_of
 from millpond.spark.features.upload_lease import leased
 
 _OUTCOME = (
     "rows bigint, bytes bigint, checksum bigint, events bigint, without_key bigint, without_time bigint, "
-    "problem string, table_file string"
+    "problem string, table_files array<string>"
 )
 _CHECKSUM_BITS = 63
 _RETIRED_FORMAT = 1
@@ -115,6 +116,7 @@ def upload(
             it cannot be aggregated (then the former upload is still served).
         UnavailableError: another upload of this GroupBy is running, or the store failed; the former upload
             is still served.
+        CorruptionError: the hop table cannot be read; the former upload is still served.
 
     Example::
 
@@ -146,7 +148,8 @@ def upload(
         )
         change = None if table is None else _change(spark, table, rows, batch_end_ms)
         write = _writer(plan, store, dataset, batch_end_ms, change and change.task)
-        outcomes = _ran(plan, (_by_key(rows, group_by) if change is None else change.rows).mapInArrow(write, _OUTCOME))
+        job = (_by_key(rows, group_by) if change is None else change.rows).mapInArrow(write, _OUTCOME)
+        outcomes = outcomes_of(job, f"GroupBy {plan.name!r}: nothing of this upload is served:")
         counts = _summed(plan, outcomes)
         info = ServingInfo(
             group_by=plan.name,
@@ -164,7 +167,7 @@ def upload(
         )
         lease.check()
         if table is not None and change is not None:
-            table.publish(change, [row.table_file for row in outcomes])
+            table.publish(change, [name for row in outcomes for name in row.table_files])
         store.put_many(SERVING_INFO_DATASET, [Put(serving_info_key(plan.name), info.encode())])
         _drop_older(store, info, previous)
     _tell(recorder, plan.name, counts, (clock() - began_ms) / 1000)
@@ -217,16 +220,16 @@ def _writer(
         rows = written = checksum = 0
         events = RowCounts()
         problem = None
-        file = None if task is None else task.new_file()
-
-        def made() -> Iterator[tuple[bytes, bytes]]:
-            if task is None or file is None:
-                return batch_rows_of_keys(plan, batch_end_ms, batches, events)
-            return task.merge.rows(batches, events, file)
+        attempt = None if task is None else task.attempt()
+        made = (
+            batch_rows_of_keys(plan, batch_end_ms, batches, events)
+            if attempt is None
+            else attempt.batch_rows(batches, events)
+        )
 
         def puts() -> Iterator[Put]:
             nonlocal rows, written, checksum
-            for key, value in made():
+            for key, value in made:
                 rows += 1
                 written += len(value)
                 checksum += zlib.crc32(value, zlib.crc32(key))
@@ -237,29 +240,15 @@ def _writer(
         except DataError as error:
             problem = str(error)
         counts = (rows, written, checksum, events.events, events.without_key, events.without_time, problem)
-        outcome = dict(zip(_OUTCOME_NAMES, (*counts, None if file is None else file.name), strict=True))
+        outcome = dict(zip(_OUTCOME_NAMES, (*counts, () if attempt is None else attempt.files), strict=True))
         yield pa.RecordBatch.from_pylist([outcome], schema=_OUTCOME_SCHEMA)
 
     return write
 
 
 _OUTCOME_NAMES = [part.split()[0] for part in _OUTCOME.split(", ")]
-_OUTCOME_SCHEMA = pa.schema(
-    [(name, pa.string() if name in ("problem", "table_file") else pa.int64()) for name in _OUTCOME_NAMES]
-)
-
-
-def _ran(plan: GroupByPlan, job: DataFrame) -> list[Row]:
-    """Run the job; a store that failed in a task is a store that failed."""
-    try:
-        outcomes: list[Row] = job.collect()
-    except PythonException as error:
-        if UnavailableError.__name__ not in str(error):
-            raise
-        raise UnavailableError(
-            f"GroupBy {plan.name!r}: the store failed during the upload, and nothing of it is served: {error}"
-        ) from error
-    return outcomes
+_OUTCOME_TYPES = {"problem": pa.string(), "table_files": pa.list_(pa.string())}
+_OUTCOME_SCHEMA = pa.schema([(name, _OUTCOME_TYPES.get(name, pa.int64())) for name in _OUTCOME_NAMES])
 
 
 def _summed(plan: GroupByPlan, outcomes: list[Row]) -> UploadCounts:

@@ -1,0 +1,121 @@
+"""Exact sums of many fixed-point numbers by array operations: numbers in words of 32 bits, words added as doubles.
+
+Place on the data path: under `array_cells`, which collects events, and under the hop table, which merges stored sums.
+
+A number is cut into limbs of 32 bits, each shifted into its two words. The words of one weight are added per group as
+doubles, of which up to 2**21 add up without rounding. Then carries go up through the words, and each group's words
+are read as one Python integer.
+"""
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+_WORD_BITS = 32
+_WORD_MASK = np.uint64((1 << _WORD_BITS) - 1)
+_ADDED_AT_ONCE = 1 << (53 - _WORD_BITS)
+"""So many words add up to less than 2**53, below which doubles are exact."""
+
+_BYTES = 0xC4
+"""How MessagePack begins up to 255 bytes."""
+
+_HEAD_BYTES = 2
+_SHIFT_BYTES = 2
+
+
+class WordSums:
+    """Sums of fixed-point numbers, one for each group.
+
+    Args:
+        groups: how many there are.
+        shifts: of each number that will be added, by how many bits it is shifted at least.
+        most_bits: how many bits the longest number has beyond its shift.
+    """
+
+    def __init__(self, groups: int, shifts: npt.NDArray[np.int64], most_bits: int) -> None:
+        self._first = int(shifts.min()) // _WORD_BITS
+        self._words = (int(shifts.max()) + most_bits) // _WORD_BITS + 2 - self._first
+        self._totals = np.zeros((groups, self._words), np.int64)
+        self._groups = groups
+
+    def add(self, index: Any, shifts: Any, limbs: Any, signs: Any = None) -> None:
+        """Add a limb of each number.
+
+        Args:
+            index: the group of each.
+            shifts: by how many bits each is shifted.
+            limbs: each of up to 32 bits, as uint64.
+            signs: 1, 0 or -1 for each; None if all are positive.
+        """
+        shifted = limbs << (shifts % _WORD_BITS).astype(np.uint64)
+        places = index * self._words + (shifts // _WORD_BITS - self._first)
+        for further, part in enumerate((shifted & _WORD_MASK, shifted >> np.uint64(_WORD_BITS))):
+            words = part.astype(np.float64)
+            if signs is not None:
+                words *= signs
+            for start in range(0, len(words), _ADDED_AT_ONCE):
+                piece = slice(start, start + _ADDED_AT_ONCE)
+                added = np.bincount(places[piece] + further, words[piece], self._totals.size)
+                self._totals += added.astype(np.int64).reshape(self._totals.shape)
+
+    def sums(self) -> list[int]:
+        """Give the sum of each group."""
+        words = np.empty((self._groups, self._words + 2), "<u4")
+        carry = np.zeros(self._groups, np.int64)
+        for number in range(self._words):
+            total = self._totals[:, number] + carry
+            words[:, number] = total & 0xFFFFFFFF
+            carry = total >> _WORD_BITS
+        words[:, -2] = carry & 0xFFFFFFFF
+        words[:, -1] = (carry >> _WORD_BITS) & 0xFFFFFFFF
+        data, width, shift = words.tobytes(), 4 * words.shape[1], _WORD_BITS * self._first
+        from_bytes = int.from_bytes
+        return [
+            from_bytes(data[start : start + width], "little", signed=True) << shift
+            for start in range(0, len(data), width)
+        ]
+
+
+def merged_fixed_points(data: Any, bounds: Any, index: Any, groups: int) -> list[int]:
+    """Add stored fixed-point numbers (`cells.counts_and_sums.encode_fixed_point`, as MessagePack) by group.
+
+    Args:
+        data: the bytes of all numbers, one behind the other, as uint8.
+        bounds: where each begins, and where the last one ends.
+        index: the group of each.
+        groups: how many groups there are.
+
+    Raises:
+        ValueError: the bytes are no fixed-point numbers.
+
+    >>> data = np.frombuffer(bytes.fromhex("c403000105" "c400" "c403000aff"), np.uint8)
+    >>> merged_fixed_points(data, np.array([0, 5, 7, 12]), np.array([1, 0, 1]), groups=2)
+    [0, -1014]
+    """
+    begins, lengths = bounds[:-1], np.diff(bounds) - _HEAD_BYTES
+    if not ((lengths >= 0).all() and (data[begins] == _BYTES).all() and (data[begins + 1] == lengths).all()):
+        raise ValueError("the stored cells are no fixed-point numbers")
+    present = np.flatnonzero(lengths)
+    begins, index, lengths = begins[present], index[present], lengths[present] - _SHIFT_BYTES
+    if not len(present):
+        return [0] * groups
+    ends = begins + _HEAD_BYTES + _SHIFT_BYTES + lengths
+    if not ((lengths > 0).all() and (data[ends - 1] & 1).all()):
+        raise ValueError("the stored cells are no fixed-point numbers in their shortest form")
+    shifts = data[begins + 2].astype(np.int64) << 8 | data[begins + 3]
+    is_negative = data[ends - lengths] >> 7
+    limbs = -(-int(lengths.max()) // 4)
+    sums = WordSums(groups, shifts, _WORD_BITS * (limbs + 1))
+    for number in range(limbs):
+        limb = np.zeros(len(present), np.uint64)
+        for place in range(4 * number, 4 * number + 4):
+            byte = np.where(place < lengths, data[np.maximum(ends - 1 - place, 0)], is_negative * np.uint8(0xFF))
+            limb |= byte.astype(np.uint64) << np.uint64(8 * (place - 4 * number))
+        sums.add(index, shifts + _WORD_BITS * number, limb)
+    if is_negative.any():
+        # Read as positive, a negative number was too large by one in the limb above.
+        some = np.flatnonzero(is_negative)
+        above = shifts[some] + _WORD_BITS * limbs
+        sums.add(index[some], above, np.ones(len(some), np.uint64), np.full(len(some), -1.0))
+    return sums.sums()

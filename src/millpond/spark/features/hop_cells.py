@@ -1,0 +1,128 @@
+"""Stored cells of many hops at once: decoded, merged and encoded by column.
+
+Place on the data path: inside the tasks of a hop table, between its files and the rows of the batch.
+
+A stored cell is the MessagePack of what its operation encodes. The cells of a column lie one behind the other in one
+Arrow buffer, so behind the header of a MessagePack list they are one document, which is decoded in one call.
+"""
+
+from collections.abc import Sequence
+from itertools import pairwise
+from typing import Any
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from millpond.features.cells.cell import Cell, CellOperation
+from millpond.features.cells.counts_and_sums import encode_fixed_point
+from millpond.features.fixed_point_arrays import merged_fixed_points
+from millpond.features.sealing import DECODE_ERRORS, unreadable
+
+_LIST_OF_32_BITS = b"\xdd"
+"""How a MessagePack list begins whose length takes four bytes."""
+
+_encode = msgspec.msgpack.Encoder().encode
+_decode = msgspec.msgpack.Decoder(list[Any]).decode
+
+
+def encode_cells(operation: CellOperation, cells: Sequence[Cell]) -> pa.Array:
+    r"""Give the stored form of cells.
+
+    >>> from millpond.features.cells.counts_and_sums import count_cells
+    >>> encode_cells(count_cells(None), [1, 300]).to_pylist()
+    [b'\x01', b'\xcd\x01,']
+    """
+    encode = operation.encode
+    return pa.array([_encode(encode(cell)) for cell in cells], pa.binary())
+
+
+def decode_cells(operation: CellOperation, stored: pa.Array) -> list[Cell]:
+    """Give the cells of a stored column.
+
+    Raises:
+        CorruptionError: they are none of this operation.
+
+    >>> from millpond.features.cells.counts_and_sums import count_cells
+    >>> count = count_cells(None)
+    >>> decode_cells(count, encode_cells(count, [1, 300, 5]).slice(1))
+    [300, 5]
+    """
+    if not len(stored):
+        return []
+    _, offsets, data = stored.buffers()
+    bounds = np.frombuffer(offsets, np.int32)
+    begin, end = int(bounds[stored.offset]), int(bounds[stored.offset + len(stored)])
+    try:
+        found = _decode(_LIST_OF_32_BITS + len(stored).to_bytes(4, "big") + memoryview(data)[begin:end])
+        return found if operation.plain else list(map(operation.decode, found))
+    except DECODE_ERRORS as cause:
+        raise unreadable(f"cell {operation.id!r} of a hop table", str(cause)) from cause
+
+
+def merged_column(operation: CellOperation, stored: pa.Array, order: npt.NDArray[np.int64], starts: Any) -> list[Cell]:
+    """Decode and merge the stored cells of each group; arguments and result are those of `merged_cells`.
+
+    Exact sums of fractions are added from their bytes.
+    """
+    if operation.encode is not encode_fixed_point or len(starts) == len(order):
+        return merged_cells(operation, decode_cells(operation, stored), order, starts)
+    index = np.empty(len(stored), np.int64)
+    index[order] = np.repeat(np.arange(len(starts)), np.diff(starts, append=len(order)))
+    if len(order) < len(stored):
+        stored, index = stored.take(pa.array(np.sort(order))), index[np.sort(order)]
+    _, offsets, data = stored.buffers()
+    bounds = np.frombuffer(offsets, np.int32)[stored.offset : stored.offset + len(stored) + 1].astype(np.int64)
+    try:
+        return list(merged_fixed_points(np.frombuffer(data, np.uint8), bounds, index, len(starts)))
+    except ValueError as cause:
+        raise unreadable(f"cell {operation.id!r} of a hop table", str(cause)) from cause
+
+
+def merged_cells(operation: CellOperation, cells: list[Cell], order: npt.NDArray[np.int64], starts: Any) -> list[Cell]:
+    """Merge the cells of each group.
+
+    Args:
+        operation: of the cells.
+        cells: one for each row.
+        order: the rows, those of a group together.
+        starts: where in the order each group begins.
+
+    >>> from millpond.features.cells.counts_and_sums import count_cells
+    >>> merged_cells(count_cells(None), [1, 10, 100], np.array([2, 0, 1]), np.array([0, 2]))
+    [101, 10]
+    """
+    if not len(order):
+        return []
+    if operation.kind == "count":
+        counts: list[Cell] = np.add.reduceat(np.asarray(cells, np.int64)[order], starts).tolist()
+        return counts
+    ordered = [cells[row] for row in order.tolist()]
+    if len(starts) == len(ordered):
+        return ordered
+    merge_all = operation.merge_all
+    return [
+        ordered[start] if end == start + 1 else merge_all(ordered[start:end])
+        for start, end in pairwise([*starts.tolist(), len(ordered)])
+    ]
+
+
+def merged_stored(operation: CellOperation, stored: pa.Array, order: npt.NDArray[np.int64], starts: Any) -> pa.Array:
+    r"""Merge the stored cells of each group; those of groups of one row go on as they are.
+
+    >>> from millpond.features.cells.counts_and_sums import count_cells
+    >>> count = count_cells(None)
+    >>> merged_stored(count, encode_cells(count, [1, 2, 3]), np.array([2, 0, 1]), np.array([0, 2])).to_pylist()
+    [b'\x04', b'\x02']
+    """
+    sizes = np.diff(starts, append=len(order))
+    taken = stored.take(pa.array(order[starts]))
+    several = sizes > 1
+    if not several.any():
+        return taken
+    of_several = order[np.repeat(several, sizes)]
+    bounds = np.cumsum(sizes[several]) - sizes[several]
+    merged = merged_column(operation, stored.take(pa.array(of_several)), np.arange(len(of_several)), bounds)
+    return pc.replace_with_mask(taken, pa.array(several), encode_cells(operation, merged))

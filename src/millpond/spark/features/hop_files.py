@@ -1,0 +1,187 @@
+"""The files of a hop table: hops of one bucket of keys and one span of time, sorted by key.
+
+Place on the data path: inside the tasks of backfill and upload. A span is a day, or all time before the days. Files are
+read side by side, some keys at a time: each lot has all hops of its keys, so memory does not depend on how many keys
+a bucket has. The pages of a file have checksums, so that an altered one is refused.
+"""
+
+import re
+import secrets
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from millpond.errors import CorruptionError
+from millpond.features.hops import BEFORE_MS
+
+_NAME = re.compile(r"hops-([0-9]{8})-([0-9]{5})-(before|-?[0-9]+)-[0-9a-f]{32}\.parquet")
+_ROWS_AT_ONCE = 1 << 15
+_LOT_BYTES = 64 << 20
+_ROWS_A_GROUP = 50_000
+
+
+def file_name(version: int, bucket: int, span_ms: int) -> str:
+    """Give a name that no other attempt of a task writes."""
+    span = "before" if span_ms == BEFORE_MS else span_ms
+    return f"hops-{version:08}-{bucket:05}-{span}-{secrets.token_hex(16)}.parquet"
+
+
+def version_of(name: str) -> int | None:
+    """Give the version that a file was written for; None if it is none of a hop table."""
+    match = _NAME.fullmatch(name)
+    return None if match is None else int(match[1])
+
+
+def bucket_of(name: str) -> int:
+    """Give the bucket of a file's keys.
+
+    >>> bucket_of(file_name(3, bucket=7, span_ms=BEFORE_MS))
+    7
+    """
+    return int(_matched(name)[2])
+
+
+def span_of(name: str) -> int:
+    """Give where the span of a file begins; `BEFORE_MS` for all time before the days.
+
+    >>> span_of(file_name(3, 7, 86_400_000)), span_of(file_name(3, 7, BEFORE_MS)) == BEFORE_MS
+    (86400000, True)
+    """
+    span = _matched(name)[3]
+    return BEFORE_MS if span == "before" else int(span)
+
+
+def _matched(name: str) -> re.Match[str]:
+    match = _NAME.fullmatch(name)
+    if match is None:
+        raise CorruptionError(f"{name!r} is no file of a hop table; remove the folder, and the next run builds it anew")
+    return match
+
+
+class HopFiles:
+    """Writes the hops of one bucket, a file for each span that has some; call `close` at the end.
+
+    Attributes:
+        names: of the files so far.
+    """
+
+    def __init__(self, folder: Path, version: int, bucket: int, schema: pa.Schema) -> None:
+        self._folder, self._version, self._bucket, self._schema = folder, version, bucket, schema
+        self._writers: dict[int, pq.ParquetWriter] = {}
+        self._waiting: dict[int, list[pa.Table]] = {}
+        self.names: list[str] = []
+
+    def add(self, span_ms: int, rows: pa.Table) -> None:
+        """Write rows whose keys come after those of the span's rows before."""
+        waiting = self._waiting.setdefault(span_ms, [])
+        waiting.append(rows)
+        if sum(map(len, waiting)) >= _ROWS_A_GROUP:
+            self._write(span_ms)
+
+    def close(self) -> None:
+        """Make the files whole."""
+        for span_ms in self._waiting:
+            self._write(span_ms)
+        for writer in self._writers.values():
+            writer.close()
+
+    def _write(self, span_ms: int) -> None:
+        if span_ms not in self._writers:
+            name = file_name(self._version, self._bucket, span_ms)
+            self._writers[span_ms] = pq.ParquetWriter(
+                self._folder / name, self._schema, compression="zstd", use_dictionary=False, write_page_checksum=True
+            )
+            self.names.append(name)
+        if self._waiting[span_ms]:
+            self._writers[span_ms].write_table(pa.concat_tables(self._waiting[span_ms]))
+            self._waiting[span_ms] = []
+
+
+def read_files(folder: Path, names: Sequence[str], columns: Sequence[str]) -> list[Iterator[pa.Table]]:
+    """Give the rows of some files, each file's in pieces; all pieces that are read at once fit into memory.
+
+    Raises:
+        CorruptionError: when rows are read: a file is missing, torn or altered.
+    """
+    return [_pieces(folder / name, len(names), list(columns)) for name in names]
+
+
+def _pieces(path: Path, files: int, columns: list[str]) -> Iterator[pa.Table]:
+    try:
+        with pq.ParquetFile(path, page_checksum_verification=True) as file:
+            size = sum(file.metadata.row_group(n).total_byte_size for n in range(file.metadata.num_row_groups))
+            row_bytes = max(1, size // max(1, file.metadata.num_rows))
+            rows = max(1, min(_ROWS_AT_ONCE, _LOT_BYTES // files // row_bytes))
+            for batch in file.iter_batches(rows, columns=columns, use_threads=False):
+                yield pa.Table.from_batches([batch])
+    except (OSError, pa.ArrowInvalid) as cause:
+        raise CorruptionError(
+            f"{path} of a hop table cannot be read: {cause}; remove the folder, and the next run builds it anew from "
+            "the events"
+        ) from cause
+
+
+class _Source:
+    """Rows sorted by key, in pieces, of which some are at hand."""
+
+    def __init__(self, pieces: Iterable[pa.Table]) -> None:
+        self._pieces = iter(pieces)
+        self._following = next(self._pieces, None)
+        self.rows: pa.Table | None = None
+        self.more()
+
+    @property
+    def is_over(self) -> bool:
+        """Whether no rows follow those at hand."""
+        return self._following is None
+
+    @property
+    def last_key(self) -> bytes:
+        """The key of the last row at hand."""
+        assert self.rows is not None  # noqa: S101 - asked only where rows are at hand
+        key: bytes = self.rows["key"][-1].as_py()
+        return key
+
+    def more(self) -> None:
+        """Have the next piece at hand as well."""
+        if self._following is not None:
+            self.rows = self._following if self.rows is None else pa.concat_tables([self.rows, self._following])
+            self._following = next(self._pieces, None)
+
+    def take(self, bound: bytes | None) -> pa.Table | None:
+        """Give the rows whose keys come before a bound, None for all; they are not at hand any more."""
+        rows = self.rows
+        if rows is None:
+            return None
+        count = len(rows) if bound is None else pc.sum(pc.less(rows["key"], pa.scalar(bound, pa.binary()))).as_py()
+        self.rows = rows.slice(count) if count < len(rows) else None
+        if self.rows is None:
+            self.more()
+        return rows.slice(0, count) if count else None
+
+
+def lots_of_keys(sources: Sequence[Iterable[pa.Table]]) -> Iterator[list[tuple[int, pa.Table]]]:
+    """Merge sources: each lot has all rows of its keys, with the number of the source; keys ascend from lot to lot.
+
+    Args:
+        sources: tables, none of them empty, whose column ``key`` is sorted.
+
+    >>> def keys(*names): return pa.table({"key": pa.array(names, pa.binary())})
+    >>> lots = lots_of_keys([[keys(b"a", b"b"), keys(b"b", b"d")], [keys(b"a", b"c")]])
+    >>> [[(number, rows["key"].to_pylist()) for number, rows in lot] for lot in lots]
+    [[(0, [b'a']), (1, [b'a'])], [(0, [b'b', b'b', b'd']), (1, [b'c'])]]
+    """
+    made = [_Source(source) for source in sources]
+    while any(source.rows is not None for source in made):
+        going_on = [source for source in made if not source.is_over]
+        bound = min((source.last_key for source in going_on), default=None)
+        taken = [(number, rows) for number, source in enumerate(made) if (rows := source.take(bound)) is not None]
+        if taken:
+            yield taken
+            continue
+        for source in going_on:
+            if source.last_key == bound:
+                source.more()

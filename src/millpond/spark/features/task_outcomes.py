@@ -1,0 +1,32 @@
+"""What the tasks of a job say, collected; an error of Millpond's in a task is one of Millpond's on the driver."""
+
+from pyspark.errors import PythonException
+from pyspark.sql import DataFrame, Row
+
+from millpond.errors import CorruptionError, MillpondError, UnavailableError
+
+_RAISED_IN_TASKS: tuple[tuple[type[MillpondError], str], ...] = (
+    (CorruptionError, "what was stored cannot be read"),
+    (UnavailableError, "the store failed"),
+)
+
+
+def outcomes_of(job: DataFrame, doing: str) -> list[Row]:
+    """Run a job and give its rows.
+
+    Args:
+        job: few rows.
+        doing: what errors begin with, such as ``"GroupBy 'route': during the upload"``.
+
+    Raises:
+        CorruptionError: a task met stored bytes that cannot be read.
+        UnavailableError: the store failed in a task.
+    """
+    try:
+        outcomes: list[Row] = job.collect()
+    except PythonException as error:
+        for kind, what in _RAISED_IN_TASKS:
+            if kind.__name__ in str(error):
+                raise kind(f"{doing} {what}: {error}") from error
+        raise
+    return outcomes
