@@ -131,7 +131,7 @@ class _Run:
     def __init__(
         self, store: KVStore, wanted: Any, steps: Sequence[str], kinds: Sequence[str], asked: Mapping[str, Any]
     ) -> None:
-        self._fetcher = Fetcher(store, [wanted], steps=steps, refresh_ms=60_000)
+        self._fetcher = Fetcher(store, [wanted], steps=steps, refresh_ms=60_000, now=lambda: self._now_ms)
         self._wanted = wanted
         self._kinds = kinds
         self._asked = asked
@@ -220,7 +220,10 @@ def _useless(url: str, keys: int, rounds: int) -> dict[str, float]:
     now_ms = BATCH_END_MS + TIMES["36h"] + _MINUTES_PAST_MS
     uniform = [one for one in group_bys(3) if one.keys[0].name == "card"]
     wanted = join("useless", uniform)
-    fetchers = {name: Fetcher(store, [wanted], steps=STEPS[name], refresh_ms=60_000) for name in ("off", "all")}
+    fetchers = {
+        name: Fetcher(store, [wanted], steps=STEPS[name], refresh_ms=60_000, now=lambda: now_ms)
+        for name in ("off", "all")
+    }
     ratios = []
     for number in range(rounds + 1):
         draw = Asked(keys, seed=number)
@@ -242,8 +245,8 @@ def _landing(url: str, keys: int) -> dict[str, float]:
     now_ms = BATCH_END_MS + TIMES["36h"] + _MINUTES_PAST_MS
     definitions = [one for one in group_bys(keys) if one.keys[0].name in SKEWED]
     wanted = join("landing", definitions)
-    plain = Fetcher(store, [wanted], steps=(), refresh_ms=0)
-    fetcher = Fetcher(store, [wanted], refresh_ms=50)
+    plain = Fetcher(store, [wanted], steps=(), refresh_ms=0, now=lambda: now_ms)
+    fetcher = Fetcher(store, [wanted], refresh_ms=50, now=lambda: now_ms)
     draw = Asked(min(keys, 200), seed=3)
     asked = [draw.keys(SKEWED) for _ in range(100)]
     old = [plain.fetch(wanted, one, now_ms).features for one in asked]

@@ -3,20 +3,18 @@
 Place on the data path: between the fetcher's face and the rounds. Equal keys of one call are read once.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from millpond.errors import DataError
-from millpond.features.answering import Layout
-from millpond.serving.answers import PartAnswer, Stale, part_answer, response
+from millpond.serving.answers import Stale, response
 from millpond.serving.counters import Counters, Tally
 from millpond.serving.explain import explained
 from millpond.serving.fetch_rounds import Rounds, WantedKey, rounds
 from millpond.serving.messages import FetchRequest, FetchResponse
-from millpond.serving.prepared import Prepared
-from millpond.serving.served_group import ServedGroup
+from millpond.serving.prepared import Prepared, PreparedPart
 from millpond.serving.serving_info import ServingInfos
 
 if TYPE_CHECKING:
@@ -46,26 +44,34 @@ class Shared(msgspec.Struct, frozen=True):
 class FetchCall:
     """One call of `fetch_many`: its requests, and the keys that they want."""
 
-    __slots__ = ("_asked", "_shared", "_tally", "wanted")
+    __slots__ = ("_asked", "_now_ms", "_shared", "_tally", "wanted")
 
-    def __init__(self, shared: Shared, requests: Sequence[FetchRequest], *, needs_context: bool = True) -> None:
+    def __init__(
+        self,
+        shared: Shared,
+        requests: Sequence[FetchRequest],
+        *,
+        needs_context: bool = True,
+        takes_short_ways: bool = True,
+    ) -> None:
         self._shared = shared
         self._tally = Tally()
         self.wanted: dict[Any, WantedKey] = {}
-        now_ms: int | None = None
+        self._now_ms = now_ms = shared.now()
         asked = []
         for request in requests:
             prepared = shared.prepare(request.name, request.features)
             at = request.at
             if at is None:
-                if now_ms is None:
-                    now_ms = shared.now()
                 at = now_ms
             elif type(at) is not int:
                 raise DataError(f"{request.name!r}: at is {at!r}; whole milliseconds since 1970 UTC are needed.")
-            context = prepared.checked_context(request.context) if needs_context else {}
+            context: Mapping[str, Any] = {}
+            if needs_context and (request.context is not None or prepared.context):
+                context = prepared.checked_context(request.context)
+            is_short = takes_short_ways and not request.explain
             parts = [
-                None if key is None else self._want(part.group, part.layout or part.group.layout, key, at)
+                None if key is None else self._want(part, key, at, is_short=is_short)
                 for part, key in zip(prepared.parts, prepared.encoded_keys(request.keys), strict=True)
             ]
             asked.append((request, prepared, at, context, parts))
@@ -73,19 +79,16 @@ class FetchCall:
 
     def rounds(self) -> Rounds:
         """Read what is wanted."""
-        return rounds(self.wanted.values(), self._shared.infos, self._tally)
+        return rounds(self.wanted.values(), self._shared.infos, self._now_ms, self._tally)
 
     def responses(self) -> list[FetchResponse]:
         """Give the answers, in the order of the requests."""
         shared, tally = self._shared, self._tally
         answers = []
         for request, prepared, at, context, wanted in self._asked:
-            parts: list[PartAnswer] = [
-                part_answer(part, key, at, shared.stale) for part, key in zip(prepared.parts, wanted, strict=True)
-            ]
-            answer = response(prepared, request.keys, at, parts, context)
+            answer = response(prepared, request.keys, at, wanted, shared.stale, context)
             if request.explain:
-                answer = explained(answer, prepared, wanted, parts, at)
+                answer = explained(answer, prepared, wanted, at)
             states = answer.states
             if states:
                 unavailable = sum(state == "unavailable" for state in states.values())
@@ -106,11 +109,16 @@ class FetchCall:
         self._shared.counters.add(self._tally)
         return self._tally.warmed
 
-    def _want(self, group: ServedGroup, layout: Layout, key: bytes, at: int) -> WantedKey:
-        address = (group.name, layout, key)
+    def _want(self, part: PreparedPart, key: bytes, at: int, *, is_short: bool) -> WantedKey:
+        layout = part.layout
+        address = (part.group.name, layout, key)
         wanted = self.wanted.get(address)
         if wanted is None:
-            wanted = self.wanted[address] = WantedKey(group, layout, key, at)
-        elif at not in wanted.queries:
+            reader = part.reader if is_short else None
+            wanted = self.wanted[address] = WantedKey(part.group, layout or part.group.layout, reader, key, at)
+            return wanted
+        if not is_short:
+            wanted.reader = None
+        if at not in wanted.queries:
             wanted.queries.append(at)
         return wanted

@@ -28,7 +28,7 @@ class Finishers:
         layout: how bases lie.
         features: the names of the features wanted, all of which the layout reads, in the order of the answer.
         names: what the answer of `compiled` calls them; None for their own names.
-        on_bound: called by `compiled` for each value that is only a bound; None for nothing.
+        on_bound: called for each value of an answer that is only a bound; None for nothing.
 
     >>> from millpond.features import Aggregation, Field, GroupBy, compile_group_by
     >>> counts = (Aggregation("count", windows=("1h", "1d")),)
@@ -37,7 +37,7 @@ class Finishers:
     {'count_1h': 3, 'count_1d': 6}
     """
 
-    __slots__ = ("_features", "_layout", "compiled")
+    __slots__ = ("_features", "_layout", "_on_bound", "compiled")
 
     def __init__(
         self,
@@ -50,8 +50,9 @@ class Finishers:
             feature.name: (place, feature) for place, window in enumerate(layout.windows) for feature in window.features
         }
         self._layout = layout
+        self._on_bound = on_bound
         self._features = tuple((*placed[name], name) for name in features)
-        self.compiled: Finisher = self._compile({} if names is None else names, on_bound)
+        self.compiled: Finisher = self._compile({} if names is None else names)
 
     def careful(self, bases: Sequence[Projection], tails: Sequence[Ir]) -> dict[str, Any]:
         """Give the features whose cells are all known."""
@@ -71,6 +72,8 @@ class Finishers:
             cells = [totals[place][position] for position in feature.positions]
             if not any(cell is UNKNOWN for cell in cells):
                 answer[name] = feature.finish(*cells)
+                if feature.limit_met is not None and self._on_bound is not None and feature.limit_met(*cells):
+                    self._on_bound()
         return answer
 
     def limits_met(self, bases: Sequence[Projection], tails: Sequence[Ir]) -> tuple[str, ...]:
@@ -86,8 +89,8 @@ class Finishers:
                     met.append(name)
         return tuple(met)
 
-    def _compile(self, answer_names: Mapping[str, str], on_bound: Callable[[], object] | None) -> Finisher:
-        names: dict[str, Any] = {"on_bound": on_bound}
+    def _compile(self, answer_names: Mapping[str, str]) -> Finisher:
+        names: dict[str, Any] = {"on_bound": self._on_bound}
         lines = ["def finish(bases, tails):"]
         cells_of: dict[tuple[int, int], str] = {}
         for place, window in enumerate(self._layout.windows):
@@ -111,7 +114,7 @@ class Finishers:
             names[f"finish_{number}"] = feature.finish
             cells = ", ".join(cells_of[place, position] for position in feature.positions)
             items.append(f"{answer_names.get(name, name)!r}: finish_{number}({cells})")
-            if feature.limit_met is not None and on_bound is not None:
+            if feature.limit_met is not None and self._on_bound is not None:
                 names[f"limit_met_{number}"] = feature.limit_met
                 lines.append(f"    if limit_met_{number}({cells}): on_bound()")
         lines.append(f"    return {{{', '.join(items)}}}")

@@ -1,0 +1,194 @@
+"""How a fetcher asks its store: blocking or awaiting, one key or many.
+
+Place on the data path: between the fetcher's face and the reads. One key of one GroupBy takes the form
+for it (`OneKey`); everything else, and whatever the short ways do not answer, is a `FetchCall`.
+
+Invariant: blocking and async differ only in how they wait. Both have all short ways.
+"""
+
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from millpond.kv import AsyncKVStore, Get, KVStore, TimedValue, async_store
+from millpond.kv.async_store import InlineReads
+from millpond.serving.counters import SAMPLED_ONE_IN
+from millpond.serving.fetch_call import FetchCall, Shared
+from millpond.serving.fetch_rounds import run, run_async
+from millpond.serving.messages import FetchRequest, FetchResponse
+from millpond.serving.one_key import OneKey
+from millpond.serving.short_read import ShortRead, ShortResult
+from millpond.serving.targets import Targets
+
+Begun = tuple[OneKey, int, ShortRead]
+"""What answers, the time, and the short read that was begun."""
+
+
+class Answerer:
+    """Answers the requests of one fetcher; safe to use from several threads.
+
+    Args:
+        store: where uploads and streams write.
+        shared: what all calls share.
+        targets: what is served.
+    """
+
+    def __init__(self, store: KVStore, shared: Shared, targets: Targets) -> None:
+        self._store = store
+        self._async_store: AsyncKVStore | None = None
+        self._shared = shared
+        self._infos = shared.infos
+        self._counters = shared.counters
+        self._log = shared.log
+        self._now = shared.now
+        self._one_key = targets.one_key
+        self._fetches = 0
+
+    def one(
+        self, name: str, keys: Mapping[str, Any], at: int | None, features: tuple[str, ...] | None
+    ) -> FetchResponse | None:
+        """Answer for one key by a short way; None if the long one is to be taken, which also says what is wrong."""
+        one = self._one_key.get((name, features))
+        if one is None:
+            return None
+        self._infos.ensure()
+        self._fetches += 1
+        if not self._fetches % SAMPLED_ONE_IN:
+            return self._timed_one(one, keys, at)
+        begun = self._begin(one, keys, at)
+        if begun is None:
+            return None
+        gets = begun[2].gets
+        found = one.end(begun[2], self._store.get_many(gets) if gets else ())
+        return None if found is None else self._confirmed(begun, keys, found)
+
+    def many(self, requests: Sequence[FetchRequest]) -> list[FetchResponse]:
+        """Answer several requests, in their order, with one call of the store for all."""
+        if len(requests) == 1 and requests[0].context is None and not requests[0].explain:
+            request = requests[0]
+            answer = self.one(request.name, request.keys, request.at, request.features)
+            if answer is not None:
+                return [answer]
+        call = FetchCall(self._shared, requests)
+        if not call.wanted:
+            return call.responses()
+        self._infos.ensure()
+        self._fetches += 1
+        if self._fetches % SAMPLED_ONE_IN:
+            run(call.rounds(), self._store.get_many)
+            return call.responses()
+        began = time.perf_counter()
+        run(call.rounds(), self._timed_get_many)
+        answers = call.responses()
+        self._counters.timed("fetch", time.perf_counter() - began)
+        return answers
+
+    async def many_async(self, requests: Sequence[FetchRequest]) -> list[FetchResponse]:
+        """Do as `many`, without holding up the event loop."""
+        if self._async_store is None:
+            self._async_store = async_store(self._store)
+        store = self._async_store
+        if isinstance(store, InlineReads):
+            await self._infos.ensure_async()
+            # Such a store does not wait, and then neither does the blocking face.
+            return self.many(requests)
+        if len(requests) == 1 and requests[0].context is None and not requests[0].explain:
+            answer = await self._one_async(store, requests[0])
+            if answer is not None:
+                return [answer]
+        call = FetchCall(self._shared, requests)
+        if call.wanted:
+            await self._infos.ensure_async()
+            await run_async(call.rounds(), store.get_many)
+        return call.responses()
+
+    def warm(self, requests: Sequence[FetchRequest]) -> int:
+        """Read keys into the caches; give how many were read."""
+        call = FetchCall(self._shared, requests, needs_context=False, takes_short_ways=False)
+        if call.wanted:
+            self._infos.ensure()
+            run(call.rounds(), self._store.get_many)
+        return call.warmed()
+
+    def after_fork(self) -> None:
+        """Forget the connections of the parent process."""
+        self._async_store = None
+
+    def _begin(self, one: OneKey, keys: Mapping[str, Any], at: int | None) -> Begun | None:
+        now_ms = self._now()
+        if at is None:
+            at = now_ms
+        elif type(at) is not int:
+            return None
+        read = one.begin(keys, at, now_ms)
+        return None if read is None else (one, at, read)
+
+    async def _one_async(self, store: AsyncKVStore, request: FetchRequest) -> FetchResponse | None:
+        """Do as `one`, without holding up the event loop."""
+        one = self._one_key.get((request.name, request.features))
+        if one is None:
+            return None
+        await self._infos.ensure_async()
+        begun = self._begin(one, request.keys, request.at)
+        if begun is None:
+            return None
+        gets = begun[2].gets
+        found = one.end(begun[2], await store.get_many(gets) if gets else ())
+        if found is None:
+            return None
+        if found.is_confirmed:
+            return self._answer(begun, request.keys, found)
+        (rows,) = await store.get_many((self._infos.confirm_get(one.group.name),))
+        return self._answer(begun, request.keys, found, rows)
+
+    def _timed_one(self, one: OneKey, keys: Mapping[str, Any], at: int | None) -> FetchResponse | None:
+        """Do as `one`, and measure the parts."""
+        began = time.perf_counter()
+        begun = self._begin(one, keys, at)
+        if begun is None:
+            return None
+        read = begun[2]
+        rows = self._timed_get_many(read.gets) if read.gets else ()
+        read_s = time.perf_counter()
+        found = one.end(read, rows)
+        decoded_s = time.perf_counter()
+        answer = None if found is None else self._confirmed(begun, keys, found)
+        if answer is not None:
+            ended_s = time.perf_counter()
+            self._counters.timed("decode", decoded_s - read_s)
+            self._counters.timed("finish", ended_s - decoded_s)
+            self._counters.timed("fetch", ended_s - began)
+        return answer
+
+    def _confirmed(self, begun: Begun, keys: Mapping[str, Any], found: ShortResult) -> FetchResponse | None:
+        """Answer, after asking whether the batch is still served where its row was absent."""
+        if found.is_confirmed:
+            return self._answer(begun, keys, found)
+        (rows,) = self._store.get_many((self._infos.confirm_get(begun[0].group.name),))
+        return self._answer(begun, keys, found, rows)
+
+    def _answer(
+        self,
+        begun: Begun,
+        keys: Mapping[str, Any],
+        found: ShortResult,
+        info_rows: Sequence[TimedValue] | None = None,
+    ) -> FetchResponse | None:
+        """Answer and count; None if the serving info that was read after the rows names another batch."""
+        one, at, read = begun
+        kv_calls = 1 if read.gets else 0
+        if info_rows is not None:
+            kv_calls += 1
+            self._counters.info_get()
+            if self._infos.learn(one.group, info_rows).landed is not found.landed:
+                return None
+        answer = one.answer(keys, at, found, kv_calls)
+        if self._log is not None:
+            self._log.offer(one.prepared, answer, {})
+        return answer
+
+    def _timed_get_many(self, gets: Sequence[Get]) -> list[list[TimedValue]]:
+        began = time.perf_counter()
+        answers = self._store.get_many(gets)
+        self._counters.timed("get", time.perf_counter() - began)
+        return answers
