@@ -8,12 +8,14 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 from millpond.features import HORIZON_MS
+from millpond.features.answering import Finisher
 from millpond.serving.batch_rows import BatchRow
 from millpond.serving.closed_tiles import has_unknown, tail_irs
 from millpond.serving.fetch_rounds import WantedKey
 from millpond.serving.key_read import KeyData
 from millpond.serving.messages import FetchResponse, ValueState
 from millpond.serving.prepared import Prepared, PreparedPart
+from millpond.serving.short_read import ShortResult
 
 Stale = Literal["refuse", "serve-and-flag"]
 """What is done with a feature whose window a batch is too old to answer exactly: leave it out, or give it
@@ -134,6 +136,10 @@ def response(
         stale: what is done with features that a batch is too old for.
         context: the checked fields that derivations read.
     """
+    if prepared.single is not None and prepared.single.finish is not None:
+        one = wanted[0]
+        if one is not None and one.short is not None:
+            return _of_one_part(prepared, prepared.single.finish, keys, query_ms, one.short)
     values: dict[str, Any] = {}
     errors: dict[str, str] = {}
     ends: list[int | None] = []
@@ -164,6 +170,17 @@ def response(
                 states[name] = "null"
     batch_end_ms = ends[0] if prepared.single is not None else dict(zip(prepared.labels, ends, strict=True))
     return FetchResponse(prepared.target.name, keys, query_ms, features, states, errors, batch_end_ms)
+
+
+def _of_one_part(
+    prepared: Prepared, finish: Finisher, keys: Mapping[str, Any], query_ms: int, short: ShortResult
+) -> FetchResponse:
+    """Answer for a GroupBy without derivations of which everything is known."""
+    features = finish(short.bases, short.tails)
+    states: dict[str, ValueState] = {}
+    if None in features.values():
+        states = {name: "null" for name, value in features.items() if value is None}
+    return FetchResponse(prepared.target.name, keys, query_ms, features, states, {}, short.landed.batch_end_ms)
 
 
 def _add_part(

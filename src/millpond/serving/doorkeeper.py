@@ -16,11 +16,10 @@ from millpond.cache import Cache
 
 _LOOKS_ONE_IN = 16
 _LEAST_KEYS = 16
-_KEYS_PER_ENTRY = 2
 
 
 class Doorkeeper:
-    """Remembers the keys that were missed lately, about twice as many as the cache has entries.
+    """Remembers the keys that were missed lately, as many as the cache has entries, and up to twice as many.
 
     >>> keeper = Doorkeeper(None)
     >>> keeper.admits(b"EWR")
@@ -55,4 +54,4 @@ class Doorkeeper:
         if self._cache is not None:
             stats = self._cache.stats()
             self._is_full = stats.evictions > 0
-            self._most = max(_LEAST_KEYS, _KEYS_PER_ENTRY * stats.entries)
+            self._most = max(_LEAST_KEYS, stats.entries)

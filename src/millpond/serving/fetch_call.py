@@ -59,8 +59,10 @@ class FetchCall:
         self.wanted: dict[Any, WantedKey] = {}
         self._now_ms = now_ms = shared.now()
         asked = []
+        former: FetchRequest | None = None
         for request in requests:
-            prepared = shared.prepare(request.name, request.features)
+            if former is None or request.name != former.name or request.features != former.features:
+                prepared, former = shared.prepare(request.name, request.features), request
             at = request.at
             if at is None:
                 at = now_ms
