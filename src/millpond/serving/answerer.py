@@ -13,7 +13,7 @@ from typing import Any
 from millpond.kv import AsyncKVStore, Get, KVStore, TimedValue, async_store
 from millpond.kv.async_store import InlineReads
 from millpond.serving.counters import SAMPLED_ONE_IN
-from millpond.serving.fetch_call import FetchCall, Shared
+from millpond.serving.fetch_call import FetchCall, Shared, ShortWays
 from millpond.serving.fetch_rounds import run, run_async
 from millpond.serving.messages import FetchRequest, FetchResponse
 from millpond.serving.one_key import OneKey
@@ -46,11 +46,18 @@ class Answerer:
 
     def one(
         self, name: str, keys: Mapping[str, Any], at: int | None, features: tuple[str, ...] | None
-    ) -> FetchResponse | None:
-        """Answer for one key by a short way; None if the long one is to be taken, which also says what is wrong."""
+    ) -> FetchResponse:
+        """Answer for one key without context or explanation."""
         one = self._one_key.get((name, features))
         if one is None:
-            return None
+            return self._call((FetchRequest(name, keys, at, None, features),), "open")[0]
+        answer = self._fetch_one(one, keys, at)
+        if answer is None:
+            return self._call((FetchRequest(name, keys, at, None, features),), "tried")[0]
+        return answer
+
+    def _fetch_one(self, one: OneKey, keys: Mapping[str, Any], at: int | None) -> FetchResponse | None:
+        """Answer by a short way; None if the long one is to be taken, which also says what is wrong."""
         self._infos.ensure()
         self._fetches += 1
         if not self._fetches % SAMPLED_ONE_IN:
@@ -64,12 +71,17 @@ class Answerer:
 
     def many(self, requests: Sequence[FetchRequest]) -> list[FetchResponse]:
         """Answer several requests, in their order, with one call of the store for all."""
-        if len(requests) == 1 and requests[0].context is None and not requests[0].explain:
-            request = requests[0]
-            answer = self.one(request.name, request.keys, request.at, request.features)
+        short_ways: ShortWays = "open"
+        one = self._one_of(requests)
+        if one is not None:
+            answer = self._fetch_one(one, requests[0].keys, requests[0].at)
             if answer is not None:
                 return [answer]
-        call = FetchCall(self._shared, requests)
+            short_ways = "tried"
+        return self._call(requests, short_ways)
+
+    def _call(self, requests: Sequence[FetchRequest], short_ways: ShortWays) -> list[FetchResponse]:
+        call = FetchCall(self._shared, requests, short_ways=short_ways)
         if not call.wanted:
             return call.responses()
         self._infos.ensure()
@@ -92,11 +104,14 @@ class Answerer:
             await self._infos.ensure_async()
             # Such a store does not wait, and then neither does the blocking face.
             return self.many(requests)
-        if len(requests) == 1 and requests[0].context is None and not requests[0].explain:
-            answer = await self._one_async(store, requests[0])
+        short_ways: ShortWays = "open"
+        one = self._one_of(requests)
+        if one is not None:
+            answer = await self._one_async(store, one, requests[0])
             if answer is not None:
                 return [answer]
-        call = FetchCall(self._shared, requests)
+            short_ways = "tried"
+        call = FetchCall(self._shared, requests, short_ways=short_ways)
         if call.wanted:
             await self._infos.ensure_async()
             await run_async(call.rounds(), store.get_many)
@@ -104,7 +119,7 @@ class Answerer:
 
     def warm(self, requests: Sequence[FetchRequest]) -> int:
         """Read keys into the caches; give how many were read."""
-        call = FetchCall(self._shared, requests, needs_context=False, takes_short_ways=False)
+        call = FetchCall(self._shared, requests, needs_context=False, short_ways="closed")
         if call.wanted:
             self._infos.ensure()
             run(call.rounds(), self._store.get_many)
@@ -123,11 +138,15 @@ class Answerer:
         read = one.begin(keys, at, now_ms)
         return None if read is None else (one, at, read)
 
-    async def _one_async(self, store: AsyncKVStore, request: FetchRequest) -> FetchResponse | None:
-        """Do as `one`, without holding up the event loop."""
-        one = self._one_key.get((request.name, request.features))
-        if one is None:
+    def _one_of(self, requests: Sequence[FetchRequest]) -> OneKey | None:
+        """Give the form for one key, if that is what is asked for."""
+        request = requests[0] if len(requests) == 1 else None
+        if request is None or request.explain or request.context is not None:
             return None
+        return self._one_key.get((request.name, request.features))
+
+    async def _one_async(self, store: AsyncKVStore, one: OneKey, request: FetchRequest) -> FetchResponse | None:
+        """Do as `_fetch_one`, without holding up the event loop."""
         await self._infos.ensure_async()
         begun = self._begin(one, request.keys, request.at)
         if begun is None:
@@ -142,7 +161,7 @@ class Answerer:
         return self._answer(begun, request.keys, found, rows)
 
     def _timed_one(self, one: OneKey, keys: Mapping[str, Any], at: int | None) -> FetchResponse | None:
-        """Do as `one`, and measure the parts."""
+        """Do as `_fetch_one`, and measure the parts."""
         began = time.perf_counter()
         begun = self._begin(one, keys, at)
         if begun is None:

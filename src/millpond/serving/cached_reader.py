@@ -61,8 +61,7 @@ class CachedReader:
         cache = self._tile_cache
         if landed is None or cache is None or query_ms > landed.horizon_end_ms:
             return None
-        # A look that leads nowhere is counted by the long way, not here.
-        closed: ClosedTiles | None = cache.peek(key)
+        closed: ClosedTiles | None = cache.get(key)
         if closed is None:
             return self._refused(served, key, query_ms, now_ms)
         if closed.landed is not landed or closed.restarts != served.restarts or closed.is_partial:
@@ -70,7 +69,6 @@ class CachedReader:
         view, end_ms, tile_ms = closed.view, closed.end_ms, self._tile_ms
         if not (view.from_ms <= query_ms < view.until_ms and -tile_ms < query_ms - end_ms < self._longest_tail_ms):
             return None
-        cache.get(key)
         if self.freshness_ms:
             recent = closed.recent_tail
             if recent is not None and query_ms <= recent[1] and self.clock() - recent[0] <= self.freshness_ms:
@@ -89,10 +87,7 @@ class CachedReader:
             return None
         if landed.view(group.layout, query_ms).is_cacheable and group.doorkeeper.admits(key):
             return None
-        row = None
-        if group.tile_cache is not None and group.batch_cache is not None:
-            group.tile_cache.get(key)
-            row = group.batch_cache.get(key)
+        row = None if group.batch_cache is None else group.batch_cache.get(key)
         return self.plain.begin(key, query_ms, now_ms, row if row is not None and row.landed is landed else None)
 
 

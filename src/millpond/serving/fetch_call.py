@@ -4,7 +4,7 @@ Place on the data path: between the fetcher's face and the rounds. Equal keys of
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 
@@ -41,10 +41,21 @@ class Shared(msgspec.Struct, frozen=True):
     now: Callable[[], int]
 
 
-class FetchCall:
-    """One call of `fetch_many`: its requests, and the keys that they want."""
+ShortWays = Literal["open", "tried", "closed"]
+"""Whether keys of a call may go a short way, have gone one that did not lead to the end, or must not."""
 
-    __slots__ = ("_asked", "_now_ms", "_shared", "_tally", "wanted")
+
+class FetchCall:
+    """One call of `fetch_many`: its requests, and the keys that they want.
+
+    Args:
+        shared: what all calls share.
+        requests: what is asked for.
+        needs_context: whether a request must give the context.
+        short_ways: whether keys may go a short way.
+    """
+
+    __slots__ = ("_asked", "_now_ms", "_shared", "_short_ways", "_tally", "wanted")
 
     def __init__(
         self,
@@ -52,9 +63,10 @@ class FetchCall:
         requests: Sequence[FetchRequest],
         *,
         needs_context: bool = True,
-        takes_short_ways: bool = True,
+        short_ways: ShortWays = "open",
     ) -> None:
         self._shared = shared
+        self._short_ways = short_ways
         self._tally = Tally()
         self.wanted: dict[Any, WantedKey] = {}
         self._now_ms = now_ms = shared.now()
@@ -71,7 +83,7 @@ class FetchCall:
             context: Mapping[str, Any] = {}
             if needs_context and (request.context is not None or prepared.context):
                 context = prepared.checked_context(request.context)
-            is_short = takes_short_ways and not request.explain
+            is_short = short_ways == "open" and not request.explain
             parts = [
                 None if key is None else self._want(part, key, at, is_short=is_short)
                 for part, key in zip(prepared.parts, prepared.encoded_keys(request.keys), strict=True)
@@ -118,6 +130,7 @@ class FetchCall:
         if wanted is None:
             reader = part.reader if is_short else None
             wanted = self.wanted[address] = WantedKey(part.group, layout or part.group.layout, reader, key, at)
+            wanted.is_looked_up = self._short_ways == "tried"
             return wanted
         if not is_short:
             wanted.reader = None

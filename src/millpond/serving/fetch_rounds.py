@@ -33,15 +33,17 @@ class WantedKey:
         short: what a short read found of it; None if the long way was taken.
         data: what the long way found; None if `problem` tells why not, or no batch is served.
         problem: why nothing could be read.
+        is_looked_up: whether a short way was tried.
     """
 
-    __slots__ = ("data", "group", "key", "layout", "problem", "queries", "reader", "short")
+    __slots__ = ("data", "group", "is_looked_up", "key", "layout", "problem", "queries", "reader", "short")
 
     def __init__(
         self, group: ServedGroup, layout: Layout, reader: ShortReader | None, key: bytes, query_ms: int
     ) -> None:
         self.group = group
         self.reader = reader
+        self.is_looked_up = False
         self.short: ShortResult | None = None
         self.layout = layout
         self.key = key
@@ -53,6 +55,7 @@ class WantedKey:
         """Begin the short read of this key, or give None if the long way is to be taken."""
         if self.reader is None or len(self.queries) > 1:
             return None
+        self.is_looked_up = True
         return self.reader.begin(self.key, self.queries[0], now_ms)
 
     def reading(self, now_ms: int, tally: Tally) -> KeyReading | None:
@@ -67,7 +70,7 @@ class WantedKey:
             queries = [query for query in queries if query >= landed.batch_end_ms]
             if not queries:
                 return None
-        return read_key(self.group, self.layout, self.key, queries, now_ms, tally)
+        return read_key(self.group, self.layout, self.key, queries, now_ms, tally, is_looked_up=self.is_looked_up)
 
 
 _Active = list[tuple[WantedKey, KeyReading, Reads]]

@@ -188,10 +188,8 @@ class Fetcher:
         name = target if type(target) is str else self._targets.name(target)
         wanted = None if features is None else tuple(features)
         if not explain and context is None:
-            answer = self._answerer.one(name, keys, at, wanted)
-            if answer is not None:
-                return answer
-        return self._answerer.many((FetchRequest(self._targets.name(name), keys, at, context, wanted, explain),))[0]
+            return self._answerer.one(name, keys, at, wanted)
+        return self._answerer.many((FetchRequest(name, keys, at, context, wanted, explain),))[0]
 
     async def fetch_async(
         self,

@@ -79,7 +79,14 @@ class KeyData(msgspec.Struct, frozen=True):
 
 
 def read_key(
-    group: ServedGroup, layout: Layout, key: bytes, queries: Sequence[int], now_ms: int, tally: Tally
+    group: ServedGroup,
+    layout: Layout,
+    key: bytes,
+    queries: Sequence[int],
+    now_ms: int,
+    tally: Tally,
+    *,
+    is_looked_up: bool = False,
 ) -> KeyReading:
     """Read one key.
 
@@ -90,6 +97,7 @@ def read_key(
         queries: the times asked for, ascending, none before the batch end.
         now_ms: the present, from which on there are no tiles.
         tally: counts what is done.
+        is_looked_up: whether a short way has looked into the cache of closed tiles before.
 
     Raises:
         CorruptionError: a row does not decode. Nothing of it is cached.
@@ -100,7 +108,7 @@ def read_key(
         landed = served.landed
         if landed is None or queries[0] < landed.batch_end_ms:
             raise BatchGone
-        data = yield from _read(group, layout, key, queries, served, landed, now_ms, tally)
+        data = yield from _read(group, layout, key, queries, served, landed, now_ms, tally, is_looked_up=is_looked_up)
         if data is not None:
             return data
     raise UnavailableError(f"the batch of {group.name} was replaced {_MAX_FLIPS} times during one fetch. Try again.")
@@ -119,11 +127,13 @@ def _read(
     landed: LandedBatch,
     now_ms: int,
     tally: Tally,
+    *,
+    is_looked_up: bool,
 ) -> Generator[Reads, list[list[TimedValue]], KeyData | None]:
     """Read with one landed batch; None if another is served by now."""
     if not group.has_stream:
         return (yield from _read_values(group, key, landed, tally))
-    stream = StreamRead(group, layout, key, queries, served, landed, now_ms, tally)
+    stream = StreamRead(group, layout, key, queries, served, landed, now_ms, tally, is_looked_up=is_looked_up)
     row = cached_row(group, key, landed) if stream.reads_batch else None
     if group.is_cached and stream.is_now and (stream.misses or (row is None and stream.reads_batch)):
         flight = group.flights.get(key)

@@ -34,8 +34,11 @@ class StreamRead:
         landed: LandedBatch,
         now_ms: int,
         tally: Tally,
+        *,
+        is_looked_up: bool,
     ) -> None:
         self.group = group
+        self.is_looked_up = is_looked_up
         self.layout = layout
         self.key = key
         self.landed = landed
@@ -164,7 +167,10 @@ class StreamRead:
 
     def _look_up(self) -> None:
         cache = self.group.tile_cache
-        found = None if cache is None else cache.get(self.key)
+        if cache is None:
+            return
+        # Where a short way was tried, its look was counted.
+        found = cache.peek(self.key) if self.is_looked_up else cache.get(self.key)
         if found is None:
             return
         tile_ms = self.landed.plan.tile_ms
