@@ -103,3 +103,12 @@ def test_features_of_unknown_cells_are_left_out():
 def test_a_layout_of_some_features_has_no_more_windows_and_cells_than_they_read():
     layout = Layout(PLAN, ["delay_max_7d"])
     assert [(window.window_ms, len(window.positions)) for window in layout.windows] == [(7 * DAY_MS, 1)]
+
+
+def test_a_compiled_finisher_gives_the_values_under_the_names_of_the_answer():
+    names = {"delay_max_7d": "worst", "count_1h": "flights"}
+    tails = (PLAN.collect([0, 1], [(3.0, "N1"), (5.0, "N2")]),) * len(LAYOUT.windows)
+    own = Finishers(LAYOUT, list(names)).compiled(LAYOUT.empties, tails)
+    named = Finishers(LAYOUT, list(names), names).compiled(LAYOUT.empties, tails)
+    assert own == {"delay_max_7d": 5.0, "count_1h": 2}
+    assert list(named.items()) == [("worst", 5.0), ("flights", 2)]

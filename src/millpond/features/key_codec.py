@@ -122,6 +122,22 @@ class KeyCodec:
                 raise self._unfit(position, value, cause.reason) from cause
         return None if lacks_part else encoded
 
+    def encode_columns(self, columns: Sequence[Sequence[Any]]) -> list[bytes | None]:
+        """Give the bytes of many keys, of which each column has one part; None for a key with a None in it.
+
+        Raises:
+            DataError: a part is not of its declared type.
+        """
+        encoded: list[list[bytes | None]] = []
+        for position, (values, encode) in enumerate(zip(columns, self._parts, strict=True)):
+            try:
+                encoded.append([None if value is None else encode(value) for value in values])
+            except UnfitError as cause:
+                raise self._unfit(position, cause.value, cause.reason) from cause
+        if len(encoded) == 1:
+            return encoded[0]
+        return [None if None in parts else b"".join(parts) for parts in zip(*encoded, strict=True)]
+
     def _ordered(self, key: Mapping[str, Any] | Sequence[Any]) -> Sequence[Any]:
         if isinstance(key, Mapping):
             if len(key) == len(self._names) and all(name in key for name in self._names):

@@ -8,7 +8,7 @@ Invariant: blocking and async differ only in how they wait. Both have all short 
 
 import time
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from millpond.kv import AsyncKVStore, Get, KVStore, TimedValue, async_store
 from millpond.kv.async_store import InlineReads
@@ -17,8 +17,12 @@ from millpond.serving.fetch_call import FetchCall, Shared, ShortWays
 from millpond.serving.fetch_rounds import run, run_async
 from millpond.serving.messages import FetchRequest, FetchResponse
 from millpond.serving.one_key import OneKey
+from millpond.serving.prepared import Prepared
 from millpond.serving.short_read import ShortRead, ShortResult
 from millpond.serving.targets import Targets
+
+if TYPE_CHECKING:
+    from millpond.serving.answer_columns import AnswerColumns
 
 Begun = tuple[OneKey, int, ShortRead]
 """What answers, the time, and the short read that was begun."""
@@ -94,6 +98,20 @@ class Answerer:
         answers = call.responses()
         self._counters.timed("fetch", time.perf_counter() - began)
         return answers
+
+    def table(
+        self, prepared: Prepared, columns: Mapping[str, Sequence[Any]], times: Sequence[int]
+    ) -> "AnswerColumns | None":
+        """Answer the rows of a table; None if they are to be answered one by one: with derivations, or for a log."""
+        if self._log is not None or prepared.derived is not None or any(part.derived for part in prepared.parts):
+            return None
+        from millpond.serving.table_call import TableCall
+
+        call = TableCall(self._shared, prepared, columns, times)
+        if call.wanted:
+            self._infos.ensure()
+            run(call.rounds(), self._store.get_many)
+        return call.answer()
 
     async def many_async(self, requests: Sequence[FetchRequest]) -> list[FetchResponse]:
         """Do as `many`, without holding up the event loop."""

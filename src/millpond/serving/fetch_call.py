@@ -55,7 +55,7 @@ class FetchCall:
         short_ways: whether keys may go a short way.
     """
 
-    __slots__ = ("_asked", "_now_ms", "_shared", "_short_ways", "_tally", "wanted")
+    __slots__ = ("_asked", "_now_ms", "_shared", "_tally", "wanted")
 
     def __init__(
         self,
@@ -66,7 +66,6 @@ class FetchCall:
         short_ways: ShortWays = "open",
     ) -> None:
         self._shared = shared
-        self._short_ways = short_ways
         self._tally = Tally()
         self.wanted: dict[Any, WantedKey] = {}
         self._now_ms = now_ms = shared.now()
@@ -83,9 +82,9 @@ class FetchCall:
             context: Mapping[str, Any] = {}
             if needs_context and (request.context is not None or prepared.context):
                 context = prepared.checked_context(request.context)
-            is_short = short_ways == "open" and not request.explain
+            ways: ShortWays = "closed" if request.explain else short_ways
             parts = [
-                None if key is None else self._want(part, key, at, is_short=is_short)
+                None if key is None else want(self.wanted, part, key, at, ways)
                 for part, key in zip(prepared.parts, prepared.encoded_keys(request.keys), strict=True)
             ]
             asked.append((request, prepared, at, context, parts))
@@ -123,17 +122,20 @@ class FetchCall:
         self._shared.counters.add(self._tally)
         return self._tally.warmed
 
-    def _want(self, part: PreparedPart, key: bytes, at: int, *, is_short: bool) -> WantedKey:
-        layout = part.layout
-        address = (part.group.name, layout, key)
-        wanted = self.wanted.get(address)
-        if wanted is None:
-            reader = part.reader if is_short else None
-            wanted = self.wanted[address] = WantedKey(part.group, layout or part.group.layout, reader, key, at)
-            wanted.is_looked_up = self._short_ways == "tried"
-            return wanted
-        if not is_short:
-            wanted.reader = None
-        if at not in wanted.queries:
-            wanted.queries.append(at)
-        return wanted
+
+def want(
+    wanted: dict[Any, WantedKey], part: PreparedPart, key: bytes, at: int, short_ways: ShortWays = "open"
+) -> WantedKey:
+    """Add a key of a part at a time to what one call reads; equal keys are one."""
+    address = (part.group.name, part.layout, key)
+    one = wanted.get(address)
+    if one is None:
+        reader = part.reader if short_ways == "open" else None
+        one = wanted[address] = WantedKey(part.group, part.layout or part.group.layout, reader, key, at)
+        one.is_looked_up = short_ways == "tried"
+        return one
+    if short_ways != "open":
+        one.reader = None
+    if at not in one.queries:
+        one.queries.append(at)
+    return one

@@ -231,14 +231,19 @@ class Fetcher:
             at: the time of rows that have none of their own; None is now.
             features: the features wanted; None for all.
 
-        The answer has the rows' keys, ``at``, a column for each feature, and ``unavailable``: the names of the
-        features whose null stands for "not known". Raises as `fetch`.
+        The answer has the rows' keys, ``at``, a column for each feature, ``unavailable``: the names of the
+        features whose null stands for "not known", and ``errors``: the reasons, by feature or part. A value that
+        does not fit its column, such as a sum of decimals over 38 digits, is unavailable. Raises as `fetch`.
         """
-        from millpond.serving.answer_table import requests_of, table_of
+        from millpond.serving.answer_table import key_columns, requests_of, table_of, table_of_columns, times_of
 
         prepared = self.prepare(target, features)
-        requests = requests_of(prepared, table, self._now() if at is None else at)
-        return table_of(prepared, self.fetch_many(requests))
+        columns = key_columns(prepared, table)
+        times = times_of(prepared, table, self._now() if at is None else at)
+        answers = self._answerer.table(prepared, columns, times)
+        if answers is None:
+            return table_of(prepared, self.fetch_many(requests_of(prepared, columns, times)))
+        return table_of_columns(prepared, columns, times, answers)
 
     def prepare(self, target: TargetName, features: Sequence[str] | None = None) -> Prepared:
         """Resolve a target and the features wanted of it, once for all requests like it."""
