@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from millpond.errors import CorruptionError
 from millpond.features import DAY_MS, UNKNOWN, Aggregation, Field, GroupBy, PartialIr, Tile, compile_group_by
-from millpond.features.answering import BatchDecoder, Finishers, Layout, TileDecoder
+from millpond.features.answering import BatchDecoder, Finishers, Layout, TileDecoder, pair_merger
 
 GROUP_BY = GroupBy(
     "route",
@@ -26,6 +26,12 @@ LAYOUT = Layout(PLAN)
 
 inputs = st.tuples(st.none() | st.floats(-1e6, 1e6), st.none() | st.sampled_from(["N1", "N2", "N3"]))
 irs = st.lists(inputs, max_size=5).map(lambda events: PLAN.collect(list(range(len(events))), events))
+
+
+@given(left=irs, right=irs)
+@settings(max_examples=50, deadline=None)
+def test_a_compiled_merge_of_two_is_the_plans_merge(left, right):
+    assert pair_merger(PLAN)(left, right) == PLAN.merge(left, right)
 
 
 @given(ir=irs, start=st.integers(0, 100), complete=st.booleans())

@@ -10,6 +10,7 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from millpond.errors import CorruptionError
 from millpond.kv import AsyncKVStore, Get, KVStore, TimedValue, async_store
 from millpond.kv.async_store import InlineReads
 from millpond.serving.counters import SAMPLED_ONE_IN
@@ -69,8 +70,12 @@ class Answerer:
         begun = self._begin(one, keys, at)
         if begun is None:
             return None
-        gets = begun[2].gets
-        found = one.end(begun[2], self._store.get_many(gets) if gets else ())
+        read = begun[2]
+        gets = read.gets
+        try:
+            found = read.end(self._store.get_many(gets) if gets else ())
+        except CorruptionError:
+            return None  # the long way says what does not decode
         return None if found is None else self._confirmed(begun, keys, found)
 
     def many(self, requests: Sequence[FetchRequest]) -> list[FetchResponse]:
@@ -153,7 +158,8 @@ class Answerer:
             at = now_ms
         elif type(at) is not int:
             return None
-        read = one.begin(keys, at, now_ms)
+        key = one.encode(keys)
+        read = None if key is None else one.reader.begin(key, at, now_ms)
         return None if read is None else (one, at, read)
 
     def _one_of(self, requests: Sequence[FetchRequest]) -> OneKey | None:
@@ -169,8 +175,11 @@ class Answerer:
         begun = self._begin(one, request.keys, request.at)
         if begun is None:
             return None
-        gets = begun[2].gets
-        found = one.end(begun[2], await store.get_many(gets) if gets else ())
+        read = begun[2]
+        try:
+            found = read.end(await store.get_many(read.gets) if read.gets else ())
+        except CorruptionError:
+            return None
         if found is None:
             return None
         if found.is_confirmed:
@@ -187,7 +196,10 @@ class Answerer:
         read = begun[2]
         rows = self._timed_get_many(read.gets) if read.gets else ()
         read_s = time.perf_counter()
-        found = one.end(read, rows)
+        try:
+            found = read.end(rows)
+        except CorruptionError:
+            return None
         decoded_s = time.perf_counter()
         answer = None if found is None else self._confirmed(begun, keys, found)
         if answer is not None:

@@ -14,6 +14,7 @@ from collections.abc import Callable, Sequence
 import msgspec
 
 from millpond.features import MARKER_ADDRESS, Ir, Tile
+from millpond.features.answering import pair_merger
 from millpond.kv import Get, TimedValue
 from millpond.serving.closed_tiles import NO_MARKER, ClosedTiles, RecentTail, close, closed_end, has_unknown, tail_irs
 from millpond.serving.landed_batch import ALL_TIME_MS
@@ -41,12 +42,14 @@ class CachedReader:
         "empty_tails",
         "freshness_ms",
         "group",
+        "merge",
         "plain",
     )
 
     def __init__(self, group: ServedGroup, clock: Callable[[], int]) -> None:
         self.group = group
         self.clock = clock
+        self.merge = pair_merger(group.plan)
         self.plain = PlainReader(group, group.layout)
         self.empty_tails: Sequence[Ir] = (group.plan.new_ir(),) * len(group.layout.windows)
         self._tile_cache = group.tile_cache
@@ -160,15 +163,17 @@ def _tails(reader: CachedReader, closed: ClosedTiles, tiles: Sequence[Tile]) -> 
     count = len(tiles)
     if not count:
         return empty_tails
-    plan = reader.group.plan
     if closed.view.latest_start_ms > closed.end_ms:
         tails = tail_irs(reader.group.layout, closed.view, tiles, closed.end_ms, empty_tails[0])
         return None if has_unknown(tails) else tails
     tail = tiles[0].ir
     if count == _PAIR:
-        tail = plan.merge(tail, tiles[1].ir)
+        other = tiles[1].ir
+        if type(tail) is not tuple or type(other) is not tuple:
+            return None
+        tail = reader.merge(tail, other)
     elif count > _PAIR:
-        tail = plan.merge_all([tile.ir for tile in tiles])
+        tail = reader.group.plan.merge_all([tile.ir for tile in tiles])
     return (tail,) * len(empty_tails) if type(tail) is tuple else None
 
 

@@ -4,17 +4,15 @@ Place on the data path: beside `FetchCall`, which answers everything. A `OneKey`
 for one key without context, derivations or explanation. A test compares both.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
-from millpond.errors import CorruptionError
 from millpond.features.answering import Finisher
-from millpond.kv import TimedValue
 from millpond.serving.counters import Counters
 from millpond.serving.messages import FetchResponse, ValueState
 from millpond.serving.prepared import Prepared
 from millpond.serving.served_group import ServedGroup
-from millpond.serving.short_read import ShortRead, ShortReader, ShortResult
+from millpond.serving.short_read import ShortReader, ShortResult
 
 
 class OneKey:
@@ -28,34 +26,18 @@ class OneKey:
         counters: where fetches are counted.
     """
 
-    __slots__ = ("_counters", "_encode", "_finish", "_name", "_reader", "group", "prepared")
+    __slots__ = ("_counters", "_finish", "_name", "encode", "group", "prepared", "reader")
 
     def __init__(
         self, prepared: Prepared, group: ServedGroup, reader: ShortReader, finish: Finisher, counters: Counters
     ) -> None:
         self.prepared = prepared
         self.group = group
-        self._reader = reader
+        self.reader = reader
         self._finish = finish
         self._counters = counters
         self._name = prepared.target.name
-        self._encode = group.plan.encode_key
-
-    def begin(self, keys: Mapping[str, Any], query_ms: int, now_ms: int) -> ShortRead | None:
-        """Begin the short read of a key; None if the long way is to be taken.
-
-        Raises:
-            DataError: a part of the key is missing, unknown, or not of its declared type.
-        """
-        key = self._encode(keys)
-        return None if key is None else self._reader.begin(key, query_ms, now_ms)
-
-    def end(self, read: ShortRead, rows: Sequence[Sequence[TimedValue]]) -> ShortResult | None:
-        """Take the rows of a read; None for the long way, which also says what does not decode."""
-        try:
-            return read.end(rows)
-        except CorruptionError:
-            return None
+        self.encode = group.plan.encode_key
 
     def answer(self, keys: Mapping[str, Any], query_ms: int, found: ShortResult, kv_calls: int) -> FetchResponse:
         """Give the answer, and count it.
