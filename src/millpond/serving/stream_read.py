@@ -66,7 +66,8 @@ class StreamRead:
         if self.is_now:
             self._look_up()
         self.admits = True
-        if self.is_now and self.closed is None and not group.doorkeeper.admits(key):
+        # A short way that looked has asked the doorkeeper too.
+        if self.is_now and self.closed is None and not (is_looked_up or group.doorkeeper.admits(key)):
             self.admits = self.is_now = False
         self.misses = self.is_now and self.closed is None
         self.after_ms = self.read_start_ms if self.closed is None else self.closed.end_ms
