@@ -16,6 +16,7 @@ import time
 from bisect import bisect_left
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
+from functools import partial
 from statistics import median
 from typing import Any
 
@@ -85,11 +86,10 @@ def _in_process(url: str, calls: int) -> dict[str, float]:
     for suffix, tiles in (("", 1), ("_144_tiles", TILES)):
         now_ms = BATCH_END_MS + tiles * TILE_MS + MINUTE_MS
         world.stream_until(now_ms + (0 if tiles == 1 else TILE_MS))
-        cached = Fetcher(store, [group_by], enable_fetcher_caching=True, refresh_ms=3_600_000)
-        plain = Fetcher(store, [group_by], enable_fetcher_caching=False, refresh_ms=3_600_000)
-        recent = Fetcher(
-            store, [group_by], enable_fetcher_caching=True, refresh_ms=3_600_000, tail_freshness_ms=3_600_000
-        )
+        common: dict[str, Any] = {"refresh_ms": 3_600_000, "now": partial(int, now_ms)}
+        cached = Fetcher(store, [group_by], enable_fetcher_caching=True, **common)
+        plain = Fetcher(store, [group_by], enable_fetcher_caching=False, **common)
+        recent = Fetcher(store, [group_by], enable_fetcher_caching=True, tail_freshness_ms=3_600_000, **common)
         flat = _Flat(url, store, plan, now_ms)
         many = [FetchRequest(group_by.name, {"user": name}, now_ms) for name in names[:ENTITIES]]
         for name in names:

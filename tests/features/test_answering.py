@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from millpond.errors import CorruptionError
 from millpond.features import DAY_MS, UNKNOWN, Aggregation, Field, GroupBy, PartialIr, Tile, compile_group_by
-from millpond.features.answering import BatchDecoder, Finishers, Layout, TileDecoder
+from millpond.features.answering import BatchDecoder, Finishers, Layout, TileDecoder, pair_merger
 
 GROUP_BY = GroupBy(
     "route",
@@ -26,6 +26,12 @@ LAYOUT = Layout(PLAN)
 
 inputs = st.tuples(st.none() | st.floats(-1e6, 1e6), st.none() | st.sampled_from(["N1", "N2", "N3"]))
 irs = st.lists(inputs, max_size=5).map(lambda events: PLAN.collect(list(range(len(events))), events))
+
+
+@given(left=irs, right=irs)
+@settings(max_examples=50, deadline=None)
+def test_a_compiled_merge_of_two_is_the_plans_merge(left, right):
+    assert pair_merger(PLAN)(left, right) == PLAN.merge(left, right)
 
 
 @given(ir=irs, start=st.integers(0, 100), complete=st.booleans())
@@ -103,3 +109,12 @@ def test_features_of_unknown_cells_are_left_out():
 def test_a_layout_of_some_features_has_no_more_windows_and_cells_than_they_read():
     layout = Layout(PLAN, ["delay_max_7d"])
     assert [(window.window_ms, len(window.positions)) for window in layout.windows] == [(7 * DAY_MS, 1)]
+
+
+def test_a_compiled_finisher_gives_the_values_under_the_names_of_the_answer():
+    names = {"delay_max_7d": "worst", "count_1h": "flights"}
+    tails = (PLAN.collect([0, 1], [(3.0, "N1"), (5.0, "N2")]),) * len(LAYOUT.windows)
+    own = Finishers(LAYOUT, list(names)).compiled(LAYOUT.empties, tails)
+    named = Finishers(LAYOUT, list(names), names).compiled(LAYOUT.empties, tails)
+    assert own == {"delay_max_7d": 5.0, "count_1h": 2}
+    assert list(named.items()) == [("worst", 5.0), ("flights", 2)]

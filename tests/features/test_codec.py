@@ -87,6 +87,27 @@ def test_a_key_is_given_by_name_or_in_order():
     assert PLAN.encode_key(["JFK", "UA"]) != PLAN.encode_key(["UA", "JFK"])
 
 
+@pytest.mark.parametrize(
+    ("type_", "values"),
+    [
+        ("boolean", [True, None, False]),
+        ("long", [1, None, -5]),
+        ("string", ["EWR", None, ""]),
+        ("date", [date(2020, 1, 2), None]),
+        ("double", [-0.0, None, 2.5]),
+    ],
+)
+def test_a_key_is_the_same_bytes_by_name_in_order_and_in_columns(type_, values):
+    codec = KeyCodec("route", (Field("one", type_), Field("two", "long")))
+    in_order = [codec.encode((value, 7)) for value in values]
+    assert in_order == [codec.encode({"two": 7, "one": value}) for value in values]
+    assert in_order == codec.encode_columns([values, [7] * len(values)])
+    alone = KeyCodec("route", (Field("one", type_),))
+    assert alone.encode_columns([values]) == [alone.encode({"one": value}) for value in values]
+    with pytest.raises(DataError, match="'two'"):
+        codec.encode_columns([values, ["x"] * len(values)])
+
+
 def test_an_empty_text_is_a_key_and_not_the_missing_one():
     assert PLAN.encode_key(("", "")) is not None
 

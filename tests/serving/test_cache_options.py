@@ -95,12 +95,34 @@ def test_the_weights_are_within_a_fifth_of_what_entries_take(plan):
     assert 0.8 < weighed / grown < 1.2, f"{weighed} bytes weighed, {grown} taken ({sys.version})"
 
 
-def test_a_full_cache_lets_in_only_keys_that_were_missed_before():
-    fetcher = Fetcher(WatchedStore(), [AIRCRAFT_PLAN], fetcher_cache_size=1)
+def full_cache(hits):
+    """A doorkeeper of a full cache with so many hits."""
+    fetcher = Fetcher(WatchedStore(), [AIRCRAFT_PLAN], fetcher_cache_size=10)
     (group,) = fetcher.groups
     keeper = Doorkeeper(group.batch_cache)
-    for number in range(3):
+    for number in range(30):
         group.batch_cache.put(b"%d" % number, BatchRow(None, None))
-    for number in range(20):
+    (kept, _), *_ = group.batch_cache.items()
+    for _ in range(hits):
+        group.batch_cache.get(kept)
+    for number in range(32):
         keeper.admits(b"key %d" % number)
+    return keeper
+
+
+def test_a_full_cache_lets_in_only_keys_that_were_missed_before():
+    keeper = full_cache(hits=100)
     assert [keeper.admits(b"new"), keeper.admits(b"new")] == [False, True]
+
+
+def test_a_full_cache_makes_as_many_entries_as_its_hits_pay_for():
+    keeper = full_cache(hits=24)
+    keys = [b"new %d" % number for number in range(7)]
+    assert not any(keeper.admits(key) for key in keys)
+    assert [keeper.admits(key) for key in keys] == [True] * 3 + [False] * 4
+
+
+def test_a_full_cache_without_hits_still_tries_some_keys():
+    keeper = full_cache(hits=0)
+    keeper.admits(b"new")
+    assert [keeper.admits(b"new") for _ in range(16)].count(True) == 2

@@ -16,6 +16,7 @@ from millpond.features import (
 from millpond.kv import Put
 from millpond.serving import Fetcher
 from millpond.serving.closed_tiles import closed_end
+from millpond.serving.served_group import STEPS
 
 from .world import BATCH_END_MS, Clock, Stream, WatchedStore, read_directly, upload
 
@@ -45,13 +46,17 @@ class Shop:
         self.store = WatchedStore()
         self.info = upload(self.store, PLAN, {("ann",): [(BATCH_END_MS - DAY_MS, (1000,))]})
         self.clock = Clock()
-        self.fetcher = Fetcher(self.store, [HOURLY], clock=self.clock, background=lambda work: work())
+        self.now_ms = BATCH_END_MS
+        self.fetcher = Fetcher(
+            self.store, [HOURLY], now=lambda: self.now_ms, clock=self.clock, background=lambda work: work()
+        )
 
     def tile(self, hour, amount, *, complete):
         tile = Tile(at(hour), HOUR_MS, complete, 0, PLAN.collect([at(hour)], [(amount,)]))
         self.store.put_many(DATASET, [Put(KEY, PLAN.encode_tile(KEY, tile), tile_address(0, at(hour)))])
 
     def ask(self, hours):
+        self.now_ms = max(self.now_ms, at(hours))
         answer = self.fetcher.fetch(HOURLY, {"user": "ann"}, at(hours))
         expected = read_directly(self.store, PLAN, self.info, ["ann"], at(hours))
         assert answer.features == expected
@@ -165,6 +170,36 @@ def test_a_query_about_the_past_is_answered_from_the_store_and_leaves_the_cached
     kept = shop.cached
     assert shop.ask(2) == 1002
     assert shop.cached is kept
+
+
+def test_a_query_about_the_past_reads_the_marker_and_no_tile_after_it():
+    shop = Shop()
+    for hour in range(3):
+        shop.tile(hour, 1, complete=True)
+    for hour in range(3, 9):
+        shop.tile(hour, 1, complete=False)
+    assert [shop.ask(hours) for hours in (4.5, 9.5)] == [1005, 1009]
+    for caches, tiles in (({}, 2), ({"steps": STEPS[:3]}, 2), ({"fetcher_cache_size": 0}, 2), ({"steps": ()}, 5)):
+        fetcher = Fetcher(shop.store, [HOURLY], now=lambda: at(9.5), **caches)
+        for _ in range(2):
+            fetcher.fetch(HOURLY, {"user": "ann"}, at(4.5))
+        before = fetcher.stats()
+        assert fetcher.fetch(HOURLY, {"user": "ann"}, at(4.5)).features == {"amount_sum_7d": 1005}
+        after = fetcher.stats()
+        assert (after.tiles_read - before.tiles_read, after.kv_calls - before.kv_calls) == (tiles, 1)
+
+
+def test_a_late_event_is_met_by_a_query_about_the_past():
+    shop = Shop()
+    stream = Stream(shop.store, PLAN)
+    stream.add(("ann",), [(at(0.5), (1,)), (at(2.5), (2,)), (at(6.5), (8,))])
+    stream.close(at(2))
+    shop.fetcher.refresh()
+    shop.now_ms = at(7)
+    assert [shop.ask(2.7), shop.ask(2.7)] == [1003, 1003]
+    stream.add(("ann",), [(at(0.7), (40,))])
+    assert shop.ask(2.7) == 1043
+    assert shop.fetcher.stats().dropped_amended == 1
 
 
 def test_a_short_window_moves_over_the_closed_part_without_reading_it_again():

@@ -4,6 +4,7 @@ import asyncio
 import os
 import threading
 from datetime import date
+from decimal import Decimal
 
 import msgspec
 import pyarrow as pa
@@ -11,6 +12,7 @@ import pytest
 
 from millpond.errors import DataError, OptionError, UnavailableError
 from millpond.features import DAY_MS, HOUR_MS, MINUTE_MS, Aggregation, Field, GroupBy, Join, JoinPart, compile_group_by
+from millpond.features.cells.sets_and_maps import MAX_DISTINCT
 from millpond.features.derivations import Derivation
 from millpond.kv import Get, MemoryStore, Put
 from millpond.serving import Fetcher, FetchRequest
@@ -266,16 +268,63 @@ def test_a_hundred_callers_of_a_cold_key_make_one_get():
     assert all(answer == answers[0] for answer in answers)
 
 
-def test_the_async_twins_answer_the_same(fetcher):
-    requests = [FetchRequest("route", EWR, NOON_MS + 7), FetchRequest("route", NOBODY, NOON_MS)]
+class Remote:
+    """A store that is in no way known to be in this process, so the async fetcher awaits it."""
+
+    def __init__(self, store):
+        self.store = store
+
+    def __getattr__(self, name):
+        return getattr(self.store, name)
+
+
+@pytest.mark.parametrize("wrapped", [lambda store: store, Remote], ids=["inline", "awaited"])
+@pytest.mark.parametrize("options", [{}, {"enable_fetcher_caching": True}], ids=["uncached", "cached"])
+def test_the_async_twins_go_the_same_ways_to_the_same_answers(world, wrapped, options):
+    store = wrapped(world[0])
+    asked = [
+        [FetchRequest("route", EWR, NOON_MS + 7)],
+        [FetchRequest("route", NOBODY, NOON_MS)],
+        [FetchRequest("route", EWR, BATCH_END_MS)],
+        [FetchRequest("route", keys, NOON_MS) for keys in (EWR, JFK, NOBODY)],
+        [FetchRequest("flight", PLANE, NOON_MS, {"price": 1.0})],
+    ]
+    blocking, awaiting = (Fetcher(store, [FLIGHT], now=lambda: NOON_MS + 7, **options) for _ in range(2))
 
     async def ask():
-        one = await fetcher.fetch_async("route", EWR, NOON_MS + 7)
-        return [one, *(await fetcher.fetch_many_async(requests)), *(await fetcher.fetch_many_async(requests[:1]))]
+        return [await awaiting.fetch_many_async(requests) for requests in asked * 3]
 
-    one, first, second, again = asyncio.run(ask())
-    assert [one, second] == fetcher.fetch_many(requests)
-    assert first == again == one
+    assert asyncio.run(ask()) == [blocking.fetch_many(requests) for requests in asked * 3]
+    before, after = (msgspec.structs.asdict(one.stats()) for one in (blocking, awaiting))
+    for count in ("requests", "kv_calls", "batch_gets", "stream_gets", "info_gets", "rows_read", "bytes_read"):
+        assert after[count] == before[count], count
+
+
+def test_only_an_absent_batch_row_takes_a_second_call(world):
+    fetcher = Fetcher(world[0], [FLIGHT], now=lambda: NOON_MS)
+    context = {"price": 1.0}
+    fetcher.fetch("route", EWR)
+    fetcher.fetch("flight", PLANE, context=context)
+    calls = []
+    for ask in (
+        lambda: fetcher.fetch("route", EWR),
+        lambda: fetcher.fetch("route", NOBODY),
+        lambda: fetcher.fetch("flight", PLANE, context=context),
+        lambda: fetcher.fetch("flight", {**PLANE, "origin": "XXX"}, context=context),
+    ):
+        before = fetcher.stats().kv_calls
+        ask()
+        calls.append(fetcher.stats().kv_calls - before)
+    assert calls == [1, 2, 1, 2]
+
+
+def test_a_batch_that_is_replaced_while_an_absent_row_is_read_is_noticed_uncached_too(world):
+    store, old, _ = world
+    fetcher = Fetcher(store, PLANS)
+    fetcher.fetch("route", EWR, NOON_MS)
+    new = upload(store, ROUTE_PLAN, {("EWR", "UA"): [(BATCH_END_MS - 1, (9.0, "N9"))]}, landing_ms=5)
+    store.drop(old.batch_dataset)
+    assert fetcher.fetch("route", EWR, NOON_MS).features == read_directly(store, ROUTE_PLAN, new, EWR, NOON_MS)
 
 
 def test_one_key_and_many_keys_get_equal_answers(fetcher):
@@ -292,6 +341,79 @@ def test_a_table_is_answered_row_by_row_in_declared_types(fetcher):
     assert answer.column("unavailable").to_pylist() == [[], ["name", "since", "seats"]]
     with pytest.raises(DataError, match="tail"):
         fetcher.fetch_table("owner", pa.table({"tial": ["N7"]}))
+
+
+@pytest.mark.parametrize("name", ["route", "flight"])
+def test_a_table_has_the_answers_of_its_rows(fetcher, name):
+    rows = [{**PLANE, "at": NOON_MS + step * MINUTE_MS} for step in (0, 1, 1)]
+    rows += [{**PLANE, "origin": origin, "at": at} for origin in ("XXX", None) for at in (NOON_MS, BATCH_END_MS - 1)]
+    features = None if name == "route" else ["name", "seats", "r_count_1d", "r_count"]
+    keys = EWR if name == "route" else PLANE
+    table = pa.table(
+        {key: pa.array([row[key] for row in rows], pa.string()) for key in keys} | {"at": [row["at"] for row in rows]}
+    )
+    for _ in range(2):
+        before = fetcher.stats()
+        found = fetcher.fetch_table(name, table, features=features)
+        between = fetcher.stats()
+        answers = fetcher.fetch_many(
+            [
+                FetchRequest(name, {key: row[key] for key in keys}, row["at"], features=features and tuple(features))
+                for row in rows
+            ]
+        )
+        after = fetcher.stats()
+        for row, answer in zip(found.to_pylist(), answers, strict=True):
+            wanted = features or list(answer.states | answer.features)
+            assert {feature: row[feature] for feature in wanted} == {
+                feature: answer.features.get(feature) for feature in wanted
+            }
+            assert set(row["unavailable"]) == {one for one, state in answer.states.items() if state == "unavailable"}
+            assert dict(row["errors"]) == answer.errors
+        for count in ("requests", "present", "null", "unavailable", "errors"):
+            by_table = getattr(between, count) - getattr(before, count)
+            assert by_table == getattr(after, count) - getattr(between, count), count
+
+
+def test_a_sum_that_no_decimal_column_holds_is_unavailable_alone():
+    paid = GroupBy(
+        "paid",
+        keys=(Field("user", "string"),),
+        inputs=(Field("amount", "decimal(38,0)"),),
+        aggregations=(Aggregation("sum", "amount", windows=("1d",)), Aggregation("count", windows=("1d",))),
+    )
+    plan, store, large = compile_group_by(paid), MemoryStore(), Decimal(9 * 10**37)
+    few, many = [(BATCH_END_MS - HOUR_MS, (large,))], [(BATCH_END_MS - HOUR_MS, (large,))] * 2
+    upload(store, plan, {("ann",): few, ("bob",): many})
+    fetcher = Fetcher(store, [paid])
+    assert fetcher.fetch(paid, {"user": "bob"}, BATCH_END_MS).features["amount_sum_1d"] == 2 * large
+    rows = fetcher.fetch_table(paid, pa.table({"user": ["ann", "bob"]}), at=BATCH_END_MS).to_pylist()
+    assert [row["amount_sum_1d"] for row in rows] == [large, None]
+    assert [row["count_1d"] for row in rows] == [1, 2]
+    assert [row["unavailable"] for row in rows] == [[], ["amount_sum_1d"]]
+    assert "does not fit" in dict(rows[1]["errors"])["amount_sum_1d"]
+
+
+@pytest.mark.parametrize("caching", [False, True], ids=["uncached", "cached"])
+def test_a_value_that_is_only_a_bound_is_counted_and_told(caching):
+    seen = GroupBy(
+        "seen",
+        keys=(Field("user", "string"),),
+        inputs=(Field("page", "long"),),
+        aggregations=(Aggregation("unique_count", "page", windows=("1d",)), Aggregation("count", windows=("1d",))),
+        enable_fetcher_caching=caching,
+    )
+    plan, store = compile_group_by(seen), MemoryStore()
+    upload(store, plan, {("ann",): [(BATCH_END_MS - 1, (page,)) for page in range(MAX_DISTINCT + 1)]})
+    upload_ends = BATCH_END_MS + 1
+    fetcher = Fetcher(store, [seen, Join("both", parts=(JoinPart(seen, prefix="one"),))])
+    for _ in range(2):
+        assert fetcher.fetch(seen, {"user": "ann"}, upload_ends).features["page_unique_count_1d"] == MAX_DISTINCT
+    assert fetcher.stats().bounds == 2
+    fetcher.fetch("both", {"user": "ann"}, upload_ends)
+    assert fetcher.stats().bounds == 3
+    told = fetcher.fetch(seen, {"user": "ann"}, upload_ends, explain=True).explain
+    assert (told["page_unique_count_1d"]["is_bound"], told["count_1d"]["is_bound"]) == (True, False)
 
 
 def test_explain_tells_where_each_value_comes_from(fetcher):

@@ -25,6 +25,7 @@ _DOUBLE = struct.Struct(">cd")
 _FLOAT = struct.Struct(">f")
 _LONG = struct.Struct(">cq")
 _LENGTH = struct.Struct(">cI")
+_pack_length = _LENGTH.pack
 _FALSE, _TRUE = b"\x01", b"\x02"
 
 
@@ -38,7 +39,7 @@ def _encode_long(value: int) -> bytes:
 
 def _encode_string(value: str) -> bytes:
     text = value.encode()
-    return _LENGTH.pack(b"\x05", len(text)) + text
+    return _pack_length(b"\x05", len(text)) + text
 
 
 def _encode_binary(value: bytes) -> bytes:
@@ -80,13 +81,14 @@ class KeyCodec:
     True
     """
 
-    __slots__ = ("_fields", "_group_by", "_names", "_parts")
+    __slots__ = ("_fields", "_group_by", "_named", "_names", "_parts")
 
     def __init__(self, group_by: str, fields: tuple[Field, ...]) -> None:
         self._group_by = group_by
         self._fields = fields
         self._names = tuple(field.name for field in fields)
         self._parts = tuple(_part_encoder(parse_type(field.type)) for field in fields)
+        self._named = tuple(zip(self._names, self._parts, strict=True))
 
     def encode(self, key: Mapping[str, Any] | Sequence[Any]) -> bytes | None:
         """Give the bytes of a key, given by name or in declared order; None if a part is None.
@@ -95,6 +97,18 @@ class KeyCodec:
             DataError: a part is missing, unknown or not of its type; 64 bits are too few for a long; a
                 double is not a number.
         """
+        if type(key) is dict and len(key) == len(self._named):
+            try:
+                parts = []
+                for name, encode in self._named:
+                    value = key[name]
+                    if value is None:
+                        break
+                    parts.append(encode(value))
+                else:
+                    return b"".join(parts)
+            except (KeyError, UnfitError):
+                pass  # the longer way below says what is wrong
         values = self._ordered(key)
         encoded = b""
         lacks_part = False
@@ -107,6 +121,22 @@ class KeyCodec:
             except UnfitError as cause:
                 raise self._unfit(position, value, cause.reason) from cause
         return None if lacks_part else encoded
+
+    def encode_columns(self, columns: Sequence[Sequence[Any]]) -> list[bytes | None]:
+        """Give the bytes of many keys, of which each column has one part; None for a key with a None in it.
+
+        Raises:
+            DataError: a part is not of its declared type.
+        """
+        encoded: list[list[bytes | None]] = []
+        for position, (values, encode) in enumerate(zip(columns, self._parts, strict=True)):
+            try:
+                encoded.append([None if value is None else encode(value) for value in values])
+            except UnfitError as cause:
+                raise self._unfit(position, cause.value, cause.reason) from cause
+        if len(encoded) == 1:
+            return encoded[0]
+        return [None if None in parts else b"".join(parts) for parts in zip(*encoded, strict=True)]
 
     def _ordered(self, key: Mapping[str, Any] | Sequence[Any]) -> Sequence[Any]:
         if isinstance(key, Mapping):

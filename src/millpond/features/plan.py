@@ -132,6 +132,14 @@ class GroupByPlan:
         """
         return self._keys.encode(key)
 
+    def encode_keys(self, columns: Sequence[Sequence[Any]]) -> list[bytes | None]:
+        """Give the bytes of many keys, of which each column has one part, in declared order.
+
+        Raises:
+            DataError: a part is not of its declared type.
+        """
+        return self._keys.encode_columns(columns)
+
     def encode_batch(self, key: bytes, batch_ir: BatchIr) -> bytes:
         """Give the bytes of a key's batch IR; equal IRs give equal bytes."""
         return self._batches.encode(key, batch_ir)

@@ -149,21 +149,25 @@ def _expiries_of(dataset: Dataset, puts: Sequence[Put], now_ms: int, ttl_ms: int
     return sorted(found.items())
 
 
-def read_one(transaction: Transaction, get: Get) -> list[TimedValue]:
-    """The rows of one get."""
-    number = transaction.get(catalogue_key(get.dataset))
-    if number is None:
-        check_get(get)
-        return []
-    return _read(transaction, number, get)
-
-
 def read_many(transaction: Transaction, gets: Sequence[Get]) -> list[list[TimedValue]]:
     """The rows of each get."""
-    return [read_one(transaction, get) for get in gets]
+    numbers: dict[str, bytes | None] = {}
+    cursor = transaction.cursor()
+    found: list[list[TimedValue]] = []
+    for get in gets:
+        dataset = get.dataset
+        if dataset not in numbers:
+            numbers[dataset] = transaction.get(catalogue_key(dataset))
+        number = numbers[dataset]
+        if number is None:
+            check_get(get)
+            found.append([])
+        else:
+            found.append(_read(transaction, cursor, number, get))
+    return found
 
 
-def _read(transaction: Transaction, number: bytes, get: Get) -> list[TimedValue]:
+def _read(transaction: Transaction, cursor: Any, number: bytes, get: Get) -> list[TimedValue]:
     key, start_ms, end_ms = get.key, get.start_ms, get.end_ms
     if start_ms is None:
         start_ms = -MAX_TIME_MS
@@ -180,7 +184,6 @@ def _read(transaction: Transaction, number: bytes, get: Get) -> list[TimedValue]
     if start_ms >= end_ms:
         return []
     prefix = ROW + number + _LENGTH.pack(len(key)) + key
-    cursor = transaction.cursor()
     rows: list[TimedValue] = []
     if cursor.set_range(prefix + _TIME.pack(start_ms + _TIME_BIAS)):
         end = prefix + _TIME.pack(end_ms + _TIME_BIAS)

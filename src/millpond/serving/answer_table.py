@@ -1,26 +1,28 @@
 """Requests and answers as Arrow tables, for callers with many rows.
 
-Place on the data path: around `fetch_many`. Columns have the declared types, so a table of answers goes
+Place on the data path: around the fetcher. Columns have the declared types, so a table of answers goes
 into a model or a file as it is. A table has one kind of null, so the features whose null means "not
-known" are named beside them, in ``unavailable``.
+known" are named beside them, in ``unavailable``, and ``errors`` has the reasons.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import pyarrow as pa
 
 from millpond.errors import DataError
 from millpond.features.types import DataType, parse_type
+from millpond.serving.answer_columns import AnswerColumns
 from millpond.serving.messages import FetchRequest, FetchResponse
 from millpond.serving.prepared import Prepared
 
 AT_COLUMN = "at"
 UNAVAILABLE_COLUMN = "unavailable"
+ERRORS_COLUMN = "errors"
 
 
-def requests_of(prepared: Prepared, table: pa.Table, at_ms: int) -> list[FetchRequest]:
-    """Give one request for each row of a table of keys, context, and times.
+def key_columns(prepared: Prepared, table: pa.Table) -> dict[str, list[Any]]:
+    """Give the key and context columns of a table as Python values.
 
     Raises:
         DataError: a column is missing or unknown.
@@ -34,18 +36,30 @@ def requests_of(prepared: Prepared, table: pa.Table, at_ms: int) -> list[FetchRe
             f"the columns of a fetch of {target.name!r} are {list(known)} and, if wanted, {AT_COLUMN!r}, each "
             f"once; the table has {table.column_names}"
         )
-    columns = {
-        name: [_as_value(parse_type(type_), value) for value in table.column(name).to_pylist()]
+    return {
+        name: _as_values(parse_type(type_), table.column(name).to_pylist())
         for name, type_ in known.items()
         if name in table.column_names
     }
-    times = table.column(AT_COLUMN).to_pylist() if _has_times(known, table) else [None] * table.num_rows
+
+
+def times_of(prepared: Prepared, table: pa.Table, at_ms: int) -> list[int]:
+    """Give the time of each row; one that has none of its own gets the given one."""
+    target = prepared.target
+    if AT_COLUMN not in table.column_names or AT_COLUMN in target.keys or AT_COLUMN in target.context:
+        return [at_ms] * table.num_rows
+    return [at_ms if time is None else time for time in table.column(AT_COLUMN).to_pylist()]
+
+
+def requests_of(prepared: Prepared, columns: dict[str, list[Any]], times: Sequence[int]) -> list[FetchRequest]:
+    """Give one request for each row of the columns of a table."""
+    target = prepared.target
     given = [name for name in target.context if name in columns]
     return [
         FetchRequest(
             target.name,
             {name: columns[name][row] for name in target.keys},
-            at_ms if time is None else time,
+            time,
             {name: columns[name][row] for name in given},
             prepared.features,
         )
@@ -54,17 +68,24 @@ def requests_of(prepared: Prepared, table: pa.Table, at_ms: int) -> list[FetchRe
 
 
 def table_of(prepared: Prepared, answers: Sequence[FetchResponse]) -> pa.Table:
-    """Give the answers as a table: keys, ``at``, a column for each feature, and ``unavailable``."""
-    target = prepared.target
-    arrays = {
-        name: column(type_, [answer.keys[name] for answer in answers], name) for name, type_ in target.keys.items()
-    }
-    arrays[AT_COLUMN] = pa.array([answer.at for answer in answers], pa.int64())
-    for name in prepared.features:
-        arrays[name] = column(target.features[name], [answer.features.get(name) for answer in answers], name)
-    arrays[UNAVAILABLE_COLUMN] = pa.array(
-        [[name for name, state in answer.states.items() if state == "unavailable"] for answer in answers],
-        pa.list_(pa.string()),
+    """Give answers as a table."""
+    keys = {name: [answer.keys[name] for answer in answers] for name in prepared.target.keys}
+    columns = AnswerColumns(
+        prepared.target, prepared.features, [(answer.features, answer.errors) for answer in answers]
+    )
+    return table_of_columns(prepared, keys, [answer.at for answer in answers], columns)
+
+
+def table_of_columns(
+    prepared: Prepared, keys: dict[str, list[Any]], times: Sequence[int], answers: AnswerColumns
+) -> pa.Table:
+    """Give a table of keys, ``at``, a column for each feature, ``unavailable`` and ``errors``."""
+    arrays = {name: column(type_, keys[name], name) for name, type_ in prepared.target.keys.items()}
+    arrays[AT_COLUMN] = pa.array(times, pa.int64())
+    arrays |= answers.arrays
+    arrays[UNAVAILABLE_COLUMN] = pa.array(answers.unavailable, pa.list_(pa.string()))
+    arrays[ERRORS_COLUMN] = pa.array(
+        [list(errors.items()) for errors in answers.errors], pa.map_(pa.string(), pa.string())
     )
     return pa.table(arrays)
 
@@ -73,18 +94,14 @@ def column(type_: str, values: Sequence[Any], name: str) -> pa.Array:
     """Give values of a declared type as an Arrow array.
 
     Raises:
-        DataError: one does not fit, such as a sum of longs beyond 64 bits.
+        DataError: one does not fit.
     """
     try:
         return pa.array(values, parse_type(type_).arrow())
     except (pa.ArrowException, OverflowError, TypeError, ValueError) as cause:
-        raise DataError(f"feature {name!r}: a value does not fit a column of type {type_}: {cause}") from cause
+        raise DataError(f"column {name!r}: a value does not fit a column of type {type_}: {cause}") from cause
 
 
-def _has_times(known: Mapping[str, str], table: pa.Table) -> bool:
-    return AT_COLUMN in table.column_names and AT_COLUMN not in known
-
-
-def _as_value(type_: DataType, value: Any) -> Any:
+def _as_values(type_: DataType, values: list[Any]) -> list[Any]:
     """Arrow gives maps as lists of pairs."""
-    return dict(value) if type_.kind == "map" and value is not None else value
+    return [None if value is None else dict(value) for value in values] if type_.kind == "map" else values

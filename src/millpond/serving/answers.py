@@ -8,12 +8,14 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 from millpond.features import HORIZON_MS
+from millpond.features.answering import Finisher
 from millpond.serving.batch_rows import BatchRow
 from millpond.serving.closed_tiles import has_unknown, tail_irs
 from millpond.serving.fetch_rounds import WantedKey
 from millpond.serving.key_read import KeyData
 from millpond.serving.messages import FetchResponse, ValueState
 from millpond.serving.prepared import Prepared, PreparedPart
+from millpond.serving.short_read import ShortResult
 
 Stale = Literal["refuse", "serve-and-flag"]
 """What is done with a feature whose window a batch is too old to answer exactly: leave it out, or give it
@@ -42,9 +44,11 @@ def part_answer(part: PreparedPart, wanted: WantedKey | None, query_ms: int, sta
         answer.values = dict.fromkeys(part.features)
         answer.batch_end_ms = None if landed is None else landed.batch_end_ms
         return answer
-    data = wanted.data
+    data, short = wanted.data, wanted.short
     if data is not None:
         landed = data.landed
+    elif short is not None:
+        landed = short.landed
     answer.batch_end_ms = None if landed is None else landed.batch_end_ms
     if wanted.problem is not None:
         answer.problem = wanted.problem
@@ -55,6 +59,8 @@ def part_answer(part: PreparedPart, wanted: WantedKey | None, query_ms: int, sta
             f"GroupBy {part.group.name!r}: at={query_ms} is before the batch end {landed.batch_end_ms}, and a batch "
             "cannot take events back. Ask for a time at or after it."
         )
+    elif short is not None and part.finishers is not None:
+        answer.values = part.finishers.compiled(short.bases, short.tails)
     elif data is None:
         answer.problem = f"GroupBy {part.group.name!r}: its batch was replaced during the fetch. Try again."
     elif part.layout is None:
@@ -116,34 +122,45 @@ def response(
     prepared: Prepared,
     keys: Mapping[str, Any],
     query_ms: int,
-    parts: Sequence[PartAnswer],
+    wanted: Sequence[WantedKey | None],
+    stale: Stale,
     context: Mapping[str, Any],
 ) -> FetchResponse:
-    """Put the parts of one answer together."""
-    target = prepared.target
+    """Put one answer together.
+
+    Args:
+        prepared: the target and the features wanted of it.
+        keys: as in the request.
+        query_ms: the time.
+        wanted: what was read for each part; None for a key that lacks a part.
+        stale: what is done with features that a batch is too old for.
+        context: the checked fields that derivations read.
+    """
+    if prepared.single is not None and prepared.single.finish is not None:
+        one = wanted[0]
+        if one is not None and one.short is not None:
+            return _of_one_part(prepared, prepared.single.finish, keys, query_ms, one.short)
     values: dict[str, Any] = {}
     errors: dict[str, str] = {}
-    for part, answer in zip(prepared.parts, parts, strict=True):
-        if answer.problem is not None:
-            errors[part.label] = answer.problem
-            continue
-        found = answer.values
-        if part.derived is not None:
-            _derive(
-                part,
-                found,
-                answer,
-                dict(zip((f.name for f in part.group.plan.group_by.keys), map(keys.get, part.columns), strict=True)),
-            )
-        for name, reason in answer.errors.items():
-            if name in part.names:
-                errors[part.names[name]] = reason
-        for name, named in part.names.items():
-            if name in found:
-                values[named] = found[name]
+    ends: list[int | None] = []
+    for part, one in zip(prepared.parts, wanted, strict=True):
+        short = None if one is None else one.short
+        if short is not None and part.finish is not None:
+            found = part.finish(short.bases, short.tails)
+            if values:
+                values.update(found)
+            else:
+                values = found
+            ends.append(short.landed.batch_end_ms)
+        else:
+            answer = part_answer(part, one, query_ms, stale)
+            ends.append(answer.batch_end_ms)
+            _add_part(part, answer, keys, values, errors)
     if prepared.derived is not None:
         _derive_join(prepared, values, errors, keys, context)
-    features = {name: values[name] for name in prepared.features if name in values}
+    features = values
+    if not prepared.is_in_order or len(values) != len(prepared.features):
+        features = {name: values[name] for name in prepared.features if name in values}
     states: dict[str, ValueState] = {}
     if len(features) < len(prepared.features) or None in features.values():
         for name in prepared.features:
@@ -151,12 +168,42 @@ def response(
                 states[name] = "unavailable"
             elif features[name] is None:
                 states[name] = "null"
-    batch_end_ms: int | dict[str, int | None] | None
-    if prepared.single is not None:
-        batch_end_ms = parts[0].batch_end_ms
-    else:
-        batch_end_ms = {part.label: answer.batch_end_ms for part, answer in zip(prepared.parts, parts, strict=True)}
-    return FetchResponse(target.name, keys, query_ms, features, states, errors, batch_end_ms)
+    batch_end_ms = ends[0] if prepared.single is not None else dict(zip(prepared.labels, ends, strict=True))
+    return FetchResponse(prepared.target.name, keys, query_ms, features, states, errors, batch_end_ms)
+
+
+def _of_one_part(
+    prepared: Prepared, finish: Finisher, keys: Mapping[str, Any], query_ms: int, short: ShortResult
+) -> FetchResponse:
+    """Answer for a GroupBy without derivations of which everything is known."""
+    features = finish(short.bases, short.tails)
+    states: dict[str, ValueState] = {}
+    if None in features.values():
+        states = {name: "null" for name, value in features.items() if value is None}
+    return FetchResponse(prepared.target.name, keys, query_ms, features, states, {}, short.landed.batch_end_ms)
+
+
+def _add_part(
+    part: PreparedPart, answer: PartAnswer, keys: Mapping[str, Any], values: dict[str, Any], errors: dict[str, str]
+) -> None:
+    """Add the values and errors of one part to an answer, under the answer's names."""
+    if answer.problem is not None:
+        errors[part.label] = answer.problem
+        return
+    found = answer.values
+    if part.derived is not None:
+        _derive(
+            part,
+            found,
+            answer,
+            dict(zip((f.name for f in part.group.plan.group_by.keys), map(keys.get, part.columns), strict=True)),
+        )
+    for name, reason in answer.errors.items():
+        if name in part.names:
+            errors[part.names[name]] = reason
+    for name, named in part.names.items():
+        if name in found:
+            values[named] = found[name]
 
 
 def _derive(part: PreparedPart, values: dict[str, Any], answer: PartAnswer, keys: Mapping[str, Any]) -> None:

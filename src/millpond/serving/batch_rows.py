@@ -9,12 +9,16 @@ once for each `View`: collections are stored per segment, so for them this is wh
 
 from bisect import bisect_left
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from millpond.errors import CorruptionError
 from millpond.features.answering import Layout, StoredBatch
 from millpond.features.answering.layout import Projection
+from millpond.kv import Get, TimedValue
 from millpond.serving.landed_batch import LandedBatch, View
+
+if TYPE_CHECKING:
+    from millpond.serving.served_group import ServedGroup
 
 
 class BatchRow:
@@ -86,3 +90,42 @@ def _cells_from(layout: Layout, place: int, batch: StoredBatch, at: int) -> Proj
         else:
             cells.append(decode(column[at]) if suffix else merge_all(list(map(decode, column[at:]))))
     return tuple(cells)
+
+
+def cached_row(group: "ServedGroup", key: bytes, landed: LandedBatch) -> BatchRow | None:
+    """Give the row of a key in a batch if it is cached."""
+    if group.batch_cache is None:
+        return None
+    row = group.batch_cache.get(key)
+    return row if row is not None and row.landed is landed else None
+
+
+def decoded_row(group: "ServedGroup", landed: LandedBatch, key: bytes, rows: Sequence[TimedValue]) -> BatchRow:
+    """Give what the store has of a key in a batch, or that it has nothing.
+
+    Raises:
+        CorruptionError: the row does not decode, or is of another batch.
+    """
+    if not rows:
+        return BatchRow(landed, None)
+    plan, stored = landed.plan, rows[-1].value
+    if plan.group_by.accuracy == "snapshot":
+        batch_end_ms, values = plan.decode_values(key, stored)
+        _check_end(landed, key, batch_end_ms)
+        return BatchRow(landed, None, values, len(stored))
+    batch = group.decode_batch(key, stored)
+    _check_end(landed, key, batch.batch_end_ms)
+    return BatchRow(landed, batch, None, len(stored))
+
+
+def _check_end(landed: LandedBatch, key: bytes, batch_end_ms: int) -> None:
+    if batch_end_ms != landed.batch_end_ms:
+        raise CorruptionError(
+            f"dataset {landed.info.batch_dataset!r}: the row of key {key!r} ends at {batch_end_ms}, the batch at "
+            f"{landed.batch_end_ms}. Upload the batch again."
+        )
+
+
+def batch_get(landed: LandedBatch, key: bytes) -> Get:
+    """Give the get of the row of a key."""
+    return Get(landed.info.batch_dataset, key, landed.batch_end_ms, landed.batch_end_ms + 1)

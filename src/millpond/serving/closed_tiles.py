@@ -36,6 +36,10 @@ from millpond.serving.landed_batch import LandedBatch, View, is_short, short_hop
 Piece = tuple[int, Projection]
 """The start of a hop, and the cells of its tiles."""
 
+RecentTail = tuple[int, int, Sequence[Tile], Sequence[Ir] | None]
+"""When a tail was read, the latest query that it answers, its tiles, and what they are for each window, if the query
+was after all of them."""
+
 NO_MARKER = b""
 """Stands for the amendment marker of a key that has none."""
 
@@ -151,8 +155,8 @@ class ClosedTiles:
         self.is_partial = any(cell is UNKNOWN for base in bases for cell in base)
         self.tiles = tiles
         self.newest_ms = newest_ms
-        self.recent_tail: tuple[int, Sequence[Tile]] | None = None
-        """When the tail was read, and its tiles: for `tail_freshness_ms`. No part of the value."""
+        self.recent_tail: RecentTail | None = None
+        """The latest tail that was read, for `tail_freshness_ms`. No part of the value."""
 
 
 def closed_end(start_ms: int, tiles: Sequence[Tile], closed_ms: int, limit_ms: int) -> tuple[int, int]:

@@ -9,13 +9,13 @@ import os
 import threading
 from bisect import bisect_left
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 
 import msgspec
 
 from millpond.cache import CacheStats
-from millpond.kv import TimedValue
+from millpond.serving.short_read import READ_COUNTS, ReadCounts
 
 SAMPLED_ONE_IN = 16
 """One fetch of so many is timed."""
@@ -86,6 +86,7 @@ class FetcherStats(msgspec.Struct, frozen=True):
         joined_reads: reads of a cold key that waited for another's.
         dropped_amended: closed parts that were dropped because a late event amended a tile.
         present, null, unavailable: values by state.
+        bounds: values that are only a bound, because a key has more distinct values than are kept.
         refreshes, refresh_failures: of the serving infos.
         late_batches: GroupBys whose batch is too old now.
         warmed: keys read into the caches before they were asked for.
@@ -112,6 +113,7 @@ class FetcherStats(msgspec.Struct, frozen=True):
     present: int = 0
     null: int = 0
     unavailable: int = 0
+    bounds: int = 0
     refreshes: int = 0
     refresh_failures: int = 0
     late_batches: int = 0
@@ -154,6 +156,7 @@ class Tally:
 
 
 _TALLIED = Tally.__slots__
+_ONE_KEY = ("requests", "kv_calls", "null", "present", *READ_COUNTS)
 _NAMES = {"bytes": "bytes_read", "joined": "joined_reads", "rows": "rows_read", "tiles": "tiles_read"}
 
 
@@ -169,8 +172,8 @@ class Counters:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._hot: deque[tuple[Sequence[TimedValue] | None, int, int, int, bool]] = deque()
-        self._sums = dict.fromkeys(_TALLIED, 0)
+        self._waiting: deque[tuple[int, ...]] = deque()
+        self._sums = dict.fromkeys((*_TALLIED, "bounds"), 0)
         self._buckets = {name: [0] * (len(BOUNDS_SECONDS) + 1) for name in ("fetch", "get", "decode", "finish")}
         self._seconds = dict.fromkeys(self._buckets, 0.0)
 
@@ -183,31 +186,28 @@ class Counters:
                 if amount:
                     sums[name] += amount
 
-    def hot_fetch(
-        self, rows: Sequence[TimedValue] | None, tiles_saved: int, null: int, present: int, *, calls: bool = True
-    ) -> None:
-        """Add one fetch that found all but its tail in the caches, and read that, or (None) had it too."""
-        self._hot.append((rows, tiles_saved, null, present, calls))
-        if len(self._hot) >= _MOST_WAITING:
-            self._add_hot()
+    def one_key(self, kv_calls: int, counts: ReadCounts, null: int, present: int) -> None:
+        """Add one fetch of one key by a short way."""
+        self._waiting.append((1, kv_calls, null, present, *counts))
+        if len(self._waiting) >= _MOST_WAITING:
+            self._add_waiting()
 
-    def _add_hot(self) -> None:
+    def info_get(self) -> None:
+        """Add one get of a serving info."""
+        with self._lock:
+            self._sums["info_gets"] += 1
+
+    def bound(self) -> None:
+        """Add one value that is only a bound."""
+        with self._lock:
+            self._sums["bounds"] += 1
+
+    def _add_waiting(self) -> None:
         """Add what waits: a queue costs a fetch a fraction of what a lock and ten additions do."""
         with self._lock:
-            sums = self._sums
-            for _ in range(len(self._hot)):
-                rows, tiles_saved, null, present, calls = self._hot.popleft()
-                sums["requests"] += 1
-                sums["batch_gets_saved"] += 1
-                sums["tiles_saved"] += tiles_saved
-                sums["null"] += null
-                sums["present"] += present
-                if rows is not None:
-                    sums["kv_calls"] += calls
-                    sums["stream_gets"] += 1
-                    sums["rows"] += len(rows)
-                    sums["tiles"] += len(rows)
-                    sums["bytes"] += sum([len(row.value) for row in rows])
+            added = [self._waiting.popleft() for _ in range(len(self._waiting))]
+            for name, amounts in zip(_ONE_KEY, zip(*added, strict=True), strict=False):
+                self._sums[name] += sum(amounts)
 
     def timed(self, name: str, seconds: float) -> None:
         """Add one duration."""
@@ -217,7 +217,7 @@ class Counters:
 
     def sums(self) -> dict[str, int]:
         """The counts by the names of `FetcherStats`."""
-        self._add_hot()
+        self._add_waiting()
         with self._lock:
             return {_NAMES.get(name, name): amount for name, amount in self._sums.items()}
 

@@ -1,9 +1,13 @@
-"""Which keys a full cache lets in: those that were missed before.
+"""Which keys a full cache lets in: those that were missed before, as far as its hits pay for them.
 
 Place on the data path: asked when a read misses. Making an entry costs more than answering: cells are
 merged, windows folded, bytes weighed, another entry evicted. For a key that never comes again all of that
 is lost, and where keys are asked for uniformly that is every key. So a cache that is full makes an entry
 at the second miss. W-TinyLFU, in the cache, would refuse such an entry too, but only once it is made.
+
+An entry must also pay for itself. Making one costs about as much as several hits save, so a cache earns
+one entry with every `_HITS_PER_ENTRY` hits. A cache that earns little still makes one in `_TRIED_ONE_IN`
+of the entries that it could, so it finds out when its keys begin to come again.
 
 Source: the doorkeeper of TinyLFU (Einziger, Friedman, Manes, 2017), here as two generations of keys in
 place of a Bloom filter, which costs more in Python.
@@ -16,18 +20,19 @@ from millpond.cache import Cache
 
 _LOOKS_ONE_IN = 16
 _LEAST_KEYS = 16
-_KEYS_PER_ENTRY = 2
+_HITS_PER_ENTRY = 8
+_TRIED_ONE_IN = 8
 
 
 class Doorkeeper:
-    """Remembers the keys that were missed lately, about twice as many as the cache has entries.
+    """Remembers the keys that were missed lately, as many as the cache has entries, and up to twice as many.
 
     >>> keeper = Doorkeeper(None)
     >>> keeper.admits(b"EWR")
     True
     """
 
-    __slots__ = ("_asked", "_cache", "_former", "_is_full", "_lock", "_most", "_recent")
+    __slots__ = ("_asked", "_cache", "_earned", "_former", "_hits", "_is_full", "_lock", "_most", "_recent", "_refused")
 
     def __init__(self, cache: Cache[bytes, Any] | None) -> None:
         self._cache = cache
@@ -37,6 +42,9 @@ class Doorkeeper:
         self._asked = 0
         self._most = _LEAST_KEYS
         self._is_full = False
+        self._hits = 0
+        self._earned = 0.0
+        self._refused = 0
 
     def admits(self, key: bytes) -> bool:
         """Tell whether an entry is to be made for a key that was missed."""
@@ -44,15 +52,27 @@ class Doorkeeper:
             self._asked += 1
             if not self._asked % _LOOKS_ONE_IN:
                 self._look()
-            if not self._is_full or key in self._recent or key in self._former:
+            if not self._is_full:
                 return True
+            if key in self._recent or key in self._former:
+                return self._pays()
             self._recent.add(key)
             if len(self._recent) >= self._most:
                 self._former, self._recent = self._recent, set()
             return False
 
+    def _pays(self) -> bool:
+        if self._earned >= 1:
+            self._earned -= 1
+            return True
+        self._refused += 1
+        return self._refused % _TRIED_ONE_IN == 0
+
     def _look(self) -> None:
         if self._cache is not None:
             stats = self._cache.stats()
             self._is_full = stats.evictions > 0
-            self._most = max(_LEAST_KEYS, _KEYS_PER_ENTRY * stats.entries)
+            self._most = max(_LEAST_KEYS, stats.entries)
+            # What was earned is kept for one change of all entries, no more.
+            self._earned = min(self._earned + (stats.hits - self._hits) / _HITS_PER_ENTRY, stats.entries)
+            self._hits = stats.hits

@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from millpond.serving.answers import PartAnswer, bases_and_tails
+from millpond.serving.answers import bases_and_tails
 from millpond.serving.fetch_rounds import WantedKey
 from millpond.serving.messages import FetchResponse
 from millpond.serving.prepared import Prepared, PreparedPart
@@ -18,7 +18,6 @@ def explained(
     answer: FetchResponse,
     prepared: Prepared,
     wanted: Sequence[WantedKey | None],
-    parts: Sequence[PartAnswer],
     query_ms: int,
 ) -> FetchResponse:
     """Give an answer that tells for each value where it comes from.
@@ -29,15 +28,16 @@ def explained(
     ``unavailable`` (why it is). A derivation has ``derived_from``.
     """
     told: dict[str, Any] = {}
-    for part, key, one in zip(prepared.parts, wanted, parts, strict=True):
-        facts = _facts(part, key, one, query_ms)
-        bounds = _bounds(part, key, query_ms) if one.problem is None else ()
+    ends = answer.batch_end_ms
+    for part, key in zip(prepared.parts, wanted, strict=True):
+        facts = _facts(part, key, ends.get(part.label) if isinstance(ends, dict) else ends, query_ms)
+        bounds = _bounds(part, key, query_ms)
         for name, named in part.names.items():
             if part.derived is not None and name in part.derived.result_types:
                 told[named] = {"derived_from": [part.names.get(it, it) for it in part.derived.inputs[name]]}
             else:
                 told[named] = facts | {"is_bound": name in bounds}
-            reason = one.problem or one.errors.get(name)
+            reason = answer.errors.get(part.label) or answer.errors.get(named)
             if reason is not None:
                 told[named]["unavailable" if named not in answer.features else "reason"] = reason
     if prepared.derived is not None:
@@ -46,8 +46,8 @@ def explained(
     return msgspec.structs.replace(answer, explain={name: told[name] for name in prepared.features if name in told})
 
 
-def _facts(part: PreparedPart, wanted: WantedKey | None, answer: PartAnswer, query_ms: int) -> dict[str, Any]:
-    facts: dict[str, Any] = {"group_by": part.group.name, "batch_end_ms": answer.batch_end_ms}
+def _facts(part: PreparedPart, wanted: WantedKey | None, batch_end_ms: int | None, query_ms: int) -> dict[str, Any]:
+    facts: dict[str, Any] = {"group_by": part.group.name, "batch_end_ms": batch_end_ms}
     data = None if wanted is None else wanted.data
     if data is None:
         return facts

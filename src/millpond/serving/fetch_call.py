@@ -3,20 +3,18 @@
 Place on the data path: between the fetcher's face and the rounds. Equal keys of one call are read once.
 """
 
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 
 from millpond.errors import DataError
-from millpond.features.answering import Layout
-from millpond.serving.answers import PartAnswer, Stale, part_answer, response
+from millpond.serving.answers import Stale, response
 from millpond.serving.counters import Counters, Tally
 from millpond.serving.explain import explained
 from millpond.serving.fetch_rounds import Rounds, WantedKey, rounds
 from millpond.serving.messages import FetchRequest, FetchResponse
-from millpond.serving.prepared import Prepared
-from millpond.serving.served_group import ServedGroup
+from millpond.serving.prepared import Prepared, PreparedPart
 from millpond.serving.serving_info import ServingInfos
 
 if TYPE_CHECKING:
@@ -43,29 +41,50 @@ class Shared(msgspec.Struct, frozen=True):
     now: Callable[[], int]
 
 
+ShortWays = Literal["open", "tried", "closed"]
+"""Whether keys of a call may go a short way, have gone one that did not lead to the end, or must not."""
+
+
 class FetchCall:
-    """One call of `fetch_many`: its requests, and the keys that they want."""
+    """One call of `fetch_many`: its requests, and the keys that they want.
 
-    __slots__ = ("_asked", "_shared", "_tally", "wanted")
+    Args:
+        shared: what all calls share.
+        requests: what is asked for.
+        needs_context: whether a request must give the context.
+        short_ways: whether keys may go a short way.
+    """
 
-    def __init__(self, shared: Shared, requests: Sequence[FetchRequest], *, needs_context: bool = True) -> None:
+    __slots__ = ("_asked", "_now_ms", "_shared", "_tally", "wanted")
+
+    def __init__(
+        self,
+        shared: Shared,
+        requests: Sequence[FetchRequest],
+        *,
+        needs_context: bool = True,
+        short_ways: ShortWays = "open",
+    ) -> None:
         self._shared = shared
         self._tally = Tally()
         self.wanted: dict[Any, WantedKey] = {}
-        now_ms: int | None = None
+        self._now_ms = now_ms = shared.now()
         asked = []
+        former: FetchRequest | None = None
         for request in requests:
-            prepared = shared.prepare(request.name, request.features)
+            if former is None or request.name != former.name or request.features != former.features:
+                prepared, former = shared.prepare(request.name, request.features), request
             at = request.at
             if at is None:
-                if now_ms is None:
-                    now_ms = shared.now()
                 at = now_ms
             elif type(at) is not int:
                 raise DataError(f"{request.name!r}: at is {at!r}; whole milliseconds since 1970 UTC are needed.")
-            context = prepared.checked_context(request.context) if needs_context else {}
+            context: Mapping[str, Any] = {}
+            if needs_context and (request.context is not None or prepared.context):
+                context = prepared.checked_context(request.context)
+            ways: ShortWays = "closed" if request.explain else short_ways
             parts = [
-                None if key is None else self._want(part.group, part.layout or part.group.layout, key, at)
+                None if key is None else want(self.wanted, part, key, at, ways)
                 for part, key in zip(prepared.parts, prepared.encoded_keys(request.keys), strict=True)
             ]
             asked.append((request, prepared, at, context, parts))
@@ -73,19 +92,16 @@ class FetchCall:
 
     def rounds(self) -> Rounds:
         """Read what is wanted."""
-        return rounds(self.wanted.values(), self._shared.infos, self._tally)
+        return rounds(self.wanted.values(), self._shared.infos, self._now_ms, self._tally)
 
     def responses(self) -> list[FetchResponse]:
         """Give the answers, in the order of the requests."""
         shared, tally = self._shared, self._tally
         answers = []
         for request, prepared, at, context, wanted in self._asked:
-            parts: list[PartAnswer] = [
-                part_answer(part, key, at, shared.stale) for part, key in zip(prepared.parts, wanted, strict=True)
-            ]
-            answer = response(prepared, request.keys, at, parts, context)
+            answer = response(prepared, request.keys, at, wanted, shared.stale, context)
             if request.explain:
-                answer = explained(answer, prepared, wanted, parts, at)
+                answer = explained(answer, prepared, wanted, at)
             states = answer.states
             if states:
                 unavailable = sum(state == "unavailable" for state in states.values())
@@ -106,11 +122,20 @@ class FetchCall:
         self._shared.counters.add(self._tally)
         return self._tally.warmed
 
-    def _want(self, group: ServedGroup, layout: Layout, key: bytes, at: int) -> WantedKey:
-        address = (group.name, layout, key)
-        wanted = self.wanted.get(address)
-        if wanted is None:
-            wanted = self.wanted[address] = WantedKey(group, layout, key, at)
-        elif at not in wanted.queries:
-            wanted.queries.append(at)
-        return wanted
+
+def want(
+    wanted: dict[Any, WantedKey], part: PreparedPart, key: bytes, at: int, short_ways: ShortWays = "open"
+) -> WantedKey:
+    """Add a key of a part at a time to what one call reads; equal keys are one."""
+    address = (part.group.name, part.layout, key)
+    one = wanted.get(address)
+    if one is None:
+        reader = part.reader if short_ways == "open" else None
+        one = wanted[address] = WantedKey(part.group, part.layout or part.group.layout, reader, key, at)
+        one.is_looked_up = short_ways == "tried"
+        return one
+    if short_ways != "open":
+        one.reader = None
+    if at not in one.queries:
+        one.queries.append(at)
+    return one

@@ -19,12 +19,11 @@ from typing import Any
 from millpond.errors import CorruptionError, UnavailableError
 from millpond.features.answering import Layout
 from millpond.kv import Get, PartlyReadError, TimedValue
-from millpond.serving.closed_tiles import ClosedTiles
 from millpond.serving.counters import Tally
-from millpond.serving.hot_key import look_up, tail_get, take_tail
 from millpond.serving.key_read import BatchGone, KeyData, KeyReading, Reads, read_key
-from millpond.serving.served_group import Served, ServedGroup
+from millpond.serving.served_group import ServedGroup
 from millpond.serving.serving_info import ServingInfos
+from millpond.serving.short_read import READ_COUNTS, ReadCounts, ShortRead, ShortReader, ShortResult
 
 Round = list[Get] | Future[Any]
 Answers = list[list[TimedValue]] | PartlyReadError
@@ -37,46 +36,36 @@ class WantedKey:
     """One key of one GroupBy in one fetch, for all requests that ask for it.
 
     Attributes:
-        data: what was read of it; None if `problem` tells why not, or no batch is served.
+        short: what a short read found of it; None if the long way was taken.
+        data: what the long way found; None if `problem` tells why not, or no batch is served.
         problem: why nothing could be read.
+        is_looked_up: whether a short way was tried.
     """
 
-    __slots__ = ("data", "group", "key", "layout", "problem", "queries")
+    __slots__ = ("data", "group", "is_looked_up", "key", "layout", "problem", "queries", "reader", "short")
 
-    def __init__(self, group: ServedGroup, layout: Layout, key: bytes, query_ms: int) -> None:
+    def __init__(
+        self, group: ServedGroup, layout: Layout, reader: ShortReader | None, key: bytes, query_ms: int
+    ) -> None:
         self.group = group
+        self.reader = reader
+        self.is_looked_up = False
+        self.short: ShortResult | None = None
         self.layout = layout
         self.key = key
         self.queries = [query_ms]
         self.data: KeyData | None = None
         self.problem: str | None = None
 
-    def hot_reading(self, tally: Tally) -> KeyReading | None:
-        """Give the short read of this key, or None if more than its tail must be read."""
-        if len(self.queries) > 1:
+    def begin_short(self, now_ms: int) -> ShortRead | None:
+        """Begin the short read of this key, or give None if the long way is to be taken."""
+        if self.reader is None or len(self.queries) > 1:
             return None
-        served = self.group.served
-        closed = look_up(self.group, served, self.key, self.queries[0])
-        return None if closed is None else self._read_tail(served, closed, tally)
+        self.is_looked_up = True
+        return self.reader.begin(self.key, self.queries[0], now_ms)
 
-    def _read_tail(self, served: Served, closed: ClosedTiles, tally: Tally) -> KeyReading:
-        """Read the tail; take the long way if a closed tile was amended."""
-        group, key, query_ms = self.group, self.key, self.queries[0]
-        tally.stream_gets += 1
-        tally.batch_gets_saved += closed.view.reads_batch
-        (rows,) = yield Reads((tail_get(closed, key),))
-        found = take_tail(group, served, key, query_ms, closed, rows)
-        tally.rows += len(rows)
-        tally.bytes += sum([len(row.value) for row in rows])
-        if found is None:
-            return (yield from read_key(group, self.layout, key, self.queries, tally))
-        tally.tiles += len(rows)
-        tally.tiles_saved += closed.tiles
-        kept, tiles = found
-        return KeyData(kept.landed, None, kept, tiles, kept.end_ms, kept.view, query_ms, "cache", "cache", len(rows))
-
-    def reading(self, tally: Tally) -> KeyReading | None:
-        """Give the read of this key, or None if no query can be answered."""
+    def reading(self, now_ms: int, tally: Tally) -> KeyReading | None:
+        """Give the long read of this key, or None if no query can be answered."""
         landed = self.group.served.landed
         if landed is None:
             return None
@@ -87,43 +76,68 @@ class WantedKey:
             queries = [query for query in queries if query >= landed.batch_end_ms]
             if not queries:
                 return None
-        return read_key(self.group, self.layout, self.key, queries, tally)
+        return read_key(self.group, self.layout, self.key, queries, now_ms, tally, is_looked_up=self.is_looked_up)
 
 
 _Asking = tuple[WantedKey, KeyReading, Reads]
+_Active = list[_Asking]
 
 
-def rounds(wanted: Iterable[WantedKey], infos: ServingInfos, tally: Tally) -> Rounds:
-    """Read all keys; yields the gets of each round, or a result of another fetch that is to be waited for."""
-    active: list[_Asking] = []
+def rounds(wanted: Iterable[WantedKey], infos: ServingInfos, now_ms: int, tally: Tally) -> Rounds:
+    """Read all keys; yields the gets of each round, or a result of another fetch that is to be waited for.
+
+    The short reads are in the first round, with what the long ones ask for first.
+    """
+    active: _Active = []
+    short: list[tuple[WantedKey, ShortRead]] = []
+    unconfirmed: list[WantedKey] = []
+    counts: list[ReadCounts] = []
     try:
         for one in wanted:
-            reading = (one.hot_reading(tally) if one.group.is_hot else None) or one.reading(tally)
-            if reading is not None:
-                _step(active, one, reading, None)
-        while active:
+            begun = one.begin_short(now_ms)
+            if begun is not None:
+                short.append((one, begun))
+            else:
+                _begin(active, one, now_ms, tally)
+        while active or short or unconfirmed:
             asking = [item for item in active if item[2].flight is None]
-            if not asking:
-                one, reading, asked = active[0]
+            if not asking and not short and not unconfirmed:
+                one, reading, asked = active.pop(0)
                 if asked.flight is not None:
                     yield asked.flight
-                del active[0]
                 _step(active, one, reading, [])
                 continue
             waiting = [item for item in active if item[2].flight is not None]
-            gets = [get for _, _, asked in asking for get in asked.gets]
+            gets = [get for _, begun in short for get in begun.gets]
+            gets += [get for _, _, asked in asking for get in asked.gets]
             confirming = {one.group: None for one, _, asked in asking if asked.confirm}
+            confirming |= {one.group: None for one in unconfirmed}
             gets += [infos.confirm_get(group.name) for group in confirming]
             tally.info_gets += len(confirming)
             tally.kv_calls += bool(gets)
             answers = (yield gets) if gets else []
             failed: dict[ServedGroup, UnavailableError] = {}
+            short_failed: set[WantedKey] = set()
             if isinstance(answers, PartlyReadError):
-                answers, failed = _without_failed(answers, asking, confirming)
+                answers, failed, short_failed = _without_failed(answers, short, asking, confirming)
             for group, rows in zip(confirming, answers[len(answers) - len(confirming) :], strict=True):
                 if group not in failed:
                     infos.learn(group, rows)
             active, at = waiting, 0
+            long = [one for one in unconfirmed if not _confirm(one, failed)]
+            unconfirmed = []
+            for one, begun in short:
+                count = len(begun.gets)
+                found = None if one in short_failed else _end(begun, answers[at : at + count])
+                at += count
+                if found is None:
+                    long.append(one)
+                    continue
+                counts.append(found.counts)
+                one.short = found
+                if not found.is_confirmed:
+                    unconfirmed.append(one)
+            short = []
             for one, reading, asked in asking:
                 count = len(asked.gets)
                 if asked.confirm and one.group in failed:
@@ -131,9 +145,36 @@ def rounds(wanted: Iterable[WantedKey], infos: ServingInfos, tally: Tally) -> Ro
                 elif one.problem is None:
                     _step(active, one, reading, answers[at : at + count])
                 at += count
+            for one in long:
+                _begin(active, one, now_ms, tally)
     finally:
+        for name, amounts in zip(READ_COUNTS, zip(*counts, strict=True), strict=False):
+            setattr(tally, name, getattr(tally, name) + sum(amounts))
         for _, reading, _ in active:
             reading.close()
+
+
+def _begin(active: _Active, one: WantedKey, now_ms: int, tally: Tally) -> None:
+    """Begin the long read of a key."""
+    reading = one.reading(now_ms, tally)
+    if reading is not None:
+        _step(active, one, reading, None)
+
+
+def _end(begun: ShortRead, answers: list[list[TimedValue]]) -> ShortResult | None:
+    """Give what a short read found; None for the long way, which also says what does not decode."""
+    try:
+        return begun.end(answers)
+    except CorruptionError:
+        return None
+
+
+def _confirm(one: WantedKey, failed: Collection[ServedGroup]) -> bool:
+    """Tell whether the batch of a short read is still served, so that an absent row is believed."""
+    if one.short is not None and one.group not in failed and one.group.served.landed is one.short.landed:
+        return True
+    one.short = None
+    return False
 
 
 def run(rounds_: Rounds, get_many: Callable[[Sequence[Get]], list[list[TimedValue]]]) -> None:
@@ -177,10 +218,22 @@ async def run_async(rounds_: Rounds, get_many: Callable[[Sequence[Get]], Awaitab
 
 
 def _without_failed(
-    partly: PartlyReadError, asking: Sequence[_Asking], confirming: Collection[ServedGroup]
-) -> tuple[list[list[TimedValue]], dict[ServedGroup, UnavailableError]]:
-    """End the reads whose rows did not come; what did come, and the GroupBys whose serving info did not."""
+    partly: PartlyReadError,
+    short: Sequence[tuple[WantedKey, ShortRead]],
+    asking: Sequence[_Asking],
+    confirming: Collection[ServedGroup],
+) -> tuple[list[list[TimedValue]], dict[ServedGroup, UnavailableError], set[WantedKey]]:
+    """End the long reads whose rows did not come.
+
+    Gives what did come, the GroupBys whose serving info did not, and the short reads whose rows did not: they take the
+    long way, which says what failed.
+    """
     answers, at = partly.answers, 0
+    short_failed = set()
+    for one, begun in short:
+        if any(isinstance(rows, UnavailableError) for rows in answers[at : at + len(begun.gets)]):
+            short_failed.add(one)
+        at += len(begun.gets)
     for one, reading, asked in asking:
         failures = [rows for rows in answers[at : at + len(asked.gets)] if isinstance(rows, UnavailableError)]
         if failures:
@@ -188,7 +241,7 @@ def _without_failed(
         at += len(asked.gets)
     infos = answers[len(answers) - len(confirming) :]
     failed = {group: rows for group, rows in zip(confirming, infos, strict=True) if isinstance(rows, UnavailableError)}
-    return [[] if isinstance(rows, UnavailableError) else rows for rows in answers], failed
+    return [[] if isinstance(rows, UnavailableError) else rows for rows in answers], failed, short_failed
 
 
 def _fail(one: WantedKey, reading: KeyReading, failure: UnavailableError) -> None:
@@ -198,7 +251,7 @@ def _fail(one: WantedKey, reading: KeyReading, failure: UnavailableError) -> Non
 
 
 def _step(
-    active: list[tuple[WantedKey, KeyReading, Reads]],
+    active: _Active,
     one: WantedKey,
     reading: KeyReading,
     answers: list[list[TimedValue]] | None,

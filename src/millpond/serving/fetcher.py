@@ -5,9 +5,9 @@ Place on the data path: after upload and stream have written to the KV store, be
 Invariant: an answer equals `plan.finish` on what the store holds for the key; the caches change how it is
 got, never what it is. Whatever cannot be answered exactly is left out and said in `errors`.
 
-A fetch resolves its target and features once (`prepared`), reads all keys together (`fetch_rounds`,
-`key_read`) and puts the answers together (`answers`). One key of one GroupBy that finds all but its tail
-in the caches takes a shorter way to the same answer (`hot_key`).
+This is the face. `targets` knows what is served, `answerer` asks the store: it reads all keys together
+(`fetch_rounds`), each by a short way (`short_read`) or the long one (`key_read`), and puts the answers
+together (`answers`).
 
 What is wrong with the call (an unknown target, a key of the wrong type) raises before anything is read;
 the store failing raises `UnavailableError`; what is wrong with the data of one GroupBy or key is in the
@@ -15,45 +15,37 @@ the store failing raises `UnavailableError`; what is wrong with the data of one 
 """
 
 import asyncio
-import difflib
 import os
 import time
 import weakref
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from contextlib import suppress
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Self
 
-from millpond.cache import CacheStats, monotonic_ms
-from millpond.errors import CorruptionError, OptionError
-from millpond.features import GroupBy, GroupByPlan, Join, ServingInfo, compile_group_by
-from millpond.kv import AsyncKVStore, Get, KVStore, PartlyReadError, TimedValue, async_store
-from millpond.kv.async_store import InlineReads
+from millpond.cache import monotonic_ms
+from millpond.errors import OptionError
+from millpond.features import ServingInfo
+from millpond.kv import KVStore
+from millpond.serving.answerer import Answerer
 from millpond.serving.answers import Stale
 from millpond.serving.cache_options import CacheSize, Sizes, bounds_of, make_cache
-from millpond.serving.counters import SAMPLED_ONE_IN, Counters, FetcherStats, Freshness, Tally, process_bytes
+from millpond.serving.cached_reader import CachedReader
+from millpond.serving.counters import Counters, FetcherStats, Tally
 from millpond.serving.entry_sizes import batch_row_size, closed_tiles_size
-from millpond.serving.fetch_call import FetchCall, Shared
-from millpond.serving.fetch_rounds import run, run_async
-from millpond.serving.hot_key import HotFetch, HotTarget, tail_get
+from millpond.serving.fetch_call import Shared
+from millpond.serving.fetcher_stats import fetcher_stats
 from millpond.serving.landed_batch import LandedBatch
 from millpond.serving.landing import hottest_rows, replace_entries
 from millpond.serving.messages import FetchRequest, FetchResponse, Target
-from millpond.serving.plain_key import PlainTarget
-from millpond.serving.prepared import Prepared, ResolvedTarget
-from millpond.serving.served_group import NEVER_MS, STEPS, ServedGroup
+from millpond.serving.prepared import Prepared
+from millpond.serving.served_group import STEPS, ServedGroup
 from millpond.serving.serving_info import REFRESH_MS, Background, ServingInfos, on_a_thread
+from millpond.serving.targets import Definition, TargetName, Targets, by_name
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
     from millpond.serving.answer_log import AnswerLog
-
-HotRead = tuple[HotTarget, int, Get, HotFetch]
-"""What answers, the time, what to read, and the key that was looked up."""
-
-Definition = GroupByPlan | GroupBy | Join
-TargetName = str | GroupBy | Join
 
 
 def wall_clock_ms() -> int:
@@ -120,12 +112,10 @@ class Fetcher:
     ) -> None:
         _check_options(steps, tail_freshness_ms, stale, warm_keys)
         self._store = store
-        self._async_store: AsyncKVStore | None = None
         self._now = now
-        self._clock = clock
         self._log = answer_log
         self._counters = Counters()
-        plans, joins = _by_name(definitions)
+        plans, joins = by_name(definitions)
         bounds = bounds_of(
             plans.values(),
             enable_fetcher_caching=enable_fetcher_caching,
@@ -143,6 +133,9 @@ class Fetcher:
             )
             for name, plan in plans.items()
         }
+        for group in self._groups.values():
+            if group.is_hot:
+                group.short_reader = CachedReader(group, clock)
         self._warm_keys = warm_keys
         self._infos = ServingInfos(
             store,
@@ -152,19 +145,15 @@ class Fetcher:
             background=background,
             on_landing=self._landing,
         )
-        self._shared = Shared(self.prepare, self._infos, self._counters, answer_log, stale, now)
-        self._resolved = {name: ResolvedTarget(one, self._groups) for name, one in (plans | joins).items()}
-        self._definitions: dict[str, Any] = {name: plan.group_by for name, plan in plans.items()} | joins
-        self._prepared: dict[tuple[str, tuple[str, ...] | None], Prepared] = {}
-        self._hot: dict[tuple[str, tuple[str, ...] | None], HotTarget] = {}
-        self._plain: dict[tuple[str, tuple[str, ...] | None], PlainTarget] = {}
-        self._fetches = 0
+        self._targets = Targets({**plans, **joins}, self._groups, self._counters)
+        shared = Shared(self._targets.prepare, self._infos, self._counters, answer_log, stale, now)
+        self._answerer = Answerer(store, shared, self._targets)
         _fork_safe.add(self)
 
     @property
     def targets(self) -> Mapping[str, Target]:
         """Every GroupBy and Join that may be asked for, by name."""
-        return {name: resolved.target for name, resolved in self._resolved.items()}
+        return self._targets.known()
 
     @property
     def groups(self) -> tuple[ServedGroup, ...]:
@@ -196,13 +185,11 @@ class Fetcher:
             DataError: a key, a context field or the time is missing or not of its declared type.
             UnavailableError: the store failed. Nothing of that is cached; try again.
         """
-        name = target if type(target) is str else self._name(target)
+        name = target if type(target) is str else self._targets.name(target)
         wanted = None if features is None else tuple(features)
         if not explain and context is None:
-            answer = self._hot_fetch(name, keys, at, wanted)
-            if answer is not None:
-                return answer
-        return self._fetch_many((FetchRequest(self._name(name), keys, at, context, wanted, explain),))[0]
+            return self._answerer.one(name, keys, at, wanted)
+        return self._answerer.many((FetchRequest(name, keys, at, context, wanted, explain),))[0]
 
     async def fetch_async(
         self,
@@ -216,176 +203,17 @@ class Fetcher:
     ) -> FetchResponse:
         """Do as `fetch`, without holding up the event loop."""
         request = FetchRequest(
-            self._name(target), keys, at, context, None if features is None else tuple(features), explain
+            self._targets.name(target), keys, at, context, None if features is None else tuple(features), explain
         )
         return (await self.fetch_many_async((request,)))[0]
 
     def fetch_many(self, requests: Sequence[FetchRequest]) -> list[FetchResponse]:
         """Answer several requests, in their order, with one call of the store for all. Raises as `fetch`."""
-        if len(requests) == 1:
-            request = requests[0]
-            if not request.explain and request.context is None:
-                answer = self._hot_fetch(request.name, request.keys, request.at, request.features)
-                if answer is not None:
-                    return [answer]
-        else:
-            found = self._hot_reads(requests)
-            if found:
-                self._infos.ensure()
-                answers = None
-                with suppress(PartlyReadError):
-                    answers = self._hot_answers(requests, found, self._store.get_many([one[2] for one in found]))
-                if answers is not None:
-                    return answers
-        return self._fetch_many(requests)
-
-    def _hot_reads(self, requests: Sequence[FetchRequest]) -> list[HotRead]:
-        """Give what to read if every key goes the short way; else nothing."""
-        found: list[HotRead] = []
-        now_ms = self._now()
-        for request in requests:
-            hot = self._hot.get((request.name, request.features))
-            if hot is None or request.explain or request.context is not None:
-                return []
-            at = now_ms if request.at is None else request.at
-            begun = hot.begin(request.keys, at) if type(at) is int else None
-            if begun is None:
-                return []
-            found.append((hot, at, tail_get(begun[2], begun[1]), begun))
-        return found
-
-    def _hot_answers(
-        self, requests: Sequence[FetchRequest], found: Sequence[HotRead], rows: Sequence[list[TimedValue]]
-    ) -> list[FetchResponse] | None:
-        """Answer from the rows of all tails; None if one key is to go the long way."""
-        answers = []
-        with suppress(CorruptionError):
-            for number, (request, (hot, at, _, begun), tail) in enumerate(zip(requests, found, rows, strict=True)):
-                answer = hot.end(request.keys, at, begun, tail, calls=number == 0)
-                if answer is None:
-                    return None
-                self._logged(hot, answer)
-                answers.append(answer)
-            return answers
-        return None
-
-    def _fetch_many(self, requests: Sequence[FetchRequest]) -> list[FetchResponse]:
-        call = FetchCall(self._shared, requests)
-        if call.wanted:
-            self._infos.ensure()
-            self._fetches += 1
-            if self._fetches % SAMPLED_ONE_IN:
-                run(call.rounds(), self._store.get_many)
-                return call.responses()
-            began = time.perf_counter()
-            run(call.rounds(), self._timed_get_many)
-            answers = call.responses()
-            self._counters.timed("fetch", time.perf_counter() - began)
-            return answers
-        return call.responses()
-
-    def _timed_get_many(self, gets: Sequence[Get]) -> list[list[TimedValue]]:
-        began = time.perf_counter()
-        answers = self._store.get_many(gets)
-        self._counters.timed("get", time.perf_counter() - began)
-        return answers
+        return self._answerer.many(requests)
 
     async def fetch_many_async(self, requests: Sequence[FetchRequest]) -> list[FetchResponse]:
         """Do as `fetch_many`, without holding up the event loop."""
-        if self._async_store is None:
-            self._async_store = async_store(self._store)
-        if isinstance(self._async_store, InlineReads):
-            # Such a store does not wait, and then neither does the blocking face, which has the shorter ways.
-            await self._infos.ensure_async()
-            return self.fetch_many(requests)
-        if len(requests) == 1:
-            request = requests[0]
-            hot = self._hot.get((request.name, request.features))
-            if hot is not None and not request.explain and request.context is None:
-                await self._infos.ensure_async()
-                at = self._now() if request.at is None else request.at
-                found = hot.begin(request.keys, at) if type(at) is int else None
-                if found is not None:
-                    answer = hot.recent(request.keys, at, found)
-                    if answer is None:
-                        with suppress(CorruptionError):
-                            (rows,) = await self._async_store.get_many((tail_get(found[2], found[1]),))
-                            answer = hot.end(request.keys, at, found, rows)
-                    if answer is not None:
-                        self._logged(hot, answer)
-                        return [answer]
-        elif reads := self._hot_reads(requests):
-            await self._infos.ensure_async()
-            answers = None
-            with suppress(PartlyReadError):
-                tails = await self._async_store.get_many([one[2] for one in reads])
-                answers = self._hot_answers(requests, reads, tails)
-            if answers is not None:
-                return answers
-        call = FetchCall(self._shared, requests)
-        if call.wanted:
-            await self._infos.ensure_async()
-            await run_async(call.rounds(), self._async_store.get_many)
-        return call.responses()
-
-    def _hot_fetch(
-        self, name: str, keys: Mapping[str, Any], at: int | None, features: tuple[str, ...] | None
-    ) -> FetchResponse | None:
-        """Answer by the short way; None if the long one is to be taken, which also says what is wrong."""
-        hot = self._hot.get((name, features))
-        if hot is None:
-            return self._plain_fetch(name, keys, at, features)
-        self._infos.ensure()
-        if at is None:
-            at = self._now()
-        elif type(at) is not int:
-            return None
-        self._fetches += 1
-        began = time.perf_counter() if not self._fetches % SAMPLED_ONE_IN else 0.0
-        found = hot.begin(keys, at)
-        if found is None:
-            return None
-        answer = hot.recent(keys, at, found)
-        if answer is None:
-            # A tile that does not decode is told by the long way.
-            with suppress(CorruptionError):
-                asked = time.perf_counter() if began else 0.0
-                (rows,) = self._store.get_many((tail_get(found[2], found[1]),))
-                if began:
-                    self._counters.timed("get", time.perf_counter() - asked)
-                answer = hot.end(keys, at, found, rows, is_timed=began > 0)
-        if answer is not None:
-            self._logged(hot, answer)
-            if began:
-                self._counters.timed("fetch", time.perf_counter() - began)
-        return answer
-
-    def _plain_fetch(
-        self, name: str, keys: Mapping[str, Any], at: int | None, features: tuple[str, ...] | None
-    ) -> FetchResponse | None:
-        """Answer by the short way without caches; None if the long one is to be taken."""
-        plain = self._plain.get((name, features))
-        if plain is None:
-            return None
-        self._infos.ensure()
-        if at is None:
-            at = self._now()
-        elif type(at) is not int:
-            return None
-        found = plain.begin(keys, at)
-        if found is None:
-            return None
-        answer = None
-        # A row that does not decode is told by the long way.
-        with suppress(CorruptionError):
-            answer = plain.end(keys, at, found, self._store.get_many(found[3]))
-        if answer is not None:
-            self._logged(plain, answer)
-        return answer
-
-    def _logged(self, hot: HotTarget | PlainTarget, answer: FetchResponse) -> None:
-        if self._log is not None:
-            self._log.offer(hot.prepared, answer, {})
+        return await self._answerer.many_async(requests)
 
     def fetch_table(
         self,
@@ -403,45 +231,33 @@ class Fetcher:
             at: the time of rows that have none of their own; None is now.
             features: the features wanted; None for all.
 
-        The answer has the rows' keys, ``at``, a column for each feature, and ``unavailable``: the names of the
-        features whose null stands for "not known". Raises as `fetch`.
+        The answer has the rows' keys, ``at``, a column for each feature, ``unavailable``: the names of the
+        features whose null stands for "not known", and ``errors``: the reasons, by feature or part. A value that
+        does not fit its column, such as a sum of decimals over 38 digits, is unavailable. Raises as `fetch`.
         """
-        from millpond.serving.answer_table import requests_of, table_of
+        from millpond.serving.answer_table import key_columns, requests_of, table_of, table_of_columns, times_of
 
         prepared = self.prepare(target, features)
-        requests = requests_of(prepared, table, self._now() if at is None else at)
-        return table_of(prepared, self.fetch_many(requests))
+        columns = key_columns(prepared, table)
+        times = times_of(prepared, table, self._now() if at is None else at)
+        answers = self._answerer.table(prepared, columns, times)
+        if answers is None:
+            return table_of(prepared, self.fetch_many(requests_of(prepared, columns, times)))
+        return table_of_columns(prepared, columns, times, answers)
 
     def prepare(self, target: TargetName, features: Sequence[str] | None = None) -> Prepared:
         """Resolve a target and the features wanted of it, once for all requests like it."""
-        name = self._name(target)
-        wanted = None if features is None else tuple(features)
-        prepared = self._prepared.get((name, wanted))
-        if prepared is None:
-            prepared = self._resolved[name].prepare(wanted)
-            if len(self._prepared) < _MOST_PREPARED:
-                self._prepared[name, wanted] = prepared
-                part = prepared.single
-                if part is not None and part.derived is None and part.layout is not None:
-                    if part.group.is_hot:
-                        self._hot[name, wanted] = HotTarget(prepared, part, self._counters, self._clock)
-                    elif not part.group.is_cached:
-                        self._plain[name, wanted] = PlainTarget(prepared, part, part.layout, self._counters)
-        return prepared
+        return self._targets.prepare(target, features)
 
     def warm(self, target: TargetName, keys: Iterable[Mapping[str, Any]]) -> int:
         """Read keys into the caches before they are asked for; give how many were read.
 
         Raises as `fetch`.
         """
-        name, now_ms, warmed = self._name(target), self._now(), 0
+        name, now_ms, warmed = self._targets.name(target), self._now(), 0
         remaining = iter(keys)
         while part := [FetchRequest(name, one, now_ms) for one in islice(remaining, _WARMED_AT_ONCE)]:
-            call = FetchCall(self._shared, part, needs_context=False)
-            if call.wanted:
-                self._infos.ensure()
-                run(call.rounds(), self._store.get_many)
-            warmed += call.warmed()
+            warmed += self._answerer.warm(part)
         return warmed
 
     def refresh(self) -> dict[str, ServingInfo | None]:
@@ -460,27 +276,8 @@ class Fetcher:
 
     def stats(self) -> FetcherStats:
         """The counts since this fetcher was made."""
-        sums = self._counters.sums()
-        sums["kv_calls"] += self._infos.reads
-        sums["info_gets"] += self._infos.gets
-        now_ms = self._now()
-        freshness = {name: _freshness(group, now_ms) for name, group in self._groups.items()}
-        caches: dict[str, CacheStats] = {}
-        for name, group in self._groups.items():
-            for kind, cache in (("batch", group.batch_cache), ("tiles", group.tile_cache)):
-                if cache is not None:
-                    caches[f"{name}.{kind}"] = cache.stats()
-        return FetcherStats(
-            **sums,
-            refreshes=self._infos.refreshes,
-            refresh_failures=self._infos.failures,
-            late_batches=sum(one.is_late for one in freshness.values()),
-            log_dropped=0 if self._log is None else self._log.dropped,
-            caches=caches,
-            freshness=freshness,
-            latencies=self._counters.latencies(),
-            process_bytes=process_bytes(),
-        )
+        dropped = 0 if self._log is None else self._log.dropped
+        return fetcher_stats(self._counters, self._infos, self._groups, self._now(), dropped)
 
     def close(self) -> None:
         """Write what the answer log holds. The store stays open. May be called twice."""
@@ -506,23 +303,9 @@ class Fetcher:
     def after_fork(self) -> None:
         """Forget what the threads of the parent process were about: they do not exist in this one."""
         self._infos.after_fork()
-        self._async_store = None
+        self._answerer.after_fork()
         for group in self._groups.values():
             group.flights.clear()
-
-    def _name(self, target: TargetName) -> str:
-        if isinstance(target, str):
-            name = target
-        else:
-            name = target.name
-            known = self._definitions.get(name, target)
-            if known is not target and known != target:
-                raise OptionError(f"{name!r} is served here in another definition than the one asked for")
-        if name not in self._resolved:
-            near = difflib.get_close_matches(str(name), self._resolved, n=1)
-            hint = f"did you mean {near[0]!r}?" if near else f"served are {sorted(self._resolved)}."
-            raise OptionError(f"no GroupBy or Join {name!r} is served here; {hint}")
-        return name
 
 
 _fork_safe: "weakref.WeakSet[Fetcher]" = weakref.WeakSet()
@@ -537,48 +320,6 @@ os.register_at_fork(after_in_child=_after_fork)
 
 _WARMED_AT_ONCE = 500
 """How many keys `warm` reads in one call of the store."""
-
-_MOST_PREPARED = 10_000
-"""How many sets of features are remembered: a caller that makes them up must not fill the memory."""
-
-
-def _freshness(group: ServedGroup, now_ms: int) -> Freshness:
-    served = group.served
-    landed = served.landed
-    closing_age = None if served.closed_ms == NEVER_MS else now_ms - served.closed_ms
-    if landed is None:
-        return Freshness(closing_age_ms=closing_age)
-    return Freshness(
-        now_ms - landed.batch_end_ms,
-        now_ms - landed.info.batch_landing_ms,
-        closing_age,
-        now_ms > landed.horizon_end_ms,
-    )
-
-
-def _by_name(definitions: Iterable[Definition]) -> tuple[dict[str, GroupByPlan], dict[str, Join]]:
-    plans: dict[str, GroupByPlan] = {}
-    joins: dict[str, Join] = {}
-    for one in definitions:
-        if isinstance(one, Join):
-            if one.name in plans or joins.setdefault(one.name, one) != one:
-                raise OptionError(f"two definitions are named {one.name!r}. A fetcher serves one of each name.")
-            for part in one.parts:
-                _add(plans, joins, part.group_by)
-        elif isinstance(one, GroupBy | GroupByPlan):
-            _add(plans, joins, one)
-        else:
-            raise OptionError(f"a Fetcher takes GroupBys, their plans, and Joins, got {one!r}.")
-    return plans, joins
-
-
-def _add(plans: dict[str, GroupByPlan], joins: Mapping[str, Join], one: GroupBy | GroupByPlan) -> None:
-    group_by = one.group_by if isinstance(one, GroupByPlan) else one
-    known = plans.get(group_by.name)
-    if group_by.name in joins or (known is not None and known.group_by != group_by):
-        raise OptionError(f"two definitions are named {group_by.name!r}. A fetcher serves one of each name.")
-    if known is None:
-        plans[group_by.name] = one if isinstance(one, GroupByPlan) else compile_group_by(one)
 
 
 def _check_options(steps: Collection[str], tail_freshness_ms: int, stale: str, warm_keys: int) -> None:

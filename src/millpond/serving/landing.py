@@ -16,9 +16,8 @@ from typing import Any
 
 from millpond.cache import Cache
 from millpond.errors import MillpondError
-from millpond.kv import Get, KVStore, TimedValue
-from millpond.serving.batch_rows import BatchRow
-from millpond.serving.key_read import decoded_row
+from millpond.kv import KVStore, TimedValue
+from millpond.serving.batch_rows import BatchRow, batch_get, decoded_row
 from millpond.serving.landed_batch import LandedBatch
 from millpond.serving.served_group import ServedGroup
 
@@ -34,10 +33,12 @@ def hottest_rows(group: ServedGroup, landed: LandedBatch, store: KVStore, most: 
     cache = group.batch_cache
     if cache is None or not most or not group.skips_batch_get:
         return {}
-    keys = [key for key, _ in cache.items()][-most:]
+    # A hot key is answered by its closed tiles alone, so their cache knows which keys are hot.
+    hottest = group.tile_cache if group.is_hot and group.tile_cache is not None else cache
+    keys = [key for key, _ in hottest.items()][-most:]
     found: dict[bytes, BatchRow] = {}
     for part in _slices(keys):
-        gets = [Get(landed.info.batch_dataset, key, landed.batch_end_ms, landed.batch_end_ms + 1) for key in part]
+        gets = [batch_get(landed, key) for key in part]
         try:
             answers = store.get_many(gets)
         except MillpondError:

@@ -6,18 +6,20 @@ value is called, and which derivations follow. A request only runs it.
 """
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from millpond.errors import DataError, OptionError
 from millpond.features import GroupByPlan, Join
-from millpond.features.answering import Finishers, Layout
+from millpond.features.answering import Finisher, Finishers, Layout
 from millpond.features.definitions.faults import nearest
 from millpond.features.derivations import CompiledDerivations
 from millpond.features.scalar_values import UnfitError
 from millpond.features.types import parse_type
 from millpond.serving.messages import Target
+from millpond.serving.plain_reader import PlainReader
 from millpond.serving.served_group import ServedGroup
+from millpond.serving.short_read import ShortReader
 
 MISSING: Any = object()
 
@@ -33,6 +35,9 @@ class PreparedPart:
         names: what each value is called in the answer, by its name in the GroupBy.
         derived: the derivations of the GroupBy that are wanted; None for none.
         layout: the windows that are read; None for snapshots.
+        finish: ends an answer and gives its values under the names of the answer; None for snapshots and with
+            derivations.
+        reader: the short way to a key; None if there is none.
     """
 
     __slots__ = (
@@ -40,13 +45,13 @@ class PreparedPart:
         "copied",
         "derived",
         "features",
+        "finish",
         "finishers",
         "group",
-        "kept",
         "label",
         "layout",
         "names",
-        "renames",
+        "reader",
         "values_at",
     )
 
@@ -57,6 +62,7 @@ class PreparedPart:
         columns: Sequence[str],
         names: Mapping[str, str],
         derived: CompiledDerivations | None,
+        on_bound: Callable[[], object],
     ) -> None:
         plan = group.plan
         wanted = [name for name in plan.feature_names if name in names]
@@ -69,16 +75,23 @@ class PreparedPart:
         self.columns = tuple(columns)
         self.features = tuple(wanted)
         self.names = dict(names)
-        self.renames = any(name != named for name, named in names.items())
-        self.kept = len(names) == len(wanted)
         self.derived = derived if derived_names else None
         self.layout: Layout | None = None
         self.finishers: Finishers | None = None
+        self.finish: Finisher | None = None
+        self.reader: ShortReader | None = None
         self.values_at: tuple[tuple[str, int], ...] = ()
         self.copied: tuple[str, ...] = ()
         if group.has_stream:
             self.layout = group.layout if group.is_cached else Layout(plan, wanted)
-            self.finishers = Finishers(self.layout, wanted)
+            self.finishers = Finishers(self.layout, wanted, on_bound=on_bound)
+            self.reader = group.short_reader
+            if not group.is_cached:
+                self.reader = PlainReader(group, self.layout)
+            if self.derived is None:
+                self.finish = self.finishers.compiled
+                if list(names.items()) != [(name, name) for name in wanted]:
+                    self.finish = Finishers(self.layout, list(names), names, on_bound).compiled
         else:
             self.values_at = tuple((name, plan.feature_names.index(name)) for name in wanted)
             types = feature_types(plan)
@@ -95,6 +108,8 @@ class Prepared:
         derived: the derivations of the Join that are wanted; None for none.
         context: the fields that a request must give, with their types.
         key_columns: the key columns that a request must give.
+        labels: of the parts.
+        is_in_order: whether the values of the parts, one part after the other, are in the order of an answer.
     """
 
     __slots__ = (
@@ -102,9 +117,11 @@ class Prepared:
         "derived",
         "derived_names",
         "features",
+        "is_in_order",
         "key_columns",
         "known_columns",
         "known_context",
+        "labels",
         "parts",
         "single",
         "target",
@@ -133,6 +150,8 @@ class Prepared:
                 column for name in derived_names for column in derived.inputs[name] if column in target.keys
             )
         self.key_columns = tuple(needed)
+        self.is_in_order = self.features == tuple(named for part in parts for named in part.names.values())
+        self.labels = tuple(part.label for part in parts)
         self.single = parts[0] if target.kind == "group_by" else None
 
     def encoded_keys(self, keys: Mapping[str, Any]) -> list[bytes | None]:
@@ -203,8 +222,12 @@ class ResolvedTarget:
         else:
             self.target = self._group_by(groups[definition.name])
 
-    def prepare(self, features: Sequence[str] | None) -> Prepared:
+    def prepare(self, features: Sequence[str] | None, on_bound: Callable[[], object]) -> Prepared:
         """Resolve the features wanted; None takes all.
+
+        Args:
+            features: their names, in the order of the answer.
+            on_bound: called for each value of an answer that is only a bound.
 
         Raises:
             OptionError: one is unknown, with the nearest that is.
@@ -227,11 +250,13 @@ class ResolvedTarget:
             inputs = dict.fromkeys(column for name in own for column in self._derived.inputs[name])
             needed |= inputs.keys()
             context = {name: target.context[name] for name in inputs if name in target.context}
+        places = {name: place for place, name in enumerate(wanted)}
         parts = []
         for label, group, columns, names, derived in self._parts:
             read = {name: named for name, named in names.items() if named in needed}
             if read:
-                parts.append(PreparedPart(label, group, columns, read, derived))
+                ordered = dict(sorted(read.items(), key=lambda item: places.get(item[1], len(places))))
+                parts.append(PreparedPart(label, group, columns, ordered, derived, on_bound))
         return Prepared(target, wanted, parts, self._derived if own else None, own, context)
 
     def _group_by(self, group: ServedGroup) -> Target:

@@ -21,6 +21,7 @@ from millpond.serving.landed_batch import LandedBatch
 
 if TYPE_CHECKING:
     from millpond.serving.key_read import KeyData
+    from millpond.serving.short_read import ShortReader
 
 NEVER_MS = -(1 << 62)
 """The closing time of a stream that has published none: before every tile."""
@@ -94,6 +95,8 @@ class ServedGroup:
         self.decode_tile = TileDecoder(plan).decode
         self.decode_batch = BatchDecoder(plan).decode
         self.stream_dataset = stream_dataset(plan.name, plan.generation)
+        self.short_reader: ShortReader | None = None
+        """The short way to a cached key, which whoever owns the group sets; None if there is none."""
         self.flights: dict[bytes, Future[KeyData | None]] = {}
         self.served = Served()
 

@@ -9,6 +9,16 @@ stored values with no more work than an answer needs. The plan's own `finish`, `
 from millpond.features.answering.batch_decoder import BatchDecoder, StoredBatch
 from millpond.features.answering.finisher import Finisher, Finishers
 from millpond.features.answering.layout import Layout, LayoutWindow
+from millpond.features.answering.pair_merger import pair_merger
 from millpond.features.answering.tile_decoder import TileDecoder
 
-__all__ = ["BatchDecoder", "Finisher", "Finishers", "Layout", "LayoutWindow", "StoredBatch", "TileDecoder"]
+__all__ = [
+    "BatchDecoder",
+    "Finisher",
+    "Finishers",
+    "Layout",
+    "LayoutWindow",
+    "StoredBatch",
+    "TileDecoder",
+    "pair_merger",
+]

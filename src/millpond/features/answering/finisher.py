@@ -10,7 +10,7 @@ Cells that are not known need looking at, so they take the plain way, feature by
 """
 
 import operator
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 from millpond.features.answering.layout import Layout, Projection
@@ -27,6 +27,8 @@ class Finishers:
     Args:
         layout: how bases lie.
         features: the names of the features wanted, all of which the layout reads, in the order of the answer.
+        names: what the answer of `compiled` calls them; None for their own names.
+        on_bound: called for each value of an answer that is only a bound; None for nothing.
 
     >>> from millpond.features import Aggregation, Field, GroupBy, compile_group_by
     >>> counts = (Aggregation("count", windows=("1h", "1d")),)
@@ -35,15 +37,22 @@ class Finishers:
     {'count_1h': 3, 'count_1d': 6}
     """
 
-    __slots__ = ("_features", "_layout", "compiled")
+    __slots__ = ("_features", "_layout", "_on_bound", "compiled")
 
-    def __init__(self, layout: Layout, features: Collection[str]) -> None:
+    def __init__(
+        self,
+        layout: Layout,
+        features: Collection[str],
+        names: Mapping[str, str] | None = None,
+        on_bound: Callable[[], object] | None = None,
+    ) -> None:
         placed = {
             feature.name: (place, feature) for place, window in enumerate(layout.windows) for feature in window.features
         }
         self._layout = layout
+        self._on_bound = on_bound
         self._features = tuple((*placed[name], name) for name in features)
-        self.compiled: Finisher = self._compile()
+        self.compiled: Finisher = self._compile({} if names is None else names)
 
     def careful(self, bases: Sequence[Projection], tails: Sequence[Ir]) -> dict[str, Any]:
         """Give the features whose cells are all known."""
@@ -63,6 +72,8 @@ class Finishers:
             cells = [totals[place][position] for position in feature.positions]
             if not any(cell is UNKNOWN for cell in cells):
                 answer[name] = feature.finish(*cells)
+                if feature.limit_met is not None and self._on_bound is not None and feature.limit_met(*cells):
+                    self._on_bound()
         return answer
 
     def limits_met(self, bases: Sequence[Projection], tails: Sequence[Ir]) -> tuple[str, ...]:
@@ -78,8 +89,8 @@ class Finishers:
                     met.append(name)
         return tuple(met)
 
-    def _compile(self) -> Finisher:
-        names: dict[str, Any] = {}
+    def _compile(self, answer_names: Mapping[str, str]) -> Finisher:
+        names: dict[str, Any] = {"on_bound": self._on_bound}
         lines = ["def finish(bases, tails):"]
         cells_of: dict[tuple[int, int], str] = {}
         for place, window in enumerate(self._layout.windows):
@@ -102,7 +113,10 @@ class Finishers:
         for number, (place, feature, name) in enumerate(self._features):
             names[f"finish_{number}"] = feature.finish
             cells = ", ".join(cells_of[place, position] for position in feature.positions)
-            items.append(f"{name!r}: finish_{number}({cells})")
+            items.append(f"{answer_names.get(name, name)!r}: finish_{number}({cells})")
+            if feature.limit_met is not None and self._on_bound is not None:
+                names[f"limit_met_{number}"] = feature.limit_met
+                lines.append(f"    if limit_met_{number}({cells}): on_bound()")
         lines.append(f"    return {{{', '.join(items)}}}")
         exec(compile("\n".join(lines), "<finisher>", "exec"), names)  # noqa: S102 - source of positions and names only
         compiled: Finisher = names["finish"]

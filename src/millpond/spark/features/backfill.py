@@ -19,7 +19,6 @@ from millpond.spark.features.hop_manifest import HopManifest
 from millpond.spark.features.hop_table import HopTable
 from millpond.spark.features.sources import Tables, batch_rows
 from millpond.spark.features.task_outcomes import outcomes_of
-from millpond.spark.environment.worker_garbage import leave_modules_out
 
 _SCHEMA = pa.schema([("files", pa.list_(pa.string())), ("problem", pa.string())])
 

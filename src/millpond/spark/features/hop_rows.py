@@ -27,12 +27,17 @@ from millpond.features.hops import BEFORE_MS, Hops
 from millpond.features.windows import DAY_MS
 from millpond.spark.environment.worker_garbage import leave_modules_out
 from millpond.spark.features.arrow_lots import lots
-from millpond.spark.features.batch_rows_of_keys import RowCounts, collected, encoder, kept_rows, times_of
-from millpond.spark.shuffle.partitioner import anchors, partition_of
-from millpond.spark.features.batch_rows_of_keys import RowCounts, kept_rows, row_encoder, segments_of, times_of
+from millpond.spark.features.batch_rows_of_keys import (
+    RowCounts,
+    kept_rows,
+    row_encoder,
+    segments_of,
+    times_of,
+)
 from millpond.spark.features.hop_cells import encode_cells, merged_column, merged_stored
 from millpond.spark.features.hop_files import HopFiles, bucket_of, lots_of_keys, read_files
 from millpond.spark.features.key_groups import KeyGroups, groups_of_events
+from millpond.spark.shuffle.partitioner import anchors, partition_of
 
 ANCHOR = "anchor"
 """The column that Spark divides rows by: the anchor of their bucket."""

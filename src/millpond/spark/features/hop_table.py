@@ -33,7 +33,7 @@ from millpond.features import GroupByPlan
 from millpond.features.definitions import EventSource
 from millpond.features.hops import BEFORE_MS, KEPT_DAYS_MS
 from millpond.features.windows import DAY_MS
-from millpond.spark.anchors import anchors
+from millpond.spark.shuffle.partitioner import anchors
 from millpond.spark.features.columns import TIME
 from millpond.spark.features.hop_files import span_of, version_of
 from millpond.spark.features.hop_manifest import HopDay, HopManifest

@@ -1,0 +1,34 @@
+"""The merge of two IRs, written out for a plan and compiled.
+
+The tail of a key is often two tiles: one that is not closed yet, and the present one. Through the loop of
+the plan's `merge` their merge costs as much as decoding one of them.
+"""
+
+import operator
+from collections.abc import Callable
+from typing import Any
+
+from millpond.features.cells.cell import Ir
+from millpond.features.plan import GroupByPlan
+
+
+def pair_merger(plan: GroupByPlan) -> Callable[[Ir, Ir], Ir]:
+    """Give what merges two IRs of a plan, of which every cell is known; equal to `merge`.
+
+    >>> from millpond.features import Aggregation, Field, GroupBy, compile_group_by
+    >>> plan = compile_group_by(GroupBy("route", (Field("origin", "string"),), (), (Aggregation("count"),)))
+    >>> pair_merger(plan)((2,), (3,))
+    (5,)
+    """
+    names: dict[str, Any] = {}
+    merged = []
+    for place, cell in enumerate(plan.cells.cells):
+        if cell.merge is operator.add:
+            merged.append(f"left[{place}] + right[{place}]")
+        else:
+            names[f"merge_{place}"] = cell.merge
+            merged.append(f"merge_{place}(left[{place}], right[{place}])")
+    source = f"def merge(left, right):\n    return ({', '.join(merged)}{',' if merged else ''})\n"
+    exec(compile(source, "<pair_merger>", "exec"), names)  # noqa: S102 - source of numbers only
+    compiled: Callable[[Ir, Ir], Ir] = names["merge"]
+    return compiled

@@ -1,0 +1,66 @@
+"""One key of one GroupBy: the request that is asked most, with the least around its work.
+
+Place on the data path: beside `FetchCall`, which answers everything. A `OneKey` goes the same short ways,
+for one key without context, derivations or explanation. A test compares both.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+from millpond.features.answering import Finisher
+from millpond.serving.counters import Counters
+from millpond.serving.messages import FetchResponse, ValueState
+from millpond.serving.prepared import Prepared
+from millpond.serving.served_group import ServedGroup
+from millpond.serving.short_read import ShortReader, ShortResult
+
+
+class OneKey:
+    """A prepared GroupBy of which one key is asked for; immutable.
+
+    Args:
+        prepared: the GroupBy and the features wanted of it.
+        group: the GroupBy.
+        reader: the short way to its keys.
+        finish: ends an answer.
+        counters: where fetches are counted.
+    """
+
+    __slots__ = ("_counters", "_finish", "_name", "encode", "group", "prepared", "reader")
+
+    def __init__(
+        self, prepared: Prepared, group: ServedGroup, reader: ShortReader, finish: Finisher, counters: Counters
+    ) -> None:
+        self.prepared = prepared
+        self.group = group
+        self.reader = reader
+        self._finish = finish
+        self._counters = counters
+        self._name = prepared.target.name
+        self.encode = group.plan.encode_key
+
+    def answer(self, keys: Mapping[str, Any], query_ms: int, found: ShortResult, kv_calls: int) -> FetchResponse:
+        """Give the answer, and count it.
+
+        Args:
+            keys: as in the request.
+            query_ms: the time.
+            found: what the short read found.
+            kv_calls: how many calls of the store it took.
+        """
+        features = self._finish(found.bases, found.tails)
+        states: dict[str, ValueState] = {}
+        null = 0
+        if None in features.values():
+            states = {name: "null" for name, value in features.items() if value is None}
+            null = len(states)
+        self._counters.one_key(kv_calls, found.counts, null, len(features) - null)
+        return FetchResponse(self._name, keys, query_ms, features, states, {}, found.landed.batch_end_ms)
+
+
+def one_key(prepared: Prepared, counters: Counters) -> OneKey | None:
+    """Give the form for one key of a prepared target; None if it is a Join, derives values, or has no short way."""
+    part = prepared.single
+    if part is None or part.reader is None or part.finish is None:
+        return None
+    return OneKey(prepared, part.group, part.reader, part.finish, counters)

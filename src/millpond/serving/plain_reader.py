@@ -1,0 +1,120 @@
+"""The short way to a key of which nothing is kept: its batch row and its tiles, in one round.
+
+Place on the data path: GroupBys without caches, and keys that a full cache does not let in.
+"""
+
+from collections.abc import Sequence
+
+import msgspec
+
+from millpond.features import tile_range
+from millpond.features.answering import Layout
+from millpond.kv import Get, TimedValue
+from millpond.serving.batch_rows import BatchRow, batch_bases, batch_get
+from millpond.serving.closed_tiles import has_unknown, tail_irs
+from millpond.serving.landed_batch import LandedBatch, View
+from millpond.serving.served_group import ServedGroup
+from millpond.serving.short_read import ShortResult
+from millpond.serving.tile_spans import are_placed
+
+
+class PlainReader:
+    """Reads keys of one GroupBy without caching them; immutable but for the ranges it remembers.
+
+    Args:
+        group: the GroupBy.
+        layout: the windows that are read.
+    """
+
+    __slots__ = ("_spans", "empties", "group", "layout", "tail_of_none")
+
+    def __init__(self, group: ServedGroup, layout: Layout) -> None:
+        self.group = group
+        self.layout = layout
+        self.tail_of_none = group.plan.new_ir()
+        self._spans: tuple[View, int, int, list[tuple[int, int]]] | None = None
+
+    def begin(
+        self,
+        key: bytes,
+        query_ms: int,
+        now_ms: int,  # noqa: ARG002 - every short reader is begun alike
+        row: BatchRow | None = None,
+    ) -> "PlainRead | None":
+        """Give what to read of a key; None if the long way is to be taken.
+
+        Args:
+            key: the encoded key.
+            query_ms: the time that is asked for.
+            now_ms: the present; a plain read ends at the query in any case.
+            row: the batch row, if it is cached.
+        """
+        served = self.group.served
+        landed = served.landed
+        if landed is None or not landed.batch_end_ms <= query_ms <= landed.horizon_end_ms:
+            return None
+        view = landed.view(self.layout, query_ms)
+        dataset = landed.info.streaming_dataset
+        gets = [Get(dataset, key, first, last) for first, last in self._ranges(view, query_ms, served.closed_ms)]
+        if view.reads_batch and row is None:
+            gets.append(batch_get(landed, key))
+        return PlainRead(gets, self, key, query_ms, landed, view, row)
+
+    def _ranges(self, view: View, query_ms: int, closed_ms: int) -> list[tuple[int, int]]:
+        """Give the ranges of tiles, which stay for all queries that end in one tile."""
+        plan = self.group.plan
+        last_ms = -(-query_ms // plan.tile_ms) * plan.tile_ms
+        known = self._spans
+        if known is None or known[0] is not view or known[1] != last_ms or known[2] != closed_ms:
+            cuts = [start for start in view.starts if start is not None]
+            spans = plan.spans(view.read_start_ms, last_ms, closed_ms, cuts)
+            known = self._spans = (view, last_ms, closed_ms, [tile_range(*span) for span in spans])
+        return known[3]
+
+
+class PlainRead(msgspec.Struct, frozen=True, gc=False):
+    """One key that is read whole."""
+
+    gets: list[Get]
+    reader: PlainReader
+    key: bytes
+    query_ms: int
+    landed: LandedBatch
+    view: View
+    row: BatchRow | None
+
+    def end(self, answers: Sequence[Sequence[TimedValue]]) -> ShortResult | None:
+        """Take the rows; None if the long way is to be taken."""
+        reader, key, view, landed, row = self.reader, self.key, self.view, self.landed, self.row
+        layout, group = reader.layout, reader.group
+        bases = layout.empties
+        rows_read = bytes_read = batch_gets = 0
+        is_confirmed = True
+        if view.reads_batch:
+            if row is not None:
+                bases = row.bases(layout, view)
+            else:
+                *answers, batch_rows = answers
+                batch_gets = 1
+                is_confirmed = bool(batch_rows)
+                if batch_rows:
+                    stored = batch_rows[-1].value
+                    batch = group.decode_batch(key, stored)
+                    if batch.batch_end_ms != landed.batch_end_ms:
+                        return None
+                    bases = batch_bases(layout, view, batch)
+                    rows_read, bytes_read = 1, len(stored)
+        decode = group.decode_tile
+        rows = [row for part in answers for row in part]
+        tiles = [decode(key, row.value) for row in rows]
+        if not are_placed(group.plan, rows, tiles):
+            return None
+        if tiles and tiles[-1].start_ms >= self.query_ms:
+            tiles = [tile for tile in tiles if tile.start_ms < self.query_ms]
+        tails = tail_irs(layout, view, tiles, landed.batch_end_ms, reader.tail_of_none)
+        if has_unknown(tails):
+            return None
+        bytes_read += sum([len(row.value) for row in rows])
+        saved = view.reads_batch and not batch_gets
+        counts = (batch_gets, saved, len(answers), rows_read + len(rows), bytes_read, len(rows), 0)
+        return ShortResult(bases, tails, landed, counts, is_confirmed)

@@ -1,0 +1,119 @@
+"""What a fetcher serves, by name: from a definition or its name to what a request runs.
+
+Place on the data path: the first step of a fetch. Names are resolved once for each set of features, and
+what was resolved is remembered.
+"""
+
+import difflib
+from collections.abc import Iterable, Mapping, Sequence
+
+from millpond.errors import OptionError
+from millpond.features import GroupBy, GroupByPlan, Join, compile_group_by
+from millpond.serving.counters import Counters
+from millpond.serving.messages import Target
+from millpond.serving.one_key import OneKey, one_key
+from millpond.serving.prepared import Prepared, ResolvedTarget
+from millpond.serving.served_group import ServedGroup
+
+Definition = GroupByPlan | GroupBy | Join
+TargetName = str | GroupBy | Join
+
+_MOST_PREPARED = 10_000
+"""How many sets of features are remembered: a caller that makes them up must not fill the memory."""
+
+
+class Targets:
+    """The GroupBys and Joins that are served; safe to use from several threads.
+
+    Attributes:
+        one_key: the form for one key of what was prepared, where there is one.
+
+    Args:
+        definitions: the GroupBys (or their plans) and Joins, as `by_name` gives them.
+        groups: the GroupBys as they are served.
+        counters: where fetches are counted.
+    """
+
+    __slots__ = ("_counters", "_definitions", "_prepared", "_resolved", "one_key")
+
+    def __init__(
+        self, definitions: Mapping[str, GroupByPlan | Join], groups: Mapping[str, ServedGroup], counters: Counters
+    ) -> None:
+        self._counters = counters
+        self._definitions = {
+            name: one.group_by if isinstance(one, GroupByPlan) else one for name, one in definitions.items()
+        }
+        self._resolved = {name: ResolvedTarget(one, groups) for name, one in definitions.items()}
+        self._prepared: dict[tuple[str, tuple[str, ...] | None], Prepared] = {}
+        self.one_key: dict[tuple[str, tuple[str, ...] | None], OneKey] = {}
+
+    def known(self) -> dict[str, Target]:
+        """Every GroupBy and Join that may be asked for."""
+        return {name: resolved.target for name, resolved in self._resolved.items()}
+
+    def name(self, target: TargetName) -> str:
+        """Give the name of what is asked for.
+
+        Raises:
+            OptionError: it is not served here, or in another definition.
+        """
+        if isinstance(target, str):
+            name = target
+        else:
+            name = target.name
+            known = self._definitions.get(name, target)
+            if known is not target and known != target:
+                raise OptionError(f"{name!r} is served here in another definition than the one asked for")
+        if name not in self._resolved:
+            near = difflib.get_close_matches(str(name), self._resolved, n=1)
+            hint = f"did you mean {near[0]!r}?" if near else f"served are {sorted(self._resolved)}."
+            raise OptionError(f"no GroupBy or Join {name!r} is served here; {hint}")
+        return name
+
+    def prepare(self, target: TargetName, features: Sequence[str] | None = None) -> Prepared:
+        """Resolve a target and the features wanted of it, once for all requests like it.
+
+        Raises:
+            OptionError: the target or a feature is not served here.
+        """
+        name = self.name(target)
+        wanted = None if features is None else tuple(features)
+        prepared = self._prepared.get((name, wanted))
+        if prepared is None:
+            prepared = self._resolved[name].prepare(wanted, self._counters.bound)
+            if len(self._prepared) < _MOST_PREPARED:
+                self._prepared[name, wanted] = prepared
+                single = one_key(prepared, self._counters)
+                if single is not None:
+                    self.one_key[name, wanted] = single
+        return prepared
+
+
+def by_name(definitions: Iterable[Definition]) -> tuple[dict[str, GroupByPlan], dict[str, Join]]:
+    """Give the plans of all GroupBys, those of Joins included, and the Joins.
+
+    Raises:
+        OptionError: something else is among them, or two have one name.
+    """
+    plans: dict[str, GroupByPlan] = {}
+    joins: dict[str, Join] = {}
+    for one in definitions:
+        if isinstance(one, Join):
+            if one.name in plans or joins.setdefault(one.name, one) != one:
+                raise OptionError(f"two definitions are named {one.name!r}. A fetcher serves one of each name.")
+            for part in one.parts:
+                _add(plans, joins, part.group_by)
+        elif isinstance(one, GroupBy | GroupByPlan):
+            _add(plans, joins, one)
+        else:
+            raise OptionError(f"a Fetcher takes GroupBys, their plans, and Joins, got {one!r}.")
+    return plans, joins
+
+
+def _add(plans: dict[str, GroupByPlan], joins: Mapping[str, Join], one: GroupBy | GroupByPlan) -> None:
+    group_by = one.group_by if isinstance(one, GroupByPlan) else one
+    known = plans.get(group_by.name)
+    if group_by.name in joins or (known is not None and known.group_by != group_by):
+        raise OptionError(f"two definitions are named {group_by.name!r}. A fetcher serves one of each name.")
+    if known is None:
+        plans[group_by.name] = one if isinstance(one, GroupByPlan) else compile_group_by(one)
