@@ -15,7 +15,6 @@ the store failing raises `UnavailableError`; what is wrong with the data of one 
 """
 
 import asyncio
-import difflib
 import os
 import time
 import weakref
@@ -43,6 +42,7 @@ from millpond.serving.plain_key import PlainTarget
 from millpond.serving.prepared import Prepared, ResolvedTarget
 from millpond.serving.served_group import NEVER_MS, STEPS, ServedGroup
 from millpond.serving.serving_info import REFRESH_MS, Background, ServingInfos, on_a_thread
+from millpond.suggestions import hint
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -514,9 +514,7 @@ class Fetcher:
             if known is not target and known != target:
                 raise OptionError(f"{name!r} is served here in another definition than the one asked for")
         if name not in self._resolved:
-            near = difflib.get_close_matches(str(name), self._resolved, n=1)
-            hint = f"did you mean {near[0]!r}?" if near else f"served are {sorted(self._resolved)}."
-            raise OptionError(f"no GroupBy or Join {name!r} is served here; {hint}")
+            raise OptionError(f"no GroupBy or Join {name!r} is served here; {hint(name, sorted(self._resolved))}")
         return name
 
 

@@ -21,6 +21,7 @@ from millpond.state.operator.timers import PROCESSING_TIMERS, TIMERS, DueTimer, 
 from millpond.state.types.descriptor import StateDescriptor
 from millpond.state.types.key_types import given_form
 from millpond.state.wrappers.cached_values import CachedValues
+from millpond.suggestions import did_you_mean
 
 
 class OperatorShard:
@@ -107,7 +108,8 @@ class OperatorShard:
         """What every key has of a state now, as users know it, without what has expired."""
         descriptor = self.descriptors.get(name)
         if descriptor is None:
-            raise OptionError(f"there is no state {name!r}; the operator declared {sorted(self.descriptors)}.")
+            known = sorted(self.descriptors)
+            raise OptionError(f"there is no state {name!r}; the operator declared {known}{did_you_mean(name, known)}")
         found: dict[Any, Any] = {}
         for key_group in self.key_groups:
             cells = self.backend.cells(name, key_group)

@@ -12,12 +12,13 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from millpond.errors import OptionError
 from millpond.metrics import NO_METRICS, Recorder
-from millpond.options import Known, nearest
+from millpond.options import Known
 from millpond.state.backend.protocols import KeyedStateBackend
 from millpond.state.heap.backend import HeapBackend
 from millpond.state.rocksdb.options import ROCKSDB_OPTIONS, RocksDbSettings
 from millpond.state.spillable.options import SPILLABLE_OPTIONS, SpillableSettings
 from millpond.state.wrappers.choice import CacheChoice, Lru
+from millpond.suggestions import suggestion
 
 if TYPE_CHECKING:
     from millpond.state.options.operator import StateOptions
@@ -91,8 +92,9 @@ def backend_name(value: Any) -> str:
     """The name of a registered backend, read in any case; the parser of `state.backend.type`."""
     lower = str(value).strip().lower()
     if lower not in _BACKENDS:
-        near = nearest(lower, tuple(_BACKENDS))
-        raise ValueError(f"a registered backend, one of {', '.join(_BACKENDS)} ({near})")
+        near = suggestion(lower, _BACKENDS)
+        meant = "" if near is None else f" (did you mean {near!r}?)"
+        raise ValueError(f"a registered backend, one of {', '.join(_BACKENDS)}{meant}")
     return lower
 
 
