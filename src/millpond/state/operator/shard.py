@@ -15,7 +15,7 @@ import pyarrow as pa
 from millpond.errors import OptionError
 from millpond.state.backend.expiry import alive, without_times
 from millpond.state.backend.protocols import KeyContext, KeyedStateBackend
-from millpond.state.operator.operator import Context, KeyedOperator, TimeDomain, Timer, Times
+from millpond.state.operator.operator import Context, KeyedOperator, TimeDomain, Timer, Times, check_operator
 from millpond.state.operator.states import States
 from millpond.state.operator.timers import PROCESSING_TIMERS, TIMERS, DueTimer, Timers
 from millpond.state.types.descriptor import StateDescriptor
@@ -60,6 +60,7 @@ class OperatorShard:
         self._timers: dict[TimeDomain, Timers] = {}
         try:
             operator = make_operator()
+            check_operator(operator)
             self.process: Callable[[Any, Any, Context], Iterable[Any] | None] = operator.process
             self._on_timer = getattr(operator, "on_timer", None)
             operator.open(States(self.backend, self._declared))
