@@ -189,7 +189,7 @@ class ShardProcessor(StatefulProcessor):  # type: ignore[misc]
         run = _run_in_host if self._spec.config.host == "process" else _run_inline
         with run(self._spec, self._pickled, task, head, durable, blobs, time) as done:
             if self._spec.metrics is not None:
-                self._spec.metrics.add(KeyedMetrics.of(done.metrics))
+                self._spec.metrics.add(KeyedMetrics.of(done.metrics, task.stage))
             self._set_shard_timer(time, done.next_timer_ms)
             for blob in done.output:
                 yield self._output_row(blob)
@@ -271,6 +271,7 @@ class _Task:
 
     def __init__(self, application: str) -> None:
         task = TaskContext.get()
+        self.stage = task.stageId() if task else 0
         self.attempt = Attempt(application, task.taskAttemptId() if task else 0)
         self.query = (task and task.getLocalProperty("sql.streaming.queryId")) or "a batch job"
         self.token = f"{secrets.token_hex(8)}-{self.attempt.order}"
