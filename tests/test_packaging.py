@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[1]
-PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+SETTINGS = tomllib.loads((ROOT / "pyproject.toml").read_text())
+PROJECT = SETTINGS["project"]
 INSTALL = (ROOT / "docs/how-to/install.md").read_text()
 
 
@@ -78,3 +79,28 @@ def test_every_pyspark_that_is_claimed_is_tested(combinations):
 def test_the_files_that_the_matrix_runs_are_there(combinations):
     named = {path for each in combinations for path in (*each.tests, *each.smoke)}
     assert [path for path in sorted(named) if not (ROOT / path).exists()] == []
+
+
+def _published_readme():
+    """The README as the package index gets it."""
+    text = (ROOT / "README.md").read_text()
+    for each in SETTINGS["tool"]["hatch"]["metadata"]["hooks"]["fancy-pypi-readme"]["substitutions"]:
+        text = re.sub(each["pattern"], each["replacement"], text)
+    return text
+
+
+def test_the_metadata_says_where_code_docs_changes_and_issues_are():
+    assert {"Repository", "Documentation", "Changelog", "Issues"} <= set(PROJECT["urls"])
+    assert all(url.startswith("https://") for url in PROJECT["urls"].values())
+
+
+def test_every_link_of_the_published_readme_is_absolute_and_leads_to_a_file():
+    links = re.findall(r"\]\(([^)\s]+)\)|(?:src|href)=[\"']([^\"']+)", _published_readme())
+    targets = [target or other for target, other in links]
+    assert [target for target in targets if not target.startswith(("https://", "#"))] == []
+    own = [target for target in targets if target.startswith(PROJECT["urls"]["Repository"] + "/")]
+    raw = PROJECT["urls"]["Repository"].replace("github.com", "raw.githubusercontent.com") + "/main/"
+    paths = [re.sub(r"^.*?/blob/main/", "", target) for target in own if "/blob/" in target]
+    paths += [target.removeprefix(raw) for target in targets if target.startswith(raw)]
+    assert len(paths) > 10, "the README has links and pictures of its own"
+    assert [path for path in paths if not (ROOT / path.partition("#")[0]).exists()] == []

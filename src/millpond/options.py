@@ -7,10 +7,10 @@ The one idea: reading goes on after a problem. Each step adds what it finds to a
 import re
 from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
-from difflib import get_close_matches
 from typing import Any, TypeAlias
 
 from millpond.errors import OptionError
+from millpond.suggestions import hint
 
 Known: TypeAlias = Mapping[str, tuple[str, Callable[[Any], Any]]]
 """Option names in lower case, each with the field it fills and a parser whose ValueError says what it expects."""
@@ -32,7 +32,7 @@ def named(options: Mapping[str, Any], known: Known, problems: list[str]) -> dict
     for name, value in options.items():
         lower = name.strip().lower()
         if lower not in known:
-            problems.append(f"{name!r} is unknown; {nearest(lower, tuple(known))}")
+            problems.append(f"{name!r} is unknown; {hint(lower, known)}")
         elif lower in given:
             problems.append(f"{lower!r} is given twice, in different cases; keep one")
         else:
@@ -56,16 +56,6 @@ def refuse_problems(what: str, problems: Sequence[str]) -> None:
     """Raise one OptionError of all problems, if there are any."""
     if problems:
         raise OptionError("\n- ".join([f"{what}:", *problems]))
-
-
-def nearest(name: str, known: Sequence[str]) -> str:
-    """What to write instead of an unknown name.
-
-    >>> nearest("rockdb", ("heap", "rocksdb"))
-    "did you mean 'rocksdb'?"
-    """
-    near = get_close_matches(name, known, n=1, cutoff=0.5)
-    return f"did you mean {near[0]!r}?" if near else f"known are {', '.join(known)}"
 
 
 def choice(*words: str) -> Callable[[Any], str]:

@@ -64,7 +64,10 @@ def test_lists_are_taken_and_kept_as_tuples():
             lambda: GroupBy("route", KEYS, INPUTS, (Aggregation("sum", "delay"),)),
             ["'route'", "'delay'", "did you mean 'dep_delay'"],
         ),
-        (lambda: GroupBy("route", KEYS, (), (Aggregation("sum", "x"),)), ["'x'", "no inputs are declared"]),
+        (
+            lambda: GroupBy("route", KEYS, (), (Aggregation("sum", "x"),)),
+            ["'x'", "not among its inputs; none are declared"],
+        ),
         (lambda: GroupBy("route", KEYS, INPUTS, (Aggregation("average", "dest"),)), ["'route'", "'dest'", "numbers"]),
     ],
 )

@@ -22,3 +22,24 @@ def test_a_store_that_breaks_off_is_unavailable_and_the_shard_is_named(error):
     with pytest.raises(UnavailableError, match=r"^shard 3 of .*the executor's log says why") as caught:
         Durable(broken, broken, "shard 3 of Count").put_stream(iter([(0, b"segment")]), (), b"head")
     assert caught.value.__cause__ is error
+
+
+class Unwritten:
+    """PySpark's states before the first batch: Spark logs a warning of every value that is read and not there."""
+
+    def __init__(self):
+        self.warnings = 0
+
+    def exists(self):
+        return False
+
+    def get(self):
+        self.warnings += 1
+
+
+def test_a_shard_that_was_never_written_is_found_out_without_a_warning_in_sparks_log():
+    store = Unwritten()
+    durable = Durable(store, store, "shard 3 of Count")
+    assert durable.head() is None
+    assert durable.is_whole()
+    assert store.warnings == 0

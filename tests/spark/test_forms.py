@@ -168,3 +168,11 @@ def test_a_processor_of_another_form_is_refused_when_the_query_is_planned(spark:
         keyed(events, "user").transformWithStateInArrow(Rows(), OUTPUT, "Update", "None")
     with pytest.raises(OptionError, match=r"takes a StatefulProcessor.*got Arrow"):
         keyed(events, "user").transformWithStateInPandas(Arrow(), OUTPUT, "Update", "None")
+
+
+def test_a_class_in_place_of_a_processor_is_refused_with_the_line_to_write(spark: SparkSession) -> None:
+    events = spark.createDataFrame([("ann", 1.0)], "user string, amount double")
+    with pytest.raises(OptionError, match=r"got the class Rows and not an instance of it. Write Rows\(\)"):
+        keyed(events, "user").transformWithState(Rows, OUTPUT, "Update", "None")
+    with pytest.raises(OptionError, match=r"got dict, which has no init and no handleInputRows and no close"):
+        keyed(events, "user").transformWithState({}, OUTPUT, "Update", "None")

@@ -81,8 +81,8 @@ def test_columns_of_the_same_name_do_no_harm_unless_they_are_the_key(spark):
     data = spark.createDataFrame([("ann", 1, 2)], "user string, n int, m int").toDF("user", "n", "n")
     ((_, _, rows),) = _keys(keyed(data, "user"))
     assert rows == "[Row(user='ann', n=1, n=2)]"
-    with pytest.raises(DataError, match="'n' is not in the DataFrame, or not clearly so"):
-        keyed(data, "n").transformWithState(Keys(), "key string", "Update", "None")
+    with pytest.raises(DataError, match=r"'n' is ambiguous: the DataFrame has the columns \['n', 'n'\]"):
+        keyed(data, "n")
 
 
 @pytest.mark.parametrize(
@@ -114,3 +114,17 @@ def test_a_key_that_is_not_there_is_refused_with_a_hint(spark):
         key_columns(data, ["current_date"])
     with pytest.raises(DataError, match="a key is int 7"):
         key_columns(data, [7])
+
+
+@pytest.mark.parametrize(
+    ("keys", "says"),
+    [
+        (("usr",), r"'usr' is not in the DataFrame; its columns are \['user', 'tags'\]; did you mean 'user'\?"),
+        (("user", "tags"), "'tags' is array<int>; keys are atomic"),
+        ((7,), "a key is int 7"),
+    ],
+)
+def test_keyed_itself_refuses_a_key_that_cannot_be_one_and_names_the_nearest_column(spark, keys, says):
+    data = spark.sql("SELECT 'ann' AS user, array(1) AS tags")
+    with pytest.raises(DataError, match=says):
+        keyed(data, *keys)

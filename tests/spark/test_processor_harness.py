@@ -378,6 +378,34 @@ def test_wrong_arguments_are_refused_at_once(changes, says):
         _alarm(**changes)
 
 
+@pytest.mark.parametrize(
+    ("processor", "says"),
+    [
+        (Diary, r"ProcessorHarness takes a StatefulProcessor, got the class Diary.* Write Diary\(\)"),
+        (object(), "got object, which has no init and no handleInputRows and no close"),
+        (dict, "got the class dict"),
+    ],
+)
+def test_what_is_no_processor_is_refused_by_name(processor, says):
+    with pytest.raises(OptionError, match=says):
+        _alarm(processor=processor)
+
+
+def test_a_closed_harness_says_that_it_is_closed():
+    harness = _alarm()
+    harness.process([("ann", 1, _at(0))])
+    harness.close()
+    harness.close()
+    for act in (lambda: harness.state("seen"), lambda: harness.process([]), harness.restart):
+        with pytest.raises(OptionError, match="the harness is closed"):
+            act()
+
+
+def test_a_state_that_nobody_declared_is_refused_with_the_nearest(diary):
+    with pytest.raises(OptionError, match=r"no state 'cuont'; the processor declared .*; did you mean 'count'"):
+        diary.state("cuont")
+
+
 def test_a_state_that_cannot_be_declared_is_refused_at_once():
     class Wrong(Diary):
         def init(self, handle):

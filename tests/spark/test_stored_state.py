@@ -116,7 +116,7 @@ def test_an_earlier_version_and_what_changed_since(streams: dict[str, FileStream
 
 def test_what_is_not_there_is_refused_by_name(streams: dict[str, FileStream], tmp_path: Path) -> None:
     spark, location = streams["millpond"].spark, checkpoint(streams["millpond"])
-    with pytest.raises(OptionError, match=r"no state 'coutn'.*\['count', 'ids', 'last'\] \(did you mean 'count'\?\)"):
+    with pytest.raises(OptionError, match=r"no state 'coutn'.*\['count', 'ids', 'last'\]; did you mean 'count'\?"):
         read_state(spark, location, "coutn")
     with pytest.raises(OptionError, match=r"no version 77: Spark keeps those of the batches 0 to \d"):
         read_state(spark, location, "count", version=77)

@@ -163,7 +163,7 @@ def test_what_the_operator_counts_comes_back_to_the_driver(spark: SparkSession, 
     )
     assert {row.n for row in operated.collect()} == {50}
     metrics = grouped.metrics()
-    assert (metrics.batches, metrics.rows, metrics.late_rows, metrics.dead_letters) == (2, 1000, 0, 0)
+    assert (metrics.batches, metrics.rows, metrics.late_rows, metrics.dead_letters) == (1, 1000, 0, 0)
     assert (metrics.cache_hits, metrics.cache_misses) == (20, 20), "each key is read before its first write and after"
     assert metrics.cache_hit_ratio == 0.5
     assert metrics.state_rows == 20

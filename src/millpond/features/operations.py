@@ -15,10 +15,24 @@ from millpond.errors import OptionError
 from millpond.features.cells import counts_and_sums, extremes, moments, ordered, sets_and_maps, sketches
 from millpond.features.cells.cell import Operation
 from millpond.features.types import parse_type
+from millpond.suggestions import Aliases
 
 if TYPE_CHECKING:
     from millpond.features.definitions.aggregation import Aggregation
     from millpond.features.definitions.field import Field
+
+OPERATION_ALIASES: Aliases = {
+    **dict.fromkeys(("avg", "mean"), ("average",)),
+    **dict.fromkeys(("std", "stdev", "stddev_pop", "stddev_samp"), ("stddev",)),
+    **dict.fromkeys(("var", "var_pop", "var_samp"), ("variance",)),
+    **dict.fromkeys(("cardinality", "count_distinct", "distinct", "nunique"), ("unique_count",)),
+    **dict.fromkeys(("approx_count_distinct", "approx_distinct"), ("approx_unique_count",)),
+    **dict.fromkeys(("median", "percentile", "quantile", "approx_quantile"), ("approx_percentile",)),
+    **dict.fromkeys(("maximum", "greatest"), ("max",)),
+    **dict.fromkeys(("minimum", "least"), ("min",)),
+    "total": ("sum",),
+}
+"""What other systems call these operations."""
 
 OPERATIONS: dict[str, Operation] = {
     "approx_histogram_k": sketches.APPROX_HISTOGRAM_K,

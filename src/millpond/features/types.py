@@ -14,7 +14,6 @@ need more than 64 bits). A typed column has 64: Spark and Arrow refuse a larger 
 ``decimal(19,0)`` if sums may grow beyond; those have 38 digits.
 """
 
-import difflib
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -25,6 +24,7 @@ from typing import TYPE_CHECKING, Any
 
 from millpond.errors import OptionError
 from millpond.features.scalar_values import SCALAR_FORMS, ScalarForm, UnfitError, decimal_form
+from millpond.suggestions import Aliases, did_you_mean
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -34,6 +34,21 @@ SCALARS = (*SCALAR_FORMS, "decimal")
 
 MAP_KEYS = ("string", "int", "long")
 """The types that keys of a map may have."""
+
+TYPE_ALIASES: Aliases = {
+    "bool": ("boolean",),
+    **dict.fromkeys(("byte", "short", "tinyint", "smallint", "int8", "int16", "int32", "integer"), ("int", "long")),
+    **dict.fromkeys(("int", "bigint", "int64"), ("long",)),
+    **dict.fromkeys(("real", "float32"), ("float", "double")),
+    **dict.fromkeys(("number", "float64"), ("double",)),
+    **dict.fromkeys(("dec", "decimal", "numeric"), ("decimal(38,0)",)),
+    **dict.fromkeys(("str", "text", "char", "varchar", "utf8"), ("string",)),
+    **dict.fromkeys(("bytes", "bytea", "blob"), ("binary",)),
+    **dict.fromkeys(("datetime", "time", "timestamp_ntz", "timestamptz"), ("timestamp",)),
+    **dict.fromkeys(("list", "array"), ("array<string>",)),
+    **dict.fromkeys(("dict", "map"), ("map<string,double>",)),
+}
+"""What other systems call these types."""
 
 DECIMAL_DIGITS = 38
 """The most digits of a decimal, in Spark and Arrow as here."""
@@ -216,11 +231,9 @@ def _parsed(text: str) -> DataType:
             return DataType(f"map<{key.strip()},{element.name}>", "map", key=_parsed(key.strip()), element=element)
         raise OptionError(f"type {text!r}: keys of a map are of type {', '.join(MAP_KEYS)}; write map<string,T>")
     known = (*SCALAR_FORMS, "decimal(38,0)", "array<string>", "map<string,double>")
-    aliases = {"integer": "int", "bigint": "long", "bool": "boolean", "str": "string", "bytes": "binary"}
-    nearest = aliases.get(text.lower()) or difflib.get_close_matches(text.lower(), known, n=1, cutoff=0.0)[0]
     raise OptionError(
-        f"type {text!r} is none of {', '.join(SCALAR_FORMS)}, decimal(p,s), array<T>, map<string,T>; "
-        f"did you mean {nearest!r}?"
+        f"type {text!r} is none of {', '.join(SCALAR_FORMS)}, decimal(p,s), array<T>, map<string,T>"
+        f"{did_you_mean(text, known, TYPE_ALIASES)}"
     )
 
 

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from urllib.parse import parse_qsl, unquote, urlsplit
 
 from millpond.errors import OptionError
-from millpond.options import nearest
+from millpond.suggestions import hint
 
 _DEFAULT_PORT = 6379
 _SCHEMES = {
@@ -104,7 +104,7 @@ def redis_options(url: str, options: Mapping[str, Any]) -> RedisOptions:
     given: dict[str, Any] = {}
     for name, value in {**dict(parse_qsl(parts.query)), **options}.items():
         if name not in _OPTIONS:
-            raise OptionError(f"a Redis store has no option {name!r}; {nearest(name, sorted(_OPTIONS))}")
+            raise OptionError(f"a Redis store has no option {name!r}; {hint(name, sorted(_OPTIONS))}")
         given[name] = _parsed(name, value)
     user, _, hosts = parts.netloc.rpartition("@")
     username, _, password = user.partition(":")

@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 
 from millpond.errors import DataError, OptionError
 from millpond.lookup.function import Key, Row
-from millpond.options import nearest
+from millpond.suggestions import hint
 
 Operator: TypeAlias = Literal["=", "!=", "<", "<=", ">", ">=", "in", "not in"]
 COMPARE: dict[Operator, Callable[[Any, Any], Any]] = {
@@ -85,7 +85,7 @@ def conditions(where: str, given: Iterable[Sequence[Any]], columns: Sequence[str
         column, word, value = triple
         word = "=" if word == "==" else " ".join(str(word).lower().split())
         if column not in columns:
-            problems.append(f"there is no column {column!r}; {nearest(str(column), tuple(columns))}")
+            problems.append(f"there is no column {column!r}; {hint(column, columns)}")
         if word not in get_args(Operator):
             problems.append(f"{triple!r}: expected one of {' '.join(get_args(Operator))}, got {word!r}")
         elif word in ("in", "not in") and (isinstance(value, str) or not isinstance(value, Iterable)):

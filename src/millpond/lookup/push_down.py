@@ -21,7 +21,7 @@ from millpond.lookup.async_function import AsyncLookupFunction
 from millpond.lookup.conditions import Conditions, RowFilter, arrow_filter
 from millpond.lookup.function import Key, LookupFunction, Rows
 from millpond.lookup.scan import LookupScan
-from millpond.options import nearest
+from millpond.suggestions import hint
 
 F = TypeVar("F", LookupFunction, AsyncLookupFunction)
 S = TypeVar("S", LookupFunction, AsyncLookupFunction, LookupScan)
@@ -66,7 +66,7 @@ def _pushed_down(source: S, columns: Sequence[str] | None, where: Conditions) ->
     wanted = list(names if columns is None else columns)
     for name in wanted:
         if name not in names:
-            raise OptionError(f"{source!r}: there is no column {name!r} to look up; {nearest(name, tuple(names))}")
+            raise OptionError(f"{source!r}: there is no column {name!r} to look up; {hint(name, names)}")
     rest = where
     if isinstance(source, SupportsPushDown):
         pushed, rest = source.pushed_down(wanted, where)

@@ -18,8 +18,8 @@ import msgspec
 from millpond.cache import Cache, new_cache
 from millpond.errors import OptionError
 from millpond.features import GroupByPlan
-from millpond.features.definitions.faults import nearest
 from millpond.serving.entry_size import EntrySize
+from millpond.suggestions import hint
 
 CacheSize = int | str
 """Entries as a number (``10_000``, ``"10000"``), or bytes as a text (``"50MB"``, ``"64 MiB"``)."""
@@ -152,7 +152,7 @@ def _given(option: str, sizes: Sizes, name: str, names: list[str]) -> CacheSize 
         return sizes
     for given in sizes:
         if given not in names:
-            raise OptionError(f"{option} names the GroupBy {given!r}; did you mean {nearest(given, names)!r}?")
+            raise OptionError(f"{option} names the GroupBy {given!r}; {hint(given, names)}")
     return sizes.get(name)
 
 

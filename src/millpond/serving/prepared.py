@@ -12,7 +12,6 @@ from typing import Any
 from millpond.errors import DataError, OptionError
 from millpond.features import GroupByPlan, Join
 from millpond.features.answering import Finisher, Finishers, Layout
-from millpond.features.definitions.faults import nearest
 from millpond.features.derivations import CompiledDerivations
 from millpond.features.scalar_values import UnfitError
 from millpond.features.types import parse_type
@@ -20,6 +19,7 @@ from millpond.serving.messages import Target
 from millpond.serving.plain_reader import PlainReader
 from millpond.serving.served_group import ServedGroup
 from millpond.serving.short_read import ShortReader
+from millpond.suggestions import did_you_mean, hint
 
 MISSING: Any = object()
 
@@ -169,8 +169,8 @@ class Prepared:
         if not keys.keys() <= self.known_columns.keys():
             unknown = next(name for name in keys if name not in self.known_columns)
             raise DataError(
-                f"Join {self.target.name!r} has no key {unknown!r}; its keys are {list(self.known_columns)}, "
-                f"did you mean {nearest(unknown, self.known_columns)!r}?"
+                f"Join {self.target.name!r} has no key {unknown!r}; its keys are {list(self.known_columns)}"
+                f"{did_you_mean(unknown, self.known_columns)}"
             )
         try:
             return [part.group.plan.encode_key([keys[column] for column in part.columns]) for part in self.parts]
@@ -188,9 +188,7 @@ class Prepared:
         given = context or {}
         for name in given:
             if name not in self.known_context:
-                known = list(self.known_context)
-                hint = f"did you mean {nearest(name, known)!r}?" if known else "it declares none"
-                raise DataError(f"{self.target.name!r} has no context field {name!r}; {hint}")
+                raise DataError(f"{self.target.name!r} has no context field {name!r}; {hint(name, self.known_context)}")
         checked = {}
         for name, type_ in self.context.items():
             value = given.get(name, MISSING)
@@ -238,9 +236,7 @@ class ResolvedTarget:
             raise OptionError(f"features is {features!r}; give a sequence of names, such as [{features!r}]")
         for name in wanted:
             if name not in target.features:
-                raise OptionError(
-                    f"{target.name!r} has no feature {name!r}; did you mean {nearest(name, target.features)!r}?"
-                )
+                raise OptionError(f"{target.name!r} has no feature {name!r}; {hint(name, target.features)}")
         if not wanted or len(set(wanted)) != len(wanted):
             raise OptionError(f"features of {target.name!r} are {list(wanted)}; name at least one, and each once")
         own = [] if self._derived is None else [name for name in wanted if name in self._derived.result_types]

@@ -4,7 +4,6 @@ Place on the data path: the first step of a fetch. Names are resolved once for e
 what was resolved is remembered.
 """
 
-import difflib
 from collections.abc import Iterable, Mapping, Sequence
 
 from millpond.errors import OptionError
@@ -14,6 +13,7 @@ from millpond.serving.messages import Target
 from millpond.serving.one_key import OneKey, one_key
 from millpond.serving.prepared import Prepared, ResolvedTarget
 from millpond.serving.served_group import ServedGroup
+from millpond.suggestions import hint
 
 Definition = GroupByPlan | GroupBy | Join
 TargetName = str | GroupBy | Join
@@ -65,9 +65,7 @@ class Targets:
             if known is not target and known != target:
                 raise OptionError(f"{name!r} is served here in another definition than the one asked for")
         if name not in self._resolved:
-            near = difflib.get_close_matches(str(name), self._resolved, n=1)
-            hint = f"did you mean {near[0]!r}?" if near else f"served are {sorted(self._resolved)}."
-            raise OptionError(f"no GroupBy or Join {name!r} is served here; {hint}")
+            raise OptionError(f"no GroupBy or Join {name!r} is served here; {hint(name, sorted(self._resolved))}")
         return name
 
     def prepare(self, target: TargetName, features: Sequence[str] | None = None) -> Prepared:

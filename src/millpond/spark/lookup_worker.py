@@ -24,6 +24,7 @@ from pyspark import TaskContext, cloudpickle
 
 from millpond.lookup import LookupTable
 from millpond.spark.environment.task_environment import Surroundings
+from millpond.spark.environment.tracebacks import fold_own_frames
 from millpond.spark.environment.worker_garbage import leave_modules_out
 from millpond.spark.host.client import HostAddress, found_rows
 from millpond.spark.host.lookups import decoded, one_batch
@@ -104,11 +105,15 @@ def join_batches(
 ) -> Iterator[pa.RecordBatch]:
     """Every batch of a partition, joined; `report` gets what was counted for it."""
     leave_modules_out()
-    with closing(_opened(plan)) as rows:
-        for batch in batches:
-            joined, counted = join_batch(plan, rows, batch)
-            report(counted)
-            yield joined
+    try:
+        with closing(_opened(plan)) as rows:
+            for batch in batches:
+                joined, counted = join_batch(plan, rows, batch)
+                report(counted)
+                yield joined
+    except Exception as error:
+        fold_own_frames(error)
+        raise
 
 
 def join_batch(plan: JoinPlan, rows: Rows, batch: pa.RecordBatch) -> tuple[pa.RecordBatch, Counted]:

@@ -29,7 +29,7 @@ def refusal(*expressions, columns=COLUMNS):
         ("prise + 1", "line 1, column 1: prise: there is no column 'prise'; did you mean 'price'?"),
         ("count +\n  Price", "line 2, column 3: Price: there is no column 'Price'; did you mean 'price'?"),
         ("1 + uper(title)", "line 1, column 5: UPER(title): the function uper is outside the subset"),
-        ("uper(title)", "did you mean upper?"),
+        ("uper(title)", "did you mean 'upper'?"),
         ("title + 1", "+ needs numbers, got string"),
         ("title = 1", "= needs values of one type, got string and int; write a CAST"),
         ("upper(price)", "argument s: expected string, got double; write CAST(… AS STRING) if that is meant"),

@@ -10,7 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from millpond.errors import UnavailableError
+from millpond.spark.environment.tracebacks import Place
 from millpond.spark.host import wire
+from millpond.spark.host.raised import Raised
 from millpond.spark.host.wire import Blob, Committed, Connection, End, Failed, Open, Ready, Restore, Segment
 from millpond.spark.spec.metrics import BatchMetrics
 
@@ -22,7 +24,7 @@ MESSAGES = [
     Blob(),
     End(),
     Committed((1, 2, 3), -1, BatchMetrics(shard=1, rows=4, run_seconds=0.5), b"additions"),
-    Failed("Traceback\nValueError: Mühle"),
+    Failed(Raised(b"pickled", "ValueError: Mühle", (Place("job.py", "handle", 7, 7, 4, 9), Place("job.py", "f", 1)))),
 ]
 
 
@@ -118,9 +120,9 @@ def test_sending_to_a_peer_that_is_gone_is_unavailable():
 def test_what_a_peer_said_before_it_closed_is_still_heard():
     left, right = socket.socketpair()
     with Connection(left) as gone, Connection(right) as connection:
-        gone.send(Failed("why"), b"error")
+        gone.send(Failed(Raised(b"", "ValueError: why", ())), b"error")
         gone.__exit__(None, None, None)
-        assert connection.receive() == (Failed("why"), b"error")
+        assert connection.receive() == (Failed(Raised(b"", "ValueError: why", ())), b"error")
 
 
 def test_a_worker_hands_its_log_over(tmp_path, monkeypatch):

@@ -68,7 +68,7 @@ SECONDS = {"run_seconds": True, "flush_seconds": True, "commit_seconds": True}
 
 def test_metrics_of_a_batch_dataframe_come_with_its_result(found):
     assert found["batch_metrics"] == SECONDS | {
-        "batches": 2,
+        "batches": 1,
         "rows": 100,
         "late_rows": 0,
         "dead_letters": 0,

@@ -73,7 +73,9 @@ def test_a_shard_opened_with_other_options_does_not_stand_at_any_head():
 
 
 def test_a_host_without_memory_says_what_can_be_done():
-    failed, payload = _failure(MemoryError("10 GiB"))
-    assert "MemoryError: 10 GiB" in failed.traceback
-    assert b"has no more memory" in payload
-    assert b"rocksdb" in payload
+    raised = _failure(MemoryError("10 GiB")).raised
+    assert raised.cause.text == "MemoryError: 10 GiB"
+    error = raised.error()
+    assert isinstance(error, UnavailableError)
+    assert "has no more memory" in str(error)
+    assert "rocksdb" in str(error)

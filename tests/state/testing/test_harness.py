@@ -87,6 +87,77 @@ def test_what_cannot_be_a_key_is_refused(key, key_type, says):
         harness.process(key)
 
 
+def test_a_record_whose_key_function_fails_costs_that_record_and_not_the_harness():
+    with Harness(Count, key=_word, key_type=str) as harness:
+        records = iter([("ann",), (), ("ann",)])
+        with pytest.raises(DataError, match=r"record \(\): the key function of the harness raised IndexError"):
+            harness.process_many(records)
+        harness.process_many(records)
+        assert harness.state("seen") == {"ann": 2}
+
+
+def test_a_record_whose_time_function_fails_costs_that_record_and_not_the_harness():
+    with Harness(Count, key=_word, key_type=str, time=lambda record: record[1]) as harness:
+        with pytest.raises(DataError, match=r"record \('ann',\): the time function of the harness raised IndexError"):
+            harness.process_many([("ann",)])
+        harness.process(("ann", 5))
+        assert harness.state("seen") == {"ann": 1}
+
+
+def test_a_key_that_does_not_fit_costs_its_record_and_not_the_harness():
+    with Harness(Count, key=lambda record: record, key_type=int) as harness:
+        records = iter([1, "two", None, 1])
+        with pytest.raises(DataError, match="The record is 'two'"):
+            harness.process_many(records)
+        harness.process_many(records)
+        assert harness.state("seen") == {1: 2, None: 1}
+
+
+class WithoutOpen:
+    def process(self, key, record, context):
+        pass
+
+
+@pytest.mark.parametrize(
+    ("operator", "says"),
+    [
+        (Count(), "an instance of Count.* Give the class, Count"),
+        (WithoutOpen, r"WithoutOpen is no operator: it has no open\(self, states\)"),
+        (dict, "dict is no operator: it has no open.* and no process"),
+        (7, "the operator is int 7; expected a class"),
+    ],
+)
+def test_what_is_no_operator_is_refused_by_name(operator, says):
+    with pytest.raises(OptionError, match=says):
+        Harness(operator, key=str, key_type=str)
+
+
+def test_a_closed_harness_says_that_it_is_closed():
+    harness = Harness(Count, key=str, key_type=str)
+    harness.process("ann")
+    harness.close()
+    harness.close()
+    acts = (
+        lambda: harness.state("seen"),
+        lambda: harness.process("ann"),
+        lambda: harness.advance_watermark(1),
+        harness.checkpoint,
+        harness.rollback,
+        harness.restore,
+        harness.crash,
+    )
+    for act in acts:
+        with pytest.raises(OptionError, match="the harness is closed"):
+            act()
+
+
+def test_state_that_was_lost_is_not_shown():
+    with Harness(Count, key=str, key_type=str) as harness:
+        harness.crash()
+        with pytest.raises(OptionError, match=r"state was lost. Call restore\(\)"):
+            harness.state("seen")
+
+
 def test_a_key_type_that_no_key_can_have_is_refused():
     with pytest.raises(OptionError, match="expected one of bool, int"):
         Harness(Count, key=str, key_type=list)

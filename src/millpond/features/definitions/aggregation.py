@@ -5,9 +5,10 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from millpond.errors import OptionError
-from millpond.features.definitions.faults import Faults, listed, nearest
-from millpond.features.operations import OPERATIONS
+from millpond.features.definitions.faults import Faults, listed
+from millpond.features.operations import OPERATION_ALIASES, OPERATIONS
 from millpond.features.windows import parse_window
+from millpond.suggestions import did_you_mean
 
 TAKES_K = tuple(name for name, operation in OPERATIONS.items() if operation.parameter == "k")
 """The operations that need ``k``."""
@@ -59,8 +60,8 @@ class Aggregation:
         faults = Faults(f"aggregation {self._label!r}")
         if self.operation not in OPERATIONS:
             faults.add(
-                f"operation {self.operation!r} is none of {listed(OPERATIONS)}; "
-                f"did you mean {nearest(self.operation, OPERATIONS)!r}?"
+                f"operation {self.operation!r} is none of {listed(OPERATIONS)}"
+                f"{did_you_mean(self.operation, OPERATIONS, OPERATION_ALIASES)}"
             )
         elif self.column is None and self.operation != "count":
             faults.add(f"{self.operation!r} needs a column; only 'count' goes without one")

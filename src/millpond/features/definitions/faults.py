@@ -4,7 +4,6 @@ A definition's check goes through every part and adds what is wrong; then one er
 so that a user mends a definition in one go.
 """
 
-import difflib
 import re
 from collections.abc import Iterable, Mapping
 from typing import Any, TypeVar
@@ -85,21 +84,6 @@ def frozen_texts(faults: Faults, what: str, given: Any) -> tuple[tuple[str, str]
         if not isinstance(key, str) or not isinstance(value, str):
             faults.add(f"{what} must be a mapping of texts, got {key!r}: {value!r}")
     return frozen
-
-
-def nearest(text: object, valid: Iterable[str]) -> str:
-    """Give the valid value that is most like a text.
-
-    >>> nearest("avg", ["average", "count"])
-    'average'
-    """
-    return difflib.get_close_matches(str(text).lower(), list(valid), n=1, cutoff=0.0)[0]
-
-
-def hint(text: object, valid: Iterable[str], none: str) -> str:
-    """Ask whether the nearest valid value was meant, or say that there is none."""
-    choices = list(valid)
-    return f"did you mean {nearest(text, choices)!r}?" if choices else none
 
 
 def listed(values: Iterable[str]) -> str:

@@ -6,7 +6,7 @@ from typing import Literal
 
 from millpond.errors import OptionError
 from millpond.features.definitions.aggregation import Aggregation
-from millpond.features.definitions.faults import Faults, frozen_texts, hint, listed
+from millpond.features.definitions.faults import Faults, frozen_texts, listed
 from millpond.features.definitions.feature_types import group_by_derivation_faults
 from millpond.features.definitions.field import Field
 from millpond.features.definitions.source import EntitySource, EventSource, JoinSource, Source, Texts
@@ -14,6 +14,7 @@ from millpond.features.derivations.definition import Derivation
 from millpond.features.operations import check_input
 from millpond.features.types import parse_type
 from millpond.features.windows import DAY_MS, parse_window
+from millpond.suggestions import hint
 
 Accuracy = Literal["temporal", "snapshot"]
 """``temporal``: up to the query. ``snapshot``: up to the batch end."""
@@ -119,7 +120,7 @@ class GroupBy:
             if aggregation.column not in fields:
                 faults.add(
                     f"aggregation {aggregation.operation!r} asks for column {aggregation.column!r}, which is not "
-                    f"among its inputs; {hint(aggregation.column, fields, 'no inputs are declared')}"
+                    f"among its inputs; {hint(aggregation.column, fields)}"
                 )
             else:
                 try:
@@ -128,9 +129,7 @@ class GroupBy:
                     faults.add(str(error))
         for bucket in aggregation.buckets:
             if bucket not in fields:
-                faults.add(
-                    f"bucket {bucket!r} is not among its inputs; {hint(bucket, fields, 'no inputs are declared')}"
-                )
+                faults.add(f"bucket {bucket!r} is not among its inputs; {hint(bucket, fields)}")
             elif fields[bucket].type != "string":
                 faults.add(f"bucket {bucket!r} must be of type string, its type is {fields[bucket].type!r}; cast it")
 

@@ -2,12 +2,13 @@
 
 from dataclasses import dataclass
 
-from millpond.features.definitions.faults import Faults, frozen_texts, nearest
+from millpond.features.definitions.faults import Faults, frozen_texts
 from millpond.features.definitions.feature_types import join_derivation_faults
 from millpond.features.definitions.field import Field
 from millpond.features.definitions.group_by import GroupBy
 from millpond.features.definitions.source import EventSource, Texts
 from millpond.features.derivations.definition import Derivation
+from millpond.suggestions import hint
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +44,7 @@ class JoinPart:
             if key not in names:
                 faults.add(
                     f"key_mapping sends {column!r} to {key!r}, which is no key of GroupBy {self.group_by.name!r}; "
-                    f"did you mean {nearest(key, names)!r}?"
+                    f"{hint(key, names)}"
                 )
         faults.doubles("mapped key", [key for _, key in self._mapping()])
         if self.prefix is not None and not isinstance(self.prefix, str):

@@ -4,7 +4,6 @@ What is not named here is outside the subset. All faults of an expression are co
 child is not judged itself.
 """
 
-import difflib
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -20,6 +19,7 @@ from millpond.features.derivations.grammar import fragment, place
 from millpond.features.derivations.typed import Code, Faults, Typed, literal, text_literal
 from millpond.features.derivations.types import BOOLEAN, DOUBLE, INT, LONG, STRING, VOID, decimal_of, parse_spark_type
 from millpond.features.types import DECIMAL_DIGITS, DataType
+from millpond.suggestions import did_you_mean, hint
 
 FAMILIES: Mapping[str, Sequence[Function]] = {
     "Nulls, arrays and maps": containers.FUNCTIONS,
@@ -119,9 +119,7 @@ class _Checker:
         if node.args.get("table") or not isinstance(node.this, exp.Identifier):
             raise Faults(["a column is one name, without a table; write names with dots in `backticks`"])
         if node.name not in self._columns:
-            near = difflib.get_close_matches(node.name, self._columns, n=1, cutoff=0.0)
-            hint = f"; did you mean {near[0]!r}?" if near else ""
-            raise Faults([f"there is no column {node.name!r}{hint}"])
+            raise Faults([f"there is no column {node.name!r}; {hint(node.name, self._columns)}"])
         return self._columns[node.name]
 
     def literal(self, node: exp.Expression) -> Typed:
@@ -144,9 +142,8 @@ class _Checker:
         name = written.lower()
         function = FUNCTIONS.get(name)
         if function is None:
-            near = difflib.get_close_matches(name, FUNCTIONS, n=1, cutoff=0.5)
-            hint = f"; did you mean {near[0]}?" if near else ""
-            raise Faults([f"the function {name} is outside the subset of SQL that derivations are written in{hint}"])
+            meant = did_you_mean(name, FUNCTIONS)
+            raise Faults([f"the function {name} is outside the subset of SQL that derivations are written in{meant}"])
         if not function.least <= len(nodes) <= function.most:
             most = "any number" if function.most == UNLIMITED else str(function.most)
             count = most if function.least == function.most else f"{function.least} to {most}"

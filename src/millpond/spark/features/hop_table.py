@@ -33,7 +33,6 @@ from millpond.features import GroupByPlan
 from millpond.features.definitions import EventSource
 from millpond.features.hops import BEFORE_MS, KEPT_DAYS_MS
 from millpond.features.windows import DAY_MS
-from millpond.spark.shuffle.partitioner import anchors
 from millpond.spark.features.columns import TIME
 from millpond.spark.features.hop_files import span_of, version_of
 from millpond.spark.features.hop_manifest import HopDay, HopManifest
@@ -47,6 +46,7 @@ from millpond.spark.features.hop_rows import (
     shuffled_columns,
 )
 from millpond.spark.features.sources import sources_of
+from millpond.spark.shuffle.partitioner import anchors
 
 _MANIFEST = re.compile(r"manifest-([0-9]{8})")
 _FORMAT_1 = b"\x01"

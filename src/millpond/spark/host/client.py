@@ -18,8 +18,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, cast
 
-from pyspark import cloudpickle
-
 from millpond.errors import UnavailableError
 from millpond.spark.environment.folders import private_folder, user_folder
 from millpond.spark.host.memory import memory_limit_hint
@@ -184,18 +182,10 @@ def found_rows(connection: Connection) -> tuple[Found, bytes]:
     return message, payload
 
 
-class _HostTraceback(Exception):  # noqa: N818 - only ever a cause
-    """Shows where in the state host an error came from."""
-
-    def __str__(self) -> str:
-        return f"\n{self.args[0]}"
-
-
 def _expect(connection: Connection, *kinds: type[Message]) -> tuple[Message, bytes]:
     message, payload = connection.receive()
     if isinstance(message, Failed):
-        error = cloudpickle.loads(payload) if payload else RuntimeError("the processor failed in its state host")
-        raise error from _HostTraceback(message.traceback)
+        raise message.raised.error()
     if not isinstance(message, kinds):
         names = " or ".join(kind.__name__ for kind in kinds)
         raise UnavailableError(f"the state host sent {type(message).__name__} where {names} was expected.")

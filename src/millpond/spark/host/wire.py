@@ -21,6 +21,7 @@ from typing import Self
 import msgspec
 
 from millpond.errors import UnavailableError
+from millpond.spark.host.raised import Raised
 from millpond.spark.spec.metrics import BatchMetrics
 
 LISTENING = "listening"
@@ -33,6 +34,16 @@ _GONE = (
     "the other end of the state host's socket closed in the middle of a batch; Spark runs the batch again. If it comes "
     "back, look for the state host's last lines in the executor's log."
 )
+
+
+class PeerGoneError(UnavailableError):
+    """The other end closed the socket, or ended."""
+
+    def __init__(self) -> None:
+        super().__init__(_GONE)
+
+    def __reduce__(self) -> tuple[type["PeerGoneError"], tuple[()]]:
+        return type(self), ()
 
 
 class Open(msgspec.Struct, tag=True, frozen=True):
@@ -84,9 +95,9 @@ class Committed(msgspec.Struct, tag=True, frozen=True):
 
 
 class Failed(msgspec.Struct, tag=True, frozen=True):
-    """Host: the version was rolled back. The payload is the pickled exception."""
+    """Host: the version was rolled back, because of this error."""
 
-    traceback: str
+    raised: Raised
 
 
 class OpenLookups(msgspec.Struct, tag=True, frozen=True):
@@ -128,21 +139,21 @@ class Connection:
         self._socket.close()
 
     def send(self, message: Message, payload: bytes | memoryview = b"") -> None:
-        """Send one frame. An UnavailableError says that the peer is gone."""
+        """Send one frame. A PeerGoneError says that the peer is gone."""
         text = _ENCODER.encode(message)
         parts = [memoryview(_LENGTHS.pack(len(text), len(payload)) + text), memoryview(payload)]
         while parts:
             try:
                 sent = self._socket.sendmsg(parts)
             except ConnectionError as error:
-                raise UnavailableError(_GONE) from error
+                raise PeerGoneError from error
             while parts and sent >= len(parts[0]):
                 sent -= len(parts.pop(0))
             if parts:
                 parts[0] = parts[0][sent:]
 
     def receive(self) -> tuple[Message, bytes]:
-        """Wait for one frame. An UnavailableError says that the peer is gone."""
+        """Wait for one frame. A PeerGoneError says that the peer is gone."""
         text_length, payload_length = _LENGTHS.unpack(self._exactly(_LENGTHS.size))
         message = _DECODER.decode(self._exactly(text_length))
         return message, self._exactly(payload_length)
@@ -152,16 +163,16 @@ class Connection:
         try:
             socket.send_fds(self._socket, [_LOG], [_STDERR])
         except ConnectionError as error:
-            raise UnavailableError(_GONE) from error
+            raise PeerGoneError from error
 
     def receive_log(self) -> int:
         """A descriptor of the peer's stderr, to be closed by the caller. Before any frame."""
         try:
             said, descriptors, _, _ = socket.recv_fds(self._socket, len(_LOG), 1)
         except ConnectionError as error:
-            raise UnavailableError(_GONE) from error
+            raise PeerGoneError from error
         if said != _LOG or not descriptors:
-            raise UnavailableError(_GONE)
+            raise PeerGoneError
         return descriptors[0]
 
     def stop_receiving(self) -> None:
@@ -176,8 +187,8 @@ class Connection:
             try:
                 received = self._socket.recv_into(view[filled:])
             except ConnectionError as error:
-                raise UnavailableError(_GONE) from error
+                raise PeerGoneError from error
             if not received:
-                raise UnavailableError(_GONE)
+                raise PeerGoneError
             filled += received
         return bytes(buffer)

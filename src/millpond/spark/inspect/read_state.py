@@ -1,6 +1,5 @@
 """Looking into a stream's keyed state from a batch job, in the form of Spark's own state data source."""
 
-import difflib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
@@ -19,6 +18,7 @@ from millpond.state.checkpoint.restoring import Version, newest_rows
 from millpond.state.operator.timers import PROCESSING_TIMERS, TIMERS
 from millpond.state.types.descriptor import StateDescriptor, StateKind
 from millpond.state.types.ttl import LIFE_FIELD
+from millpond.suggestions import did_you_mean
 
 _BATCH_ROWS = 10_000
 _TIMERS = (TIMERS.name, PROCESSING_TIMERS.name)
@@ -81,10 +81,9 @@ def _descriptor(stored: StoredOperator, state: str | None) -> StateDescriptor:
         return next((known[name] for name in _TIMERS if name in known), TIMERS)
     if state not in known or state in _TIMERS:
         names = sorted(known.keys() - set(_TIMERS))
-        near = difflib.get_close_matches(state, names, 1, 0)
         raise OptionError(
             f"{stored.location} has no state {state!r} in operator {stored.operator}, version {stored.version}; it has "
-            f"{names}{f' (did you mean {near[0]!r}?)' if near else ''}."
+            f"{names}{did_you_mean(state, names) or '.'}"
         )
     return known[state]
 

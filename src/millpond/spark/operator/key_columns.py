@@ -35,6 +35,7 @@ from pyspark.sql.types import (
 )
 
 from millpond.errors import DataError
+from millpond.suggestions import did_you_mean
 
 _COMPUTED = "__millpond_key_"
 _PLAIN_NAME = re.compile(r"[^`.]+|`(?:[^`]|``)+`")
@@ -140,8 +141,19 @@ def _own_column(df: DataFrame, key: str | Column) -> int | None:
 
 
 def _unclear(df: DataFrame, key: Any) -> DataError:
-    is_there = isinstance(key, str) and key in df.columns
-    hint = f" A name with dots or backticks in it is written {quoted(key)!r}." if is_there else ""
-    return DataError(
-        f"key column {key!r} is not in the DataFrame, or not clearly so; its columns are {df.columns}.{hint}"
-    )
+    columns: list[str] = df.columns
+    if not isinstance(key, str):
+        return DataError(f"key column {key!r} is not in the DataFrame, or not clearly so; its columns are {columns}.")
+    name = key.strip("`").lower()
+    same = [column for column in columns if column.lower() == name]
+    if len(same) > 1:
+        return DataError(
+            f"key column {key!r} is ambiguous: the DataFrame has the columns {same}. Rename all but one of them."
+        )
+    if same and not _PLAIN_NAME.fullmatch(key):
+        return DataError(
+            f"key column {key!r} is not in the DataFrame: Spark reads dots and backticks in a name as syntax. The "
+            f"column of that name is written {quoted(key)!r}."
+        )
+    meant = did_you_mean(name, columns) or "."
+    return DataError(f"key column {key!r} is not in the DataFrame; its columns are {columns}{meant}")

@@ -33,6 +33,7 @@ from millpond.spark.operator.declarations import Declarations, declarations
 from millpond.spark.operator.event_time import event_time_position, marked_output
 from millpond.spark.operator.initial_state import initial_columns, initial_rows
 from millpond.spark.operator.key_columns import KeyColumns, key_columns
+from millpond.spark.operator.processors import check_processor
 from millpond.spark.operator.shard_processor import OLDEST, ShardProcessor, packed_output_schema
 from millpond.spark.runtime.opened_shard import check_savepoint
 from millpond.spark.shuffle.pack import PACKED_SCHEMA, SHARD, pack, unpack
@@ -50,7 +51,7 @@ class KeyedData:
         if not keys:
             raise OptionError('keyed() needs at least one key column, as in keyed(df, "user").')
         self._df = df
-        self._keys = keys
+        self._keys = key_columns(df, keys)
         self._metrics: list[Accumulator[KeyedMetrics]] = []
         self._observed: list[ObservedMetrics] = []
 
@@ -210,7 +211,7 @@ class KeyedData:
         state: StateConfig | None,
         savepoint: str | None = None,
     ) -> DataFrame:
-        _check_processor(form, processor)
+        check_processor(form, processor)
         _check_choice("timeMode", timeMode, ("None", "EventTime", "ProcessingTime"))
         _check_choice("outputMode", outputMode, ("Append", "Update"))
         _check_choice("late", late, ("drop", "keep"))
@@ -220,7 +221,7 @@ class KeyedData:
         start_state_stores(self._df.sparkSession)
         if initialState is not None and savepoint is not None:
             raise OptionError("a new query begins with an initialState or with a savepoint; give one of them.")
-        keys = key_columns(self._df, self._keys)
+        keys = self._keys
         output = _output_schema(outputStructType)
         given, output_event_time = output, None
         if eventTimeColumnName:
@@ -277,6 +278,10 @@ def keyed(df: DataFrame, *keys: str | Column) -> KeyedData:
 
     In place of `df.groupBy("user").transformWithState(Counter(), …)` write
     `keyed(df, "user").transformWithState(Counter(), …)`.
+
+    Raises:
+        DataError: a key column is missing, ambiguous, or of a type that cannot be a key; the nearest one is named.
+        OptionError: there is no key.
     """
     return KeyedData(df, keys)
 
@@ -342,19 +347,6 @@ def _bytes(size: str) -> int:
     (67108864, 67108864, 100)
     """
     return size_bytes()(f"{size}b" if size[-1] in "kKmMgGtT" else size)
-
-
-def _check_processor(form: str, processor: Any) -> None:
-    if form == "arrow" and not isinstance(processor, ArrowStatefulProcessor):
-        raise OptionError(
-            f"transformWithStateInArrow takes an ArrowStatefulProcessor, got {type(processor).__name__}. PySpark's "
-            "StatefulProcessors run with transformWithState or transformWithStateInPandas."
-        )
-    if form != "arrow" and not isinstance(processor, StatefulProcessor):
-        raise OptionError(
-            f"transformWithState{'InPandas' if form == 'pandas' else ''} takes a StatefulProcessor, PySpark's own "
-            f"class; got {type(processor).__name__}."
-        )
 
 
 def _check_choice(option: str, value: Any, known: tuple[str, ...]) -> None:

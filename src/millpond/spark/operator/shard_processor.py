@@ -34,6 +34,7 @@ from millpond.errors import CorruptionError, OptionError
 from millpond.spark.environment.folders import user_folder
 from millpond.spark.environment.remote_breakpoint import breakpoints_over_a_socket
 from millpond.spark.environment.task_environment import Surroundings, add_to_accumulators
+from millpond.spark.environment.tracebacks import fold_own_frames
 from millpond.spark.environment.worker_garbage import leave_modules_out
 from millpond.spark.host.client import HostAddress, committed, output_blobs, restore_wanted
 from millpond.spark.host.wire import Blob, End, Open, Segment
@@ -164,6 +165,13 @@ class ShardProcessor(StatefulProcessor):  # type: ignore[misc]
             assert not output, "only rows and due timers make output"  # noqa: S101
 
     def _run(self, anchor: int, rows: Iterator[bytes], timer_values: TimerValues) -> Iterator[Row]:
+        try:
+            yield from self._run_shard(anchor, rows, timer_values)
+        except Exception as error:
+            fold_own_frames(error)
+            raise
+
+    def _run_shard(self, anchor: int, rows: Iterator[bytes], timer_values: TimerValues) -> Iterator[Row]:
         blobs = _Blobs(chain(self._initial, rows))
         self._initial = []
         task, layout = _Task(self._spec.application), Layout.of_task()
@@ -189,7 +197,7 @@ class ShardProcessor(StatefulProcessor):  # type: ignore[misc]
         run = _run_in_host if self._spec.config.host == "process" else _run_inline
         with run(self._spec, self._pickled, task, head, durable, blobs, time) as done:
             if self._spec.metrics is not None:
-                self._spec.metrics.add(KeyedMetrics.of(done.metrics))
+                self._spec.metrics.add(KeyedMetrics.of(done.metrics, task.stage))
             self._set_shard_timer(time, done.next_timer_ms)
             for blob in done.output:
                 yield self._output_row(blob)
@@ -271,6 +279,7 @@ class _Task:
 
     def __init__(self, application: str) -> None:
         task = TaskContext.get()
+        self.stage = task.stageId() if task else 0
         self.attempt = Attempt(application, task.taskAttemptId() if task else 0)
         self.query = (task and task.getLocalProperty("sql.streaming.queryId")) or "a batch job"
         self.token = f"{secrets.token_hex(8)}-{self.attempt.order}"

@@ -5,7 +5,6 @@ restore), take all rows, run, commit in memory, hand over head and segments, the
 error on the way rolls the shard back and goes to the worker with the user's own traceback.
 """
 
-import traceback
 from collections.abc import Iterator
 from typing import TypeVar
 
@@ -18,6 +17,7 @@ from millpond.spark.environment.task_environment import Surroundings
 from millpond.spark.host.lookups import serve_lookups
 from millpond.spark.host.memory import out_of_memory
 from millpond.spark.host.process import Owners
+from millpond.spark.host.raised import Raised
 from millpond.spark.host.wire import (
     Blob,
     Committed,
@@ -49,7 +49,7 @@ def converse(connection: Connection, slots: Slots[HeldShard], owners: Owners) ->
         try:
             serve_lookups(connection, message, payload)
         except (Exception, SystemExit) as error:  # noqa: BLE001 - whatever a source raises belongs to the worker
-            connection.send(*_failure(error))
+            connection.send(_failure(error))
         return
     if not isinstance(message, Open):
         raise _unexpected(message, Open)
@@ -60,7 +60,7 @@ def converse(connection: Connection, slots: Slots[HeldShard], owners: Owners) ->
         try:
             _serve(connection, slot, attempt, message, head, payload)
         except (Exception, SystemExit) as error:  # noqa: BLE001 - whatever user code raises belongs to the worker
-            connection.send(*_failure(error))
+            connection.send(_failure(error))
             if isinstance(error, MemoryError):
                 slots.drop_unused()
             return
@@ -120,10 +120,13 @@ def _prepare_bases(slot: Slot[HeldShard], attempt: Attempt) -> bool:
         return held is not None and held.shard.prepare_bases()
 
 
-def _failure(error: BaseException) -> tuple[Failed, bytes]:
+def _failure(error: BaseException) -> Failed:
     """What the worker raises: the error of user code itself, or what a host's lack of memory means."""
-    text = "".join(traceback.format_exception(error))
-    return Failed(text), _pickled(out_of_memory(error) if isinstance(error, MemoryError) else error)
+    if isinstance(error, MemoryError):
+        shown = out_of_memory(error)
+        shown.__cause__ = error
+        return Failed(Raised.of(shown))
+    return Failed(Raised.of(error))
 
 
 def _frames(connection: Connection, kind: type[M]) -> Iterator[tuple[M, bytes]]:
@@ -138,13 +141,3 @@ def _frames(connection: Connection, kind: type[M]) -> Iterator[tuple[M, bytes]]:
 
 def _unexpected(message: msgspec.Struct, expected: type[msgspec.Struct]) -> UnavailableError:
     return UnavailableError(f"the worker sent {type(message).__name__} where {expected.__name__} was expected.")
-
-
-def _pickled(error: BaseException) -> bytes:
-    """The exception itself where it can travel, else nothing: its traceback goes along as text."""
-    try:
-        data: bytes = cloudpickle.dumps(error)
-        cloudpickle.loads(data)
-    except Exception:  # noqa: BLE001 - user exceptions may fail to pickle in any way they like
-        return b""
-    return data

@@ -25,7 +25,7 @@ from pathlib import Path
 from millpond.errors import UnavailableError
 from millpond.spark.host.memory import check_memory_limit, mapped_bytes, memory_limit_bytes
 from millpond.spark.host.process import Owners
-from millpond.spark.host.wire import LISTENING, Connection
+from millpond.spark.host.wire import LISTENING, Connection, PeerGoneError
 from millpond.spark.runtime.conversation import converse
 from millpond.spark.runtime.held_shard import HeldShard
 from millpond.spark.runtime.shard_backend import remove_backend_folders
@@ -97,6 +97,9 @@ class HostServer:
                 _check_peer(accepted)
                 _log_to(connection.receive_log())
                 converse(connection, self._slots, self._owners)
+        except PeerGoneError:
+            # Spark ends its workers when a query stops, and says itself when one dies.
+            return
         except (UnavailableError, OSError) as error:
             print(f"millpond state host: {error}", file=sys.stderr, flush=True)  # noqa: T201 - the executor's log
         finally:

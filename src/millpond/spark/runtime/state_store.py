@@ -32,9 +32,10 @@ class Durable:
 
     def head(self, version: int | None = None) -> Head | None:
         """The head, or None where there never was one."""
-        stored = self._head.get()
-        if stored is None:
+        # Asked first: Spark warns in its log of every value that is read and not there.
+        if not self._head.exists():
             return None
+        stored = self._head.get()
         head = Head.decode(bytes(stored[0]), f"the head of {self._name}")
         return head if version in (None, head.version) else None
 

@@ -4,7 +4,9 @@ A host adds up a batch of a shard and hands the sums to the worker with the comm
 them to an accumulator of Spark's, and the driver has the sum of all shards. So they cost nothing per
 row, and come with the tasks that succeeded. Spark Connect has no accumulators: `observed_metrics`.
 
-Counters grow; a batch that ran again counts again. Levels are the newest of each shard, added up.
+Counters grow; a batch that ran again counts again. Levels are the newest of each shard, added up. Each shard
+reports a batch for itself, so the number of Spark's stage tells which reports are of one batch. The newest
+numbers are enough for that: a stage ends before its query begins the next batch.
 """
 
 from collections.abc import Mapping
@@ -13,6 +15,9 @@ from typing import Any
 
 import msgspec
 from pyspark import AccumulatorParam
+
+_NEWEST_STAGES = 64
+"""How many stages are remembered: more than queries that run one plan at a time."""
 
 
 class BatchMetrics(msgspec.Struct, frozen=True):
@@ -56,7 +61,7 @@ class KeyedMetrics:
     """What a keyed operator did since its query was planned. Times are in seconds, added up over the shards.
 
     Attributes:
-        batches: of all shards.
+        batches: that ran; a batch counts once, however many shards it has.
         rows: that the processor was given.
         late_rows: dropped, because the watermark had passed them.
         dead_letters: calls of the processor that failed and were set aside.
@@ -69,11 +74,13 @@ class KeyedMetrics:
         flush_seconds: until backends had what their caches held back.
         commit_seconds: until versions were encoded, and stored in Spark's state store.
         levels: of each shard, the rows and bytes of its state in the checkpoint.
+        stages: the numbers of the newest stages that are counted as batches.
 
-    >>> metrics = KeyedMetrics.of(BatchMetrics(shard=0, rows=3, state_rows=2, cache_hits=3, cache_misses=1))
-    >>> metrics += KeyedMetrics.of(BatchMetrics(shard=0, rows=1, state_rows=4))
+    >>> metrics = KeyedMetrics.of(BatchMetrics(shard=0, rows=3, state_rows=2, cache_hits=3, cache_misses=1), stage=1)
+    >>> metrics += KeyedMetrics.of(BatchMetrics(shard=1, rows=2, state_rows=2), stage=1)
+    >>> metrics += KeyedMetrics.of(BatchMetrics(shard=0, rows=1, state_rows=4), stage=4)
     >>> metrics.batches, metrics.rows, metrics.state_rows, metrics.cache_hit_ratio
-    (2, 4, 4, 0.75)
+    (2, 6, 6, 0.75)
     """
 
     batches: int = 0
@@ -89,16 +96,20 @@ class KeyedMetrics:
     flush_seconds: float = 0.0
     commit_seconds: float = 0.0
     levels: Mapping[int, tuple[int, int]] = field(default_factory=dict, repr=False)
+    stages: frozenset[int] = field(default=frozenset(), repr=False)
 
     @staticmethod
-    def of(batch: BatchMetrics) -> "KeyedMetrics":
-        """Those of one batch of one shard."""
+    def of(batch: BatchMetrics, stage: int) -> "KeyedMetrics":
+        """Those of one batch of one shard, which ran in this stage of Spark's."""
         counted = {name: getattr(batch, name) for name in COUNTERS if name != "batches"}
-        return KeyedMetrics(batches=1, **counted, levels={batch.shard: (batch.state_rows, batch.state_bytes)})
+        levels = {batch.shard: (batch.state_rows, batch.state_bytes)}
+        return KeyedMetrics(batches=1, **counted, levels=levels, stages=frozenset([stage]))
 
     def __add__(self, later: "KeyedMetrics") -> "KeyedMetrics":
         counted = {name: getattr(self, name) + getattr(later, name) for name in COUNTERS}
-        return KeyedMetrics(**counted, levels={**self.levels, **later.levels})
+        counted["batches"] -= len(self.stages & later.stages)
+        stages = frozenset(sorted(self.stages | later.stages)[-_NEWEST_STAGES:])
+        return KeyedMetrics(**counted, levels={**self.levels, **later.levels}, stages=stages)
 
     @property
     def state_rows(self) -> int:
@@ -117,7 +128,7 @@ class KeyedMetrics:
         return self.cache_hits / reads if reads else None
 
 
-COUNTERS = [each.name for each in fields(KeyedMetrics) if each.name != "levels"]
+COUNTERS = [each.name for each in fields(KeyedMetrics) if each.name not in {"levels", "stages"}]
 """The names of what grows."""
 
 

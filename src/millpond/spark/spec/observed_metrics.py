@@ -41,7 +41,7 @@ class ObservedMetrics:
         sums = [F.sum(of_shard[name]).alias(name) for name in COUNTERS if name != "batches"]
         level = F.array(of_shard["shard"], of_shard["state_rows"], of_shard["state_bytes"])
         levels = F.collect_list(F.when(of_shard.isNotNull(), level)).alias(_LEVELS)
-        observed = [F.count(of_shard).alias("batches"), *sums, levels]
+        observed = [F.max(F.when(of_shard.isNotNull(), 1)).alias("batches"), *sums, levels]
         if operated.isStreaming:
             return operated.observe(self.name, *observed)
         from pyspark.sql.connect.observation import Observation
@@ -77,4 +77,5 @@ def _by_name(row: Row) -> dict[str, Any]:
 def _metrics(observed: dict[str, Any]) -> KeyedMetrics:
     """Those of one batch; a sum over no shard is null."""
     levels = {int(shard): (int(rows), int(size)) for shard, rows, size in observed.get(_LEVELS) or ()}
-    return KeyedMetrics(**{name: observed.get(name) or 0 for name in COUNTERS}, levels=levels)
+    counted: dict[str, Any] = {name: observed.get(name) or 0 for name in COUNTERS}
+    return KeyedMetrics(**counted, levels=levels)

@@ -28,6 +28,7 @@ from millpond.errors import DataError, OptionError
 from millpond.spark.forms.handles import arrow_schema, outward_of, row_inward_of
 from millpond.spark.forms.rows import output_arrow_schema, row_maker
 from millpond.spark.operator.declarations import declarations
+from millpond.spark.operator.processors import check_processor
 from millpond.spark.runtime.opened_shard import check_savepoint, filled_shard
 from millpond.spark.runtime.shard_run import ShardRun
 from millpond.spark.shuffle.pack import KEY_GROUP
@@ -39,6 +40,7 @@ from millpond.state.checkpoint import Head, Shard, ShardState, birth, write_save
 from millpond.state.options.opening import open_backend
 from millpond.state.options.operator import StateOptions
 from millpond.state.types.rows import RowCodec
+from millpond.suggestions import did_you_mean
 
 _TIME_MODES = ("None", "EventTime", "ProcessingTime")
 
@@ -104,12 +106,15 @@ class ProcessorHarness:
         late: str = "drop",
         options: Mapping[str, Any] | None = None,
     ) -> None:
+        check_processor("harness", processor)
         self._rows = _schema(rows)
         self._output = _schema(output)
         keys = (key,) if isinstance(key, str) else tuple(key)
         for name in (*keys, *(() if event_time is None else (event_time,))):
             if name not in self._rows.names:
-                raise OptionError(f"column {name!r} is not among the rows' columns {self._rows.names}.")
+                known = self._rows.names
+                meant = did_you_mean(name, known) or "."
+                raise OptionError(f"column {name!r} is not among the rows' columns {known}{meant}")
         _check(time_mode, event_time, late)
         self._pickled = cloudpickle.dumps(processor)
         self._declared = declarations(cloudpickle.loads(self._pickled), "rows", time_mode.lower(), parse_ddl, "harness")
@@ -127,6 +132,7 @@ class ProcessorHarness:
         self._folder = Path(tempfile.mkdtemp(prefix="millpond-harness-"))
         self._remove_folder = weakref.finalize(self, shutil.rmtree, self._folder, ignore_errors=True)
         self._opened = 0
+        self._closed = False
         self.late_rows = 0
         """How many rows were dropped because the watermark had passed them."""
         self._durable = ProcessorSnapshot(birth("harness", 0, 1, 1, self._key_schema), {})
@@ -153,7 +159,9 @@ class ProcessorHarness:
 
         Raises:
             DataError: a row or what the processor yields does not fit its schema.
+            OptionError: time would go back, or the harness is closed.
         """
+        self._check_open()
         time = self._time_of_batch(watermark_ms, processing_ms)
         shard = self._shard
         table = self._table(rows)
@@ -180,7 +188,14 @@ class ProcessorHarness:
         """A state of every key as it is now, by key tuple: a tuple, a list of them, or a dict of them by map key.
 
         What has expired is left out.
+
+        Raises:
+            OptionError: there is no such state, or the harness is closed.
         """
+        self._check_open()
+        known = sorted(state.name for state in self._declared.states)
+        if name not in known:
+            raise OptionError(f"there is no state {name!r}; the processor declared {known}{did_you_mean(name, known)}")
         cells = self._shard.living_cells(name, 0)
         if cells.map_keys is None:
             return dict(zip(cells.keys, cells.values, strict=True))
@@ -211,6 +226,7 @@ class ProcessorHarness:
             OptionError: the folder is not empty.
             UnavailableError: it could not be written.
         """
+        self._check_open()
         shard = self._shard
         write_savepoint(location, [ShardState.of_snapshot(self._durable.head, shard.backend, shard.declared)])
 
@@ -223,6 +239,7 @@ class ProcessorHarness:
             OptionError: its keys or states are others than declared, or its timers wait for another kind of time.
             CorruptionError: it is torn, incomplete or altered; the file is named.
         """
+        self._check_open()
         spec = replace(self._spec(), savepoint=location)
         check_savepoint(spec)
         shard = self._opened_shard(spec, birth("harness", 0, 1, 1, self._key_schema), {})
@@ -233,13 +250,19 @@ class ProcessorHarness:
 
     def restart(self) -> None:
         """Lose what is in memory, as when a host is killed, and restore the state of the last batch."""
+        self._check_open()
         self._shard.backend.close()
         self._shard = self._restored()
 
     def close(self) -> None:
         """Free the state. Idempotent."""
+        self._closed = True
         self._shard.backend.close()
         self._remove_folder()
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise OptionError("the harness is closed, and its state was freed. Make a new one.")
 
     def _restored(self) -> Shard:
         return self._opened_shard(self._spec(), self._durable.head, self._durable.segments)

@@ -9,10 +9,11 @@ The calls are the same whoever makes them, so an operator that was tested in a `
 meaning elsewhere.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from enum import StrEnum
 from typing import Any, NamedTuple, Protocol
 
+from millpond.errors import OptionError
 from millpond.state.operator.states import States
 
 
@@ -115,3 +116,34 @@ class TimedOperator(KeyedOperator, Protocol):
     def on_timer(self, key: Any, timer: Timer, context: Context) -> Iterable[Any] | None:
         """A timer of this key is due. It is deleted after this call, even if it is set again meanwhile."""
         ...
+
+
+_METHODS = {"open": "open(self, states)", "process": "process(self, key, record, context)"}
+
+
+def check_makes_operators(operator: Callable[[], KeyedOperator]) -> None:
+    """Refuse what makes no operators: an operator that was made already, or what cannot be called.
+
+    Raises:
+        OptionError: the argument, and what to give instead.
+    """
+    name = type(operator).__name__
+    if not isinstance(operator, type) and all(hasattr(operator, method) for method in _METHODS):
+        raise OptionError(
+            f"the operator is an instance of {name}, and every shard needs one of its own. Give the class, {name}, or "
+            "a function that makes one."
+        )
+    if not callable(operator):
+        raise OptionError(f"the operator is {name} {operator!r}; expected a class, or a function that makes operators.")
+
+
+def check_operator(operator: KeyedOperator) -> None:
+    """Refuse an operator that lacks a method.
+
+    Raises:
+        OptionError: its class, and what is missing.
+    """
+    missing = [call for method, call in _METHODS.items() if not callable(getattr(operator, method, None))]
+    if missing:
+        pyspark = " A StatefulProcessor of PySpark runs in ProcessorHarness." * hasattr(operator, "handleInputRows")
+        raise OptionError(f"{type(operator).__name__} is no operator: it has no {' and no '.join(missing)}.{pyspark}")

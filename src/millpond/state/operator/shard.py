@@ -15,12 +15,13 @@ import pyarrow as pa
 from millpond.errors import OptionError
 from millpond.state.backend.expiry import alive, without_times
 from millpond.state.backend.protocols import KeyContext, KeyedStateBackend
-from millpond.state.operator.operator import Context, KeyedOperator, TimeDomain, Timer, Times
+from millpond.state.operator.operator import Context, KeyedOperator, TimeDomain, Timer, Times, check_operator
 from millpond.state.operator.states import States
 from millpond.state.operator.timers import PROCESSING_TIMERS, TIMERS, DueTimer, Timers
 from millpond.state.types.descriptor import StateDescriptor
 from millpond.state.types.key_types import given_form
 from millpond.state.wrappers.cached_values import CachedValues
+from millpond.suggestions import did_you_mean
 
 
 class OperatorShard:
@@ -59,6 +60,7 @@ class OperatorShard:
         self._timers: dict[TimeDomain, Timers] = {}
         try:
             operator = make_operator()
+            check_operator(operator)
             self.process: Callable[[Any, Any, Context], Iterable[Any] | None] = operator.process
             self._on_timer = getattr(operator, "on_timer", None)
             operator.open(States(self.backend, self._declared))
@@ -107,7 +109,8 @@ class OperatorShard:
         """What every key has of a state now, as users know it, without what has expired."""
         descriptor = self.descriptors.get(name)
         if descriptor is None:
-            raise OptionError(f"there is no state {name!r}; the operator declared {sorted(self.descriptors)}.")
+            known = sorted(self.descriptors)
+            raise OptionError(f"there is no state {name!r}; the operator declared {known}{did_you_mean(name, known)}")
         found: dict[Any, Any] = {}
         for key_group in self.key_groups:
             cells = self.backend.cells(name, key_group)

@@ -25,6 +25,7 @@ from millpond.state.types.serializer import Serializer, msgspec_serializer, pick
 from millpond.state.types.ttl import Ttl
 from millpond.state.wrappers.cached_values import CachedValues
 from millpond.state.wrappers.choice import ValueCacheChoice
+from millpond.suggestions import did_you_mean
 
 T = TypeVar("T")
 K = TypeVar("K")
@@ -172,7 +173,8 @@ class States:
         """
         descriptor = self._descriptors.get(name)
         if descriptor is None:
-            raise OptionError(f"no state {name!r} was declared here; there are {sorted(self._descriptors)}.")
+            known = sorted(self._descriptors)
+            raise OptionError(f"no state {name!r} was declared here; there are {known}{did_you_mean(name, known)}")
         ttl = descriptor.ttl
         if ttl is None or ttl.visibility == "until-cleaned":
             return (given_form(key) for _, key in self._backend.keys(name))

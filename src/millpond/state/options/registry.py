@@ -11,11 +11,12 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from millpond.errors import OptionError
-from millpond.options import Known, nearest
+from millpond.options import Known
 from millpond.state.backend.protocols import KeyedStateBackend
 from millpond.state.heap.backend import HeapBackend
 from millpond.state.rocksdb.options import ROCKSDB_OPTIONS, RocksDbSettings
 from millpond.state.spillable.options import SPILLABLE_OPTIONS, SpillableSettings
+from millpond.suggestions import suggestion
 
 BackendFactory: TypeAlias = Callable[[Any, range, Path], KeyedStateBackend]
 """Makes a backend for some key groups, from the operator's `StateOptions`, whose `settings` are the backend's own.
@@ -88,8 +89,9 @@ def backend_name(value: Any) -> str:
     """The name of a registered backend, read in any case; the parser of `state.backend.type`."""
     lower = str(value).strip().lower()
     if lower not in _BACKENDS:
-        near = nearest(lower, tuple(_BACKENDS))
-        raise ValueError(f"a registered backend, one of {', '.join(_BACKENDS)} ({near})")
+        near = suggestion(lower, _BACKENDS)
+        meant = "" if near is None else f" (did you mean {near!r}?)"
+        raise ValueError(f"a registered backend, one of {', '.join(_BACKENDS)}{meant}")
     return lower
 
 

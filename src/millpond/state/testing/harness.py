@@ -12,28 +12,32 @@ advance, and one is deleted after its handler ran.
 Delivery: each record once, in the order given. Freshness: a call returns when its output is there.
 Recovery: from checkpoints, by `restore`; records since the last one are the caller's to give again.
 
-Invariant: user code that raises leaves the harness unusable, since the state may hold half of what it
+Invariant: an operator that raises leaves the harness unusable, since the state may hold half of what it
 did. Then nothing is processed and nothing committed until `rollback` or `restore`; as on Spark, a
-batch fails whole, and who runs it decides what comes next.
+batch fails whole, and who runs it decides what comes next. A record that has no usable key or time is
+refused before the operator sees it, so it costs that record and not the harness.
 """
 
 import heapq
+import reprlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from enum import Enum
 from types import TracebackType
-from typing import Any, NamedTuple, Self
+from typing import Any, NamedTuple, Self, TypeVar
 
 import pyarrow as pa
 
-from millpond.errors import OptionError
+from millpond.errors import DataError, OptionError
 from millpond.metrics import NO_METRICS, Recorder
 from millpond.state.backend.protocols import KeyedStateBackend
 from millpond.state.checkpoint import CheckpointStats
-from millpond.state.operator.operator import KeyedOperator, TimeDomain, Times
+from millpond.state.operator.operator import KeyedOperator, TimeDomain, Times, check_makes_operators
 from millpond.state.options.operator import StateOptions
 from millpond.state.testing.checkpoints import BegunCheckpoint, Restoration, StorageOfShard
 from millpond.state.testing.sharded_operator import ShardedOperator
 from millpond.state.types.key_types import key_schema
+
+T = TypeVar("T")
 
 
 class _Condition(Enum):
@@ -44,7 +48,8 @@ class _Condition(Enum):
         "the operator failed before, and its state may hold half of what the failing call did. Call rollback() to go "
         "back to the last checkpoint, or restore()."
     )
-    LOST = "the operator's state was lost, or the harness was closed. Call restore() to go on from a checkpoint."
+    LOST = "the operator's state was lost. Call restore() to go on from a checkpoint."
+    CLOSED = "the harness is closed, and its state was freed. Make a new one; restore() gives it a checkpoint's state."
 
 
 class _Committed(NamedTuple):
@@ -71,6 +76,9 @@ class Harness:
         storage: where checkpoints go: a path or URI, or what opens the storage of a shard; the options' unless
             given, and without either a temporary folder that goes when the harness is closed.
         recorder: hears of the hits of the cache that the options ask for.
+
+    Raises:
+        OptionError: an argument is wrong, such as an operator that was made already, or one that lacks a method.
 
     >>> class Count:
     ...     def open(self, states):
@@ -99,6 +107,7 @@ class Harness:
         storage: str | StorageOfShard | None = None,
         recorder: Recorder = NO_METRICS,
     ) -> None:
+        check_makes_operators(operator)
         self._key = key
         self._time = time
         self._times = Times()
@@ -147,7 +156,11 @@ class Harness:
         return self._times.processing_ms
 
     def process(self, record: Any, at_ms: int | None = None) -> None:
-        """Give the operator one record, unless it is late. `at_ms` is its event time where `time` does not tell."""
+        """Give the operator one record, unless it is late. `at_ms` is its event time where `time` does not tell.
+
+        Raises:
+            DataError: the record has no usable key or time. The harness goes on without it.
+        """
         if at_ms is None:
             self._run((record,))
         elif at_ms <= self._times.watermark_ms:
@@ -157,7 +170,12 @@ class Harness:
             self._run((record,), timed=True)
 
     def process_many(self, records: Iterable[Any]) -> None:
-        """Give the operator records, one after the other, but those that are late."""
+        """Give the operator records, one after the other, but those that are late.
+
+        Raises:
+            DataError: a record has no usable key or time. Those before it were processed; give those after it again,
+                or give an iterator, which then stands at the next one.
+        """
         self._run(records)
 
     def _run(self, records: Iterable[Any], *, timed: bool = False) -> None:
@@ -169,11 +187,14 @@ class Harness:
         remembered, find = places.remembered, places.find
         self._condition = _Condition.FAILED
         for record in records:
-            given = key_of(record)
+            try:
+                given = key_of(record)
+            except Exception as error:
+                raise self._refused(record, "the key function", error) from error
             try:
                 shard, key_group, key, given = remembered[given]
             except (KeyError, TypeError):
-                shard, key_group, key, given = find(given)
+                shard, key_group, key, given = self._found(find, given, record)
             if shard.entered != key_group:
                 shard.enter(key_group)
             shard.key_context.key = key
@@ -183,10 +204,33 @@ class Harness:
         self._condition = _Condition.USABLE
         self._times.at_ms = None
 
+    def _found(self, find: Callable[[Any], T], given: Any, record: Any) -> T:
+        try:
+            return find(given)
+        except DataError as error:
+            self._spare_record()
+            raise DataError(f"{error} The record is {reprlib.repr(record)}.") from error
+
+    def _refused(self, record: Any, function: str, error: Exception) -> DataError:
+        """What a record is refused with whose key or time cannot be told."""
+        self._spare_record()
+        return DataError(
+            f"record {reprlib.repr(record)}: {function} of the harness raised {type(error).__name__}: {error}. The "
+            "record was not processed, and the harness can go on."
+        )
+
+    def _spare_record(self) -> None:
+        """The operator has not seen the record in hand, so the state is whole."""
+        self._condition = _Condition.USABLE
+        self._times.at_ms = None
+
     def _in_time(self, records: Iterable[Any], time: Callable[[Any], int | None]) -> Iterator[Any]:
         times = self._times
         for record in records:
-            at_ms = times.at_ms = time(record)
+            try:
+                at_ms = times.at_ms = time(record)
+            except Exception as error:
+                raise self._refused(record, "the time function", error) from error
             # A record without an event time is never late, as in Spark.
             if at_ms is None or at_ms > times.watermark_ms:
                 yield record
@@ -226,7 +270,11 @@ class Harness:
         """The state of every key as it is now, for a look at it: by key, and by map key within a map.
 
         Keys and values are as the operator knows them; what has expired is left out.
+
+        Raises:
+            OptionError: there is no such state, or the state was lost, or the harness is closed.
         """
+        self._check_held()
         return self._shards.state(name)
 
     def temperatures(self) -> pa.Table:
@@ -238,6 +286,7 @@ class Harness:
         Raises:
             OptionError: the backend is not `spillable`.
         """
+        self._check_held()
         return self._shards.temperatures()
 
     def checkpoint(self, *, full: bool = False) -> list[CheckpointStats]:
@@ -262,8 +311,7 @@ class Harness:
 
         Before the first checkpoint that is where the harness was opened, restored or rescaled.
         """
-        if self._condition is _Condition.LOST:
-            self._check_usable()
+        self._check_held()
         self._shards.rollback()
         self._times.watermark_ms, self._times.processing_ms, output, self.late_records = self._committed
         self._times.at_ms = None
@@ -273,6 +321,7 @@ class Harness:
 
     def crash(self) -> None:
         """Lose what is in memory, as a kill would: state, untaken output, checkpoints that are not written yet."""
+        self._check_open()
         self._condition = _Condition.LOST
         self._shards.drop()
         self._output.clear()
@@ -290,6 +339,7 @@ class Harness:
             OptionError: there is no such checkpoint, or its keys, shards or states are others than declared.
             CorruptionError: it is damaged. With `fall_back` the newest whole one is taken, and the result says so.
         """
+        self._check_open()
         self._shards.look_for(version)
         self.crash()
         done = self._shards.restore(version, fall_back=fall_back)
@@ -329,6 +379,7 @@ class Harness:
             OptionError: its keys or states are others than declared.
             CorruptionError: it is torn, incomplete or altered; the file is named.
         """
+        self._check_open()
         self._shards.restore_savepoint(location, shards, storage)
         self._output.clear()
         self.late_records = 0
@@ -336,11 +387,22 @@ class Harness:
 
     def close(self) -> None:
         """Free the state, and remove what is temporary. Idempotent."""
-        self.crash()
+        self._condition = _Condition.CLOSED
+        self._output.clear()
         self._shards.close()
 
     def _check_usable(self) -> None:
-        if self._condition is not _Condition.USABLE:
+        self._refuse(_Condition.FAILED, _Condition.LOST, _Condition.CLOSED)
+
+    def _check_held(self) -> None:
+        """Whether there is state, be it half of what a failing call did."""
+        self._refuse(_Condition.LOST, _Condition.CLOSED)
+
+    def _check_open(self) -> None:
+        self._refuse(_Condition.CLOSED)
+
+    def _refuse(self, *conditions: _Condition) -> None:
+        if self._condition in conditions:
             raise OptionError(self._condition.value)
 
     @staticmethod

@@ -1,0 +1,165 @@
+"""Tracebacks as users read them: their own frames whole, and each run of Millpond's frames folded into one line.
+
+What a processor or a lookup function raises passes through a dozen frames of Millpond, in a worker and
+in a state host, before Spark prints it. They say nothing of what is wrong, so a boundary folds them
+(`fold_own_frames`). A traceback is a linked list, and Python lets one be built from given frames; a line
+for what was folded is the frame of a code object that was compiled to have this name.
+
+What is not folded: the last run of an error that is none of Millpond's own. It was raised there
+unexpectedly, and whoever mends that needs the frames.
+"""
+
+import ast
+import contextlib
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import FrameType, TracebackType
+from typing import NamedTuple, NoReturn
+
+from millpond.errors import MillpondError
+
+_PACKAGE = str(Path(__file__).parents[2])
+_GLUE = str(contextlib.__file__)
+_MOST_LINKS = 20
+
+
+class Place(NamedTuple):
+    """Where one frame of a traceback stands.
+
+    Attributes:
+        file: of the code.
+        function: its name.
+        line: its number, from 1.
+        end_line: where the expression ends.
+        column: where it begins, in bytes; None where the interpreter keeps no columns.
+        end_column: where it ends.
+    """
+
+    file: str
+    function: str
+    line: int
+    end_line: int | None = None
+    column: int | None = None
+    end_column: int | None = None
+
+
+@dataclass(frozen=True)
+class _Entry:
+    """One entry of a traceback."""
+
+    frame: FrameType
+    instruction: int
+    line: int
+
+    @property
+    def file(self) -> str:
+        return self.frame.f_code.co_filename
+
+
+def fold_own_frames(error: BaseException) -> None:
+    """Fold Millpond's frames in the traceback of an error, and of the errors that caused it.
+
+    To be called where the error is about to leave Millpond, in an `except` block that ends in a plain `raise`.
+    """
+    purposeful = isinstance(error, MillpondError)
+    for each in _linked(error):
+        whole = list(_entries(each.__traceback__))
+        each.__traceback__ = _joined(_folded(whole, purposeful=purposeful or isinstance(each, MillpondError)))
+
+
+def places(traceback: TracebackType | None) -> list[Place]:
+    """Where the frames of a traceback stand, for another process to build it from."""
+    return [_place(entry) for entry in _entries(traceback)]
+
+
+def built(found: Sequence[Place]) -> TracebackType | None:
+    """A traceback that prints as the one that these places came from."""
+    return _joined([_entry(place) for place in found])
+
+
+def _linked(error: BaseException) -> Iterator[BaseException]:
+    """The error, its causes and contexts, each once."""
+    seen: set[int] = set()
+    waiting: list[BaseException | None] = [error]
+    while waiting and len(seen) < _MOST_LINKS:
+        each = waiting.pop()
+        if each is not None and id(each) not in seen:
+            seen.add(id(each))
+            yield each
+            waiting += [each.__cause__, each.__context__]
+
+
+def _entries(traceback: TracebackType | None) -> Iterator[_Entry]:
+    while traceback is not None:
+        yield _Entry(traceback.tb_frame, traceback.tb_lasti, traceback.tb_lineno)
+        traceback = traceback.tb_next
+
+
+def _folded(entries: list[_Entry], *, purposeful: bool) -> list[_Entry]:
+    """The entries, with one for each run of Millpond's. `purposeful`: Millpond raised the error on purpose."""
+    own = [entry.file.startswith(_PACKAGE) for entry in entries]
+    # Between two of Millpond's frames, a context manager's glue is Millpond's too.
+    for at in range(1, len(entries) - 1):
+        own[at] = own[at] or (entries[at].file == _GLUE and own[at - 1] and own[at + 1])
+    folded: list[_Entry] = []
+    at = 0
+    while at < len(entries):
+        end = at
+        while end < len(entries) and own[end]:
+            end += 1
+        if end == at:
+            folded.append(entries[at])
+            at += 1
+            continue
+        is_last = end == len(entries)
+        folded += entries[at:end] if is_last and not purposeful else [_line(end - at)]
+        at = end
+    return folded
+
+
+def _line(frames: int) -> _Entry:
+    return _entry(Place("<millpond>", f"… {frames} frame{'s' * (frames > 1)} of millpond", 1))
+
+
+def _joined(entries: Sequence[_Entry]) -> TracebackType | None:
+    traceback: TracebackType | None = None
+    for entry in reversed(entries):
+        traceback = TracebackType(traceback, entry.frame, entry.instruction, entry.line)
+    return traceback
+
+
+def _place(entry: _Entry) -> Place:
+    code = entry.frame.f_code
+    instruction = entry.instruction // 2
+    for at, (line, end_line, column, end_column) in enumerate(code.co_positions()):
+        if at == instruction and line is not None:
+            return Place(code.co_filename, code.co_name, line, end_line, column, end_column)
+    return Place(code.co_filename, code.co_name, entry.line)
+
+
+class _Stop(Exception):  # noqa: N818 - it ends code, and is never seen
+    pass
+
+
+def _stop() -> NoReturn:
+    raise _Stop
+
+
+def _entry(place: Place) -> _Entry:
+    """An entry for a place: the frame of code that was compiled to stand there, and stopped there."""
+    tree = ast.parse("stop()")
+    for node in ast.walk(tree):
+        if isinstance(node, ast.expr | ast.stmt):
+            node.lineno, node.end_lineno = place.line, place.end_line or place.line
+            node.col_offset, node.end_col_offset = place.column or 0, place.end_column or 0
+    code = compile(tree, place.file, "exec").replace(co_name=place.function, co_qualname=place.function)
+    try:
+        exec(code, {"stop": _stop})  # noqa: S102 - see above
+    except _Stop as stopped:
+        here = stopped.__traceback__
+        assert here is not None  # noqa: S101 - for the type checker
+        assert here.tb_next is not None  # noqa: S101 - likewise
+        # Without columns there is no instruction to mark.
+        return _Entry(here.tb_next.tb_frame, -1 if place.column is None else here.tb_next.tb_lasti, place.line)
+    raise AssertionError

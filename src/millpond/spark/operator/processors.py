@@ -1,0 +1,40 @@
+"""What can be run as a processor, and what is refused by name: a class in place of an instance, or another class."""
+
+from typing import Any
+
+from pyspark.sql.streaming import StatefulProcessor
+
+from millpond.errors import OptionError
+from millpond.spark.forms.arrow_processor import ArrowStatefulProcessor
+
+_TAKERS = {
+    "rows": "transformWithState",
+    "pandas": "transformWithStateInPandas",
+    "arrow": "transformWithStateInArrow",
+    "harness": "ProcessorHarness",
+}
+_OTHERS = {
+    "arrow": "PySpark's StatefulProcessors run with transformWithState or transformWithStateInPandas.",
+    "harness": "Derive it from pyspark.sql.streaming.StatefulProcessor. An operator of millpond.state runs in Harness.",
+}
+_MEND = "Derive it from pyspark.sql.streaming.StatefulProcessor."
+
+
+def check_processor(form: str, processor: Any) -> None:
+    """Refuse what is no processor of this form: "rows", "pandas", "arrow", or "harness" for `ProcessorHarness`.
+
+    Raises:
+        OptionError: who was asked, what it takes and what it got.
+    """
+    taken = ArrowStatefulProcessor if form == "arrow" else StatefulProcessor
+    if isinstance(processor, taken):
+        return
+    expected = f"{_TAKERS[form]} takes {'an' if form == 'arrow' else 'a'} {taken.__name__}"
+    if isinstance(processor, type):
+        if issubclass(processor, taken):
+            name = processor.__name__
+            raise OptionError(f"{expected}, got the class {name} and not an instance of it. Write {name}().")
+        raise OptionError(f"{expected}, got the class {processor.__name__}. {_OTHERS.get(form, _MEND)}")
+    missing = [name for name in ("init", "handleInputRows", "close") if not hasattr(processor, name)]
+    lacks = f", which has no {' and no '.join(missing)}" if missing and form != "arrow" else ""
+    raise OptionError(f"{expected}, got {type(processor).__name__}{lacks}. {_OTHERS.get(form, _MEND)}")
