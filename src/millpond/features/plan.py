@@ -15,12 +15,10 @@ each tile however many windows there are: windows all end at the query, so a lon
 plus older tiles.
 """
 
-import hashlib
-import json
 import math
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from itertools import accumulate, groupby
 from operator import itemgetter
 from typing import Any
@@ -33,13 +31,14 @@ from millpond.features.definitions import GroupBy
 from millpond.features.format_1 import FORMAT_VERSION as FORMAT_1
 from millpond.features.format_1 import Format1Codec
 from millpond.features.inputs import Inputs, check_times
-from millpond.features.key_codec import KEY_FORMAT_VERSION, KeyCodec
+from millpond.features.key_codec import KeyCodec
 from millpond.features.layers import Span, layers_of, spans
 from millpond.features.own_times import irs_since, keeps_own_times
 from millpond.features.partial_ir import UNKNOWN, PartialIr, is_known
+from millpond.features.plan_hashes import batch_form_of, definition_hash, generation_of
 from millpond.features.tiles import Tile, tiles_between
 from millpond.features.types import parse_type
-from millpond.features.value_codec import VALUE_FORMAT_VERSION, BatchCodec, TileCodec, ValueCodec
+from millpond.features.value_codec import BatchCodec, TileCodec, ValueCodec
 from millpond.features.windows import DAY_MS, hop_ms, parse_window, window_start
 
 _FORMAT_1 = bytes((FORMAT_1,))
@@ -87,26 +86,12 @@ class GroupByPlan:
         self._finite = tuple(length for length in lengths if length is not None)
         self._keeps_all = None in lengths
         self._timelines: dict[int, Timeline] = {}
-        self.definition_hash = _digest(_definition(group_by))[:16]
-        stored = {
-            "formats": [KEY_FORMAT_VERSION, VALUE_FORMAT_VERSION],
-            "keys": [asdict(field) for field in group_by.keys],
-            "layers": self.layers,
-        }
-        self.generation = _digest(stored)[:8]
         types = [parse_type(field.type) for field in group_by.inputs]
         if group_by.aggregations:
             types = [parse_type(feature.type) for feature in self.cells.features]
-        cells = [cell.id for cell in self.cells.cells]
-        self.batch_form = _digest(
-            stored
-            | {
-                "accuracy": group_by.accuracy,
-                "cells": cells,
-                "windows": lengths,
-                "values": [type_.name for type_ in types] if group_by.accuracy == "snapshot" else [],
-            }
-        )[:16]
+        self.definition_hash = definition_hash(group_by)
+        self.generation = generation_of(group_by, self.layers)
+        self.batch_form = batch_form_of(group_by, self.layers, lengths, [cell.id for cell in self.cells.cells], types)
         self._keys = KeyCodec(group_by.name, group_by.keys)
         self._tiles = TileCodec(group_by.name, self.generation, self.tile_cells.cells)
         self._batches = BatchCodec(group_by.name, self.batch_form, self.cells.cells)
@@ -481,24 +466,6 @@ def compile_group_by(group_by: GroupBy) -> GroupByPlan:
 def _suffixes(merge: Callable[[Any, Any], Any], column: Sequence[Any]) -> tuple[Any, ...]:
     """Give for each cell what it and all later ones make together."""
     return tuple(accumulate(column[::-1], merge))[::-1]
-
-
-def _definition(group_by: GroupBy) -> dict[str, Any]:
-    """Give what of a GroupBy its answers depend on, as plain data."""
-    return {
-        "name": group_by.name,
-        "keys": [asdict(field) for field in group_by.keys],
-        "inputs": [asdict(field) for field in group_by.inputs],
-        "aggregations": [asdict(aggregation) for aggregation in group_by.aggregations],
-        "sources": [repr(source) for source in group_by.sources],
-        "accuracy": group_by.accuracy,
-        "tiled": group_by.tiled,
-        "derivations": [repr(derivation) for derivation in group_by.derivations],
-    }
-
-
-def _digest(content: Mapping[str, Any]) -> str:
-    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
 
 def _windows(features: Sequence[CompiledFeature]) -> tuple[PlannedWindow, ...]:

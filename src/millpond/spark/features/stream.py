@@ -153,9 +153,9 @@ def _check(plan: GroupByPlan, start_ms: int, lateness_ms: int) -> None:
 
 
 def _timed_rows(plan: GroupByPlan, spark: SparkSession, tables: Tables | None) -> DataFrame:
-    """Give key, time, inputs, and the time as the watermark takes it; of an entity also what came, went and when.
+    """Give key, time, inputs, and the time as the watermark takes it.
 
-    An entity's change counts from when it is made. Its row keeps its own time, which windows look at.
+    An entity's change counts from when it is made. Behind it come whether the row goes, and the row's own time.
     """
     rows = stream_rows(spark, plan.group_by, tables)
     of_entities = any(isinstance(source, EntitySource) for source in sources_of(plan.group_by))
