@@ -5,7 +5,6 @@ from millpond.lookup.async_partial import AsyncPartialCachingLookup
 from millpond.lookup.blocking import BlockingLookup
 from millpond.lookup.cache import DefaultLookupCache, LookupCache
 from millpond.lookup.cached import CachedFunction, cached
-from millpond.lookup.conditions import Condition
 from millpond.lookup.full import FullCachingLookup
 from millpond.lookup.full_cache import LookupFullCache
 from millpond.lookup.function import Key, LookupFunction, Row, Rows
@@ -22,7 +21,8 @@ from millpond.lookup.providers import (
     PartialCachingAsyncLookupProvider,
     PartialCachingLookupProvider,
 )
-from millpond.lookup.push_down import SupportsPushDown
+from millpond.lookup.push_down.conditions import Condition
+from millpond.lookup.push_down.narrowed import SupportsPushDown
 from millpond.lookup.retry import Retries
 from millpond.lookup.scan import LookupScan
 from millpond.lookup.sources.arrow import TableScan

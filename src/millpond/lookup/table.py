@@ -20,7 +20,6 @@ from millpond.lookup.async_function import AsyncLookupFunction
 from millpond.lookup.async_partial import AsyncPartialCachingLookup
 from millpond.lookup.blocking import BlockingLookup
 from millpond.lookup.cache import DefaultLookupCache
-from millpond.lookup.conditions import Conditions, conditions
 from millpond.lookup.full import FullCachingLookup
 from millpond.lookup.full_home import FullHome
 from millpond.lookup.function import LookupFunction
@@ -35,7 +34,8 @@ from millpond.lookup.providers import (
     PartialCachingAsyncLookupProvider,
     PartialCachingLookupProvider,
 )
-from millpond.lookup.push_down import narrowed, narrowed_scan
+from millpond.lookup.push_down.conditions import Conditions, conditions
+from millpond.lookup.push_down.narrowed import narrowed, narrowed_scan
 from millpond.lookup.retry import Retries
 from millpond.lookup.scan import LookupScan
 from millpond.lookup.timed import TimedCacheReloadTrigger

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Literal, Self, TypeAlias
 import pyarrow as pa
 
 from millpond.errors import DataError, OptionError, UnavailableError
-from millpond.lookup.conditions import Conditions, arrow_filter
-from millpond.lookup.push_down import narrow_copy
+from millpond.lookup.push_down.conditions import Conditions, arrow_filter
+from millpond.lookup.push_down.narrowed import narrow_copy
 from millpond.lookup.sources.declared import declared_columns, declared_names, split_schema
 
 if TYPE_CHECKING:
