@@ -23,8 +23,10 @@ from millpond.lookup.providers import (
 )
 from millpond.lookup.push_down.conditions import Condition
 from millpond.lookup.push_down.narrowed import SupportsPushDown
+from millpond.lookup.reload.scan import LookupScan
+from millpond.lookup.reload.timed import TimedCacheReloadTrigger
+from millpond.lookup.reload.trigger import CacheReloadTrigger, PeriodicCacheReloadTrigger, ReloadContext
 from millpond.lookup.retry import Retries
-from millpond.lookup.scan import LookupScan
 from millpond.lookup.sources.arrow import TableScan
 from millpond.lookup.sources.delta import DeltaScan
 from millpond.lookup.sources.files import FileScan
@@ -35,8 +37,6 @@ from millpond.lookup.sources.python import AsyncPythonLookup, PythonLookup
 from millpond.lookup.sources.redis import RedisLookup
 from millpond.lookup.sources.sql import SqlLookup
 from millpond.lookup.table import LookupTable
-from millpond.lookup.timed import TimedCacheReloadTrigger
-from millpond.lookup.trigger import CacheReloadTrigger, PeriodicCacheReloadTrigger, ReloadContext
 
 __all__ = [
     "AsyncLookupFunction",

@@ -30,9 +30,9 @@ from millpond.lookup.hit_history import HitRate
 from millpond.lookup.keyed_table import HeldTable
 from millpond.lookup.keys import KeyCheck
 from millpond.lookup.metrics import CacheMetricGroup, LookupStats
+from millpond.lookup.reload.scan import Closeable, LookupScan, ScansInBatches
+from millpond.lookup.reload.trigger import CacheReloadTrigger
 from millpond.lookup.retry import Retries
-from millpond.lookup.scan import Closeable, LookupScan, ScansInBatches
-from millpond.lookup.trigger import CacheReloadTrigger
 
 OnReloadFailure: TypeAlias = Literal["keep", "fail"]
 

@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from datetime import time
 from typing import Any, Literal, TypeAlias
 
-from millpond.lookup.timed import parse_iso_time
-from millpond.lookup.trigger import ScheduleMode
+from millpond.lookup.reload.timed import parse_iso_time
+from millpond.lookup.reload.trigger import ScheduleMode
 from millpond.options import Known, choice, count, duration_ms, flag, named, parsed, refuse_problems, size_bytes
 
 Mode: TypeAlias = Literal["NONE", "PARTIAL", "FULL"]

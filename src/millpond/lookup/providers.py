@@ -14,8 +14,8 @@ from millpond.lookup.async_function import AsyncLookupFunction
 from millpond.lookup.cache import LookupCache
 from millpond.lookup.full import OnReloadFailure
 from millpond.lookup.function import LookupFunction
-from millpond.lookup.scan import LookupScan
-from millpond.lookup.trigger import CacheReloadTrigger
+from millpond.lookup.reload.scan import LookupScan
+from millpond.lookup.reload.trigger import CacheReloadTrigger
 
 
 @dataclass(frozen=True)

@@ -36,10 +36,10 @@ from millpond.lookup.providers import (
 )
 from millpond.lookup.push_down.conditions import Conditions, conditions
 from millpond.lookup.push_down.narrowed import narrowed, narrowed_scan
+from millpond.lookup.reload.scan import LookupScan
+from millpond.lookup.reload.timed import TimedCacheReloadTrigger
+from millpond.lookup.reload.trigger import CacheReloadTrigger, PeriodicCacheReloadTrigger
 from millpond.lookup.retry import Retries
-from millpond.lookup.scan import LookupScan
-from millpond.lookup.timed import TimedCacheReloadTrigger
-from millpond.lookup.trigger import CacheReloadTrigger, PeriodicCacheReloadTrigger
 from millpond.metrics import NO_METRICS, Recorder
 
 LookupSource: TypeAlias = LookupFunction | AsyncLookupFunction | LookupScan

@@ -20,7 +20,7 @@ from millpond.errors import OptionError
 from millpond.lookup.async_function import AsyncLookupFunction
 from millpond.lookup.function import Key, LookupFunction, Rows
 from millpond.lookup.push_down.conditions import Conditions, RowFilter, arrow_filter
-from millpond.lookup.scan import LookupScan
+from millpond.lookup.reload.scan import LookupScan
 from millpond.options import nearest
 
 F = TypeVar("F", LookupFunction, AsyncLookupFunction)
