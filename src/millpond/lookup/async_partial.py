@@ -21,14 +21,14 @@ from typing import Any
 from millpond.cache import monotonic_ms
 from millpond.cache.api import Clock
 from millpond.errors import OptionError, UnavailableError
-from millpond.lookup.answers import checked_answer
-from millpond.lookup.async_function import AsyncLookupFunction
 from millpond.lookup.cache import LookupCache
-from millpond.lookup.function import Key, Rows
+from millpond.lookup.functions.answers import checked_answer
+from millpond.lookup.functions.async_function import AsyncLookupFunction
+from millpond.lookup.functions.function import Key, Rows
+from millpond.lookup.functions.keys import KeyCheck, check_key_types
+from millpond.lookup.functions.retry import Retries
 from millpond.lookup.hit_history import HitRate
-from millpond.lookup.keys import KeyCheck, check_key_types
 from millpond.lookup.metrics import CacheMetricGroup, LookupStats
-from millpond.lookup.retry import Retries
 
 
 class _Load:

@@ -13,7 +13,7 @@ from typing import Any, Protocol
 
 from millpond.cache import Cache, monotonic_ms
 from millpond.cache.api import Clock
-from millpond.lookup.function import Key, Row, Rows
+from millpond.lookup.functions.function import Key, Row, Rows
 from millpond.lookup.metrics import CacheMetricGroup
 
 _ENTRY_BYTES = 400

@@ -10,7 +10,7 @@ Source: FLIP-221, full caching; Flink's `LookupFullCache`.
 from collections.abc import Sequence
 
 from millpond.errors import OptionError
-from millpond.lookup.function import Key, Rows
+from millpond.lookup.functions.function import Key, Rows
 from millpond.lookup.keyed_table import HeldTable
 from millpond.lookup.metrics import CacheMetricGroup
 

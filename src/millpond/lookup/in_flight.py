@@ -16,7 +16,7 @@ import threading
 from collections.abc import Iterable
 
 from millpond.errors import OptionError, UnavailableError
-from millpond.lookup.function import Key, Rows
+from millpond.lookup.functions.function import Key, Rows
 
 
 class Request:

@@ -18,8 +18,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from millpond.errors import DataError
-from millpond.lookup.function import Key, Rows
-from millpond.lookup.keys import check_key_types
+from millpond.lookup.functions.function import Key, Rows
+from millpond.lookup.functions.keys import check_key_types
 
 
 class HeldTable(Protocol):

@@ -46,10 +46,10 @@ from millpond.lookup.column_file import (
     read_columns,
     write_columns,
 )
-from millpond.lookup.function import Key, Rows
+from millpond.lookup.functions.function import Key, Rows
+from millpond.lookup.functions.keys import check_key_types
 from millpond.lookup.key_hash import Hashes, equal, hashes, plain_column
 from millpond.lookup.keyed_table import exact_times
-from millpond.lookup.keys import check_key_types
 
 Positions = npt.NDArray[np.int64]
 

@@ -16,14 +16,14 @@ from functools import partial
 
 from millpond.cache import monotonic_ms
 from millpond.cache.api import Clock
-from millpond.lookup.answers import checked_answer
 from millpond.lookup.cache import LookupCache
-from millpond.lookup.function import Key, LookupFunction, Rows
+from millpond.lookup.functions.answers import checked_answer
+from millpond.lookup.functions.function import Key, LookupFunction, Rows
+from millpond.lookup.functions.keys import KeyCheck, check_key_types
+from millpond.lookup.functions.retry import Retries
 from millpond.lookup.hit_history import HitRate
 from millpond.lookup.in_flight import InFlight, Request
-from millpond.lookup.keys import KeyCheck, check_key_types
 from millpond.lookup.metrics import CacheMetricGroup, LookupStats
-from millpond.lookup.retry import Retries
 
 
 class PartialCachingLookup(LookupFunction):

@@ -16,17 +16,14 @@ import pyarrow as pa
 from millpond.cache import monotonic_ms
 from millpond.cache.api import Clock
 from millpond.errors import OptionError
-from millpond.lookup.async_function import AsyncLookupFunction
 from millpond.lookup.async_partial import AsyncPartialCachingLookup
-from millpond.lookup.blocking import BlockingLookup
 from millpond.lookup.cache import DefaultLookupCache
 from millpond.lookup.full import FullCachingLookup
 from millpond.lookup.full_home import FullHome
-from millpond.lookup.function import LookupFunction
-from millpond.lookup.metrics import CacheMetricGroup, LookupStats
-from millpond.lookup.options import LookupOptions, Mode
-from millpond.lookup.partial import PartialCachingLookup
-from millpond.lookup.providers import (
+from millpond.lookup.functions.async_function import AsyncLookupFunction
+from millpond.lookup.functions.blocking import BlockingLookup
+from millpond.lookup.functions.function import LookupFunction
+from millpond.lookup.functions.providers import (
     AsyncLookupFunctionProvider,
     FullCachingLookupProvider,
     LookupFunctionProvider,
@@ -34,12 +31,15 @@ from millpond.lookup.providers import (
     PartialCachingAsyncLookupProvider,
     PartialCachingLookupProvider,
 )
+from millpond.lookup.functions.retry import Retries
+from millpond.lookup.metrics import CacheMetricGroup, LookupStats
+from millpond.lookup.options import LookupOptions, Mode
+from millpond.lookup.partial import PartialCachingLookup
 from millpond.lookup.push_down.conditions import Conditions, conditions
 from millpond.lookup.push_down.narrowed import narrowed, narrowed_scan
 from millpond.lookup.reload.scan import LookupScan
 from millpond.lookup.reload.timed import TimedCacheReloadTrigger
 from millpond.lookup.reload.trigger import CacheReloadTrigger, PeriodicCacheReloadTrigger
-from millpond.lookup.retry import Retries
 from millpond.metrics import NO_METRICS, Recorder
 
 LookupSource: TypeAlias = LookupFunction | AsyncLookupFunction | LookupScan

@@ -16,8 +16,8 @@ from urllib.parse import quote, urlsplit
 import pyarrow as pa
 
 from millpond.errors import DataError, OptionError
-from millpond.lookup.function import Key, LookupFunction, Row, Rows
-from millpond.lookup.keys import PlainKeys, check_key_types
+from millpond.lookup.functions.function import Key, LookupFunction, Row, Rows
+from millpond.lookup.functions.keys import PlainKeys, check_key_types
 from millpond.lookup.sources.declared import declared_schema
 from millpond.lookup.sources.http_client import JsonClient
 from millpond.lookup.sources.values import readers

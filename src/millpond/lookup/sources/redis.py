@@ -21,8 +21,8 @@ import msgspec
 import pyarrow as pa
 
 from millpond.errors import DataError, MissingDependencyError, OptionError, UnavailableError
-from millpond.lookup.function import Key, LookupFunction, Row, Rows
-from millpond.lookup.keys import check_key_types
+from millpond.lookup.functions.function import Key, LookupFunction, Row, Rows
+from millpond.lookup.functions.keys import check_key_types
 from millpond.lookup.push_down.conditions import Conditions
 from millpond.lookup.push_down.narrowed import picked
 from millpond.lookup.sources.declared import batch_of_rows, declared_schema

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any, Self
 import pyarrow as pa
 
 from millpond.errors import DataError, MissingDependencyError, OptionError, UnavailableError
-from millpond.lookup.function import Key, LookupFunction, Rows
-from millpond.lookup.keys import PlainKeys, check_key_types
+from millpond.lookup.functions.function import Key, LookupFunction, Rows
+from millpond.lookup.functions.keys import PlainKeys, check_key_types
 from millpond.lookup.push_down.conditions import COMPARE, Condition, Conditions
 from millpond.lookup.sources.declared import declared_schema
 from millpond.lookup.sources.sql_types import arrow_type

@@ -17,8 +17,8 @@ from typing import Any
 import pyarrow as pa
 
 from millpond.errors import DataError, OptionError
-from millpond.lookup.function import Key
-from millpond.lookup.keys import PlainKeys
+from millpond.lookup.functions.function import Key
+from millpond.lookup.functions.keys import PlainKeys
 from millpond.lookup.sources.values import readers
 
 _SPECIAL = re.compile(r"([*?\[\]\\^-])")

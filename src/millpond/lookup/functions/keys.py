@@ -19,7 +19,7 @@ from typing import Any
 import pyarrow as pa
 
 from millpond.errors import DataError, OptionError
-from millpond.lookup.function import Key
+from millpond.lookup.functions.function import Key
 
 
 def check_key_types(where: str, key_schema: pa.Schema) -> None:

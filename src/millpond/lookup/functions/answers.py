@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 import pyarrow as pa
 
 from millpond.errors import DataError
-from millpond.lookup.function import Key, Rows
+from millpond.lookup.functions.function import Key, Rows
 
 
 def checked_answer(
