@@ -25,8 +25,8 @@ from millpond.lookup import (
     TableScan,
     TimedCacheReloadTrigger,
 )
-from millpond.lookup.full import in_a_thread_that_gives_way
-from millpond.lookup.full_home import InProcess
+from millpond.lookup.caches.full import in_a_thread_that_gives_way
+from millpond.lookup.caches.full_home import InProcess
 
 from .timer import Timer
 

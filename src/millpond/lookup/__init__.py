@@ -1,10 +1,13 @@
 """Lookup functions, partial and full caching, reload triggers, connectors."""
 
-from millpond.lookup.async_partial import AsyncPartialCachingLookup
-from millpond.lookup.cache import DefaultLookupCache, LookupCache
-from millpond.lookup.cached import CachedFunction, cached
-from millpond.lookup.full import FullCachingLookup
-from millpond.lookup.full_cache import LookupFullCache
+from millpond.lookup.caches.async_partial import AsyncPartialCachingLookup
+from millpond.lookup.caches.cache import DefaultLookupCache, LookupCache
+from millpond.lookup.caches.cached import CachedFunction, cached
+from millpond.lookup.caches.full import FullCachingLookup
+from millpond.lookup.caches.full_cache import LookupFullCache
+from millpond.lookup.caches.keyed_table import HeldTable, KeyedTable
+from millpond.lookup.caches.mapped_table import MappedTable
+from millpond.lookup.caches.partial import PartialCachingLookup
 from millpond.lookup.functions.async_function import AsyncLookupFunction, ThreadedLookup
 from millpond.lookup.functions.blocking import BlockingLookup
 from millpond.lookup.functions.function import Key, LookupFunction, Row, Rows
@@ -17,11 +20,8 @@ from millpond.lookup.functions.providers import (
 )
 from millpond.lookup.functions.retry import Retries
 from millpond.lookup.hit_history import HitRate
-from millpond.lookup.keyed_table import HeldTable, KeyedTable
-from millpond.lookup.mapped_table import MappedTable
 from millpond.lookup.metrics import CacheMetricGroup, LookupStats
 from millpond.lookup.options import LookupOptions
-from millpond.lookup.partial import PartialCachingLookup
 from millpond.lookup.push_down.conditions import Condition
 from millpond.lookup.push_down.narrowed import SupportsPushDown
 from millpond.lookup.reload.scan import LookupScan

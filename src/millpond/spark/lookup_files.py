@@ -29,7 +29,7 @@ from pyspark.sql.pandas.types import from_arrow_type
 
 from millpond.errors import UnavailableError
 from millpond.lookup import HeldTable, LookupTable, MappedTable
-from millpond.lookup.column_file import Scanned
+from millpond.lookup.caches.column_file import Scanned
 from millpond.spark.folders import OwnedFolder, user_folder
 from millpond.spark.lookup_copies import FileServer, ServerAddress, fetched
 from millpond.spark.lookup_queries import ReadingQueries

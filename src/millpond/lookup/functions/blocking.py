@@ -13,7 +13,7 @@ from collections.abc import Coroutine, Sequence
 from typing import Any, TypeVar
 
 from millpond.errors import OptionError
-from millpond.lookup.async_partial import AsyncPartialCachingLookup
+from millpond.lookup.caches.async_partial import AsyncPartialCachingLookup
 from millpond.lookup.functions.function import Key, LookupFunction, Rows
 from millpond.lookup.hit_history import HitRate
 from millpond.lookup.metrics import LookupStats

@@ -10,8 +10,8 @@ Source: FLIP-221, the five `…LookupProvider` interfaces.
 from dataclasses import dataclass
 from typing import Self, TypeAlias
 
-from millpond.lookup.cache import LookupCache
-from millpond.lookup.full import OnReloadFailure
+from millpond.lookup.caches.cache import LookupCache
+from millpond.lookup.caches.full import OnReloadFailure
 from millpond.lookup.functions.async_function import AsyncLookupFunction
 from millpond.lookup.functions.function import LookupFunction
 from millpond.lookup.reload.scan import LookupScan

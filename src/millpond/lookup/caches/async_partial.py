@@ -21,7 +21,7 @@ from typing import Any
 from millpond.cache import monotonic_ms
 from millpond.cache.api import Clock
 from millpond.errors import OptionError, UnavailableError
-from millpond.lookup.cache import LookupCache
+from millpond.lookup.caches.cache import LookupCache
 from millpond.lookup.functions.answers import checked_answer
 from millpond.lookup.functions.async_function import AsyncLookupFunction
 from millpond.lookup.functions.function import Key, Rows

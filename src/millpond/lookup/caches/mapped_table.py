@@ -35,7 +35,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from millpond.errors import CorruptionError, DataError, UnavailableError
-from millpond.lookup.column_file import (
+from millpond.lookup.caches.column_file import (
     Columns,
     Scanned,
     aligned,
@@ -46,10 +46,10 @@ from millpond.lookup.column_file import (
     read_columns,
     write_columns,
 )
+from millpond.lookup.caches.key_hash import Hashes, equal, hashes, plain_column
+from millpond.lookup.caches.keyed_table import exact_times
 from millpond.lookup.functions.function import Key, Rows
 from millpond.lookup.functions.keys import check_key_types
-from millpond.lookup.key_hash import Hashes, equal, hashes, plain_column
-from millpond.lookup.keyed_table import exact_times
 
 Positions = npt.NDArray[np.int64]
 

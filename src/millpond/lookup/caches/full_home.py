@@ -9,8 +9,8 @@ from typing import Protocol
 
 import pyarrow as pa
 
-from millpond.lookup.column_file import Scanned
-from millpond.lookup.keyed_table import HeldTable, KeyedTable
+from millpond.lookup.caches.column_file import Scanned
+from millpond.lookup.caches.keyed_table import HeldTable, KeyedTable
 
 
 class FullHome(Protocol):

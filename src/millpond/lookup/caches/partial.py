@@ -16,13 +16,13 @@ from functools import partial
 
 from millpond.cache import monotonic_ms
 from millpond.cache.api import Clock
-from millpond.lookup.cache import LookupCache
+from millpond.lookup.caches.cache import LookupCache
+from millpond.lookup.caches.in_flight import InFlight, Request
 from millpond.lookup.functions.answers import checked_answer
 from millpond.lookup.functions.function import Key, LookupFunction, Rows
 from millpond.lookup.functions.keys import KeyCheck, check_key_types
 from millpond.lookup.functions.retry import Retries
 from millpond.lookup.hit_history import HitRate
-from millpond.lookup.in_flight import InFlight, Request
 from millpond.lookup.metrics import CacheMetricGroup, LookupStats
 
 

@@ -10,8 +10,8 @@ Source: FLIP-221, full caching; Flink's `LookupFullCache`.
 from collections.abc import Sequence
 
 from millpond.errors import OptionError
+from millpond.lookup.caches.keyed_table import HeldTable
 from millpond.lookup.functions.function import Key, Rows
-from millpond.lookup.keyed_table import HeldTable
 from millpond.lookup.metrics import CacheMetricGroup
 
 

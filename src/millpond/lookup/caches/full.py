@@ -23,13 +23,13 @@ from typing import Literal, TypeAlias
 from millpond.cache import monotonic_ms
 from millpond.cache.api import Clock
 from millpond.errors import DataError, OptionError, UnavailableError
-from millpond.lookup.full_cache import LookupFullCache
-from millpond.lookup.full_home import FullHome, InProcess
+from millpond.lookup.caches.full_cache import LookupFullCache
+from millpond.lookup.caches.full_home import FullHome, InProcess
+from millpond.lookup.caches.keyed_table import HeldTable
 from millpond.lookup.functions.function import Key, LookupFunction, Rows
 from millpond.lookup.functions.keys import KeyCheck
 from millpond.lookup.functions.retry import Retries
 from millpond.lookup.hit_history import HitRate
-from millpond.lookup.keyed_table import HeldTable
 from millpond.lookup.metrics import CacheMetricGroup, LookupStats
 from millpond.lookup.reload.scan import Closeable, LookupScan, ScansInBatches
 from millpond.lookup.reload.trigger import CacheReloadTrigger
