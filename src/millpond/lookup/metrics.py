@@ -138,6 +138,8 @@ class CacheMetricGroup:
 
     def loaded(self, loads: int, took_ms: int) -> None:
         """Add loads that succeeded, and the time they took together."""
+        if not loads:
+            return
         with self._lock:
             self._add(LookupStats(load_count=loads, latest_load_time_ms=took_ms))
         self._recorder.count("millpond_lookup_loads_total", loads, name=self.name, result="ok")
@@ -145,6 +147,8 @@ class CacheMetricGroup:
 
     def failed(self, loads: int) -> None:
         """Add loads that failed."""
+        if not loads:
+            return
         with self._lock:
             self._add(LookupStats(load_count=loads, num_load_failure=loads))
         self._recorder.count("millpond_lookup_loads_total", loads, name=self.name, result="failure")

@@ -2,10 +2,12 @@
 
 Between the join and the source. A batch of keys is split into what is cached, what another thread
 is loading right now, and the rest, which the source is asked for in one request. The invariant: a
-key has at most one request under way, and only what the source answered is cached: if the request
-fails, it fails for everyone who waits for it, and nothing is remembered.
+key has at most one request under way, and only what the source answered is cached. What fails, fails
+for everyone who waits for it, and is not remembered. A thread that is interrupted fails nobody else: who
+waits for its request asks the source itself.
 
-A function without a batched form of its own is asked key by key, and each key has its own retries.
+A function without a batched form of its own is asked key by key. Each key has its own retries and its
+own failure, which leaves the others their rows. A source that does not answer fails all.
 
 Source: FLIP-221; Flink's `CachingLookupFunction`.
 """
@@ -18,7 +20,7 @@ from millpond.cache import monotonic_ms
 from millpond.cache.api import Clock
 from millpond.lookup.caches.cache import LookupCache
 from millpond.lookup.caches.in_flight import InFlight, Request
-from millpond.lookup.functions.answers import checked_answer
+from millpond.lookup.functions.answers import Answers, Halves, checked_answer, is_of_a_key
 from millpond.lookup.functions.function import Key, LookupFunction, Rows
 from millpond.lookup.functions.keys import KeyCheck, check_key_types
 from millpond.lookup.functions.retry import Retries
@@ -97,16 +99,41 @@ class PartialCachingLookup(LookupFunction):
             DataError: a key is not of the declared types, or the source answered with something else than rows.
             UnavailableError: the source did not answer, after all retries.
         """
-        found: dict[Key, Rows] = {}
+        rows = self._looked_up(keys, isolate=False).all_rows()
+        return {key: rows.get(key, []) for key in keys}
+
+    def lookup_each(self, keys: Sequence[Key]) -> Answers:
+        """The rows of every key, or its failure, which leaves the others their rows.
+
+        Where one request is for many keys and fails, the keys that fail are found by halves.
+
+        Raises:
+            DataError: a key is not of the declared types, or so many keys fail that it is the source that does.
+            UnavailableError: the source did not answer, after all retries.
+        """
+        answers = self._looked_up(keys, isolate=True)
+        for key in keys:
+            if key not in answers.failures:
+                answers.rows.setdefault(key, [])
+        return answers
+
+    def _looked_up(self, keys: Sequence[Key], *, isolate: bool) -> Answers:
+        answers = Answers()
+        asked = self._check(keys)
+        while asked:
+            asked = self._round(asked, answers, isolate=isolate)
+        return answers
+
+    def _round(self, asked: Sequence[Key], answers: Answers, *, isolate: bool) -> list[Key]:
+        """Look the keys up; those that another thread was asked for and gave up are to be asked for again."""
         others: dict[Key, Request] = {}
         mine: list[Key] = []
         request: Request | None = None
-        asked = self._check(keys)
         with self._lock:
             for key in asked:
                 rows = None if self._cache is None else self._cache.get_if_present(key)
                 if rows is not None:
-                    found[key] = rows
+                    answers.rows[key] = rows
                 elif (under_way := self._in_flight.get(key)) is not None:
                     others[key] = under_way
                 else:
@@ -114,12 +141,10 @@ class PartialCachingLookup(LookupFunction):
             if mine:
                 request = Request()
                 self._in_flight.start(mine, request)
-        self._metrics.asked(hits=len(found) + len(others), misses=len(mine))
+        self._metrics.asked(hits=len(asked) - len(mine), misses=len(mine))
         if request is not None:
-            found |= self._load(mine, request)
-        for key, under_way in others.items():
-            found[key] = self._others(key, under_way)
-        return {key: found.get(key, []) for key in keys}
+            answers.add(self._load(mine, request, isolate=isolate))
+        return [key for key, under_way in others.items() if not self._taken_over(key, under_way, answers)]
 
     def invalidate(self, keys: Sequence[Key]) -> None:
         """Forget keys, because their rows have changed; a load under way of one of them will not be cached."""
@@ -129,45 +154,64 @@ class PartialCachingLookup(LookupFunction):
                 if self._cache is not None:
                     self._cache.invalidate(key)
 
-    def _others(self, key: Key, under_way: Request) -> Rows:
-        """What another thread's request answers for the key; copied, as the rows are that thread's."""
+    def _taken_over(self, key: Key, under_way: Request, answers: Answers) -> bool:
+        """Whether another thread's request has an answer for the key."""
         with self._lock:
             self._in_flight.wait_for(key, under_way)
         try:
-            return list(under_way.wait()[key])
+            return under_way.wait_for(key, answers)
         finally:
             with self._lock:
                 self._in_flight.waited()
 
-    def _load(self, mine: list[Key], request: Request) -> dict[Key, Rows]:
+    def _load(self, mine: list[Key], request: Request, *, isolate: bool) -> Answers:
         started_ms = self._clock()
+        answers = request.answers
         try:
-            request.answer = self._ask(mine)
-        except BaseException as error:
+            self._ask(mine, answers, isolate=isolate)
+        except Exception as error:
             request.error = error
-            self._metrics.failed(len(mine))
+            # Of keys that are asked for one by one, the last is the one that failed.
+            self._metrics.failed(len(mine) if self._function.batched else 1 + len(answers.failures))
             raise
         else:
-            self._metrics.loaded(len(mine), self._clock() - started_ms)
+            self._metrics.failed(len(answers.failures))
         finally:
+            self._metrics.loaded(len(answers.rows), self._clock() - started_ms)
             self._end(mine, request)
-        return {key: list(rows) for key, rows in request.answer.items()}
+        return Answers({key: list(rows) for key, rows in answers.rows.items()}, answers.failures)
 
-    def _ask(self, mine: list[Key]) -> dict[Key, Rows]:
+    def _ask(self, mine: list[Key], answers: Answers, *, isolate: bool) -> None:
+        """Fill in what becomes of the keys; raises what is no failure of a key."""
+        halves = Halves(mine)
+        parts = iter(halves.next, None) if self._function.batched else ([key] for key in mine)
+        for part in parts:
+            try:
+                answers.rows.update(self._asked(part))
+            except Exception as error:
+                if not is_of_a_key(error) or (self._function.batched and not isolate):
+                    raise
+                if self._function.batched:
+                    halves.failed(part, error)
+                else:
+                    answers.failures[part[0]] = error
+        answers.failures.update(halves.failures)
+
+    def _asked(self, keys: list[Key]) -> dict[Key, Rows]:
         function, where = self._function, self._where
         if function.batched:
-            answer = self._retries.run(where, lambda: function.lookup_many(mine))
+            answer = self._retries.run(where, lambda: function.lookup_many(keys))
         else:
-            answer = {key: self._retries.run(where, partial(function.lookup, key)) for key in mine}
-        return checked_answer(where, mine, answer, self.row_schema)
+            answer = {key: self._retries.run(where, partial(function.lookup, key)) for key in keys}
+        return checked_answer(where, keys, answer, self.row_schema)
 
     def _end(self, mine: list[Key], request: Request) -> None:
         """Nobody joins the request any more: from here on its answer is cached, or asked for anew."""
         try:
             with self._lock:
                 current = self._in_flight.end(mine, request)
-                if self._cache is not None and request.error is None:
-                    for key in current:
-                        self._cache.put(key, request.answer[key])
+                for key in current:
+                    if self._cache is not None and key in request.answers.rows:
+                        self._cache.put(key, request.answers.rows[key])
         finally:
             request.done.set()

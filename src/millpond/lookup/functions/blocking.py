@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 
 from millpond.errors import OptionError
 from millpond.lookup.caches.async_partial import AsyncPartialCachingLookup
+from millpond.lookup.functions.answers import Answers
 from millpond.lookup.functions.function import Key, LookupFunction, Rows
 from millpond.lookup.hit_history import HitRate
 from millpond.lookup.metrics import LookupStats
@@ -69,6 +70,10 @@ class BlockingLookup(LookupFunction):
     def lookup_many(self, keys: Sequence[Key]) -> dict[Key, Rows]:
         """The rows of every key."""
         return self._wait(self._lookup.lookup_many(keys))
+
+    def lookup_each(self, keys: Sequence[Key]) -> Answers:
+        """The rows of every key, or its failure."""
+        return self._wait(self._lookup.lookup_each(keys))
 
     def invalidate(self, keys: Sequence[Key]) -> None:
         """Forget keys, because their rows have changed."""
