@@ -25,7 +25,7 @@ from millpond.lookup.caches.cache import LookupCache
 from millpond.lookup.functions.answers import Answers, Halves, checked_answer
 from millpond.lookup.functions.async_function import AsyncLookupFunction
 from millpond.lookup.functions.function import Key, Rows
-from millpond.lookup.functions.keys import KeyCheck, check_key_types
+from millpond.lookup.functions.keys import KeyCheck, check_key_types, repeated
 from millpond.lookup.functions.retry import Retries
 from millpond.lookup.hit_history import HitRate
 from millpond.lookup.metrics import CacheMetricGroup, LookupStats
@@ -157,7 +157,7 @@ class AsyncPartialCachingLookup(AsyncLookupFunction):
                 loads[key] = self._in_flight[key]
             else:
                 mine.append(key)
-        self._metrics.asked(hits=len(asked) - len(mine), misses=len(mine))
+        self._metrics.asked(hits=len(asked) - len(mine), misses=len(mine), repeats=repeated(keys, asked))
         for together in [mine] if mine and self._function.batched else [[key] for key in mine]:
             loads |= dict.fromkeys(together, self._start(together, isolate=isolate))
         for key, load in loads.items():

@@ -27,7 +27,7 @@ from millpond.lookup.caches.full_cache import LookupFullCache
 from millpond.lookup.caches.full_home import FullHome, InProcess
 from millpond.lookup.caches.keyed_table import HeldTable
 from millpond.lookup.functions.function import Key, LookupFunction, Rows
-from millpond.lookup.functions.keys import KeyCheck
+from millpond.lookup.functions.keys import KeyCheck, repeated
 from millpond.lookup.functions.retry import Retries
 from millpond.lookup.hit_history import HitRate
 from millpond.lookup.metrics import CacheMetricGroup, LookupStats
@@ -208,7 +208,7 @@ class FullCachingLookup(LookupFunction):
         table = self.current()
         asked = self._check(keys)
         found = table.find(asked, self.row_schema.names)
-        self._metrics.asked(hits=len(asked), misses=0)
+        self._metrics.asked(hits=len(asked), misses=0, repeats=repeated(keys, asked))
         return {key: found.get(key, []) for key in keys}
 
     def _reload_for(self, ended: "Future[None]") -> None:

@@ -16,13 +16,16 @@ import threading
 from collections.abc import Sequence
 from functools import partial
 
+import pyarrow as pa
+
 from millpond.cache import monotonic_ms
 from millpond.cache.api import Clock
 from millpond.lookup.caches.cache import LookupCache
 from millpond.lookup.caches.in_flight import InFlight, Request
 from millpond.lookup.functions.answers import Answers, Halves, checked_answer, is_of_a_key
+from millpond.lookup.functions.columns import AnswersInColumns, FoundColumns
 from millpond.lookup.functions.function import Key, LookupFunction, Rows
-from millpond.lookup.functions.keys import KeyCheck, check_key_types
+from millpond.lookup.functions.keys import KeyCheck, check_key_types, repeated
 from millpond.lookup.functions.retry import Retries
 from millpond.lookup.hit_history import HitRate
 from millpond.lookup.metrics import CacheMetricGroup, LookupStats
@@ -120,11 +123,12 @@ class PartialCachingLookup(LookupFunction):
     def _looked_up(self, keys: Sequence[Key], *, isolate: bool) -> Answers:
         answers = Answers()
         asked = self._check(keys)
+        repeats = repeated(keys, asked)
         while asked:
-            asked = self._round(asked, answers, isolate=isolate)
+            asked, repeats = self._round(asked, answers, repeats, isolate=isolate), 0
         return answers
 
-    def _round(self, asked: Sequence[Key], answers: Answers, *, isolate: bool) -> list[Key]:
+    def _round(self, asked: Sequence[Key], answers: Answers, repeats: int, *, isolate: bool) -> list[Key]:
         """Look the keys up; those that another thread was asked for and gave up are to be asked for again."""
         others: dict[Key, Request] = {}
         mine: list[Key] = []
@@ -141,10 +145,28 @@ class PartialCachingLookup(LookupFunction):
             if mine:
                 request = Request()
                 self._in_flight.start(mine, request)
-        self._metrics.asked(hits=len(asked) - len(mine), misses=len(mine))
+        self._metrics.asked(hits=len(asked) - len(mine), misses=len(mine), repeats=repeats)
         if request is not None:
             answers.add(self._load(mine, request, isolate=isolate))
         return [key for key, under_way in others.items() if not self._taken_over(key, under_way, answers)]
+
+    @property
+    def answers_in_columns(self) -> bool:
+        """Whether `lookup_columns` may be called: nothing is cached, and the function can."""
+        return self._cache is None and isinstance(self._function, AnswersInColumns)
+
+    def lookup_columns(self, keys: Sequence[pa.Array]) -> FoundColumns:
+        """The rows of distinct keys of the declared types, without a Python object for each value."""
+        function, started_ms, count = self._function, self._clock(), len(keys[0])
+        assert isinstance(function, AnswersInColumns)  # noqa: S101 - the caller has asked
+        self._metrics.asked(hits=0, misses=count)
+        try:
+            found = self._retries.run(self._where, lambda: function.lookup_columns(keys))
+        except BaseException:
+            self._metrics.failed(count)
+            raise
+        self._metrics.loaded(count, self._clock() - started_ms)
+        return found
 
     def invalidate(self, keys: Sequence[Key]) -> None:
         """Forget keys, because their rows have changed; a load under way of one of them will not be cached."""

@@ -87,6 +87,14 @@ class KeyCheck:
                 self._fine[place].add(type(value))
 
 
+def repeated(keys: Sequence[Key], distinct: Sequence[Key]) -> int:
+    """How many of the keys are there again, behind the first of each that can match something."""
+    if len(keys) == len(distinct):
+        return 0
+    there = set(distinct)
+    return sum(key in there for key in keys) - len(distinct)
+
+
 _WIDE = Context(prec=80)  # Arrow's widest decimals have 76 digits, Python's usual context 28
 _SEEN_ONE_BY_ONE = (datetime, Decimal)
 """Classes that do not tell everything: whether there is a zone, or a fraction."""
