@@ -8,15 +8,14 @@ The capacity is counted in keys, whatever the option's name `max-rows` says: so 
 Source: FLIP-221, `LookupCache` and `DefaultLookupCache`.
 """
 
-from sys import getsizeof
 from typing import Any, Protocol
 
 from millpond.cache import Cache, monotonic_ms
 from millpond.cache.api import Clock
+from millpond.errors import DataError
+from millpond.lookup.caches.entry_bytes import entry_weigher
 from millpond.lookup.functions.function import Key, Row, Rows
 from millpond.lookup.metrics import CacheMetricGroup
-
-_ENTRY_BYTES = 400
 
 
 class LookupCache(Protocol):
@@ -96,7 +95,7 @@ class DefaultLookupCache:
             "lookup",
             max_entries=max_rows,
             max_bytes=max_bytes,
-            weigher=_weigh,
+            weigher=entry_weigher((expire_after_access_ms is not None) + (expire_after_write_ms is not None)),
             expire_after_access_ms=expire_after_access_ms,
             expire_after_write_ms=expire_after_write_ms,
             clock=clock,
@@ -120,7 +119,16 @@ class DefaultLookupCache:
         return None if rows is None else list(rows)
 
     def put(self, key: Key, rows: Rows) -> Rows | None:
-        """Cache a copy of the rows; a missing key only if `cache_missing_key`."""
+        """Cache a copy of the rows; a missing key only if `cache_missing_key`.
+
+        Raises:
+            DataError: the key is no tuple, or the rows are no list.
+        """
+        if not isinstance(key, tuple) or not isinstance(rows, (list, tuple)):
+            raise DataError(
+                f"lookup cache: expected a key as a tuple and its rows as a list, empty for a missing key, got key "
+                f"{key!r} and {type(rows).__name__} {rows!r}"
+            )
         before = self._cache.peek(key)
         if rows or self._cache_missing_key:
             self._cache.put(key, tuple(rows))
@@ -139,9 +147,3 @@ class DefaultLookupCache:
     def close(self) -> None:
         """Forget everything."""
         self._cache.clear()
-
-
-def _weigh(key: Key, rows: tuple[Row, ...]) -> int:
-    """Keys and rows are flat, so one level is the whole depth."""
-    cells = sum(map(getsizeof, key)) + sum(getsizeof(row) + sum(map(getsizeof, row)) for row in rows)
-    return _ENTRY_BYTES + getsizeof(key) + getsizeof(rows) + cells

@@ -1,0 +1,72 @@
+"""How many bytes a cached entry takes, for `max-bytes` and `numCachedBytes`.
+
+An entry is a key, its rows, and what the cache's own tables need for them. The estimate is meant to be
+within 0.8 to 1.3 of what the process takes. Two things make that hard, and are seen to:
+
+- **Nested values** (lists, dictionaries, objects) are walked through.
+- **Shared values**: a source may answer with the same row for many keys, or with the same text in many
+  rows. An object that others hold too is charged to this entry in part: by one over the number of its
+  holders, as Python counts references. While a cache is full, these parts add up to the object.
+
+The invariant: the estimate is made once, when the entry is put, from what is there then.
+"""
+
+from collections import Counter
+from collections.abc import Callable
+from sys import getrefcount, getsizeof
+from typing import Any
+
+from millpond.cache import deep_size
+from millpond.cache.weight import ENTRY_BYTES
+from millpond.lookup.functions.function import Key, Row
+
+_TABLES_BYTES = 210
+"""An entry in the tables of values, weights and order, half of whose places are free; and the weight."""
+
+_EXPIRY_BYTES = 125
+"""An entry in an ordered table of deadlines, and the deadline."""
+
+_WORD = 16
+"""What Python's allocator rounds up to."""
+
+_FLAT = {str, bytes, int, float, bool, type(None)}
+_OWN_REFERENCES = 2
+"""Of a value in a row, while it is looked at: the variable, and the argument."""
+
+
+def entry_weigher(expiries: int) -> Callable[[Key, tuple[Row, ...]], int]:
+    """What weighs the entries of a cache with so many kinds of expiry.
+
+    >>> weigh = entry_weigher(expiries=0)
+    >>> weigh((1,), ((b"x" * 1_000_000,),)) > 1_000_000, weigh((1,), ()) < 400
+    (True, True)
+    """
+    tables = _TABLES_BYTES + expiries * _EXPIRY_BYTES
+
+    def weigh(key: Key, rows: tuple[Row, ...]) -> int:
+        total = tables + _size(key) + sum(map(_size, key))
+        if not rows:
+            return total
+        times = Counter(map(id, rows))
+        # Beside those of a value: a place in these rows and in the list they were made of, each time.
+        for row in {id(row): row for row in rows}.values():
+            holders = getrefcount(row) - _OWN_REFERENCES - 2 * times[id(row)]
+            total += _row(row) // max(1, holders)
+        return total + _size(rows)
+
+    return weigh
+
+
+def _row(row: Row) -> int:
+    return _size(row) + sum(map(_value, row))
+
+
+def _value(value: Any) -> int:
+    if type(value) in _FLAT:
+        # The row holds it, and `map` and this call.
+        return _size(value) // max(1, getrefcount(value) - 1 - _OWN_REFERENCES)
+    return deep_size(None, value) - ENTRY_BYTES
+
+
+def _size(thing: Any) -> int:
+    return -(-getsizeof(thing) // _WORD) * _WORD
