@@ -42,7 +42,8 @@ class RedisLookup(LookupFunction):
     Args:
         url: such as `redis://localhost:6379/0`; `rediss://` with TLS, `unix://` for a socket.
         name: the pattern of a value's name, with every key column once: `plane:{tailnum}`. Where keys
-            have several columns, choose what stands between them so that no two keys get one name.
+            have several columns, choose what stands between them so that no two keys get one name; a key that
+            shares its name with another is an error.
         key_schema: the names and types of the key columns.
         row_schema: the names and types of the columns of a row: fields of the hash, or of the JSON objects.
         value: `"hash"`, or `"json"` for a string with JSON.
