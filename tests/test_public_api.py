@@ -44,7 +44,7 @@ PUBLIC = {
         AsyncLookupFunction AsyncLookupFunctionProvider AsyncPartialCachingLookup AsyncPythonLookup
         BlockingLookup CacheMetricGroup CacheReloadTrigger CachedFunction Condition DefaultLookupCache
         DeltaScan FileScan FullCachingLookup FullCachingLookupProvider HeldTable HitRate HttpLookup HttpScan IcebergScan
-        Key KeyedTable KvLookup LookupCache LookupFullCache LookupFunction LookupFunctionProvider
+        Key KvLookup LookupCache LookupFullCache LookupFunction LookupFunctionProvider
         LookupOptions LookupScan LookupStats LookupTable MappedTable PartialCachingAsyncLookupProvider
         PartialCachingLookup PartialCachingLookupProvider PeriodicCacheReloadTrigger PythonLookup RedisLookup
         ReloadContext Retries Row Rows SqlLookup SupportsPushDown TableScan ThreadedLookup

@@ -5,7 +5,7 @@ from millpond.lookup.caches.cache import DefaultLookupCache, LookupCache
 from millpond.lookup.caches.cached import CachedFunction, cached
 from millpond.lookup.caches.full import FullCachingLookup
 from millpond.lookup.caches.full_cache import LookupFullCache
-from millpond.lookup.caches.keyed_table import HeldTable, KeyedTable
+from millpond.lookup.caches.held_table import HeldTable
 from millpond.lookup.caches.mapped_table import MappedTable
 from millpond.lookup.caches.partial import PartialCachingLookup
 from millpond.lookup.functions.async_function import AsyncLookupFunction, ThreadedLookup
@@ -59,7 +59,6 @@ __all__ = [
     "HttpScan",
     "IcebergScan",
     "Key",
-    "KeyedTable",
     "KvLookup",
     "LookupCache",
     "LookupFullCache",
