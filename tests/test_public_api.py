@@ -41,9 +41,11 @@ PUBLIC = {
         WalkableStore async_store open_store
     """,
     "millpond.lookup": """
-        AsyncLookupFunction AsyncLookupFunctionProvider AsyncPartialCachingLookup AsyncPythonLookup
+        Answers AnswersInColumns AsyncLookupFunction AsyncLookupFunctionProvider AsyncPartialCachingLookup
+        AsyncPythonLookup
         BlockingLookup CacheMetricGroup CacheReloadTrigger CachedFunction Condition DefaultLookupCache
-        DeltaScan FileScan FullCachingLookup FullCachingLookupProvider HeldTable HitRate HttpLookup HttpScan IcebergScan
+        DeltaScan FileScan FoundColumns FullCachingLookup FullCachingLookupProvider HeldTable HitRate HttpLookup
+        HttpScan IcebergScan
         Key KvLookup LookupCache LookupFullCache LookupFunction LookupFunctionProvider
         LookupOptions LookupScan LookupStats LookupTable MappedTable PartialCachingAsyncLookupProvider
         PartialCachingLookup PartialCachingLookupProvider PeriodicCacheReloadTrigger PythonLookup RedisLookup

@@ -10,8 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from millpond.errors import DataError, UnavailableError
-from millpond.lookup import LookupTable, MappedTable, PythonLookup
-from millpond.lookup.functions.columns import FoundColumns
+from millpond.lookup import FoundColumns, LookupTable, MappedTable, PythonLookup
 from millpond.spark import lookup_files
 from millpond.spark.host.lookups import decoded, encoded
 from millpond.spark.lookup_files import Published

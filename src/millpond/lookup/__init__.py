@@ -8,8 +8,10 @@ from millpond.lookup.caches.full_cache import LookupFullCache
 from millpond.lookup.caches.held_table import HeldTable
 from millpond.lookup.caches.mapped_table import MappedTable
 from millpond.lookup.caches.partial import PartialCachingLookup
+from millpond.lookup.functions.answers import Answers
 from millpond.lookup.functions.async_function import AsyncLookupFunction, ThreadedLookup
 from millpond.lookup.functions.blocking import BlockingLookup
+from millpond.lookup.functions.columns import AnswersInColumns, FoundColumns
 from millpond.lookup.functions.function import Key, LookupFunction, Row, Rows
 from millpond.lookup.functions.providers import (
     AsyncLookupFunctionProvider,
@@ -39,6 +41,8 @@ from millpond.lookup.sources.sql import SqlLookup
 from millpond.lookup.table import LookupTable
 
 __all__ = [
+    "Answers",
+    "AnswersInColumns",
     "AsyncLookupFunction",
     "AsyncLookupFunctionProvider",
     "AsyncPartialCachingLookup",
@@ -51,6 +55,7 @@ __all__ = [
     "DefaultLookupCache",
     "DeltaScan",
     "FileScan",
+    "FoundColumns",
     "FullCachingLookup",
     "FullCachingLookupProvider",
     "HeldTable",
