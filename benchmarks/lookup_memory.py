@@ -18,13 +18,18 @@ _PROBE = """
 import gc, sys, threading
 from pathlib import Path
 import pyarrow as pa
-from millpond.lookup import FileScan, FullCachingLookup
+from millpond.lookup import FileScan, FullCachingLookup, TableScan
 
 def held():
     for line in Path("/proc/self/smaps_rollup").read_text().splitlines():
         if line.startswith("Pss:"):
             return int(line.split()[1]) * 1024
 
+few = pa.table({"customer": range(1_000), "name": ["x"] * 1_000})
+with FullCachingLookup(TableScan(few, ["customer"]), None) as warmed:
+    # What the libraries take, whatever the table.
+    warmed.reload()
+    warmed.lookup((1,))
 lookup = FullCachingLookup(FileScan(sys.argv[1], ["customer"]), None)
 keys = [(key,) for key in range(0, int(sys.argv[2]), 997)]
 gc.collect(); pa.default_memory_pool().release_unused()

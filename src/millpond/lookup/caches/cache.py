@@ -8,7 +8,8 @@ The capacity is counted in keys, whatever the option's name `max-rows` says: so 
 Source: FLIP-221, `LookupCache` and `DefaultLookupCache`.
 """
 
-from typing import Any, Protocol
+from collections.abc import Sequence
+from typing import Any, Protocol, runtime_checkable
 
 from millpond.cache import Cache, monotonic_ms
 from millpond.cache.api import Clock
@@ -41,6 +42,25 @@ class LookupCache(Protocol):
 
     def close(self) -> None:
         """Forget everything; the cache may be opened again."""
+
+
+@runtime_checkable
+class FindsPresent(Protocol):
+    """A `LookupCache` that finds a batch of keys faster than one after the other."""
+
+    def find_present(self, keys: Sequence[Key]) -> dict[Key, Rows]:
+        """The cached rows of those keys that are cached."""
+        ...
+
+
+def find_present(cache: LookupCache | None, keys: Sequence[Key]) -> dict[Key, Rows]:
+    """The cached rows of those keys that are cached."""
+    if cache is None:
+        return {}
+    if isinstance(cache, FindsPresent):
+        return cache.find_present(keys)
+    found = ((key, cache.get_if_present(key)) for key in keys)
+    return {key: rows for key, rows in found if rows is not None}
 
 
 class DefaultLookupCache:
@@ -117,6 +137,10 @@ class DefaultLookupCache:
         """The cached rows, empty for a cached missing key; None where nothing is cached."""
         rows = self._cache.get(key)
         return None if rows is None else list(rows)
+
+    def find_present(self, keys: Sequence[Key]) -> dict[Key, Rows]:
+        """The cached rows of those keys that are cached, as `get_if_present` for each."""
+        return {key: list(rows) for key, rows in self._cache.get_present(keys).items()}
 
     def put(self, key: Key, rows: Rows) -> Rows | None:
         """Cache a copy of the rows; a missing key only if `cache_missing_key`.

@@ -14,7 +14,6 @@ The invariant: the estimate is made once, when the entry is put, from what is th
 from collections import Counter
 from collections.abc import Callable
 from sys import getrefcount, getsizeof
-from typing import Any
 
 from millpond.cache import deep_size
 from millpond.cache.weight import ENTRY_BYTES
@@ -30,8 +29,11 @@ _WORD = 16
 """What Python's allocator rounds up to."""
 
 _FLAT = {str, bytes, int, float, bool, type(None)}
-_OWN_REFERENCES = 2
-"""Of a value in a row, while it is looked at: the variable, and the argument."""
+_OF_A_VALUE = 2
+"""References to a value beside the row's, while it is looked at: the variable's, and the argument's."""
+
+_OF_A_ROW = 2
+"""The same for a row, beside its places in the cached rows and in the list that these were made of."""
 
 
 def entry_weigher(expiries: int) -> Callable[[Key, tuple[Row, ...]], int]:
@@ -44,29 +46,33 @@ def entry_weigher(expiries: int) -> Callable[[Key, tuple[Row, ...]], int]:
     tables = _TABLES_BYTES + expiries * _EXPIRY_BYTES
 
     def weigh(key: Key, rows: tuple[Row, ...]) -> int:
-        total = tables + _size(key) + sum(map(_size, key))
+        total = tables + _rounded(getsizeof(key))
+        for value in key:
+            total += _rounded(getsizeof(value))
         if not rows:
             return total
+        total += _rounded(getsizeof(rows))
+        if len(rows) == 1:
+            return total + _row(rows[0]) // max(1, getrefcount(rows[0]) - _OF_A_ROW)
         times = Counter(map(id, rows))
-        # Beside those of a value: a place in these rows and in the list they were made of, each time.
         for row in {id(row): row for row in rows}.values():
-            holders = getrefcount(row) - _OWN_REFERENCES - 2 * times[id(row)]
+            holders = getrefcount(row) - _OF_A_ROW - 2 * times[id(row)]
             total += _row(row) // max(1, holders)
-        return total + _size(rows)
+        return total
 
     return weigh
 
 
 def _row(row: Row) -> int:
-    return _size(row) + sum(map(_value, row))
+    total = _rounded(getsizeof(row))
+    for value in row:
+        if type(value) in _FLAT:
+            total += _rounded(getsizeof(value)) // max(1, getrefcount(value) - _OF_A_VALUE)
+        else:
+            total += deep_size(None, value) - ENTRY_BYTES
+    return total
 
 
-def _value(value: Any) -> int:
-    if type(value) in _FLAT:
-        # The row holds it, and `map` and this call.
-        return _size(value) // max(1, getrefcount(value) - 1 - _OWN_REFERENCES)
-    return deep_size(None, value) - ENTRY_BYTES
-
-
-def _size(thing: Any) -> int:
-    return -(-getsizeof(thing) // _WORD) * _WORD
+def _rounded(size: int) -> int:
+    """What the allocator makes of a size."""
+    return size + _WORD - 1 & -_WORD

@@ -20,7 +20,7 @@ import pyarrow as pa
 
 from millpond.cache import monotonic_ms
 from millpond.cache.api import Clock
-from millpond.lookup.caches.cache import LookupCache
+from millpond.lookup.caches.cache import LookupCache, find_present
 from millpond.lookup.caches.in_flight import InFlight, Request
 from millpond.lookup.functions.answers import Answers, Halves, checked_answer, is_of_a_key
 from millpond.lookup.functions.columns import AnswersInColumns, FoundColumns
@@ -134,11 +134,10 @@ class PartialCachingLookup(LookupFunction):
         mine: list[Key] = []
         request: Request | None = None
         with self._lock:
-            for key in asked:
-                rows = None if self._cache is None else self._cache.get_if_present(key)
-                if rows is not None:
-                    answers.rows[key] = rows
-                elif (under_way := self._in_flight.get(key)) is not None:
+            present = find_present(self._cache, asked)
+            answers.rows.update(present)
+            for key in [key for key in asked if key not in present]:
+                if (under_way := self._in_flight.get(key)) is not None:
                     others[key] = under_way
                 else:
                     mine.append(key)
