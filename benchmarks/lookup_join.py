@@ -390,7 +390,7 @@ def measure(spark: SparkSession, url: str, folder: Path, scale: float) -> dict[s
     }
     result["arrow_bytes"] = table.nbytes
     result["estimate"] = lookup_memory.estimates()
-    result["memory"] = lookup_memory.in_process(parquet, rows, table.nbytes)
+    result["memory"] = lookup_memory.in_process(url, rows, table.nbytes)
     del table
     _full(streams, events, parquet, url, result)
     speed = result["rows_per_second"]

@@ -1,6 +1,6 @@
 """What lookup caches take, for the lookup benchmark: a full table in one process, and the estimates of entries.
 
-A process of its own loads the table from Parquet, and says by how much it grew: of pages that it shares with
+A process of its own loads the table from PostgreSQL, and says by how much it grew: of pages that it shares with
 the page cache its share (`Pss`). While the table is reloaded, the largest of many looks counts.
 """
 
@@ -9,7 +9,6 @@ import subprocess
 import sys
 import tracemalloc
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 from millpond.lookup import CacheMetricGroup, DefaultLookupCache
@@ -18,7 +17,7 @@ _PROBE = """
 import gc, sys, threading
 from pathlib import Path
 import pyarrow as pa
-from millpond.lookup import FileScan, FullCachingLookup, TableScan
+from millpond.lookup import FullCachingLookup, SqlLookup, TableScan
 
 def held():
     for line in Path("/proc/self/smaps_rollup").read_text().splitlines():
@@ -30,7 +29,8 @@ with FullCachingLookup(TableScan(few, ["customer"]), None) as warmed:
     # What the libraries take, whatever the table.
     warmed.reload()
     warmed.lookup((1,))
-lookup = FullCachingLookup(FileScan(sys.argv[1], ["customer"]), None)
+source = SqlLookup(sys.argv[1], "customers", ["customer"], ["name", "city", "balance", "since"])
+lookup = FullCachingLookup(source, None)
 keys = [(key,) for key in range(0, int(sys.argv[2]), 997)]
 gc.collect(); pa.default_memory_pool().release_unused()
 before = held()
@@ -63,9 +63,9 @@ SHAPES: dict[str, Shape] = {
 _ENTRIES = 10_000
 
 
-def in_process(parquet: Path, rows: int, arrow_bytes: int) -> dict[str, float]:
+def in_process(url: str, rows: int, arrow_bytes: int) -> dict[str, float]:
     """What a full table takes in one process, over the bytes of the Arrow table."""
-    command = [sys.executable, "-c", _PROBE, str(parquet), str(rows)]
+    command = [sys.executable, "-c", _PROBE, url, str(rows)]
     told = subprocess.run(command, capture_output=True, text=True, check=True).stdout.split()
     at_rest, reloading, counted = map(int, told)
     return {
