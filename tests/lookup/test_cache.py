@@ -6,14 +6,16 @@ import pickle
 import tracemalloc
 from itertools import pairwise
 
+import pyarrow as pa
 import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from millpond.errors import DataError, OptionError
-from millpond.lookup import CacheMetricGroup, DefaultLookupCache, LookupFullCache
+from millpond.lookup import CacheMetricGroup, DefaultLookupCache, LookupFullCache, LookupTable, PythonLookup
 
+NUMBERS = pa.schema([("n", pa.int64())])
 KEYS = st.integers(0, 6).map(lambda number: (number,))
 ROWS = st.lists(st.tuples(st.integers(0, 3)), max_size=3)
 
@@ -210,10 +212,12 @@ SHAPES = {
 
 @pytest.mark.parametrize("entries", [680, 700])
 @pytest.mark.parametrize("shape", SHAPES)
-@pytest.mark.parametrize("expiries", [{}, {"expire_after_write_ms": 10**9, "expire_after_access_ms": 10**9}])
-def test_the_bytes_that_are_counted_are_those_that_are_taken(shape, entries, expiries):
+@pytest.mark.parametrize(
+    "choices", [{}, {"expire_after_write_ms": 10**9, "expire_after_access_ms": 10**9}, {"policy": "w-tinylfu"}]
+)
+def test_the_bytes_that_are_counted_are_those_that_are_taken(shape, entries, choices):
     metrics, made = CacheMetricGroup("t"), SHAPES[shape]
-    cache = DefaultLookupCache(max_bytes=1 << 40, **expiries)
+    cache = DefaultLookupCache(max_bytes=1 << 40, **choices)
     cache.open(metrics)
     gc.collect()  # Python's own lists of free tuples would hide some.
     tracemalloc.start()
@@ -225,6 +229,28 @@ def test_the_bytes_that_are_counted_are_those_that_are_taken(shape, entries, exp
         tracemalloc.stop()
     assert cache.size() == entries
     assert 0.8 <= metrics.stats().num_cached_bytes / taken <= 1.3
+
+
+def test_the_policy_of_a_table_decides_whether_hot_keys_stay_through_a_scan():
+    stayed = {}
+    for policy in ("LRU", "w-tinylfu"):
+        options = {
+            "lookup.cache": "PARTIAL",
+            "lookup.partial-cache.max-rows": 100,
+            "lookup.partial-cache.policy": policy,
+        }
+        asked = []
+        source = PythonLookup(lambda n, asked=asked: asked.append(n) or [(n,)], NUMBERS, NUMBERS)
+        with LookupTable("numbers", source, options).open() as lookup:
+            for _ in range(5):
+                lookup.lookup_many([(number,) for number in range(50)])
+            for number in range(1_000, 2_000):
+                lookup.lookup((number,))
+            asked.clear()
+            lookup.lookup_many([(number,) for number in range(50)])
+        stayed[policy] = 50 - len(asked)
+    assert stayed["LRU"] == 0
+    assert stayed["w-tinylfu"] >= 25
 
 
 def test_a_limit_in_bytes_holds_for_nested_values():

@@ -276,6 +276,7 @@ class LookupTable:
         return DefaultLookupCache(
             max_rows=self.options.max_rows,
             max_bytes=self.options.max_bytes,
+            policy="lru" if self.options.policy == "LRU" else "w-tinylfu",
             expire_after_access_ms=self.options.expire_after_access_ms,
             expire_after_write_ms=self.options.expire_after_write_ms,
             cache_missing_key=self.options.cache_missing_key,

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from typing import Any, Protocol, runtime_checkable
 
 from millpond.cache import Cache, monotonic_ms
-from millpond.cache.api import Clock
+from millpond.cache.api import Clock, Policy
 from millpond.errors import DataError
 from millpond.lookup.caches.entry_bytes import entry_weigher
 from millpond.lookup.functions.function import Key, Row, Rows
@@ -78,6 +78,7 @@ class DefaultLookupCache:
     Args:
         max_rows: how many keys at most.
         max_bytes: how many bytes at most.
+        policy: what goes for want of room: `"lru"` the key used longest ago, `"w-tinylfu"` what is used least often.
         expire_after_access_ms: age since the last use at which a key goes.
         expire_after_write_ms: age since its load at which a key goes.
         cache_missing_key: whether to remember that a key has no rows.
@@ -97,6 +98,7 @@ class DefaultLookupCache:
         *,
         max_rows: int | None = None,
         max_bytes: int | None = None,
+        policy: Policy = "lru",
         expire_after_access_ms: int | None = None,
         expire_after_write_ms: int | None = None,
         cache_missing_key: bool = True,
@@ -105,6 +107,7 @@ class DefaultLookupCache:
         self._settings: dict[str, Any] = {
             "max_rows": max_rows,
             "max_bytes": max_bytes,
+            "policy": policy,
             "expire_after_access_ms": expire_after_access_ms,
             "expire_after_write_ms": expire_after_write_ms,
             "cache_missing_key": cache_missing_key,
@@ -115,7 +118,8 @@ class DefaultLookupCache:
             "lookup",
             max_entries=max_rows,
             max_bytes=max_bytes,
-            weigher=entry_weigher((expire_after_access_ms is not None) + (expire_after_write_ms is not None)),
+            policy=policy,
+            weigher=entry_weigher((expire_after_access_ms is not None) + (expire_after_write_ms is not None), policy),
             expire_after_access_ms=expire_after_access_ms,
             expire_after_write_ms=expire_after_write_ms,
             clock=clock,

@@ -16,11 +16,15 @@ from collections.abc import Callable
 from sys import getrefcount, getsizeof
 
 from millpond.cache import deep_size
+from millpond.cache.api import Policy
 from millpond.cache.weight import ENTRY_BYTES
 from millpond.lookup.functions.function import Key, Row
 
 _TABLES_BYTES = 210
 """An entry in the tables of values, weights and order, half of whose places are free; and the weight."""
+
+_TINY_LFU_BYTES = 50
+"""What W-TinyLFU has more than LRU: the segment of each key, and its share of the sketch."""
 
 _EXPIRY_BYTES = 125
 """An entry in an ordered table of deadlines, and the deadline."""
@@ -36,14 +40,14 @@ _OF_A_ROW = 2
 """The same for a row, beside its places in the cached rows and in the list that these were made of."""
 
 
-def entry_weigher(expiries: int) -> Callable[[Key, tuple[Row, ...]], int]:
-    """What weighs the entries of a cache with so many kinds of expiry.
+def entry_weigher(expiries: int, policy: Policy = "lru") -> Callable[[Key, tuple[Row, ...]], int]:
+    """What weighs the entries of a cache with so many kinds of expiry and this policy.
 
     >>> weigh = entry_weigher(expiries=0)
     >>> weigh((1,), ((b"x" * 1_000_000,),)) > 1_000_000, weigh((1,), ()) < 400
     (True, True)
     """
-    tables = _TABLES_BYTES + expiries * _EXPIRY_BYTES
+    tables = _TABLES_BYTES + expiries * _EXPIRY_BYTES + (_TINY_LFU_BYTES if policy == "w-tinylfu" else 0)
 
     def weigh(key: Key, rows: tuple[Row, ...]) -> int:
         total = tables + _rounded(getsizeof(key))
