@@ -207,6 +207,17 @@ def test_a_worker_opens_no_connection_before_it_misses_and_then_keeps_it(planes,
     assert len(set(sent["queries"])) == 1, "the same text for any number of keys, so it is prepared once"
 
 
+def test_a_table_with_fewer_columns_is_described_by_the_whole_one_and_not_again_in_every_worker(planes, sent):
+    whole = LookupTable("planes", SqlLookup(planes, "planes", ["code"], ["id", "number"]))
+    assert whole.row_schema.names == ["id", "number"]
+    carried = pickle.dumps(whole.select(["number"], [("number", "<", 3)]))
+    sent.update(connections=0)
+    with pickle.loads(carried) as narrow:
+        lookup = narrow.open()
+        assert sent["connections"] == 0
+        assert lookup.lookup_many([("N2",), ("N3",)]) == {("N2",): [(2,)], ("N3",): []}
+
+
 def test_all_connections_that_broke_while_idle_are_replaced_on_use(planes, database, sent):
     with SqlLookup(planes, "planes", ["code"], ["number"]) as source:
         assert source.lookup(("N1",)) == [(1,)]

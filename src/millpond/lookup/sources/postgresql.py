@@ -15,6 +15,7 @@ that idle, and the query is sent again, which is safe as it changes nothing.
 
 import threading
 from collections.abc import Callable, Iterator, Sequence
+from copy import copy
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -132,6 +133,12 @@ class PostgresqlTable:
                     "through a view that casts it to text or jsonb"
                 )
         return key_schema, row_schema
+
+    def narrowed(self, columns: Sequence[str], conditions: Conditions) -> "PostgresqlTable":
+        """The same table with fewer columns and other conditions, which knows what this one knows of it."""
+        narrow = copy(self)
+        vars(narrow).update(_columns=tuple(columns), _conditions=conditions)
+        return narrow
 
     def lookup_columns(self, keys: Sequence[pa.Array]) -> FoundColumns:
         """The rows of distinct keys, given as one array of the column's own type for each key column."""

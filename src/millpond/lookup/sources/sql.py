@@ -10,6 +10,7 @@ A connection that fails is an `UnavailableError`, which is tried again; a refuse
 """
 
 from collections.abc import Iterator, Sequence
+from copy import copy
 from typing import Protocol, Self
 
 import numpy as np
@@ -19,6 +20,7 @@ from millpond.errors import OptionError
 from millpond.lookup.functions.columns import FoundColumns
 from millpond.lookup.functions.function import Key, LookupFunction, Rows
 from millpond.lookup.push_down.conditions import Conditions
+from millpond.lookup.push_down.narrowed import picked
 from millpond.lookup.sources.declared import declared_schema
 from millpond.lookup.sources.postgresql import PostgresqlTable
 from millpond.lookup.sources.sql_keys import key_columns, possible_keys
@@ -40,6 +42,10 @@ class SqlTable(Protocol):
 
     def schemas(self) -> tuple[pa.Schema, pa.Schema]:
         """The key columns and the columns of a row, with their Arrow types."""
+        ...
+
+    def narrowed(self, columns: Sequence[str], conditions: Conditions) -> "SqlTable":
+        """The same table with fewer columns and other conditions."""
         ...
 
     def lookup_columns(self, keys: Sequence[pa.Array]) -> FoundColumns:
@@ -79,15 +85,11 @@ class SqlLookup(LookupFunction):
     ) -> None:
         if not keys:
             raise OptionError(f"SqlLookup of {table!r}: expected at least one key column, got none")
-        self._declared = url, table, tuple(keys), tuple(columns), timeout_ms
+        self._name = table
+        self.conditions: Conditions = ()
         self._schemas: tuple[pa.Schema, pa.Schema] | None = None
-        self._declare(())
-
-    def _declare(self, where: Conditions) -> None:
-        url, table, keys, columns, timeout_ms = self._declared
-        self.conditions: Conditions = where
         kind = PostgresqlTable if url.partition("://")[0] in _PSYCOPG else SqlAlchemyTable
-        self._table: SqlTable = kind(url, table, keys, columns, where, timeout_ms)
+        self._table: SqlTable = kind(url, table, keys, columns, (), timeout_ms)
 
     @property
     def key_schema(self) -> pa.Schema:
@@ -138,9 +140,12 @@ class SqlLookup(LookupFunction):
 
     def pushed_down(self, columns: Sequence[str], where: Conditions) -> tuple[Self, Conditions]:
         """The same table with fewer columns in its queries, and conditions in their WHERE."""
-        url, table, keys, _, timeout_ms = self._declared
-        narrow = type(self)(url, table, keys, columns, timeout_ms=timeout_ms)
-        narrow._declare((*self.conditions, *where))  # noqa: SLF001 - of its own class
+        conditions, schemas = (*self.conditions, *where), self._schemas
+        if schemas is not None:
+            schemas = schemas[0], picked(schemas[1], columns)
+        narrow = copy(self)
+        table = self._table.narrowed(columns, conditions)
+        vars(narrow).update(conditions=conditions, _table=table, _schemas=schemas)
         return narrow, ()
 
     def _described(self) -> tuple[pa.Schema, pa.Schema]:
@@ -149,4 +154,4 @@ class SqlLookup(LookupFunction):
         return self._schemas
 
     def __repr__(self) -> str:
-        return f"SqlLookup({self._declared[1]!r})"
+        return f"SqlLookup({self._name!r})"

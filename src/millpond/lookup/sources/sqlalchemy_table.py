@@ -120,6 +120,10 @@ class SqlAlchemyTable:
         check_key_types(self._where, key_schema)
         return key_schema, row_schema
 
+    def narrowed(self, columns: Sequence[str], conditions: Conditions) -> "SqlAlchemyTable":
+        """The same table with fewer columns and other conditions."""
+        return SqlAlchemyTable(self._url, self._table_name, self._keys, columns, conditions, self._timeout_ms)
+
     def lookup_columns(self, keys: Sequence[pa.Array]) -> FoundColumns:
         """The rows of distinct keys, given as one array of the column's own type for each key column."""
         _, row_schema = self.schemas()
