@@ -42,10 +42,12 @@ PUBLIC = {
         open_store
     """,
     "millpond.lookup": """
-        AsyncLookupFunction AsyncLookupFunctionProvider AsyncPartialCachingLookup AsyncPythonLookup
+        Answers AnswersInColumns AsyncLookupFunction AsyncLookupFunctionProvider AsyncPartialCachingLookup
+        AsyncPythonLookup
         BlockingLookup CacheMetricGroup CacheReloadTrigger CachedFunction Condition DefaultLookupCache
-        DeltaScan FileScan FullCachingLookup FullCachingLookupProvider HeldTable HitRate HttpLookup HttpScan IcebergScan
-        Key KeyedTable KvLookup LookupCache LookupFullCache LookupFunction LookupFunctionProvider
+        DeltaScan FileScan FoundColumns FullCachingLookup FullCachingLookupProvider HeldTable HitRate HttpLookup
+        HttpScan IcebergScan
+        Key KvLookup LookupCache LookupFullCache LookupFunction LookupFunctionProvider
         LookupOptions LookupScan LookupStats LookupTable MappedTable PartialCachingAsyncLookupProvider
         PartialCachingLookup PartialCachingLookupProvider PeriodicCacheReloadTrigger PythonLookup RedisLookup
         ReloadContext Retries Row Rows SqlLookup SupportsPushDown TableScan ThreadedLookup

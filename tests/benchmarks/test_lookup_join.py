@@ -51,29 +51,30 @@ def test_what_processes_noted_is_summed_and_forgotten(tmp_path):
 
 def test_a_run_that_just_keeps_every_promise_passes_and_one_that_does_not_is_told():
     kept = {
-        "rows_per_second": {
-            "row_by_row": 10,
-            "batched": 200,
-            "partial_10": 260,
-            "full_reloading": 40,
-            "spark_broadcast": 100,
-        },
-        "keys_queried": {"batched": 20, "partial_10": 10},
-        "hit_rate": {"partial_10": 0.75, "best_lru_10": 0.8},
+        "rows_per_second": {"row_by_row": 10, "batched": 200, "full_reloading": 40, "spark_broadcast": 100},
+        "ratio": {"batched_to_hand": 1.0, "partial_10_to_hand_cached": 1.2, "full_to_persisted_broadcast": 1.5},
+        "hit_rate": {"partial_10_shuffled": 0.75, "best_lru_10": 0.8},
         "reload_stall_ms": 50,
         "full_bytes_per_host": {"at_rest": 20, "reloading": 35},
         "arrow_bytes": 10,
+        "memory": {"in_process_at_rest": 1.5, "in_process_reloading": 2.5},
+        "estimate": {"flat": 0.8, "lists": 1.3},
     }
     assert bars(kept) == []
     for path, worse in {
         ("rows_per_second", "batched"): 199,
-        ("rows_per_second", "partial_10"): 259,
         ("rows_per_second", "full_reloading"): 39,
-        ("keys_queried", "partial_10"): 11,
-        ("hit_rate", "partial_10"): 0.74,
+        ("ratio", "batched_to_hand"): 0.99,
+        ("ratio", "partial_10_to_hand_cached"): 1.19,
+        ("ratio", "full_to_persisted_broadcast"): 1.49,
+        ("hit_rate", "partial_10_shuffled"): 0.74,
         ("reload_stall_ms",): 51,
         ("full_bytes_per_host", "at_rest"): 21,
         ("full_bytes_per_host", "reloading"): 36,
+        ("memory", "in_process_at_rest"): 1.51,
+        ("memory", "in_process_reloading"): 2.51,
+        ("estimate", "flat"): 0.79,
+        ("estimate", "lists"): 1.31,
     }.items():
         broken = deepcopy(kept)
         place = broken if len(path) == 1 else broken[path[0]]

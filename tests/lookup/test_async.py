@@ -394,3 +394,26 @@ def test_a_plain_source_cannot_be_awaited_unless_it_is_put_into_threads():
 def test_bounds_are_positive(choice):
     with pytest.raises(OptionError, match=f"{choice}: expected at least 1, got 0"):
         cached(Source(), **{choice: 0})
+
+
+def test_a_key_that_fails_leaves_the_others_their_rows_however_many_a_request_asks_for():
+    async def rows_but_of_2(n):
+        if n == 2:
+            raise ValueError("poison")
+        return rows_of(n)
+
+    class Together(Source):
+        async def lookup_many(self, keys):
+            return {key: await rows_but_of_2(*key) for key in keys}
+
+    async def look(source):
+        lookup = cached(source)
+        async with lookup:
+            answers = await lookup.lookup_each([(1,), (2,), (4,)])
+            return answers, lookup.stats()
+
+    for source in (AsyncPythonLookup(rows_but_of_2, KEYS, ROWS), Together()):
+        answers, stats = asyncio.run(look(source))
+        assert answers.rows == {(1,): rows_of(1), (4,): rows_of(4)}
+        assert list(answers.failures) == [(2,)]
+        assert (stats.num_load_failure, stats.num_cached_record) == (1, 2)

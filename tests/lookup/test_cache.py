@@ -1,17 +1,21 @@
 """The lookup cache is a plain reference that only forgets, and forgets what it must."""
 
 import copy
+import gc
 import pickle
+import tracemalloc
 from itertools import pairwise
 
+import pyarrow as pa
 import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from millpond.errors import OptionError
-from millpond.lookup import CacheMetricGroup, DefaultLookupCache, LookupFullCache
+from millpond.errors import DataError, OptionError
+from millpond.lookup import CacheMetricGroup, DefaultLookupCache, LookupFullCache, LookupTable, PythonLookup
 
+NUMBERS = pa.schema([("n", pa.int64())])
 KEYS = st.integers(0, 6).map(lambda number: (number,))
 ROWS = st.lists(st.tuples(st.integers(0, 3)), max_size=3)
 
@@ -112,7 +116,7 @@ TestCacheAgainstReference.settings = settings(max_examples=60, stateful_step_cou
 def test_bytes_are_a_limit_of_their_own():
     cache = DefaultLookupCache(max_bytes=20_000)
     for number in range(100):
-        cache.put((number,), [("x" * 1_000,)])
+        cache.put((number,), [(f"{number:04d}" * 250,)])
     assert 5 < cache.size() < 20
     cache.put(("huge",), [("x" * 30_000,)])
     assert cache.get_if_present(("huge",)) is None
@@ -169,3 +173,94 @@ def test_nothing_can_be_put_into_a_full_cache_or_taken_out():
     with pytest.raises(OptionError, match="not loaded yet"):
         cache.get_if_present((1,))
     assert cache.size() == 0
+
+
+@pytest.mark.parametrize(("key", "rows"), [(None, []), ((1,), None), ("N1", []), ((1,), "rows")])
+def test_what_is_no_key_or_are_no_rows_is_refused(key, rows):
+    cache = DefaultLookupCache(max_rows=9)
+    with pytest.raises(DataError, match="key as a tuple and its rows as a list"):
+        cache.put(key, rows)
+    assert cache.size() == 0
+
+
+def test_no_entry_outlives_its_limit_when_the_clock_steps_back():
+    now_ms = 1_000_000
+    cache = DefaultLookupCache(expire_after_write_ms=100, expire_after_access_ms=100, clock=lambda: now_ms)
+    cache.put((1,), [("a",)])
+    now_ms = 500_000
+    cache.put((2,), [("b",)])
+    now_ms += 99
+    assert cache.size() == 2
+    now_ms += 1
+    assert cache.get_if_present((1,)) is None
+    assert cache.get_if_present((2,)) is None
+
+
+SHARED = [("row" * 30, 5.5, "city" * 5)]
+SHAPES = {
+    "missing keys": lambda n: ((n,), []),
+    "missing keys of text": lambda n: ((f"key {n}",), []),
+    "flat rows": lambda n: ((n,), [(f"name {n}", n * 0.5, f"city {n}", n + 5_000)]),
+    "wide rows": lambda n: ((n,), [tuple(f"v{column} {n}" for column in range(20))]),
+    "several rows": lambda n: ((n,), [(f"name {n} {row}", n * 0.5) for row in range(3)]),
+    "lists": lambda n: ((n,), [([f"tag {n} {tag}" for tag in range(10)],)]),
+    "dictionaries": lambda n: ((n,), [({f"a{tag}": f"tag {n} {tag}" for tag in range(10)},)]),
+    "shared rows": lambda n: ((n,), SHARED),
+    "rows shared within and without": lambda n: ((n,), SHARED * 10),
+}
+
+
+@pytest.mark.parametrize("entries", [680, 700])
+@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize(
+    "choices", [{}, {"expire_after_write_ms": 10**9, "expire_after_access_ms": 10**9}, {"policy": "w-tinylfu"}]
+)
+def test_the_bytes_that_are_counted_are_those_that_are_taken(shape, entries, choices):
+    metrics, made = CacheMetricGroup("t"), SHAPES[shape]
+    cache = DefaultLookupCache(max_bytes=1 << 40, **choices)
+    cache.open(metrics)
+    gc.collect()  # Python's own lists of free tuples would hide some.
+    tracemalloc.start()
+    try:
+        for number in range(1_000, 1_000 + entries):
+            cache.put(*made(number))
+        taken = tracemalloc.get_traced_memory()[0]
+    finally:
+        tracemalloc.stop()
+    assert cache.size() == entries
+    assert 0.8 <= metrics.stats().num_cached_bytes / taken <= 1.3
+
+
+def test_the_policy_of_a_table_decides_whether_hot_keys_stay_through_a_scan():
+    stayed = {}
+    for policy in ("LRU", "w-tinylfu"):
+        options = {
+            "lookup.cache": "PARTIAL",
+            "lookup.partial-cache.max-rows": 100,
+            "lookup.partial-cache.policy": policy,
+        }
+        asked = []
+        source = PythonLookup(lambda n, asked=asked: asked.append(n) or [(n,)], NUMBERS, NUMBERS)
+        with LookupTable("numbers", source, options).open() as lookup:
+            for _ in range(5):
+                lookup.lookup_many([(number,) for number in range(50)])
+            for number in range(1_000, 2_000):
+                lookup.lookup((number,))
+            asked.clear()
+            lookup.lookup_many([(number,) for number in range(50)])
+        stayed[policy] = 50 - len(asked)
+    assert stayed["LRU"] == 0
+    assert stayed["w-tinylfu"] >= 25
+
+
+def test_a_limit_in_bytes_holds_for_nested_values():
+    cache = DefaultLookupCache(max_bytes=1_000_000)
+    tracemalloc.start()
+    try:
+        for number in range(1_500):
+            cache.put((number,), [({"tags": [f"{number} {tag}" for tag in range(30)]},)])
+        taken = tracemalloc.get_traced_memory()[0]
+    finally:
+        tracemalloc.stop()
+    assert 100 < cache.size() < 1_000
+    assert taken < 1_300_000

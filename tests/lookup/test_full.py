@@ -3,6 +3,7 @@
 import itertools
 import os
 import sys
+import tempfile
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from types import NoneType
@@ -18,15 +19,14 @@ from millpond.lookup import (
     FileScan,
     FullCachingLookup,
     FullCachingLookupProvider,
-    KeyedTable,
     LookupTable,
     PeriodicCacheReloadTrigger,
     Retries,
     TableScan,
     TimedCacheReloadTrigger,
 )
-from millpond.lookup.full import in_a_thread_that_gives_way
-from millpond.lookup.full_home import InProcess
+from millpond.lookup.caches.full import in_a_thread_that_gives_way
+from millpond.lookup.caches.full_home import InProcess
 
 from .timer import Timer
 
@@ -90,7 +90,7 @@ def test_every_row_is_found_by_its_key_as_a_walk_over_all_rows_finds_it(rows, as
             "value": pa.array([value for _, value in rows], pa.decimal128(38)),
         }
     )
-    found = KeyedTable.of(table, ["code", "hour"]).find(asked)
+    found = InProcess().hold(table, ["code", "hour"]).find(asked)
     for key in asked:
         expected = [(*key, value) for row_key, value in rows if row_key == key]
         assert sorted(found[key]) == sorted(expected)
@@ -322,10 +322,15 @@ def test_a_reload_that_ends_after_the_close_changes_nothing():
 
 
 def test_flinks_way_fails_every_lookup_after_a_failed_reload_until_it_is_opened_anew():
-    source = Source(gates(1), OSError("source down"), gates(2), gates(3))
-    lookup = open_full(source, on_reload_failure="fail")
+    source, trigger = Source(gates(1), OSError("source down"), gates(2), gates(3)), Manual()
+    lookup = open_full(source, trigger, on_reload_failure="fail")
     with pytest.warns(UserWarning, match="fails from now on"), pytest.raises(OSError, match="source down"):
         lookup.reload()
+    assert trigger.closed == 1
+    assert isinstance(trigger.context.trigger_reload().exception(PATIENCE_S), UnavailableError)
+    with pytest.raises(UnavailableError, match=r"reload failed.*source down"):
+        lookup.reload()
+    assert len(source.answers) == 2, "nothing is scanned any more"
     with pytest.raises(UnavailableError, match=r"reload failed.*source down"):
         lookup.lookup(("JFK",))
     lookup.close()
@@ -456,3 +461,34 @@ def test_a_reload_for_other_processes_gives_way_to_them_and_never_asks_for_more_
     assert ended.wait(10)
     assert found[0] >= max(own, 10)
     assert priority() == own
+
+
+def test_threads_that_open_one_table_at_the_same_time_load_it_once():
+    reads, together = [], threading.Barrier(4, timeout=PATIENCE_S)
+
+    def read():
+        reads.append(1)
+        return gates(1)
+
+    lookup = FullCachingLookup(TableScan(read, ["code"]), None)
+    declared = len(reads)
+
+    def open_it(_):
+        together.wait()
+        lookup.open()
+        return lookup.lookup(("JFK",))
+
+    with ThreadPoolExecutor(4) as pool:
+        assert list(pool.map(open_it, range(4))) == [[(1,)]] * 4
+    assert len(reads) - declared == 1
+
+
+def test_the_bytes_of_a_table_are_those_of_its_file_index_included_and_no_file_is_left(tmp_path, monkeypatch):
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    table = pa.table({"code": [f"N{number}" for number in range(20_000)], "gate": range(20_000)})
+    lookup = FullCachingLookup(TableScan(table, ["code"]), None)
+    lookup.open()
+    assert table.nbytes < lookup.stats().num_cached_bytes < 2 * table.nbytes
+    assert lookup.stats().num_cached_bytes == lookup.current().file_bytes
+    assert lookup.lookup(("N7",)) == [(7,)]
+    assert list(tmp_path.iterdir()) == []

@@ -151,3 +151,29 @@ def test_threads_over_a_failing_source_get_right_answers_or_its_error_and_nothin
     assert bool(doubled) <= invalidate, "a key was asked for while it was being asked for"
     assert lookup._in_flight._requests == {}
     assert lookup._in_flight._waiting == {}
+
+
+def test_a_thread_that_is_interrupted_ends_no_other():
+    entered, leave = threading.Event(), threading.Event()
+    calls = []
+
+    def interrupted(n):
+        calls.append(n)
+        if len(calls) == 1:
+            entered.set()
+            assert leave.wait(PATIENCE_S)
+            raise KeyboardInterrupt
+        return [(str(n),)]
+
+    lookup = open_lookup(PythonLookup(interrupted, KEYS, ROWS), DefaultLookupCache(max_rows=9))
+    with ThreadPoolExecutor(4) as pool:
+        first = pool.submit(lookup.lookup, (1,))
+        assert entered.wait(PATIENCE_S)
+        others = [pool.submit(lookup.lookup, (1,)) for _ in range(3)]
+        while lookup.stats().hit_count < 3:
+            threading.Event().wait(0.001)
+        leave.set()
+        assert [other.result(PATIENCE_S) for other in others] == [[("1",)]] * 3
+        with pytest.raises(KeyboardInterrupt):
+            first.result(PATIENCE_S)
+    assert calls == [1, 1]

@@ -46,6 +46,8 @@ def test_durations_have_units(text, expected_ms):
         ({"lookup.partial-cache.max-row": 1}, "did you mean 'lookup.partial-cache.max-rows'"),
         ({"lookup.max-rows": 5, "lookup.cache": "NONE"}, "unknown; did you mean"),
         ({"lookup.cache": "SOME"}, "one of NONE, PARTIAL, FULL, got 'SOME'"),
+        ({"lookup.cache": "partial", "lookup.partial-cache.policy": "LFU"}, "one of LRU, W_TINYLFU, got 'LFU'"),
+        ({"lookup.cache": "partial", "lookup.partial-cache.policy": "LRU"}, "needs a limit"),
         ({"lookup.max-retries": -1}, "whole number of 0 or more, got -1"),
         ({"lookup.cache": "partial"}, "needs a limit"),
         ({"lookup.cache": "full", "lookup.partial-cache.max-rows": 5}, "no effect with lookup.cache = FULL"),

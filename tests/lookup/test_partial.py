@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from millpond.errors import DataError, OptionError
+from millpond.errors import DataError, OptionError, UnavailableError
 from millpond.lookup import (
     CacheMetricGroup,
     DefaultLookupCache,
@@ -266,3 +266,76 @@ def test_the_hit_rate_of_every_minute_is_kept_for_an_hour():
     assert [rate.age_ms for rate in rates] == [minute * 60_000 for minute in range(59, -1, -1)]
     now_ms += 59 * 60_000
     assert len(lookup.hit_rates()) == 1
+
+
+class Poisoned(Source):
+    """Fails for some keys, in whatever request they are."""
+
+    def __init__(self, *poison, error=ValueError):
+        super().__init__()
+        self.poison, self.error = set(poison), error
+
+    def lookup_many(self, keys):
+        self.batches.append(list(keys))
+        if self.poison & {key for (key,) in keys}:
+            raise self.error("poison")
+        return {key: self.lookup(key) for key in keys}
+
+
+def one_by_one(poison, error=ValueError):
+    asked = []
+
+    def look_up(n):
+        asked.append(n)
+        if n == poison:
+            raise error("poison")
+        return [(str(n),)]
+
+    return PythonLookup(look_up, KEYS, ROWS), asked
+
+
+def test_a_key_that_fails_leaves_the_others_of_its_batch_cached_and_counts_alone():
+    source, asked = one_by_one(poison=2)
+    lookup = open_lookup(source, DefaultLookupCache(max_rows=9))
+    with pytest.raises(ValueError, match="poison"):
+        lookup.lookup_many([(1,), (2,), (3,)])
+    assert lookup.lookup_many([(1,), (3,)]) == {(1,): [("1",)], (3,): [("3",)]}
+    assert asked == [1, 2, 3]
+    assert (lookup.stats().num_load_failure, lookup.stats().load_count) == (1, 3)
+
+
+def test_a_source_that_does_not_answer_is_not_asked_for_every_key():
+    source, asked = one_by_one(poison=2, error=ConnectionError)
+    lookup = open_lookup(source, DefaultLookupCache(max_rows=9))
+    with pytest.raises(UnavailableError, match="poison"):
+        lookup.lookup_each([(1,), (2,), (3,), (4,)])
+    assert asked == [1, 2]
+    assert lookup.stats().num_load_failure == 1
+    assert lookup.lookup((1,)) == [("1",)]
+
+
+@settings(deadline=None)
+@given(poison=st.sets(st.integers(0, 40), max_size=4), cached=st.booleans())
+def test_the_keys_that_fail_are_found_in_a_request_for_many(poison, cached):
+    source = Poisoned(*poison)
+    lookup = open_lookup(source, DefaultLookupCache(max_rows=99) if cached else None)
+    keys = [(number,) for number in range(41)]
+    answers = lookup.lookup_each([*keys, (None,)])
+    assert {key for (key,) in answers.failures} == poison
+    assert answers.rows == {(None,): []} | {key: source.lookup(key) for key in keys if key[0] not in poison}
+    assert lookup.stats().num_load_failure == len(poison)
+
+
+def test_a_request_that_fails_for_whatever_keys_fails_the_batch_after_a_bounded_number_of_requests():
+    source = Poisoned(*range(1_000))
+    lookup = open_lookup(source, DefaultLookupCache(max_rows=9))
+    with pytest.raises(ValueError, match="poison"):
+        lookup.lookup_each([(number,) for number in range(1_000)])
+    assert len(source.batches) <= 120
+
+
+def test_a_value_of_another_type_than_declared_is_refused_before_it_is_cached():
+    lookup = open_lookup(PythonLookup(lambda n: [(n,)], KEYS, ROWS), cache := DefaultLookupCache(max_rows=9))
+    with pytest.raises(DataError, match=r"'text': expected string as declared"):
+        lookup.lookup((7,))
+    assert cache.size() == 0

@@ -4,7 +4,9 @@ import socket
 import threading
 from datetime import date
 
+import psycopg
 import pyarrow as pa
+import pymysql.cursors
 import pytest
 import sqlalchemy
 
@@ -145,15 +147,16 @@ def test_a_driver_that_is_not_installed_is_named_with_its_install_line():
         SqlLookup("postgresql+pg8000://localhost/x", "gates", ["code"], ["gate"]).open()
 
 
-def test_one_query_a_batch_reaches_a_real_server(gates_url):
+def test_one_query_a_batch_reaches_a_real_server(gates_url, monkeypatch):
     seen = []
+    for cursor in (psycopg.Cursor, pymysql.cursors.Cursor):
+        plain = cursor.execute
+        monkeypatch.setattr(
+            cursor, "execute", lambda *args, plain=plain, **named: seen.append(args[1]) or plain(*args, **named)
+        )
     with SqlLookup(gates_url, "gates", ["code"], ["gate"]) as source:
         source.lookup(("JFK",))
-
-        def count(*args):
-            seen.append(args[2])
-
-        sqlalchemy.event.listen(source._engine, "before_cursor_execute", count)
+        seen.clear()
         answer = source.lookup_many([(f"X{key}",) for key in range(5_000)] + [("JFK",)])
     assert len(seen) == 1
     assert answer["JFK",] == [(1,)]
@@ -269,6 +272,23 @@ def test_a_list_cannot_be_read_from_text():
         RedisLookup("redis://localhost", "gate:{code}", CODE, pa.schema([("gate", pa.list_(pa.int64()))]))
 
 
+def test_a_key_that_shares_its_name_with_another_is_an_error_and_never_gets_the_others_rows(redis_client, redis_url):
+    two = pa.schema([("code", pa.string()), ("pier", pa.string())])
+    redis_client.hset("gate:JFK:north:1", mapping={"gate": 1})
+    redis_client.hset("gate:LGA:south", mapping={"gate": 2})
+    with RedisLookup(redis_url, "gate:{code}:{pier}", two, GATE) as gates:
+        assert gates.lookup(("LGA", "south")) == [(2,)]
+        for key in (("JFK", "north:1"), ("JFK:north", "1")):
+            with pytest.raises(DataError, match=r"'gate:JFK:north:1'.*\('JFK', 'north:1'\) and \('JFK:north', '1'\)"):
+                gates.lookup(key)
+    numbers = pa.schema([("code", pa.int64()), ("pier", pa.int64())])
+    with (
+        RedisLookup(redis_url, "gate:{code}{pier}", numbers, GATE) as gates,
+        pytest.raises(DataError, match="'gate:123'"),
+    ):
+        gates.lookup((1, 23))
+
+
 # --- HTTP
 
 
@@ -315,6 +335,16 @@ def test_nothing_there_is_no_row_however_the_service_says_it(server):
     gates = HttpLookup(server.url + "/{code}", CODE, GATE)
     found = gates.lookup_many([("null",), ("list",), ("none",), ("one",)])
     assert found == {("null",): [], ("list",): [], ("none",): [], ("one",): [(None,)]}
+
+
+@pytest.mark.parametrize("code", ["", ".", ".."])
+def test_a_key_that_would_be_another_path_is_refused_and_never_fetches_the_listing(server, code):
+    server.answers["GET", "/"] = 200, [{"gate": 1}, {"gate": 2}]
+    with pytest.raises(DataError, match=r"'code'.*another resource"):
+        HttpLookup(server.url + "/{code}", CODE, GATE).lookup((code,))
+    assert server.asked == []
+    server.answers["GET", "/gates?code="] = 200, {"gate": 3}
+    assert HttpLookup(server.url + "/gates?code={code}", CODE, GATE).lookup(("",)) == [(3,)]
 
 
 def test_headers_are_sent_and_a_connection_is_kept_and_renewed_when_the_server_closed_it(server):

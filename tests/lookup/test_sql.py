@@ -11,7 +11,7 @@ import sqlalchemy
 
 from millpond.errors import DataError, OptionError, UnavailableError
 from millpond.lookup import LookupTable, SqlLookup
-from millpond.lookup.sources import sql
+from millpond.lookup.sources import sqlalchemy_table
 
 
 @pytest.fixture
@@ -125,8 +125,8 @@ def test_a_full_table_lets_go_of_its_connections_when_it_closes(url):
     source = SqlLookup(url, "planes", ["tailnum"], ["year"])
     with LookupTable("planes", source, {"lookup.cache": "FULL"}) as table:
         table.open()
-        assert source._engine is not None
-    assert source._engine is None
+        assert source._table._engine is not None
+    assert source._table._engine is None
     assert source.scan().num_rows == 3
     source.close()
 
@@ -174,6 +174,19 @@ def test_a_scan_that_breaks_in_the_middle_gives_no_table(url, monkeypatch):
     with sqlalchemy.create_engine(url).begin() as connection:
         connection.exec_driver_sql("create table loose (code text, value integer)")
         connection.exec_driver_sql("insert into loose values ('a', 1), ('b', 'two')")
-    monkeypatch.setattr(sql, "_ROWS_A_FETCH", 1)
+    monkeypatch.setattr(sqlalchemy_table, "_ROWS_A_FETCH", 1)
     with SqlLookup(url, "loose", ["code"], ["value"]) as loose, pytest.raises(DataError, match=r"'loose'.*two"):
         loose.scan()
+
+
+def test_a_number_that_no_row_can_have_leaves_the_other_keys_their_rows(url):
+    with SqlLookup(url, "planes", ["seat"], ["tailnum"]) as planes:
+        assert planes.lookup_many([(1 << 70,), (2,)]) == {(1 << 70,): [], (2,): [("N1",)]}
+
+
+def test_no_query_asks_whether_the_connection_lives(url, monkeypatch):
+    pings = []
+    monkeypatch.setattr(sqlalchemy.engine.default.DefaultDialect, "do_ping", lambda *_: pings.append(1) or True)
+    with SqlLookup(url, "planes", ["tailnum"], ["year"]) as planes:
+        assert planes.lookup(("N2",)) == planes.lookup(("N2",)) == [(None,)]
+    assert pings == []

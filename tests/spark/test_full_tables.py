@@ -11,7 +11,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from millpond.errors import DataError
+from millpond.errors import DataError, UnavailableError
 from millpond.lookup import FullCachingLookupProvider, LookupTable, TableScan
 
 pytestmark = pytest.mark.spark
@@ -66,12 +66,12 @@ def add_events(folder, number, *lines):
 
 
 def test_a_reload_that_failed_fails_the_query_where_that_was_chosen(spark, tmp_path):
-    from pyspark.errors import StreamingQueryException
+    from pyspark.errors import PySparkException, StreamingQueryException
 
     from millpond.spark import lookup_join
 
-    source, events = Source(), tmp_path / "events"
-    provider = FullCachingLookupProvider(TableScan(source, ["code"]), None, on_reload_failure="fail")
+    source, trigger, events = Source(), WhenToldTo(), tmp_path / "events"
+    provider = FullCachingLookupProvider(TableScan(source, ["code"]), trigger, on_reload_failure="fail")
     add_events(events, 1, {"code": "JFK"})
     stream = spark.readStream.schema("code string").json(str(events))
     with LookupTable("gates", provider) as table, running(lookup_join(stream, table, on="code"), tmp_path, "fail") as q:
@@ -82,8 +82,11 @@ def test_a_reload_that_failed_fails_the_query_where_that_was_chosen(spark, tmp_p
         add_events(events, 2, {"code": "EWR"})
         with pytest.raises(StreamingQueryException, match=r"'gates': a reload failed.*gates are being rebuilt"):
             q.processAllAvailable()
+        source.broken = False
+        assert isinstance(trigger.context.trigger_reload().exception(20), UnavailableError)
+        with pytest.raises(PySparkException, match="a reload failed"):
+            lookup_join(spark.createDataFrame([("EWR",)], "code string"), table, on="code").collect()
     assert [tuple(row) for row in spark.table("fail").collect()] == [("JFK", 1)]
-    source.broken = False
     with LookupTable("gates", provider) as anew:
         batch = spark.createDataFrame([("EWR",)], "code string")
         assert [tuple(row) for row in lookup_join(batch, anew, on="code").collect()] == [("EWR", 2)]

@@ -400,3 +400,38 @@ def test_what_is_wrong_with_a_join_is_said_when_it_is_planned(spark):
         with pytest.raises(OptionError, match=complaint):
             lookup_join(events, gates, **options)
     gates.close()
+
+
+@pytest.mark.parametrize("shuffled", [False, True])
+def test_a_poison_key_leaves_with_its_reason_where_that_was_chosen(spark, shuffled):
+    from pyspark.errors import PySparkException
+
+    from millpond.spark import lookup_join, split_dead_letters
+
+    def model(number):
+        if number == 3:
+            raise ValueError("number 3 is poison")
+        return [(f"M{number}",)]
+
+    source = PythonLookup(model, pa.schema([("number", pa.int64())]), pa.schema([("model", pa.string())]))
+    events = spark.range(6).selectExpr("id", "string(id) as number")
+    with LookupTable("models", source, PARTIAL) as table:
+        joined = lookup_join(events, table, on="number", shuffle_by_key=shuffled, on_error="dead-letter")
+        output, letters = split_dead_letters(joined)
+        assert rows_of(output) == [(number, str(number), f"M{number}") for number in (0, 1, 2, 4, 5)]
+        (letter,) = letters.collect()
+        assert (letter.key.number, letter.rows[0].asDict()) == ("3", {"id": 3, "number": "3"})
+        assert letter.error == "ValueError: number 3 is poison"
+        with pytest.raises(PySparkException, match="number 3 is poison"):
+            lookup_join(events, table, on="number", shuffle_by_key=shuffled).collect()
+
+
+def test_what_cannot_be_set_aside_is_refused(spark, planes):
+    from millpond.spark import lookup_join
+
+    events = spark.createDataFrame([("N7",)], "tailnum string")
+    table = LookupTable("planes", planes)
+    with pytest.raises(OptionError, match="'fail' or 'dead-letter'"):
+        lookup_join(events, table, on="tailnum", on_error="ignore")
+    with pytest.raises(OptionError, match=r"on_error.*cached in full"):
+        lookup_join(events, LookupTable("planes", planes, FULL), on="tailnum", on_error="dead-letter")

@@ -3,13 +3,14 @@
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from millpond.errors import DataError, UnavailableError
-from millpond.lookup import LookupTable, MappedTable, PythonLookup
+from millpond.lookup import FoundColumns, LookupTable, MappedTable, PythonLookup
 from millpond.spark import lookup_files
 from millpond.spark.host.lookups import decoded, encoded
 from millpond.spark.lookup_files import Published
@@ -55,6 +56,17 @@ class Elsewhere:
         return decoded(message, payload.to_pybytes())
 
 
+class InColumns(PythonLookup):
+    """The same rows as columns, those of one key apart from each other."""
+
+    def lookup_columns(self, keys):
+        asked = list(zip(*(column.to_pylist() for column in keys), strict=True))
+        found = [(number, *row) for number, key in enumerate(asked) for row in self.lookup(key)]
+        rows = sorted(found, key=lambda row: row[1])
+        gates = pa.record_batch([pa.array([row[1] for row in rows], pa.int64())], schema=self.row_schema)
+        return FoundColumns(np.array([row[0] for row in rows], np.int64), gates)
+
+
 def walk(keys, table, inner):
     """The oracle."""
     for number, key in enumerate(keys):
@@ -86,12 +98,22 @@ def test_every_kind_of_table_joins_as_a_walk_over_rows_does(batches, table, inne
     partial = make_plan(partial_table(source), inner=inner)
     full = make_plan(path.parent, inner=inner)
     here = PartialRows(partial.wanted, partial.source.open())
-    for plan, rows in ((partial, here), (partial, Elsewhere(here)), (full, FullRows(full.wanted, mapped))):
+    columns = InColumns(lambda code, hour: by_key.get((code, hour)), KEYS, ROWS)
+    uncached = PartialRows(partial.wanted, LookupTable("gates", columns).open())
+    every = [here, Elsewhere(here), uncached, Elsewhere(uncached)]
+    for plan, rows in (*((partial, rows) for rows in every), (full, FullRows(full.wanted, mapped))):
         for keys in batches:
-            joined, _ = join_batch(plan, rows, make_batch(keys))
+            batch = make_batch(keys)
+            numbers, asked = distinct_keys([batch.column(place) for place in plan.key_places])
+            joined = join_batch(plan, batch, numbers, rows.match(asked))
             assert joined.schema.names == ["id", "code", "gate"]
             answer = list(zip(*(column.to_pylist() for column in joined.columns), strict=True))
-            assert answer == list(walk(keys, table, inner))
+            expected = list(walk(keys, table, inner))
+            assert (
+                answer == expected
+                if plan is full or rows in every[:2]
+                else sorted(map(repr, answer)) == sorted(map(repr, expected))
+            )
 
 
 @given(st.lists(EVENT_KEY, max_size=30))
@@ -141,6 +163,48 @@ def test_a_failed_lookup_fails_the_batch():
     plan = make_plan(partial_table(PythonLookup(fail, KEYS, ROWS)), table_id="fails")
     with pytest.raises(ZeroDivisionError, match="source bug"):
         list(join_batches(plan, iter([make_batch([("a", 1)])]), lambda _: None))
+
+
+def test_an_event_whose_key_fails_leaves_as_a_dead_letter_with_its_reason_and_the_others_are_joined():
+    def find(code, hour):
+        if code == "b":
+            raise ZeroDivisionError("no gate for b")
+        return [(hour,)]
+
+    plan = make_plan(partial_table(PythonLookup(find, KEYS, ROWS)), table_id="letters", inner=True)
+    event = pa.struct([("id", pa.int64()), ("code", pa.string())])
+    letter = pa.struct(
+        [
+            ("key", pa.struct([("code", pa.string()), ("hour", pa.int64())])),
+            ("rows", pa.list_(event)),
+            ("timer_ms", pa.int64()),
+            ("error", pa.string()),
+            ("traceback", pa.string()),
+            ("batch_id", pa.int64()),
+        ]
+    )
+    plan = replace(plan, letter=letter, wanted=replace(plan.wanted, dead_letter=True))
+    reported = []
+    keys = [("a", 1), ("b", 1), ("c", 2), ("b", 2), ("a", 1), (None, 1)]
+    joined, letters = join_batches(plan, iter([make_batch(keys)]), reported.append)
+    assert joined.drop_columns(["dead_letter"]).to_pydict() == {
+        "id": [0, 2, 4],
+        "code": ["a", "c", "a"],
+        "gate": [1, 2, 1],
+    }
+    assert joined.column("dead_letter").null_count == 3
+    assert letters.select(["id", "code", "gate"]).to_pydict() == {
+        "id": [None] * 2,
+        "code": [None] * 2,
+        "gate": [None] * 2,
+    }
+    found = letters.column("dead_letter").to_pylist()
+    assert [each["key"] for each in found] == [{"code": "b", "hour": 1}, {"code": "b", "hour": 2}]
+    assert [each["rows"] for each in found] == [[{"id": 1, "code": "b"}], [{"id": 3, "code": "b"}]]
+    assert {each["error"] for each in found} == {"ZeroDivisionError: no gate for b"}
+    assert all("in find" in each["traceback"] for each in found)
+    stats = reported[0].stats
+    assert (stats.miss_count, stats.num_load_failure, stats.event_hit_count) == (4, 2, 1)
 
 
 def test_a_value_that_is_not_of_its_declared_type_is_named():

@@ -11,7 +11,7 @@ did not ask for: `plain` (LRU by entries, nothing else: the hot path of the keye
 """
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from enum import Enum
 from typing import Final, Generic, Literal, TypeAlias, TypeVar, overload
@@ -86,6 +86,11 @@ class Cache(Generic[K, V]):
     def get(self, key: K, default: object = None) -> object:
         """The value of `key`, which counts as its use; `default` where it is not cached."""
         raise NotImplementedError
+
+    def get_present(self, keys: Iterable[K]) -> dict[K, V]:
+        """The values of those keys that are cached, as `get` for each in turn."""
+        found = ((key, self.get(key, MISSING)) for key in keys)
+        return {key: value for key, value in found if value is not MISSING}
 
     @overload
     def peek(self, key: K) -> V | None: ...

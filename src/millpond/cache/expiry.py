@@ -8,6 +8,9 @@ every queue that is in use, or in none; no deadline is before `earliest_ms`.
 An entry is due when its age **reaches** the limit. Trade-off: one relinking per read where there
 is an expiry after access, and no limit of its own per entry; a timer wheel would be needed for that.
 
+A clock that steps back would leave entries with later deadlines before earlier ones. So its steps back are
+taken out: the time between the two readings is lost, and ages go on from there.
+
 Source: Caffeine's access-order and write-order queues.
 """
 
@@ -22,15 +25,35 @@ from millpond.cache.api import Clock, K
 class Expiry(Generic[K]):
     """The deadlines of the keys of one cache; `earliest_ms` is never later than the first of them."""
 
-    __slots__ = ("_after_access_ms", "_after_write_ms", "_by_access", "_by_write", "earliest_ms", "now_ms")
+    __slots__ = (
+        "_after_access_ms",
+        "_after_write_ms",
+        "_by_access",
+        "_by_write",
+        "_clock",
+        "_last_ms",
+        "_stepped_back_ms",
+        "earliest_ms",
+    )
 
     def __init__(self, after_access_ms: int | None, after_write_ms: int | None, clock: Clock) -> None:
         self._after_access_ms = after_access_ms
         self._after_write_ms = after_write_ms
         self._by_access: OrderedDict[K, int] = OrderedDict()
         self._by_write: OrderedDict[K, int] = OrderedDict()
-        self.now_ms = clock
+        self._clock = clock
+        self._last_ms = clock()
+        self._stepped_back_ms = 0
         self.earliest_ms: float = inf
+
+    def now_ms(self) -> int:
+        """The time by the clock, without its steps back."""
+        now_ms = self._clock() + self._stepped_back_ms
+        if now_ms < self._last_ms:
+            self._stepped_back_ms += self._last_ms - now_ms
+            now_ms = self._last_ms
+        self._last_ms = now_ms
+        return now_ms
 
     def wrote(self, key: K, now_ms: int) -> None:
         """The key was put now."""

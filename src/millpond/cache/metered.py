@@ -8,7 +8,7 @@ Entries that fell due are swept at the beginning of every call, so nobody sees o
 room that a live one needs; see `expiry` for why that is cheap.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from math import inf
 from typing import Any, cast
 
@@ -100,6 +100,26 @@ class MeteredCache(Cache[K, V]):
         if expiry is not None:
             expiry.read(key, now_ms)
         return value
+
+    def get_present(self, keys: Iterable[K]) -> dict[K, V]:
+        """The values of those keys that are cached; the clock is read once for all."""
+        expiry, values, read = self._expiry, self._values, self._order.read
+        now_ms = 0 if expiry is None else self._sweep(expiry)
+        found: dict[K, V] = {}
+        hits = misses = 0
+        for key in keys:
+            value = values.get(key, MISSING)
+            if value is MISSING:
+                misses += 1
+                continue
+            hits += 1
+            found[key] = value
+            read(key)
+            if expiry is not None:
+                expiry.read(key, now_ms)
+        self._hits += hits
+        self._misses += misses
+        return found
 
     def peek(self, key: K, default: Any = None) -> Any:
         """The value of `key`, leaving order and counters alone."""

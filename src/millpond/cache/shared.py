@@ -9,7 +9,7 @@ it may be older than what the caller knows.
 """
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -32,6 +32,11 @@ class SharedCache(Cache[K, V]):
         """The value of `key`."""
         with self._lock:
             return self._inner.get(key, default)
+
+    def get_present(self, keys: Iterable[K]) -> dict[K, V]:
+        """The values of those keys that are cached, all of one moment."""
+        with self._lock:
+            return self._inner.get_present(keys)
 
     def peek(self, key: K, default: Any = None) -> Any:
         """The value of `key`, leaving order and counters alone."""

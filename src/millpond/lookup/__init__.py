@@ -1,30 +1,34 @@
 """Lookup functions, partial and full caching, reload triggers, connectors."""
 
-from millpond.lookup.async_function import AsyncLookupFunction, ThreadedLookup
-from millpond.lookup.async_partial import AsyncPartialCachingLookup
-from millpond.lookup.blocking import BlockingLookup
-from millpond.lookup.cache import DefaultLookupCache, LookupCache
-from millpond.lookup.cached import CachedFunction, cached
-from millpond.lookup.conditions import Condition
-from millpond.lookup.full import FullCachingLookup
-from millpond.lookup.full_cache import LookupFullCache
-from millpond.lookup.function import Key, LookupFunction, Row, Rows
-from millpond.lookup.hit_history import HitRate
-from millpond.lookup.keyed_table import HeldTable, KeyedTable
-from millpond.lookup.mapped_table import MappedTable
-from millpond.lookup.metrics import CacheMetricGroup, LookupStats
-from millpond.lookup.options import LookupOptions
-from millpond.lookup.partial import PartialCachingLookup
-from millpond.lookup.providers import (
+from millpond.lookup.caches.async_partial import AsyncPartialCachingLookup
+from millpond.lookup.caches.cache import DefaultLookupCache, LookupCache
+from millpond.lookup.caches.cached import CachedFunction, cached
+from millpond.lookup.caches.full import FullCachingLookup
+from millpond.lookup.caches.full_cache import LookupFullCache
+from millpond.lookup.caches.held_table import HeldTable
+from millpond.lookup.caches.mapped_table import MappedTable
+from millpond.lookup.caches.partial import PartialCachingLookup
+from millpond.lookup.functions.answers import Answers
+from millpond.lookup.functions.async_function import AsyncLookupFunction, ThreadedLookup
+from millpond.lookup.functions.blocking import BlockingLookup
+from millpond.lookup.functions.columns import AnswersInColumns, FoundColumns
+from millpond.lookup.functions.function import Key, LookupFunction, Row, Rows
+from millpond.lookup.functions.providers import (
     AsyncLookupFunctionProvider,
     FullCachingLookupProvider,
     LookupFunctionProvider,
     PartialCachingAsyncLookupProvider,
     PartialCachingLookupProvider,
 )
-from millpond.lookup.push_down import SupportsPushDown
-from millpond.lookup.retry import Retries
-from millpond.lookup.scan import LookupScan
+from millpond.lookup.functions.retry import Retries
+from millpond.lookup.hit_history import HitRate
+from millpond.lookup.metrics import CacheMetricGroup, LookupStats
+from millpond.lookup.options import LookupOptions
+from millpond.lookup.push_down.conditions import Condition
+from millpond.lookup.push_down.narrowed import SupportsPushDown
+from millpond.lookup.reload.scan import LookupScan
+from millpond.lookup.reload.timed import TimedCacheReloadTrigger
+from millpond.lookup.reload.trigger import CacheReloadTrigger, PeriodicCacheReloadTrigger, ReloadContext
 from millpond.lookup.sources.arrow import TableScan
 from millpond.lookup.sources.delta import DeltaScan
 from millpond.lookup.sources.files import FileScan
@@ -35,10 +39,10 @@ from millpond.lookup.sources.python import AsyncPythonLookup, PythonLookup
 from millpond.lookup.sources.redis import RedisLookup
 from millpond.lookup.sources.sql import SqlLookup
 from millpond.lookup.table import LookupTable
-from millpond.lookup.timed import TimedCacheReloadTrigger
-from millpond.lookup.trigger import CacheReloadTrigger, PeriodicCacheReloadTrigger, ReloadContext
 
 __all__ = [
+    "Answers",
+    "AnswersInColumns",
     "AsyncLookupFunction",
     "AsyncLookupFunctionProvider",
     "AsyncPartialCachingLookup",
@@ -51,6 +55,7 @@ __all__ = [
     "DefaultLookupCache",
     "DeltaScan",
     "FileScan",
+    "FoundColumns",
     "FullCachingLookup",
     "FullCachingLookupProvider",
     "HeldTable",
@@ -59,7 +64,6 @@ __all__ = [
     "HttpScan",
     "IcebergScan",
     "Key",
-    "KeyedTable",
     "KvLookup",
     "LookupCache",
     "LookupFullCache",

@@ -1,6 +1,6 @@
 """What a lookup table counts, by the seed's names and meanings.
 
-The invariant: every key asked for is one hit or one miss, and in partial mode every miss is one
+The invariant: every distinct key of a batch is one hit or one miss, and in partial mode every miss is one
 load. A batch adds its sums once, under a lock, so counting costs nothing per key. A caller that
 waits for another's load counts a hit; a retry counts nothing.
 
@@ -23,6 +23,9 @@ from millpond.metrics import NO_METRICS, Recorder
 class LookupStats:
     """The counters and levels of a lookup table; a level that nobody knows is None.
 
+    A batch asks for each of its keys once, and `hit_count` and `miss_count` count these keys. `event_hit_count`
+    counts what the batch had: every event whose key needed no load, or only the one that is counted as its miss.
+
     >>> total = LookupStats(hit_count=3, miss_count=1) + LookupStats(miss_count=4, latest_load_time_ms=7)
     >>> total.hit_count, total.miss_count, total.latest_load_time_ms, total.hit_rate
     (3, 5, 7, 0.375)
@@ -30,6 +33,7 @@ class LookupStats:
 
     hit_count: int = 0
     miss_count: int = 0
+    event_hit_count: int = 0
     load_count: int = 0
     num_load_failure: int = 0
     latest_load_time_ms: int | None = None
@@ -42,11 +46,18 @@ class LookupStats:
         asked = self.hit_count + self.miss_count
         return self.hit_count / asked if asked else 0.0
 
+    @property
+    def event_hit_rate(self) -> float:
+        """Hits per event, 0.0 before the first."""
+        asked = self.event_hit_count + self.miss_count
+        return self.event_hit_count / asked if asked else 0.0
+
     def named(self) -> dict[str, int | None]:
         """The same by the names of FLIP-221."""
         return {
             "hitCount": self.hit_count,
             "missCount": self.miss_count,
+            "eventHitCount": self.event_hit_count,
             "loadCount": self.load_count,
             "numLoadFailure": self.num_load_failure,
             "latestLoadTime": self.latest_load_time_ms,
@@ -59,6 +70,7 @@ class LookupStats:
         return LookupStats(
             self.hit_count + other.hit_count,
             self.miss_count + other.miss_count,
+            self.event_hit_count + other.event_hit_count,
             self.load_count + other.load_count,
             self.num_load_failure + other.num_load_failure,
             self.latest_load_time_ms if later is None else later,
@@ -71,6 +83,7 @@ class LookupStats:
         return LookupStats(
             self.hit_count - earlier.hit_count,
             self.miss_count - earlier.miss_count,
+            self.event_hit_count - earlier.event_hit_count,
             self.load_count - earlier.load_count,
             self.num_load_failure - earlier.num_load_failure,
             self.latest_load_time_ms if self.load_count > earlier.load_count else None,
@@ -126,10 +139,10 @@ class CacheMetricGroup:
         self._records: Callable[[], int | None] = _unknown
         self._bytes: Callable[[], int | None] = _unknown
 
-    def asked(self, *, hits: int, misses: int) -> None:
-        """Add what a batch found cached and what it did not."""
+    def asked(self, *, hits: int, misses: int, repeats: int = 0) -> None:
+        """Add how many keys of a batch were cached, how many were not, and how often one came again."""
         with self._lock:
-            self._add(LookupStats(hit_count=hits, miss_count=misses))
+            self._add(LookupStats(hit_count=hits, miss_count=misses, event_hit_count=hits + repeats))
             self._history.add(hits, misses)
         self._recorder.count("millpond_lookup_requests_total", hits, name=self.name, result="hit")
         self._recorder.count("millpond_lookup_requests_total", misses, name=self.name, result="miss")
@@ -138,6 +151,8 @@ class CacheMetricGroup:
 
     def loaded(self, loads: int, took_ms: int) -> None:
         """Add loads that succeeded, and the time they took together."""
+        if not loads:
+            return
         with self._lock:
             self._add(LookupStats(load_count=loads, latest_load_time_ms=took_ms))
         self._recorder.count("millpond_lookup_loads_total", loads, name=self.name, result="ok")
@@ -145,6 +160,8 @@ class CacheMetricGroup:
 
     def failed(self, loads: int) -> None:
         """Add loads that failed."""
+        if not loads:
+            return
         with self._lock:
             self._add(LookupStats(load_count=loads, num_load_failure=loads))
         self._recorder.count("millpond_lookup_loads_total", loads, name=self.name, result="failure")

@@ -14,11 +14,12 @@ from dataclasses import dataclass
 from datetime import time
 from typing import Any, Literal, TypeAlias
 
-from millpond.lookup.timed import parse_iso_time
-from millpond.lookup.trigger import ScheduleMode
+from millpond.lookup.reload.timed import parse_iso_time
+from millpond.lookup.reload.trigger import ScheduleMode
 from millpond.options import Known, choice, count, duration_ms, flag, named, parsed, refuse_problems, size_bytes
 
 Mode: TypeAlias = Literal["NONE", "PARTIAL", "FULL"]
+PartialCachePolicy: TypeAlias = Literal["LRU", "W_TINYLFU"]
 ReloadStrategy: TypeAlias = Literal["PERIODIC", "TIMED"]
 
 _PARTIAL = "lookup.partial-cache."
@@ -53,6 +54,7 @@ lookup.partial-cache.max-bytes, lookup.partial-cache.expire-after-access, lookup
     max_retries: int = 3
     max_rows: int | None = None
     max_bytes: int | None = None
+    policy: PartialCachePolicy = "LRU"
     expire_after_access_ms: int | None = None
     expire_after_write_ms: int | None = None
     cache_missing_key: bool = True
@@ -112,6 +114,7 @@ _OPTIONS: Known = {
     "lookup.max-retries": ("max_retries", count),
     _PARTIAL + "max-rows": ("max_rows", count),
     _PARTIAL + "max-bytes": ("max_bytes", size_bytes()),
+    _PARTIAL + "policy": ("policy", choice("LRU", "W_TINYLFU")),
     _PARTIAL + "expire-after-access": ("expire_after_access_ms", duration_ms),
     _PARTIAL + "expire-after-write": ("expire_after_write_ms", duration_ms),
     _PARTIAL + "cache-missing-key": ("cache_missing_key", flag),

@@ -16,18 +16,15 @@ import pyarrow as pa
 from millpond.cache import monotonic_ms
 from millpond.cache.api import Clock
 from millpond.errors import OptionError
-from millpond.lookup.async_function import AsyncLookupFunction
-from millpond.lookup.async_partial import AsyncPartialCachingLookup
-from millpond.lookup.blocking import BlockingLookup
-from millpond.lookup.cache import DefaultLookupCache
-from millpond.lookup.conditions import Conditions, conditions
-from millpond.lookup.full import FullCachingLookup
-from millpond.lookup.full_home import FullHome
-from millpond.lookup.function import LookupFunction
-from millpond.lookup.metrics import CacheMetricGroup, LookupStats
-from millpond.lookup.options import LookupOptions, Mode
-from millpond.lookup.partial import PartialCachingLookup
-from millpond.lookup.providers import (
+from millpond.lookup.caches.async_partial import AsyncPartialCachingLookup
+from millpond.lookup.caches.cache import DefaultLookupCache
+from millpond.lookup.caches.full import FullCachingLookup
+from millpond.lookup.caches.full_home import FullHome
+from millpond.lookup.caches.partial import PartialCachingLookup
+from millpond.lookup.functions.async_function import AsyncLookupFunction
+from millpond.lookup.functions.blocking import BlockingLookup
+from millpond.lookup.functions.function import LookupFunction
+from millpond.lookup.functions.providers import (
     AsyncLookupFunctionProvider,
     FullCachingLookupProvider,
     LookupFunctionProvider,
@@ -35,11 +32,14 @@ from millpond.lookup.providers import (
     PartialCachingAsyncLookupProvider,
     PartialCachingLookupProvider,
 )
-from millpond.lookup.push_down import narrowed, narrowed_scan
-from millpond.lookup.retry import Retries
-from millpond.lookup.scan import LookupScan
-from millpond.lookup.timed import TimedCacheReloadTrigger
-from millpond.lookup.trigger import CacheReloadTrigger, PeriodicCacheReloadTrigger
+from millpond.lookup.functions.retry import Retries
+from millpond.lookup.metrics import CacheMetricGroup, LookupStats
+from millpond.lookup.options import LookupOptions, Mode
+from millpond.lookup.push_down.conditions import Conditions, conditions
+from millpond.lookup.push_down.narrowed import narrowed, narrowed_scan
+from millpond.lookup.reload.scan import LookupScan
+from millpond.lookup.reload.timed import TimedCacheReloadTrigger
+from millpond.lookup.reload.trigger import CacheReloadTrigger, PeriodicCacheReloadTrigger
 from millpond.metrics import NO_METRICS, Recorder
 
 LookupSource: TypeAlias = LookupFunction | AsyncLookupFunction | LookupScan
@@ -276,6 +276,7 @@ class LookupTable:
         return DefaultLookupCache(
             max_rows=self.options.max_rows,
             max_bytes=self.options.max_bytes,
+            policy="lru" if self.options.policy == "LRU" else "w-tinylfu",
             expire_after_access_ms=self.options.expire_after_access_ms,
             expire_after_write_ms=self.options.expire_after_write_ms,
             cache_missing_key=self.options.cache_missing_key,

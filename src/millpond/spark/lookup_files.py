@@ -29,7 +29,7 @@ from pyspark.sql.pandas.types import from_arrow_type
 
 from millpond.errors import UnavailableError
 from millpond.lookup import HeldTable, LookupTable, MappedTable
-from millpond.lookup.column_file import Scanned
+from millpond.lookup.caches.column_file import Scanned
 from millpond.spark.environment.folders import OwnedFolder, user_folder
 from millpond.spark.environment.versions import to_arrow_type
 from millpond.spark.lookup_copies import FileServer, ServerAddress, fetched
@@ -152,12 +152,12 @@ def newest_path(name: str, folder: Path) -> Path:
     Raises:
         UnavailableError: there is none, or a reload failed and readers are to fail with it.
     """
-    there = versions(folder)
-    if there:
-        return there[-1]
     failed = folder / _FAILED
     if failed.exists():
         raise UnavailableError(failed.read_text(encoding="utf-8"))
+    there = versions(folder)
+    if there:
+        return there[-1]
     raise UnavailableError(
         f"lookup table {name!r}: no file of it in {folder}, where the driver writes it; was the table closed while a "
         "query still read it, or is the driver's disk full?"

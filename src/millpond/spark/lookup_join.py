@@ -42,11 +42,13 @@ from pyspark.sql.types import (
 from millpond.errors import OptionError
 from millpond.lookup import LookupTable
 from millpond.spark.environment.versions import to_arrow_type
+from millpond.spark.forms.dead_letters import letter_schema, with_dead_letters
 from millpond.spark.lookup_counts import Counted, SummedCounts
 from millpond.spark.lookup_files import Published, PublishedTable
 from millpond.spark.lookup_queries import ReadingQueries
 from millpond.spark.lookup_rows import RowsWanted
 from millpond.spark.lookup_worker import Hosted, JoinPlan, join_batches
+from millpond.spark.spec.operator import DEAD_LETTER
 
 
 def lookup_join(
@@ -58,6 +60,7 @@ def lookup_join(
     columns: Sequence[str] | None = None,
     prefix: str = "",
     shuffle_by_key: bool = False,
+    on_error: Literal["fail", "dead-letter"] = "fail",
 ) -> DataFrame:
     """`df` with the matching rows of an external table beside its own columns.
 
@@ -65,7 +68,7 @@ def lookup_join(
     with several matching rows comes out once for each; without one it comes out with nulls (`left`)
     or not at all (`inner`). Watermarks pass through.
 
-    - Delivery: as `df`'s; a lookup that fails, after its retries, fails the batch.
+    - Delivery: as `df`'s; a lookup that fails, after its retries, fails the batch, or only its event.
     - Freshness: the cache options of the table. A partial cache is in each Python worker, or with
       `shuffle_by_key` one in each executor; a full one is a file that all workers of the machine map.
     - Recovery: nothing is kept that is needed; a new worker or host starts with an empty cache.
@@ -83,6 +86,9 @@ def lookup_join(
         shuffle_by_key: have Spark bring equal keys together and look each up in the long-lived state host
             of its shard, where the cache lives: one of the configured size an executor. Worth it where
             the table is much larger than the cache, or where Spark's workers come and go.
+        on_error: what becomes of an event whose key the source fails for. `"fail"` fails the batch; with
+            `"dead-letter"` the event goes into a further column, `dead_letter`, with the reason, see
+            `split_dead_letters`. A source that does not answer fails the batch either way.
 
     Raises:
         OptionError: a column is not there, a name would be there twice, or key types do not match.
@@ -94,6 +100,15 @@ def lookup_join(
     """
     if how not in ("left", "inner"):
         raise OptionError(f"lookup_join with {table.name!r}, how: expected 'left' or 'inner', got {how!r}")
+    if on_error not in ("fail", "dead-letter"):
+        raise OptionError(
+            f"lookup_join with {table.name!r}, on_error: expected 'fail' or 'dead-letter', got {on_error!r}"
+        )
+    if on_error == "dead-letter" and table.options.mode == "FULL":
+        raise OptionError(
+            f"lookup_join with {table.name!r}, on_error: has no effect on a table that is cached in full, which the "
+            "source is not asked for by key; leave it out"
+        )
     if shuffle_by_key and table.options.mode == "FULL":
         raise OptionError(
             f"lookup_join with {table.name!r}, shuffle_by_key: has no effect on a table that is cached in full, which "
@@ -103,6 +118,7 @@ def lookup_join(
     shared = {event_column for event_column, key_field in pairs if event_column == key_field.name}
     added = _added(df, table, columns, prefix, shared)
     planned = _planned(df, table, tuple(added))
+    events = df.schema
     kept = len(df.columns)
     key_places: list[int] = []
     for place, (event_column, key_field) in enumerate(pairs):
@@ -113,11 +129,16 @@ def lookup_join(
             key_places.append(len(df.columns))
             df = df.withColumn(f"__{planned.table_id}_{place}", df[event_column].cast(wanted_type))
     row_fields = tuple(pa.field(field.name, to_arrow_type(field.dataType)) for field in added.values())
-    wanted = RowsWanted(planned.table_id, table.name, tuple(added), row_fields)
+    wanted = RowsWanted(planned.table_id, table.name, tuple(added), row_fields, on_error == "dead-letter")
     source: LookupTable | Published | Hosted = planned.published.place if planned.published else planned.table
     if shuffle_by_key:
         df, source = _shuffled(df, key_places, wanted, planned.table)
-    plan = JoinPlan(source, tuple(key_places), kept, how == "inner", wanted)
+    joined, letter = StructType([*events.fields, *added.values()]), None
+    if on_error == "dead-letter":
+        keys = StructType([StructField(event_column, events[event_column].dataType) for event_column, _ in pairs])
+        joined = with_dead_letters(joined, letter_schema(keys, events))
+        letter = to_arrow_type(joined[DEAD_LETTER].dataType)
+    plan = JoinPlan(source, tuple(key_places), kept, how == "inner", wanted, letter)
     counted = planned.counted
 
     def join(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -125,7 +146,7 @@ def lookup_join(
 
     # By this name the plan shows the join, and `ReadingQueries` finds the queries that have it.
     join.__name__ = planned.table_id
-    return df.mapInArrow(join, StructType([*df.schema.fields[:kept], *added.values()]))
+    return df.mapInArrow(join, joined)
 
 
 def _shuffled(

@@ -8,8 +8,8 @@ the distinct ones; a mapped table never does.
 """
 
 import uuid
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, Protocol, cast
 
 import numpy as np
@@ -19,8 +19,9 @@ import pyarrow as pa
 from millpond.cache import Cache, new_cache
 from millpond.errors import DataError
 from millpond.lookup import Key, LookupStats, LookupTable, MappedTable, PartialCachingLookup
-from millpond.lookup.metrics import counting
+from millpond.lookup.metrics import Counting, counting
 from millpond.spark.lookup_counts import WORKER_IDLE_MS, Counted, level_now
+from millpond.spark.lookup_letters import failure_texts
 
 Positions = npt.NDArray[np.int64]
 
@@ -30,12 +31,13 @@ MOST_OPEN_TABLES = 64
 
 @dataclass(frozen=True)
 class RowsWanted:
-    """What of a table a join wants: its columns, and the types that Spark gives them."""
+    """What of a table a join wants: its columns, the types that Spark gives them, and whether a key may fail alone."""
 
     table_id: str
     name: str
     columns: tuple[str, ...]
     row_fields: tuple[pa.Field, ...]
+    dead_letter: bool = False
 
 
 @dataclass(frozen=True)
@@ -43,6 +45,7 @@ class Matches:
     """Per distinct key where its rows begin and how many they are.
 
     `rows` are columns; with `places`, a key's rows lie at `places[start]` and on, else at `start` and on.
+    `failures` has for the keys that failed the error, in a line and with its traceback.
     """
 
     starts: Positions
@@ -50,6 +53,7 @@ class Matches:
     rows: list[pa.Array]
     counted: Counted
     places: npt.NDArray[Any] | None = None
+    failures: Mapping[int, tuple[str, str]] = field(default_factory=dict)
 
 
 class Rows(Protocol):
@@ -107,6 +111,7 @@ class PartialRows:
         self._wanted = wanted
         self._lookup = lookup
         self._places = [lookup.row_schema.get_field_index(name) for name in wanted.columns]
+        self._in_columns = lookup.answers_in_columns and not wanted.dead_letter
         self._cache_id = cache_id
         self._idle_ms = idle_ms
         self.failed = LookupStats()
@@ -114,35 +119,75 @@ class PartialRows:
 
     def match(self, keys: Sequence[pa.Array]) -> Matches:
         """Ask the cache and, for what it lacks, the source."""
-        asked: list[Key] = list(zip(*(column.to_pylist() for column in keys), strict=True))
         with counting() as counted:
             try:
-                found = self._lookup.lookup_many(asked)
+                if self._in_columns:
+                    return self._matched_columns(keys, counted)
+                return self._matched_rows(keys, counted)
             except BaseException:
                 failures = counted.stats.num_load_failure
                 self.failed = LookupStats(load_count=failures, num_load_failure=failures)
                 raise
-        answers = [found[key] for key in asked]
+
+    def _matched_columns(self, keys: Sequence[pa.Array], counted: Counting) -> Matches:
+        found = self._lookup.lookup_columns(keys)
+        counts = np.bincount(found.numbers, minlength=len(keys[0]))
+        columns = [
+            _typed(self._wanted, found.rows.column(place), field)
+            for place, field in zip(self._places, self._wanted.row_fields, strict=True)
+        ]
+        order = np.argsort(found.numbers, kind="stable")
+        return Matches(np.cumsum(counts) - counts, counts, columns, self._counted(counted), order)
+
+    def _matched_rows(self, keys: Sequence[pa.Array], counted: Counting) -> Matches:
+        asked: list[Key] = list(zip(*(column.to_pylist() for column in keys), strict=True))
+        failures: dict[int, tuple[str, str]] = {}
+        if self._wanted.dead_letter:
+            each = self._lookup.lookup_each(asked)
+            found = each.rows
+            failures = {
+                number: failure_texts(each.failures[key]) for number, key in enumerate(asked) if key in each.failures
+            }
+        else:
+            found = self._lookup.lookup_many(asked)
+        answers = [found.get(key, []) for key in asked]
         counts = np.fromiter(map(len, answers), np.int64, len(asked))
         rows = [row for answer in answers for row in answer]
         columns = [
             self._column([row[place] for row in rows], field)
             for place, field in zip(self._places, self._wanted.row_fields, strict=True)
         ]
-        levels = {self._cache_id: level_now(self._lookup.stats(), self._idle_ms)}
-        return Matches(np.cumsum(counts) - counts, counts, columns, Counted(counted.stats, levels))
+        return Matches(np.cumsum(counts) - counts, counts, columns, self._counted(counted), failures=failures)
+
+    def _counted(self, counted: Counting) -> Counted:
+        return Counted(counted.stats, {self._cache_id: level_now(self._lookup.stats(), self._idle_ms)})
 
     def _column(self, values: list[Any], field: pa.Field) -> pa.Array:
         try:
             return pa.array(values, field.type)
-        except (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError) as error:
-            raise DataError(
-                f"lookup table {self._wanted.name!r}, column {field.name!r}: expected {field.type} as declared, "
-                f"but the source returned a value that is not: {error}; mend the source or declare another type"
-            ) from error
+        except _NOT_OF_THE_TYPE as error:
+            raise _of_another_type(self._wanted, field, error) from error
 
     def close(self) -> None:
         """Nothing: the cache stays for the next partition."""
+
+
+_NOT_OF_THE_TYPE = (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError, OverflowError)
+
+
+def _typed(wanted: RowsWanted, column: pa.Array, field: pa.Field) -> pa.Array:
+    """A column in the type that Spark gives it."""
+    try:
+        return column if column.type == field.type else column.cast(field.type)
+    except _NOT_OF_THE_TYPE as error:
+        raise _of_another_type(wanted, field, error) from error
+
+
+def _of_another_type(wanted: RowsWanted, field: pa.Field, error: Exception) -> DataError:
+    return DataError(
+        f"lookup table {wanted.name!r}, column {field.name!r}: expected {field.type} as declared, "
+        f"but the source returned a value that is not: {error}; mend the source or declare another type"
+    )
 
 
 class FullRows:
@@ -160,7 +205,7 @@ class FullRows:
         """Find the keys in the index; every one is a hit."""
         assert self._table is not None  # noqa: S101 - until it is closed
         found = self._table.search(keys)
-        counted = Counted(LookupStats(hit_count=len(keys[0])))
+        counted = Counted(LookupStats(hit_count=len(keys[0]), event_hit_count=len(keys[0])))
         return Matches(found.starts, found.counts, self._columns, counted, found.places)
 
     def close(self) -> None:

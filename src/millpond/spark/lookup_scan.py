@@ -16,8 +16,8 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from millpond.errors import OptionError, UnavailableError
-from millpond.lookup.conditions import COMPARE, Condition, Conditions
-from millpond.lookup.push_down import narrow_copy
+from millpond.lookup.push_down.conditions import COMPARE, Condition, Conditions
+from millpond.lookup.push_down.narrowed import narrow_copy
 from millpond.lookup.sources.declared import declared_columns, declared_names, split_schema
 from millpond.spark.environment.versions import to_arrow_schema
 

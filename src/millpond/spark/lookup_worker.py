@@ -22,7 +22,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark import TaskContext, cloudpickle
 
-from millpond.lookup import LookupTable
+from millpond.lookup import LookupStats, LookupTable
 from millpond.spark.environment.task_environment import Surroundings
 from millpond.spark.environment.tracebacks import fold_own_frames
 from millpond.spark.environment.worker_garbage import leave_modules_out
@@ -31,7 +31,9 @@ from millpond.spark.host.lookups import decoded, one_batch
 from millpond.spark.host.wire import End, Keys, OpenLookups
 from millpond.spark.lookup_counts import Counted
 from millpond.spark.lookup_files import Published
+from millpond.spark.lookup_letters import failed_events, letters
 from millpond.spark.lookup_rows import FullRows, Matches, Positions, Rows, RowsWanted, distinct_keys, opened
+from millpond.spark.spec.operator import DEAD_LETTER
 
 
 @dataclass(frozen=True)
@@ -39,7 +41,8 @@ class JoinPlan:
     """What a worker needs to know of one lookup join.
 
     `source` is the table to open, or where the files of a fully cached one are, whose declaration
-    stays on the driver, or a table that state hosts hold. `key_places` are the event's columns that make
+    stays on the driver, or a table that state hosts hold. `letter` is the type of a dead letter, None where a key that
+    fails fails the batch. `key_places` are the event's columns that make
     its key, in the order of the table's keys; columns from `kept` on were added only to cast a key.
     """
 
@@ -48,6 +51,7 @@ class JoinPlan:
     kept: int
     inner: bool
     wanted: RowsWanted
+    letter: pa.StructType | None = None
 
 
 class Hosted:
@@ -103,23 +107,28 @@ class HostRows:
 def join_batches(
     plan: JoinPlan, batches: Iterator[pa.RecordBatch], report: Callable[[Counted], None]
 ) -> Iterator[pa.RecordBatch]:
-    """Every batch of a partition, joined; `report` gets what was counted for it."""
+    """Every batch of a partition, joined, and behind it its dead letters; `report` gets what was counted for it."""
     leave_modules_out()
     try:
         with closing(_opened(plan)) as rows:
             for batch in batches:
-                joined, counted = join_batch(plan, rows, batch)
-                report(counted)
-                yield joined
+                numbers, keys = distinct_keys([batch.column(place) for place in plan.key_places])
+                matches = rows.match(keys)
+                repeats = int(np.count_nonzero(numbers >= 0)) - len(keys[0])
+                report(matches.counted + Counted(LookupStats(event_hit_count=repeats)))
+                if matches.failures:
+                    failed = failed_events(numbers, matches.failures)
+                    yield join_batch(plan, batch.filter(pa.array(~failed)), numbers[~failed], matches)
+                    yield _letters(plan, batch.filter(pa.array(failed)), numbers[failed], matches)
+                else:
+                    yield join_batch(plan, batch, numbers, matches)
     except Exception as error:
         fold_own_frames(error)
         raise
 
 
-def join_batch(plan: JoinPlan, rows: Rows, batch: pa.RecordBatch) -> tuple[pa.RecordBatch, Counted]:
-    """One batch with the matching rows beside its own, once per match, and what that counted."""
-    numbers, keys = distinct_keys([batch.column(place) for place in plan.key_places])
-    matches = rows.match(keys)
+def join_batch(plan: JoinPlan, batch: pa.RecordBatch, numbers: Positions, matches: Matches) -> pa.RecordBatch:
+    """One batch with the matching rows beside its own, once per match; `numbers` are those of its keys."""
     starts, counts = _of_events(numbers, matches)
     repeats = counts if plan.inner else np.maximum(counts, 1)
     once = bool((repeats == 1).all())
@@ -136,8 +145,21 @@ def join_batch(plan: JoinPlan, rows: Rows, batch: pa.RecordBatch) -> tuple[pa.Re
     if not once:
         kept = kept.take(pa.array(events))
     columns = [pc.take(column, taken) for column in matches.rows]
-    schema = pa.schema([*kept.schema, *plan.wanted.row_fields])
-    return pa.RecordBatch.from_arrays([*kept.columns, *columns], schema=schema), matches.counted
+    schema = _joined_schema(plan, batch)
+    if plan.letter is not None:
+        schema = schema.append(pa.field(DEAD_LETTER, plan.letter))
+        columns.append(pa.nulls(len(events), plan.letter))
+    return pa.RecordBatch.from_arrays([*kept.columns, *columns], schema=schema)
+
+
+def _joined_schema(plan: JoinPlan, batch: pa.RecordBatch) -> pa.Schema:
+    return pa.schema([*list(batch.schema)[: plan.kept], *plan.wanted.row_fields])
+
+
+def _letters(plan: JoinPlan, events: pa.RecordBatch, numbers: Positions, matches: Matches) -> pa.RecordBatch:
+    assert plan.letter is not None  # noqa: S101 - without it a key that fails raises
+    reasons = [matches.failures[number] for number in numbers.tolist()]
+    return letters(events, reasons, plan.letter, _joined_schema(plan, events))
 
 
 def _of_events(numbers: Positions, matches: Matches) -> tuple[Positions, Positions]:

@@ -5,8 +5,8 @@ from typing import Self
 
 import pyarrow as pa
 
-from millpond.lookup.conditions import Conditions, arrow_filter
-from millpond.lookup.push_down import narrow_copy
+from millpond.lookup.push_down.conditions import Conditions, arrow_filter
+from millpond.lookup.push_down.narrowed import narrow_copy
 from millpond.lookup.sources.declared import declared_columns, split_schema
 
 _WHERE = "the scanned table"

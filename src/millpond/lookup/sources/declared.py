@@ -9,8 +9,8 @@ from collections.abc import Mapping, Sequence
 import pyarrow as pa
 
 from millpond.errors import DataError
-from millpond.lookup.function import Key, Rows
-from millpond.lookup.keys import check_key_types
+from millpond.lookup.functions.function import Key, Rows
+from millpond.lookup.functions.keys import check_key_types
 
 
 def split_schema(

@@ -4,16 +4,16 @@ The invariant: a file is read anew at every load, and one that cannot be read to
 Columns and conditions go down into the reader, which skips what it can.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, Self, TypeAlias
 
 import pyarrow as pa
 
 from millpond.errors import DataError, OptionError, UnavailableError
-from millpond.lookup.conditions import Conditions, arrow_filter
-from millpond.lookup.push_down import narrow_copy
-from millpond.lookup.sources.declared import declared_columns, declared_names, split_schema
+from millpond.lookup.push_down.conditions import Conditions, arrow_filter
+from millpond.lookup.push_down.narrowed import narrow_copy
+from millpond.lookup.sources.declared import declared_columns, declared_names, declared_schema, split_schema
 
 if TYPE_CHECKING:
     import pyarrow.dataset as ds
@@ -71,13 +71,26 @@ class FileScan:
 
     def scan(self) -> pa.Table:
         """The declared columns of the files as they are now."""
+        return self.scan_batches().read_all()
+
+    def scan_batches(self) -> pa.RecordBatchReader:
+        """The same, read in pieces."""
+        schema = declared_schema(self.key_schema, self.row_schema)
+        return pa.RecordBatchReader.from_batches(schema, self._batches())
+
+    def _batches(self) -> Iterator[pa.RecordBatch]:
         try:
             files = self._dataset()
             names = declared_names(self._path, files.schema.names, self.key_schema, self.row_schema)
-            table = files.to_table(columns=names, filter=arrow_filter(self.conditions))
+            # One piece ahead: what was read and is not written yet is in memory beside the table.
+            scanner = files.scanner(
+                columns=names, filter=arrow_filter(self.conditions), batch_readahead=1, fragment_readahead=1
+            )
+            for batch in scanner.to_batches():
+                table = pa.Table.from_batches([batch])
+                yield from declared_columns(self._path, table, self.key_schema, self.row_schema).to_batches()
         except (OSError, pa.ArrowInvalid) as error:
             raise self._unreadable(error) from error
-        return declared_columns(self._path, table, self.key_schema, self.row_schema)
 
     def pushed_down(self, columns: Sequence[str], where: Conditions) -> tuple[Self, Conditions]:
         """The same files, of which fewer columns and rows are read."""

@@ -16,8 +16,8 @@ from urllib.parse import quote, urlsplit
 import pyarrow as pa
 
 from millpond.errors import DataError, OptionError
-from millpond.lookup.function import Key, LookupFunction, Row, Rows
-from millpond.lookup.keys import PlainKeys, check_key_types
+from millpond.lookup.functions.function import Key, LookupFunction, Row, Rows
+from millpond.lookup.functions.keys import PlainKeys, check_key_types
 from millpond.lookup.sources.declared import declared_schema
 from millpond.lookup.sources.http_client import JsonClient
 from millpond.lookup.sources.values import readers
@@ -76,6 +76,8 @@ class HttpLookup(LookupFunction):
             )
         if batch_url is not None and urlsplit(batch_url)[:2] != urlsplit(url)[:2]:
             raise OptionError(f"{batch_url}: expected the server of {url}")
+        path = url.partition("?")[0]
+        self._in_path = [name for name in columns if "{" + name + "}" in path.split("/")]
         self._rows = rows
         self._client = JsonClient(url, headers or {}, timeout_ms)
         self.key_schema = key_schema
@@ -96,7 +98,14 @@ class HttpLookup(LookupFunction):
     def lookup(self, keys: Key) -> Rows:
         """The rows of one key, by a GET."""
         values = zip(self.key_schema.names, self._plain(keys), strict=True)
-        url = self._url.format(**{name: _quoted(value) for name, value in values})
+        quoted = {name: _quoted(value) for name, value in values}
+        for name in self._in_path:
+            if quoted[name] in ("", ".", ".."):
+                raise DataError(
+                    f"{self._url}, key column {name!r}: {quoted[name]!r} in a path is another resource than that of a "
+                    "key; leave such events out, or ask by batch_url"
+                )
+        url = self._url.format(**quoted)
         return [self._objects.row(thing) for thing in _listed(self._client.get(_target(url)), self._rows)]
 
     def lookup_many(self, keys: Sequence[Key]) -> dict[Key, Rows]:

@@ -10,8 +10,8 @@ from typing import Any, Self
 import pyarrow as pa
 
 from millpond.errors import MissingDependencyError, OptionError, UnavailableError
-from millpond.lookup.conditions import Condition, Conditions
-from millpond.lookup.push_down import narrow_copy
+from millpond.lookup.push_down.conditions import Condition, Conditions
+from millpond.lookup.push_down.narrowed import narrow_copy
 from millpond.lookup.sources.declared import declared_columns, declared_names, split_schema
 
 _PREDICATES = {

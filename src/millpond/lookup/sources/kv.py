@@ -16,8 +16,8 @@ import pyarrow as pa
 
 from millpond.errors import DataError, OptionError
 from millpond.kv import Get, KVStore, Put, WalkableStore
-from millpond.lookup.function import Key, LookupFunction, Rows
-from millpond.lookup.keys import PlainKeys, check_key_types
+from millpond.lookup.functions.function import Key, LookupFunction, Rows
+from millpond.lookup.functions.keys import PlainKeys, check_key_types
 from millpond.lookup.sources.declared import batch_of_rows, declared_columns, declared_schema, split_schema
 from millpond.lookup.sources.values import readers
 

@@ -4,8 +4,8 @@ from collections.abc import Awaitable, Callable, Iterable
 
 import pyarrow as pa
 
-from millpond.lookup.async_function import AsyncLookupFunction
-from millpond.lookup.function import Key, LookupFunction, Row, Rows
+from millpond.lookup.functions.async_function import AsyncLookupFunction
+from millpond.lookup.functions.function import Key, LookupFunction, Row, Rows
 
 
 class PythonLookup(LookupFunction):

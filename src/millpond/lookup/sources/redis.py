@@ -21,10 +21,10 @@ import msgspec
 import pyarrow as pa
 
 from millpond.errors import DataError, MissingDependencyError, OptionError, UnavailableError
-from millpond.lookup.conditions import Conditions
-from millpond.lookup.function import Key, LookupFunction, Row, Rows
-from millpond.lookup.keys import check_key_types
-from millpond.lookup.push_down import picked
+from millpond.lookup.functions.function import Key, LookupFunction, Row, Rows
+from millpond.lookup.functions.keys import check_key_types
+from millpond.lookup.push_down.conditions import Conditions
+from millpond.lookup.push_down.narrowed import picked
 from millpond.lookup.sources.declared import batch_of_rows, declared_schema
 from millpond.lookup.sources.value_names import ValueNames
 from millpond.lookup.sources.values import readers
@@ -42,7 +42,8 @@ class RedisLookup(LookupFunction):
     Args:
         url: such as `redis://localhost:6379/0`; `rediss://` with TLS, `unix://` for a socket.
         name: the pattern of a value's name, with every key column once: `plane:{tailnum}`. Where keys
-            have several columns, choose what stands between them so that no two keys get one name.
+            have several columns, choose what stands between them so that no two keys get one name; a key that
+            shares its name with another is an error.
         key_schema: the names and types of the key columns.
         row_schema: the names and types of the columns of a row: fields of the hash, or of the JSON objects.
         value: `"hash"`, or `"json"` for a string with JSON.

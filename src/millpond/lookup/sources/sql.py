@@ -1,38 +1,60 @@
-"""A table of a SQL database as a lookup source, through SQLAlchemy.
+"""A table of a SQL database as a lookup source.
 
-One query per batch of keys: `WHERE key IN (...)`, in pieces only where a batch has more keys than a
-query may have parameters. The invariant: every row that the database returns belongs to a key that
-was asked for, as Python compares keys. A database that compares otherwise (a collation that ignores
-case, padded characters) would leave rows silently unmatched, so such a row is an error.
+The declaration and its keys; what is asked is asked by `PostgresqlTable`, through psycopg, or for every
+other database by `SqlAlchemyTable`. The invariant: both answer the same question in the same way: **one
+query per batch of keys, rows in columns, and no row for a key that cannot exist**.
 
-Table and columns are checked when the source is opened; the Arrow types come from the database's.
+Table and columns are checked when the source is opened, and the Arrow types come from the database's. In
+another process the source knows them already.
 A connection that fails is an `UnavailableError`, which is tried again; a refused query is not.
 """
 
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any, Self
+from copy import copy
+from typing import Protocol, Self
 
+import numpy as np
 import pyarrow as pa
 
-from millpond.errors import DataError, MissingDependencyError, OptionError, UnavailableError
-from millpond.lookup.conditions import COMPARE, Condition, Conditions
-from millpond.lookup.function import Key, LookupFunction, Rows
-from millpond.lookup.keys import PlainKeys, check_key_types
+from millpond.errors import OptionError
+from millpond.lookup.functions.columns import FoundColumns
+from millpond.lookup.functions.function import Key, LookupFunction, Rows
+from millpond.lookup.push_down.conditions import Conditions
+from millpond.lookup.push_down.narrowed import picked
 from millpond.lookup.sources.declared import declared_schema
-from millpond.lookup.sources.sql_types import arrow_type
+from millpond.lookup.sources.postgresql import PostgresqlTable
+from millpond.lookup.sources.sql_keys import key_columns, possible_keys
+from millpond.lookup.sources.sqlalchemy_table import SqlAlchemyTable
 
-if TYPE_CHECKING:
-    from sqlalchemy import Engine, Table
+_PSYCOPG = ("postgresql", "postgres", "postgresql+psycopg")
 
-_MOST_PARAMETERS = {"mssql": 2_000, "oracle": 1_000}
-_MOST_PARAMETERS_ELSE = 30_000
-"""PostgreSQL and SQLite take 32,766 parameters in a query, MySQL 65,535."""
 
-_ROWS_A_FETCH = 5_000
-"""How many rows a scan has in Python at a time."""
+class SqlTable(Protocol):
+    """A table in a database, as `SqlLookup` asks it; it can be pickled, and leaves its connections behind."""
 
-_MYSQL_REFUSALS = {1044, 1045, 1049, 1054, 1142, 1143}
-"""No access, no such database or column: errors that MySQL's drivers call operational, as a lost connection."""
+    def open(self) -> None:
+        """Check the table and its columns."""
+        ...
+
+    def close(self) -> None:
+        """Close the connections."""
+        ...
+
+    def schemas(self) -> tuple[pa.Schema, pa.Schema]:
+        """The key columns and the columns of a row, with their Arrow types."""
+        ...
+
+    def narrowed(self, columns: Sequence[str], conditions: Conditions) -> "SqlTable":
+        """The same table with fewer columns and other conditions."""
+        ...
+
+    def lookup_columns(self, keys: Sequence[pa.Array]) -> FoundColumns:
+        """The rows of distinct keys, given as one array of the column's own type for each key column."""
+        ...
+
+    def scan_batches(self) -> Iterator[pa.RecordBatch]:
+        """Every row, keys first."""
+        ...
 
 
 class SqlLookup(LookupFunction):
@@ -42,7 +64,7 @@ class SqlLookup(LookupFunction):
       lost connection is opened again at the next try.
 
     Args:
-        url: SQLAlchemy's database URL, such as `postgresql+psycopg://user@host/shop`.
+        url: the database's URL, such as `postgresql://user@host/shop`, as SQLAlchemy writes it.
         table: the table or view, `schema.table` where it is not in the default schema.
         keys: the key columns.
         columns: the columns of a row.
@@ -61,17 +83,13 @@ class SqlLookup(LookupFunction):
     def __init__(
         self, url: str, table: str, keys: Sequence[str], columns: Sequence[str], *, timeout_ms: int = 30_000
     ) -> None:
-        self._url = url
-        self._table_name = table
-        self._keys = tuple(keys)
-        self._columns = tuple(columns)
-        self.conditions: Conditions = ()
-        self._timeout_ms = timeout_ms
-        self._engine: Engine | None = None
-        self._table: Table | None = None
-        self._schemas: tuple[pa.Schema, pa.Schema] | None = None
-        if not self._keys:
+        if not keys:
             raise OptionError(f"SqlLookup of {table!r}: expected at least one key column, got none")
+        self._name = table
+        self.conditions: Conditions = ()
+        self._schemas: tuple[pa.Schema, pa.Schema] | None = None
+        kind = PostgresqlTable if url.partition("://")[0] in _PSYCOPG else SqlAlchemyTable
+        self._table: SqlTable = kind(url, table, keys, columns, (), timeout_ms)
 
     @property
     def key_schema(self) -> pa.Schema:
@@ -83,54 +101,13 @@ class SqlLookup(LookupFunction):
         """The row's columns with their Arrow types; connects if need be."""
         return self._described()[1]
 
-    def __getstate__(self) -> dict[str, Any]:
-        """What another process needs: everything but the connection."""
-        return {**self.__dict__, "_engine": None, "_table": None}
-
     def open(self) -> None:
-        """Connect, and check the table and its columns."""
-        if self._table is not None:
-            return
-        sqlalchemy = _sqlalchemy()
-        if self._engine is None:
-            self._engine = self._new_engine()
-        schema, _, name = self._table_name.rpartition(".")
-        try:
-            self._table = sqlalchemy.Table(
-                name, sqlalchemy.MetaData(), schema=schema or None, autoload_with=self._engine
-            )
-        except sqlalchemy.exc.NoSuchTableError as error:
-            raise OptionError(f"{self._where}: there is no such table; check its name and schema") from error
-        except sqlalchemy.exc.SQLAlchemyError as error:
-            raise self._failed(error) from error
-        for column in self._table.columns:
-            if isinstance(column.type, sqlalchemy.types.Float):
-                column.type.asdecimal = False  # MySQL's would give decimals
-        missing = [name for name in (*self._keys, *self._columns) if name not in self._table.columns]
-        if missing:
-            there = ", ".join(column.name for column in self._table.columns)
-            self.close()
-            raise OptionError(f"{self._where}: there is no column {missing}; it has {there}")
-
-    def _new_engine(self) -> "Engine":
-        sqlalchemy = _sqlalchemy()
-        url = sqlalchemy.engine.make_url(self._url)
-        try:
-            engine: Engine = sqlalchemy.create_engine(
-                url, pool_pre_ping=True, connect_args=_connect_args(url, self._timeout_ms)
-            )
-        except (ImportError, sqlalchemy.exc.NoSuchModuleError) as error:
-            raise MissingDependencyError(
-                f"{self._where}: the driver of {url.drivername!r} is not installed ({error}); install it, for example "
-                "with pip install 'millpond[postgresql]' or 'millpond[mysql]'"
-            ) from error
-        return engine
+        """Check the table and its columns, unless that was done where the source comes from."""
+        self._described()
 
     def close(self) -> None:
         """Close the connections."""
-        if self._engine is not None:
-            self._engine.dispose()
-        self._engine = self._table = None
+        self._table.close()
 
     def lookup(self, keys: Key) -> Rows:
         """The rows of one key."""
@@ -138,22 +115,20 @@ class SqlLookup(LookupFunction):
 
     def lookup_many(self, keys: Sequence[Key]) -> dict[Key, Rows]:
         """The rows of every key, by one query."""
-        found: dict[Key, Rows] = {key: [] for key in keys}
-        width = len(self._keys)
-        asked = list(found)
-        _, engine = self._opened()
-        step = _MOST_PARAMETERS.get(engine.dialect.name, _MOST_PARAMETERS_ELSE) // width
-        for first in range(0, len(asked), step):
-            for values in self._select(asked[first : first + step]):
-                rows = found.get(values[:width])
-                if rows is None:
-                    raise DataError(
-                        f"{self._where}: the database returned key {values[:width]!r}, "
-                        "which was not asked for in this form; it compares keys otherwise than by equal values (case, "
-                        "padding, type). Look up through a view that gives the key in the form the events have"
-                    )
-                rows.append(values[width:])
-        return found
+        distinct = list(dict.fromkeys(keys))
+        positions, columns = key_columns(distinct, self.key_schema)
+        found = self._found(positions, columns)
+        return found.by_key(distinct)
+
+    def lookup_columns(self, keys: Sequence[pa.Array]) -> FoundColumns:
+        """The rows of distinct keys, given as one array without nulls for each key column."""
+        return self._found(*possible_keys(keys, self.key_schema))
+
+    def _found(self, positions: "np.typing.NDArray[np.int64]", columns: Sequence[pa.Array]) -> FoundColumns:
+        if not len(positions):
+            return FoundColumns(positions, self.row_schema.empty_table().to_batches()[0])
+        found = self._table.lookup_columns(columns)
+        return FoundColumns(positions[found.numbers], found.rows)
 
     def scan(self) -> pa.Table:
         """The whole table, keys first."""
@@ -161,129 +136,22 @@ class SqlLookup(LookupFunction):
 
     def scan_batches(self) -> pa.RecordBatchReader:
         """The whole table, keys first, read in pieces: rows are Python objects for a moment only."""
-        key_schema, row_schema = self._described()
-        table, engine = self._opened()
-        schema = declared_schema(key_schema, row_schema)
-        query = self._filtered(_sqlalchemy().select(*(table.columns[name] for name in schema.names)))
-        return pa.RecordBatchReader.from_batches(schema, self._batches(engine, query, schema))
-
-    def _batches(self, engine: "Engine", query: Any, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
-        """What a query finds, through a cursor that the server keeps where the driver can."""
-        try:
-            with engine.connect() as connection:
-                cursor = connection.execution_options(yield_per=_ROWS_A_FETCH).execute(query)
-                for rows in cursor.partitions():
-                    yield self._batch(rows, schema)
-        except _sqlalchemy().exc.SQLAlchemyError as error:
-            raise self._failed(error) from error
-
-    def _batch(self, rows: Sequence[Any], schema: pa.Schema) -> pa.RecordBatch:
-        try:
-            columns = zip(*rows, strict=True)
-            arrays = [pa.array(column, field.type) for column, field in zip(columns, schema, strict=True)]
-        except (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError) as error:
-            raise DataError(f"{self._where}: a value is not of its column's type: {error}") from error
-        return pa.RecordBatch.from_arrays(arrays, schema=schema)
-
-    def _select(self, keys: Sequence[Key]) -> list[tuple[Any, ...]]:
-        sqlalchemy = _sqlalchemy()
-        table, engine = self._opened()
-        key_columns = [table.columns[name] for name in self._keys]
-        row_columns = [table.columns[name].label(f"row_{place}") for place, name in enumerate(self._columns)]
-        plain = PlainKeys(self.key_schema)
-        wanted = key_columns[0] if len(key_columns) == 1 else sqlalchemy.tuple_(*key_columns)
-        values = [key[0] if len(key_columns) == 1 else key for key in map(plain, keys)]
-        query = self._filtered(sqlalchemy.select(*key_columns, *row_columns).where(wanted.in_(values)))
-        try:
-            with engine.connect() as connection:
-                return [tuple(row) for row in connection.execute(query)]
-        except sqlalchemy.exc.SQLAlchemyError as error:
-            raise self._failed(error) from error
-
-    def _filtered(self, query: Any) -> Any:
-        """The query with the conditions that were pushed down."""
-        table, _ = self._opened()
-        for condition in self.conditions:
-            query = query.where(_clause(table.columns[condition.column], condition))
-        return query
-
-    def _opened(self) -> "tuple[Table, Engine]":
-        self.open()
-        assert self._table is not None  # noqa: S101 - open() has set both, or raised
-        assert self._engine is not None  # noqa: S101
-        return self._table, self._engine
+        return pa.RecordBatchReader.from_batches(declared_schema(*self._described()), self._table.scan_batches())
 
     def pushed_down(self, columns: Sequence[str], where: Conditions) -> tuple[Self, Conditions]:
         """The same table with fewer columns in its queries, and conditions in their WHERE."""
-        narrow = type(self)(self._url, self._table_name, self._keys, columns, timeout_ms=self._timeout_ms)
-        narrow.conditions = (*self.conditions, *where)
+        conditions, schemas = (*self.conditions, *where), self._schemas
+        if schemas is not None:
+            schemas = schemas[0], picked(schemas[1], columns)
+        narrow = copy(self)
+        table = self._table.narrowed(columns, conditions)
+        vars(narrow).update(conditions=conditions, _table=table, _schemas=schemas)
         return narrow, ()
 
     def _described(self) -> tuple[pa.Schema, pa.Schema]:
         if self._schemas is None:
-            self.open()
-            key_schema, row_schema = self._arrow_schema(self._keys), self._arrow_schema(self._columns)
-            check_key_types(self._where, key_schema)
-            self._schemas = key_schema, row_schema
+            self._schemas = self._table.schemas()
         return self._schemas
 
-    def _arrow_schema(self, names: Sequence[str]) -> pa.Schema:
-        assert self._table is not None  # noqa: S101 - the caller has opened it
-        return pa.schema([(name, arrow_type(self._where, name, self._table.columns[name].type)) for name in names])
-
-    @property
-    def _where(self) -> str:
-        url = _sqlalchemy().engine.make_url(self._url)
-        return f"{url.render_as_string(hide_password=True)}, table {self._table_name!r}"
-
-    def _failed(self, error: Exception) -> Exception:
-        """The error to raise for one of SQLAlchemy's: one that is tried again, or one that is not."""
-        exc = _sqlalchemy().exc
-        passing = (exc.OperationalError, exc.InterfaceError, exc.TimeoutError)
-        if getattr(error, "connection_invalidated", False) or (isinstance(error, passing) and not _lasts(error)):
-            return UnavailableError(f"{self._where}: the database did not answer: {error}")
-        return DataError(f"{self._where}: the database refused the lookup: {error}")
-
     def __repr__(self) -> str:
-        return f"SqlLookup({self._table_name!r})"
-
-
-def _lasts(error: Any) -> bool:
-    """Whether an operational error is one that comes again at every try: drivers call many things by that name."""
-    original = getattr(error, "orig", None)
-    code = original.args[0] if original is not None and original.args else None
-    return code in _MYSQL_REFUSALS or str(code).startswith("no such ")
-
-
-def _clause(column: Any, condition: Condition) -> Any:
-    match condition.operator:
-        case "in":
-            return column.in_(list(condition.value))
-        case "not in":
-            return column.not_in(list(condition.value))
-        case word:
-            return COMPARE[word](column, condition.value)
-
-
-def _connect_args(url: Any, timeout_ms: int) -> dict[str, Any]:
-    """How the drivers that we know are told how long to wait; others are told in the URL."""
-    seconds = max(1, round(timeout_ms / 1_000))
-    match url.drivername:
-        case "postgresql+psycopg" | "postgresql+psycopg2" | "postgresql":
-            options = f"{url.query.get('options', '')} -c statement_timeout={timeout_ms}".strip()
-            return {"connect_timeout": seconds, "options": options, "tcp_user_timeout": timeout_ms}
-        case "mysql+pymysql" | "mariadb+pymysql":
-            return {"connect_timeout": seconds, "read_timeout": seconds, "write_timeout": seconds}
-        case "sqlite" | "sqlite+pysqlite":
-            return {"timeout": timeout_ms / 1_000}
-    return {}
-
-
-def _sqlalchemy() -> Any:
-    try:
-        import sqlalchemy
-    except ImportError as error:
-        raise MissingDependencyError(
-            "SQL lookup tables need SQLAlchemy, which is not installed; run: pip install 'millpond[sql]'"
-        ) from error
-    return sqlalchemy
+        return f"SqlLookup({self._name!r})"

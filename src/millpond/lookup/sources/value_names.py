@@ -10,15 +10,14 @@ most often one of them gives values of the columns' types.
 
 import re
 from collections.abc import Callable, Iterator, Sequence
-from functools import partial
 from string import Formatter
 from typing import Any
 
 import pyarrow as pa
 
 from millpond.errors import DataError, OptionError
-from millpond.lookup.function import Key
-from millpond.lookup.keys import PlainKeys
+from millpond.lookup.functions.function import Key
+from millpond.lookup.functions.keys import PlainKeys
 from millpond.lookup.sources.values import readers
 
 _SPECIAL = re.compile(r"([*?\[\]\\^-])")
@@ -60,11 +59,24 @@ class ValueNames:
                 f"({', '.join('{' + column + '}' for column in key_schema.names)}), "
                 f"got {', '.join(self._columns) or 'none'}"
             )
+        several = len(self._columns) > 1 and not any(pa.types.is_binary(field.type) for field in key_schema)
+        # Of one column no two values make the same name, so nothing is read back.
+        self._readers = readers(where, key_schema) if several else []
         self.glob = "*".join(_SPECIAL.sub(r"\\\1", text) for text in self._between)
         """The pattern as Redis' MATCH wants it."""
 
     def of(self, key: Key) -> str:
-        """The name of a key's value."""
+        """The name of a key's value.
+
+        Raises:
+            DataError: another key has the same name.
+        """
+        name = self._name(key)
+        if self._readers:
+            self._refuse_shared(name, self._keys_of(name))
+        return name
+
+    def _name(self, key: Key) -> str:
         return self._pattern.format(**dict(zip(self._key_schema.names, self._plain(key), strict=True)))
 
     def reader(self) -> Callable[[bytes], Key | None]:
@@ -78,22 +90,29 @@ class ValueNames:
                 f"{self._where}: keys of bytes cannot be read back from names, so the values cannot be scanned; "
                 "declare strings, or use lookup.cache = PARTIAL"
             )
-        return partial(self._read, readers(self._where, self._key_schema))
+        return self._read
 
-    def _read(self, read: Sequence[Callable[[Any], Any]], name: bytes) -> Key | None:
+    def _read(self, name: bytes) -> Key | None:
         try:
             text = name.decode()
         except UnicodeDecodeError:
             return None
+        keys = self._keys_of(text)
+        self._refuse_shared(text, keys)
+        return keys.pop() if keys else None
+
+    def _keys_of(self, name: str) -> set[Key]:
         first, *rest = self._between
-        cuts = _cuts(text[len(first) :], rest) if text.startswith(first) else ()
-        keys = {key for cut in cuts if (key := self._key(read, cut)) is not None and self.of(key) == text}
+        cuts = _cuts(name[len(first) :], rest) if name.startswith(first) else ()
+        read = self._readers or readers(self._where, self._key_schema)
+        return {key for cut in cuts if (key := self._key(read, cut)) is not None and self._name(key) == name}
+
+    def _refuse_shared(self, name: str, keys: set[Key]) -> None:
         if len(keys) > 1:
             raise DataError(
-                f"{self._where}: the name {text!r} can be read as keys {' and '.join(map(repr, sorted(keys)))}; "
+                f"{self._where}: the name {name!r} can be read as keys {' and '.join(map(repr, sorted(keys)))}; "
                 "put something between the columns that their values never have"
             )
-        return keys.pop() if keys else None
 
     def _key(self, read: Sequence[Callable[[Any], Any]], cut: Sequence[str]) -> Key | None:
         by_column = dict(zip(self._columns, cut, strict=True))

@@ -7,6 +7,7 @@ What a failed lookup counted would be lost with its task. It is kept, and goes o
 """
 
 import threading
+from dataclasses import replace
 
 import numpy as np
 import pyarrow as pa
@@ -53,21 +54,24 @@ def _match(table_id: str, rows: PartialRows, keys: bytes) -> Matches:
         raise
     with _failures_lock:
         before = _failures.pop(table_id, LookupStats())
-    return Matches(matches.starts, matches.counts, matches.rows, Counted(before) + matches.counted)
+    return replace(matches, counted=Counted(before) + matches.counted)
 
 
 def encoded(wanted: RowsWanted, matches: Matches) -> tuple[Found, pa.Buffer]:
     """An answer for the socket. Rows lie one key after the other, so their numbers are enough."""
     batch = pa.RecordBatch.from_arrays(matches.rows, schema=pa.schema(wanted.row_fields))
+    if matches.places is not None:
+        batch = batch.take(pa.array(matches.places))
     counts = matches.counts.astype(np.uint32).tobytes()
-    return Found(counts, cloudpickle.dumps(matches.counted)), one_batch(batch)
+    return Found(counts, cloudpickle.dumps((matches.counted, matches.failures))), one_batch(batch)
 
 
 def decoded(message: Found, payload: bytes) -> Matches:
     """The answer again."""
     counts = np.frombuffer(message.counts, np.uint32).astype(np.int64)
     rows = pa.ipc.open_stream(payload).read_next_batch()
-    return Matches(np.cumsum(counts) - counts, counts, rows.columns, cloudpickle.loads(message.counted))
+    counted, failures = cloudpickle.loads(message.counted)
+    return Matches(np.cumsum(counts) - counts, counts, rows.columns, counted, failures=failures)
 
 
 def one_batch(batch: pa.RecordBatch) -> pa.Buffer:

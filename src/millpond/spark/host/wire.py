@@ -112,7 +112,7 @@ class Keys(msgspec.Struct, tag=True, frozen=True):
 
 
 class Found(msgspec.Struct, tag=True, frozen=True):
-    """Host: the rows of the keys, the payload being one Arrow IPC stream; rows a key, and what was counted, pickled."""
+    """Host: the rows of the keys, the payload being one Arrow IPC stream; rows a key; counts and failures, pickled."""
 
     counts: bytes
     counted: bytes

@@ -17,10 +17,10 @@ from typing import Protocol, Self, TypeVar, cast, runtime_checkable
 import pyarrow as pa
 
 from millpond.errors import OptionError
-from millpond.lookup.async_function import AsyncLookupFunction
-from millpond.lookup.conditions import Conditions, RowFilter, arrow_filter
-from millpond.lookup.function import Key, LookupFunction, Rows
-from millpond.lookup.scan import LookupScan
+from millpond.lookup.functions.async_function import AsyncLookupFunction
+from millpond.lookup.functions.function import Key, LookupFunction, Rows
+from millpond.lookup.push_down.conditions import Conditions, RowFilter, arrow_filter
+from millpond.lookup.reload.scan import LookupScan
 from millpond.suggestions import hint
 
 F = TypeVar("F", LookupFunction, AsyncLookupFunction)

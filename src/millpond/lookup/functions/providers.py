@@ -10,12 +10,12 @@ Source: FLIP-221, the five `…LookupProvider` interfaces.
 from dataclasses import dataclass
 from typing import Self, TypeAlias
 
-from millpond.lookup.async_function import AsyncLookupFunction
-from millpond.lookup.cache import LookupCache
-from millpond.lookup.full import OnReloadFailure
-from millpond.lookup.function import LookupFunction
-from millpond.lookup.scan import LookupScan
-from millpond.lookup.trigger import CacheReloadTrigger
+from millpond.lookup.caches.cache import LookupCache
+from millpond.lookup.caches.full import OnReloadFailure
+from millpond.lookup.functions.async_function import AsyncLookupFunction
+from millpond.lookup.functions.function import LookupFunction
+from millpond.lookup.reload.scan import LookupScan
+from millpond.lookup.reload.trigger import CacheReloadTrigger
 
 
 @dataclass(frozen=True)

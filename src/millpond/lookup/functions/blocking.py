@@ -13,8 +13,9 @@ from collections.abc import Coroutine, Sequence
 from typing import Any, TypeVar
 
 from millpond.errors import OptionError
-from millpond.lookup.async_partial import AsyncPartialCachingLookup
-from millpond.lookup.function import Key, LookupFunction, Rows
+from millpond.lookup.caches.async_partial import AsyncPartialCachingLookup
+from millpond.lookup.functions.answers import Answers
+from millpond.lookup.functions.function import Key, LookupFunction, Rows
 from millpond.lookup.hit_history import HitRate
 from millpond.lookup.metrics import LookupStats
 
@@ -28,6 +29,7 @@ class BlockingLookup(LookupFunction):
     def __init__(self, lookup: AsyncPartialCachingLookup) -> None:
         self.key_schema = lookup.key_schema
         self.row_schema = lookup.row_schema
+        self.answers_in_columns = False
         self._lookup = lookup
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
@@ -69,6 +71,10 @@ class BlockingLookup(LookupFunction):
     def lookup_many(self, keys: Sequence[Key]) -> dict[Key, Rows]:
         """The rows of every key."""
         return self._wait(self._lookup.lookup_many(keys))
+
+    def lookup_each(self, keys: Sequence[Key]) -> Answers:
+        """The rows of every key, or its failure."""
+        return self._wait(self._lookup.lookup_each(keys))
 
     def invalidate(self, keys: Sequence[Key]) -> None:
         """Forget keys, because their rows have changed."""

@@ -2,15 +2,21 @@
 
 Between the full cache, which says when a table is loaded, and those who look rows up. The invariant:
 `swap` comes after a load that is whole, and once `fail` was called no reader gets an answer any more.
+
+In one process too the table is a mapped file. Python objects for the keys of an index would take several
+times the table. The file has no name by the time it is read, so the system removes it with its last reader.
 """
 
+import tempfile
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Protocol
 
 import pyarrow as pa
 
-from millpond.lookup.column_file import Scanned
-from millpond.lookup.keyed_table import HeldTable, KeyedTable
+from millpond.lookup.caches.column_file import Scanned
+from millpond.lookup.caches.held_table import HeldTable
+from millpond.lookup.caches.mapped_table import MappedTable
 
 
 class FullHome(Protocol):
@@ -37,8 +43,13 @@ class InProcess:
     """The home of a table that this process alone reads, through its full cache."""
 
     def hold(self, scanned: Scanned, keys: Sequence[str]) -> HeldTable:
-        """Sort and index it."""
-        return KeyedTable.of(scanned if isinstance(scanned, pa.Table) else scanned.read_all(), keys)
+        """Write it with its index, map it, and let go of the file's name."""
+        scans = [scanned]
+        del scanned
+        with tempfile.TemporaryDirectory(prefix="millpond-lookup-") as folder:
+            made = MappedTable.of(scans.pop(), keys, Path(folder, "1.table"))
+        pa.default_memory_pool().release_unused()
+        return made
 
     def swap(self, held: HeldTable) -> None:
         """Nothing: the full cache has it."""

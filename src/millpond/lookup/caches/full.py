@@ -23,16 +23,16 @@ from typing import Literal, TypeAlias
 from millpond.cache import monotonic_ms
 from millpond.cache.api import Clock
 from millpond.errors import DataError, OptionError, UnavailableError
-from millpond.lookup.full_cache import LookupFullCache
-from millpond.lookup.full_home import FullHome, InProcess
-from millpond.lookup.function import Key, LookupFunction, Rows
+from millpond.lookup.caches.full_cache import LookupFullCache
+from millpond.lookup.caches.full_home import FullHome, InProcess
+from millpond.lookup.caches.held_table import HeldTable
+from millpond.lookup.functions.function import Key, LookupFunction, Rows
+from millpond.lookup.functions.keys import KeyCheck, repeated
+from millpond.lookup.functions.retry import Retries
 from millpond.lookup.hit_history import HitRate
-from millpond.lookup.keyed_table import HeldTable
-from millpond.lookup.keys import KeyCheck
 from millpond.lookup.metrics import CacheMetricGroup, LookupStats
-from millpond.lookup.retry import Retries
-from millpond.lookup.scan import Closeable, LookupScan, ScansInBatches
-from millpond.lookup.trigger import CacheReloadTrigger
+from millpond.lookup.reload.scan import Closeable, LookupScan, ScansInBatches
+from millpond.lookup.reload.trigger import CacheReloadTrigger
 
 OnReloadFailure: TypeAlias = Literal["keep", "fail"]
 
@@ -126,13 +126,17 @@ class FullCachingLookup(LookupFunction):
         self._watermark_ms: int | None = None
         self._closed = False
         self._lock = threading.Lock()
+        self._opening = threading.Lock()
         self._reloading = threading.Lock()
         self._asked_for: Future[None] | None = None
 
     def open(self) -> None:
-        """Load the table and start the trigger; raises what the load raises."""
-        if self._cache.is_loaded and not self._closed:
-            return
+        """Load the table and start the trigger; raises what the load raises. Who opens it meanwhile waits for that."""
+        with self._opening:
+            if not self._cache.is_loaded or self._closed:
+                self._open()
+
+    def _open(self) -> None:
         self._closed = False
         self._failure = None
         self._load()
@@ -177,7 +181,8 @@ class FullCachingLookup(LookupFunction):
     def trigger_reload(self) -> Future[None]:
         """Reload in a thread of its own; the future ends when that has, with the error if it failed.
 
-        While one that was asked for has not begun, the next who asks gets the same one.
+        While one that was asked for has not begun, the next who asks gets the same one. Once a reload has failed the
+        table, with `on_reload_failure="fail"`, nothing is scanned any more.
         """
         with self._lock:
             if self._asked_for is not None:
@@ -208,7 +213,7 @@ class FullCachingLookup(LookupFunction):
         table = self.current()
         asked = self._check(keys)
         found = table.find(asked, self.row_schema.names)
-        self._metrics.asked(hits=len(asked), misses=0)
+        self._metrics.asked(hits=len(asked), misses=0, repeats=repeated(keys, asked))
         return {key: found.get(key, []) for key in keys}
 
     def _reload_for(self, ended: "Future[None]") -> None:
@@ -228,7 +233,9 @@ class FullCachingLookup(LookupFunction):
             raise failure
 
     def _reloaded(self) -> Exception | None:
-        """What went wrong, if anything."""
+        """What went wrong, if anything; after a failure that was final, that."""
+        if self._failure is not None:
+            return self._failure
         try:
             self._load()
         except Exception as error:  # noqa: BLE001 - whatever a scan raises, the last good table stays
@@ -250,6 +257,8 @@ class FullCachingLookup(LookupFunction):
         )
         failure.__cause__ = error
         self._failure = failure
+        if self._trigger is not None:
+            self._trigger.close()
         self._home.fail(failure)
 
     def _load(self) -> None:

@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from millpond.errors import DataError, OptionError
-from millpond.lookup.function import Key, Row
+from millpond.lookup.functions.function import Key, Row
 from millpond.suggestions import hint
 
 Operator: TypeAlias = Literal["=", "!=", "<", "<=", ">", ">=", "in", "not in"]

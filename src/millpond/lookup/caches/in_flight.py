@@ -15,29 +15,42 @@ Source: as `millpond.cache.loading`, which does this for single keys.
 import threading
 from collections.abc import Iterable
 
-from millpond.errors import OptionError, UnavailableError
-from millpond.lookup.function import Key, Rows
+from millpond.errors import OptionError
+from millpond.lookup.functions.answers import Answers
+from millpond.lookup.functions.function import Key
 
 
 class Request:
-    """One request to the source, and its answer once `done` is set."""
+    """One request to the source, and what became of its keys once `done` is set.
 
-    __slots__ = ("answer", "done", "error", "owner")
+    Where it has neither rows nor a failure of a key, and no `error` of the whole request, its thread was interrupted.
+    """
+
+    __slots__ = ("answers", "done", "error", "owner")
 
     def __init__(self) -> None:
         self.owner = threading.get_ident()
         self.done = threading.Event()
-        self.answer: dict[Key, Rows] = {}
-        self.error: BaseException | None = None
+        self.answers = Answers()
+        self.error: Exception | None = None
 
-    def wait(self) -> dict[Key, Rows]:
-        """The answer, once it is there, or the error."""
+    def wait_for(self, key: Key, answers: Answers) -> bool:
+        """Add what became of the key to `answers`; False where its thread was interrupted.
+
+        Raises:
+            Exception: what failed the whole request.
+        """
         self.done.wait()
-        if self.error is None:
-            return self.answer
-        if isinstance(self.error, Exception):
+        if key in self.answers.rows:
+            # Copied, as the rows are that thread's.
+            answers.rows[key] = list(self.answers.rows[key])
+        elif key in self.answers.failures:
+            answers.failures[key] = self.answers.failures[key]
+        elif self.error is not None:
             raise self.error
-        raise UnavailableError("the thread that was looking the same key up was interrupted") from self.error
+        else:
+            return False
+        return True
 
 
 class InFlight:

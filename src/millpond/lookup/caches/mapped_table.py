@@ -1,7 +1,7 @@
 """A full table as one file that any number of processes map: the rows in Arrow, and a hash index behind them.
 
-What `KeyedTable` is within a process, this is for a machine. The file is written once, appears under
-its name when it is whole, and never changes, so readers share its pages without a lock. The rows are
+The file is written once, appears under its name when it is whole, and never changes, so readers share its
+pages without a lock. The rows are
 in the order in which the source gave them: nothing is sorted but the index. A reload needs, for a
 moment, two files and one column of the table in memory (`column_file`).
 
@@ -35,7 +35,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from millpond.errors import CorruptionError, DataError, UnavailableError
-from millpond.lookup.column_file import (
+from millpond.lookup.caches.column_file import (
     Columns,
     Scanned,
     aligned,
@@ -46,10 +46,10 @@ from millpond.lookup.column_file import (
     read_columns,
     write_columns,
 )
-from millpond.lookup.function import Key, Rows
-from millpond.lookup.key_hash import Hashes, equal, hashes, plain_column
-from millpond.lookup.keyed_table import exact_times
-from millpond.lookup.keys import check_key_types
+from millpond.lookup.caches.held_table import exact_times
+from millpond.lookup.caches.key_hash import Hashes, equal, hashes, plain_column
+from millpond.lookup.functions.function import Key, Rows
+from millpond.lookup.functions.keys import check_key_types
 
 Positions = npt.NDArray[np.int64]
 
@@ -153,6 +153,11 @@ class MappedTable:
         finally:
             unfinished.unlink(missing_ok=True)
         return cls(path)
+
+    @property
+    def held_bytes(self) -> int:
+        """How many bytes the file has, index included."""
+        return self.file_bytes
 
     def column(self, name: str) -> pa.Array:
         """A column, without a copy."""

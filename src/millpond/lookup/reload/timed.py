@@ -14,7 +14,7 @@ from datetime import UTC, date, datetime, time, timedelta
 from typing import Any
 
 from millpond.errors import OptionError
-from millpond.lookup.trigger import Alarm, CallLater, ReloadContext, call_later
+from millpond.lookup.reload.trigger import Alarm, CallLater, ReloadContext, call_later
 
 _LONGEST_WAIT_MS = 3_600_000
 

@@ -18,7 +18,7 @@ from typing import Self, TypeVar
 import pyarrow as pa
 
 from millpond.errors import OptionError
-from millpond.lookup.function import Key, LookupFunction, Rows
+from millpond.lookup.functions.function import Key, LookupFunction, Rows
 
 T = TypeVar("T")
 

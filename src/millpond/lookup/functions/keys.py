@@ -19,7 +19,7 @@ from typing import Any
 import pyarrow as pa
 
 from millpond.errors import DataError, OptionError
-from millpond.lookup.function import Key
+from millpond.lookup.functions.function import Key
 
 
 def check_key_types(where: str, key_schema: pa.Schema) -> None:
@@ -85,6 +85,14 @@ class KeyCheck:
                 )
             elif not isinstance(value, _SEEN_ONE_BY_ONE):
                 self._fine[place].add(type(value))
+
+
+def repeated(keys: Sequence[Key], distinct: Sequence[Key]) -> int:
+    """How many of the keys are there again, behind the first of each that can match something."""
+    if len(keys) == len(distinct):
+        return 0
+    there = set(distinct)
+    return sum(key in there for key in keys) - len(distinct)
 
 
 _WIDE = Context(prec=80)  # Arrow's widest decimals have 76 digits, Python's usual context 28

@@ -10,8 +10,8 @@ Source: FLIP-221, full caching; Flink's `LookupFullCache`.
 from collections.abc import Sequence
 
 from millpond.errors import OptionError
-from millpond.lookup.function import Key, Rows
-from millpond.lookup.keyed_table import HeldTable
+from millpond.lookup.caches.held_table import HeldTable
+from millpond.lookup.functions.function import Key, Rows
 from millpond.lookup.metrics import CacheMetricGroup
 
 
@@ -87,4 +87,4 @@ class LookupFullCache:
         """Nothing: the last table stays readable, and goes with its last reader."""
 
     def _bytes(self) -> int:
-        return 0 if self._table is None else int(self._table.table.nbytes)
+        return 0 if self._table is None else self._table.held_bytes

@@ -14,13 +14,13 @@ from typing import Any, Generic, NamedTuple, ParamSpec, TypeVar, cast
 import pyarrow as pa
 
 from millpond.errors import OptionError
-from millpond.lookup.async_function import AsyncLookupFunction
-from millpond.lookup.async_partial import AsyncPartialCachingLookup
-from millpond.lookup.cache import DefaultLookupCache, LookupCache
-from millpond.lookup.function import Key, LookupFunction, Rows
+from millpond.lookup.caches.async_partial import AsyncPartialCachingLookup
+from millpond.lookup.caches.cache import DefaultLookupCache, LookupCache
+from millpond.lookup.caches.partial import PartialCachingLookup
+from millpond.lookup.functions.async_function import AsyncLookupFunction
+from millpond.lookup.functions.function import Key, LookupFunction, Rows
+from millpond.lookup.functions.retry import Retries
 from millpond.lookup.metrics import CacheMetricGroup, LookupStats
-from millpond.lookup.partial import PartialCachingLookup
-from millpond.lookup.retry import Retries
 from millpond.metrics import NO_METRICS, Recorder
 
 P = ParamSpec("P")

@@ -8,15 +8,15 @@ The capacity is counted in keys, whatever the option's name `max-rows` says: so 
 Source: FLIP-221, `LookupCache` and `DefaultLookupCache`.
 """
 
-from sys import getsizeof
-from typing import Any, Protocol
+from collections.abc import Sequence
+from typing import Any, Protocol, runtime_checkable
 
 from millpond.cache import Cache, monotonic_ms, new_cache
-from millpond.cache.api import Clock
-from millpond.lookup.function import Key, Row, Rows
+from millpond.cache.api import Clock, Policy
+from millpond.errors import DataError
+from millpond.lookup.caches.entry_bytes import entry_weigher
+from millpond.lookup.functions.function import Key, Row, Rows
 from millpond.lookup.metrics import CacheMetricGroup
-
-_ENTRY_BYTES = 400
 
 
 class LookupCache(Protocol):
@@ -44,6 +44,25 @@ class LookupCache(Protocol):
         """Forget everything; the cache may be opened again."""
 
 
+@runtime_checkable
+class FindsPresent(Protocol):
+    """A `LookupCache` that finds a batch of keys faster than one after the other."""
+
+    def find_present(self, keys: Sequence[Key]) -> dict[Key, Rows]:
+        """The cached rows of those keys that are cached."""
+        ...
+
+
+def find_present(cache: LookupCache | None, keys: Sequence[Key]) -> dict[Key, Rows]:
+    """The cached rows of those keys that are cached."""
+    if cache is None:
+        return {}
+    if isinstance(cache, FindsPresent):
+        return cache.find_present(keys)
+    found = ((key, cache.get_if_present(key)) for key in keys)
+    return {key: rows for key, rows in found if rows is not None}
+
+
 class DefaultLookupCache:
     """A bounded, thread-safe `LookupCache`.
 
@@ -59,6 +78,7 @@ class DefaultLookupCache:
     Args:
         max_rows: how many keys at most.
         max_bytes: how many bytes at most.
+        policy: what goes for want of room: `"lru"` the key used longest ago, `"w-tinylfu"` what is used least often.
         expire_after_access_ms: age since the last use at which a key goes.
         expire_after_write_ms: age since its load at which a key goes.
         cache_missing_key: whether to remember that a key has no rows.
@@ -78,6 +98,7 @@ class DefaultLookupCache:
         *,
         max_rows: int | None = None,
         max_bytes: int | None = None,
+        policy: Policy = "lru",
         expire_after_access_ms: int | None = None,
         expire_after_write_ms: int | None = None,
         cache_missing_key: bool = True,
@@ -86,6 +107,7 @@ class DefaultLookupCache:
         self._settings: dict[str, Any] = {
             "max_rows": max_rows,
             "max_bytes": max_bytes,
+            "policy": policy,
             "expire_after_access_ms": expire_after_access_ms,
             "expire_after_write_ms": expire_after_write_ms,
             "cache_missing_key": cache_missing_key,
@@ -96,7 +118,8 @@ class DefaultLookupCache:
             "lookup",
             max_entries=max_rows,
             max_bytes=max_bytes,
-            weigher=_weigh,
+            policy=policy,
+            weigher=entry_weigher((expire_after_access_ms is not None) + (expire_after_write_ms is not None), policy),
             expire_after_access_ms=expire_after_access_ms,
             expire_after_write_ms=expire_after_write_ms,
             clock=clock,
@@ -119,8 +142,21 @@ class DefaultLookupCache:
         rows = self._cache.get(key)
         return None if rows is None else list(rows)
 
+    def find_present(self, keys: Sequence[Key]) -> dict[Key, Rows]:
+        """The cached rows of those keys that are cached, as `get_if_present` for each."""
+        return {key: list(rows) for key, rows in self._cache.get_present(keys).items()}
+
     def put(self, key: Key, rows: Rows) -> Rows | None:
-        """Cache a copy of the rows; a missing key only if `cache_missing_key`."""
+        """Cache a copy of the rows; a missing key only if `cache_missing_key`.
+
+        Raises:
+            DataError: the key is no tuple, or the rows are no list.
+        """
+        if not isinstance(key, tuple) or not isinstance(rows, (list, tuple)):
+            raise DataError(
+                f"lookup cache: expected a key as a tuple and its rows as a list, empty for a missing key, got key "
+                f"{key!r} and {type(rows).__name__} {rows!r}"
+            )
         before = self._cache.peek(key)
         if rows or self._cache_missing_key:
             self._cache.put(key, tuple(rows))
@@ -139,9 +175,3 @@ class DefaultLookupCache:
     def close(self) -> None:
         """Forget everything."""
         self._cache.clear()
-
-
-def _weigh(key: Key, rows: tuple[Row, ...]) -> int:
-    """Keys and rows are flat, so one level is the whole depth."""
-    cells = sum(map(getsizeof, key)) + sum(getsizeof(row) + sum(map(getsizeof, row)) for row in rows)
-    return _ENTRY_BYTES + getsizeof(key) + getsizeof(rows) + cells

@@ -21,14 +21,14 @@ from typing import Any
 from millpond.cache import monotonic_ms
 from millpond.cache.api import Clock
 from millpond.errors import OptionError, UnavailableError
-from millpond.lookup.answers import checked_answer
-from millpond.lookup.async_function import AsyncLookupFunction
-from millpond.lookup.cache import LookupCache
-from millpond.lookup.function import Key, Rows
+from millpond.lookup.caches.cache import LookupCache
+from millpond.lookup.functions.answers import Answers, Halves, checked_answer
+from millpond.lookup.functions.async_function import AsyncLookupFunction
+from millpond.lookup.functions.function import Key, Rows
+from millpond.lookup.functions.keys import KeyCheck, check_key_types, repeated
+from millpond.lookup.functions.retry import Retries
 from millpond.lookup.hit_history import HitRate
-from millpond.lookup.keys import KeyCheck, check_key_types
 from millpond.lookup.metrics import CacheMetricGroup, LookupStats
-from millpond.lookup.retry import Retries
 
 
 class _Load:
@@ -37,7 +37,7 @@ class _Load:
     __slots__ = ("task", "waits_for")
 
     def __init__(self) -> None:
-        self.task: asyncio.Task[dict[Key, Rows]] | None = None
+        self.task: asyncio.Task[Answers] | None = None
         self.waits_for: _Load | None = None
 
 
@@ -133,23 +133,40 @@ class AsyncPartialCachingLookup(AsyncLookupFunction):
             DataError: a key is not of the declared types, or the source answered with something else than rows.
             UnavailableError: the source did not answer in time, after all retries.
         """
-        found: dict[Key, Rows] = {}
+        rows = (await self._looked_up(keys, isolate=False)).all_rows()
+        return {key: rows.get(key, []) for key in keys}
+
+    async def lookup_each(self, keys: Sequence[Key]) -> Answers:
+        """The rows of every key, or its failure, as `PartialCachingLookup.lookup_each`."""
+        answers = await self._looked_up(keys, isolate=True)
+        for key in keys:
+            if key not in answers.failures:
+                answers.rows.setdefault(key, [])
+        return answers
+
+    async def _looked_up(self, keys: Sequence[Key], *, isolate: bool) -> Answers:
+        answers = Answers()
         loads: dict[Key, _Load] = {}
         mine: list[Key] = []
-        for key in self._check(keys):
+        asked = self._check(keys)
+        for key in asked:
             rows = None if self._cache is None else self._cache.get_if_present(key)
             if rows is not None:
-                found[key] = rows
+                answers.rows[key] = rows
             elif key in self._in_flight:
                 loads[key] = self._in_flight[key]
             else:
                 mine.append(key)
-        self._metrics.asked(hits=len(found) + len(loads), misses=len(mine))
+        self._metrics.asked(hits=len(asked) - len(mine), misses=len(mine), repeats=repeated(keys, asked))
         for together in [mine] if mine and self._function.batched else [[key] for key in mine]:
-            loads |= dict.fromkeys(together, self._start(together))
+            loads |= dict.fromkeys(together, self._start(together, isolate=isolate))
         for key, load in loads.items():
-            found[key] = list((await self._end_of(key, load))[key])
-        return {key: found.get(key, []) for key in keys}
+            theirs = await self._end_of(key, load)
+            if key in theirs.failures:
+                answers.failures[key] = theirs.failures[key]
+            else:
+                answers.rows[key] = list(theirs.rows[key])
+        return answers
 
     async def stream(
         self, batches: Iterable[Sequence[Key]] | AsyncIterable[Sequence[Key]], *, ordered: bool = True
@@ -183,14 +200,14 @@ class AsyncPartialCachingLookup(AsyncLookupFunction):
     async def _with_keys(self, batch: Sequence[Key]) -> tuple[Sequence[Key], dict[Key, Rows]]:
         return batch, await self.lookup_many(batch)
 
-    def _start(self, keys: list[Key]) -> _Load:
+    def _start(self, keys: list[Key], *, isolate: bool) -> _Load:
         load = _Load()
         self._in_flight.update(dict.fromkeys(keys, load))
-        load.task = asyncio.ensure_future(self._load(keys, load))
+        load.task = asyncio.ensure_future(self._load(keys, load, isolate=isolate))
         load.task.add_done_callback(_looked_at)
         return load
 
-    async def _end_of(self, key: Key, load: _Load) -> dict[Key, Rows]:
+    async def _end_of(self, key: Key, load: _Load) -> Answers:
         working_for = _WORKING_FOR.get()
         ahead: _Load | None = load
         while ahead is not None and working_for is not None:
@@ -209,20 +226,29 @@ class AsyncPartialCachingLookup(AsyncLookupFunction):
             if working_for is not None:
                 working_for.waits_for = None
 
-    async def _load(self, keys: list[Key], load: _Load) -> dict[Key, Rows]:
+    async def _load(self, keys: list[Key], load: _Load, *, isolate: bool) -> Answers:
         _WORKING_FOR.set(load)
         started_ms = self._clock()
+        answers, halves = Answers(), Halves(keys)
         try:
-            answer = await self._ask(keys)
+            while (part := halves.next()) is not None:
+                try:
+                    answers.rows.update(await self._ask(part))
+                except Exception as error:
+                    if len(part) > 1 and not isolate:
+                        raise
+                    halves.failed(part, error)
         except BaseException:
             self._metrics.failed(len(keys))
             self._current(keys, load)
             raise
-        self._metrics.loaded(len(keys), self._clock() - started_ms)
+        answers.failures.update(halves.failures)
+        self._metrics.failed(len(answers.failures))
+        self._metrics.loaded(len(answers.rows), self._clock() - started_ms)
         for key in self._current(keys, load):
-            if self._cache is not None:
-                self._cache.put(key, answer[key])
-        return answer
+            if self._cache is not None and key in answers.rows:
+                self._cache.put(key, answers.rows[key])
+        return answers
 
     async def _ask(self, keys: list[Key]) -> dict[Key, Rows]:
         async with self._at_source:

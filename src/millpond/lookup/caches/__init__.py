@@ -1,0 +1,1 @@
+"""What stands before a source: partial caches and whole tables."""

@@ -1,0 +1,238 @@
+"""Partial caching: what was asked for before is not asked for again.
+
+Between the join and the source. A batch of keys is split into what is cached, what another thread
+is loading right now, and the rest, which the source is asked for in one request. The invariant: a
+key has at most one request under way, and only what the source answered is cached. What fails, fails
+for everyone who waits for it, and is not remembered. A thread that is interrupted fails nobody else: who
+waits for its request asks the source itself.
+
+A function without a batched form of its own is asked key by key. Each key has its own retries and its
+own failure, which leaves the others their rows. A source that does not answer fails all.
+
+Source: FLIP-221; Flink's `CachingLookupFunction`.
+"""
+
+import threading
+from collections.abc import Sequence
+from functools import partial
+
+import pyarrow as pa
+
+from millpond.cache import monotonic_ms
+from millpond.cache.api import Clock
+from millpond.lookup.caches.cache import LookupCache, find_present
+from millpond.lookup.caches.in_flight import InFlight, Request
+from millpond.lookup.functions.answers import Answers, Halves, checked_answer, is_of_a_key
+from millpond.lookup.functions.columns import AnswersInColumns, FoundColumns
+from millpond.lookup.functions.function import Key, LookupFunction, Rows
+from millpond.lookup.functions.keys import KeyCheck, check_key_types, repeated
+from millpond.lookup.functions.retry import Retries
+from millpond.lookup.hit_history import HitRate
+from millpond.lookup.metrics import CacheMetricGroup, LookupStats
+
+
+class PartialCachingLookup(LookupFunction):
+    """A lookup function that remembers; thread-safe if the function is.
+
+    Args:
+        function: the source.
+        cache: what stands before it; None asks the source always, but still once per key and batch.
+        metrics: what counts.
+        retries: how failures are tried again.
+        clock: monotonic milliseconds, for the time a load took.
+
+    >>> import pyarrow as pa
+    >>> from millpond.lookup import DefaultLookupCache, PythonLookup
+    >>> codes = PythonLookup(lambda code: [(code.lower(),)], pa.schema([("code", pa.string())]),
+    ...                      pa.schema([("lower", pa.string())]))
+    >>> with PartialCachingLookup(codes, DefaultLookupCache(max_rows=10)) as lookup:
+    ...     lookup.lookup_many([("JFK",), ("EWR",)]), lookup.lookup(("JFK",)), lookup.stats().hit_count
+    ({('JFK',): [('jfk',)], ('EWR',): [('ewr',)]}, [('jfk',)], 1)
+    """
+
+    def __init__(
+        self,
+        function: LookupFunction,
+        cache: LookupCache | None,
+        metrics: CacheMetricGroup | None = None,
+        retries: Retries | None = None,
+        clock: Clock = monotonic_ms,
+    ) -> None:
+        self._metrics = CacheMetricGroup(repr(function)) if metrics is None else metrics
+        self._where = f"lookup table {self._metrics.name!r} ({function!r})"
+        self.key_schema = function.key_schema
+        self.row_schema = function.row_schema
+        check_key_types(self._where, self.key_schema)
+        self._check = KeyCheck(self._where, self.key_schema)
+        self._function = function
+        self._cache = cache
+        self._retries = Retries() if retries is None else retries
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._in_flight = InFlight(self._where)
+
+    def open(self) -> None:
+        """Open the function, with retries, and the cache."""
+        self._retries.run(f"{self._where}: opening it", self._function.open)
+        if self._cache is not None:
+            self._cache.open(self._metrics)
+
+    def close(self) -> None:
+        """Close both."""
+        self._function.close()
+        if self._cache is not None:
+            self._cache.close()
+
+    def stats(self) -> LookupStats:
+        """What was counted so far."""
+        return self._metrics.stats()
+
+    def hit_rates(self) -> list[HitRate]:
+        """Hits and misses of each of the last 60 minutes in which there was a lookup, oldest first."""
+        return self._metrics.hit_rates()
+
+    def lookup(self, keys: Key) -> Rows:
+        """The rows of one key."""
+        return self.lookup_many([keys])[keys]
+
+    def lookup_many(self, keys: Sequence[Key]) -> dict[Key, Rows]:
+        """The rows of every key, from the cache or from one request to the source; none for a key with a null.
+
+        Raises:
+            DataError: a key is not of the declared types, or the source answered with something else than rows.
+            UnavailableError: the source did not answer, after all retries.
+        """
+        rows = self._looked_up(keys, isolate=False).all_rows()
+        return {key: rows.get(key, []) for key in keys}
+
+    def lookup_each(self, keys: Sequence[Key]) -> Answers:
+        """The rows of every key, or its failure, which leaves the others their rows.
+
+        Where one request is for many keys and fails, the keys that fail are found by halves.
+
+        Raises:
+            DataError: a key is not of the declared types, or so many keys fail that it is the source that does.
+            UnavailableError: the source did not answer, after all retries.
+        """
+        answers = self._looked_up(keys, isolate=True)
+        for key in keys:
+            if key not in answers.failures:
+                answers.rows.setdefault(key, [])
+        return answers
+
+    def _looked_up(self, keys: Sequence[Key], *, isolate: bool) -> Answers:
+        answers = Answers()
+        asked = self._check(keys)
+        repeats = repeated(keys, asked)
+        while asked:
+            asked, repeats = self._round(asked, answers, repeats, isolate=isolate), 0
+        return answers
+
+    def _round(self, asked: Sequence[Key], answers: Answers, repeats: int, *, isolate: bool) -> list[Key]:
+        """Look the keys up; those that another thread was asked for and gave up are to be asked for again."""
+        others: dict[Key, Request] = {}
+        mine: list[Key] = []
+        request: Request | None = None
+        with self._lock:
+            present = find_present(self._cache, asked)
+            answers.rows.update(present)
+            for key in [key for key in asked if key not in present]:
+                if (under_way := self._in_flight.get(key)) is not None:
+                    others[key] = under_way
+                else:
+                    mine.append(key)
+            if mine:
+                request = Request()
+                self._in_flight.start(mine, request)
+        self._metrics.asked(hits=len(asked) - len(mine), misses=len(mine), repeats=repeats)
+        if request is not None:
+            answers.add(self._load(mine, request, isolate=isolate))
+        return [key for key, under_way in others.items() if not self._taken_over(key, under_way, answers)]
+
+    @property
+    def answers_in_columns(self) -> bool:
+        """Whether `lookup_columns` may be called: nothing is cached, and the function can."""
+        return self._cache is None and isinstance(self._function, AnswersInColumns)
+
+    def lookup_columns(self, keys: Sequence[pa.Array]) -> FoundColumns:
+        """The rows of distinct keys of the declared types, without a Python object for each value."""
+        function, started_ms, count = self._function, self._clock(), len(keys[0])
+        assert isinstance(function, AnswersInColumns)  # noqa: S101 - the caller has asked
+        self._metrics.asked(hits=0, misses=count)
+        try:
+            found = self._retries.run(self._where, lambda: function.lookup_columns(keys))
+        except BaseException:
+            self._metrics.failed(count)
+            raise
+        self._metrics.loaded(count, self._clock() - started_ms)
+        return found
+
+    def invalidate(self, keys: Sequence[Key]) -> None:
+        """Forget keys, because their rows have changed; a load under way of one of them will not be cached."""
+        with self._lock:
+            for key in keys:
+                self._in_flight.forget(key)
+                if self._cache is not None:
+                    self._cache.invalidate(key)
+
+    def _taken_over(self, key: Key, under_way: Request, answers: Answers) -> bool:
+        """Whether another thread's request has an answer for the key."""
+        with self._lock:
+            self._in_flight.wait_for(key, under_way)
+        try:
+            return under_way.wait_for(key, answers)
+        finally:
+            with self._lock:
+                self._in_flight.waited()
+
+    def _load(self, mine: list[Key], request: Request, *, isolate: bool) -> Answers:
+        started_ms = self._clock()
+        answers = request.answers
+        try:
+            self._ask(mine, answers, isolate=isolate)
+        except Exception as error:
+            request.error = error
+            # Of keys that are asked for one by one, the last is the one that failed.
+            self._metrics.failed(len(mine) if self._function.batched else 1 + len(answers.failures))
+            raise
+        else:
+            self._metrics.failed(len(answers.failures))
+        finally:
+            self._metrics.loaded(len(answers.rows), self._clock() - started_ms)
+            self._end(mine, request)
+        return Answers({key: list(rows) for key, rows in answers.rows.items()}, answers.failures)
+
+    def _ask(self, mine: list[Key], answers: Answers, *, isolate: bool) -> None:
+        """Fill in what becomes of the keys; raises what is no failure of a key."""
+        halves = Halves(mine)
+        parts = iter(halves.next, None) if self._function.batched else ([key] for key in mine)
+        for part in parts:
+            try:
+                answers.rows.update(self._asked(part))
+            except Exception as error:
+                if not is_of_a_key(error) or (self._function.batched and not isolate):
+                    raise
+                if self._function.batched:
+                    halves.failed(part, error)
+                else:
+                    answers.failures[part[0]] = error
+        answers.failures.update(halves.failures)
+
+    def _asked(self, keys: list[Key]) -> dict[Key, Rows]:
+        function, where = self._function, self._where
+        if function.batched:
+            answer = self._retries.run(where, lambda: function.lookup_many(keys))
+        else:
+            answer = {key: self._retries.run(where, partial(function.lookup, key)) for key in keys}
+        return checked_answer(where, keys, answer, self.row_schema)
+
+    def _end(self, mine: list[Key], request: Request) -> None:
+        """Nobody joins the request any more: from here on its answer is cached, or asked for anew."""
+        try:
+            with self._lock:
+                current = self._in_flight.end(mine, request)
+                for key in current:
+                    if self._cache is not None and key in request.answers.rows:
+                        self._cache.put(key, request.answers.rows[key])
+        finally:
+            request.done.set()

@@ -1,0 +1,1 @@
+"""What answers a lookup, and the checks around it."""

@@ -1,0 +1,133 @@
+"""What a source answered, checked before anybody believes it.
+
+Between the source and the cache. The invariant: **an answer is taken whole or not at all**. A row of
+another width would put values under the wrong columns; a key that nobody asked for means that the
+source writes keys otherwise, so that the key that was asked for would look as if it had no rows. A value of
+another type means that the source has changed.
+
+A failure belongs to a key, or to the source. What belongs to a key leaves the other keys their rows.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+import pyarrow as pa
+
+from millpond.errors import DataError, OptionError, UnavailableError
+from millpond.lookup.functions.function import Key, Rows
+
+_OF_THE_SOURCE = (UnavailableError, ConnectionError, TimeoutError, OptionError)
+_MOST_REQUESTS = 100
+"""How many requests may look for the keys that fail; a batch that has more of them fails as a whole."""
+
+
+@dataclass(slots=True)
+class Answers:
+    """What became of a batch of keys: each has its rows, or why there are none to be had."""
+
+    rows: dict[Key, Rows] = field(default_factory=dict)
+    failures: dict[Key, Exception] = field(default_factory=dict)
+
+    def add(self, other: "Answers") -> None:
+        """Add what became of other keys."""
+        self.rows.update(other.rows)
+        self.failures.update(other.failures)
+
+    def all_rows(self) -> dict[Key, Rows]:
+        """The rows of every key; raises the first failure."""
+        for failure in self.failures.values():
+            raise failure
+        return self.rows
+
+
+def is_of_a_key(error: BaseException) -> bool:
+    """Whether a failure may be that of a key, so that other keys can be answered; else it is the source's."""
+    return isinstance(error, Exception) and not isinstance(error, _OF_THE_SOURCE)
+
+
+class Halves:
+    """Which keys of a request that failed to ask for again, half by half, until the keys that fail stand alone.
+
+    >>> halves, seen = Halves([1, 2, 3, 4]), []
+    >>> while (part := halves.next()) is not None:
+    ...     seen.append(part)
+    ...     if 3 in part:
+    ...         halves.failed(part, ValueError("3"))
+    >>> seen, list(halves.failures)
+    ([[1, 2, 3, 4], [1, 2], [3, 4], [3], [4]], [3])
+    """
+
+    def __init__(self, keys: Sequence[Key]) -> None:
+        self._waiting = [list(keys)]
+        self._requests = 0
+        self.failures: dict[Key, Exception] = {}
+
+    def next(self) -> list[Key] | None:
+        """The keys to ask for now; None where all were."""
+        return self._waiting.pop() if self._waiting else None
+
+    def failed(self, keys: list[Key], error: Exception) -> None:
+        """The request for these keys failed; raises the error if it is the source's, or if too many failed."""
+        self._requests += 1
+        if not is_of_a_key(error) or self._requests > _MOST_REQUESTS:
+            raise error
+        if len(keys) == 1:
+            self.failures[keys[0]] = error
+            return
+        half = len(keys) // 2
+        self._waiting += [keys[half:], keys[:half]]
+
+
+def checked_answer(
+    where: str, asked: Sequence[Key], answer: Mapping[Key, Rows], row_schema: pa.Schema
+) -> dict[Key, Rows]:
+    """The rows of every key that was asked for; keys that the answer leaves out have none.
+
+    Raises:
+        DataError: the answer is no mapping, has a key that was not asked for, or a row that has not
+            one value of its type for each declared column.
+    """
+    if not isinstance(answer, Mapping):
+        raise DataError(f"{where}: expected a mapping from keys to rows, got {type(answer).__name__}")
+    found: dict[Key, Rows] = {}
+    for key in asked:
+        rows = answer.get(key)
+        found[key] = [] if rows is None else list(checked_rows(where, key, rows, row_schema))
+    _check_types(where, found, row_schema)
+    if len(answer) > len(found) or any(key not in found for key in answer):
+        strange = next(key for key in answer if key not in found)
+        raise DataError(
+            f"{where}: the answer has key {strange!r}, which was not asked for in this form; a source that changes "
+            "keys (case, padding, type) would leave rows unmatched: let it answer under the keys it was given"
+        )
+    return found
+
+
+def checked_rows(where: str, key: Key, rows: Rows, row_schema: pa.Schema) -> Rows:
+    """The rows of one key, each of the declared width."""
+    width = len(row_schema)
+    for row in rows if isinstance(rows, (list, tuple)) else (rows,):
+        if not isinstance(row, tuple) or len(row) != width:
+            raise DataError(
+                f"{where}, key {key!r}: expected rows as tuples of {width} values "
+                f"({', '.join(row_schema.names)}), got {type(row).__name__} {row!r}; return a list of such tuples"
+            )
+    return rows
+
+
+def _check_types(where: str, found: Mapping[Key, Rows], row_schema: pa.Schema) -> None:
+    rows = [row for rows in found.values() for row in rows]
+    for place, column in enumerate(row_schema):
+        # What has no type holds anything, such as what a cached function returns.
+        if not pa.types.is_null(column.type):
+            _as_column(where, [row[place] for row in rows], column)
+
+
+def _as_column(where: str, values: Sequence[object], column: pa.Field) -> None:
+    try:
+        pa.array(values, column.type)
+    except (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError, OverflowError, ValueError) as error:
+        raise DataError(
+            f"{where}, column {column.name!r}: expected {column.type} as declared, but the source returned a value "
+            f"that is not: {error}; mend the source or declare another type"
+        ) from error

@@ -1,0 +1,1 @@
+"""Fewer columns and fewer rows: what a source leaves out, and what is left out here."""

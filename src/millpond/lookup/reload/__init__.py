@@ -1,0 +1,1 @@
+"""When a fully cached table is read again, and from what."""

@@ -1,0 +1,266 @@
+"""A table in any database that SQLAlchemy knows: one query per batch of keys.
+
+Behind `SqlLookup`. A batch is `WHERE key IN (...)`, in pieces only where it has more keys than a query may
+have parameters. The invariant: every row that the database returns belongs to a key that was asked for, as
+Python compares keys. A database that compares otherwise (a collation that ignores case, padded characters)
+would leave rows silently unmatched, so such a row is an error.
+
+Nothing asks whether a connection lives. One that turns out to be broken is replaced with all that idle, and
+the query is sent again, which is safe as it changes nothing.
+"""
+
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+
+from millpond.errors import DataError, MissingDependencyError, OptionError, UnavailableError
+from millpond.lookup.functions.columns import FoundColumns
+from millpond.lookup.functions.function import Key
+from millpond.lookup.functions.keys import check_key_types
+from millpond.lookup.push_down.conditions import COMPARE, Condition, Conditions
+from millpond.lookup.sources.declared import declared_schema
+from millpond.lookup.sources.sql_types import arrow_type
+
+if TYPE_CHECKING:
+    from sqlalchemy import Engine, Table
+
+_MOST_PARAMETERS = {"mssql": 2_000, "oracle": 1_000}
+_MOST_PARAMETERS_ELSE = 30_000
+"""PostgreSQL and SQLite take 32,766 parameters in a query, MySQL 65,535."""
+
+_ROWS_A_FETCH = 5_000
+"""How many rows a scan has in Python at a time."""
+
+_MYSQL_REFUSALS = {1044, 1045, 1049, 1054, 1142, 1143}
+"""No access, no such database or column: errors that MySQL's drivers call operational, as a lost connection."""
+
+
+class SqlAlchemyTable:
+    """One table, with the columns that are asked for by key.
+
+    Args:
+        url: SQLAlchemy's database URL.
+        table: its name, `schema.table` where it is not in the default schema.
+        keys: the key columns.
+        columns: the columns of a row.
+        conditions: what rows must fulfil.
+        timeout_ms: how long the database may take to let us in, or to answer a query.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        table: str,
+        keys: Sequence[str],
+        columns: Sequence[str],
+        conditions: Conditions,
+        timeout_ms: int,
+    ) -> None:
+        self._url = url
+        self._table_name = table
+        self._keys, self._columns = tuple(keys), tuple(columns)
+        self._conditions = conditions
+        self._timeout_ms = timeout_ms
+        self._engine: Engine | None = None
+        self._table: Table | None = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        """What another process needs: everything but the connection."""
+        return {**self.__dict__, "_engine": None, "_table": None}
+
+    def open(self) -> None:
+        """Connect, and check the table and its columns."""
+        if self._table is not None:
+            return
+        sqlalchemy = _sqlalchemy()
+        if self._engine is None:
+            self._engine = self._new_engine()
+        schema, _, name = self._table_name.rpartition(".")
+        try:
+            self._table = sqlalchemy.Table(
+                name, sqlalchemy.MetaData(), schema=schema or None, autoload_with=self._engine
+            )
+        except sqlalchemy.exc.NoSuchTableError as error:
+            raise OptionError(f"{self._where}: there is no such table; check its name and schema") from error
+        except sqlalchemy.exc.SQLAlchemyError as error:
+            raise self._failed(error) from error
+        for column in self._table.columns:
+            if isinstance(column.type, sqlalchemy.types.Float):
+                column.type.asdecimal = False  # MySQL's would give decimals
+        missing = [name for name in (*self._keys, *self._columns) if name not in self._table.columns]
+        if missing:
+            there = ", ".join(column.name for column in self._table.columns)
+            self.close()
+            raise OptionError(f"{self._where}: there is no column {missing}; it has {there}")
+
+    def _new_engine(self) -> "Engine":
+        sqlalchemy = _sqlalchemy()
+        url = sqlalchemy.engine.make_url(self._url)
+        try:
+            engine: Engine = sqlalchemy.create_engine(url, connect_args=_connect_args(url, self._timeout_ms))
+        except (ImportError, sqlalchemy.exc.NoSuchModuleError) as error:
+            raise MissingDependencyError(
+                f"{self._where}: the driver of {url.drivername!r} is not installed ({error}); install it, for example "
+                "with pip install 'millpond[postgresql]' or 'millpond[mysql]'"
+            ) from error
+        return engine
+
+    def close(self) -> None:
+        """Close the connections."""
+        if self._engine is not None:
+            self._engine.dispose()
+        self._engine = self._table = None
+
+    def schemas(self) -> tuple[pa.Schema, pa.Schema]:
+        """The key columns and the columns of a row, with their Arrow types."""
+        self.open()
+        key_schema, row_schema = self._arrow_schema(self._keys), self._arrow_schema(self._columns)
+        check_key_types(self._where, key_schema)
+        return key_schema, row_schema
+
+    def narrowed(self, columns: Sequence[str], conditions: Conditions) -> "SqlAlchemyTable":
+        """The same table with fewer columns and other conditions."""
+        return SqlAlchemyTable(self._url, self._table_name, self._keys, columns, conditions, self._timeout_ms)
+
+    def lookup_columns(self, keys: Sequence[pa.Array]) -> FoundColumns:
+        """The rows of distinct keys, given as one array of the column's own type for each key column."""
+        _, row_schema = self.schemas()
+        asked: list[Key] = list(zip(*(column.to_pylist() for column in keys), strict=True))
+        numbers = {key: number for number, key in enumerate(asked)}
+        width = len(self._keys)
+        _, engine = self._opened()
+        step = _MOST_PARAMETERS.get(engine.dialect.name, _MOST_PARAMETERS_ELSE) // width
+        rows: list[tuple[Any, ...]] = []
+        of_rows: list[int] = []
+        for first in range(0, len(asked), step):
+            for values in self._select(asked[first : first + step]):
+                number = numbers.get(values[:width])
+                if number is None:
+                    raise DataError(
+                        f"{self._where}: the database returned key {values[:width]!r}, "
+                        "which was not asked for in this form; it compares keys otherwise than by equal values (case, "
+                        "padding, type). Look up through a view that gives the key in the form the events have"
+                    )
+                of_rows.append(number)
+                rows.append(values[width:])
+        return FoundColumns(np.array(of_rows, np.int64), self._batch(rows, row_schema))
+
+    def scan_batches(self) -> Iterator[pa.RecordBatch]:
+        """Every row, keys first, through a cursor that the server keeps where the driver can."""
+        schema = declared_schema(*self.schemas())
+        table, engine = self._opened()
+        query = self._filtered(_sqlalchemy().select(*(table.columns[name] for name in schema.names)))
+        try:
+            with engine.connect() as connection:
+                cursor = connection.execution_options(yield_per=_ROWS_A_FETCH).execute(query)
+                for rows in cursor.partitions():
+                    yield self._batch(rows, schema)
+        except _sqlalchemy().exc.SQLAlchemyError as error:
+            raise self._failed(error) from error
+
+    def _batch(self, rows: Sequence[Any], schema: pa.Schema) -> pa.RecordBatch:
+        try:
+            columns = list(zip(*rows, strict=True)) or [()] * len(schema)
+            arrays = [pa.array(column, field.type) for column, field in zip(columns, schema, strict=True)]
+        except (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError) as error:
+            raise DataError(f"{self._where}: a value is not of its column's type: {error}") from error
+        return pa.RecordBatch.from_arrays(arrays, schema=schema)
+
+    def _select(self, keys: Sequence[Key]) -> list[tuple[Any, ...]]:
+        sqlalchemy = _sqlalchemy()
+        table, _ = self._opened()
+        key_columns = [table.columns[name] for name in self._keys]
+        row_columns = [table.columns[name].label(f"row_{place}") for place, name in enumerate(self._columns)]
+        wanted = key_columns[0] if len(key_columns) == 1 else sqlalchemy.tuple_(*key_columns)
+        values = [key[0] if len(key_columns) == 1 else key for key in keys]
+        query = self._filtered(sqlalchemy.select(*key_columns, *row_columns).where(wanted.in_(values)))
+        try:
+            return self._executed(query)
+        except sqlalchemy.exc.DBAPIError as error:
+            if not error.connection_invalidated:
+                raise self._failed(error) from error
+        except sqlalchemy.exc.SQLAlchemyError as error:
+            raise self._failed(error) from error
+        # The connection was kept from before and is broken, and so the engine has let go of all that idle.
+        try:
+            return self._executed(query)
+        except sqlalchemy.exc.SQLAlchemyError as error:
+            raise self._failed(error) from error
+
+    def _executed(self, query: Any) -> list[tuple[Any, ...]]:
+        _, engine = self._opened()
+        with engine.connect() as connection:
+            return [tuple(row) for row in connection.execute(query)]
+
+    def _filtered(self, query: Any) -> Any:
+        """The query with the conditions that were pushed down."""
+        table, _ = self._opened()
+        for condition in self._conditions:
+            query = query.where(_clause(table.columns[condition.column], condition))
+        return query
+
+    def _opened(self) -> "tuple[Table, Engine]":
+        self.open()
+        assert self._table is not None  # noqa: S101 - open() has set both, or raised
+        assert self._engine is not None  # noqa: S101
+        return self._table, self._engine
+
+    def _arrow_schema(self, names: Sequence[str]) -> pa.Schema:
+        assert self._table is not None  # noqa: S101 - the caller has opened it
+        return pa.schema([(name, arrow_type(self._where, name, self._table.columns[name].type)) for name in names])
+
+    @property
+    def _where(self) -> str:
+        url = _sqlalchemy().engine.make_url(self._url)
+        return f"{url.render_as_string(hide_password=True)}, table {self._table_name!r}"
+
+    def _failed(self, error: Exception) -> Exception:
+        """The error to raise for one of SQLAlchemy's: one that is tried again, or one that is not."""
+        exc = _sqlalchemy().exc
+        passing = (exc.OperationalError, exc.InterfaceError, exc.TimeoutError)
+        if getattr(error, "connection_invalidated", False) or (isinstance(error, passing) and not _lasts(error)):
+            return UnavailableError(f"{self._where}: the database did not answer: {error}")
+        return DataError(f"{self._where}: the database refused the lookup: {error}")
+
+
+def _lasts(error: Any) -> bool:
+    """Whether an operational error is one that comes again at every try: drivers call many things by that name."""
+    original = getattr(error, "orig", None)
+    code = original.args[0] if original is not None and original.args else None
+    return code in _MYSQL_REFUSALS or str(code).startswith("no such ")
+
+
+def _clause(column: Any, condition: Condition) -> Any:
+    match condition.operator:
+        case "in":
+            return column.in_(list(condition.value))
+        case "not in":
+            return column.not_in(list(condition.value))
+        case word:
+            return COMPARE[word](column, condition.value)
+
+
+def _connect_args(url: Any, timeout_ms: int) -> dict[str, Any]:
+    """How the drivers that we know are told how long to wait; others are told in the URL."""
+    seconds = max(1, round(timeout_ms / 1_000))
+    match url.drivername:
+        case "postgresql+psycopg2":
+            options = f"{url.query.get('options', '')} -c statement_timeout={timeout_ms}".strip()
+            return {"connect_timeout": seconds, "options": options, "tcp_user_timeout": timeout_ms}
+        case "mysql+pymysql" | "mariadb+pymysql":
+            return {"connect_timeout": seconds, "read_timeout": seconds, "write_timeout": seconds}
+        case "sqlite" | "sqlite+pysqlite":
+            return {"timeout": timeout_ms / 1_000}
+    return {}
+
+
+def _sqlalchemy() -> Any:
+    try:
+        import sqlalchemy
+    except ImportError as error:
+        raise MissingDependencyError(
+            "SQL lookup tables need SQLAlchemy, which is not installed; run: pip install 'millpond[sql]'"
+        ) from error
+    return sqlalchemy
