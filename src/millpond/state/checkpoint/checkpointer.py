@@ -48,6 +48,7 @@ from millpond.state.checkpoint.next_manifest import (
     next_commit,
 )
 from millpond.state.checkpoint.raw_expiry import living_pairs
+from millpond.state.checkpoint.segment_spool import SegmentSpool
 from millpond.state.checkpoint.storage.interface import CheckpointStorage, Commit
 from millpond.state.types.descriptor import StateDescriptor
 from millpond.state.types.ttl import Ttl
@@ -138,6 +139,7 @@ class Checkpointer:
         self._last_version = max([head.version, last_version, *storage.versions()])
         self._begun: deque[PendingCheckpoint] = deque()
         self._carried: list[Delta] = []
+        self._carried_spool = SegmentSpool()
         self._lost: set[int] = set()
         # State and key group of the bases that left something out. Each use is one step, without the lock, which
         # a whole write holds.
@@ -247,10 +249,10 @@ class Checkpointer:
 
     def _commit(self, pending: PendingCheckpoint, *, full: bool) -> Commit:
         _refuse_undeclared(pending)
-        deltas = []
+        deltas, spool = [], SegmentSpool()
         if not full:
             deltas = [delta for delta in self._carried if delta.version < pending.version]
-            deltas.append(self._delta(pending))
+            deltas.append(self._delta(pending, spool))
         owed = None if full else sum(delta.rows for delta in deltas)
         self._removal_rows = max(BASE_STEP_ROWS, owed or 0)
         with ThreadPoolExecutor(1, "millpond-encoding") as thread:
@@ -261,14 +263,16 @@ class Checkpointer:
                 watermark_ms=pending.watermark_ms,
                 processing_ms=pending.now_ms,
                 states=(descriptor.encode() for descriptor in pending.states.values()),
-                bases=list(self._bases(pending, owed, beside(thread))),
+                bases=list(self._bases(pending, owed, beside(thread), spool)),
                 deltas=deltas,
             )
 
-    def _delta(self, pending: PendingCheckpoint) -> Delta:
-        return encode_delta(pending.version, pending.snapshot.changes(), self._codecs)
+    def _delta(self, pending: PendingCheckpoint, spool: SegmentSpool) -> Delta:
+        return encode_delta(pending.version, pending.snapshot.changes(), self._codecs, spool)
 
-    def _bases(self, pending: PendingCheckpoint, owed: int | None, encode: Encode) -> Iterator[Base]:
+    def _bases(
+        self, pending: PendingCheckpoint, owed: int | None, encode: Encode, spool: SegmentSpool
+    ) -> Iterator[Base]:
         """Key groups in turn until they hold as many cells as are owed; all of them for None."""
         groups, full = self._head.key_groups, owed is None
 
@@ -301,7 +305,7 @@ class Checkpointer:
             start = (self._head.next_base + turn) % len(groups)
             stop = min(len(groups), start + len(groups) - turn)
             wanted = BASE_STEP_ROWS if owed is None else min(owed - rows, BASE_STEP_ROWS)
-            base = encode_base(groups, range(start, stop), wanted, pending.version, codecs, cells, raw, encode)
+            base = encode_base(groups, range(start, stop), wanted, pending.version, codecs, cells, raw, encode, spool)
             turn += len(base.positions)
             rows += base.rows
             yield base
@@ -309,7 +313,9 @@ class Checkpointer:
     def _carry(self, pending: PendingCheckpoint) -> None:
         """Keep a lost checkpoint's changes for the next one, or make that a full one."""
         try:
-            self._carried.append(self._delta(pending))
+            if not self._carried:
+                self._carried_spool = SegmentSpool()
+            self._carried.append(self._delta(pending, self._carried_spool))
         except Exception:  # noqa: BLE001 - why it cannot be encoded is told by the checkpoint that needs it
             self._lost.add(pending.version)
         if sum(delta.bytes for delta in self._carried) > MAX_CARRIED_BYTES:

@@ -26,7 +26,7 @@ that was changed. `stand_at` is the only way to begin, and it proves that, by go
 if need be, or says that only a restore will do.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from functools import partial
 from itertools import chain
@@ -34,11 +34,11 @@ from typing import NamedTuple
 
 import pyarrow as pa
 
-from millpond.errors import CorruptionError, OptionError
+from millpond.errors import OptionError
 from millpond.state.backend.cell_bytes import Pairs
 from millpond.state.backend.expiry import alive, removals, without_times
 from millpond.state.backend.protocols import ABSENT, Cells, KeyedStateBackend, Snapshot
-from millpond.state.checkpoint.format.manifest import Head, SegmentRef
+from millpond.state.checkpoint.format.manifest import Head
 from millpond.state.checkpoint.format.segment import CellCodec
 from millpond.state.checkpoint.next_manifest import (
     BASE_STEP_ROWS,
@@ -49,8 +49,9 @@ from millpond.state.checkpoint.next_manifest import (
     next_commit,
 )
 from millpond.state.checkpoint.raw_expiry import living_pairs
-from millpond.state.checkpoint.restoring import StoredStates, in_order, last_good, read_segment, segment_name
+from millpond.state.checkpoint.restoring import SegmentSource, StoredStates, load_segments
 from millpond.state.checkpoint.savepoint import Savepoint
+from millpond.state.checkpoint.segment_spool import SegmentSpool
 from millpond.state.checkpoint.starting import load_savepoint
 from millpond.state.checkpoint.storage.interface import Commit
 from millpond.state.operator.timers import TIMERS, Timers
@@ -84,6 +85,8 @@ class Shard:
         self._codecs: dict[str, CellCodec] = {}
         self._prepared: list[_Prepared] = []
         self._attached: list[_Prepared] = []
+        # Where the segments of the next version wait.
+        self._spool = SegmentSpool()
         self._timers: Timers | None = None
 
     @property
@@ -133,34 +136,20 @@ class Shard:
                     self.backend.write(name, replace(cells, values=[ABSENT] * len(cells)))
 
     def restore(
-        self, segments: Mapping[int, bytes], declared: Iterable[StateDescriptor] = (), now_ms: int | None = None
+        self, segments: SegmentSource, declared: Iterable[StateDescriptor] = (), now_ms: int | None = None
     ) -> None:
         """Load the head's version from its segments into the (empty) backend, in the form of the declarations.
 
-        States that nobody declares are kept as they are stored. `now_ms` is the time at which lives begin where a TTL
-        was added. An OptionError shows both declarations of a state whose change is refused, before anything is
-        loaded. A missing or damaged segment raises a CorruptionError that names it; the shard must then be thrown
-        away.
+        Segments are asked for one by one, in the order of `in_order`, and let go of once they are loaded. States that
+        nobody declares are kept as they are stored. `now_ms` is the time at which lives begin where a TTL was added.
+        An OptionError shows both declarations of a state whose change is refused, before anything is loaded. A
+        missing or damaged segment raises a CorruptionError that names it; the shard must then be thrown away.
         """
         self._forget_queue()
         states = StoredStates.of(self.head.states, declared, self.head.key_schema, now_ms)
         for descriptor in states.descriptors:
             self.declare(descriptor)
-
-        def stored(ref: SegmentRef) -> bytes:
-            if ref.id not in segments:
-                raise CorruptionError(
-                    f"{segment_name(self.head, ref)} is missing. The state part of the checkpoint was deleted or is "
-                    "incomplete: restore it, or start the query with a new checkpoint folder."
-                )
-            return segments[ref.id]
-
-        for ref in in_order(self.head):
-            try:
-                table = read_segment(self.head, ref, stored(ref))
-            except CorruptionError as error:
-                raise CorruptionError(f"{error} {last_good(ref)}") from error
-            states.load(self.backend, ref.state, table)
+        load_segments(self.head, segments, states, self.backend)
         self._unwritten = states.migrated
 
     def start_from(
@@ -225,6 +214,7 @@ class Shard:
             self._codecs,
             partial(self._living, expired),
             partial(self._living_raw, expired),
+            spool=self._spool,
         )
         self._prepared.append(_Prepared(base, expired))
         return True
@@ -284,7 +274,7 @@ class Shard:
         else:
             bases, deltas = (
                 [prepared.base for prepared in self._prepared],
-                [encode_delta(version, snapshot.changes(), self._codecs)],
+                [encode_delta(version, snapshot.changes(), self._codecs, self._spool)],
             )
         commit = next_commit(
             self.head,
@@ -299,6 +289,7 @@ class Shard:
         self._before, self.head = self.head, commit.head
         self._unwritten_before, self._unwritten = self._unwritten, False
         self._prepared, self._attached = [], self._prepared
+        self._spool = SegmentSpool()
         self._ended = True
         return commit
 
@@ -307,6 +298,8 @@ class Shard:
         while start < len(groups):
             positions = range(start, len(groups))
             raw: PairsOf | None = getattr(snapshot, "raw_cells", None)
-            base = encode_base(groups, positions, BASE_STEP_ROWS, version, self._codecs, snapshot.cells, raw)
+            base = encode_base(
+                groups, positions, BASE_STEP_ROWS, version, self._codecs, snapshot.cells, raw, spool=self._spool
+            )
             start = base.positions.stop
             yield base
