@@ -24,7 +24,6 @@ from millpond.state.checkpoint.format.segment import MAX_SEGMENT_BYTES, CellCode
 from millpond.state.checkpoint.segment_spool import Part, Segments, SegmentSpool
 from millpond.state.checkpoint.storage.interface import Commit
 
-BASE_STEP_ROWS = 50_000
 _FIRST_ROWS = 100
 _ENCODED_AHEAD = 2
 """Segments that are encoded, or about to be, before the oldest of them is put away."""
