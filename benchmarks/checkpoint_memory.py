@@ -33,7 +33,7 @@ ROCKSDB_MARGIN_MB = 256
 _MB = 1_000_000
 _ROW_BYTES = 1_000
 _SAMPLE_SECONDS = 0.005
-_AT_ONCE = 10_000
+_AT_ONCE = 20_000
 _DOES = ("checkpoint", "savepoint", "restore", "rescale")
 
 

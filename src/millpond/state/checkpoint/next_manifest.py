@@ -16,7 +16,7 @@ import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from millpond.state.backend.cell_bytes import Pairs
+from millpond.state.backend.pairs import Pairs
 from millpond.state.backend.protocols import Cells
 from millpond.state.checkpoint.format.manifest import Head, SegmentRef
 from millpond.state.checkpoint.format.raw import raw_table

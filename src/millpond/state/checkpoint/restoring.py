@@ -263,13 +263,12 @@ class StoredStates:
 
 
 def load_table(backend: KeyedStateBackend, descriptor: StateDescriptor, codec: CellCodec, table: pa.Table) -> None:
-    """A segment's rows into a backend: bytes as they are, where it takes such."""
-    load_raw = getattr(backend, "load_raw", None)
-    if load_raw is None or not is_raw(table):
+    """A segment's rows into a backend: bytes as they are, which a backend that keeps none decodes."""
+    if not is_raw(table):
         backend.load(descriptor, codec.cells(table))
         return
     for key_group, pairs in raw_groups(table):
-        load_raw(descriptor, key_group, pairs)
+        backend.load_raw(descriptor, key_group, pairs)
 
 
 def parts_of(table: pa.Table) -> Iterator[pa.Table]:

@@ -22,8 +22,8 @@ from typing import Protocol
 
 import pyarrow as pa
 
-from millpond.state.backend.cell_bytes import Pairs
 from millpond.state.backend.expiry import alive, removals
+from millpond.state.backend.pairs import Pairs
 from millpond.state.backend.protocols import Cells, KeyedStateBackend, Snapshot
 from millpond.state.checkpoint.format.manifest import Head
 from millpond.state.checkpoint.format.segment import CellCodec
@@ -31,7 +31,6 @@ from millpond.state.checkpoint.next_manifest import (
     Base,
     Delta,
     Encode,
-    PairsOf,
     at_once,
     encode_base,
     encode_delta,
@@ -52,6 +51,10 @@ class Source(Protocol):
 
     def cells(self, name: str, key_group: int) -> Cells:
         """Every cell of a state in one key group."""
+        ...
+
+    def raw_cells(self, name: str, key_group: int) -> Pairs | None:
+        """The same as bytes, where they are at hand as such."""
         ...
 
 
@@ -194,7 +197,6 @@ class _Living:
         self._states = states
         self._to = to
         self._now_ms = now_ms
-        self._raw: PairsOf | None = getattr(source, "raw_cells", None)
 
     def cells(self, name: str, key_group: int) -> Cells:
         """Of one state and key group."""
@@ -208,7 +210,7 @@ class _Living:
 
     def pairs(self, name: str, key_group: int) -> Pairs | None:
         """Those of one state and key group as bytes, where the source has them as such."""
-        pairs, descriptor = None if self._raw is None else self._raw(name, key_group), self._states[name]
+        pairs, descriptor = self._source.raw_cells(name, key_group), self._states[name]
         ttl = descriptor.ttl
         if pairs is None or ttl is None or self._now_ms is None or not self._leaves_out(ttl):
             return pairs

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from millpond.errors import OptionError
 from millpond.metrics import NO_METRICS, Recorder
 from millpond.options import Known, nearest
+from millpond.state.backend.check import checked_backend
 from millpond.state.backend.protocols import KeyedStateBackend
 from millpond.state.heap.backend import HeapBackend
 from millpond.state.rocksdb.options import ROCKSDB_OPTIONS, RocksDbSettings
@@ -65,7 +66,8 @@ def register_backend(
             with the fields together. It is `dict` unless given.
 
     Raises:
-        OptionError: the name is taken, or an option's name does not begin with it.
+        OptionError: the name is taken, or an option's name does not begin with it. What the factory makes is checked
+            when it is opened: an OptionError names the members of `KeyedStateBackend` that it lacks.
 
     >>> register_backend("Heap", lambda options, key_groups, folder: HeapBackend(key_groups))
     Traceback (most recent call last):
@@ -111,15 +113,13 @@ def open_backend(
         key_groups: of the shard.
         folder: for this backend alone. Where the options name a local folder and it lies elsewhere, its name is taken
             there.
-        recorder: hears of the cache's hits, see `LruStateCache`; and of a backend that has a `report_to`.
+        recorder: hears of the cache's hits, see `LruStateCache`, and of what the backend reports.
     """
     local_dir = options.local_dir
     if local_dir is not None and not folder.is_relative_to(local_dir):
         folder = local_dir / folder.name
-    backend = options.factory(options, key_groups, folder)
-    report_to = getattr(backend, "report_to", None)
-    if report_to is not None:
-        report_to(recorder)
+    backend = checked_backend(options.factory(options, key_groups, folder))
+    backend.report_to(recorder)
     return backend if options.cache is None else _cached(backend, options.cache, recorder)
 
 
