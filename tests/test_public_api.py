@@ -66,13 +66,13 @@ PUBLIC = {
     """,
     "millpond.state": """
         ABSENT Aggregate AggregatingState BackendFactory BegunCheckpoint CacheHooks CachedValues Cells
-        Checkpointer Context FileStorage Harness HeapBackend HitRatio KeyContext KeyTimers
-        KeyedOperator KeyedStateBackend ListState Lru LruStateCache LruStats MapState RawCells ReducingState
-        Restoration RocksDbBackend RocksDbSettings RowCodec Savepoint Serializer Snapshot SpillStats
-        SpillableBackend SpillableSettings StateDescriptor StateKind StateOptions StateReader States
-        TimeDomain TimedOperator Timer Ttl TwoLayer TwoLayerCache ValueCache ValueState Watch WriteBack
-        WriteBackCache msgspec_serializer open_backend pickle_serializer register_backend user_serializer
-        write_savepoint
+        Checkpointer Context FileStorage ForwardingBackend Harness HeapBackend HitRatio KeyContext KeyTimers
+        KeyedOperator KeyedStateBackend ListState Lru LruStateCache LruStats MapState PlainBackend
+        PlainSnapshot RawCells ReducingState Restoration RocksDbBackend RocksDbSettings RowCodec Savepoint
+        Serializer Snapshot SpillStats SpillableBackend SpillableSettings StateDescriptor StateKind
+        StateOptions StateReader States TimeDomain TimedOperator Timer Ttl TwoLayer TwoLayerCache ValueCache
+        ValueState Watch WriteBack WriteBackCache msgspec_serializer open_backend pickle_serializer
+        register_backend user_serializer write_savepoint
     """,
 }
 

@@ -125,7 +125,7 @@ def test_state_is_the_same_whatever_is_cached_over_batches_failures_and_restarts
         commit = shard.commit(f"token {number}")
         if ending != "lost":
             durable, model = commit.head, after
-            segments = {at: data for at, data in (segments | commit.segments).items() if at not in commit.dropped}
+            segments = {at: data for at, data in {**segments, **commit.segments}.items() if at not in commit.dropped}
         if ending == "crashed":
             shard.backend.close()
             shard = opened(CONFIGS[config])

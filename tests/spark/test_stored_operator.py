@@ -4,12 +4,12 @@ import pyarrow as pa
 import pytest
 
 from millpond.errors import CorruptionError
-from millpond.spark.inspect import stored_operator
 from millpond.spark.inspect.read_state import _batches, _Shape
-from millpond.spark.inspect.stored_operator import _read_shards, key_group_pieces
+from millpond.spark.inspect.stored_operator import _read_shards
 from millpond.spark.runtime.state_store import Durable
 from millpond.state import HeapBackend, StateDescriptor, StateKind
-from millpond.state.checkpoint import Shard, birth
+from millpond.state.checkpoint import Shard, birth, restoring
+from millpond.state.checkpoint.restoring import key_group_pieces
 from millpond.state.types.ttl import Ttl
 
 KEY = pa.schema([("user", pa.string())])
@@ -44,7 +44,7 @@ def stored():
                 ids.clear()
                 last.remove((0,))
         commit = shard.commit(f"token {version}")
-        segments = {at: data for at, data in (segments | commit.segments).items() if at not in commit.dropped}
+        segments = {at: data for at, data in {**segments, **commit.segments}.items() if at not in commit.dropped}
     return shard.head, segments
 
 
@@ -63,7 +63,7 @@ def rows_of(head, segments, state, *, flat=True):
 
 @pytest.mark.parametrize("piece_bytes", [1, 300, 1 << 30])
 def test_a_state_read_piece_by_piece_is_the_state(stored, monkeypatch, piece_bytes):
-    monkeypatch.setattr(stored_operator, "_PIECE_BYTES", piece_bytes)
+    monkeypatch.setattr(restoring, "_PIECE_BYTES", piece_bytes)
     head, segments = stored
     pieces = list(key_group_pieces(head, "count"))
     assert [group for piece in pieces for group in piece] == list(range(128))

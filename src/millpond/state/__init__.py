@@ -2,6 +2,7 @@
 
 from typing import TYPE_CHECKING, Any
 
+from millpond.state.backend.plain import PlainBackend, PlainSnapshot
 from millpond.state.backend.protocols import (
     ABSENT,
     Cells,
@@ -34,6 +35,7 @@ from millpond.state.types.serializer import Serializer, msgspec_serializer, pick
 from millpond.state.types.ttl import Ttl
 from millpond.state.wrappers.cached_values import CachedValues
 from millpond.state.wrappers.choice import CacheHooks, Lru, TwoLayer, WriteBack
+from millpond.state.wrappers.forwarding import ForwardingBackend
 from millpond.state.wrappers.king.state_access import Watch
 from millpond.state.wrappers.king.two_layer import TwoLayerCache
 from millpond.state.wrappers.king.write_back import WriteBackCache
@@ -55,6 +57,7 @@ __all__ = [
     "Checkpointer",
     "Context",
     "FileStorage",
+    "ForwardingBackend",
     "Harness",
     "HeapBackend",
     "HitRatio",
@@ -67,6 +70,8 @@ __all__ = [
     "LruStateCache",
     "LruStats",
     "MapState",
+    "PlainBackend",
+    "PlainSnapshot",
     "RawCells",
     "ReducingState",
     "Restoration",

@@ -166,7 +166,7 @@ def _go_on_from_each_other(batches, backend):
             plain[user, n] = events + 1, total + amount
         assert Counter(output) == Counter((*key, *plain[key]) for key in {row[:2] for row in rows})
         commit = shard.commit(f"batch {number}")
-        segments = {at: data for at, data in segments.items() if at not in commit.dropped} | commit.segments
+        segments = {at: data for at, data in {**segments, **commit.segments}.items() if at not in commit.dropped}
         shard = Shard(commit.head, backend())
         shard.restore(segments)
         assert shard.stand_at(commit.head)

@@ -1,9 +1,13 @@
 """What becomes of a shard whose batch failed, or whose backend cannot go on."""
 
+import socket
+import threading
+
 import pytest
 
 from millpond.errors import CorruptionError, UnavailableError
-from millpond.spark.runtime.conversation import _failure
+from millpond.spark.host.wire import Connection, End, Segment
+from millpond.spark.runtime.conversation import _ArrivingSegments, _failure
 from millpond.spark.runtime.held_shard import HeldShard, _opening
 from millpond.spark.spec.operator import StateConfig
 
@@ -79,3 +83,46 @@ def test_a_host_without_memory_says_what_can_be_done():
     assert isinstance(error, UnavailableError)
     assert "has no more memory" in str(error)
     assert "rocksdb" in str(error)
+
+
+@pytest.fixture
+def ends():
+    host, worker = socket.socketpair()
+    with Connection(host) as hosts, Connection(worker) as workers:
+        yield hosts, workers
+
+
+def test_segments_are_received_one_by_one_as_they_are_asked_for(ends):
+    host, worker = ends
+    arriving = _ArrivingSegments(host)
+    for segment in (7, 3):
+        worker.send(Segment(segment), b"segment %d" % segment)
+        assert arriving.get(segment) == b"segment %d" % segment, "before the next one is sent"
+    worker.send(End())
+    assert arriving.get(9) is None
+    arriving.pass_over()
+
+
+def test_a_segment_that_was_not_asked_for_is_refused(ends):
+    host, worker = ends
+    worker.send(Segment(3), b"")
+    with pytest.raises(UnavailableError, match="sent segment 3 where 7 was expected"):
+        _ArrivingSegments(host).get(7)
+
+
+def test_a_worker_that_still_sends_is_listened_to_until_it_has_ended(ends):
+    host, worker = ends
+    arriving = _ArrivingSegments(host)
+
+    def send():
+        for segment in range(50):
+            worker.send(Segment(segment), bytes(100_000))
+        worker.send(End())
+        worker.send(Segment(99), b"after")
+
+    sending = threading.Thread(target=send)
+    sending.start()
+    assert arriving.get(0) == bytes(100_000)
+    arriving.pass_over()
+    sending.join()
+    assert host.receive() == (Segment(99), b"after")

@@ -4,7 +4,8 @@ import pyarrow as pa
 from hypothesis import given
 from hypothesis import strategies as st
 
-from millpond.state.backend.cell_bytes import Pairs, cell_bytes, laid_over
+from millpond.state.backend.cell_bytes import cell_bytes, laid_over
+from millpond.state.backend.pairs import Pairs
 from millpond.state.backend.protocols import ABSENT
 from millpond.state.types.descriptor import StateDescriptor, StateKind
 

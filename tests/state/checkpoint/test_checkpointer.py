@@ -14,6 +14,7 @@ from millpond.errors import CorruptionError, OptionError, UnavailableError
 from millpond.state import HeapBackend, StateDescriptor, StateKind
 from millpond.state.checkpoint import Checkpointer, FileStorage, birth, restore
 from millpond.state.checkpoint import checkpointer as checkpointer_module
+from millpond.state.checkpoint import writer as writer_module
 from millpond.state.types.object_codec import OBJECT_SCHEMA
 from millpond.state.types.serializer import msgspec_serializer
 from millpond.state.types.ttl import Ttl
@@ -109,7 +110,7 @@ class CheckpointsAgainstADict(RuleBasedStateMachine):
     @initialize(step_rows=st.sampled_from([1, 3, 50_000]), carried=st.sampled_from([0, 1000, 64 << 20]))
     def an_operator_without_state(self, step_rows, carried):
         self.patch = pytest.MonkeyPatch()
-        self.patch.setattr(checkpointer_module, "BASE_STEP_ROWS", step_rows)
+        self.patch.setattr(writer_module, "BASE_STEP_ROWS", step_rows)
         self.patch.setattr(checkpointer_module, "MAX_CARRIED_BYTES", carried)
         self.disk = Disk()
         self.live, self.stored, self.begun = {}, {}, []
@@ -152,7 +153,7 @@ class CheckpointsAgainstADict(RuleBasedStateMachine):
         pending, expected = self.begun.pop(0)
         with pytest.MonkeyPatch.context() as patch:
             for name in what:
-                patch.setattr(checkpointer_module, name, mock.Mock(side_effect=MemoryError))
+                patch.setattr(writer_module, name, mock.Mock(side_effect=MemoryError))
             # Without a change there may be nothing to encode.
             try:
                 self.operator.checkpointer.write(pending)

@@ -14,7 +14,8 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from millpond.errors import CorruptionError, OptionError, UnavailableError
 from millpond.state.checkpoint import FileStorage, birth
 from millpond.state.checkpoint.format.segment import sealed
-from millpond.state.checkpoint.next_manifest import Base, Delta, Part, next_commit
+from millpond.state.checkpoint.next_manifest import Base, Delta, next_commit
+from millpond.state.checkpoint.segment_spool import Part
 from tests.state.checkpoint.faulty_files import Disk, FaultyFiles
 from tests.state.lengths import of_length
 
@@ -27,9 +28,9 @@ def a_commit(head, text, *, version=None, based=(), attempt="attempt"):
     version = head.version + 1 if version is None else version
 
     def part(what, group):
-        return Part("count", 1, group, group, sealed(b"MPSG", f"{text} {what} {group}".encode()))
+        return Part.of("count", 1, group, group, sealed(b"MPSG", f"{text} {what} {group}".encode()))
 
-    bases = [Base(version, range(at, at + 1), 1, (lambda at=at: [part("base", at)],)) for at in based]
+    bases = [Base(version, range(at, at + 1), 1, (part("base", at),)) for at in based]
     deltas = [Delta(version, (part("delta", 0),))]
     token = f"{attempt}-{version}"
     return next_commit(

@@ -29,7 +29,7 @@ def pieces_of(cells, rows):
 
 
 def decoded(parts):
-    tables = [CODEC.cells(decode_segment(part.data, "a segment")) for part in parts]
+    tables = [CODEC.cells(decode_segment(part.read(), "a segment")) for part in parts]
     return [pair for cells in tables for pair in zip(cells.keys, cells.values, strict=True)]
 
 

@@ -12,7 +12,7 @@ from millpond.errors import CorruptionError, DataError, UnavailableError
 from millpond.state import HeapBackend, StateDescriptor, StateKind
 from millpond.state.checkpoint import Head, Shard, birth
 from millpond.state.checkpoint import next_manifest as next_head_module
-from millpond.state.checkpoint import shard as shard_module
+from millpond.state.checkpoint import writer as writer_module
 from millpond.state.checkpoint.format import segment as segments_module
 from millpond.state.operator.ttl_handles import TtlValue
 from millpond.state.types.ttl import Ttl
@@ -125,7 +125,7 @@ class ShardAgainstTheStore(RuleBasedStateMachine):
     def with_small_segments_and_steps(self, max_bytes, step_rows):
         self.patches = [
             mock.patch.object(segments_module, "MAX_SEGMENT_BYTES", max_bytes),
-            mock.patch.object(shard_module, "BASE_STEP_ROWS", step_rows),
+            mock.patch.object(writer_module, "BASE_STEP_ROWS", step_rows),
         ]
         for patch in self.patches:
             patch.start()

@@ -34,7 +34,9 @@ class Store:
 
     def put(self, commit):
         assert commit.parent == self.head
-        self.segments = {at: data for at, data in (self.segments | commit.segments).items() if at not in commit.dropped}
+        self.segments = {
+            at: data for at, data in {**self.segments, **commit.segments}.items() if at not in commit.dropped
+        }
         self.head = commit.head
         assert sorted(self.segments) == sorted(ref.id for ref in self.head.segments)
 

@@ -5,7 +5,15 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from millpond.state import CachedValues, HeapBackend, KeyedStateBackend, TwoLayer, WriteBack
+from millpond.state import (
+    CachedValues,
+    ForwardingBackend,
+    HeapBackend,
+    KeyedStateBackend,
+    Snapshot,
+    TwoLayer,
+    WriteBack,
+)
 from millpond.state.rocksdb.backend import RocksDbBackend
 from millpond.state.wrappers.lru.backend import LruStateCache
 from tests.state.spillable.restless import Restless, open_spillable
@@ -68,6 +76,22 @@ def king(inner: Open, choice: WriteBack | TwoLayer) -> Open:
     return lambda key_groups, folder: CachedValues(inner(key_groups, folder), choice)
 
 
+class Counting(ForwardingBackend):
+    """A user's wrapper, which counts versions and leaves all else to the backend."""
+
+    commits = 0
+
+    def commit(self) -> Snapshot:
+        """Count it."""
+        self.commits += 1
+        return super().commit()
+
+
+def counting(inner: Open) -> Open:
+    """A user's wrapper around another backend."""
+    return lambda key_groups, folder: Counting(inner(key_groups, folder))
+
+
 SUBJECTS = [
     Subject("heap", heap, keeps_what_it_hands_out=True, every_kind=True),
     Subject("rocksdb", rocksdb, every_kind=True),
@@ -81,6 +105,8 @@ SUBJECTS = [
     Subject("lru2-spillable", lru(spillable, max_entries=2)),
     Subject("lru2-rocksdb", lru(rocksdb, max_entries=2)),
     Subject("lru1000-rocksdb", lru(rocksdb, max_entries=1000), keeps_what_it_hands_out=True),
+    Subject("users-wrapper-heap", counting(heap), keeps_what_it_hands_out=True),
+    Subject("users-wrapper-lru2-spilled", counting(lru(spilled, max_entries=2))),
     Subject("write-back1-heap", king(heap, WriteBack(max_size=1))),
     Subject("write-back1000-rocksdb", king(rocksdb, WriteBack(max_size=1000))),
     Subject("write-back1-spillable", king(spillable, WriteBack(max_size=1))),

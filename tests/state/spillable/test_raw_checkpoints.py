@@ -24,7 +24,8 @@ from millpond.state import (
     WriteBack,
     write_savepoint,
 )
-from millpond.state.backend.cell_bytes import Pairs, cell_bytes
+from millpond.state.backend.cell_bytes import cell_bytes
+from millpond.state.backend.pairs import Pairs
 from millpond.state.checkpoint import Checkpointer, Shard, ShardState, birth, restore
 from millpond.state.checkpoint.format.raw import is_raw, raw_table
 from millpond.state.checkpoint.format.segment import CellCodec, decode_segment, encode_segments

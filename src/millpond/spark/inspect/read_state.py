@@ -12,9 +12,9 @@ from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import ArrayType, DataType, MapType, StructType
 
 from millpond.errors import OptionError
-from millpond.spark.inspect.stored_operator import StoredOperator, key_group_pieces
+from millpond.spark.inspect.stored_operator import StoredOperator
 from millpond.state.checkpoint.format.segment import CellCodec
-from millpond.state.checkpoint.restoring import Version, newest_rows
+from millpond.state.checkpoint.restoring import Version, row_pieces
 from millpond.state.operator.timers import PROCESSING_TIMERS, TIMERS
 from millpond.state.types.descriptor import StateDescriptor, StateKind
 from millpond.state.types.ttl import LIFE_FIELD
@@ -95,8 +95,7 @@ def _frame(stored: StoredOperator, descriptor: StateDescriptor, *, flat: bool) -
 
 def _batches(shape: "_Shape", version: Version) -> Iterator[pa.RecordBatch]:
     """In a task: the rows of one shard, some key groups at a time, so that they need not fit into memory at once."""
-    for groups in key_group_pieces(version.head, shape.descriptor.name):
-        rows = newest_rows(version, shape.descriptor, groups)
+    for rows in row_pieces(version, shape.descriptor):
         yield from shape.table(rows, version.head.shard).to_batches(max_chunksize=_BATCH_ROWS)
 
 

@@ -15,10 +15,11 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from millpond.errors import CorruptionError, UnavailableError
-from millpond.spark.inspect.stored_operator import StoredOperator, key_group_pieces
+from millpond.spark.inspect.stored_operator import StoredOperator
 from millpond.state.checkpoint import Savepoint
-from millpond.state.checkpoint.restoring import Version, newest_rows
-from millpond.state.checkpoint.savepoint import SavepointFile, check_empty, finish_savepoint, not_written, write_rows
+from millpond.state.checkpoint.format.savepoint_manifest import SavepointFile
+from millpond.state.checkpoint.restoring import Version, row_pieces
+from millpond.state.checkpoint.savepoint import check_empty, finish_savepoint, not_written, write_rows
 from millpond.state.checkpoint.storage.folder import Folder
 from millpond.state.types.descriptor import StateDescriptor
 
@@ -67,7 +68,6 @@ def savepoint(
 def _write_shard(location: str, states: tuple[StateDescriptor, ...], version: Version) -> Iterator[pa.RecordBatch]:
     folder, attempt = Folder(location), secrets.token_hex(4)
     for state in states:
-        for piece, groups in enumerate(key_group_pieces(version.head, state.name)):
-            part = f"shard-{version.head.shard:05d}-{piece:04d}-{attempt}"
-            for file in write_rows(folder, state, part, newest_rows(version, state, groups)):
-                yield pa.record_batch([pa.array([msgspec.msgpack.encode(file)], pa.binary())], names=["file"])
+        part = f"shard-{version.head.shard:05d}-{attempt}"
+        for file in write_rows(folder, state, part, row_pieces(version, state)):
+            yield pa.record_batch([pa.array([msgspec.msgpack.encode(file)], pa.binary())], names=["file"])

@@ -27,7 +27,8 @@ from millpond.state.types.descriptor import StateDescriptor
 _OWN_STATES = {"head", "segments"}
 _GONE = "Restore the state part of the checkpoint, or ask for an earlier version."
 
-_PIECE_BYTES = 32 << 20
+_SPOOLED_IN_MEMORY = 8 << 20
+"""Of a shard's segments, so many bytes wait in memory until all of them have come."""
 
 ShardReader = Callable[[Version], Iterable[pa.RecordBatch]]
 """What a task makes of one shard."""
@@ -94,15 +95,6 @@ class StoredOperator:
         return segments.mapInArrow(partial(_read_shards, name, heads, wanted, read_shard), schema)
 
 
-def key_group_pieces(head: Head, state: str) -> Iterator[range]:
-    """The key groups of a shard in runs, of which each holds a bounded part of a state."""
-    groups = head.key_groups
-    stored = sum(ref.bytes for ref in head.segments if ref.state == state)
-    each = max(1, len(groups) * _PIECE_BYTES // max(1, stored))
-    for first in range(groups.start, groups.stop, each):
-        yield range(first, min(first + each, groups.stop))
-
-
 def _read_shards(
     name: str,
     heads: Mapping[int, bytes],
@@ -113,7 +105,7 @@ def _read_shards(
     """In a task: collect the shard's segments, beyond a limit in a file, and read them."""
     task = TaskContext.get()
     shard = task.partitionId() if task else 0
-    with Spool(user_folder) as waiting:
+    with Spool(user_folder, memory_bytes=_SPOOLED_IN_MEMORY) as waiting:
         ids: list[int] = []
         for batch in batches:
             ids += batch.column("id").to_pylist()

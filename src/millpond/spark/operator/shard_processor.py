@@ -49,6 +49,7 @@ from millpond.spark.spec.metrics import BatchMetrics, KeyedMetrics
 from millpond.spark.spec.observed_metrics import METRICS, METRICS_TYPE
 from millpond.spark.spec.operator import BatchTime, OperatorSpec
 from millpond.state.checkpoint import Head, birth
+from millpond.state.checkpoint.restoring import in_order
 
 OLDEST = "oldest"
 """The earliest event time in a blob of output: by it Spark refuses rows older than the watermark."""
@@ -317,7 +318,8 @@ def _run_in_host(
         )
         connection.send(opened, pickled_spec)
         if restore_wanted(connection):
-            for ref in head.segments:
+            # One after the other, in the order in which the host loads them as they come.
+            for ref in in_order(head):
                 connection.send(Segment(ref.id), durable.segment(ref))
             connection.send(End())
             restore_wanted(connection)
@@ -350,8 +352,7 @@ def _run_inline(
     if held is None or not held.stands_at(spec, head):
         while _INLINE:
             _INLINE.popitem()[1].close()
-        segments = {ref.id: durable.segment(ref) for ref in head.segments}
-        held = _INLINE[head.lineage] = HeldShard(spec, head, segments, time)
+        held = _INLINE[head.lineage] = HeldShard(spec, head, durable.segments_of(head), time)
     layout = Layout(head.shards, head.max_parallelism)
     with (
         _no_garbage_collection(),

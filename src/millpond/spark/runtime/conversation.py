@@ -97,10 +97,36 @@ def _standing_at(
     if slot.shard is None or not slot.shard.stands_at(spec, head):
         slot.drop()
         connection.send(Restore())
-        segments = {segment.id: payload for segment, payload in _frames(connection, Segment)}
-        slot.shard = HeldShard(spec, head, segments, time)
+        arriving = _ArrivingSegments(connection)
+        try:
+            slot.shard = HeldShard(spec, head, arriving, time)
+        finally:
+            # A worker that is still sending would not hear what is wrong with one.
+            arriving.pass_over()
     connection.send(Ready())
     return slot.shard
+
+
+class _ArrivingSegments:
+    """The segments of a head as the worker sends them, in the order in which they are loaded: one is held at a time."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._frames = _frames(connection, Segment)
+
+    def get(self, segment_id: int, /) -> bytes | None:
+        """The next segment, which must be the one that is asked for; None where no more come."""
+        for segment, payload in self._frames:
+            if segment.id != segment_id:
+                raise UnavailableError(
+                    f"the worker sent segment {segment.id} where {segment_id} was expected. Both must run one Millpond."
+                )
+            return payload
+        return None
+
+    def pass_over(self) -> None:
+        """Receive what is left, and let go of it."""
+        for _ in self._frames:
+            continue
 
 
 def _hand_over(connection: Connection, done: BatchDone, additions: bytes, output: Spool) -> None:

@@ -7,7 +7,7 @@ Spark's state store: whatever cannot go on as it is, is closed and restored from
 import contextlib
 import time
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -23,6 +23,7 @@ from millpond.spark.spec.lease import Claim
 from millpond.spark.spec.metrics import BatchMetrics
 from millpond.spark.spec.operator import BatchTime, OperatorSpec
 from millpond.state.checkpoint import Commit, Head
+from millpond.state.checkpoint.restoring import SegmentSource
 from millpond.state.options.operator import StateOptions
 from millpond.state.spillable.spill_metrics import MOVES
 from millpond.state.wrappers.lru.hit_ratio import REQUESTS
@@ -44,14 +45,14 @@ class HeldShard:
     Args:
         spec: of the operator.
         head: where it stands.
-        segments: the head's, by id.
+        segments: the head's. They are asked for one by one, in the order of `in_order`.
         batch_time: by which the TTL of what is restored is judged.
 
     Raises:
         CorruptionError: a segment is missing or damaged.
     """
 
-    def __init__(self, spec: OperatorSpec, head: Head, segments: Mapping[int, bytes], batch_time: BatchTime) -> None:
+    def __init__(self, spec: OperatorSpec, head: Head, segments: SegmentSource, batch_time: BatchTime) -> None:
         self._opened_with = _opening(spec)
         self._heard = _Heard()
         backend = open_shard_backend(spec.config.parsed, head.key_groups, self._heard)

@@ -4,21 +4,19 @@ Here stored states meet the processor's declarations. What cannot be read as it 
 with both declarations, before anything is loaded.
 """
 
-from collections.abc import Mapping
-
 import pyarrow as pa
 
 from millpond.errors import OptionError
 from millpond.spark.spec.operator import BatchTime, OperatorSpec
 from millpond.state.backend.protocols import KeyedStateBackend
 from millpond.state.checkpoint import Head, Savepoint, Shard
-from millpond.state.checkpoint.restoring import StoredStates
+from millpond.state.checkpoint.restoring import SegmentSource, StoredStates
 from millpond.state.checkpoint.storage.folder import Folder
 from millpond.state.operator.timers import PROCESSING_TIMERS, TIMERS
 
 
 def filled_shard(
-    spec: OperatorSpec, head: Head, segments: Mapping[int, bytes], time: BatchTime, backend: KeyedStateBackend
+    spec: OperatorSpec, head: Head, segments: SegmentSource, time: BatchTime, backend: KeyedStateBackend
 ) -> Shard:
     """A shard that stands at this head, in a backend that is empty. The backend is closed where that fails."""
     shard = Shard(head, backend, spec.timers)

@@ -9,7 +9,7 @@ from pyspark.sql.streaming.stateful_processor import MapState, ValueState
 
 from millpond.errors import CorruptionError, UnavailableError
 from millpond.state.checkpoint import Commit, Head, SegmentRef
-from millpond.state.checkpoint.restoring import check_segment, last_good
+from millpond.state.checkpoint.restoring import StoredSegments, check_segment, last_good
 
 
 class Durable:
@@ -47,6 +47,10 @@ class Durable:
                 f"segment {ref.id}, written by version {ref.version}, state {ref.state!r} is missing. {last_good(ref)}"
             )
         return bytes(stored[0])
+
+    def segments_of(self, head: Head) -> StoredSegments:
+        """The segments of a head, each read when it is asked for."""
+        return StoredSegments(self, head)
 
     def is_whole(self) -> bool:
         """Whether there is a head with every segment that it names, each as it was written; or nothing at all."""

@@ -6,37 +6,17 @@ Each kind of state has one: what differs is whether a cell is a value, a list of
 import struct
 from bisect import bisect_left
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from itertools import repeat
 from typing import Any, Protocol
 
 from millpond.state.backend import lmdb_keys as places
+from millpond.state.backend.pairs import Pair, Pairs
 from millpond.state.backend.protocols import ABSENT, Cells
 from millpond.state.types.descriptor import StateDescriptor, StateKind
 from millpond.state.types.key_types import as_row, as_rows, given_form
 from millpond.state.types.ttl import alive_since_ms
 
 _LENGTH = struct.Struct(">I")
-
-Pair = tuple[bytes, bytes]
-"""Of a cell: its place and what stands there."""
-
-
-@dataclass(frozen=True, slots=True)
-class Pairs:
-    """The cells of one state and key group, as two columns: a tuple for each cell would cost more than its bytes."""
-
-    places: list[bytes]
-    stored: list[bytes]
-
-    def __getitem__(self, part: slice) -> "Pairs":
-        return Pairs(self.places[part], self.stored[part])
-
-    def __len__(self) -> int:
-        return len(self.places)
-
-    def __iter__(self) -> Iterator[Pair]:
-        return zip(self.places, self.stored, strict=True)
 
 
 class CellBytes(Protocol):

@@ -19,6 +19,10 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, Protocol
 
+import pyarrow as pa
+
+from millpond.metrics import Recorder
+from millpond.state.backend.pairs import Pair, Pairs
 from millpond.state.types.descriptor import StateDescriptor
 from millpond.state.types.rows import Row
 
@@ -220,6 +224,10 @@ class Snapshot(Protocol):
         """Every cell of a state in one key group as of this version."""
         ...
 
+    def raw_cells(self, name: str, key_group: int) -> Pairs | None:
+        """The same as bytes, in the order of places; None where they are not at hand as such. See `RawCopies`."""
+        ...
+
     def release(self) -> None:
         """Let go of what only this snapshot needed. Idempotent; the snapshot cannot be read afterwards."""
         ...
@@ -241,8 +249,8 @@ class ValueCache(Protocol):
         ...
 
 
-class KeyedStateBackend(Protocol):
-    """The state of one shard."""
+class StateAccess(Protocol):
+    """The state of one shard, as it is now: by handles of the current key, and past them."""
 
     @property
     def context(self) -> KeyContext:
@@ -290,6 +298,10 @@ class KeyedStateBackend(Protocol):
         """The cells of a declared state past its handle."""
         ...
 
+
+class Versions(Protocol):
+    """The versions of a shard's state, from its restore to its end."""
+
     def commit(self) -> Snapshot:
         """End the version. It can be taken back until `settle`. Afterwards no key is current."""
         ...
@@ -313,3 +325,38 @@ class KeyedStateBackend(Protocol):
     def close(self) -> None:
         """Free everything. Idempotent."""
         ...
+
+
+class RawCopies(Protocol):
+    """State as bytes, for checkpoints to copy: of backends that keep bytes. The others inherit `PlainBackend`'s."""
+
+    def raw_cells(self, name: str, key_group: int) -> Pairs | None:
+        """Every cell of a state in one key group as bytes, in the order of places; None where they are not as such.
+
+        Only between two versions.
+        """
+        ...
+
+    def load_raw(self, descriptor: StateDescriptor, key_group: int, pairs: Iterable[Pair]) -> None:
+        """Put cells that are bytes as part of a restore, as any backend's `raw_cells` gave them."""
+        ...
+
+
+class Reports(Protocol):
+    """What a backend tells of itself."""
+
+    def report_to(self, recorder: Recorder) -> None:
+        """Have a recorder hear of what the backend counts."""
+        ...
+
+    def temperatures(self) -> pa.Table | None:
+        """The map of key groups by temperature; None from a backend that moves none."""
+        ...
+
+
+class KeyedStateBackend(StateAccess, Versions, RawCopies, Reports, Protocol):
+    """The state of one shard.
+
+    A backend of your own inherits from `PlainBackend`, a wrapper around one from `ForwardingBackend`. A backend that
+    lacks a member is refused when it is opened.
+    """

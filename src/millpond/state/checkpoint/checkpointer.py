@@ -22,35 +22,21 @@ import secrets
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from operator import is_not
 from typing import Any
 
 import pyarrow as pa
 
 from millpond.errors import OptionError
-from millpond.state.backend.cell_bytes import Pairs
-from millpond.state.backend.expiry import alive, removals
-from millpond.state.backend.protocols import Cells, KeyedStateBackend, Snapshot
+from millpond.state.backend.protocols import KeyedStateBackend, Snapshot
 from millpond.state.checkpoint.format.manifest import Head
-from millpond.state.checkpoint.format.segment import CellCodec
-from millpond.state.checkpoint.next_manifest import (
-    BASE_STEP_ROWS,
-    Base,
-    Delta,
-    Encode,
-    PairsOf,
-    beside,
-    encode_base,
-    encode_delta,
-    next_commit,
-)
-from millpond.state.checkpoint.raw_expiry import living_pairs
+from millpond.state.checkpoint.next_manifest import Delta, beside
+from millpond.state.checkpoint.segment_spool import SegmentSpool
 from millpond.state.checkpoint.storage.interface import CheckpointStorage, Commit
+from millpond.state.checkpoint.writer import BASE_STEP_ROWS, CheckpointWriter, Round
 from millpond.state.types.descriptor import StateDescriptor
-from millpond.state.types.ttl import Ttl
 
 MAX_CARRIED_BYTES = 64 << 20
 
@@ -132,15 +118,13 @@ class Checkpointer:
         self._head = head
         self._writer = writer or secrets.token_hex(8)
         self._clock_ns = clock_ns
-        self._key_schema = pa.ipc.read_schema(pa.py_buffer(head.key_schema))
-        self._states: dict[str, StateDescriptor] = {}
-        self._codecs: dict[str, CellCodec] = {}
+        self._encoder = CheckpointWriter(pa.ipc.read_schema(pa.py_buffer(head.key_schema)))
         self._last_version = max([head.version, last_version, *storage.versions()])
         self._begun: deque[PendingCheckpoint] = deque()
         self._carried: list[Delta] = []
+        self._carried_spool = SegmentSpool()
         self._lost: set[int] = set()
-        # State and key group of the bases that left something out. Each use is one step, without the lock, which
-        # a whole write holds.
+        # What the bases of every round so far left out. It is used without the lock, which a whole write holds.
         self._outlived: dict[tuple[str, int], None] = {}
         self._removal_rows = BASE_STEP_ROWS
         self._lock = threading.Lock()
@@ -153,7 +137,7 @@ class Checkpointer:
 
     def _declared_anew(self, stored: Mapping[str, Any]) -> bool:
         """Whether a state is declared otherwise than the head has it."""
-        declared = self._states.get(stored["name"])
+        declared = self._encoder.states.get(stored["name"])
         return declared is not None and declared.encode() != stored
 
     @property
@@ -168,10 +152,8 @@ class Checkpointer:
 
     def declare(self, descriptor: StateDescriptor) -> None:
         """Make a state known to the checkpoints begun from now on."""
-        if descriptor.name not in self._states:
-            # Before the state, so that whoever sees the state finds its codec.
-            self._codecs[descriptor.name] = CellCodec(descriptor, self._key_schema)
-            self._states[descriptor.name] = descriptor
+        if descriptor.name not in self._encoder.states:
+            self._encoder.declare(descriptor)
 
     def begin(self, watermark_ms: int = -1, *, full: bool = False) -> PendingCheckpoint:
         """The blocking part: end the backend's version. What it returns must go to `write` or to `abort`."""
@@ -183,7 +165,7 @@ class Checkpointer:
         blocking_ns = self._clock_ns() - started
         self._last_version += 1
         pending = PendingCheckpoint(
-            self._last_version, full, watermark_ms, now_ms, blocking_ns, snapshot, dict(self._states)
+            self._last_version, full, watermark_ms, now_ms, blocking_ns, snapshot, dict(self._encoder.states)
         )
         self._begun.append(pending)
         return pending
@@ -194,16 +176,10 @@ class Checkpointer:
         Belongs in the thread that processes records. Looks at whole key groups, until it has seen as many cells as the
         last checkpoint had changed, and 50,000 at least; the rest waits for the next call.
         """
-        backend, seen = self._backend, 0
+        seen = 0
         while self._outlived and seen < self._removal_rows:
             (name, key_group), _ = self._outlived.popitem()
-            ttl = self._states[name].ttl
-            if ttl is not None:
-                cells = backend.cells(name, key_group)
-                seen += len(cells)
-                expired = removals(cells, ttl, backend.context.now_ms)
-                if len(expired):
-                    backend.write(name, expired)
+            seen += self._encoder.remove_expired(self._backend, name, key_group)
 
     def write(self, pending: PendingCheckpoint) -> CheckpointStats:
         """Encode and store a begun checkpoint, the oldest first.
@@ -247,69 +223,34 @@ class Checkpointer:
 
     def _commit(self, pending: PendingCheckpoint, *, full: bool) -> Commit:
         _refuse_undeclared(pending)
-        deltas = []
+        deltas, spool = [], SegmentSpool()
         if not full:
             deltas = [delta for delta in self._carried if delta.version < pending.version]
-            deltas.append(self._delta(pending))
+            deltas.append(self._encoder.delta(pending.version, pending.snapshot, spool))
         owed = None if full else sum(delta.rows for delta in deltas)
         self._removal_rows = max(BASE_STEP_ROWS, owed or 0)
+        bases = Round(self._head, pending.version, owed, self._outlived, spool)
         with ThreadPoolExecutor(1, "millpond-encoding") as thread:
-            return next_commit(
-                self._head,
-                version=pending.version,
-                token=f"{self._writer}-{pending.version}",
-                watermark_ms=pending.watermark_ms,
-                processing_ms=pending.now_ms,
-                states=(descriptor.encode() for descriptor in pending.states.values()),
-                bases=list(self._bases(pending, owed, beside(thread))),
-                deltas=deltas,
-            )
-
-    def _delta(self, pending: PendingCheckpoint) -> Delta:
-        return encode_delta(pending.version, pending.snapshot.changes(), self._codecs)
-
-    def _bases(self, pending: PendingCheckpoint, owed: int | None, encode: Encode) -> Iterator[Base]:
-        """Key groups in turn until they hold as many cells as are owed; all of them for None."""
-        groups, full = self._head.key_groups, owed is None
-
-        def leaves_out(ttl: Ttl | None) -> bool:
-            return ttl is not None and ("compaction" in ttl.clean_up or (full and "snapshot" in ttl.clean_up))
-
-        def raw(name: str, key_group: int) -> Pairs | None:
-            copy: PairsOf | None = getattr(pending.snapshot, "raw_cells", None)
-            pairs, ttl = None if copy is None else copy(name, key_group), pending.states[name].ttl
-            if pairs is None or ttl is None or not leaves_out(ttl):
-                return pairs
-            living, gone = living_pairs(pending.states[name], ttl, key_group, pairs, pending.now_ms)
-            if len(gone) and "compaction" in ttl.clean_up:
-                self._outlived[name, key_group] = None
-            return living
-
-        def cells(name: str, key_group: int) -> Cells:
-            found, ttl = pending.snapshot.cells(name, key_group), pending.states[name].ttl
-            if ttl is None or not leaves_out(ttl):
-                return found
-            compacts = "compaction" in ttl.clean_up
-            kept = alive(found, ttl, pending.now_ms)
-            if compacts and (len(kept) < len(found) or any(map(is_not, kept.values, found.values))):
-                self._outlived[name, key_group] = None
-            return kept
-
-        codecs = {name: self._codecs[name] for name in pending.states}
-        turn, rows = 0, 0
-        while turn < len(groups) and (owed is None or rows < owed):
-            start = (self._head.next_base + turn) % len(groups)
-            stop = min(len(groups), start + len(groups) - turn)
-            wanted = BASE_STEP_ROWS if owed is None else min(owed - rows, BASE_STEP_ROWS)
-            base = encode_base(groups, range(start, stop), wanted, pending.version, codecs, cells, raw, encode)
-            turn += len(base.positions)
-            rows += base.rows
-            yield base
+            encode = beside(thread)
+            while self._encoder.add_bases(bases, pending.snapshot, pending.now_ms, pending.states, encode):
+                continue
+        return self._encoder.commit(
+            self._head,
+            version=pending.version,
+            token=f"{self._writer}-{pending.version}",
+            watermark_ms=pending.watermark_ms,
+            processing_ms=pending.now_ms,
+            bases=bases.bases,
+            deltas=deltas,
+            states=pending.states,
+        )
 
     def _carry(self, pending: PendingCheckpoint) -> None:
         """Keep a lost checkpoint's changes for the next one, or make that a full one."""
         try:
-            self._carried.append(self._delta(pending))
+            if not self._carried:
+                self._carried_spool = SegmentSpool()
+            self._carried.append(self._encoder.delta(pending.version, pending.snapshot, self._carried_spool))
         except Exception:  # noqa: BLE001 - why it cannot be encoded is told by the checkpoint that needs it
             self._lost.add(pending.version)
         if sum(delta.bytes for delta in self._carried) > MAX_CARRIED_BYTES:

@@ -5,6 +5,7 @@ some version, and the *deltas* after that version complete it. So a delta no you
 is dropped, and a base whose key groups all have a newer one is too.
 """
 
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass
@@ -15,37 +16,20 @@ import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from millpond.state.backend.cell_bytes import Pairs
+from millpond.state.backend.pairs import Pairs
 from millpond.state.backend.protocols import Cells
 from millpond.state.checkpoint.format.manifest import Head, SegmentRef
 from millpond.state.checkpoint.format.raw import raw_table
-from millpond.state.checkpoint.format.segment import MAX_SEGMENT_BYTES, CellCodec, checksum_of, encode_segments
+from millpond.state.checkpoint.format.segment import MAX_SEGMENT_BYTES, CellCodec, encode_segments
+from millpond.state.checkpoint.segment_spool import Part, Segments, SegmentSpool
 from millpond.state.checkpoint.storage.interface import Commit
 
-BASE_STEP_ROWS = 50_000
 _FIRST_ROWS = 100
+_ENCODED_AHEAD = 2
+"""Segments that are encoded, or about to be, before the oldest of them is put away."""
 
 PairsOf = Callable[[str, int], "Pairs | None"]
 """Gives every cell of a state in one key group as bytes, or None where there are none to copy."""
-
-
-@dataclass(frozen=True)
-class Part:
-    """One encoded segment that no head names yet.
-
-    Attributes:
-        state: whose cells it holds.
-        rows: how many of them.
-        first_group: the lowest key group among them.
-        last_group: the highest.
-        data: the sealed bytes.
-    """
-
-    state: str
-    rows: int
-    first_group: int
-    last_group: int
-    data: bytes
 
 
 Encoded = Callable[[], Sequence[Part]]
@@ -81,7 +65,7 @@ class Delta:
     @property
     def bytes(self) -> int:
         """Of all segments."""
-        return sum(len(part.data) for part in self.parts)
+        return sum(part.length for part in self.parts)
 
 
 @dataclass(frozen=True)
@@ -92,18 +76,13 @@ class Base:
         version: as of which they hold the cells.
         positions: the key groups, counted from the shard's first.
         rows: cells in all.
-        pieces: give the segments, once they are encoded.
+        parts: the segments.
     """
 
     version: int
     positions: range
     rows: int
-    pieces: tuple[Encoded, ...]
-
-    @property
-    def parts(self) -> Iterator[Part]:
-        """The segments. It waits for those that are being encoded."""
-        return chain.from_iterable(piece() for piece in self.pieces)
+    parts: tuple[Part, ...]
 
 
 class _Encoder:
@@ -161,27 +140,68 @@ class _Encoder:
         return self._encoded(self._state, tables)
 
 
-def encode_delta(version: int, changes: Iterable[tuple[str, Cells]], codecs: Mapping[str, CellCodec]) -> Delta:
-    """What a version changed, by state, in any number of pieces each."""
-    return Delta(version, tuple(chain.from_iterable(piece() for piece in _encoded(changes, codecs, at_once))))
+class _Copier:
+    """Turns copied bytes of one state, which come a key group at a time, into segments of about their full size."""
+
+    def __init__(self, state: str, encode: Encode) -> None:
+        self._state = state
+        self._encoded = encode
+        self._tables: list[pa.Table] = []
+        self._bytes = 0
+
+    def add(self, key_group: int, pairs: Pairs) -> Iterator[Encoded]:
+        """Take the bytes of a key group in; the segments that are full."""
+        table = raw_table(key_group, pairs)
+        self._tables.append(table)
+        self._bytes += table.nbytes
+        if self._bytes > MAX_SEGMENT_BYTES * 3 // 4:
+            yield from self.end()
+
+    def end(self) -> Iterator[Encoded]:
+        """The segments of what is left."""
+        if self._tables:
+            tables, self._tables, self._bytes = self._tables, [], 0
+            yield self._encoded(self._state, tables)
 
 
-def _encoded(
-    changes: Iterable[tuple[str, Cells]], codecs: Mapping[str, CellCodec], encode: Encode
-) -> Iterator[Encoded]:
-    encoders: dict[str, _Encoder] = {}
-    for state, cells in changes:
-        if state not in encoders:
-            encoders[state] = _Encoder(state, codecs[state], encode)
-        yield from encoders[state].add(cells)
-    for encoder in encoders.values():
-        yield from encoder.end()
+def encode_delta(
+    version: int,
+    changes: Iterable[tuple[str, Cells]],
+    codecs: Mapping[str, CellCodec],
+    spool: SegmentSpool | None = None,
+) -> Delta:
+    """What a version changed, by state, in any number of pieces each. The segments wait in the spool."""
+
+    def encoded() -> Iterator[Encoded]:
+        encoders: dict[str, _Encoder] = {}
+        for state, cells in changes:
+            if state not in encoders:
+                encoders[state] = _Encoder(state, codecs[state], at_once)
+            yield from encoders[state].add(cells)
+        for encoder in encoders.values():
+            yield from encoder.end()
+
+    return Delta(version, _spooled(encoded(), spool))
+
+
+def _spooled(encoded: Iterator[Encoded], spool: SegmentSpool | None) -> tuple[Part, ...]:
+    """The segments, each put into the spool as soon as it is encoded. No more than a few are encoded ahead."""
+    spool = spool or SegmentSpool()
+    waiting: deque[Encoded] = deque()
+    parts: list[Part] = []
+    for each in encoded:
+        waiting.append(each)
+        if len(waiting) > _ENCODED_AHEAD:
+            parts += map(spool.kept, waiting.popleft()())
+    while waiting:
+        parts += map(spool.kept, waiting.popleft()())
+    return tuple(parts)
 
 
 def _parts(state: str, tables: Sequence[pa.Table]) -> Iterator[Part]:
     for part, data in encode_segments(pa.concat_tables(tables).combine_chunks() if len(tables) > 1 else tables[0]):
         groups = pc.min_max(part["key_group"]).as_py()
-        yield Part(state, part.num_rows, groups["min"], groups["max"], data)
+        yield Part.of(state, part.num_rows, groups["min"], groups["max"], data)
 
 
 def encode_base(
@@ -193,32 +213,37 @@ def encode_base(
     cells: Callable[[str, int], Cells],
     raw: PairsOf | None = None,
     encode: Encode = at_once,
+    spool: SegmentSpool | None = None,
 ) -> Base:
     """Bases of the first of these positions, as many as it takes to hold the wanted rows.
 
     What `raw` gives of a state and key group is copied as it is; where it gives None, and without it, `cells` are
-    taken. `encode` makes segments of either.
+    taken. `encode` makes segments of either, which wait in the spool.
     """
-    copied: dict[str, list[pa.Table]] = {}
+    encoders: dict[str, _Encoder] = {}
+    copiers: dict[str, _Copier] = {}
     rows, stop = 0, positions.start
 
-    def taken() -> Iterator[tuple[str, Cells]]:
+    def encoded() -> Iterator[Encoded]:
         nonlocal rows, stop
         while stop < positions.stop and rows < wanted_rows:
-            for name in codecs:
+            for name, codec in codecs.items():
                 pairs = None if raw is None else raw(name, key_groups[stop])
                 if pairs is None:
                     found = cells(name, key_groups[stop])
                     rows += len(found)
-                    yield name, found
+                    yield from encoders.setdefault(name, _Encoder(name, codec, encode)).add(found)
                 elif pairs:
-                    copied.setdefault(name, []).append(raw_table(key_groups[stop], pairs))
                     rows += len(pairs)
+                    yield from copiers.setdefault(name, _Copier(name, encode)).add(key_groups[stop], pairs)
             stop += 1
+        for encoder in encoders.values():
+            yield from encoder.end()
+        for copier in copiers.values():
+            yield from copier.end()
 
-    pieces = [*_encoded(taken(), codecs, encode)]
-    pieces += [encode(name, tables) for name, tables in copied.items()]
-    return Base(version, range(positions.start, stop), rows, tuple(pieces))
+    parts = _spooled(encoded(), spool)
+    return Base(version, range(positions.start, stop), rows, parts)
 
 
 def _joined(pieces: Sequence[Cells]) -> Cells:
@@ -261,8 +286,8 @@ def next_commit(
             first_group=part.first_group,
             last_group=part.last_group,
             rows=part.rows,
-            bytes=len(part.data),
-            checksum=checksum_of(part.data),
+            bytes=part.length,
+            checksum=part.checksum,
         )
         for segment_id, (part, is_base, made) in enumerate(added, head.next_segment)
     ]
@@ -289,7 +314,7 @@ def next_commit(
     )
     return Commit(
         head=following,
-        segments={ref.id: part.data for ref, (part, _, _) in zip(refs, added, strict=True) if needed(ref)},
+        segments=Segments({ref.id: part for ref, (part, _, _) in zip(refs, added, strict=True) if needed(ref)}),
         dropped=tuple(ref.id for ref in head.segments if not needed(ref)),
         parent=head,
     )

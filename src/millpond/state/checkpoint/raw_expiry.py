@@ -4,8 +4,9 @@ The bytes of a value with a TTL begin with the time since when it is alive, so n
 whose keys the live state must be told to remove.
 """
 
-from millpond.state.backend.cell_bytes import Pair, Pairs, cell_bytes, lives
+from millpond.state.backend.cell_bytes import cell_bytes, lives
 from millpond.state.backend.expiry import removals
+from millpond.state.backend.pairs import Pair, Pairs
 from millpond.state.backend.protocols import ABSENT, Cells
 from millpond.state.types.descriptor import StateDescriptor, StateKind
 from millpond.state.types.key_types import given_forms

@@ -8,7 +8,7 @@ of other serializers stay bytes.
 """
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -17,7 +17,7 @@ import pyarrow.fs
 from millpond.errors import CorruptionError, MissingDependencyError, OptionError, UnavailableError
 from millpond.state.checkpoint.format.object_columns import decoded
 from millpond.state.checkpoint.format.segment import CellCodec
-from millpond.state.checkpoint.restoring import Version, newest_rows, read_version
+from millpond.state.checkpoint.restoring import Version, read_version, row_pieces
 from millpond.state.checkpoint.savepoint import MANIFEST, Savepoint
 from millpond.state.checkpoint.storage.files import FileStorage
 from millpond.state.checkpoint.storage.folder import Folder
@@ -95,8 +95,16 @@ class StateReader:
         descriptor = self._descriptor(state, version)
         return decoded(self._stored(descriptor, version), descriptor)
 
+    def pieces(self, state: str, version: int | None = None) -> Iterator[pa.Table]:
+        """Every cell of a state, some key groups at a time: for a state that is larger than memory.
+
+        Columns are as `arrow` gives them. A column of objects that have no one Arrow type is JSON, piece by piece.
+        """
+        descriptor = self._descriptor(state, version)
+        return (decoded(piece, descriptor) for piece in self._stored_pieces(descriptor, version))
+
     def pandas(self, state: str, version: int | None = None) -> "pd.DataFrame":
-        """The same as a pandas DataFrame; maps are dicts, or lists of pairs where their keys are lists."""
+        """Every cell of a state as a pandas DataFrame; maps are dicts, or lists of pairs where their keys are lists."""
         try:
             import pandas as pd
         except ImportError as error:
@@ -110,7 +118,7 @@ class StateReader:
     def duckdb(
         self, state: str, version: int | None = None, *, connection: "duckdb.DuckDBPyConnection | None" = None
     ) -> "duckdb.DuckDBPyRelation":
-        """The same as a DuckDB relation, of this connection or of DuckDB's own."""
+        """Every cell of a state as a DuckDB relation, of this connection or of DuckDB's own."""
         try:
             import duckdb
         except ImportError as error:
@@ -141,7 +149,14 @@ class StateReader:
     def _stored(self, state: StateDescriptor, version: int | None) -> pa.Table:
         if self._savepoint is not None:
             return self._savepoint.table(state.name)
-        return pa.concat_tables(newest_rows(shard, state) for shard in self._shards(self._version(version)))
+        return pa.concat_tables(self._stored_pieces(state, version))
+
+    def _stored_pieces(self, state: StateDescriptor, version: int | None) -> Iterator[pa.Table]:
+        if self._savepoint is not None:
+            yield from self._savepoint.pieces(state.name)
+            return
+        for shard in self._shards(self._version(version)):
+            yield from row_pieces(shard, state)
 
     def _shards(self, version: int) -> list[Version]:
         shards = [read_version(storage, version) for storage in self._storages]

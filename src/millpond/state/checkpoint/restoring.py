@@ -6,9 +6,9 @@ base speaks for the key groups it is the newest base of, a delta for those based
 Invariant: rows are taken from a segment only after its checksum was compared with the head's.
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -17,18 +17,55 @@ from millpond.errors import CorruptionError, OptionError
 from millpond.state.backend.protocols import KeyedStateBackend
 from millpond.state.checkpoint.format.manifest import Head, SegmentRef
 from millpond.state.checkpoint.format.raw import is_raw, raw_groups
-from millpond.state.checkpoint.format.segment import CellCodec, checksum_of, decode_segment, verify_segment
+from millpond.state.checkpoint.format.segment import (
+    MAX_SEGMENT_BYTES,
+    CellCodec,
+    checksum_of,
+    decode_segment,
+    verify_segment,
+)
 from millpond.state.checkpoint.storage.interface import CheckpointStorage
 from millpond.state.types.descriptor import StateDescriptor
 from millpond.state.types.schema_change import migration
 
+_PIECE_BYTES = 8 << 20
+"""Of a state's segments, so many bytes are decoded at a time. A segment is read for each piece that may need it."""
+
+
+class SegmentSource(Protocol):
+    """Where the segments of a head come from: a dictionary by id, a storage, or a connection that they come over.
+
+    They are asked for one by one, each once, in the order of `in_order`.
+    """
+
+    def get(self, segment_id: int, /) -> bytes | memoryview | None:
+        """A segment; None where it is missing."""
+        ...
+
 
 @dataclass(frozen=True)
 class Version:
-    """One version of a shard in memory, still encoded: its head, and every segment by id, each found whole."""
+    """One version of a shard, still encoded: its head, and its segments by id. They may be read when asked for."""
 
     head: Head
     segments: Mapping[int, bytes | memoryview]
+
+
+class StoredSegments(Mapping[int, bytes]):
+    """The segments of a stored version. Each is read from the storage when it is asked for, and not kept."""
+
+    def __init__(self, storage: CheckpointStorage, head: Head) -> None:
+        self._storage = storage
+        self._refs = {ref.id: ref for ref in head.segments}
+
+    def __getitem__(self, segment_id: int) -> bytes:
+        return self._storage.segment(self._refs[segment_id])
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(self._refs)
+
+    def __len__(self) -> int:
+        return len(self._refs)
 
 
 @dataclass(frozen=True)
@@ -88,18 +125,39 @@ def read_segment(head: Head, ref: SegmentRef, data: bytes | memoryview) -> pa.Ta
 
 
 def read_version(storage: CheckpointStorage, version: int) -> Version:
-    """A version, with every segment proven to be the one that its head names before anything is made of any."""
+    """A version, with every segment proven to be the one that its head names before anything is made of any.
+
+    Segments are read one by one, and again when they are asked for.
+    """
     head = storage.head(version)
     if head is None:
         raise OptionError(f"{storage.name} has no version {version}; it has {storage.versions()}.")
-    segments = {}
+    segments = StoredSegments(storage, head)
     for ref in head.segments:
         try:
-            segments[ref.id] = storage.segment(ref)
             check_segment(head, ref, segments[ref.id])
         except CorruptionError as error:
             raise CorruptionError(f"{storage.name}, {segment_name(head, ref)}: {error}") from error
     return Version(head, segments)
+
+
+def load_segments(head: Head, segments: SegmentSource, states: "StoredStates", backend: KeyedStateBackend) -> None:
+    """Load a head's version into an empty backend, segment by segment.
+
+    A CorruptionError names a segment that is missing or damaged; the backend must then be thrown away.
+    """
+    for ref in in_order(head):
+        data = segments.get(ref.id)
+        if data is None:
+            raise CorruptionError(
+                f"{segment_name(head, ref)} is missing. The state part of the checkpoint was deleted or is "
+                "incomplete: restore it, or start the query with a new checkpoint folder."
+            )
+        try:
+            table = read_segment(head, ref, data)
+        except CorruptionError as error:
+            raise CorruptionError(f"{error} {last_good(ref)}") from error
+        states.load(backend, ref.state, table)
 
 
 def restore(
@@ -114,6 +172,7 @@ def restore(
     """Load a version, the newest unless another is asked for, into an empty backend; None where there is none.
 
     Every segment is read and proven, and every state's schema compared, before the backend is touched.
+    Segments are read one by one, and a second time to be loaded, so that they need not fit into memory together.
     Raises a CorruptionError that names shard, version, segment, file and the last good version; with
     `fall_back` that version is restored instead, and the result says what was passed over. Raises an
     OptionError that shows both schemas where a declared state cannot hold the stored one. `now_ms` is the
@@ -124,8 +183,7 @@ def restore(
         return None
     found, passed_over = _whole_version(storage, versions[-1] if version is None else version, fall_back=fall_back)
     states = StoredStates.of(found.head.states, declared, found.head.key_schema, now_ms)
-    for ref in in_order(found.head):
-        states.load(backend, ref.state, read_segment(found.head, ref, found.segments[ref.id]))
+    load_segments(found.head, found.segments, states, backend)
     return Restored(found.head, states.descriptors, passed_over)
 
 
@@ -197,21 +255,42 @@ class StoredStates:
         return tuple(self._by_name.values())
 
     def load(self, backend: KeyedStateBackend, state: str, table: pa.Table) -> None:
-        """Rows of one state into a backend."""
+        """Rows of one state into a backend, as many at once as a segment holds: objects take more than their bytes."""
         migrate = self._migrations[state]
-        if migrate is not None:
-            table = migrate(self._stored_codecs[state].plain(table))
-        load_table(backend, self._by_name[state], self._codecs[state], table)
+        for part in parts_of(table):
+            rows = part if migrate is None else migrate(self._stored_codecs[state].plain(part))
+            load_table(backend, self._by_name[state], self._codecs[state], rows)
 
 
 def load_table(backend: KeyedStateBackend, descriptor: StateDescriptor, codec: CellCodec, table: pa.Table) -> None:
-    """A segment's rows into a backend: bytes as they are, where it takes such."""
-    load_raw = getattr(backend, "load_raw", None)
-    if load_raw is None or not is_raw(table):
+    """A segment's rows into a backend: bytes as they are, which a backend that keeps none decodes."""
+    if not is_raw(table):
         backend.load(descriptor, codec.cells(table))
         return
     for key_group, pairs in raw_groups(table):
-        load_raw(descriptor, key_group, pairs)
+        backend.load_raw(descriptor, key_group, pairs)
+
+
+def parts_of(table: pa.Table) -> Iterator[pa.Table]:
+    """A table in slices of about the size of a segment."""
+    each = max(1, table.num_rows * MAX_SEGMENT_BYTES // max(1, table.nbytes))
+    for first in range(0, table.num_rows, each):
+        yield table.slice(first, each)
+
+
+def key_group_pieces(head: Head, state: str) -> Iterator[range]:
+    """The key groups of a shard in runs, of which each holds a bounded part of a state."""
+    groups = head.key_groups
+    stored = sum(ref.bytes for ref in head.segments if ref.state == state)
+    each = max(1, len(groups) * _PIECE_BYTES // max(1, stored))
+    for first in range(groups.start, groups.stop, each):
+        yield range(first, min(first + each, groups.stop))
+
+
+def row_pieces(version: Version, descriptor: StateDescriptor) -> Iterator[pa.Table]:
+    """Every row of one state as of a version, some key groups at a time: see `newest_rows`."""
+    for groups in key_group_pieces(version.head, descriptor.name):
+        yield newest_rows(version, descriptor, groups)
 
 
 def newest_rows(version: Version, descriptor: StateDescriptor, key_groups: range | None = None) -> pa.Table:

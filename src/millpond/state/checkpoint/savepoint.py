@@ -14,9 +14,11 @@ maximum parallelism stays, so a shard of any new layout takes from each file the
 Invariant: no row is loaded before every file that the shard needs was found as the manifest says.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from functools import partial
+from itertools import chain
+from typing import Protocol
 from urllib.parse import quote
 
 import msgspec
@@ -30,8 +32,10 @@ from millpond.errors import CorruptionError, OptionError, UnavailableError
 from millpond.state.backend.protocols import Cells, KeyedStateBackend
 from millpond.state.checkpoint.format.manifest import Head, birth
 from millpond.state.checkpoint.format.object_columns import JSON_COLUMN, with_json
+from millpond.state.checkpoint.format.savepoint_manifest import Manifest, SavepointFile
 from millpond.state.checkpoint.format.segment import CellCodec, sealed, unsealed
-from millpond.state.checkpoint.restoring import Restored, StoredStates, newest_rows, read_version
+from millpond.state.checkpoint.restoring import Restored, parts_of, read_version, row_pieces
+from millpond.state.checkpoint.starting import load_savepoint
 from millpond.state.checkpoint.storage.folder import Folder, shown
 from millpond.state.checkpoint.storage.interface import CheckpointStorage
 from millpond.state.types.descriptor import StateDescriptor
@@ -39,29 +43,11 @@ from millpond.state.types.descriptor import StateDescriptor
 MANIFEST = "MANIFEST"
 
 _MAGIC = b"MPSP"
-
-
-class SavepointFile(msgspec.Struct, frozen=True, array_like=True):
-    """One Parquet file: which cells it holds, and how to know that it is whole."""
-
-    name: str
-    state: str
-    first_group: int
-    last_group: int
-    rows: int
-    bytes: int
-    checksum: int
-
-
-class Manifest(msgspec.Struct, frozen=True):
-    """What a savepoint consists of."""
-
-    max_parallelism: int
-    key_schema: bytes
-    watermark_ms: int
-    states: tuple[dict[str, Any], ...]
-    files: tuple[SavepointFile, ...]
-    processing_ms: int = -1
+_FILE_BYTES = 4 << 20
+"""Of rows in one file, before compression: it is in memory as a whole when it is written and when it is read."""
+_ROW_GROUP_BYTES = 1 << 20
+_ROWS_AT_ONCE = 10_000
+"""Cells that are made columns of at once."""
 
 
 class HasCells(Protocol):
@@ -79,34 +65,42 @@ class ShardState:
     Attributes:
         head: says which shard of which operator it is, under which watermark and at which processing time.
         states: the descriptors of everything it holds.
-        tables: the rows of each state, by its name.
+        pieces: gives the rows of a state, some key groups at a time. A shard may hold more than memory does.
     """
 
     head: Head
     states: tuple[StateDescriptor, ...]
-    tables: dict[str, pa.Table]
+    pieces: Callable[[StateDescriptor], Iterator[pa.Table]]
 
     @staticmethod
     def of_snapshot(head: Head, snapshot: HasCells, states: Iterable[StateDescriptor]) -> "ShardState":
-        """What a snapshot holds, or a backend now. `head` is any of the shard's that has the savepoint's times."""
-        states = tuple(states)
+        """What a snapshot holds, or a backend now. `head` is any of the shard's that has the savepoint's times.
+
+        It is read while the savepoint is written: keep the snapshot until then, or leave the backend alone.
+        """
         key_schema = pa.ipc.read_schema(pa.py_buffer(head.key_schema))
-        tables = {}
-        for state in states:
+
+        def pieces(state: StateDescriptor) -> Iterator[pa.Table]:
             codec = CellCodec(state, key_schema)
-            groups = (codec.table(snapshot.cells(state.name, group)) for group in head.key_groups)
-            tables[state.name] = pa.concat_tables(groups).drop_columns(["deleted"])
-        return ShardState(head, states, tables)
+            for group in head.key_groups:
+                cells = snapshot.cells(state.name, group)
+                for first in range(0, len(cells), _ROWS_AT_ONCE):
+                    yield codec.table(cells.part(first, _ROWS_AT_ONCE)).drop_columns(["deleted"])
+
+        return ShardState(head, tuple(states), pieces)
 
     @staticmethod
     def of_storage(storage: CheckpointStorage, version: int | None = None) -> "ShardState":
-        """A stored version, the newest unless another is asked for. A CorruptionError says what is damaged."""
+        """A stored version, the newest unless another is asked for. A CorruptionError says what is damaged.
+
+        Its segments are read again while the savepoint is written.
+        """
         versions = storage.versions()
         if not versions:
             raise OptionError(f"{storage.name} has no version to make a savepoint of.")
         found = read_version(storage, versions[-1] if version is None else version)
         states = tuple(StateDescriptor.decode(plain) for plain in found.head.states)
-        return ShardState(found.head, states, {state.name: newest_rows(found, state) for state in states})
+        return ShardState(found.head, states, partial(row_pieces, found))
 
 
 def write_savepoint(
@@ -134,7 +128,8 @@ def write_savepoint(
                         f"and [{state.describe()}] in shard {shard.head.shard}. Let every shard hold the same "
                         "declaration."
                     )
-                files += write_rows(folder, state, f"shard-{shard.head.shard:05d}", shard.tables[state.name])
+                part = f"shard-{shard.head.shard:05d}"
+                files += write_rows(folder, state, part, shard.pieces(state))
         return finish_savepoint(folder, heads, states.values(), files)
     except OSError as error:
         raise not_written(location, error) from error
@@ -190,20 +185,59 @@ def _refuse_strangers(location: str, heads: Sequence[Head], head: Head) -> None:
             )
 
 
-def write_rows(folder: Folder, state: StateDescriptor, part: str, table: pa.Table) -> Iterator[SavepointFile]:
-    """Write rows of one state to a file of their own, named after the part of the operator that they are."""
-    if not table.num_rows:
-        return
+def write_rows(
+    folder: Folder, state: StateDescriptor, part: str, pieces: Iterable[pa.Table]
+) -> Iterator[SavepointFile]:
+    """Write rows of one state to files of a few MB, named after the part of the operator that they are."""
+    waiting: list[pa.Table] = []
+    number = 0
+    for group in _row_groups(pieces):
+        waiting.append(group)
+        if sum(each.nbytes for each in waiting) >= _FILE_BYTES:
+            yield _written(folder, state, part, number, waiting)
+            waiting, number = [], number + 1
+    if waiting:
+        yield _written(folder, state, part, number, waiting)
+
+
+def _row_groups(pieces: Iterable[pa.Table]) -> Iterator[pa.Table]:
+    """The rows in tables of about `_ROW_GROUP_BYTES`: pieces that are small together, large ones cut."""
+    waiting: list[pa.Table] = []
+    for piece in pieces:
+        for part in parts_of(piece):
+            waiting.append(part)
+            if sum(each.nbytes for each in waiting) >= _ROW_GROUP_BYTES:
+                yield pa.concat_tables(waiting)
+                waiting = []
+    if waiting:
+        yield pa.concat_tables(waiting)
+
+
+def _written(
+    folder: Folder, state: StateDescriptor, part: str, number: int, groups: Sequence[pa.Table]
+) -> SavepointFile:
     sink = pa.BufferOutputStream()
-    pq.write_table(with_json(table, state), sink, compression="zstd")
-    data = sink.getvalue().to_pybytes()
+    # A row group is encoded alone: Parquet's writer takes several times the bytes of what it is given at once.
+    tables = (with_json(group, state) for group in groups)
+    first = next(tables)
+    with pq.ParquetWriter(sink, first.schema, compression="zstd") as writer:
+        for table in chain((first,), tables):
+            writer.write_table(table)
+    data = sink.getvalue()
     # A prefix, for names that mean something as a path: `..`, `MANIFEST`.
-    name = f"state-{quote(state.name, safe='')}/{part}.parquet"
+    name = f"state-{quote(state.name, safe='')}/{part}{f'-{number:04d}' if number else ''}.parquet"
     folder.make([name.partition("/")[0]])
     folder.write(name, data)
-    groups = pc.min_max(table["key_group"]).as_py()
-    checksum = xxhash.xxh64_intdigest(data)
-    yield SavepointFile(name, state.name, groups["min"], groups["max"], table.num_rows, len(data), checksum)
+    bounds = [pc.min_max(group["key_group"]).as_py() for group in groups]
+    return SavepointFile(
+        name,
+        state.name,
+        min(each["min"] for each in bounds),
+        max(each["max"] for each in bounds),
+        sum(group.num_rows for group in groups),
+        data.size,
+        xxhash.xxh64_intdigest(data),
+    )
 
 
 class Savepoint:
@@ -248,11 +282,20 @@ class Savepoint:
 
     def table(self, state: str, key_groups: range | None = None) -> pa.Table:
         """The rows of one state, of all key groups or of some."""
-        descriptor = {each.name: each for each in self.states()}[state]
-        schema = _schema(descriptor, self.manifest.key_schema)
-        files = self._files(state, key_groups)
-        tables = [_rows(data, schema, key_groups) for data in map(self._proven, files)]
-        return pa.concat_tables([schema.empty_table(), *tables])
+        pieces = list(self.pieces(state, key_groups))
+        return pa.concat_tables(pieces) if pieces else self._schema(state).empty_table()
+
+    def pieces(self, state: str, key_groups: range | None = None) -> Iterator[pa.Table]:
+        """The same, a file at a time."""
+        schema = self._schema(state)
+        for file in self._files(state, key_groups):
+            yield _rows(self._proven(file), schema, key_groups)
+
+    def prove(self, key_groups: range | None = None) -> None:
+        """Read every file with rows of these key groups. A CorruptionError names one that is not as it was written."""
+        for state in self.states():
+            for file in self._files(state.name, key_groups):
+                self._proven(file)
 
     def restore(
         self,
@@ -283,14 +326,12 @@ class Savepoint:
             )
         head = birth(lineage, shard, shards, manifest.max_parallelism, key_schema)
         head = msgspec.structs.replace(head, watermark_ms=manifest.watermark_ms, processing_ms=manifest.processing_ms)
-        states = StoredStates.of(manifest.states, declared, manifest.key_schema, now_ms)
-        schemas = {state.name: _schema(state, manifest.key_schema) for state in self.states()}
-        proven = [(file.state, self._proven(file)) for name in schemas for file in self._files(name, head.key_groups)]
-        for state, data in proven:
-            table = _rows(data, schemas[state], head.key_groups)
-            deleted = pa.repeat(pa.scalar(False), table.num_rows)
-            states.load(backend, state, table.append_column("deleted", deleted))
-        return Restored(head, states.descriptors)
+        return Restored(head, load_savepoint(self, head, backend, declared, now_ms))
+
+    def _schema(self, state: str) -> pa.Schema:
+        descriptor = {each.name: each for each in self.states()}[state]
+        cells = CellCodec(descriptor, pa.ipc.read_schema(pa.py_buffer(self.manifest.key_schema))).schema
+        return cells.remove(cells.get_field_index("deleted"))
 
     def _files(self, state: str, key_groups: range | None) -> list[SavepointFile]:
         return [
@@ -314,11 +355,6 @@ class Savepoint:
                 "savepoint."
             )
         return data
-
-
-def _schema(state: StateDescriptor, key_schema: bytes) -> pa.Schema:
-    cells = CellCodec(state, pa.ipc.read_schema(pa.py_buffer(key_schema))).schema
-    return cells.remove(cells.get_field_index("deleted"))
 
 
 def _rows(data: bytes, schema: pa.Schema, key_groups: range | None) -> pa.Table:

@@ -5,11 +5,13 @@ many, a shard takes the rows of its own key groups. Where it has another number,
 anew from the keys: a key's group is its hash modulo their number, so a row can be a shard's only if the
 two groups are equal modulo the greatest common divisor of both numbers; the rest is passed over unhashed.
 
-Invariant: every file that the shard needs was found whole before a row is loaded.
+Invariant: every file that the shard needs was found whole before a row is loaded. Files are read one by one, first to
+prove them and then to load them, so that a savepoint may be larger than memory.
 """
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from typing import Protocol
 
 import numpy as np
 import pyarrow as pa
@@ -17,8 +19,8 @@ import pyarrow.compute as pc
 
 from millpond.state.backend.protocols import KeyedStateBackend
 from millpond.state.checkpoint.format.manifest import Head
+from millpond.state.checkpoint.format.savepoint_manifest import Manifest
 from millpond.state.checkpoint.restoring import StoredStates
-from millpond.state.checkpoint.savepoint import Savepoint
 from millpond.state.types.descriptor import StateDescriptor
 from millpond.state.types.key_groups import key_group_of
 from millpond.state.types.rows import RowCodec
@@ -26,8 +28,26 @@ from millpond.state.types.rows import RowCodec
 _GROUP = "key_group"
 
 
+class SavedRows(Protocol):
+    """A savepoint, as loading it sees one."""
+
+    manifest: Manifest
+
+    def states(self) -> tuple[StateDescriptor, ...]:
+        """The states it holds."""
+        ...
+
+    def prove(self, key_groups: range | None = None) -> None:
+        """Refuse it where a file with rows of these key groups is not as it was written."""
+        ...
+
+    def pieces(self, state: str, key_groups: range | None = None) -> Iterator[pa.Table]:
+        """The rows of one state, a file at a time."""
+        ...
+
+
 def load_savepoint(
-    savepoint: Savepoint,
+    savepoint: SavedRows,
     head: Head,
     backend: KeyedStateBackend,
     declared: Iterable[StateDescriptor],
@@ -39,22 +59,23 @@ def load_savepoint(
     """
     manifest = savepoint.manifest
     states = StoredStates.of(manifest.states, declared, manifest.key_schema, now_ms)
-    tables = {state.name: _rows_of_shard(savepoint, state.name, head) for state in savepoint.states()}
-    for name, table in tables.items():
-        states.load(backend, name, table.append_column("deleted", pa.repeat(pa.scalar(False), table.num_rows)))
+    stays = manifest.max_parallelism == head.max_parallelism
+    key_groups = head.key_groups if stays else None
+    savepoint.prove(key_groups)
+    for state in savepoint.states():
+        for piece in savepoint.pieces(state.name, key_groups):
+            rows = piece if stays else _rows_of_shard(piece, manifest, head)
+            states.load(backend, state.name, rows.append_column("deleted", pa.repeat(pa.scalar(False), rows.num_rows)))
     return states.descriptors
 
 
-def _rows_of_shard(savepoint: Savepoint, state: str, head: Head) -> pa.Table:
-    stored_groups = savepoint.manifest.max_parallelism
-    if stored_groups == head.max_parallelism:
-        return savepoint.table(state, head.key_groups)
-    divisor = math.gcd(stored_groups, head.max_parallelism)
+def _rows_of_shard(table: pa.Table, manifest: Manifest, head: Head) -> pa.Table:
+    """Of rows by the savepoint's key groups, those of the shard, by its own."""
+    divisor = math.gcd(manifest.max_parallelism, head.max_parallelism)
     wanted = {group % divisor for group in head.key_groups}
-    table = savepoint.table(state)
     groups = table[_GROUP].to_numpy()
     table = table.filter(pa.array(np.isin(groups % divisor, list(wanted))))
-    regrouped = _key_groups(table, savepoint.manifest.key_schema, head.max_parallelism)
+    regrouped = _key_groups(table, manifest.key_schema, head.max_parallelism)
     table = table.set_column(table.column_names.index(_GROUP), _GROUP, regrouped)
     first, stop = head.key_groups.start, head.key_groups.stop
     return table.filter(pc.and_(pc.greater_equal(table[_GROUP], first), pc.less(table[_GROUP], stop)))

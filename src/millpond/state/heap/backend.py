@@ -17,6 +17,7 @@ from typing import Any
 
 from millpond.errors import UnavailableError
 from millpond.state.backend.declarations import Declarations, foreign_key_group, open_version
+from millpond.state.backend.plain import PlainBackend, PlainSnapshot
 from millpond.state.backend.protocols import Cells, KeyContext, ListState, MapState, RawCells, Snapshot, ValueState
 from millpond.state.heap.states import BoundState, HeapListState, HeapMapState, HeapState, HeapValueState
 from millpond.state.heap.tables import FlatTables
@@ -25,7 +26,7 @@ from millpond.state.types.descriptor import StateDescriptor, StateKind
 from millpond.state.types.rows import Row
 
 
-class HeapBackend:
+class HeapBackend(PlainBackend):
     """A `KeyedStateBackend` over Python dictionaries.
 
     Args:
@@ -194,7 +195,7 @@ def _entering(context: KeyContext, key_groups: range, bound: list[BoundState]) -
     return enter
 
 
-class _HeapSnapshot:
+class _HeapSnapshot(PlainSnapshot):
     """One committed version: by state, its tables and the version in their chain."""
 
     def __init__(self, versions: dict[str, tuple[FlatTables[Any], Version]]) -> None:

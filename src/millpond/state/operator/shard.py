@@ -126,12 +126,12 @@ class OperatorShard:
 
     def temperatures(self) -> pa.Table:
         """The map of key groups by temperature. An OptionError says that the backend has none."""
-        found: Callable[[], pa.Table] | None = self.backend.temperatures
+        found = self.backend.temperatures()
         if found is None:
             raise OptionError(
                 "this state backend moves no key groups, and so has no map of them. Set state.backend.type = spillable."
             )
-        return found()
+        return found
 
     def move_state(self, shards: "Sequence[OperatorShard]") -> None:
         """Put everything, as it is now, into whichever of the new shards has the key group. They were just opened."""

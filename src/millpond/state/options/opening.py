@@ -3,6 +3,7 @@
 from pathlib import Path
 
 from millpond.metrics import NO_METRICS, Recorder
+from millpond.state.backend.check import checked_backend
 from millpond.state.backend.protocols import KeyedStateBackend
 from millpond.state.options.operator import StateOptions
 from millpond.state.wrappers.choice import CacheChoice, Lru
@@ -18,15 +19,13 @@ def open_backend(
         key_groups: of the shard.
         folder: for this backend alone. Where the options name a local folder and it lies elsewhere, its name is taken
             there.
-        recorder: hears of the cache's hits, see `LruStateCache`; and of a backend that has a `report_to`.
+        recorder: hears of the cache's hits, see `LruStateCache`, and of what the backend reports.
     """
     local_dir = options.local_dir
     if local_dir is not None and not folder.is_relative_to(local_dir):
         folder = local_dir / folder.name
-    backend = options.factory(options, key_groups, folder)
-    report_to = getattr(backend, "report_to", None)
-    if report_to is not None:
-        report_to(recorder)
+    backend = checked_backend(options.factory(options, key_groups, folder))
+    backend.report_to(recorder)
     return backend if options.cache is None else _cached(backend, options.cache, recorder)
 
 

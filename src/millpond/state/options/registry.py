@@ -63,7 +63,8 @@ def register_backend(
             with the fields together. It is `dict` unless given.
 
     Raises:
-        OptionError: the name is taken, or an option's name does not begin with it.
+        OptionError: the name is taken, or an option's name does not begin with it. What the factory makes is checked
+            when it is opened: an OptionError names the members of `KeyedStateBackend` that it lacks.
 
     >>> register_backend("Heap", lambda options, key_groups, folder: HeapBackend(key_groups))
     Traceback (most recent call last):

@@ -25,6 +25,7 @@ from weakref import WeakSet
 
 from millpond.errors import UnavailableError
 from millpond.state.backend.declarations import Declarations, foreign_key_group, open_version
+from millpond.state.backend.plain import PlainBackend, PlainSnapshot
 from millpond.state.backend.protocols import Cells, KeyContext, ListState, MapState, RawCells, Snapshot, ValueState
 from millpond.state.rocksdb.database import BLOCK_CACHE_BYTES, WRITE_BUFFER_BYTES, Database
 from millpond.state.rocksdb.states import RocksDbListState, RocksDbMapState, RocksDbState, RocksDbValueState
@@ -35,7 +36,7 @@ _PIECE = 200
 """Cells of a delta that are read at a time: they are objects, and the state may be larger than memory."""
 
 
-class RocksDbBackend:
+class RocksDbBackend(PlainBackend):
     """A `KeyedStateBackend` over RocksDB.
 
     Args:
@@ -211,7 +212,7 @@ class RocksDbBackend:
         self._context.key = ()
 
 
-class _RocksDbSnapshot:
+class _RocksDbSnapshot(PlainSnapshot):
     """One committed version: the database as it was, and the keys that the version changed, by state."""
 
     def __init__(

@@ -23,8 +23,9 @@ import pyarrow as pa
 
 from millpond.errors import UnavailableError
 from millpond.metrics import Recorder
-from millpond.state.backend.cell_bytes import Pair, Pairs, cell_bytes
+from millpond.state.backend.cell_bytes import cell_bytes
 from millpond.state.backend.lmdb_keys import STATE_BYTES
+from millpond.state.backend.pairs import Pair, Pairs
 from millpond.state.backend.protocols import Cells, KeyContext, ListState, MapState, RawCells, Snapshot, ValueState
 from millpond.state.heap.backend import HeapBackend
 from millpond.state.spillable.accounting import HeapSizes

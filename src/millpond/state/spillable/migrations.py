@@ -17,7 +17,8 @@ from itertools import islice
 from typing import Any, NamedTuple
 
 from millpond.errors import MillpondError, UnavailableError
-from millpond.state.backend.cell_bytes import EntryBytes, FlatBytes, Pair
+from millpond.state.backend.cell_bytes import EntryBytes, FlatBytes
+from millpond.state.backend.pairs import Pair
 from millpond.state.backend.protocols import ABSENT
 from millpond.state.heap.states import HeapState
 from millpond.state.heap.versions import Version

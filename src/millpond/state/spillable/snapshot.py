@@ -10,7 +10,8 @@ from operator import itemgetter
 from typing import Any, NamedTuple
 
 from millpond.errors import UnavailableError
-from millpond.state.backend.cell_bytes import Pairs, laid_over
+from millpond.state.backend.cell_bytes import laid_over
+from millpond.state.backend.pairs import Pairs
 from millpond.state.backend.protocols import Cells, Snapshot
 from millpond.state.heap.versions import Version, undo_after
 from millpond.state.spillable.migrations import SpilledState

@@ -24,8 +24,9 @@ from itertools import chain, islice
 from typing import Any
 
 from millpond.state.backend import lmdb_keys as places
-from millpond.state.backend.cell_bytes import EntryBytes, FlatBytes, Pair, Pairs
+from millpond.state.backend.cell_bytes import EntryBytes, FlatBytes
 from millpond.state.backend.lmdb_keys import LongPlace
+from millpond.state.backend.pairs import Pair, Pairs
 from millpond.state.backend.protocols import ABSENT, Cells
 from millpond.state.spillable.spill_file import SpillFile
 from millpond.state.types.key_types import as_row, as_rows

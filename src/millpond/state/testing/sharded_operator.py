@@ -19,6 +19,7 @@ import pyarrow as pa
 
 from millpond.errors import OptionError
 from millpond.metrics import Recorder
+from millpond.state.backend.check import checked_backend
 from millpond.state.backend.protocols import KeyedStateBackend
 from millpond.state.checkpoint import CheckpointStorage, FileStorage
 from millpond.state.checkpoint.savepoint import Savepoint, write_savepoint
@@ -91,7 +92,8 @@ class ShardedOperator:
         try:
             for number in range(shards):
                 groups = key_groups_of(number, shards, max_parallelism)
-                opened.append(OperatorShard(self._operator, self._backend(groups), groups, self._times))
+                backend = checked_backend(self._backend(groups))
+                opened.append(OperatorShard(self._operator, backend, groups, self._times))
         except BaseException:
             for shard in opened:
                 shard.close()

@@ -12,17 +12,14 @@ The trade-off: looking at all keys in the middle of a version writes early what 
 
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
-from typing import TYPE_CHECKING, Any
-
-import pyarrow as pa
+from typing import Any
 
 from millpond.state.backend.declarations import open_version
+from millpond.state.backend.pairs import Pair, Pairs
 from millpond.state.backend.protocols import (
     Cells,
     KeyContext,
     KeyedStateBackend,
-    ListState,
-    MapState,
     RawCells,
     Snapshot,
     ValueCache,
@@ -32,15 +29,13 @@ from millpond.state.types.descriptor import StateDescriptor
 from millpond.state.types.rows import Row
 from millpond.state.types.ttl import Ttl
 from millpond.state.wrappers.choice import CacheHooks, TwoLayer, ValueCacheChoice
+from millpond.state.wrappers.forwarding import ForwardingBackend
 from millpond.state.wrappers.king.state_access import Hook, Watching, Where
 from millpond.state.wrappers.king.two_layer import TwoLayerCache
 from millpond.state.wrappers.king.write_back import WriteBackCache
 
-if TYPE_CHECKING:
-    from millpond.state.backend.cell_bytes import Pair, Pairs
 
-
-class CachedValues:
+class CachedValues(ForwardingBackend):
     """A `KeyedStateBackend` over another one, with caches in front of its value states.
 
     Args:
@@ -58,22 +53,12 @@ class CachedValues:
     """
 
     def __init__(self, inner: KeyedStateBackend, choice: ValueCacheChoice | None = None) -> None:
-        self._inner = inner
+        super().__init__(inner)
         self._choice = choice
         self._caches: dict[str, WriteBackCache | TwoLayerCache] = {}
         self._attached: list[ValueCache] = []
-        self.enter = inner.enter
+        self.enter = inner.enter  # type: ignore[method-assign]
         """Turn to a key group: the backend's own method, since every record of another key group pays for it."""
-
-    @property
-    def context(self) -> KeyContext:
-        """Whose state the handles speak of."""
-        return self._inner.context
-
-    @property
-    def shares_objects(self) -> bool:
-        """Whether it keeps the very objects it was given, as the backend does."""
-        return self._inner.shares_objects
 
     def value_state(self, descriptor: StateDescriptor) -> ValueState:
         """The handle of a value state: behind the cache it has, else behind the one chosen for all."""
@@ -108,14 +93,6 @@ class CachedValues:
             )
         return WriteBackCache(self, state, max_size=choice.max_size, hit_tracker=hooks.hit_tracker, **watching)
 
-    def list_state(self, descriptor: StateDescriptor) -> ListState:
-        """The handle of a list state, the backend's own."""
-        return self._inner.list_state(descriptor)
-
-    def map_state(self, descriptor: StateDescriptor) -> MapState:
-        """The handle of a map state, the backend's own."""
-        return self._inner.map_state(descriptor)
-
     def attach(self, cache: ValueCache) -> None:
         """Have a cache flushed before state is looked at, and emptied when it is undone or restored.
 
@@ -138,15 +115,10 @@ class CachedValues:
         self.write_dirty()
         return self._inner.cells(name, key_group)
 
-    @property
-    def raw_cells(self) -> Callable[[str, int], "Pairs | None"] | None:
-        """The same as bytes, where the backend has them; None where it never does. Between two versions."""
-        raw_cells: Callable[[str, int], Pairs | None] | None = getattr(self._inner, "raw_cells", None)
-        return None if raw_cells is None else partial(self._raw_cells, raw_cells)
-
-    def _raw_cells(self, raw_cells: Callable[[str, int], "Pairs | None"], name: str, key_group: int) -> "Pairs | None":
+    def raw_cells(self, name: str, key_group: int) -> Pairs | None:
+        """Every cell of a state in one key group as bytes; None where they are not as such. Between two versions."""
         self.write_dirty()
-        return raw_cells(name, key_group)
+        return self._inner.raw_cells(name, key_group)
 
     def write(self, name: str, cells: Cells) -> None:
         """Put or delete cells in the open version; the caches forget what they knew of them."""
@@ -177,30 +149,19 @@ class CachedValues:
         self._inner.undo_commit()
         self._forget()
 
-    def settle(self) -> None:
-        """The last commit will not be taken back."""
-        self._inner.settle()
-
     def load(self, descriptor: StateDescriptor, cells: Cells) -> None:
         """Put or delete cells as part of a restore."""
         self._load(self._inner.load, descriptor, cells)
 
-    @property
-    def load_raw(self) -> Callable[[StateDescriptor, int, Iterable["Pair"]], None] | None:
-        """The same of cells that are bytes; None where the backend does not take such."""
-        load_raw = getattr(self._inner, "load_raw", None)
-        return None if load_raw is None else partial(self._load, load_raw)
+    def load_raw(self, descriptor: StateDescriptor, key_group: int, pairs: Iterable[Pair]) -> None:
+        """Put cells that are bytes as part of a restore."""
+        self._load(self._inner.load_raw, descriptor, key_group, pairs)
 
     def _load(self, load: Callable[..., None], descriptor: StateDescriptor, *cells: Any) -> None:
         if any(cache.dirty_size() for cache in self._caches.values()):
             raise open_version(descriptor.name)
         load(descriptor, *cells)
         self._forget()
-
-    @property
-    def temperatures(self) -> Callable[[], pa.Table] | None:
-        """The map of key groups by temperature, of a backend that has one."""
-        return getattr(self._inner, "temperatures", None)
 
     def close(self) -> None:
         """Free everything, the backend too. What is dirty goes with the state that it belongs to. Idempotent."""

@@ -11,24 +11,19 @@ each cell it changes. A list is copied once a call.
 Invariant: a call is undone while no later call has touched its key, and before the version ends.
 """
 
-from collections.abc import Callable, Iterable, Iterator
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterable
+from typing import Any
 
 from millpond.state.backend.protocols import (
-    Cells,
-    KeyContext,
     KeyedStateBackend,
     ListState,
     MapState,
-    RawCells,
     Snapshot,
     ValueState,
 )
 from millpond.state.types.descriptor import StateDescriptor
 from millpond.state.types.rows import Row
-
-if TYPE_CHECKING:
-    from millpond.state.backend.cell_bytes import Pair, Pairs
+from millpond.state.wrappers.forwarding import ForwardingBackend
 
 
 class Call:
@@ -59,7 +54,7 @@ class Call:
         self._noted.clear()
 
 
-class UndoableBackend:
+class UndoableBackend(ForwardingBackend):
     """A `KeyedStateBackend` over another one, whose calls can be undone.
 
     >>> import pyarrow as pa
@@ -78,7 +73,7 @@ class UndoableBackend:
     """
 
     def __init__(self, inner: KeyedStateBackend) -> None:
-        self._inner = inner
+        super().__init__(inner)
         self.call: Call | None = None
 
     def begin_call(self) -> Call:
@@ -89,20 +84,6 @@ class UndoableBackend:
     def end_call(self) -> None:
         """What is changed from now on belongs to no call."""
         self.call = None
-
-    @property
-    def context(self) -> KeyContext:
-        """The inner backend's."""
-        return self._inner.context
-
-    @property
-    def shares_objects(self) -> bool:
-        """Whether the inner backend keeps the very objects it was given."""
-        return self._inner.shares_objects
-
-    def enter(self, key_group: int) -> None:
-        """Turn to a key group."""
-        self._inner.enter(key_group)
 
     def value_state(self, descriptor: StateDescriptor) -> ValueState:
         """The handle of a value state."""
@@ -115,27 +96,6 @@ class UndoableBackend:
     def map_state(self, descriptor: StateDescriptor) -> MapState:
         """The handle of a map state."""
         return _UndoableMap(self, self._inner.map_state(descriptor))
-
-    def keys(self, name: str) -> Iterator[tuple[int, Row]]:
-        """Key group and key of every key that has this state now."""
-        return self._inner.keys(name)
-
-    def cells(self, name: str, key_group: int) -> Cells:
-        """Every cell of a state in one key group as it is now."""
-        return self._inner.cells(name, key_group)
-
-    @property
-    def raw_cells(self) -> Callable[[str, int], "Pairs | None"] | None:
-        """The same as bytes, where the inner backend has them; None where it never does. Between two versions."""
-        return getattr(self._inner, "raw_cells", None)
-
-    def raw(self, name: str) -> RawCells:
-        """The cells of a declared state past its handle. What is put there belongs to no call."""
-        return self._inner.raw(name)
-
-    def write(self, name: str, cells: Cells) -> None:
-        """Put or delete cells in the open version. They belong to no call."""
-        self._inner.write(name, cells)
 
     def commit(self) -> Snapshot:
         """End the version; no call can be undone any more."""
@@ -151,23 +111,6 @@ class UndoableBackend:
         """Take the last commit back."""
         self.call = None
         self._inner.undo_commit()
-
-    def settle(self) -> None:
-        """The last commit is durable."""
-        self._inner.settle()
-
-    def load(self, descriptor: StateDescriptor, cells: Cells) -> None:
-        """Put or delete cells as part of a restore."""
-        self._inner.load(descriptor, cells)
-
-    @property
-    def load_raw(self) -> Callable[[StateDescriptor, int, Iterable["Pair"]], None] | None:
-        """The same of cells that are bytes; None where the inner backend does not take such."""
-        return getattr(self._inner, "load_raw", None)
-
-    def close(self) -> None:
-        """Free everything. Idempotent."""
-        self._inner.close()
 
 
 class _UndoableValue:

@@ -10,7 +10,8 @@ from collections.abc import Iterator
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from millpond.state.backend.cell_bytes import Pairs, cell_bytes
+from millpond.state.backend.cell_bytes import cell_bytes
+from millpond.state.backend.pairs import Pairs
 from millpond.state.backend.protocols import Cells
 from millpond.state.types.descriptor import StateDescriptor, StateKind
 

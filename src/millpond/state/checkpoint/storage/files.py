@@ -39,8 +39,9 @@ the deleted heads. So a writer finds every segment of the version it chose, whic
 import re
 import secrets
 import warnings
+from collections import deque
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import NamedTuple
 
 import pyarrow as pa
@@ -212,9 +213,15 @@ class FileStorage:
     def _write_segments(self, commit: Commit) -> None:
         """Several at a time: a disk that syncs a file, or a store that answers, takes longer than its bytes do."""
         with ThreadPoolExecutor(_WRITTEN_AT_ONCE, "millpond-segments") as threads:
-            paths = [self._segment_path(commit.head, *segment) for segment in commit.segments.items()]
-            for _ in threads.map(self._folder.write, paths, commit.segments.values()):
-                continue
+            writing: deque[Future[None]] = deque()
+            # Read one by one: all of them may be more than memory holds.
+            for segment_id, data in commit.segments.items():
+                path = self._segment_path(commit.head, segment_id, data)
+                writing.append(threads.submit(self._folder.write, path, data))
+                if len(writing) == _WRITTEN_AT_ONCE:
+                    writing.popleft().result()
+            for written in writing:
+                written.result()
         self._folder.sync("segments")
 
     def _claim(self) -> None:

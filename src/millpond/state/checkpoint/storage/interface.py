@@ -19,7 +19,7 @@ class Commit:
 
     Attributes:
         head: of the new version.
-        segments: new ones, by id.
+        segments: new ones, by id. Each is read when it is asked for: together they may be more than memory holds.
         dropped: ids that the new version no longer needs.
         parent: the head that this version was made from.
     """

@@ -24,19 +24,17 @@ before), and the first change of a bucket after a commit copies that bucket's di
 Source: FLIP-325, "Introduce LRU cache to accelerate state backend access".
 """
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from functools import partial
-
-import pyarrow as pa
 
 from millpond.cache import monotonic_ms
 from millpond.cache.api import Clock
 from millpond.cache.weight import deep_size
 from millpond.errors import OptionError
 from millpond.metrics.recorder import NO_METRICS, Recorder
-from millpond.state.backend.cell_bytes import Pair, Pairs, cell_bytes
+from millpond.state.backend.cell_bytes import cell_bytes
 from millpond.state.backend.declarations import Declarations, open_version
+from millpond.state.backend.pairs import Pair, Pairs
 from millpond.state.backend.protocols import (
     Cells,
     KeyContext,
@@ -49,6 +47,7 @@ from millpond.state.backend.protocols import (
 )
 from millpond.state.types.descriptor import StateDescriptor, StateKind
 from millpond.state.types.rows import Row
+from millpond.state.wrappers.forwarding import ForwardingBackend
 from millpond.state.wrappers.lru.entries import Bucket, Entries, Weigher, overlaid, overlaid_pairs, places
 from millpond.state.wrappers.lru.handles import LruListState, LruMapState, LruState, LruValueState
 from millpond.state.wrappers.lru.hit_ratio import HitRatio
@@ -86,7 +85,7 @@ class LruStats:
     bytes: int
 
 
-class LruStateCache:
+class LruStateCache(ForwardingBackend):
     """A `KeyedStateBackend` that caches the cells of another one.
 
     Args:
@@ -133,7 +132,7 @@ class LruStateCache:
                 raise OptionError(f"{option} is {limit}: a cache holds at least 1. Use the backend alone for no cache.")
         if max_entries is None and max_bytes is None:
             raise OptionError("a cache needs a limit: give max_entries or max_bytes.")
-        self._inner = inner
+        super().__init__(inner)
         self._context = KeyContext()
         self._entries = Entries(inner, max_entries, max_bytes, weigher)
         self._declared = Declarations(_KINDS, self._make)
@@ -221,14 +220,9 @@ class LruStateCache:
         bucket = None if state is None else state.buckets.get(key_group)
         return cells if bucket is None else overlaid(cells, bucket.dirty)
 
-    @property
-    def raw_cells(self) -> Callable[[str, int], Pairs | None] | None:
-        """The same as bytes, where the backend has them; None where it never does. Between two versions."""
-        raw_cells = getattr(self._inner, "raw_cells", None)
-        return None if raw_cells is None else partial(self._raw_cells, raw_cells)
-
-    def _raw_cells(self, raw_cells: Callable[[str, int], Pairs | None], name: str, key_group: int) -> Pairs | None:
-        pairs, state = raw_cells(name, key_group), self._states.get(name)
+    def raw_cells(self, name: str, key_group: int) -> Pairs | None:
+        """Every cell of a state in one key group as bytes; None where they are not as such. Between two versions."""
+        pairs, state = self._inner.raw_cells(name, key_group), self._states.get(name)
         bucket = None if state is None else state.buckets.get(key_group)
         if pairs is None or state is None or bucket is None:
             return pairs
@@ -303,22 +297,11 @@ class LruStateCache:
         self._inner.load(descriptor, cells)
         self._forget(descriptor, cells)
 
-    @property
-    def load_raw(self) -> Callable[[StateDescriptor, int, Iterable[Pair]], None] | None:
-        """The same of cells that are bytes; None where the backend does not take such."""
-        load_raw = getattr(self._inner, "load_raw", None)
-        return None if load_raw is None else partial(self._load_raw, load_raw)
-
-    def _load_raw(
-        self,
-        load_raw: Callable[[StateDescriptor, int, Iterable[Pair]], None],
-        descriptor: StateDescriptor,
-        key_group: int,
-        pairs: Iterable[Pair],
-    ) -> None:
+    def load_raw(self, descriptor: StateDescriptor, key_group: int, pairs: Iterable[Pair]) -> None:
+        """Put cells that are bytes in the backend as part of a restore; the cache forgets what it knew of them."""
         self._check_nothing_open(descriptor)
         pairs = list(pairs)
-        load_raw(descriptor, key_group, pairs)
+        self._inner.load_raw(descriptor, key_group, pairs)
         state = self._states.get(descriptor.name)
         # Before the first record there is nothing to forget, and so nothing to decode.
         known = state is not None and key_group in state.buckets
@@ -336,11 +319,6 @@ class LruStateCache:
                 by_group.setdefault(key_group, set()).add(cell)
             for key_group, loaded in by_group.items():
                 self._entries.forget(state.bucket(key_group), loaded)
-
-    @property
-    def temperatures(self) -> Callable[[], pa.Table] | None:
-        """The map of key groups by temperature, of a backend that has one."""
-        return getattr(self._inner, "temperatures", None)
 
     def close(self) -> None:
         """Free everything, the backend too. Idempotent."""

@@ -28,7 +28,8 @@ from itertools import compress, islice
 from operator import attrgetter
 from typing import Any
 
-from millpond.state.backend.cell_bytes import Pairs, cell_bytes, laid_over
+from millpond.state.backend.cell_bytes import cell_bytes, laid_over
+from millpond.state.backend.pairs import Pairs
 from millpond.state.backend.protocols import ABSENT, Cells, KeyedStateBackend, RawCells, cells_at
 from millpond.state.types.descriptor import StateDescriptor
 from millpond.state.types.key_types import given_form

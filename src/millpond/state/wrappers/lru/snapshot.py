@@ -5,11 +5,10 @@ come first. What the backend was given in this version only because it left the 
 by earlier versions, is no change of this one: it is left out, so that deltas do not grow by evictions.
 """
 
-from collections.abc import Callable, Collection, Iterator, Mapping
-from functools import partial
+from collections.abc import Collection, Iterator, Mapping
 from typing import NamedTuple
 
-from millpond.state.backend.cell_bytes import Pairs
+from millpond.state.backend.pairs import Pairs
 from millpond.state.backend.protocols import Cells, Snapshot
 from millpond.state.types.descriptor import StateDescriptor
 from millpond.state.types.rows import Row
@@ -64,14 +63,9 @@ class LruSnapshot:
         part = self._parts.get(name, {}).get(key_group)
         return cells if part is None else overlaid(cells, part.dirty)
 
-    @property
-    def raw_cells(self) -> Callable[[str, int], Pairs | None] | None:
-        """The same as bytes, where the backend has them; None where it never does."""
-        raw_cells = getattr(self._inner, "raw_cells", None)
-        return None if raw_cells is None else partial(self._raw_cells, raw_cells)
-
-    def _raw_cells(self, raw_cells: Callable[[str, int], Pairs | None], name: str, key_group: int) -> Pairs | None:
-        pairs, part = raw_cells(name, key_group), self._parts.get(name, {}).get(key_group)
+    def raw_cells(self, name: str, key_group: int) -> Pairs | None:
+        """Every cell of a state in one key group as bytes; None where they are not as such."""
+        pairs, part = self._inner.raw_cells(name, key_group), self._parts.get(name, {}).get(key_group)
         if pairs is None or part is None:
             return pairs
         return overlaid_pairs(pairs, self._descriptors[name], part.dirty)

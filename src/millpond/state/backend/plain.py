@@ -1,0 +1,42 @@
+"""What a backend has that hands out no bytes and reports nothing, to inherit from."""
+
+from collections.abc import Iterable
+
+import pyarrow as pa
+
+from millpond.metrics import Recorder
+from millpond.state.backend.cell_bytes import cell_bytes
+from millpond.state.backend.pairs import Pair, Pairs
+from millpond.state.backend.protocols import Cells
+from millpond.state.types.descriptor import StateDescriptor
+
+
+class PlainSnapshot:
+    """A snapshot that hands out cells and no bytes."""
+
+    def raw_cells(self, name: str, key_group: int) -> Pairs | None:  # noqa: ARG002 - of every state and key group
+        """None: there are no bytes to copy."""
+        return None
+
+
+class PlainBackend:
+    """The raw copies and reports of a backend that has none. Whoever inherits this writes the rest."""
+
+    def load(self, descriptor: StateDescriptor, cells: Cells) -> None:
+        """Put or delete cells as part of a restore."""
+        raise NotImplementedError
+
+    def raw_cells(self, name: str, key_group: int) -> Pairs | None:  # noqa: ARG002 - of every state and key group
+        """None: there are no bytes to copy."""
+        return None
+
+    def load_raw(self, descriptor: StateDescriptor, key_group: int, pairs: Iterable[Pair]) -> None:
+        """Put cells that another backend handed out as bytes: they are decoded."""
+        self.load(descriptor, cell_bytes(descriptor, 0).cells(key_group, pairs))
+
+    def report_to(self, recorder: Recorder) -> None:
+        """Nothing is reported."""
+
+    def temperatures(self) -> pa.Table | None:
+        """None: no key group moves."""
+        return None

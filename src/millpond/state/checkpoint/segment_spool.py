@@ -1,0 +1,129 @@
+"""Encoded segments that wait until their version is stored: in memory up to a limit, beyond it in a file.
+
+A full checkpoint is as large as the state, and a version has to be stored whole or not at all. So its
+segments are encoded one by one, and wait here in bounded memory until the manifest is made.
+
+The file has no name from the start, so nothing is left behind whatever happens. It goes when nobody
+holds the spool or one of its segments any more.
+"""
+
+import os
+import tempfile
+import weakref
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+
+from millpond.errors import UnavailableError
+from millpond.state.checkpoint.format.segment import checksum_of
+
+MEMORY_BYTES = 8 << 20
+"""What one spool keeps in memory."""
+
+
+@dataclass(frozen=True)
+class Part:
+    """One encoded segment that no head names yet.
+
+    Attributes:
+        state: whose cells it holds.
+        rows: how many of them.
+        first_group: the lowest key group among them.
+        last_group: the highest.
+        length: of the sealed bytes.
+        checksum: the one that they carry.
+        read: gives the sealed bytes.
+    """
+
+    state: str
+    rows: int
+    first_group: int
+    last_group: int
+    length: int
+    checksum: int
+    read: Callable[[], bytes]
+
+    @staticmethod
+    def of(state: str, rows: int, first_group: int, last_group: int, data: bytes) -> "Part":
+        """A part whose bytes are in memory."""
+        return Part(state, rows, first_group, last_group, len(data), checksum_of(data), lambda: data)
+
+
+class Segments(Mapping[int, bytes]):
+    """Segments by id. Each is read when it is asked for, so that they need not be in memory together."""
+
+    def __init__(self, parts: Mapping[int, Part]) -> None:
+        self._parts = parts
+
+    def __getitem__(self, segment_id: int) -> bytes:
+        return self._parts[segment_id].read()
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(self._parts)
+
+    def __len__(self) -> int:
+        return len(self._parts)
+
+
+class SegmentSpool:
+    """Keeps the bytes of segments. One thread adds; any may read.
+
+    Args:
+        memory_bytes: what it keeps in memory.
+
+    >>> spool = SegmentSpool(memory_bytes=4)
+    >>> kept = [spool.keep(data) for data in (b"abc", b"defg", b"h")]
+    >>> [read() for read in kept]
+    [b'abc', b'defg', b'h']
+    """
+
+    def __init__(self, memory_bytes: int = MEMORY_BYTES) -> None:
+        self._room = memory_bytes
+        self._file: int | None = None
+        self._end = 0
+
+    def keep(self, data: bytes) -> Callable[[], bytes]:
+        """Keep bytes; what gives them back. An UnavailableError says that the disk does not take them."""
+        if self._file is None and len(data) <= self._room:
+            self._room -= len(data)
+            return lambda: data
+        start, length = self._end, len(data)
+        try:
+            file = self._opened()
+            written = 0
+            while written < length:
+                written += os.pwrite(file, memoryview(data)[written:], start + written)
+        except OSError as error:
+            raise UnavailableError(
+                f"the segments of a checkpoint could not wait in a file in {tempfile.gettempdir()}: {error}. Free "
+                "some space there, or point TMPDIR to a larger disk."
+            ) from error
+        self._end += length
+        return lambda: self._read(start, length)
+
+    def kept(self, part: Part) -> Part:
+        """The same part, its bytes in the spool."""
+        return Part(
+            part.state,
+            part.rows,
+            part.first_group,
+            part.last_group,
+            part.length,
+            part.checksum,
+            self.keep(part.read()),
+        )
+
+    def _opened(self) -> int:
+        if self._file is None:
+            with tempfile.TemporaryFile(buffering=0) as file:
+                self._file = os.dup(file.fileno())
+            weakref.finalize(self, os.close, self._file)
+        return self._file
+
+    def _read(self, start: int, length: int) -> bytes:
+        assert self._file is not None  # noqa: S101 - for the type checker; something was written to it
+        data = os.pread(self._file, length, start)
+        if len(data) != length:
+            raise UnavailableError(
+                f"a segment that waited in a file in {tempfile.gettempdir()} has {len(data)} bytes, expected {length}."
+            )
+        return data

@@ -1,0 +1,227 @@
+"""What goes into a checkpoint of one shard: the one writer, on Spark and off it.
+
+A version is stored as one *delta* (the cells that it changed) and as many cells again of *bases* (whole
+key groups, in turn), so that it costs what it touches, and a restore reads about twice the state at most:
+
+- every key group has a newest base, of some version; the deltas after that version complete it;
+- bases go round the key groups in turn, so each gets a new one in time;
+- a delta older than every base, and a base whose key groups all have a newer one, is dropped.
+
+The writer knows what a version consists of. Who drives it decides when: `Shard` has bases written of the
+live backend between two versions, `Checkpointer` of a snapshot while records flow.
+
+Bases leave out what has outlived its TTL. Live state still has it, and only the thread that processes
+records may change that. So a round notes where its bases left something out, and `remove_expired`
+removes it from live state, key group by key group.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from operator import is_not
+from typing import Protocol
+
+import pyarrow as pa
+
+from millpond.state.backend.expiry import alive, removals
+from millpond.state.backend.pairs import Pairs
+from millpond.state.backend.protocols import Cells, KeyedStateBackend, Snapshot
+from millpond.state.checkpoint.format.manifest import Head
+from millpond.state.checkpoint.format.segment import CellCodec
+from millpond.state.checkpoint.next_manifest import (
+    Base,
+    Delta,
+    Encode,
+    at_once,
+    encode_base,
+    encode_delta,
+    next_commit,
+)
+from millpond.state.checkpoint.raw_expiry import living_pairs
+from millpond.state.checkpoint.segment_spool import SegmentSpool
+from millpond.state.checkpoint.storage.interface import Commit
+from millpond.state.types.descriptor import StateDescriptor
+from millpond.state.types.ttl import Ttl
+
+BASE_STEP_ROWS = 50_000
+"""Rows of one step of a round, about: key groups are whole."""
+
+
+class Source(Protocol):
+    """What bases are made of: a snapshot, or a backend whose state is not changed meanwhile."""
+
+    def cells(self, name: str, key_group: int) -> Cells:
+        """Every cell of a state in one key group."""
+        ...
+
+    def raw_cells(self, name: str, key_group: int) -> Pairs | None:
+        """The same as bytes, where they are at hand as such."""
+        ...
+
+
+@dataclass
+class Round:
+    """The bases of one version, as far as they are encoded.
+
+    Attributes:
+        head: that they are added to; its `next_base` says which key group comes first.
+        version: as of which they hold the cells.
+        owed_rows: how many rows they shall hold; None for every key group.
+        outlived: state and key group of what they left out and live state still has. Each use is one step of the
+            interpreter, so that another thread may take places out.
+        spool: where the segments wait.
+        bases: those that are encoded.
+    """
+
+    head: Head
+    version: int
+    owed_rows: int | None
+    outlived: dict[tuple[str, int], None] = field(default_factory=dict)
+    spool: SegmentSpool = field(default_factory=SegmentSpool)
+    bases: list[Base] = field(default_factory=list)
+
+    @property
+    def full(self) -> bool:
+        """Whether it holds every key group."""
+        return self.owed_rows is None
+
+
+class CheckpointWriter:
+    """Encodes the versions of one shard.
+
+    Attributes:
+        states: every state that its checkpoints know of, by name.
+
+    Args:
+        key_schema: of the shard's keys.
+    """
+
+    def __init__(self, key_schema: pa.Schema) -> None:
+        self.states: dict[str, StateDescriptor] = {}
+        self._key_schema = key_schema
+        self._codecs: dict[str, CellCodec] = {}
+
+    def declare(self, descriptor: StateDescriptor) -> None:
+        """Make a state known to the checkpoints from now on."""
+        # The codec first, so that whoever sees the state in another thread finds it.
+        self._codecs[descriptor.name] = CellCodec(descriptor, self._key_schema)
+        self.states[descriptor.name] = descriptor
+
+    def delta(self, version: int, snapshot: Snapshot, spool: SegmentSpool) -> Delta:
+        """What a version changed."""
+        return encode_delta(version, snapshot.changes(), self._codecs, spool)
+
+    def add_bases(
+        self,
+        to: Round,
+        source: Source,
+        now_ms: int | None,
+        states: Mapping[str, StateDescriptor] | None = None,
+        encode: Encode = at_once,
+    ) -> bool:
+        """Encode the bases of the next few key groups of a round; False where none are owed any more.
+
+        Args:
+            to: the round.
+            source: whose cells they hold: as of the round's version.
+            now_ms: by which values are judged to have outlived their TTL; None leaves nothing out.
+            states: that there were at that version; those of now unless given.
+            encode: makes segments, here or in another thread.
+        """
+        groups = to.head.key_groups
+        turn = sum(len(base.positions) for base in to.bases)
+        wanted = BASE_STEP_ROWS
+        if to.owed_rows is not None:
+            wanted = min(wanted, to.owed_rows - sum(base.rows for base in to.bases))
+        if wanted <= 0 or turn >= len(groups):
+            return False
+        known = self.states if states is None else states
+        living = _Living(source, known, to, now_ms)
+        start = (to.head.next_base + turn) % len(groups)
+        to.bases.append(
+            encode_base(
+                groups,
+                range(start, min(len(groups), start + len(groups) - turn)),
+                wanted,
+                to.version,
+                {name: self._codecs[name] for name in known},
+                living.cells,
+                living.pairs,
+                encode,
+                to.spool,
+            )
+        )
+        return True
+
+    def commit(
+        self,
+        head: Head,
+        *,
+        version: int,
+        token: str,
+        watermark_ms: int,
+        processing_ms: int,
+        bases: list[Base],
+        deltas: list[Delta],
+        states: Mapping[str, StateDescriptor] | None = None,
+    ) -> Commit:
+        """The version that follows `head`, to be stored whole or not at all."""
+        known = self.states if states is None else states
+        return next_commit(
+            head,
+            version=version,
+            token=token,
+            watermark_ms=watermark_ms,
+            processing_ms=processing_ms,
+            states=(descriptor.encode() for descriptor in known.values()),
+            bases=bases,
+            deltas=deltas,
+        )
+
+    def remove_expired(self, backend: KeyedStateBackend, name: str, key_group: int) -> int:
+        """Remove from live state, in the open version, what has expired by now; how many cells were looked at."""
+        ttl = self.states[name].ttl
+        if ttl is None:
+            return 0
+        cells = backend.cells(name, key_group)
+        expired = removals(cells, ttl, backend.context.now_ms)
+        if len(expired):
+            backend.write(name, expired)
+        return len(cells)
+
+
+class _Living:
+    """The cells of a source without what has outlived its TTL, where the TTL's `clean_up` asks for that."""
+
+    def __init__(self, source: Source, states: Mapping[str, StateDescriptor], to: Round, now_ms: int | None) -> None:
+        self._source = source
+        self._states = states
+        self._to = to
+        self._now_ms = now_ms
+
+    def cells(self, name: str, key_group: int) -> Cells:
+        """Of one state and key group."""
+        found, ttl = self._source.cells(name, key_group), self._states[name].ttl
+        if ttl is None or self._now_ms is None or not self._leaves_out(ttl):
+            return found
+        kept = alive(found, ttl, self._now_ms)
+        if len(kept) < len(found) or any(map(is_not, kept.values, found.values)):
+            self._note(ttl, name, key_group)
+        return kept
+
+    def pairs(self, name: str, key_group: int) -> Pairs | None:
+        """Those of one state and key group as bytes, where the source has them as such."""
+        pairs, descriptor = self._source.raw_cells(name, key_group), self._states[name]
+        ttl = descriptor.ttl
+        if pairs is None or ttl is None or self._now_ms is None or not self._leaves_out(ttl):
+            return pairs
+        living, gone = living_pairs(descriptor, ttl, key_group, pairs, self._now_ms)
+        if len(gone):
+            self._note(ttl, name, key_group)
+        return living
+
+    def _leaves_out(self, ttl: Ttl) -> bool:
+        return "compaction" in ttl.clean_up or (self._to.full and "snapshot" in ttl.clean_up)
+
+    def _note(self, ttl: Ttl, name: str, key_group: int) -> None:
+        if "compaction" in ttl.clean_up:
+            self._to.outlived[name, key_group] = None

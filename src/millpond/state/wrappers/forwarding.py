@@ -1,0 +1,129 @@
+"""The backend that every wrapper around another one begins as: each member is the inner backend's.
+
+A wrapper inherits from it and writes what it changes. So a member that the interface gains later is forwarded by
+every wrapper, and none can forget one.
+"""
+
+from collections.abc import Iterable, Iterator
+
+import pyarrow as pa
+
+from millpond.metrics import Recorder
+from millpond.state.backend.pairs import Pair, Pairs
+from millpond.state.backend.protocols import (
+    Cells,
+    KeyContext,
+    KeyedStateBackend,
+    ListState,
+    MapState,
+    RawCells,
+    Snapshot,
+    ValueState,
+)
+from millpond.state.types.descriptor import StateDescriptor
+from millpond.state.types.rows import Row
+
+
+class ForwardingBackend:
+    """A `KeyedStateBackend` that is another one.
+
+    Args:
+        inner: where state is held; nobody else may use it from now on. It is closed with this one.
+
+    >>> from millpond.state import HeapBackend
+    >>> class Counting(ForwardingBackend):
+    ...     commits = 0
+    ...
+    ...     def commit(self):
+    ...         self.commits += 1
+    ...         return super().commit()
+    >>> backend = Counting(HeapBackend(range(8)))
+    >>> backend.commit().release()
+    >>> backend.commits
+    1
+    """
+
+    def __init__(self, inner: KeyedStateBackend) -> None:
+        self._inner = inner
+
+    @property
+    def context(self) -> KeyContext:
+        """Whose state the handles speak of."""
+        return self._inner.context
+
+    @property
+    def shares_objects(self) -> bool:
+        """Whether it keeps the very objects it was given."""
+        return self._inner.shares_objects
+
+    def enter(self, key_group: int) -> None:
+        """Turn to a key group."""
+        self._inner.enter(key_group)
+
+    def value_state(self, descriptor: StateDescriptor) -> ValueState:
+        """The handle of a value state."""
+        return self._inner.value_state(descriptor)
+
+    def list_state(self, descriptor: StateDescriptor) -> ListState:
+        """The handle of a list state."""
+        return self._inner.list_state(descriptor)
+
+    def map_state(self, descriptor: StateDescriptor) -> MapState:
+        """The handle of a map state."""
+        return self._inner.map_state(descriptor)
+
+    def keys(self, name: str) -> Iterator[tuple[int, Row]]:
+        """Key group and key of every key that has this state now, each once."""
+        return self._inner.keys(name)
+
+    def cells(self, name: str, key_group: int) -> Cells:
+        """Every cell of a state in one key group as it is now."""
+        return self._inner.cells(name, key_group)
+
+    def write(self, name: str, cells: Cells) -> None:
+        """Put or delete cells in the open version."""
+        self._inner.write(name, cells)
+
+    def raw(self, name: str) -> RawCells:
+        """The cells of a declared state past its handle."""
+        return self._inner.raw(name)
+
+    def commit(self) -> Snapshot:
+        """End the version."""
+        return self._inner.commit()
+
+    def rollback(self) -> bool:
+        """Drop every change since the last commit; whether there was any."""
+        return self._inner.rollback()
+
+    def undo_commit(self) -> None:
+        """Take the last commit back, and what came after it."""
+        self._inner.undo_commit()
+
+    def settle(self) -> None:
+        """The last commit will not be taken back."""
+        self._inner.settle()
+
+    def load(self, descriptor: StateDescriptor, cells: Cells) -> None:
+        """Put or delete cells as part of a restore."""
+        self._inner.load(descriptor, cells)
+
+    def raw_cells(self, name: str, key_group: int) -> Pairs | None:
+        """Every cell of a state in one key group as bytes; None where they are not as such. Between two versions."""
+        return self._inner.raw_cells(name, key_group)
+
+    def load_raw(self, descriptor: StateDescriptor, key_group: int, pairs: Iterable[Pair]) -> None:
+        """Put cells that are bytes as part of a restore."""
+        self._inner.load_raw(descriptor, key_group, pairs)
+
+    def report_to(self, recorder: Recorder) -> None:
+        """Have a recorder hear of what the backend counts."""
+        self._inner.report_to(recorder)
+
+    def temperatures(self) -> pa.Table | None:
+        """The map of key groups by temperature, of a backend that has one."""
+        return self._inner.temperatures()
+
+    def close(self) -> None:
+        """Free everything, the inner backend too. Idempotent."""
+        self._inner.close()
