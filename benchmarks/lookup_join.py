@@ -62,7 +62,7 @@ from millpond.lookup import (
     ThreadedLookup,
 )
 from millpond.spark import lookup_join, session
-from millpond.spark.lookup_join import _PLANNED
+from millpond.spark.lookup.join import _PLANNED
 
 ROWS = EVENTS = 1_000_000
 EXPONENT = 1.1
@@ -272,7 +272,7 @@ _PROBE = """
 import sys, time
 from pathlib import Path
 import numpy as np, pyarrow as pa
-from millpond.spark.lookup_files import Published
+from millpond.spark.lookup.files import Published
 place, rows = Published("customers", Path(sys.argv[1]), None), int(sys.argv[2])
 keys = pa.array(np.arange(0, rows, max(rows // 100, 1)))
 place.newest().search([keys])

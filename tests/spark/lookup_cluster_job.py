@@ -21,7 +21,7 @@ from pyspark.sql import SparkSession
 from millpond.errors import DataError
 from millpond.lookup import FullCachingLookupProvider, LookupTable, TableScan
 from millpond.spark import lookup_files, lookup_join, session
-from millpond.spark.lookup_files import Published
+from millpond.spark.lookup.files import Published
 
 KEYS = 400
 

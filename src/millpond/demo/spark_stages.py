@@ -33,7 +33,7 @@ from millpond.spark.features.check import CheckResult, check
 from millpond.spark.features.stream import stream as stream_tiles
 from millpond.spark.features.training_set import training_set
 from millpond.spark.features.upload import upload
-from millpond.spark.lookup_join import lookup_join
+from millpond.spark.lookup.join import lookup_join
 from millpond.spark.spec.metrics import KeyedMetrics
 
 EVENT_DDL = (

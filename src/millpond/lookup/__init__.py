@@ -1,6 +1,7 @@
 """Lookup functions, partial and full caching, reload triggers, connectors."""
 
 from millpond.lookup.caches.async_partial import AsyncPartialCachingLookup
+from millpond.lookup.caches.blocking import BlockingLookup
 from millpond.lookup.caches.cache import DefaultLookupCache, LookupCache
 from millpond.lookup.caches.cached import CachedFunction, cached
 from millpond.lookup.caches.full import FullCachingLookup
@@ -10,20 +11,19 @@ from millpond.lookup.caches.mapped_table import MappedTable
 from millpond.lookup.caches.partial import PartialCachingLookup
 from millpond.lookup.functions.answers import Answers
 from millpond.lookup.functions.async_function import AsyncLookupFunction, ThreadedLookup
-from millpond.lookup.functions.blocking import BlockingLookup
 from millpond.lookup.functions.columns import AnswersInColumns, FoundColumns
 from millpond.lookup.functions.function import Key, LookupFunction, Row, Rows
-from millpond.lookup.functions.providers import (
+from millpond.lookup.functions.retry import Retries
+from millpond.lookup.hit_history import HitRate
+from millpond.lookup.metrics import CacheMetricGroup, LookupStats
+from millpond.lookup.options import LookupOptions
+from millpond.lookup.providers import (
     AsyncLookupFunctionProvider,
     FullCachingLookupProvider,
     LookupFunctionProvider,
     PartialCachingAsyncLookupProvider,
     PartialCachingLookupProvider,
 )
-from millpond.lookup.functions.retry import Retries
-from millpond.lookup.hit_history import HitRate
-from millpond.lookup.metrics import CacheMetricGroup, LookupStats
-from millpond.lookup.options import LookupOptions
 from millpond.lookup.push_down.conditions import Condition
 from millpond.lookup.push_down.narrowed import SupportsPushDown
 from millpond.lookup.reload.scan import LookupScan

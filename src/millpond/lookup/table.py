@@ -17,14 +17,17 @@ from millpond.cache import monotonic_ms
 from millpond.cache.api import Clock
 from millpond.errors import OptionError
 from millpond.lookup.caches.async_partial import AsyncPartialCachingLookup
+from millpond.lookup.caches.blocking import BlockingLookup
 from millpond.lookup.caches.cache import DefaultLookupCache
 from millpond.lookup.caches.full import FullCachingLookup
 from millpond.lookup.caches.full_home import FullHome
 from millpond.lookup.caches.partial import PartialCachingLookup
 from millpond.lookup.functions.async_function import AsyncLookupFunction
-from millpond.lookup.functions.blocking import BlockingLookup
 from millpond.lookup.functions.function import LookupFunction
-from millpond.lookup.functions.providers import (
+from millpond.lookup.functions.retry import Retries
+from millpond.lookup.metrics import CacheMetricGroup, LookupStats
+from millpond.lookup.options import LookupOptions, Mode
+from millpond.lookup.providers import (
     AsyncLookupFunctionProvider,
     FullCachingLookupProvider,
     LookupFunctionProvider,
@@ -32,9 +35,6 @@ from millpond.lookup.functions.providers import (
     PartialCachingAsyncLookupProvider,
     PartialCachingLookupProvider,
 )
-from millpond.lookup.functions.retry import Retries
-from millpond.lookup.metrics import CacheMetricGroup, LookupStats
-from millpond.lookup.options import LookupOptions, Mode
 from millpond.lookup.push_down.conditions import Conditions, conditions
 from millpond.lookup.push_down.narrowed import narrowed, narrowed_scan
 from millpond.lookup.reload.scan import LookupScan

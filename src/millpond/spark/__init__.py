@@ -24,8 +24,8 @@ from millpond.spark.forms.arrow_processor import ArrowStatefulProcessor
 from millpond.spark.forms.dead_letters import split_dead_letters
 from millpond.spark.inspect.read_state import read_state
 from millpond.spark.inspect.savepoints import savepoint
-from millpond.spark.lookup_join import lookup_join
-from millpond.spark.lookup_scan import SparkScan
+from millpond.spark.lookup.join import lookup_join
+from millpond.spark.lookup.scan import SparkScan
 from millpond.spark.operator.keyed import KeyedData, keyed
 from millpond.spark.spec.metrics import KeyedMetrics
 from millpond.spark.spec.operator import StateConfig

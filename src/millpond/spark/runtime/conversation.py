@@ -14,7 +14,6 @@ from pyspark import cloudpickle
 from millpond.errors import UnavailableError
 from millpond.spark.environment.folders import user_folder
 from millpond.spark.environment.task_environment import Surroundings
-from millpond.spark.host.lookups import serve_lookups
 from millpond.spark.host.memory import out_of_memory
 from millpond.spark.host.process import Owners
 from millpond.spark.host.raised import Raised
@@ -30,6 +29,7 @@ from millpond.spark.host.wire import (
     Restore,
     Segment,
 )
+from millpond.spark.lookup.hosted import serve_lookups
 from millpond.spark.runtime.held_shard import BatchDone, HeldShard
 from millpond.spark.runtime.slots import Slot, Slots
 from millpond.spark.shuffle.pack import Layout, read_blob

@@ -27,12 +27,12 @@ from millpond.spark.environment.task_environment import Surroundings
 from millpond.spark.environment.tracebacks import fold_own_frames
 from millpond.spark.environment.worker_garbage import leave_modules_out
 from millpond.spark.host.client import HostAddress, found_rows
-from millpond.spark.host.lookups import decoded, one_batch
 from millpond.spark.host.wire import End, Keys, OpenLookups
-from millpond.spark.lookup_counts import Counted
-from millpond.spark.lookup_files import Published
-from millpond.spark.lookup_letters import failed_events, letters
-from millpond.spark.lookup_rows import FullRows, Matches, Positions, Rows, RowsWanted, distinct_keys, opened
+from millpond.spark.lookup.counts import Counted
+from millpond.spark.lookup.files import Published
+from millpond.spark.lookup.hosted import decoded, one_batch
+from millpond.spark.lookup.letters import failed_events, letters
+from millpond.spark.lookup.rows import FullRows, Matches, Positions, Rows, RowsWanted, distinct_keys, opened
 from millpond.spark.spec.operator import DEAD_LETTER
 
 

@@ -32,8 +32,8 @@ from millpond.lookup import HeldTable, LookupTable, MappedTable
 from millpond.lookup.caches.column_file import Scanned
 from millpond.spark.environment.folders import OwnedFolder, user_folder
 from millpond.spark.environment.versions import to_arrow_type
-from millpond.spark.lookup_copies import FileServer, ServerAddress, fetched
-from millpond.spark.lookup_queries import ReadingQueries
+from millpond.spark.lookup.copies import FileServer, ServerAddress, fetched
+from millpond.spark.lookup.queries import ReadingQueries
 
 _TABLE = ".table"
 _FAILED = "failed"

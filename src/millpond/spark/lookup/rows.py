@@ -20,8 +20,8 @@ from millpond.cache import Cache, new_cache
 from millpond.errors import DataError
 from millpond.lookup import Key, LookupStats, LookupTable, MappedTable, PartialCachingLookup
 from millpond.lookup.metrics import Counting, counting
-from millpond.spark.lookup_counts import WORKER_IDLE_MS, Counted, level_now
-from millpond.spark.lookup_letters import failure_texts
+from millpond.spark.lookup.counts import WORKER_IDLE_MS, Counted, level_now
+from millpond.spark.lookup.letters import failure_texts
 
 Positions = npt.NDArray[np.int64]
 

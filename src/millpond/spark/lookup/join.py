@@ -43,11 +43,11 @@ from millpond.errors import OptionError
 from millpond.lookup import LookupTable
 from millpond.spark.environment.versions import to_arrow_type
 from millpond.spark.forms.dead_letters import letter_schema, with_dead_letters
-from millpond.spark.lookup_counts import Counted, SummedCounts
-from millpond.spark.lookup_files import Published, PublishedTable
-from millpond.spark.lookup_queries import ReadingQueries
-from millpond.spark.lookup_rows import RowsWanted
-from millpond.spark.lookup_worker import Hosted, JoinPlan, join_batches
+from millpond.spark.lookup.counts import Counted, SummedCounts
+from millpond.spark.lookup.files import Published, PublishedTable
+from millpond.spark.lookup.queries import ReadingQueries
+from millpond.spark.lookup.rows import RowsWanted
+from millpond.spark.lookup.worker import Hosted, JoinPlan, join_batches
 from millpond.spark.spec.operator import DEAD_LETTER
 
 

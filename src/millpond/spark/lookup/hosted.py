@@ -17,8 +17,8 @@ from millpond.errors import UnavailableError
 from millpond.lookup import LookupStats, LookupTable
 from millpond.spark.environment.task_environment import Surroundings
 from millpond.spark.host.wire import Connection, End, Found, Keys, OpenLookups
-from millpond.spark.lookup_counts import Counted
-from millpond.spark.lookup_rows import Matches, PartialRows, RowsWanted, opened
+from millpond.spark.lookup.counts import Counted
+from millpond.spark.lookup.rows import Matches, PartialRows, RowsWanted, opened
 
 HOST_IDLE_MS = 1_800_000
 """How long a host that has nothing to do lives on."""

@@ -12,8 +12,8 @@ import pytest
 
 from millpond.errors import UnavailableError
 from millpond.lookup import MappedTable
-from millpond.spark.lookup_copies import FileServer, fetched
-from millpond.spark.lookup_files import Published, newest_path
+from millpond.spark.lookup.copies import FileServer, fetched
+from millpond.spark.lookup.files import Published, newest_path
 
 HIDDEN = Path("/hidden/from/here")
 

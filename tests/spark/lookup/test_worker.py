@@ -11,11 +11,11 @@ from hypothesis import strategies as st
 
 from millpond.errors import DataError, UnavailableError
 from millpond.lookup import FoundColumns, LookupTable, MappedTable, PythonLookup
-from millpond.spark import lookup_files
-from millpond.spark.host.lookups import decoded, encoded
-from millpond.spark.lookup_files import Published
-from millpond.spark.lookup_rows import FullRows, PartialRows, RowsWanted, distinct_keys
-from millpond.spark.lookup_worker import JoinPlan, join_batch, join_batches
+from millpond.spark.lookup import files as lookup_files
+from millpond.spark.lookup.files import Published
+from millpond.spark.lookup.hosted import decoded, encoded
+from millpond.spark.lookup.rows import FullRows, PartialRows, RowsWanted, distinct_keys
+from millpond.spark.lookup.worker import JoinPlan, join_batch, join_batches
 
 KEYS = pa.schema([("code", pa.string()), ("hour", pa.int64())])
 ROWS = pa.schema([("gate", pa.int64())])

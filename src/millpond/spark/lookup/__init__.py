@@ -1,0 +1,1 @@
+"""Lookup joins and full tables on Spark."""
