@@ -6,7 +6,7 @@ import pytest
 from millpond.errors import CorruptionError
 from millpond.spark import stored_operator
 from millpond.spark.durable import Durable
-from millpond.spark.read_state import _batches, _Shape
+from millpond.spark.read_state import StateColumns, _batches
 from millpond.spark.stored_operator import _read_shards, key_group_pieces
 from millpond.state import HeapBackend, StateDescriptor, StateKind
 from millpond.state.checkpoint import Shard, birth
@@ -55,7 +55,7 @@ def of_spark(segments):
 
 def rows_of(head, segments, state, *, flat=True):
     def read(version):
-        return _batches(_Shape(state, flat), version)
+        return _batches(StateColumns(state, flat), version)
 
     found = _read_shards("the place", {0: head.encode()}, frozenset([state.name]), read, of_spark(segments))
     return [row for batch in found for row in batch.to_pylist()]

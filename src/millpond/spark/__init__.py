@@ -24,6 +24,8 @@ from millpond.spark.features.upload import upload
 from millpond.spark.keyed import KeyedData, keyed
 from millpond.spark.lookup_join import lookup_join
 from millpond.spark.lookup_scan import SparkScan
+from millpond.spark.migration.export_state import export_state
+from millpond.spark.migration.import_state import import_state
 from millpond.spark.operator_metrics import KeyedMetrics
 from millpond.spark.operator_spec import StateConfig
 from millpond.spark.processor_harness import ProcessorHarness, ProcessorSnapshot
@@ -41,6 +43,8 @@ __all__ = [
     "StateConfig",
     "backfill",
     "check",
+    "export_state",
+    "import_state",
     "keyed",
     "lookup_join",
     "read_state",

@@ -254,6 +254,11 @@ class Savepoint:
         tables = [_rows(data, schema, key_groups) for data in map(self._proven, files)]
         return pa.concat_tables([schema.empty_table(), *tables])
 
+    def file_rows(self, file: SavepointFile) -> pa.Table:
+        """The rows of one file, so that a large savepoint can be read by many tasks."""
+        descriptor = {each.name: each for each in self.states()}[file.state]
+        return _rows(self._proven(file), _schema(descriptor, self.manifest.key_schema), None)
+
     def restore(
         self,
         shard: int,
