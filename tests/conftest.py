@@ -11,7 +11,13 @@ from hypothesis import settings
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-SESSION_TESTS = ("tests/spark/test_", "tests/spark/features/", "tests/spark/migration/", "tests/test_docs.py")
+SESSION_TESTS = (
+    "tests/spark/test_",
+    "tests/spark/features/",
+    "tests/spark/migration/",
+    "tests/commands/test_state.py",
+    "tests/test_docs.py",
+)
 """What asks for `spark`. A test elsewhere may ask too, at the price of a second session where two processes run."""
 
 collect_ignore = ["spark/bare_job.py"]

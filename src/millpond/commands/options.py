@@ -45,6 +45,14 @@ def json_option(command: _Command) -> _Command:
     return click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")(command)
 
 
+def session_options(command: _Command) -> _Command:
+    """How the Spark session is made."""
+    conf = click.option("--conf", "settings", multiple=True, metavar="KEY=VALUE", help="A setting of the session.")
+    master = click.option("--master", metavar="URL", help="Spark's master; that of spark-submit, or local[*].")
+    decorated: _Command = conf(master(command))
+    return decorated
+
+
 def spark_options(command: _Command) -> _Command:
     """How the Spark session is made, and what stands for the sources' tables."""
     table = click.option(
@@ -54,9 +62,7 @@ def spark_options(command: _Command) -> _Command:
         metavar="NAME=PATH",
         help="Read the files at PATH for the source's table NAME; may be given several times.",
     )
-    conf = click.option("--conf", "settings", multiple=True, metavar="KEY=VALUE", help="A setting of the session.")
-    master = click.option("--master", metavar="URL", help="Spark's master; that of spark-submit, or local[*].")
-    decorated: _Command = table(conf(master(command)))
+    decorated: _Command = table(session_options(command))
     return decorated
 
 
@@ -89,7 +95,7 @@ def spark_session(command: str, master: str | None, settings: tuple[str, ...]) -
     """The session of a command; settings are ``KEY=VALUE``."""
     from millpond.spark import session
 
-    pairs = dict(_pair("--conf", setting, "KEY=VALUE") for setting in settings)
+    pairs = dict(pair("--conf", setting, "KEY=VALUE") for setting in settings)
     spark = session(f"millpond {command}", master=master, **{key.replace(".", "__"): pairs[key] for key in pairs})
     spark.sparkContext.setLogLevel("ERROR")
     if spark.sparkContext.master.startswith("local") and _PARTITIONS not in pairs:
@@ -100,13 +106,14 @@ def spark_session(command: str, master: str | None, settings: tuple[str, ...]) -
 
 def given_tables(spark: "SparkSession", tables: tuple[str, ...], *, streaming: bool = False) -> dict[str, "DataFrame"]:
     """DataFrames by the names of the tables that they stand for; ``tables`` are ``NAME=PATH``."""
-    found = dict(_pair("--table", table, "NAME=PATH") for table in tables)
+    found = dict(pair("--table", table, "NAME=PATH") for table in tables)
     if not streaming:
         return {name: spark.read.load(path) for name, path in found.items()}
     return {name: spark.readStream.schema(spark.read.load(path).schema).load(path) for name, path in found.items()}
 
 
-def _pair(option: str, text: str, expected: str) -> tuple[str, str]:
+def pair(option: str, text: str, expected: str) -> tuple[str, str]:
+    """What stands on both sides of the first equals sign. An OptionError says what was expected."""
     name, equals, value = text.partition("=")
     if not equals or not name or not value:
         raise OptionError(f"{option} {text!r}: expected {expected}")
