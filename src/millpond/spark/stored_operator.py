@@ -136,7 +136,8 @@ def _found(spark: SparkSession, location: str, operator: int | None) -> QueryOpe
     if not ours:
         raise OptionError(
             f"{location} has no operator that keyed() made; its stateful operators are: {described(others)}. The state "
-            'of Spark\'s own operators is read with spark.read.format("statestore").'
+            'of Spark\'s own operators is read with spark.read.format("statestore"), and that of '
+            "transformWithState and applyInPandasWithState is imported with millpond.spark.import_state()."
         )
     if operator is None and len(ours) == 1:
         return next(iter(ours.values()))
