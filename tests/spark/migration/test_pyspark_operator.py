@@ -67,6 +67,12 @@ def test_a_key_that_keyed_does_not_take_is_refused_by_name(spark):
         operator.key_schema(rows)
 
 
+def test_an_operator_without_states_has_nothing_to_import(spark):
+    operator = PySparkOperator(spark, "checkpoint", QueryOperator(0, "", 2, 0, 1, {"timeMode": "None"}), 1, 0, 0)
+    with pytest.raises(OptionError, match="operator 0 of checkpoint declares no states"):
+        operator.states({})
+
+
 def found(monkeypatch, *operators):
     """What the metadata of every checkpoint says."""
     monkeypatch.setattr(pyspark_operator, "query_operators", lambda *_: list(operators))

@@ -97,8 +97,9 @@ def import_state(
     except OSError as error:
         raise not_written(location, error) from error
     except PySparkException as error:
+        reason = str(error).partition("\n")[0]
         raise UnavailableError(
-            f"the state of {checkpoint_location} could not be written to the savepoint {folder.location}: {error}. "
+            f"the state of {checkpoint_location} could not be written to the savepoint {folder.location}: {reason} "
             "Mend that, and write it to a new folder."
         ) from error
 

@@ -141,6 +141,11 @@ class PySparkOperator:
         timers = _TIMERS.get(str(self.operator.properties.get("timeMode", "")).lower())
         if timers is not None:
             states.append(PySparkState(timers, self._read(readRegisteredTimers="true")))
+        if not states:
+            raise OptionError(
+                f"operator {self.operator.id} of {self.location} declares no states and sets no timers, so there is "
+                "nothing to import. Start the query without a savepoint."
+            )
         return states
 
     def _check_ttl(self, ttl_ms: Mapping[str, int], known: Mapping[str, StateKind], with_ttl: set[str]) -> None:
