@@ -102,7 +102,9 @@ class _OfQuery:
     """The states of a query's operators."""
 
     def __init__(self, spark: "SparkSession", location: str) -> None:
-        self._spark = spark
+        from millpond.spark.reading_session import reading_session
+
+        self._spark = reading_session(spark, location)
         self._location = location
 
     def states(self) -> list[dict[str, Any]]:

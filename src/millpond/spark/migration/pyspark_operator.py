@@ -12,7 +12,6 @@ operators, and keys that Millpond cannot have.
 import difflib
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, TypeVar
 
 import msgspec
 from pyspark.errors import PySparkException
@@ -24,7 +23,7 @@ from millpond.errors import CorruptionError, DataError, OptionError
 from millpond.spark.handles import arrow_schema
 from millpond.spark.key_columns import key_columns, quoted
 from millpond.spark.query_operators import QueryOperator, described, query_operators
-from millpond.spark.session import FORMAT_KEY, setting
+from millpond.spark.reading_session import reading_session
 from millpond.state.descriptor import StateDescriptor, StateKind
 from millpond.state.timers import PROCESSING_TIMERS, TIMERS
 from millpond.state.ttl import Ttl
@@ -41,12 +40,6 @@ class _BatchTimes(msgspec.Struct):
 
     watermark_ms: int = msgspec.field(name="batchWatermarkMs")
     timestamp_ms: int = msgspec.field(name="batchTimestampMs")
-
-
-class _Commit(msgspec.Struct):
-    """What a query's commit log says of a batch: the ids of its state, which there are from format 2 on."""
-
-    state_ids: Any = msgspec.field(name="stateUniqueIds", default=None)
 
 
 @dataclass(frozen=True)
@@ -92,11 +85,10 @@ class PySparkOperator:
             OptionError: there is no such checkpoint, operator or version, or the operator is not PySpark's.
             CorruptionError: the checkpoint has lost the record of the batch.
         """
+        spark = reading_session(spark, location)
         found = _found(spark, location, operator)
         version = found.version(version, location)
-        times = _logged(spark, location, "offsets", version, _BatchTimes)
-        commit = _logged(spark, location, "commits", version, _Commit)
-        spark = _reading_session(spark, "1" if commit.state_ids is None else "2")
+        times = _batch_times(spark, location, version)
         return PySparkOperator(spark, location, found, version, times.watermark_ms, times.timestamp_ms)
 
     def states(
@@ -244,39 +236,14 @@ def _found(spark: SparkSession, location: str, operator: int | None) -> QueryOpe
     )
 
 
-_Record = TypeVar("_Record", _BatchTimes, _Commit)
-
-
-def _logged(spark: SparkSession, location: str, log: str, version: int, kind: type[_Record]) -> _Record:
-    """What one of a query's logs says of a batch: its second line, in JSON, behind the version of the log."""
-    name = f"{location.rstrip('/')}/{log}/{version}"
+def _batch_times(spark: SparkSession, location: str, version: int) -> _BatchTimes:
+    """From the offset log: a line with the log's version, one of JSON with the batch's times, and the offsets."""
+    log = f"{location.rstrip('/')}/offsets/{version}"
     try:
-        lines = [row.value for row in spark.read.text(name).collect()]
-        return msgspec.json.decode(lines[1], type=kind)
+        lines = [row.value for row in spark.read.text(log).collect()]
+        return msgspec.json.decode(lines[1], type=_BatchTimes)
     except (PySparkException, IndexError, msgspec.MsgspecError) as error:
         raise CorruptionError(
-            f"{name}, which Spark wrote for batch {version}, cannot be read: {error}. Restore the checkpoint, or "
-            "ask for another version."
+            f"{log}, in which Spark keeps the times of batch {version}, cannot be read: {error}. Restore the "
+            "checkpoint, or ask for another version."
         ) from error
-
-
-def _reading_session(spark: SparkSession, checkpoint_format: str) -> SparkSession:
-    """A session that reads state stores in this format of checkpoints, which Spark takes from the session's settings.
-
-    The caller's own, if that is its format; else a new one with the same other settings.
-    """
-    if setting(spark.conf, FORMAT_KEY) == checkpoint_format:
-        return spark
-    try:
-        reading = spark.newSession()
-        given = spark.conf.getAll
-    except (AttributeError, PySparkException) as error:
-        raise OptionError(
-            f"the query wrote its state under {FORMAT_KEY}={checkpoint_format}, and this session cannot make "
-            f"another one to read it ({error}). Set {FORMAT_KEY} to {checkpoint_format} in this session first."
-        ) from error
-    for name, value in given.items():
-        if reading.conf.isModifiable(name):
-            reading.conf.set(name, value)
-    reading.conf.set(FORMAT_KEY, checkpoint_format)
-    return reading
