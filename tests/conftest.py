@@ -15,8 +15,9 @@ if TYPE_CHECKING:
 SESSION_TESTS = (
     "tests/spark/test_",
     "tests/spark/features/",
+    "tests/spark/migration/",
     "tests/test_docs.py",
-    *(f"tests/commands/test_{name}.py" for name in ("backfill", "check", "stream", "training_set", "upload")),
+    *(f"tests/commands/test_{name}.py" for name in ("backfill", "check", "state", "stream", "training_set", "upload")),
 )
 """What asks for `spark`. A test elsewhere may ask too, at the price of a second session where two processes run."""
 

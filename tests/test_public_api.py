@@ -62,7 +62,8 @@ PUBLIC = {
     """,
     "millpond.spark": """
         ArrowStatefulProcessor KeyedData KeyedMetrics ProcessorHarness ProcessorSnapshot SparkScan StateConfig backfill
-        check keyed lookup_join read_state savepoint session split_dead_letters stream training_set upload
+        check export_state import_state keyed lookup_join read_state savepoint session split_dead_letters stream
+        training_set upload
     """,
     "millpond.state": """
         ABSENT Aggregate AggregatingState BackendFactory BegunCheckpoint CacheHooks CachedValues Cells

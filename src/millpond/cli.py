@@ -25,6 +25,7 @@ COMMANDS = {
     "demo": "Send a year of real flights through every room, and check the answers.",
     "doctor": "Check Java, PySpark, extras, the temporary folder, disk, cores and session settings.",
     "serve": "Serve the features of GroupBys and Joins over HTTP.",
+    "state": "List, show, compare, save and import the state of queries and harnesses.",
     "stream": "Keep the tiles of a GroupBy up to date from its stream.",
     "training-set": "Compute the features of a Join as of the times of queries.",
     "upload": "Upload the features of all events before a batch end.",

@@ -4,7 +4,7 @@ import pyarrow as pa
 import pytest
 
 from millpond.errors import CorruptionError
-from millpond.spark.inspect.read_state import _batches, _Shape
+from millpond.spark.inspect.read_state import StateColumns, _batches
 from millpond.spark.inspect.stored_operator import _read_shards
 from millpond.spark.runtime.state_store import Durable
 from millpond.state import HeapBackend, StateDescriptor, StateKind
@@ -55,7 +55,7 @@ def of_spark(segments):
 
 def rows_of(head, segments, state, *, flat=True):
     def read(version):
-        return _batches(_Shape(state, flat), version)
+        return _batches(StateColumns(state, flat), version)
 
     found = _read_shards("the place", {0: head.encode()}, frozenset([state.name]), read, of_spark(segments))
     return [row for batch in found for row in batch.to_pylist()]

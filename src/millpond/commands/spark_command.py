@@ -20,11 +20,13 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 _PARTITIONS = "spark.sql.shuffle.partitions"
+_MASTER = click.option("--master", metavar="URL", help="Spark's master; that of spark-submit, or local[*].")
+_CONF = click.option("--conf", "settings", multiple=True, metavar="KEY=VALUE", help="A setting of the session.")
 _SHARED = (
     definitions_argument,
     click.option("--name", metavar="NAME", help="The GroupBy or Join; needed if there are several."),
-    click.option("--master", metavar="URL", help="Spark's master; that of spark-submit, or local[*]."),
-    click.option("--conf", "settings", multiple=True, metavar="KEY=VALUE", help="A setting of the session."),
+    _MASTER,
+    _CONF,
     click.option(
         "--table",
         "tables",
@@ -74,15 +76,8 @@ class Given:
     @contextmanager
     def session(self, command: str) -> Iterator["SparkSession"]:
         """The session of a command, which is stopped in the end."""
-        from millpond.spark import session
-
-        settings = {key.replace(".", "__"): value for key, value in self.settings.items()}
-        spark = session(f"millpond {command}", master=self.master, **settings)
+        spark = spark_session(command, self.master, self.settings)
         try:
-            spark.sparkContext.setLogLevel("ERROR")
-            if spark.sparkContext.master.startswith("local") and _PARTITIONS not in self.settings:
-                # Spark's default of 200 is for clusters: each of them is a state store and a task of every batch.
-                spark.conf.set(_PARTITIONS, str(spark.sparkContext.defaultParallelism))
             yield spark
         finally:
             spark.stop()
@@ -113,14 +108,38 @@ def on_spark(command: Callable[..., None]) -> Callable[..., None]:
         as_json: bool,
         **own: Any,
     ) -> None:
-        of_session = dict(_pair("--conf", setting, "KEY=VALUE") for setting in settings)
-        paths = dict(_pair("--table", table, "NAME=PATH") for table in tables)
+        of_session = session_settings(settings)
+        paths = dict(pair("--table", table, "NAME=PATH") for table in tables)
         command(Given(load_definitions(definitions), name, master, of_session, paths, as_json), **own)
 
     decorated: Callable[..., None] = run
     for option in reversed(_SHARED):
         decorated = option(decorated)
     return decorated
+
+
+def session_options(command: Callable[..., None]) -> Callable[..., None]:
+    """How the Spark session is made."""
+    return _MASTER(_CONF(command))
+
+
+def session_settings(settings: tuple[str, ...]) -> dict[str, str]:
+    """The settings of the option `--conf`, by their keys."""
+    return dict(pair("--conf", setting, "KEY=VALUE") for setting in settings)
+
+
+def spark_session(command: str, master: str | None, settings: Mapping[str, str]) -> "SparkSession":
+    """Make the session of a command."""
+    from millpond.spark import session
+
+    spark = session(
+        f"millpond {command}", master=master, **{key.replace(".", "__"): value for key, value in settings.items()}
+    )
+    spark.sparkContext.setLogLevel("ERROR")
+    if spark.sparkContext.master.startswith("local") and _PARTITIONS not in settings:
+        # Spark's default of 200 is for clusters: each of them is a state store and a task of every batch.
+        spark.conf.set(_PARTITIONS, str(spark.sparkContext.defaultParallelism))
+    return spark
 
 
 def store_option(command: Callable[..., None]) -> Callable[..., None]:
@@ -156,7 +175,8 @@ def _chosen(kind: str, found: Mapping[str, _Definition], name: str | None) -> _D
     raise OptionError(f"{asked}; expected a {kind} among {sorted(found)}")
 
 
-def _pair(option: str, text: str, expected: str) -> tuple[str, str]:
+def pair(option: str, text: str, expected: str) -> tuple[str, str]:
+    """What stands on both sides of the first equals sign. An OptionError says what was expected."""
     name, equals, value = text.partition("=")
     if not equals or not name or not value:
         raise OptionError(f"{option} {text!r}: expected {expected}")

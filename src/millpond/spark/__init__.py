@@ -26,6 +26,8 @@ from millpond.spark.inspect.read_state import read_state
 from millpond.spark.inspect.savepoints import savepoint
 from millpond.spark.lookup.join import lookup_join
 from millpond.spark.lookup.scan import SparkScan
+from millpond.spark.migration.export_state import export_state
+from millpond.spark.migration.import_state import import_state
 from millpond.spark.operator.keyed import KeyedData, keyed
 from millpond.spark.spec.metrics import KeyedMetrics
 from millpond.spark.spec.operator import StateConfig
@@ -41,6 +43,8 @@ __all__ = [
     "StateConfig",
     "backfill",
     "check",
+    "export_state",
+    "import_state",
     "keyed",
     "lookup_join",
     "read_state",

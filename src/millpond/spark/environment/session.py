@@ -22,14 +22,14 @@ _PROVIDER_KEY = "spark.sql.streaming.stateStore.providerClass"
 _ARROW_ROWS_KEY = "spark.sql.execution.arrow.maxRecordsPerBatch"
 _FEW_ARROW_ROWS = 50_000
 _CHANGELOG_KEY = "spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled"
-_FORMAT_KEY = "spark.sql.streaming.stateStore.checkpointFormatVersion"
+FORMAT_KEY = "spark.sql.streaming.stateStore.checkpointFormatVersion"
 _UNIX_SOCKETS_KEY = "spark.python.unix.domain.socket.enabled"
 _ROCKSDB_PROVIDER = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
 
 SESSION_SETTINGS: Mapping[str, str] = {
     _PROVIDER_KEY: _ROCKSDB_PROVIDER,
     _CHANGELOG_KEY: "true",
-    _FORMAT_KEY: "2",
+    FORMAT_KEY: "2",
     _ARROW_ROWS_KEY: "100000",
     _UNIX_SOCKETS_KEY: "true",
 }
@@ -109,7 +109,7 @@ _warned: WeakSet[SparkSession] = WeakSet()
 """Sessions that were looked at."""
 
 _CONCERNS: dict[str, tuple[Callable[[str], bool], str]] = {
-    _FORMAT_KEY: (lambda value: value != "1", "a task of a lost attempt may overwrite what the winner wrote"),
+    FORMAT_KEY: (lambda value: value != "1", "a task of a lost attempt may overwrite what the winner wrote"),
     _CHANGELOG_KEY: (lambda value: value.lower() == "true", "every commit uploads whole RocksDB files"),
     _ARROW_ROWS_KEY: (
         lambda value: not 0 < int(value) < _FEW_ARROW_ROWS,

@@ -15,13 +15,12 @@ from millpond.errors import OptionError
 from millpond.spark.inspect.stored_operator import StoredOperator
 from millpond.state.checkpoint.format.segment import CellCodec
 from millpond.state.checkpoint.restoring import Version, row_pieces
-from millpond.state.operator.timers import PROCESSING_TIMERS, TIMERS
+from millpond.state.operator.timers import TIMER_STATES, TIMERS
 from millpond.state.types.descriptor import StateDescriptor, StateKind
 from millpond.state.types.ttl import LIFE_FIELD
 from millpond.suggestions import did_you_mean
 
 _BATCH_ROWS = 10_000
-_TIMERS = (TIMERS.name, PROCESSING_TIMERS.name)
 _MICROSECONDS = {"timestampFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSSXXX"}
 
 
@@ -78,9 +77,9 @@ def read_state(
 def _descriptor(stored: StoredOperator, state: str | None) -> StateDescriptor:
     known = {descriptor.name: descriptor for descriptor in stored.states}
     if state is None:
-        return next((known[name] for name in _TIMERS if name in known), TIMERS)
-    if state not in known or state in _TIMERS:
-        names = sorted(known.keys() - set(_TIMERS))
+        return next((known[name] for name in TIMER_STATES if name in known), TIMERS)
+    if state not in known or state in TIMER_STATES:
+        names = sorted(known.keys() - set(TIMER_STATES))
         raise OptionError(
             f"{stored.location} has no state {state!r} in operator {stored.operator}, version {stored.version}; it has "
             f"{names}{did_you_mean(state, names) or '.'}"
@@ -89,31 +88,33 @@ def _descriptor(stored: StoredOperator, state: str | None) -> StateDescriptor:
 
 
 def _frame(stored: StoredOperator, descriptor: StateDescriptor, *, flat: bool) -> DataFrame:
-    shape = _Shape(descriptor, flat)
+    shape = StateColumns(descriptor, flat)
     return stored.read([descriptor.name], partial(_batches, shape), shape.schema(stored.key_schema()))
 
 
-def _batches(shape: "_Shape", version: Version) -> Iterator[pa.RecordBatch]:
+def _batches(shape: "StateColumns", version: Version) -> Iterator[pa.RecordBatch]:
     """In a task: the rows of one shard, some key groups at a time, so that they need not fit into memory at once."""
     for rows in row_pieces(version, shape.descriptor):
         yield from shape.table(rows, version.head.shard).to_batches(max_chunksize=_BATCH_ROWS)
 
 
 @dataclass(frozen=True)
-class _Shape:
+class StateColumns:
     """The columns of one state, as Spark's own state data source has them; `flat`: a row for each element of a list."""
 
     descriptor: StateDescriptor
     flat: bool
 
     def schema(self, key_schema: pa.Schema) -> StructType:
+        """The columns' names and types."""
         empty = CellCodec(self.descriptor, key_schema).schema.empty_table()
         return from_arrow_schema(self.table(empty, 0).schema, prefer_timestamp_ntz=True)
 
     def table(self, rows: pa.Table, shard: int) -> pa.Table:
+        """Rows as checkpoints and savepoints hold them, in these columns."""
         columns = {"key": _struct(rows, "key")}
         kind = self.descriptor.kind
-        if self.descriptor.name in _TIMERS:
+        if self.descriptor.name in TIMER_STATES:
             columns["expiration_timestamp_ms"] = rows["map_key.expiry_ms"]
         elif kind is StateKind.LIST:
             lists = rows["value"].combine_chunks()

@@ -5,7 +5,6 @@ prove every one against its head before a row of it is used. A running query may
 meanwhile: what is read is one committed batch.
 """
 
-import json
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -13,18 +12,17 @@ from typing import Any
 
 import pyarrow as pa
 from pyspark import TaskContext
-from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from millpond.errors import CorruptionError, OptionError
 from millpond.spark.environment.folders import user_folder
+from millpond.spark.inspect.query_operators import QueryOperator, described, query_operators
 from millpond.spark.shuffle.spool import Spool
 from millpond.state.checkpoint import Head
 from millpond.state.checkpoint.restoring import Version, last_good, segment_name
 from millpond.state.types.descriptor import StateDescriptor
 
-_OWN_STATES = {"head", "segments"}
 _GONE = "Restore the state part of the checkpoint, or ask for an earlier version."
 
 _SPOOLED_IN_MEMORY = 8 << 20
@@ -57,13 +55,8 @@ class StoredOperator:
     @staticmethod
     def open(spark: SparkSession, location: str, operator: int | None, version: int | None) -> "StoredOperator":
         """Read the heads. An OptionError says that there is no such checkpoint, operator or version."""
-        operator, first, last = _found(spark, location, operator)
-        if version is not None and not first <= version <= last:
-            raise OptionError(
-                f"{location} has no version {version}: Spark keeps those of the batches {first} to {last} "
-                "(spark.sql.streaming.minBatchesToRetain)."
-            )
-        version = last if version is None else version
+        found = _found(spark, location, operator)
+        operator, version = found.id, found.version(version, location)
         stored = _source(spark, location, operator, version, "head")
         heads = {}
         for row in stored.select("partition_id", "value.head").collect():
@@ -127,36 +120,23 @@ def _source(spark: SparkSession, location: str, operator: int, version: int, sta
     return reader.option("stateVarName", state).load(location)
 
 
-def _found(spark: SparkSession, location: str, operator: int | None) -> tuple[int, int, int]:
-    """The keyed operator that is meant, and the first and last batch of it that can be read."""
-    cause: Exception | None = None
-    try:
-        rows = spark.read.format("state-metadata").load(location).collect()
-    except PySparkException as error:
-        rows, cause = [], error
-    if not rows:
-        raise OptionError(
-            f"{location} is not the checkpoint of a stateful query that has committed a batch"
-            f"{'' if cause is None else f' ({cause})'}. Give the query's checkpointLocation."
-        ) from cause
-    ours = {row.operatorId: row for row in rows if _is_keyed(row.operatorProperties)}
-    others = ", ".join(f"{row.operatorId} ({row.operatorName})" for row in rows if row.operatorId not in ours)
+def _found(spark: SparkSession, location: str, operator: int | None) -> QueryOperator:
+    """The keyed operator that is meant."""
+    operators = query_operators(spark, location)
+    ours = {each.id: each for each in operators if each.is_keyed}
+    others = [each for each in operators if not each.is_keyed]
     if not ours:
         raise OptionError(
-            f"{location} has no operator that keyed() made; its stateful operators are: {others or 'none'}. The state "
-            'of Spark\'s own operators is read with spark.read.format("statestore").'
+            f"{location} has no operator that keyed() made; its stateful operators are: {described(others)}. The state "
+            'of Spark\'s own operators is read with spark.read.format("statestore"), and that of '
+            "transformWithState and applyInPandasWithState is imported with millpond.spark.import_state()."
         )
     if operator is None and len(ours) == 1:
-        operator = next(iter(ours))
+        return next(iter(ours.values()))
     if operator is None or operator not in ours:
         asked = "several keyed operators" if operator is None else f"no keyed operator {operator}"
         raise OptionError(
             f"{location} has {asked}; say which with operator=, one of {sorted(ours)}"
-            f"{f' (Spark has others of its own: {others})' if others else ''}."
+            f"{f' (Spark has others of its own: {described(others)})' if others else ''}."
         )
-    return operator, ours[operator].minBatchId, ours[operator].maxBatchId
-
-
-def _is_keyed(properties: str) -> bool:
-    variables = json.loads(properties).get("stateVariables", []) if properties else []
-    return {variable["stateName"] for variable in variables} >= _OWN_STATES
+    return ours[operator]

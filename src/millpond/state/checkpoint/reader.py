@@ -18,7 +18,7 @@ from millpond.errors import CorruptionError, MissingDependencyError, OptionError
 from millpond.state.checkpoint.format.object_columns import decoded
 from millpond.state.checkpoint.format.segment import CellCodec
 from millpond.state.checkpoint.restoring import Version, read_version, row_pieces
-from millpond.state.checkpoint.savepoint import MANIFEST, Savepoint
+from millpond.state.checkpoint.savepoint import MANIFEST, Savepoint, ShardState, write_savepoint
 from millpond.state.checkpoint.storage.files import FileStorage
 from millpond.state.checkpoint.storage.folder import Folder
 from millpond.state.types.descriptor import StateDescriptor
@@ -145,6 +145,19 @@ class StateReader:
                 rows.append(("added" if earlier is None else "changed", earlier, at))
         rows += [("removed", at, None) for cell, (at, _) in old_cells.items() if cell not in new_cells]
         return _difference(decoded(before, descriptor), decoded(after, descriptor), rows)
+
+    def savepoint(self, location: str, version: int | None = None) -> Savepoint:
+        """Write every state to an empty folder, as of a version; the newest that every shard has, if none is given.
+
+        Raises:
+            OptionError: this is a savepoint already, there is no such version, or the folder is not empty.
+            CorruptionError: names the damaged or missing file.
+            UnavailableError: it could not be written; what is there is no savepoint, and is refused as such.
+        """
+        if self._savepoint is not None:
+            raise OptionError(f"{self._location} is a savepoint already: copy the folder.")
+        version = self._version(version)
+        return write_savepoint(location, (ShardState.of_storage(storage, version) for storage in self._storages))
 
     def _stored(self, state: StateDescriptor, version: int | None) -> pa.Table:
         if self._savepoint is not None:

@@ -39,6 +39,9 @@ PROCESSING_TIMERS = StateDescriptor(
     map_key_schema=TIMERS.map_key_schema,
 )
 
+TIMER_STATES = (TIMERS.name, PROCESSING_TIMERS.name)
+"""The names of the states that hold timers."""
+
 
 class DueTimer(NamedTuple):
     """A timer whose time has come."""

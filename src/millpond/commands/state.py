@@ -1,0 +1,270 @@
+"""`millpond state`: what is stored of a query's or a harness's state, and how to take it elsewhere.
+
+The commands run the functions of Python: `read_state`, `savepoint`, `import_state` and `StateReader`.
+"""
+
+import sys
+from typing import TYPE_CHECKING, Any, Self
+
+import click
+
+from millpond.commands.options import json_option, tell
+from millpond.commands.spark_command import pair, session_options, session_settings, spark_session
+from millpond.errors import OptionError
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from millpond.commands.stored_state import Rows, StoredState
+    from millpond.state.checkpoint import Savepoint
+
+_checkpoint_argument = click.argument("checkpoint", metavar="CHECKPOINT")
+_state_argument = click.argument("state_name", metavar="[STATE]", required=False)
+_timers_option = click.option("--timers", is_flag=True, help="The timers in place of a state.")
+_operator_option = click.option("--operator", type=int, metavar="ID", help="The operator; needed if there are several.")
+_version_option = click.option("--version", type=int, metavar="N", help="The version; the newest if not given.")
+_limit_option = click.option(
+    "--limit", type=click.IntRange(min=0), default=20, show_default=True, help="Rows to print; 0 prints all."
+)
+_parquet_option = click.option(
+    "--parquet", metavar="PATH", help="Write all rows to this new path instead of printing them."
+)
+
+
+@click.group()
+def state() -> None:
+    """List, show, compare, save and import stored state.
+
+    CHECKPOINT is a query's checkpointLocation, the checkpoints of a harness, or a savepoint.
+    """
+
+
+@state.command("ls")
+@_checkpoint_argument
+@session_options
+@json_option
+def list_states(*, checkpoint: str, master: str | None, settings: tuple[str, ...], as_json: bool) -> None:
+    """List the operators and states in CHECKPOINT."""
+    with _Session(master, settings) as session:
+        records = _stored(checkpoint, session).states()
+    _print_rows(records, as_json=as_json)
+
+
+@state.command()
+@_checkpoint_argument
+@_state_argument
+@_timers_option
+@_operator_option
+@_version_option
+@_limit_option
+@_parquet_option
+@session_options
+@json_option
+def show(
+    *,
+    checkpoint: str,
+    state_name: str | None,
+    timers: bool,
+    operator: int | None,
+    version: int | None,
+    limit: int,
+    parquet: str | None,
+    master: str | None,
+    settings: tuple[str, ...],
+    as_json: bool,
+) -> None:
+    """Show what STATE of CHECKPOINT holds, a row a value, element or entry."""
+    from millpond.commands.stored_state import Asked
+
+    asked = Asked(_chosen(state_name, timers=timers), operator, version)
+    with _Session(master, settings) as session:
+        _give(_stored(checkpoint, session).rows(asked), limit, parquet, as_json=as_json)
+
+
+@state.command()
+@_checkpoint_argument
+@_state_argument
+@_timers_option
+@click.option("--since", type=int, required=True, metavar="N", help="The earlier version.")
+@_operator_option
+@_version_option
+@_limit_option
+@_parquet_option
+@session_options
+@json_option
+def diff(
+    *,
+    checkpoint: str,
+    state_name: str | None,
+    timers: bool,
+    since: int,
+    operator: int | None,
+    version: int | None,
+    limit: int,
+    parquet: str | None,
+    master: str | None,
+    settings: tuple[str, ...],
+    as_json: bool,
+) -> None:
+    """Show what changed in STATE of CHECKPOINT since a version; the exit code is 1 if anything did."""
+    from millpond.commands.stored_state import Asked
+
+    asked = Asked(_chosen(state_name, timers=timers), operator, version, since)
+    with _Session(master, settings) as session:
+        changed = _give(_stored(checkpoint, session).rows(asked), limit, parquet, as_json=as_json)
+    sys.exit(int(changed))
+
+
+@state.command()
+@_checkpoint_argument
+@click.argument("location", metavar="LOCATION")
+@_operator_option
+@_version_option
+@session_options
+@json_option
+def savepoint(
+    *,
+    checkpoint: str,
+    location: str,
+    operator: int | None,
+    version: int | None,
+    master: str | None,
+    settings: tuple[str, ...],
+    as_json: bool,
+) -> None:
+    """Write all state of CHECKPOINT to a savepoint in the empty folder LOCATION."""
+    with _Session(master, settings) as session:
+        written = _stored(checkpoint, session).savepoint(location, operator, version)
+    _tell_savepoint(written, as_json=as_json)
+
+
+@state.command("import")
+@_checkpoint_argument
+@click.argument("location", metavar="LOCATION")
+@_operator_option
+@_version_option
+@click.option(
+    "--ttl", "ttls", multiple=True, metavar="STATE=MS", help="A state's time to live in ms; may be given several times."
+)
+@click.option("--group-state", metavar="NAME", help="What the state of applyInPandasWithState is called from now on.")
+@click.option(
+    "--time-mode",
+    type=click.Choice(["EventTime", "ProcessingTime"]),
+    help="Of which time the timeouts of applyInPandasWithState are.",
+)
+@session_options
+@json_option
+def import_(
+    *,
+    checkpoint: str,
+    location: str,
+    operator: int | None,
+    version: int | None,
+    ttls: tuple[str, ...],
+    group_state: str | None,
+    time_mode: str | None,
+    master: str | None,
+    settings: tuple[str, ...],
+    as_json: bool,
+) -> None:
+    """Write the state of a PySpark query in CHECKPOINT to a savepoint in the empty folder LOCATION."""
+    from millpond.commands.stored_state import is_query
+
+    if not is_query(checkpoint):
+        raise OptionError(f"{checkpoint} is no query's checkpoint. Only the state of a PySpark query is imported.")
+    ttl_ms = dict(_ttl(text) for text in ttls)
+    with _Session(master, settings) as session:
+        from millpond.spark import import_state
+
+        written = import_state(
+            session(),
+            checkpoint,
+            location,
+            operator=operator,
+            version=version,
+            ttl_ms=ttl_ms,
+            group_state=group_state,
+            time_mode=time_mode,
+        )
+    _tell_savepoint(written, as_json=as_json)
+
+
+class _Session:
+    """A Spark session that is made when it is first asked for, and stopped at the end."""
+
+    def __init__(self, master: str | None, settings: tuple[str, ...]) -> None:
+        self._master = master
+        self._settings = settings
+        self._spark: SparkSession | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._spark is not None:
+            self._spark.stop()
+
+    def __call__(self) -> "SparkSession":
+        if self._spark is None:
+            self._spark = spark_session("state", self._master, session_settings(self._settings))
+        return self._spark
+
+
+def _stored(location: str, session: _Session) -> "StoredState":
+    from millpond.commands.stored_state import stored_state
+
+    return stored_state(location, session)
+
+
+def _chosen(name: str | None, *, timers: bool) -> str | None:
+    if timers == (name is not None):
+        raise OptionError("give the name of a STATE, or --timers. `millpond state ls` lists the states.")
+    return name
+
+
+def _ttl(text: str) -> tuple[str, int]:
+    name, milliseconds = pair("--ttl", text, "STATE=MS, such as visits=3600000")
+    if not milliseconds.isdecimal():
+        raise OptionError(f"--ttl {text!r}: expected a whole number of milliseconds, such as {name}=3600000")
+    return name, int(milliseconds)
+
+
+def _give(rows: "Rows", limit: int, parquet: str | None, *, as_json: bool) -> bool:
+    """Print or write the rows; whether there are any."""
+    if parquet is not None:
+        count = rows.write(parquet)
+        tell({"rows": count, "parquet": parquet}, as_json=as_json, text=f"{count} rows in {parquet}")
+        return count > 0
+    found = rows.first(limit + 1 if limit else None)
+    more = bool(limit) and found.num_rows > limit
+    _print_rows(found.slice(0, limit or None).to_pylist(), found.column_names, more=more, as_json=as_json)
+    return bool(found.num_rows)
+
+
+def _print_rows(
+    rows: list[dict[str, Any]], columns: list[str] | None = None, *, more: bool = False, as_json: bool
+) -> None:
+    from millpond.commands.tables import text_table
+
+    text = text_table(rows, columns or list(rows[0])) if columns or rows else "no states"
+    if more:
+        text += "\n… and more: --limit 0 prints all rows, --parquet PATH writes them"
+    tell({"rows": rows, "more": more}, as_json=as_json, text=text)
+
+
+def _tell_savepoint(written: "Savepoint", *, as_json: bool) -> None:
+    from millpond.commands.tables import text_table
+
+    records = []
+    for each in written.states():
+        files = [file for file in written.manifest.files if file.state == each.name]
+        records.append(
+            {
+                "state": each.name,
+                "declared": each.describe(),
+                "rows": sum(file.rows for file in files),
+                "bytes": sum(file.bytes for file in files),
+            }
+        )
+    text = f"savepoint {written.location}\n{text_table(records, ['state', 'declared', 'rows', 'bytes'])}"
+    tell({"location": written.location, "states": records}, as_json=as_json, text=text)

@@ -1,0 +1,1 @@
+"""State on its way from PySpark's own operators to Millpond's, and back."""
