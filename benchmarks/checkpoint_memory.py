@@ -8,7 +8,9 @@ thread while the process does one thing: fill the state, write a full checkpoint
 rescale from one shard to two. Pages of files, spill files among them, do not count: the system takes them back.
 
 Bars: on the heap that spills each peak is at most the limit and 64 MB; in RocksDB each is at most 256 MB above the
-start, which is what the process holds before it does its one thing.
+start, which is what the process holds before it does its one thing. For all but the restore the state is filled by
+then, with a checkpoint after each 20,000 rows as a stream would write. So the start holds RocksDB's buffers and what
+earlier checkpoints left to the allocators.
 """
 
 import argparse
