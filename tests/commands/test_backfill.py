@@ -22,7 +22,7 @@ def test_an_upload_goes_on_from_a_backfill(run, tmp_path):
     shared = (tmp_path / "route.py", "--table", table, "--hop-table", tmp_path / "hops", "--json")
     found = run("backfill", *shared, "--from", "1970-01-01", "--to", "1970-01-03")
     assert (found["version"], found["end_ms"]) == (1, 2 * DAY_MS)
-    assert [events for events, _ in found["days"].values()] == [1, 1]
+    assert [events for events, *_ in found["days"].values()] == [1, 1]
     info = run("upload", *shared, "--batch-end", "1970-01-04", "--store", f"lmdb://{tmp_path / 'kv'}")
     assert info["rows"] == 2
     assert sorted(path.name for path in (tmp_path / "hops").glob("manifest-*")) == [

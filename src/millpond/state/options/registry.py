@@ -18,7 +18,7 @@ from millpond.state.rocksdb.options import ROCKSDB_OPTIONS, RocksDbSettings
 from millpond.state.spillable.options import SPILLABLE_OPTIONS, SpillableSettings
 from millpond.suggestions import suggestion
 
-BackendFactory: TypeAlias = Callable[[Any, range, Path], KeyedStateBackend]
+BackendFactory: TypeAlias = "Callable[[Any, range, Path], KeyedStateBackend]"
 """Makes a backend for some key groups, from the operator's `StateOptions`, whose `settings` are the backend's own.
 
 The folder, which need not exist, is the backend's alone: it makes it where it has files to keep, and removes it when it
