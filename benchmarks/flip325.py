@@ -37,7 +37,7 @@ import pyarrow as pa
 from benchmarks.report import grouped_bars, report
 from millpond.state import HeapBackend, KeyedStateBackend, StateDescriptor, StateKind
 from millpond.state.backend.protocols import ValueState
-from millpond.state.checkpoint import FileStorage, birth
+from millpond.state.checkpoint import FileStorage, new_manifest
 from millpond.state.checkpoint.checkpointer import Checkpointer
 from millpond.state.rocksdb.backend import RocksDbBackend
 from millpond.state.rocksdb.database import BLOCK_CACHE_BYTES, WRITE_BUFFER_BYTES, Database
@@ -85,8 +85,8 @@ def run(make: Callable[[range, Path], KeyedStateBackend], records: int) -> tuple
         backend = make(groups, Path(folder, "state"))
         try:
             state = backend.value_state(COUNT)
-            head = birth("flip325", 0, 1, PARALLELISM, pa.schema([("key", pa.int64())]))
-            checkpoints = Checkpointer(FileStorage(f"{folder}/checkpoints", 0), backend, head, [COUNT])
+            manifest = new_manifest("flip325", 0, 1, PARALLELISM, pa.schema([("key", pa.int64())]))
+            checkpoints = Checkpointer(FileStorage(f"{folder}/checkpoints", 0), backend, manifest, [COUNT])
             writes: list[Future[Any]] = []
             output: list[tuple[int, int]] = []
             started = last_checkpoint = time.perf_counter()

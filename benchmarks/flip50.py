@@ -52,7 +52,7 @@ from benchmarks.flip50_words import (
 from benchmarks.report import RESULTS, grouped_bars, report
 from millpond.state import HeapBackend, KeyedStateBackend, StateDescriptor, StateKind
 from millpond.state.backend.protocols import Cells
-from millpond.state.checkpoint import FileStorage, birth
+from millpond.state.checkpoint import FileStorage, new_manifest
 from millpond.state.checkpoint.checkpointer import Checkpointer
 from millpond.state.rocksdb.backend import RocksDbBackend
 from millpond.state.spillable import SpillableBackend, SpillableSettings
@@ -105,7 +105,7 @@ def commit(backend: KeyedStateBackend) -> float:
     started = time.perf_counter()
     snapshot = backend.commit()
     snapshot.release()
-    backend.settle()
+    backend.acknowledge()
     return time.perf_counter() - started
 
 
@@ -234,8 +234,8 @@ def checkpoint(scale: float) -> dict[str, Any]:
     with opened("spillable_57", scale) as (backend, _), tempfile.TemporaryDirectory() as folder:
         state = backend.value_state(COUNT)
         work(backend, state, records(words_of(scale), CHUNK, SEED))
-        head = birth("flip50", 0, 1, PARALLELISM, pa.schema([("key", pa.string())]))
-        checkpoints = Checkpointer(FileStorage(folder, 0), backend, head, [COUNT])
+        manifest = new_manifest("flip50", 0, 1, PARALLELISM, pa.schema([("key", pa.string())]))
+        checkpoints = Checkpointer(FileStorage(folder, 0), backend, manifest, [COUNT])
         seconds: dict[str, list[float]] = {"raw_copy": [], "decoded": []}
         for _ in range(CHECKPOINT_ROUNDS):
             for how, taken in seconds.items():

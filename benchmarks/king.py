@@ -45,7 +45,7 @@ from benchmarks.king_report import LABELS, Sample, draw_checkpoints, table, writ
 from benchmarks.report import RESULTS, report
 from millpond.state.backend.protocols import Cells
 from millpond.state.checkpoint.checkpointer import Checkpointer, CheckpointStats
-from millpond.state.checkpoint.format.manifest import birth
+from millpond.state.checkpoint.format.manifest import new_manifest
 from millpond.state.checkpoint.storage.files import FileStorage
 from millpond.state.rocksdb.backend import RocksDbBackend
 from millpond.state.types.descriptor import StateDescriptor, StateKind
@@ -312,9 +312,9 @@ def run_column(name: str, size: Size, parent: Connection) -> None:
         load(database, size)
         counted, hits = Counted(database), Hits()
         backend, state = column(name, counted, size, hits)
-        head = birth("king", 0, 1, KEY_GROUPS, pa.schema([("user", pa.int64())]))
+        manifest = new_manifest("king", 0, 1, KEY_GROUPS, pa.schema([("user", pa.int64())]))
         storage = FileStorage(f"{folder}/checkpoints", shard=0)
-        job = Job(backend, state, counted, hits, Checkpointer(storage, backend, head, [PROFILE]))
+        job = Job(backend, state, counted, hits, Checkpointer(storage, backend, manifest, [PROFILE]))
         users = iter(stream(size, size.events * (CHECKPOINTS + 3)))
 
         unpaced = float("inf")

@@ -35,7 +35,7 @@ PROGRAM = """
             state.update(str(number).ljust(size, "."))
             if number % 10_000 == 0:
                 backend.commit().release()
-                backend.settle()
+                backend.acknowledge()
         lines = Path("/proc/self/status").read_text().splitlines()
         peak = 1024 * int(next(line for line in lines if line.startswith("VmHWM")).split()[1])
         numbers = [int(each.rstrip(".")) for group in range(128) for each in backend.cells("text", group).values]

@@ -3,7 +3,7 @@
 import pytest
 
 from millpond.errors import UnavailableError
-from millpond.spark.runtime.state_store import Durable
+from millpond.spark.runtime.state_store import ShardStore
 
 
 class Broken:
@@ -20,7 +20,7 @@ class Broken:
 def test_a_store_that_breaks_off_is_unavailable_and_the_shard_is_named(error):
     broken = Broken(error)
     with pytest.raises(UnavailableError, match=r"^shard 3 of .*the executor's log says why") as caught:
-        Durable(broken, broken, "shard 3 of Count").put_stream(iter([(0, b"segment")]), (), b"head")
+        ShardStore(broken, broken, "shard 3 of Count").put_stream(iter([(0, b"segment")]), (), b"head")
     assert caught.value.__cause__ is error
 
 
@@ -39,7 +39,7 @@ class Unwritten:
 
 def test_a_shard_that_was_never_written_is_found_out_without_a_warning_in_sparks_log():
     store = Unwritten()
-    durable = Durable(store, store, "shard 3 of Count")
-    assert durable.head() is None
+    durable = ShardStore(store, store, "shard 3 of Count")
+    assert durable.manifest() is None
     assert durable.is_whole()
     assert store.warnings == 0

@@ -21,7 +21,7 @@ from pyspark.sql.streaming import StatefulProcessor
 from millpond.spark import StateConfig, keyed
 from millpond.spark.shuffle.pack import SHARD
 from millpond.state import HeapBackend
-from millpond.state.checkpoint import Head, Shard
+from millpond.state.checkpoint import Manifest, Shard
 from tests.spark.streams import FileStream
 
 pytestmark = pytest.mark.spark
@@ -217,27 +217,27 @@ def pysparks_state(spark, checkpoint, batch, processor):
 
 
 def millponds_state(spark, checkpoint, batch, processor):
-    """Every state as it is restored from heads and segments."""
-    heads = {row.key[SHARD]: bytes(row.value.head) for row in _stored(spark, checkpoint, batch, "head")}
-    segments = {anchor: {} for anchor in heads}
+    """Every state as it is restored from manifests and segments."""
+    manifests = {row.key[SHARD]: bytes(row.value.head) for row in _stored(spark, checkpoint, batch, "head")}
+    segments = {routing_key: {} for routing_key in manifests}
     for row in _stored(spark, checkpoint, batch, "segments"):
         segments[row.key[SHARD]][row.user_map_key.id] = bytes(row.user_map_value.data)
     found, shards = {name: [] for name, _, _ in processor.states}, []
-    for anchor, data in heads.items():
-        head = Head.decode(data, "the head")
-        shard = Shard(head, HeapBackend(head.key_groups))
-        shard.restore(segments[anchor])
+    for routing_key, data in manifests.items():
+        manifest = Manifest.decode(data, "the manifest")
+        shard = Shard(manifest, HeapBackend(manifest.key_groups))
+        shard.restore(segments[routing_key])
         shards.append(shard)
     clocks = [
         ms
         for shard in shards
-        for group in shard.head.key_groups
+        for group in shard.manifest.key_groups
         for (ms,) in shard.backend.cells("clock", group).values
     ]
     for shard in shards:
         shard.backend.context.now_ms = max(clocks)
         for name, _, _ in processor.states:
-            for key_group in shard.head.key_groups:
+            for key_group in shard.manifest.key_groups:
                 cells = shard.living_cells(name, key_group)
                 for key, map_key, value in zip(
                     cells.keys, cells.map_keys or [None] * len(cells), cells.values, strict=True

@@ -23,7 +23,7 @@ from pyspark.sql.types import (
 from millpond.errors import DataError, OptionError
 from millpond.spark.forms.handles import DeletedStateError, ProcessorHandle
 from millpond.state import HeapBackend
-from millpond.state.checkpoint import Shard, birth
+from millpond.state.checkpoint import Shard, new_manifest
 
 NUMBER = StructType([StructField("count", LongType())])
 PAGE = StructType([StructField("page", StringType())])
@@ -51,7 +51,7 @@ def zone(request, monkeypatch):
 
 
 def _shard():
-    return Shard(birth("lineage", 0, 1, 1, pa.schema([("user", pa.string())])), HeapBackend(range(1)))
+    return Shard(new_manifest("lineage", 0, 1, 1, pa.schema([("user", pa.string())])), HeapBackend(range(1)))
 
 
 def _entered(shard):
@@ -245,7 +245,7 @@ def test_elements_of_a_list_and_entries_of_a_map_expire_each_alone():
 def test_a_ttl_of_zero_is_none_as_in_pyspark():
     shard = _shard()
     _handle(shard).getValueState("v", NUMBER, 0)
-    assert "ttl" not in shard.commit("t").head.states[0]
+    assert "ttl" not in shard.commit("t").manifest.states[0]
 
 
 @pytest.mark.parametrize("wrong", [-1, 1.5, True, "1000"])
@@ -386,7 +386,7 @@ def test_a_schema_that_is_no_schema_is_refused():
 def test_declaring_a_state_makes_it_known_to_the_checkpoint():
     shard = _shard()
     _handle(shard).getMapState("visits", PAGE, NUMBER)
-    assert [plain["name"] for plain in shard.commit("t").head.states] == ["visits"]
+    assert [plain["name"] for plain in shard.commit("t").manifest.states] == ["visits"]
 
 
 def test_two_states_of_one_name_and_names_of_millponds_own_are_refused():

@@ -7,7 +7,7 @@ import math
 import pyarrow as pa
 import pytest
 
-from millpond.spark.shuffle.partitioner import anchors, partition_of
+from millpond.spark.shuffle.partitioner import partition_of, routing_keys
 from millpond.state.types.key_groups import key_hash
 
 pytestmark = pytest.mark.spark
@@ -44,24 +44,24 @@ COLUMNS = [
 ]
 
 
-def test_key_hashes_and_anchors_are_sparks_own(spark):
+def test_key_hashes_and_routing_keys_are_sparks_own(spark):
     from pyspark.sql import functions as F
 
     rows = max(len(values) for _, _, values in COLUMNS) + 1
     columns = [pa.array([*values, *[None] * (rows - len(values))], type=kind) for _, kind, values in COLUMNS]
     names = [f"c{at}" for at in range(len(COLUMNS))]
-    numbers = [*anchors(7), *anchors(200), (1 << 31) - 1]
+    numbers = [*routing_keys(7), *routing_keys(200), (1 << 31) - 1]
     anchored = pa.array(numbers[:rows] + [0] * max(0, rows - len(numbers)), type=pa.int32())
     declared = ", ".join(f"{name} {ddl}" for name, (ddl, _, _) in zip(names, COLUMNS, strict=True))
-    table = pa.table([*columns, anchored], names=[*names, "anchor"])
-    df = spark.createDataFrame(table, f"{declared}, anchor int").coalesce(1)
+    table = pa.table([*columns, anchored], names=[*names, "routing_key"])
+    df = spark.createDataFrame(table, f"{declared}, routing_key int").coalesce(1)
     hashed = df.select(
         *(F.xxhash64(name).alias(name) for name in names),
         F.xxhash64(*names).alias("all"),
         F.xxhash64(*reversed(names)).alias("backwards"),
-        F.col("anchor"),
-        F.expr("pmod(hash(anchor), 7)").alias("of_7"),
-        F.expr("pmod(hash(anchor), 200)").alias("of_200"),
+        F.col("routing_key"),
+        F.expr("pmod(hash(routing_key), 7)").alias("of_7"),
+        F.expr("pmod(hash(routing_key), 200)").alias("of_200"),
     ).toArrow()
     arrow_kinds = [kind for _, kind, _ in COLUMNS]
     values = [[*values, *[None] * (rows - len(values))] for _, _, values in COLUMNS]
@@ -76,5 +76,5 @@ def test_key_hashes_and_anchors_are_sparks_own(spark):
     assert hashed["all"].to_pylist() == [signed(key, arrow_kinds) for key in keys]
     assert hashed["backwards"].to_pylist() == [signed(key[::-1], arrow_kinds[::-1]) for key in keys]
     for name, partitions in (("of_7", 7), ("of_200", 200)):
-        expected = [partition_of(anchor, partitions) for anchor in hashed["anchor"].to_pylist()]
+        expected = [partition_of(routing_key, partitions) for routing_key in hashed["routing_key"].to_pylist()]
         assert hashed[name].to_pylist() == expected

@@ -14,7 +14,7 @@ from millpond import CorruptionError
 from millpond.spark import StateConfig, keyed, read_state, savepoint
 from millpond.spark.environment.session import _warned
 from millpond.spark.operator.shard_processor import ShardProcessor
-from millpond.state.checkpoint import Head
+from millpond.state.checkpoint import Manifest
 from tests.spark.streams import FileStream
 
 pytestmark = pytest.mark.spark
@@ -40,11 +40,11 @@ class Tampering(ShardProcessor):
 
     harm = ""
 
-    def _run(self, anchor: int, rows: Iterator[bytes], timer_values: Any) -> Iterator[Row]:
-        head = Head.decode(bytes(self._stored_head.get()[0]), "the head")
-        first = (head.segments[0].id,)
-        if self.harm == "head missing":
-            self._stored_head.clear()
+    def _run(self, routing_key: int, rows: Iterator[bytes], timer_values: Any) -> Iterator[Row]:
+        manifest = Manifest.decode(bytes(self._stored_manifest.get()[0]), "the manifest")
+        first = (manifest.segments[0].id,)
+        if self.harm == "manifest missing":
+            self._stored_manifest.clear()
         elif self.harm == "segment missing":
             self._stored_segments.removeKey(first)
         else:
@@ -54,8 +54,8 @@ class Tampering(ShardProcessor):
         return iter(())
 
 
-class HeadMissing(Tampering):
-    harm = "head missing"
+class ManifestMissing(Tampering):
+    harm = "manifest missing"
 
 
 class SegmentMissing(Tampering):
@@ -82,7 +82,7 @@ OUTPUT = "user string, n long"
 @pytest.mark.parametrize(
     ("harm", "said"),
     [
-        (HeadMissing, "its head is missing"),
+        (ManifestMissing, "its manifest is missing"),
         (SegmentMissing, "segment 0, written by version 1, state 'count' is missing"),
         (SegmentAltered, "segment 0 of shard . version 1, state 'count' does not match its checksum"),
     ],
@@ -101,12 +101,12 @@ def test_lost_or_altered_state_stops_the_query_by_name_until_it_is_reset_on_purp
     words = str(caught.value)
     for part in (*said.split(" . "), "of operator Count in query", "StateConfig(on_lost_state='reset')"):
         assert part in words
-    if harm is not HeadMissing:
+    if harm is not ManifestMissing:
         assert "The last version that does not need it is 0." in words
         with pytest.raises(CorruptionError, match=r"segment 0"):
             savepoint(spark, str(tmp_path / "checkpoint"), str(tmp_path / "savepoint"))
     else:
-        with pytest.raises(CorruptionError, match="heads were found of the shards"):
+        with pytest.raises(CorruptionError, match="manifests were found of the shards"):
             read_state(spark, str(tmp_path / "checkpoint"), "count")
     # The failed batch runs again, and the file that was added with it.
     assert run(stream, on_lost_state="reset") == dict.fromkeys(USERS, 2)

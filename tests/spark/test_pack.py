@@ -62,7 +62,7 @@ def test_every_row_arrives_once_at_the_shard_of_its_key_in_order(keys_of_batches
         blobs = _blobs(pack(_batches(keys_of_batches), DATA))
     layout = Layout(shards, max_parallelism(shards))
     arrived, by_key = [], {}
-    for anchor, blob in blobs:
+    for routing_key, blob in blobs:
         table = read_blob(blob, layout)
         assert table.num_rows
         rows = table.to_pylist()
@@ -70,7 +70,7 @@ def test_every_row_arrives_once_at_the_shard_of_its_key_in_order(keys_of_batches
         for row in rows:
             group = key_group_of((row["key"],), [pa.int64()], layout.max_parallelism)
             assert row[KEY_GROUP] == group
-            assert partition_of(anchor, shards) == shard_of(group, shards, layout.max_parallelism)
+            assert partition_of(routing_key, shards) == shard_of(group, shards, layout.max_parallelism)
             arrived.append((row["at"], row["key"], row["words"]))
             by_key.setdefault(row["key"], []).append(row["at"])
     sent = [tuple(row.values())[:3] for batch in _batches(keys_of_batches) for row in batch.to_pylist()]
@@ -84,8 +84,8 @@ def test_partition_zero_sends_an_empty_blob_to_every_shard_it_has_no_row_for(tas
     layout = Layout(7, 128)
     blobs = _blobs(pack(_batches([[1, 2], []]), DATA))
     tables = {}
-    for anchor, blob in blobs:
-        tables.setdefault(partition_of(anchor, 7), []).append(read_blob(blob, layout))
+    for routing_key, blob in blobs:
+        tables.setdefault(partition_of(routing_key, 7), []).append(read_blob(blob, layout))
     assert sorted(tables) == list(range(7))
     assert sum(table.num_rows for found in tables.values() for table in found) == 2
     whole = pa.concat_tables([table for found in tables.values() for table in found])
@@ -95,7 +95,7 @@ def test_partition_zero_sends_an_empty_blob_to_every_shard_it_has_no_row_for(tas
 def test_partition_zero_without_any_batch_still_reaches_every_shard(task):
     task(partition=0, partitions="3")
     blobs = _blobs(pack([], DATA))
-    assert sorted(partition_of(anchor, 3) for anchor, _ in blobs) == [0, 1, 2]
+    assert sorted(partition_of(routing_key, 3) for routing_key, _ in blobs) == [0, 1, 2]
     assert all(read_blob(blob, Layout(3, 128)).num_rows == 0 for _, blob in blobs)
 
 

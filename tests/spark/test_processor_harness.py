@@ -270,13 +270,15 @@ def test_a_snapshot_brings_the_processing_time_it_was_taken_at():
     with ProcessorHarness(Once(), **looks) as first, ProcessorHarness(Once(), **looks) as second:
         first.process([("ann", 1, None)], processing_ms=1000)
         snapshot = first.snapshot()
-        assert snapshot.head.processing_ms == 1000
+        assert snapshot.manifest.processing_ms == 1000
         second.restore(snapshot)
         with pytest.raises(OptionError, match="time cannot go back"):
             second.advance(processing_ms=999)
         second.process([("bob", 1, None)])
         assert {row.fired for row in second.advance(processing_ms=5000)} == {1010}
-        second.restore(ProcessorSnapshot(msgspec.structs.replace(snapshot.head, processing_ms=-1), snapshot.segments))
+        second.restore(
+            ProcessorSnapshot(msgspec.structs.replace(snapshot.manifest, processing_ms=-1), snapshot.segments)
+        )
         with pytest.raises(OptionError, match="time cannot go back"):
             second.advance(processing_ms=4999)
 

@@ -589,8 +589,8 @@ def test_sparks_readers_show_our_shards_and_read_state_shows_the_states(stream, 
     assert metadata.operatorName == "transformWithStateInPySparkExec"
     properties = json.loads(metadata.operatorProperties)
     assert {state["stateName"] for state in properties["stateVariables"]} == {"head", "segments", "count"}
-    heads = spark.read.format("statestore").option("path", checkpoint).option("stateVarName", "head").load()
-    assert heads.selectExpr("key.millpond_shard").count() == 2
+    manifests = spark.read.format("statestore").option("path", checkpoint).option("stateVarName", "head").load()
+    assert manifests.selectExpr("key.millpond_shard").count() == 2
     counts = spark.read.format("statestore").option("path", checkpoint).option("stateVarName", "count").load()
     assert counts.count() == 0, "only its name is known to Spark"
     assert sorted(read_state(spark, checkpoint, "count").select("key.user", "value.n").collect()) == [

@@ -11,7 +11,7 @@ from millpond.errors import OptionError
 from millpond.spark import StateConfig
 from millpond.spark.runtime.shard_backend import open_shard_backend
 from millpond.state import CacheHooks, Lru, StateDescriptor, StateKind, TwoLayer, WriteBack
-from millpond.state.checkpoint import Shard, birth
+from millpond.state.checkpoint import Shard, new_manifest
 from millpond.state.types.key_groups import key_group_of
 
 
@@ -87,8 +87,8 @@ _steps = st.tuples(st.sampled_from(["kept", "kept", "failed", "lost", "crashed"]
 @settings(max_examples=60, deadline=None)
 def test_state_is_the_same_whatever_is_cached_over_batches_failures_and_restarts(first, steps):
     """A dictionary beside it. Every restore is into the backend and cache that the step says."""
-    head = birth("lineage", 0, 1, 128, KEY)
-    durable, segments, model = head, {}, {}
+    manifest = new_manifest("lineage", 0, 1, 128, KEY)
+    durable, segments, model = manifest, {}, {}
 
     def opened(config):
         shard = Shard(durable, open_shard_backend(config.parsed, durable.key_groups))
@@ -97,10 +97,10 @@ def test_state_is_the_same_whatever_is_cached_over_batches_failures_and_restarts
 
     shard = opened(CONFIGS[first])
     for number, (ending, config, changes) in enumerate(steps):
-        if not shard.stand_at(durable):
+        if not shard.begin_at(durable):
             shard.backend.close()
             shard = opened(CONFIGS[config])
-            assert shard.stand_at(durable)
+            assert shard.begin_at(durable)
         after = dict(model)
         shard.declare(COUNT)
         shard.declare(SEEN)
@@ -124,7 +124,7 @@ def test_state_is_the_same_whatever_is_cached_over_batches_failures_and_restarts
             continue
         commit = shard.commit(f"token {number}")
         if ending != "lost":
-            durable, model = commit.head, after
+            durable, model = commit.manifest, after
             segments = {at: data for at, data in {**segments, **commit.segments}.items() if at not in commit.dropped}
         if ending == "crashed":
             shard.backend.close()
@@ -144,17 +144,17 @@ def test_state_is_the_same_whatever_is_cached_over_batches_failures_and_restarts
 def test_a_cache_is_still_warm_in_the_next_batch_and_hooks_hear_of_it(sizes):
     hits = []
     config = StateConfig(max_size=5, hooks=CacheHooks(hit_tracker=hits.append), **sizes)
-    head = birth("lineage", 0, 1, 128, KEY)
-    shard = Shard(head, open_shard_backend(config.parsed, head.key_groups))
+    manifest = new_manifest("lineage", 0, 1, 128, KEY)
+    shard = Shard(manifest, open_shard_backend(config.parsed, manifest.key_groups))
     for number in range(3):
-        assert shard.stand_at(head)
+        assert shard.begin_at(manifest)
         shard.declare(COUNT)
         count = shard.backend.value_state(COUNT)
         shard.backend.enter(3)
         shard.backend.context.key = ("ann",)
         assert count.get() == ((number - 1,) if number else None)
         count.update((number,))
-        head = shard.commit(f"token {number}").head
+        manifest = shard.commit(f"token {number}").manifest
     shard.backend.close()
     assert hits == [False, True, True]
 
@@ -166,21 +166,21 @@ def test_a_hook_that_fails_while_dirty_entries_are_written_fails_the_commit_and_
         return value
 
     config = StateConfig(cache="write-back", max_size=5, hooks=CacheHooks(on_update=refuse))
-    head = birth("lineage", 0, 1, 128, KEY)
-    shard = Shard(head, open_shard_backend(config.parsed, head.key_groups))
+    manifest = new_manifest("lineage", 0, 1, 128, KEY)
+    shard = Shard(manifest, open_shard_backend(config.parsed, manifest.key_groups))
     for n in (1, 13):
-        assert shard.stand_at(shard.head)
+        assert shard.begin_at(shard.manifest)
         shard.declare(COUNT)
         count = shard.backend.value_state(COUNT)
         shard.backend.enter(3)
         shard.backend.context.key = ("ann",)
         count.update((n,))
         if n == 1:
-            head = shard.commit("kept").head
+            manifest = shard.commit("kept").manifest
     with pytest.raises(ValueError, match="thirteen"):
         shard.commit("refused")
     shard.rollback()
-    assert shard.stand_at(head)
+    assert shard.begin_at(manifest)
     shard.backend.enter(3)
     shard.backend.context.key = ("ann",)
     assert shard.backend.value_state(COUNT).get() == (1,)

@@ -1,4 +1,4 @@
-"""One shard's stored state as a task reads it: proven against its head, and piece by piece."""
+"""One shard's stored state as a task reads it: proven against its manifest, and piece by piece."""
 
 import pyarrow as pa
 import pytest
@@ -6,9 +6,9 @@ import pytest
 from millpond.errors import CorruptionError
 from millpond.spark.inspect.read_state import StateColumns, _batches
 from millpond.spark.inspect.stored_operator import _read_shards
-from millpond.spark.runtime.state_store import Durable
+from millpond.spark.runtime.state_store import ShardStore
 from millpond.state import HeapBackend, StateDescriptor, StateKind
-from millpond.state.checkpoint import Shard, birth, restoring
+from millpond.state.checkpoint import Shard, new_manifest, restoring
 from millpond.state.checkpoint.restoring import key_group_pieces
 from millpond.state.types.ttl import Ttl
 
@@ -22,10 +22,10 @@ STATES = [
 
 @pytest.fixture(scope="module")
 def stored():
-    """A head and its segments after three versions, with overwritten and deleted cells."""
-    shard, segments = Shard(birth("lineage", 0, 1, 128, KEY), HeapBackend(range(128))), {}
+    """A manifest and its segments after three versions, with overwritten and deleted cells."""
+    shard, segments = Shard(new_manifest("lineage", 0, 1, 128, KEY), HeapBackend(range(128))), {}
     for version in range(3):
-        assert shard.stand_at(shard.head)
+        assert shard.begin_at(shard.manifest)
         for state in STATES:
             shard.declare(state)
         count, ids, last = (
@@ -45,7 +45,7 @@ def stored():
                 last.remove((0,))
         commit = shard.commit(f"token {version}")
         segments = {at: data for at, data in {**segments, **commit.segments}.items() if at not in commit.dropped}
-    return shard.head, segments
+    return shard.manifest, segments
 
 
 def of_spark(segments):
@@ -53,36 +53,36 @@ def of_spark(segments):
     return [pa.record_batch([ids, data], names=["id", "data"])]
 
 
-def rows_of(head, segments, state, *, flat=True):
+def rows_of(manifest, segments, state, *, flat=True):
     def read(version):
         return _batches(StateColumns(state, flat), version)
 
-    found = _read_shards("the place", {0: head.encode()}, frozenset([state.name]), read, of_spark(segments))
+    found = _read_shards("the place", {0: manifest.encode()}, frozenset([state.name]), read, of_spark(segments))
     return [row for batch in found for row in batch.to_pylist()]
 
 
 @pytest.mark.parametrize("piece_bytes", [1, 300, 1 << 30])
 def test_a_state_read_piece_by_piece_is_the_state(stored, monkeypatch, piece_bytes):
     monkeypatch.setattr(restoring, "_PIECE_BYTES", piece_bytes)
-    head, segments = stored
-    pieces = list(key_group_pieces(head, "count"))
+    manifest, segments = stored
+    pieces = list(key_group_pieces(manifest, "count"))
     assert [group for piece in pieces for group in piece] == list(range(128))
     assert (len(pieces) > 1) == (piece_bytes < 1000)
     kept = [group for group in range(128) if group % 6]
     newest = {group: 2 if group % 3 == 0 else 1 if group % 2 == 0 else 0 for group in range(128)}
-    assert sorted((row["key"]["user"], row["value"]["n"]) for row in rows_of(head, segments, STATES[0])) == sorted(
+    assert sorted((row["key"]["user"], row["value"]["n"]) for row in rows_of(manifest, segments, STATES[0])) == sorted(
         (f"user {group}", newest[group]) for group in kept
     )
-    elements = rows_of(head, segments, STATES[1])
+    elements = rows_of(manifest, segments, STATES[1])
     assert {row["list_element"]["ttlExpirationMs"] for row in elements} == {1100}
     assert sorted((row["key"]["user"], row["list_element"]["value"]["id"]) for row in elements) == sorted(
         (f"user {group}", version) for group in kept for version in range(3) if group % (version + 1) == 0
     )
-    lists = rows_of(head, segments, STATES[1], flat=False)
+    lists = rows_of(manifest, segments, STATES[1], flat=False)
     assert sorted((row["key"]["user"], len(row["list_value"])) for row in lists) == sorted(
         (f"user {group}", sum(group % (version + 1) == 0 for version in range(3))) for group in kept
     )
-    entries = rows_of(head, segments, STATES[2])
+    entries = rows_of(manifest, segments, STATES[2])
     assert sorted((row["key"]["user"], row["user_map_key"]["at"]) for row in entries) == sorted(
         (f"user {group}", version)
         for group in range(128)
@@ -92,16 +92,16 @@ def test_a_state_read_piece_by_piece_is_the_state(stored, monkeypatch, piece_byt
 
 
 def test_a_segment_that_is_missing_or_altered_is_named_before_a_row_of_it_is_given(stored):
-    head, segments = stored
-    first = next(ref.id for ref in head.segments if ref.state == "count")
+    manifest, segments = stored
+    first = next(ref.id for ref in manifest.segments if ref.state == "count")
     missing = {at: data for at, data in segments.items() if at != first}
     with pytest.raises(CorruptionError, match=rf"the place: segment {first} of shard 0.* 'count' is missing"):
-        rows_of(head, missing, STATES[0])
+        rows_of(manifest, missing, STATES[0])
     altered = segments | {first: segments[first][:-1] + b"?"}
     with pytest.raises(CorruptionError, match=rf"the place: segment {first} of shard 0.*checksum"):
-        rows_of(head, altered, STATES[0])
+        rows_of(manifest, altered, STATES[0])
     with pytest.raises(CorruptionError, match=r"the place: segment \d+ of shard 0.*missing"):
-        rows_of(head, {}, STATES[0])
+        rows_of(manifest, {}, STATES[0])
 
 
 class Value:
@@ -134,13 +134,13 @@ class Map:
 
 
 def test_durable_state_is_whole_with_every_segment_as_written_or_with_nothing_at_all(stored):
-    head, segments = stored
+    manifest, segments = stored
 
-    def durable(head_bytes, stored_segments):
-        value = Value(None if head_bytes is None else (head_bytes,))
-        return Durable(value, Map({(at,): (data,) for at, data in stored_segments.items()}), "shard 0")
+    def durable(manifest_bytes, stored_segments):
+        value = Value(None if manifest_bytes is None else (manifest_bytes,))
+        return ShardStore(value, Map({(at,): (data,) for at, data in stored_segments.items()}), "shard 0")
 
-    encoded, first = head.encode(), head.segments[0].id
+    encoded, first = manifest.encode(), manifest.segments[0].id
     assert durable(encoded, segments).is_whole()
     assert durable(None, {}).is_whole()
     for lost in (
@@ -152,4 +152,4 @@ def test_durable_state_is_whole_with_every_segment_as_written_or_with_nothing_at
         assert not lost.is_whole()
         lost.clear()
         assert lost.is_whole()
-        assert lost.head() is None
+        assert lost.manifest() is None

@@ -1,4 +1,4 @@
-"""Surroundings without Spark: what a thread sees is its own batch's."""
+"""TaskEnvironment without Spark: what a thread sees is its own batch's."""
 
 import pickle
 import sys
@@ -11,8 +11,8 @@ from pyspark.accumulators import INT_ACCUMULATOR_PARAM
 from pyspark.core.broadcast import _from_id
 
 from millpond.errors import UnavailableError
-from millpond.spark.environment import task_environment as surroundings_module
-from millpond.spark.environment.task_environment import Surroundings, add_to_accumulators
+from millpond.spark.environment import task_environment as task_environment_module
+from millpond.spark.environment.task_environment import TaskEnvironment, add_to_accumulators
 
 
 @pytest.fixture(autouse=True)
@@ -23,7 +23,7 @@ def unchanged(monkeypatch):
     monkeypatch.setattr(SparkFiles, "_root_directory", None)
     monkeypatch.setattr(SparkFiles, "_is_running_on_worker", False)
     monkeypatch.setattr(TaskContext, "_taskContext", None)
-    monkeypatch.setattr(surroundings_module, "_BROADCASTS", {})
+    monkeypatch.setattr(task_environment_module, "_BROADCASTS", {})
 
 
 class _Referring:
@@ -42,7 +42,7 @@ def test_batches_at_the_same_time_see_their_own_task_and_their_own_accumulators(
     barrier, seen = threading.Barrier(2), {}
 
     def batch(partition):
-        with Surroundings(task={"_partitionId": partition}).entered() as arrival:
+        with TaskEnvironment(task={"_partitionId": partition}).entered() as arrival:
             accumulator = arrival.load(pickled)
             barrier.wait(20)
             accumulator += partition
@@ -65,12 +65,12 @@ def test_batches_at_the_same_time_see_their_own_task_and_their_own_accumulators(
 
 def test_an_accumulator_that_is_met_twice_is_one():
     pickled = cloudpickle.dumps(Accumulator(7, 0, INT_ACCUMULATOR_PARAM))
-    with Surroundings().entered() as arrival:
+    with TaskEnvironment().entered() as arrival:
         assert arrival.load(pickled) is arrival.load(pickled)
 
 
 def test_without_accumulators_nothing_goes_back():
-    with Surroundings().entered() as arrival:
+    with TaskEnvironment().entered() as arrival:
         arrival.load(pickle.dumps([1, 2]))
         assert arrival.additions() == b""
     add_to_accumulators(b"")
@@ -81,7 +81,7 @@ def test_a_broadcast_is_read_once_from_its_file_and_let_go_with_it(tmp_path):
     first, second = tmp_path / "first", tmp_path / "second"
     first.write_bytes(pickle.dumps({"ada": 1}))
     referring = pickle.dumps([_Referring(5)])
-    here = Surroundings(broadcast_files={5: str(first)})
+    here = TaskEnvironment(broadcast_files={5: str(first)})
     with here.entered() as arrival:
         (broadcast,) = arrival.load(referring)
         assert broadcast.value == {"ada": 1}
@@ -89,23 +89,23 @@ def test_a_broadcast_is_read_once_from_its_file_and_let_go_with_it(tmp_path):
         assert arrival.load(referring)[0].value is broadcast.value
     first.unlink()
     second.write_bytes(pickle.dumps({"bob": 2}))
-    with Surroundings(broadcast_files={6: str(second)}).entered() as arrival:
+    with TaskEnvironment(broadcast_files={6: str(second)}).entered() as arrival:
         assert arrival.load(pickle.dumps(_Referring(6))).value == {"bob": 2}
-    assert list(surroundings_module._BROADCASTS) == [str(second)]
+    assert list(task_environment_module._BROADCASTS) == [str(second)]
 
 
 def test_a_broadcast_whose_file_spark_encrypts_travels_as_its_value():
-    with Surroundings(broadcast_values={5: [1, 2]}).entered() as arrival:
+    with TaskEnvironment(broadcast_values={5: [1, 2]}).entered() as arrival:
         assert arrival.load(pickle.dumps(_Referring(5))).value == [1, 2]
 
 
 def test_a_broadcast_that_the_task_does_not_have_is_named():
-    with Surroundings().entered() as arrival, pytest.raises(UnavailableError, match="broadcast 5 is not at hand"):
+    with TaskEnvironment().entered() as arrival, pytest.raises(UnavailableError, match="broadcast 5 is not at hand"):
         arrival.load(pickle.dumps(_Referring(5)))
 
 
 def test_modules_are_looked_for_where_the_worker_looks_first():
     sys.path[:] = own = ["/host", "/common", "/library"]
-    with Surroundings(sys_path=("/added", *own[1:]), files="/files").entered():
+    with TaskEnvironment(sys_path=("/added", *own[1:]), files="/files").entered():
         assert sys.path == ["/added", "/common", "/library", "/host"]
         assert SparkFiles.getRootDirectory() == "/files"

@@ -6,10 +6,10 @@ class Failing:
 
     def __init__(self, storage, failing):
         self._storage, self._failing = storage, failing
-        self.name, self.versions, self.head = storage.name, storage.versions, storage.head
+        self.name, self.versions, self.manifest = storage.name, storage.versions, storage.manifest
         self.segment = storage.segment
 
     def put(self, commit):
-        if commit.head.shard in self._failing:
+        if commit.manifest.shard in self._failing:
             raise OSError("no space left")
         self._storage.put(commit)

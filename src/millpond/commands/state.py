@@ -257,7 +257,7 @@ def _tell_savepoint(written: "Savepoint", *, as_json: bool) -> None:
 
     records = []
     for each in written.states():
-        files = [file for file in written.manifest.files if file.state == each.name]
+        files = [file for file in written.contents.files if file.state == each.name]
         records.append(
             {
                 "state": each.name,

@@ -19,11 +19,11 @@ from millpond.spark import ArrowStatefulProcessor
 from millpond.spark.runtime.shard_run import ShardRun
 from millpond.spark.shuffle.pack import KEY_GROUP
 from millpond.spark.shuffle.spool import Spool
-from millpond.spark.spec.lease import Attempt, Claim
+from millpond.spark.spec.lease import Attempt, Lease
 from millpond.spark.spec.operator import BatchTime, OperatorSpec, StateConfig
 from millpond.spark.testing.ddl import parse_ddl
 from millpond.state import HeapBackend
-from millpond.state.checkpoint import Shard, birth
+from millpond.state.checkpoint import Shard, new_manifest
 from millpond.state.types.key_groups import key_group_of
 from millpond.state.wrappers.lru.backend import LruStateCache
 from tests.state.spillable.restless import open_spillable
@@ -89,8 +89,8 @@ class Calling(ArrowStatefulProcessor):
 
 
 def _shard(backend=None):
-    shard = Shard(birth("lineage", 0, 1, 128, KEY), backend or HeapBackend(range(128)))
-    assert shard.stand_at(shard.head)
+    shard = Shard(new_manifest("lineage", 0, 1, 128, KEY), backend or HeapBackend(range(128)))
+    assert shard.begin_at(shard.manifest)
     return shard
 
 
@@ -103,7 +103,7 @@ def _packed(rows):
     return table.append_column(KEY_GROUP, pa.array([groups[at] for at in order], type=pa.int16()))
 
 
-def _run(processor, rows, shard, *, form="arrow", time=BatchTime(), claim=None, **changes):  # noqa: B008 - frozen
+def _run(processor, rows, shard, *, form="arrow", time=BatchTime(), lease=None, **changes):  # noqa: B008 - frozen
     spec = OperatorSpec(
         application="app",
         processor=processor,
@@ -121,7 +121,7 @@ def _run(processor, rows, shard, *, form="arrow", time=BatchTime(), claim=None, 
         form=form,
     )
     with Spool(lambda: Path(tempfile.gettempdir())) as output:
-        result = ShardRun(spec, shard, time, claim or Claim(Attempt("app", 1))).run([_packed(rows)], output)
+        result = ShardRun(spec, shard, time, lease or Lease(Attempt("app", 1))).run([_packed(rows)], output)
         tables = [pa.ipc.open_stream(pa.py_buffer(blob)).read_all() for blob in output]
     return [tuple(row.values()) for table in tables for row in table.to_pylist()], result
 
@@ -167,9 +167,9 @@ def _go_on_from_each_other(batches, backend):
         assert Counter(output) == Counter((*key, *plain[key]) for key in {row[:2] for row in rows})
         commit = shard.commit(f"batch {number}")
         segments = {at: data for at, data in {**segments, **commit.segments}.items() if at not in commit.dropped}
-        shard = Shard(commit.head, backend())
+        shard = Shard(commit.manifest, backend())
         shard.restore(segments)
-        assert shard.stand_at(commit.head)
+        assert shard.begin_at(commit.manifest)
     cells = [shard.backend.cells("spending", group) for group in range(128)]
     assert {key: value for each in cells for key, value in zip(each.keys, each.values, strict=True)} == plain
 
@@ -342,9 +342,9 @@ def test_what_does_not_fit_is_refused_by_name(call, message):
 
 
 def test_a_key_of_another_shard_is_refused():
-    head = birth("lineage", 0, 2, 128, KEY)
-    shard = Shard(head, HeapBackend(head.key_groups))
-    assert shard.stand_at(head)
+    manifest = new_manifest("lineage", 0, 2, 128, KEY)
+    shard = Shard(manifest, HeapBackend(manifest.key_groups))
+    assert shard.begin_at(manifest)
     users = [f"user-{number}" for number in range(40)]
     here = next(user for user in users if key_group_of((user, 1), TYPES, 128) < 64)
     there = next(user for user in users if key_group_of((user, 1), TYPES, 128) >= 64)
@@ -361,10 +361,10 @@ def test_timers_need_a_time_mode_and_states_are_declared_in_init():
 
 
 def test_a_superseded_attempt_is_stopped_before_the_call():
-    claim = Claim(Attempt("app", 1))
-    claim.superseded_by = Attempt("app", 2)
+    lease = Lease(Attempt("app", 1))
+    lease.superseded_by = Attempt("app", 2)
     with pytest.raises(UnavailableError, match="superseded"):
-        _run(Calling(None), [("ann", 1, 0.0)], _shard(), claim=claim)
+        _run(Calling(None), [("ann", 1, 0.0)], _shard(), lease=lease)
 
 
 def test_a_null_where_the_output_takes_none_is_refused_by_name():

@@ -17,7 +17,7 @@ from millpond.spark.host.wire import Blob, Committed, Connection, End, Failed, O
 from millpond.spark.spec.metrics import BatchMetrics
 
 MESSAGES = [
-    Open(b"\x00head", "app-1", 7, 4711, "token", -1, 1_388_447_999_999, b"surroundings"),
+    Open(b"\x00head", "app-1", 7, 4711, "token", -1, 1_388_447_999_999, b"task_environment"),
     Ready(),
     Restore(),
     Segment(1 << 40),

@@ -114,12 +114,12 @@ def test_every_state_and_timer_of_each_key_is_there_and_an_empty_state_too(spark
         ("bob", 1_100_000),
         (None, 1_100_000),
     }
-    assert saved.manifest.watermark_ms == 110_000
+    assert saved.contents.watermark_ms == 110_000
 
 
 def test_an_earlier_version_is_of_its_own_watermark(spark, tmp_path, old_ledger):
     saved = import_state(spark, old_ledger, str(tmp_path / "saved"), version=0)
-    assert saved.manifest.watermark_ms == 0
+    assert saved.contents.watermark_ms == 0
     with pytest.raises(OptionError, match="has no version 7: Spark keeps those of the batches 0 to 1"):
         import_state(spark, old_ledger, str(tmp_path / "other"), version=7)
 
@@ -137,7 +137,7 @@ def test_keys_of_every_type_have_the_key_groups_that_keyed_gives_them(spark, tmp
     assert exact == {tuple(_exact(abs(part) if part == 0 else part) for part in key) for key in KEYS}
     kinds = [field.type for field in saved.table("state").schema if field.name.startswith("key.")]
     for key, row in found.items():
-        assert row["key_group"] == key_group_of(key, kinds, saved.manifest.max_parallelism)
+        assert row["key_group"] == key_group_of(key, kinds, saved.contents.max_parallelism)
         assert row["value.n"] == 1
     # The schema of the keys is the one that keyed() has.
     keyed(events, *names).transformWithState(Rows(), "n int", "Update", "None", savepoint=str(tmp_path / "saved"))
@@ -181,7 +181,7 @@ def test_lives_end_when_spark_would_end_them(spark, tmp_path, old_recent):
     assert {row["value.$alive_since_ms"] + jobs.HOUR_MS for row in saved.table("entries").to_pylist()} <= {
         *ours.values()
     }
-    assert saved.manifest.processing_ms >= max(ours.values()) - jobs.HOUR_MS
+    assert saved.contents.processing_ms >= max(ours.values()) - jobs.HOUR_MS
 
 
 @pytest.mark.parametrize(
@@ -253,4 +253,4 @@ def test_keyed_refuses_a_savepoint_of_another_schema_or_key(spark, tmp_path, str
 
 def test_a_savepoint_opens_again(spark, tmp_path, old_ledger):
     written = import_state(spark, old_ledger, str(tmp_path / "saved"))
-    assert Savepoint.open(str(tmp_path / "saved")).manifest == written.manifest
+    assert Savepoint.open(str(tmp_path / "saved")).contents == written.contents

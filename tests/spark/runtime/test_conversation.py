@@ -27,7 +27,7 @@ class Shard:
     def holds(self, states):
         return states != "others"
 
-    def stand_at(self, head):
+    def begin_at(self, manifest):
         self.rollback()
         return True
 
@@ -46,34 +46,34 @@ def _held(refusal=None):
 
 def test_a_failed_batch_is_rolled_back_and_the_shard_stays():
     held = _held()
-    assert held.take_back(ZeroDivisionError())
+    assert held.revert(ZeroDivisionError())
     assert held.shard.asked == ["rollback"]
 
 
 def test_a_damaged_backend_is_given_up_so_that_the_next_batch_restores():
     held = _held()
-    assert not held.take_back(CorruptionError("the folder is damaged"))
+    assert not held.revert(CorruptionError("the folder is damaged"))
     assert held.shard.asked == []
 
 
 @pytest.mark.parametrize("refusal", [UnavailableError("no space"), CorruptionError("damaged"), MemoryError()])
 def test_a_backend_that_cannot_roll_back_is_given_up(refusal):
-    assert not _held(refusal).take_back(ZeroDivisionError())
+    assert not _held(refusal).revert(ZeroDivisionError())
 
 
 @pytest.mark.parametrize("refusal", [UnavailableError("no space"), CorruptionError("damaged")])
-def test_a_backend_that_cannot_go_back_does_not_stand_at_the_head(refusal):
-    assert not _held(refusal).stands_at(Spec, None)
-    assert _held().stands_at(Spec, None)
+def test_a_backend_that_cannot_go_back_does_not_stand_at_the_manifest(refusal):
+    assert not _held(refusal).begins_at(Spec, None)
+    assert _held().begins_at(Spec, None)
 
 
-def test_a_shard_opened_with_other_options_does_not_stand_at_any_head():
+def test_a_shard_opened_with_other_options_does_not_stand_at_any_manifest():
     class Other:
         states = ()
         dead_letter = None
         config = StateConfig(options={"state.backend.cache.max-entries-num": "10"})
 
-    assert not _held().stands_at(Other, None)
+    assert not _held().begins_at(Other, None)
 
 
 def test_a_host_without_memory_says_what_can_be_done():

@@ -19,10 +19,10 @@ from millpond.spark.runtime.shard_run import ShardRun
 from millpond.spark.shuffle import pack as pack_module
 from millpond.spark.shuffle.pack import Layout, pack, read_blob, unpack
 from millpond.spark.shuffle.spool import Spool
-from millpond.spark.spec.lease import Attempt, Claim
+from millpond.spark.spec.lease import Attempt, Lease
 from millpond.spark.spec.operator import BatchTime, OperatorSpec, StateConfig
 from millpond.state import HeapBackend
-from millpond.state.checkpoint import Shard, birth
+from millpond.state.checkpoint import Shard, new_manifest
 from millpond.state.types.key_groups import key_hash
 
 OUTPUT = pa.schema([("key", pa.string()), ("seen", pa.int64())])
@@ -70,8 +70,8 @@ def _spec(processor, keys, row_names=("key", "at"), **changes):
 
 
 def _shard(keys):
-    shard = Shard(birth("lineage", 0, 1, 128, keys), HeapBackend(range(128)))
-    assert shard.stand_at(shard.head)
+    shard = Shard(new_manifest("lineage", 0, 1, 128, keys), HeapBackend(range(128)))
+    assert shard.begin_at(shard.manifest)
     return shard
 
 
@@ -102,11 +102,11 @@ def _table(values, kind, chunks=1):
     return pa.concat_tables([whole.slice(first, size) for first in range(0, max(1, len(values)), size)])
 
 
-def _run(processor, values, kind, chunks=1, claim=None, shard=None, **changes):
+def _run(processor, values, kind, chunks=1, lease=None, shard=None, **changes):
     keys = pa.schema([("key", kind)])
     shard = shard or _shard(keys)
-    claim = claim or Claim(Attempt("app", 1))
-    run = ShardRun(_spec(processor, keys, **changes), shard, BatchTime(), claim)
+    lease = lease or Lease(Attempt("app", 1))
+    run = ShardRun(_spec(processor, keys, **changes), shard, BatchTime(), lease)
     # Nothing fits into memory: rows and output wait in a file.
     with Spool(_temporary, memory_bytes=0) as received, Spool(_temporary, memory_bytes=0) as output:
         for blob in _blobs(_table(values, kind, chunks), keys):
@@ -160,7 +160,7 @@ def test_keys_of_several_columns_are_told_apart_with_their_nulls():
     )
     processor = Seeing()
     spec = _spec(processor, keys, row_names=("a", "b", "at"))
-    ShardRun(spec, _shard(keys), BatchTime(), Claim(Attempt("app", 1))).run(
+    ShardRun(spec, _shard(keys), BatchTime(), Lease(Attempt("app", 1))).run(
         [read_blob(blob, LAYOUT) for blob in _blobs(table, keys)], Spool(_temporary)
     )
     assert {key: [row.at for row in found] for key, found in processor.calls} == {
@@ -202,15 +202,15 @@ def test_a_processor_may_yield_nothing():
 
 
 def test_a_superseded_attempt_stops_before_its_next_key():
-    claim = Claim(Attempt("app", 1))
+    lease = Lease(Attempt("app", 1))
 
     def answer(key, rows):
-        claim.superseded_by = Attempt("app", 2)
+        lease.superseded_by = Attempt("app", 2)
         return iter([])
 
     processor = Seeing(answer)
     with pytest.raises(UnavailableError, match=r"order=1.*superseded by.*order=2"):
-        _run(processor, ["a", "b", "c"], pa.string(), claim=claim)
+        _run(processor, ["a", "b", "c"], pa.string(), lease=lease)
     assert len(processor.calls) == 1
 
 
@@ -244,14 +244,14 @@ def test_a_state_that_is_declared_otherwise_than_stored_is_refused_by_name_befor
     _, shard = _run(Seeing(), stored, pa.string())
     commit = shard.commit("first")
     if restored:
-        shard = Shard(commit.head, HeapBackend(range(128)))
+        shard = Shard(commit.manifest, HeapBackend(range(128)))
         shard.restore(commit.segments)
-    assert shard.stand_at(commit.head)
+    assert shard.begin_at(commit.manifest)
     changed = Renamed()
     with pytest.raises(OptionError, match=r"state 'count' .*\(n: int64\)\].*\(number: int64\)\].*another name"):
         _run(changed, ["a"], pa.string(), shard=shard)
     assert changed.calls == []
-    assert shard.stand_at(commit.head)
+    assert shard.begin_at(commit.manifest)
     output, _ = _run(Seeing(), ["a"], pa.string(), shard=shard)
     assert output == [{"key": "'a'", "seen": 1}]
 

@@ -30,13 +30,13 @@ def test_the_later_attempt_gets_the_shard_once_the_earlier_has_stopped(slot):
 
     def earlier():
         try:
-            with slot.held(Attempt("app", 1)) as claim:
+            with slot.held(Attempt("app", 1)) as lease:
                 events.append("earlier holds")
                 holds.set()
                 assert superseded.wait(20)
-                while not claim.superseded_by:
+                while not lease.superseded_by:
                     pass  # the next keys
-                claim.refuse()
+                lease.refuse()
         except UnavailableError as error:
             events.append(f"earlier stops: {error}")
 
@@ -44,9 +44,9 @@ def test_the_later_attempt_gets_the_shard_once_the_earlier_has_stopped(slot):
     first.start()
     assert holds.wait(20)
     superseded.set()
-    with slot.held(Attempt("app", 2)) as claim:
+    with slot.held(Attempt("app", 2)) as lease:
         events.append("later holds")
-        assert claim.superseded_by is None
+        assert lease.superseded_by is None
     first.join(20)
     assert events[0] == "earlier holds"
     assert sorted(event[:13] for event in events[1:]) == ["earlier stops", "later holds"]
@@ -77,8 +77,8 @@ def test_two_attempts_are_never_inside_together(slot):
     for thread in threads:
         thread.join(20)
     assert (most, inside) == (1, 0)
-    with slot.held(Attempt("app", 8)) as claim:
-        assert claim.superseded_by is None
+    with slot.held(Attempt("app", 8)) as lease:
+        assert lease.superseded_by is None
 
 
 def test_an_attempt_superseded_while_it_waits_never_holds_the_shard(slot):
@@ -112,10 +112,10 @@ def test_an_attempt_superseded_while_it_waits_never_holds_the_shard(slot):
 
 
 def test_an_attempt_of_lower_order_is_refused_and_disturbs_nobody(slot):
-    with slot.held(Attempt("app", 5)) as claim:
+    with slot.held(Attempt("app", 5)) as lease:
         with pytest.raises(UnavailableError, match=r"order=4.*superseded by.*order=5"), slot.held(Attempt("app", 4)):
             raise AssertionError
-        assert claim.superseded_by is None
+        assert lease.superseded_by is None
     with pytest.raises(UnavailableError, match="order=4"), slot.held(Attempt("app", 4)):
         raise AssertionError
 
@@ -123,19 +123,19 @@ def test_an_attempt_of_lower_order_is_refused_and_disturbs_nobody(slot):
 def test_orders_are_compared_within_one_application_only(slot):
     with slot.held(Attempt("app", 500)):
         pass
-    with slot.held(Attempt("its restart", 1)) as claim:
-        assert claim.superseded_by is None
+    with slot.held(Attempt("its restart", 1)) as lease:
+        assert lease.superseded_by is None
 
 
 def test_a_shard_held_too_long_is_unavailable(slot, monkeypatch):
     monkeypatch.setattr(slots_module, "LEASE_SECONDS", 0.01)
     with (
-        slot.held(Attempt("app", 1)) as claim,
+        slot.held(Attempt("app", 1)) as lease,
         pytest.raises(UnavailableError, match=r"still held by .*order=1"),
         slot.held(Attempt("app", 2)),
     ):
         raise AssertionError
-    assert claim.superseded_by == Attempt("app", 2)
+    assert lease.superseded_by == Attempt("app", 2)
 
 
 def test_a_failed_attempt_lets_go(slot):
@@ -208,16 +208,16 @@ def test_a_slot_that_an_attempt_is_about_to_take_is_not_dropped_under_its_feet()
     assert shard.closed == 1
 
 
-def test_a_later_claim_interrupts_the_wait_of_the_one_before():
+def test_a_later_lease_interrupts_the_wait_of_the_one_before():
     slot, interrupted = Slot(lambda: 0.0), []
-    with slot.held(Attempt("app", 1), lambda: interrupted.append(1)) as claim:
+    with slot.held(Attempt("app", 1), lambda: interrupted.append(1)) as lease:
         assert interrupted == []
         with pytest.raises(UnavailableError, match="superseded"), slot.held(Attempt("app", 0)):
             pytest.fail("an earlier attempt must not get the slot")
         assert interrupted == []
         later = threading.Thread(target=lambda: slot.held(Attempt("app", 2)).__enter__())
         later.start()
-        while claim.superseded_by is None:
+        while lease.superseded_by is None:
             later.join(0.01)
         assert interrupted == [1]
     later.join()

@@ -6,14 +6,14 @@ import pyarrow as pa
 import pytest
 
 from millpond.state import HeapBackend, StateDescriptor, StateKind
-from millpond.state.checkpoint import Checkpointer, FileStorage, birth, restore
+from millpond.state.checkpoint import Checkpointer, FileStorage, new_manifest, restore
 from millpond.state.testing.harness import Harness
 from millpond.state.types.object_codec import OBJECT_SCHEMA
 from millpond.state.types.serializer import msgspec_serializer
 from millpond.state.types.ttl import Ttl
 from tests.state.conformance.kinds import HOME, PLACE_NAMES, declare, placed
 
-BIRTH = birth("a lineage", 0, 1, 6, pa.schema([("user", pa.string())]))
+BIRTH = new_manifest("a lineage", 0, 1, 6, pa.schema([("user", pa.string())]))
 KINDS = [StateKind.VALUE, StateKind.LIST, StateKind.MAP]
 NOW_MS = 1_000
 
@@ -89,7 +89,9 @@ class Operator:
         self.handle = declare(self.backend, self.descriptor)
         self.storage = FileStorage(str(folder), 0)
         done = restore(self.storage, self.backend, [self.descriptor], now_ms=NOW_MS)
-        self.checkpointer = Checkpointer(self.storage, self.backend, done.head if done else BIRTH, [self.descriptor])
+        self.checkpointer = Checkpointer(
+            self.storage, self.backend, done.manifest if done else BIRTH, [self.descriptor]
+        )
         self.backend.context.now_ms = NOW_MS
 
     def put(self, user, value):

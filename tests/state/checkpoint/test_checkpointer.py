@@ -12,7 +12,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from millpond.errors import CorruptionError, OptionError, UnavailableError
 from millpond.state import HeapBackend, StateDescriptor, StateKind
-from millpond.state.checkpoint import Checkpointer, FileStorage, birth, restore
+from millpond.state.checkpoint import Checkpointer, FileStorage, new_manifest, restore
 from millpond.state.checkpoint import checkpointer as checkpointer_module
 from millpond.state.checkpoint import writer as writer_module
 from millpond.state.types.object_codec import OBJECT_SCHEMA
@@ -29,7 +29,7 @@ STATES = {
     "visits": StateDescriptor("visits", StateKind.MAP, NUMBER, pa.schema([("page", pa.string())])),
     "profile": StateDescriptor("profile", StateKind.VALUE, OBJECT_SCHEMA, serializer=msgspec_serializer(dict)),
 }
-BIRTH = birth("a lineage", 1, 3, 20, KEY)
+BIRTH = new_manifest("a lineage", 1, 3, 20, KEY)
 GROUPS = BIRTH.key_groups
 
 
@@ -47,8 +47,10 @@ class Operator:
         }
         self.handles = {name: make[descriptor.kind](descriptor) for name, descriptor in states.items()}
         self.restored = restore(self.storage, self.backend, states.values(), **restoring)
-        head, known = (self.restored.head, self.restored.descriptors) if self.restored else (BIRTH, states.values())
-        self.checkpointer = Checkpointer(self.storage, self.backend, head, known)
+        manifest, known = (
+            (self.restored.manifest, self.restored.descriptors) if self.restored else (BIRTH, states.values())
+        )
+        self.checkpointer = Checkpointer(self.storage, self.backend, manifest, known)
 
     def at(self, group, key):
         self.backend.enter(group)
@@ -134,7 +136,7 @@ class CheckpointsAgainstADict(RuleBasedStateMachine):
     def the_oldest_is_written(self):
         pending, expected = self.begun.pop(0)
         stats = self.operator.checkpointer.write(pending)
-        assert stats.version == pending.version == self.operator.checkpointer.head.version
+        assert stats.version == pending.version == self.operator.checkpointer.manifest.version
         assert stats.full or not pending.full
         self.stored = expected
 
@@ -261,7 +263,7 @@ def test_the_blocking_part_is_the_commit_alone(disk):
     assert (pending.blocking_ns, pending.watermark_ms) == (250, 42)
     assert disk.files == before
     operator.checkpointer.write(pending)
-    assert operator.storage.head().watermark_ms == 42
+    assert operator.storage.manifest().watermark_ms == 42
 
 
 def test_full_snapshots_leave_out_what_has_expired(disk):
@@ -337,7 +339,7 @@ def three_versions(disk):
 
 def damage(disk, storage, version):
     """Alter the only segment of a version."""
-    (ref,) = storage.head(version).segments
+    (ref,) = storage.manifest(version).segments
     storage.segment(ref)
     path = storage._folder.path(storage._segments[ref.id, ref.checksum, ref.bytes])
     disk.files[path] = disk.files[path][:-1] + b"?"
@@ -374,7 +376,7 @@ def test_falling_back_is_done_when_asked_for_and_told(disk):
     paths = [damage(disk, operator.storage, version) for version in (2, 3)]
     again = Operator(disk, fall_back=True)
     assert counts(again) == {"ann": 1}
-    assert again.restored.head.version == 1
+    assert again.restored.manifest.version == 1
     assert [path in text for path, text in zip(paths[::-1], again.restored.passed_over, strict=True)] == [True, True]
     counted(again, {"ann": 7})
     again.checkpointer.write(again.checkpointer.begin())

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from millpond.errors import CorruptionError, OptionError, UnavailableError
-from millpond.state.checkpoint import FileStorage, birth
+from millpond.state.checkpoint import FileStorage, new_manifest
 from millpond.state.checkpoint.format.segment import sealed
 from millpond.state.checkpoint.next_manifest import Base, Delta, next_commit
 from millpond.state.checkpoint.segment_spool import Part
@@ -20,12 +20,12 @@ from tests.state.checkpoint.faulty_files import Disk, FaultyFiles
 from tests.state.lengths import of_length
 
 KEY = pa.schema([("user", pa.string())])
-BIRTH = birth("a lineage", 0, 1, 4, KEY)
+BIRTH = new_manifest("a lineage", 0, 1, 4, KEY)
 
 
-def a_commit(head, text, *, version=None, based=(), attempt="attempt"):
+def a_commit(manifest, text, *, version=None, based=(), attempt="attempt"):
     """A version with one delta and the bases of some key groups, whose segments hold no more than a text."""
-    version = head.version + 1 if version is None else version
+    version = manifest.version + 1 if version is None else version
 
     def part(what, group):
         return Part.of("count", 1, group, group, sealed(b"MPSG", f"{text} {what} {group}".encode()))
@@ -34,20 +34,23 @@ def a_commit(head, text, *, version=None, based=(), attempt="attempt"):
     deltas = [Delta(version, (part("delta", 0),))]
     token = f"{attempt}-{version}"
     return next_commit(
-        head, version=version, token=token, watermark_ms=7, processing_ms=8, states=(), bases=bases, deltas=deltas
+        manifest, version=version, token=token, watermark_ms=7, processing_ms=8, states=(), bases=bases, deltas=deltas
     )
 
 
 def stored(storage, version=None):
-    """A version's head and the bytes of every segment of it."""
-    head = storage.head(version)
-    return head, {ref.id: storage.segment(ref) for ref in head.segments}
+    """A version's manifest and the bytes of every segment of it."""
+    manifest = storage.manifest(version)
+    return manifest, {ref.id: storage.segment(ref) for ref in manifest.segments}
 
 
 def whole(*commits):
     """What `stored` gives for the last of these."""
-    head, everything = commits[-1].head, {at: data for commit in commits for at, data in commit.segments.items()}
-    return head, {ref.id: everything[ref.id] for ref in head.segments}
+    manifest, everything = (
+        commits[-1].manifest,
+        {at: data for commit in commits for at, data in commit.segments.items()},
+    )
+    return manifest, {ref.id: everything[ref.id] for ref in manifest.segments}
 
 
 @pytest.fixture
@@ -66,13 +69,13 @@ def reader(disk):
 
 def test_a_folder_without_versions_has_none(tmp_path):
     storage = FileStorage(str(tmp_path / "not there"), 0, read_only=True)
-    assert (storage.versions(), storage.head(), storage.head(3)) == ([], None, None)
+    assert (storage.versions(), storage.manifest(), storage.manifest(3)) == ([], None, None)
     assert not (tmp_path / "not there").exists(), "who only reads leaves no trace"
 
 
 def test_a_version_comes_back_as_it_was_put(tmp_path):
     first = a_commit(BIRTH, "one", based=[0, 1])
-    second = a_commit(first.head, "two", based=[2, 3])
+    second = a_commit(first.manifest, "two", based=[2, 3])
     storage = FileStorage(str(tmp_path), 0)
     storage.put(first)
     storage.put(second)
@@ -85,12 +88,12 @@ def test_a_version_comes_back_as_it_was_put(tmp_path):
 
 def test_shards_in_one_location_do_not_meet(tmp_path):
     for shard in (0, 1):
-        head = birth(f"lineage {shard}", shard, 2, 4, KEY)
-        FileStorage(str(tmp_path), shard).put(a_commit(head, f"of {shard}", version=shard + 1))
+        manifest = new_manifest(f"lineage {shard}", shard, 2, 4, KEY)
+        FileStorage(str(tmp_path), shard).put(a_commit(manifest, f"of {shard}", version=shard + 1))
     assert [FileStorage(str(tmp_path), shard).versions() for shard in (0, 1)] == [[1], [2]]
 
 
-def test_files_and_their_names_are_synced_before_the_head_is_written(tmp_path, monkeypatch):
+def test_files_and_their_names_are_synced_before_the_manifest_is_written(tmp_path, monkeypatch):
     synced = []
     fsync = os.fsync
 
@@ -111,9 +114,9 @@ def test_files_and_their_names_are_synced_before_the_head_is_written(tmp_path, m
 @pytest.mark.parametrize("atomic", [False, True])
 def test_a_full_disk_at_any_byte_leaves_the_earlier_version_and_then_goes_on(atomic):
     first = a_commit(BIRTH, "one", based=[0])
-    second = a_commit(first.head, "two", based=[1, 2, 3])
-    third = a_commit(first.head, "three", version=3, based=[1, 2, 3])
-    size = sum(map(len, second.segments.values())) + len(second.head.encode())
+    second = a_commit(first.manifest, "two", based=[1, 2, 3])
+    third = a_commit(first.manifest, "three", version=3, based=[1, 2, 3])
+    size = sum(map(len, second.segments.values())) + len(second.manifest.encode())
     for space in range(0, size, 7):
         disk = Disk()
         files, storage = on(disk, atomic=atomic)
@@ -131,7 +134,7 @@ def test_a_full_disk_at_any_byte_leaves_the_earlier_version_and_then_goes_on(ato
 @pytest.mark.parametrize("atomic", [False, True])
 def test_a_process_that_dies_at_any_step_leaves_one_whole_version(atomic):
     first = a_commit(BIRTH, "one", based=[0])
-    second = a_commit(first.head, "two", based=[1, 2, 3])
+    second = a_commit(first.manifest, "two", based=[1, 2, 3])
     outcomes = set()
     for steps in range(40):
         disk = Disk()
@@ -157,9 +160,9 @@ def test_a_version_that_timed_out_but_landed_does_no_harm(disk):
     storage.put(first)
     files.late = True
     with pytest.raises(UnavailableError, match="did not answer"):
-        storage.put(a_commit(first.head, "two"))
+        storage.put(a_commit(first.manifest, "two"))
     files.heal()
-    third = a_commit(first.head, "three", version=3)
+    third = a_commit(first.manifest, "three", version=3)
     storage.put(third)
     disk.land()
     assert reader(disk).versions() == [1, 3]
@@ -173,61 +176,61 @@ def test_a_writer_that_was_passed_by_is_refused_and_disturbs_nobody(disk):
     _, successor = on(disk)
     assert stored(successor) == whole(first)
     with pytest.raises(UnavailableError, match="has taken over"):
-        zombie.put(a_commit(first.head, "two, of the zombie", attempt="zombie"))
-    second = a_commit(first.head, "two, of the successor", attempt="successor")
+        zombie.put(a_commit(first.manifest, "two, of the zombie", attempt="zombie"))
+    second = a_commit(first.manifest, "two, of the successor", attempt="successor")
     successor.put(second)
     before = dict(disk.files)
     with pytest.raises(UnavailableError, match="has taken over"):
-        zombie.put(a_commit(first.head, "three, of the zombie", version=3, attempt="zombie"))
+        zombie.put(a_commit(first.manifest, "three, of the zombie", version=3, attempt="zombie"))
     assert before.items() <= disk.files.items()
     assert stored(reader(disk)) == whole(first, second)
 
 
-def test_a_head_of_the_same_version_written_late_by_a_zombie_does_not_win(disk):
-    """After the zombie looked for claims the successor claims, restores and stores; then the zombie's head lands."""
+def test_a_manifest_of_the_same_version_written_late_by_a_zombie_does_not_win(disk):
+    """The zombie looks for leases; the successor takes one, restores and stores; the zombie's manifest lands."""
     files, zombie = on(disk)
     first = a_commit(BIRTH, "one", attempt="zombie")
     zombie.put(first)
-    second = a_commit(first.head, "successor", attempt="successor")
+    second = a_commit(first.manifest, "successor", attempt="successor")
     seen = []
 
     def the_successor_comes():
         _, successor = on(disk)
-        seen.append(successor.head())
+        seen.append(successor.manifest())
         successor.put(second)
 
-    head_is_opened = 3  # after the segment is opened, claims are listed, and heads are not yet written
-    files.at = {head_is_opened - 1: the_successor_comes}
+    manifest_is_opened = 3  # after the segment is opened, leases are listed, and manifests are not yet written
+    files.at = {manifest_is_opened - 1: the_successor_comes}
     with pytest.raises(UnavailableError, match="has taken over"):
-        zombie.put(a_commit(first.head, "zombie", attempt="zombie"))
-    assert seen == [first.head]
+        zombie.put(a_commit(first.manifest, "zombie", attempt="zombie"))
+    assert seen == [first.manifest]
     assert sum(path.rpartition("/")[2].startswith("000000000002") for path in disk.files if "/heads/" in path) == 2
     assert stored(reader(disk)) == whole(first, second)
 
 
 def test_going_back_to_an_earlier_version_passes_later_ones_by(disk):
     _, storage = on(disk)
-    heads = [BIRTH]
+    manifests = [BIRTH]
     for version in (1, 2, 3):
-        commit = a_commit(heads[-1], f"first try {version}", attempt="first")
+        commit = a_commit(manifests[-1], f"first try {version}", attempt="first")
         storage.put(commit)
-        heads.append(commit.head)
+        manifests.append(commit.manifest)
     _, again = on(disk)
-    other = a_commit(again.head(1), "second try", version=2, attempt="second")
+    other = a_commit(again.manifest(1), "second try", version=2, attempt="second")
     again.put(other)
     assert reader(disk).versions() == [1, 2]
-    assert reader(disk).head(2) == reader(disk).head() == other.head
+    assert reader(disk).manifest(2) == reader(disk).manifest() == other.manifest
 
 
 def test_only_the_newest_versions_are_kept_and_what_they_need(disk):
     _, storage = on(disk, retain=2)
-    head = BIRTH
+    manifest = BIRTH
     for version in range(1, 9):
-        commit = a_commit(head, f"version {version}", based=[version % 4])
+        commit = a_commit(manifest, f"version {version}", based=[version % 4])
         storage.put(commit)
-        head = commit.head
+        manifest = commit.manifest
     assert reader(disk).versions() == [7, 8]
-    needed = {ref.id for version in (7, 8) for ref in reader(disk).head(version).segments}
+    needed = {ref.id for version in (7, 8) for ref in reader(disk).manifest(version).segments}
     there = {int(path.rpartition("/")[2][:12]) for path in disk.files if "/segments/" in path}
     assert there == needed
 
@@ -236,15 +239,15 @@ def test_files_that_millpond_did_not_write_are_left_alone(disk):
     strangers = {f"folder/shard-00000/{where}/notes.txt": b"mine" for where in ("heads", "segments", "writers")}
     disk.files |= strangers
     _, storage = on(disk, retain=1)
-    head = BIRTH
+    manifest = BIRTH
     for version in range(1, 6):
-        commit = a_commit(head, f"version {version}", based=[version % 4])
+        commit = a_commit(manifest, f"version {version}", based=[version % 4])
         storage.put(commit)
-        head = commit.head
+        manifest = commit.manifest
     assert strangers.items() <= disk.files.items()
 
 
-def test_a_damaged_head_that_is_kept_stops_all_deletion(disk):
+def test_a_damaged_manifest_that_is_kept_stops_all_deletion(disk):
     _, storage = on(disk, retain=2)
     first = a_commit(BIRTH, "one")
     storage.put(first)
@@ -252,7 +255,7 @@ def test_a_damaged_head_that_is_kept_stops_all_deletion(disk):
     disk.files[path] = disk.files[path][:-1] + b"?"
     before = dict(disk.files)
     with pytest.warns(UserWarning, match="old files could not be deleted"):
-        storage.put(a_commit(first.head, "two", based=[0, 1, 2, 3]))
+        storage.put(a_commit(first.manifest, "two", based=[0, 1, 2, 3]))
     assert before.items() <= disk.files.items()
 
 
@@ -269,11 +272,11 @@ def test_damage_is_told_with_the_files_name(disk):
     commit = a_commit(BIRTH, "one")
     storage.put(commit)
     whole = dict(disk.files)
-    head_path = next(path for path in whole if "/heads/" in path)
+    manifest_path = next(path for path in whole if "/heads/" in path)
     segment_path = next(path for path in whole if "/segments/" in path)
-    disk.files[head_path] = whole[head_path][:-1] + b"?"
-    with pytest.raises(CorruptionError, match=f"head {head_path} does not match its checksum"):
-        reader(disk).head()
+    disk.files[manifest_path] = whole[manifest_path][:-1] + b"?"
+    with pytest.raises(CorruptionError, match=f"manifest {manifest_path} does not match its checksum"):
+        reader(disk).manifest()
     disk.files = dict(whole)
     disk.files[segment_path] = whole[segment_path][:-1] + b"?"
     with pytest.raises(CorruptionError, match=f"file {segment_path} does not match its checksum"):
@@ -284,52 +287,52 @@ def test_damage_is_told_with_the_files_name(disk):
 
 
 def three_versions(disk, **options):
-    """Three versions, and the paths of their heads."""
+    """Three versions, and the paths of their manifests."""
     _, storage = on(disk, **options)
-    commits, head = [], BIRTH
+    commits, manifest = [], BIRTH
     for version in (1, 2, 3):
-        commits.append(a_commit(head, f"version {version}"))
+        commits.append(a_commit(manifest, f"version {version}"))
         storage.put(commits[-1])
-        head = commits[-1].head
+        manifest = commits[-1].manifest
     return commits, sorted(path for path in disk.files if "/heads/" in path)
 
 
 @pytest.mark.parametrize("left", [0, 10, -1, None], ids=["emptied", "cut off", "a byte short", "deleted"])
 @pytest.mark.parametrize("at", [0, 1, 2])
-def test_a_head_that_was_acknowledged_and_is_cut_off_or_deleted_is_damage_and_is_named(disk, left, at):
-    commits, heads = three_versions(disk)
-    data = disk.files.pop(heads[at])
+def test_a_manifest_that_was_acknowledged_and_is_cut_off_or_deleted_is_damage_and_is_named(disk, left, at):
+    commits, manifests = three_versions(disk)
+    data = disk.files.pop(manifests[at])
     if left is not None:
-        disk.files[heads[at]] = data[:left]
+        disk.files[manifests[at]] = data[:left]
     assert reader(disk).versions() == [1, 2, 3]
     for version in (1, 2, 3):
         if version == at + 1:
-            with pytest.raises(CorruptionError, match=heads[at]):
-                reader(disk).head(version)
+            with pytest.raises(CorruptionError, match=manifests[at]):
+                reader(disk).manifest(version)
         else:
             assert stored(reader(disk), version) == whole(*commits[:version])
 
 
-def test_who_falls_back_from_a_damaged_head_goes_on_and_leaves_it_behind(disk):
-    commits, heads = three_versions(disk)
-    del disk.files[heads[2]]
+def test_who_falls_back_from_a_damaged_manifest_goes_on_and_leaves_it_behind(disk):
+    commits, manifests = three_versions(disk)
+    del disk.files[manifests[2]]
     _, again = on(disk, retain=2)
-    other = a_commit(again.head(2), "another third", version=4)
+    other = a_commit(again.manifest(2), "another third", version=4)
     again.put(other)
     assert reader(disk).versions() == [2, 4]
     assert stored(reader(disk)) == whole(*commits[:2], other)
     assert sum("/marks/" in path for path in disk.files) == sum("/heads/" in path for path in disk.files) == 2
 
 
-def test_a_head_that_is_cut_off_before_it_was_acknowledged_is_passed_over(disk):
-    _, heads = three_versions(disk)
-    del disk.files[heads[2].replace("heads/", "marks/").replace(".head", ".mark")]
-    disk.files[heads[2]] = disk.files[heads[2]][:10]
+def test_a_manifest_that_is_cut_off_before_it_was_acknowledged_is_passed_over(disk):
+    _, manifests = three_versions(disk)
+    del disk.files[manifests[2].replace("heads/", "marks/").replace(".head", ".mark")]
+    disk.files[manifests[2]] = disk.files[manifests[2]][:10]
     assert reader(disk).versions() == [1, 2]
 
 
-def test_a_whole_head_needs_no_mark(disk):
-    """Who crashed between head and mark may have its version found; earlier releases wrote no marks at all."""
+def test_a_whole_manifest_needs_no_mark(disk):
+    """Who crashed between manifest and mark may have its version found; earlier releases wrote no marks at all."""
     commits, _ = three_versions(disk)
     for path in [path for path in disk.files if "/marks/" in path]:
         del disk.files[path]
@@ -337,24 +340,24 @@ def test_a_whole_head_needs_no_mark(disk):
     assert stored(reader(disk)) == whole(*commits)
 
 
-def test_a_mark_that_came_after_a_higher_writer_had_deleted_its_head_is_no_damage(disk):
-    _, heads = three_versions(disk)
-    late = heads[2].replace("heads/", "marks/").replace(".head", ".mark")
+def test_a_mark_that_came_after_a_higher_writer_had_deleted_its_manifest_is_no_damage(disk):
+    _, manifests = three_versions(disk)
+    late = manifests[2].replace("heads/", "marks/").replace(".head", ".mark")
     _, higher = on(disk, retain=1)
-    higher.put(a_commit(higher.head(), "four", version=4))
+    higher.put(a_commit(higher.manifest(), "four", version=4))
     assert late not in disk.files
     disk.files[late] = b""
     assert reader(disk).versions() == [4]
-    assert higher.head().version == reader(disk).head().version == 4
+    assert higher.manifest().version == reader(disk).manifest().version == 4
 
 
-def test_a_mark_goes_before_its_head(disk):
+def test_a_mark_goes_before_its_manifest(disk):
     three_versions(disk)
     files, storage = on(disk, retain=1)
-    head = storage.head()
+    manifest = storage.manifest()
     deleted = []
     files.delete_file = lambda path: deleted.append(path.rpartition(".")[2])
-    storage.put(a_commit(head, "four", version=4))
+    storage.put(a_commit(manifest, "four", version=4))
     assert deleted[:6] == ["mark"] * 3 + ["head"] * 3
 
 
@@ -370,13 +373,13 @@ def test_wrong_options_are_refused(tmp_path):
 
 
 class _Process:
-    """One writer: its way to the disk, and the head it stands at."""
+    """One writer: its way to the disk, and the manifest it stands at."""
 
     def __init__(self, disk, *, atomic, retain, number, back):
         self.files, self.storage = on(disk, atomic=atomic, retain=retain, writer=f"writer{number}")
         versions = self.storage.versions()
         chosen = versions[-1 - back % len(versions)] if versions else None
-        self.head = BIRTH if chosen is None else self.storage.head(chosen)
+        self.manifest = BIRTH if chosen is None else self.storage.manifest(chosen)
         self.went_back = bool(versions) and chosen != versions[-1]
         self.version = max([0, *versions])
 
@@ -405,7 +408,7 @@ class FilesAgainstAcknowledgements(RuleBasedStateMachine):
         process.version += 1
         token = process.storage._token
         commit = a_commit(
-            process.head, f"{token} {process.version}", version=process.version, based=based, attempt=token
+            process.manifest, f"{token} {process.version}", version=process.version, based=based, attempt=token
         )
         try:
             with warnings.catch_warnings():
@@ -413,8 +416,8 @@ class FilesAgainstAcknowledgements(RuleBasedStateMachine):
                 process.storage.put(commit)
         except UnavailableError:
             return False
-        process.head, process.went_back = commit.head, False
-        self.acknowledged = commit.head
+        process.manifest, process.went_back = commit.manifest, False
+        self.acknowledged = commit.manifest
         return True
 
     @precondition(lambda self: self.processes)
@@ -435,18 +438,18 @@ class FilesAgainstAcknowledgements(RuleBasedStateMachine):
                 self._put(others[0], [0])
 
         process.files.at = {step: another}
-        old, before = self.acknowledged, process.head
+        old, before = self.acknowledged, process.manifest
         stored_whole = self._put(process, sorted(based))
         process.files.heal()
         if not others:
             return
         other = others[0]
         if stored_whole and not then and not other.went_back:
-            assert other.head == process.head, "what was acknowledged was found by the one that came in between"
+            assert other.manifest == process.manifest, "what was acknowledged was found by the one that came in between"
         if not stored_whole and not then:
             assert self.acknowledged == old
         if not stored_whole:
-            assert process.head == before
+            assert process.manifest == before
 
     @precondition(lambda self: self.processes)
     @rule(
@@ -471,10 +474,10 @@ class FilesAgainstAcknowledgements(RuleBasedStateMachine):
             return
         storage = reader(self.disk)
         versions = storage.versions()
-        heads = [stored(storage, version)[0] for version in versions]
+        manifests = [stored(storage, version)[0] for version in versions]
         if self.acknowledged is not BIRTH and not any(process.went_back for process in self.processes):
-            assert self.acknowledged in heads or heads[-1].version > self.acknowledged.version
-        for ref in self.processes[-1].head.segments if self.processes else ():
+            assert self.acknowledged in manifests or manifests[-1].version > self.acknowledged.version
+        for ref in self.processes[-1].manifest.segments if self.processes else ():
             storage.segment(ref)
 
 

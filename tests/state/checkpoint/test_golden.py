@@ -1,4 +1,4 @@
-"""Segments and heads of every format version are read for ever: files written once, and what is in them.
+"""Segments and manifests of every format version are read for ever: files written once, and what is in them.
 
 The files of a version are never edited. Those of a new version are written by
 
@@ -17,7 +17,7 @@ import pyarrow as pa
 import pytest
 
 from millpond.state import HeapBackend, StateDescriptor, StateKind
-from millpond.state.checkpoint import Head, Shard, birth
+from millpond.state.checkpoint import Manifest, Shard, new_manifest
 from millpond.state.checkpoint.format.segment import FORMAT_VERSION, CellCodec, decode_segment
 
 GOLDEN = Path(__file__).parent / "golden"
@@ -77,7 +77,7 @@ EXPECTED = {
 def _contents(shard):
     found = {}
     for name in STATES:
-        for group in shard.head.key_groups:
+        for group in shard.manifest.key_groups:
             cells = shard.backend.cells(name, group)
             map_keys = cells.map_keys or [None] * len(cells)
             for key, map_key, value in zip(cells.keys, map_keys, cells.values, strict=True):
@@ -88,49 +88,51 @@ def _contents(shard):
 def _files(version):
     folder = GOLDEN / f"v{version}"
     segments = {int(path.stem.removeprefix("segment-")): path.read_bytes() for path in folder.glob("segment-*.bin")}
-    return Head.decode((folder / "head.bin").read_bytes(), "the golden head"), segments
+    return Manifest.decode((folder / "head.bin").read_bytes(), "the golden manifest"), segments
 
 
 @pytest.mark.parametrize("version", range(1, FORMAT_VERSION + 1))
 def test_a_shard_written_by_every_version_is_restored(version):
-    head, segments = _files(version)
-    shard = Shard(head, HeapBackend(head.key_groups))
+    manifest, segments = _files(version)
+    shard = Shard(manifest, HeapBackend(manifest.key_groups))
     shard.restore(segments)
     found = _contents(shard)
     assert found == EXPECTED
     lowest = found["everything", 7, ("ann", 1), None]
     assert math.copysign(1, lowest[5]) == -1, "minus zero keeps its sign"
-    assert shard.stand_at(head)
+    assert shard.begin_at(manifest)
 
 
 @pytest.mark.parametrize("version", range(1, FORMAT_VERSION + 1))
-def test_a_head_written_by_every_version_says_what_it_said(version):
-    head, segments = _files(version)
-    assert (head.lineage, head.shard, head.shards, head.max_parallelism) == ("golden", 1, 3, 20)
-    assert (head.version, head.token, head.watermark_ms) == (2, "attempt 2", 1_388_447_999_999)
-    assert head.key_groups == range(7, 14)
-    assert pa.ipc.read_schema(pa.py_buffer(head.key_schema)) == KEY
-    assert {plain["name"]: StateDescriptor.decode(plain) for plain in head.states} == STATES
-    assert {ref.id for ref in head.segments} == set(segments)
-    assert {ref.id: ref.bytes for ref in head.segments} == {at: len(data) for at, data in segments.items()}
-    assert {(ref.state, ref.base) for ref in head.segments} == {
+def test_a_manifest_written_by_every_version_says_what_it_said(version):
+    manifest, segments = _files(version)
+    assert (manifest.lineage, manifest.shard, manifest.shards, manifest.max_parallelism) == ("golden", 1, 3, 20)
+    assert (manifest.version, manifest.token, manifest.watermark_ms) == (2, "attempt 2", 1_388_447_999_999)
+    assert manifest.key_groups == range(7, 14)
+    assert pa.ipc.read_schema(pa.py_buffer(manifest.key_schema)) == KEY
+    assert {plain["name"]: StateDescriptor.decode(plain) for plain in manifest.states} == STATES
+    assert {ref.id for ref in manifest.segments} == set(segments)
+    assert {ref.id: ref.bytes for ref in manifest.segments} == {at: len(data) for at, data in segments.items()}
+    assert {(ref.state, ref.base) for ref in manifest.segments} == {
         (name, base) for name in STATES for base in (True, False)
     }
-    assert head.next_segment > max(segments)
+    assert manifest.next_segment > max(segments)
 
 
-def test_a_head_of_version_1_is_read_with_a_processing_time_and_without():
-    """It came into heads within version 1: readers that do not know it pass over it."""
+def test_a_manifest_of_version_1_is_read_with_a_processing_time_and_without():
+    """It came into manifests within version 1: readers that do not know it pass over it."""
     before, _ = _files(1)
     assert before.processing_ms == -1
     data = (GOLDEN / "v1" / "head-with-processing-time.bin").read_bytes()
-    assert Head.decode(data, "the golden head") == msgspec.structs.replace(before, processing_ms=1_388_448_000_001)
+    assert Manifest.decode(data, "the golden manifest") == msgspec.structs.replace(
+        before, processing_ms=1_388_448_000_001
+    )
 
 
 @pytest.mark.parametrize("version", range(1, FORMAT_VERSION + 1))
 def test_any_reader_of_arrow_can_read_a_golden_segment(version):
-    head, segments = _files(version)
-    for ref in head.segments:
+    manifest, segments = _files(version)
+    for ref in manifest.segments:
         table = decode_segment(segments[ref.id], f"golden segment {ref.id}")
         assert table.num_rows == ref.rows
         assert table.column_names[:4] == ["key_group", "deleted", "key.user", "key.number"]
@@ -140,10 +142,10 @@ def test_any_reader_of_arrow_can_read_a_golden_segment(version):
 
 def _write(folder):
     """Two versions of a shard: cells that stay, change and go, so that there are deltas, deletions and bases."""
-    shard = Shard(birth("golden", 1, 3, 20, KEY), HeapBackend(range(7, 14)))
+    shard = Shard(new_manifest("golden", 1, 3, 20, KEY), HeapBackend(range(7, 14)))
     stored = {}
     for version in (1, 2):
-        assert shard.stand_at(shard.head)
+        assert shard.begin_at(shard.manifest)
         for descriptor in STATES.values():
             shard.declare(descriptor)
         backend = shard.backend
@@ -176,7 +178,7 @@ def _write(folder):
         for segment_id in commit.dropped:
             del stored[segment_id]
     folder.mkdir(parents=True)
-    (folder / "head.bin").write_bytes(commit.head.encode())
+    (folder / "head.bin").write_bytes(commit.manifest.encode())
     for segment_id, data in stored.items():
         (folder / f"segment-{segment_id}.bin").write_bytes(data)
 
@@ -185,7 +187,7 @@ def test_the_writer_of_golden_files_writes_what_is_expected(tmp_path, monkeypatc
     _write(tmp_path / f"v{FORMAT_VERSION}")
     monkeypatch.setattr(f"{__name__}.GOLDEN", tmp_path)
     test_a_shard_written_by_every_version_is_restored(FORMAT_VERSION)
-    test_a_head_written_by_every_version_says_what_it_said(FORMAT_VERSION)
+    test_a_manifest_written_by_every_version_says_what_it_said(FORMAT_VERSION)
 
 
 if __name__ == "__main__":

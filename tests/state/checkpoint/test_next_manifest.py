@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from millpond.state import Cells, StateDescriptor, StateKind
-from millpond.state.checkpoint import next_manifest as next_head
+from millpond.state.checkpoint import next_manifest
 from millpond.state.checkpoint.format.segment import MAX_SEGMENT_BYTES, CellCodec, decode_segment
 from millpond.state.checkpoint.next_manifest import encode_base, encode_delta
 
@@ -38,8 +38,8 @@ def decoded(parts):
 def test_every_cell_is_in_the_segments_once_and_in_order(sizes, rows_each, first_rows, max_bytes):
     cells = cells_of_sizes(sizes)
     with (
-        mock.patch.object(next_head, "_FIRST_ROWS", first_rows),
-        mock.patch.object(next_head, "MAX_SEGMENT_BYTES", max_bytes),
+        mock.patch.object(next_manifest, "_FIRST_ROWS", first_rows),
+        mock.patch.object(next_manifest, "MAX_SEGMENT_BYTES", max_bytes),
     ):
         delta = encode_delta(1, pieces_of(cells, rows_each), {"s": CODEC})
     assert decoded(delta.parts) == list(zip(cells.keys, cells.values, strict=True))

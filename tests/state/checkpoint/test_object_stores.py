@@ -102,17 +102,17 @@ def filesystem(store):
 
 def test_versions_are_stored_retained_and_read(filesystem):
     storage = FileStorage("bucket/versions", 0, filesystem=filesystem, retain=2)
-    commits, head = [], BIRTH
+    commits, manifest = [], BIRTH
     for version in range(1, 7):
-        commits.append(a_commit(head, f"version {version}", based=[version % 4]))
+        commits.append(a_commit(manifest, f"version {version}", based=[version % 4]))
         storage.put(commits[-1])
-        head = commits[-1].head
+        manifest = commits[-1].manifest
     reader = FileStorage("bucket/versions", 0, filesystem=filesystem, read_only=True)
     assert reader.versions() == [5, 6]
     assert stored(reader) == whole(*commits)
     assert stored(reader, 5) == whole(*commits[:5])
     files = filesystem.get_file_info(pyarrow.fs.FileSelector("bucket/versions/shard-00000/segments"))
-    assert len(files) == len({ref.id for version in (5, 6) for ref in reader.head(version).segments})
+    assert len(files) == len({ref.id for version in (5, 6) for ref in reader.manifest(version).segments})
 
 
 def test_a_writer_that_was_passed_by_is_refused(filesystem):
@@ -122,8 +122,8 @@ def test_a_writer_that_was_passed_by_is_refused(filesystem):
     successor = FileStorage("bucket/zombie", 0, filesystem=filesystem)
     assert stored(successor) == whole(first)
     with pytest.raises(UnavailableError, match="has taken over"):
-        zombie.put(a_commit(first.head, "zombie", attempt="zombie"))
-    second = a_commit(first.head, "two", attempt="successor")
+        zombie.put(a_commit(first.manifest, "zombie", attempt="zombie"))
+    second = a_commit(first.manifest, "two", attempt="successor")
     successor.put(second)
     assert stored(FileStorage("bucket/zombie", 0, filesystem=filesystem, read_only=True)) == whole(first, second)
 

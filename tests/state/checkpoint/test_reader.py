@@ -7,7 +7,7 @@ import pytest
 
 from millpond.errors import CorruptionError, OptionError
 from millpond.state import HeapBackend, StateDescriptor, StateKind
-from millpond.state.checkpoint import Checkpointer, FileStorage, ShardState, birth, write_savepoint
+from millpond.state.checkpoint import Checkpointer, FileStorage, ShardState, new_manifest, write_savepoint
 from millpond.state.checkpoint.reader import StateReader
 from millpond.state.types.object_codec import OBJECT_SCHEMA
 from millpond.state.types.serializer import msgspec_serializer, pickle_serializer
@@ -40,15 +40,15 @@ STATES = {
 
 class Shard:
     def __init__(self, location, shard, shards=2, **options):
-        self.head = birth(f"lineage {shard}", shard, shards, 8, KEY)
-        self.backend = HeapBackend(self.head.key_groups)
+        self.manifest = new_manifest(f"lineage {shard}", shard, shards, 8, KEY)
+        self.backend = HeapBackend(self.manifest.key_groups)
         make = {"value": self.backend.value_state, "list": self.backend.list_state, "map": self.backend.map_state}
         self.handles = {name: make[state.kind](state) for name, state in STATES.items()}
         storage = FileStorage(location, shard, **options)
-        self.checkpointer = Checkpointer(storage, self.backend, self.head, STATES.values())
+        self.checkpointer = Checkpointer(storage, self.backend, self.manifest, STATES.values())
 
     def at(self, user):
-        self.backend.enter(self.head.key_groups.start)
+        self.backend.enter(self.manifest.key_groups.start)
         self.backend.context.key = (user,)
         return self.handles
 
@@ -171,10 +171,10 @@ def test_a_savepoint_is_read_like_a_checkpoint(location, tmp_path):
 
 def test_reading_disturbs_no_writer(location):
     shard = FileStorage(location, 0)
-    head = shard.head()
+    manifest = shard.manifest()
     StateReader(location).arrow("count")
-    backend = HeapBackend(head.key_groups)
-    checkpointer = Checkpointer(shard, backend, head, STATES.values())
+    backend = HeapBackend(manifest.key_groups)
+    checkpointer = Checkpointer(shard, backend, manifest, STATES.values())
     assert checkpointer.write(checkpointer.begin()).version == 3
 
 

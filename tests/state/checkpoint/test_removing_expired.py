@@ -4,7 +4,7 @@ import pyarrow as pa
 import pytest
 
 from millpond.state import ABSENT, StateDescriptor, StateKind
-from millpond.state.checkpoint import Checkpointer, FileStorage, birth, restore
+from millpond.state.checkpoint import Checkpointer, FileStorage, new_manifest, restore
 from millpond.state.checkpoint import checkpointer as checkpointer_module
 from millpond.state.checkpoint import writer as writer_module
 from millpond.state.testing.harness import Harness
@@ -13,7 +13,7 @@ from tests.state.conformance.kinds import ANN, BOB, EVE, changed, declare, place
 from tests.state.conformance.subjects import SUBJECTS
 
 NUMBER = pa.schema([("number", pa.int64())])
-BIRTH = birth("a lineage", 0, 1, 4, pa.schema([("user", pa.string())]))
+BIRTH = new_manifest("a lineage", 0, 1, 4, pa.schema([("user", pa.string())]))
 HOME, CART = ("home",), ("cart",)
 over_backends = pytest.mark.parametrize(
     "subject", [s for s in SUBJECTS if s.name in {"heap", "rocksdb", "lru2-heap", "lru1000-rocksdb"}], ids=repr

@@ -13,7 +13,7 @@ from millpond.state.checkpoint import (
     FileStorage,
     Savepoint,
     ShardState,
-    birth,
+    new_manifest,
     restore,
     write_savepoint,
 )
@@ -51,12 +51,12 @@ def declared(backend, states=STATES):
 
 
 def filled(shards, *, kind="heap", folder=None, states=STATES):
-    """Each shard's head, backend, and the cells of all, by state, key group, key and map key."""
+    """Each shard's manifest, backend, and the cells of all, by state, key group, key and map key."""
     parallelism, everything, found = max_parallelism(shards), {}, []
     groups = {user: key_group_of((user,), [pa.string()], parallelism) for user in USERS}
     for shard in range(shards):
-        head = birth(f"lineage {shard}", shard, shards, parallelism, KEY)
-        backend, handles = backend_of(kind, head.key_groups, folder)
+        manifest = new_manifest(f"lineage {shard}", shard, shards, parallelism, KEY)
+        backend, handles = backend_of(kind, manifest.key_groups, folder)
         for number, user in enumerate(USERS):
             if shard_of(groups[user], shards, parallelism) == shard:
                 backend.enter(groups[user])
@@ -68,8 +68,8 @@ def filled(shards, *, kind="heap", folder=None, states=STATES):
                 handles["profile"].update({"name": user, "friends": [number]})
                 handles["pickled"].append(frozenset([number]))
                 handles[TIMERS.name].put((number,), (True,))
-        everything |= contents(backend, head.key_groups)
-        found.append((head, backend))
+        everything |= contents(backend, manifest.key_groups)
+        found.append((manifest, backend))
     return found, everything
 
 
@@ -84,7 +84,7 @@ def contents(backend, groups, states=STATES):
 
 
 def saved(location, shards, states=STATES, **options):
-    parts = (ShardState.of_snapshot(head, backend.commit(), states) for head, backend in shards)
+    parts = (ShardState.of_snapshot(manifest, backend.commit(), states) for manifest, backend in shards)
     return write_savepoint(location, parts, **options)
 
 
@@ -94,14 +94,14 @@ def test_state_follows_its_key_groups_to_any_number_of_shards(old, new):
     filesystem = FaultyFiles(Disk()).filesystem()
     saved("folder", shards, filesystem=filesystem)
     savepoint = Savepoint.open("folder", filesystem=filesystem)
-    assert savepoint.manifest.max_parallelism == max_parallelism(old)
+    assert savepoint.contents.max_parallelism == max_parallelism(old)
     found = {}
     for shard in range(new):
         groups = key_groups_of(shard, new, max_parallelism(old))
         backend = HeapBackend(groups)
         declared(backend)
         restored = savepoint.restore(shard, new, backend, STATES, lineage="new")
-        assert (restored.head.key_groups, restored.head.max_parallelism) == (groups, max_parallelism(old))
+        assert (restored.manifest.key_groups, restored.manifest.max_parallelism) == (groups, max_parallelism(old))
         here = contents(backend, groups)
         assert not here.keys() & found.keys()
         found |= here
@@ -125,7 +125,7 @@ def test_what_a_savepoint_brought_is_in_the_first_checkpoint(tmp_path):
     savepoint = saved(str(tmp_path / "savepoint"), shards)
     backend, _ = backend_of("heap", range(128), tmp_path)
     restored = savepoint.restore(0, 1, backend, STATES, lineage="new")
-    checkpointer = Checkpointer(FileStorage(str(tmp_path), 0), backend, restored.head, restored.descriptors)
+    checkpointer = Checkpointer(FileStorage(str(tmp_path), 0), backend, restored.manifest, restored.descriptors)
     assert checkpointer.write(checkpointer.begin()).full
     again, _ = backend_of("heap", range(128), tmp_path)
     restore(FileStorage(str(tmp_path), 0), again, STATES)
@@ -135,22 +135,22 @@ def test_what_a_savepoint_brought_is_in_the_first_checkpoint(tmp_path):
 def test_a_stored_version_becomes_a_savepoint(tmp_path):
     shards, everything = filled(2)
     parts = []
-    for head, backend in shards:
-        storage = FileStorage(str(tmp_path / "checkpoints"), head.shard)
-        checkpointer = Checkpointer(storage, backend, head, STATES)
+    for manifest, backend in shards:
+        storage = FileStorage(str(tmp_path / "checkpoints"), manifest.shard)
+        checkpointer = Checkpointer(storage, backend, manifest, STATES)
         checkpointer.write(checkpointer.begin(42))
-        backend.enter(head.key_groups.start)
+        backend.enter(manifest.key_groups.start)
         backend.context.key = ("gone",)
         handle = declared(backend)["count"]
         handle.update(((1,), 1))
-        checkpointer.write(checkpointer.begin(43 + head.shard))
-        backend.enter(head.key_groups.start)
+        checkpointer.write(checkpointer.begin(43 + manifest.shard))
+        backend.enter(manifest.key_groups.start)
         backend.context.key = ("gone",)
         handle.clear()
-        checkpointer.write(checkpointer.begin(44 + head.shard))
+        checkpointer.write(checkpointer.begin(44 + manifest.shard))
         parts.append(ShardState.of_storage(storage))
     savepoint = write_savepoint(str(tmp_path / "savepoint"), parts)
-    assert savepoint.manifest.watermark_ms == 44, "the lowest of the shards'"
+    assert savepoint.contents.watermark_ms == 44, "the lowest of the shards'"
     backend, _ = backend_of("heap", range(128), tmp_path)
     savepoint.restore(0, 1, backend, STATES, lineage="new")
     assert contents(backend, range(128)) == everything
@@ -162,7 +162,7 @@ def test_a_state_that_nobody_declares_is_restored_as_it_is_stored(tmp_path):
     backend = HeapBackend(range(128))
     restored = savepoint.restore(0, 1, backend, lineage="new")
     again = write_savepoint(
-        str(tmp_path / "again"), [ShardState.of_snapshot(restored.head, backend.commit(), restored.descriptors)]
+        str(tmp_path / "again"), [ShardState.of_snapshot(restored.manifest, backend.commit(), restored.descriptors)]
     )
     other, _ = backend_of("heap", range(128), tmp_path)
     again.restore(0, 1, other, STATES, lineage="new")
@@ -218,7 +218,7 @@ def test_every_altered_cut_or_missing_file_is_refused_by_its_name():
 
 def test_writing_that_fails_at_any_step_leaves_no_savepoint():
     shards, _ = filled(2)
-    parts = [ShardState.of_snapshot(head, backend.commit(), STATES) for head, backend in shards]
+    parts = [ShardState.of_snapshot(manifest, backend.commit(), STATES) for manifest, backend in shards]
     for steps in range(100):
         disk = Disk()
         files = FaultyFiles(disk)
@@ -231,7 +231,7 @@ def test_writing_that_fails_at_any_step_leaves_no_savepoint():
         else:
             break
     assert 10 < steps < 99
-    assert Savepoint.open("folder", filesystem=FaultyFiles(disk).filesystem()).manifest.files
+    assert Savepoint.open("folder", filesystem=FaultyFiles(disk).filesystem()).contents.files
 
 
 def test_a_savepoint_is_never_written_over_anything(tmp_path):

@@ -9,7 +9,7 @@ import pytest
 
 from millpond.errors import CorruptionError, UnavailableError
 from millpond.state import HeapBackend, StateDescriptor, StateKind
-from millpond.state.checkpoint import Checkpointer, FileStorage, Shard, birth, restore, segment_spool
+from millpond.state.checkpoint import Checkpointer, FileStorage, Shard, new_manifest, restore, segment_spool
 from millpond.state.checkpoint.restoring import StoredSegments, in_order
 from millpond.state.checkpoint.segment_spool import SegmentSpool
 
@@ -73,13 +73,13 @@ def nothing_in_memory(monkeypatch):
 @pytest.mark.usefixtures("nothing_in_memory")
 @pytest.mark.parametrize("full", [False, True])
 def test_a_checkpoint_whose_segments_waited_in_a_file_restores(tmp_path, full):
-    head = birth("lineage", 0, 1, 8, KEY)
-    backend = HeapBackend(head.key_groups)
-    checkpointer = Checkpointer(FileStorage(str(tmp_path), 0), backend, head, [COUNT])
+    manifest = new_manifest("lineage", 0, 1, 8, KEY)
+    backend = HeapBackend(manifest.key_groups)
+    checkpointer = Checkpointer(FileStorage(str(tmp_path), 0), backend, manifest, [COUNT])
     for number in range(3):
         filled(backend, 100, number)
         checkpointer.write(checkpointer.begin(full=full))
-    again = HeapBackend(head.key_groups)
+    again = HeapBackend(manifest.key_groups)
     restore(FileStorage(str(tmp_path), 0), again, [COUNT])
     assert contents(again) == contents(backend)
 
@@ -87,9 +87,9 @@ def test_a_checkpoint_whose_segments_waited_in_a_file_restores(tmp_path, full):
 @pytest.mark.usefixtures("nothing_in_memory")
 def test_a_shard_is_restored_from_segments_that_come_one_by_one_in_their_order():
     stored, asked = {}, []
-    shard = Shard(birth("lineage", 0, 1, 8, KEY), HeapBackend(range(8)))
+    shard = Shard(new_manifest("lineage", 0, 1, 8, KEY), HeapBackend(range(8)))
     for number in range(4):
-        assert shard.stand_at(shard.head)
+        assert shard.begin_at(shard.manifest)
         shard.declare(COUNT)
         filled(shard.backend, 50 * (number + 1), number)
         commit = shard.commit(f"token {number}")
@@ -102,19 +102,21 @@ def test_a_shard_is_restored_from_segments_that_come_one_by_one_in_their_order()
             asked.append(segment_id)
             return stored[segment_id]
 
-    again = Shard(shard.head, HeapBackend(range(8)))
+    again = Shard(shard.manifest, HeapBackend(range(8)))
     again.restore(Arriving(), [COUNT])
-    assert asked == [ref.id for ref in in_order(shard.head)]
+    assert asked == [ref.id for ref in in_order(shard.manifest)]
     assert contents(again.backend) == contents(shard.backend)
 
 
 def test_the_segments_of_a_stored_version_are_read_when_they_are_asked_for(tmp_path):
-    head = birth("lineage", 0, 1, 8, KEY)
-    checkpointer = Checkpointer(FileStorage(str(tmp_path), 0), filled(HeapBackend(head.key_groups), 10), head, [COUNT])
+    manifest = new_manifest("lineage", 0, 1, 8, KEY)
+    checkpointer = Checkpointer(
+        FileStorage(str(tmp_path), 0), filled(HeapBackend(manifest.key_groups), 10), manifest, [COUNT]
+    )
     checkpointer.write(checkpointer.begin())
     storage = FileStorage(str(tmp_path), 0, read_only=True)
-    segments = StoredSegments(storage, storage.head())
-    assert set(segments) == {ref.id for ref in storage.head().segments}
+    segments = StoredSegments(storage, storage.manifest())
+    assert set(segments) == {ref.id for ref in storage.manifest().segments}
     for path in (tmp_path / "shard-00000" / "segments").iterdir():
         path.unlink()
     with pytest.raises(CorruptionError, match=r"is missing|is there"):

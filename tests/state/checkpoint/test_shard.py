@@ -10,8 +10,8 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from millpond.errors import CorruptionError, DataError, UnavailableError
 from millpond.state import HeapBackend, StateDescriptor, StateKind
-from millpond.state.checkpoint import Head, Shard, birth
-from millpond.state.checkpoint import next_manifest as next_head_module
+from millpond.state.checkpoint import Manifest, Shard, new_manifest
+from millpond.state.checkpoint import next_manifest as next_manifest_module
 from millpond.state.checkpoint import writer as writer_module
 from millpond.state.checkpoint.format import segment as segments_module
 from millpond.state.operator.ttl_handles import TtlValue
@@ -30,8 +30,8 @@ STATES = {
 class Store:
     """What Spark's state store is to a shard: a version is there whole, or it is not there."""
 
-    def __init__(self, head):
-        self.head = head.encode()
+    def __init__(self, manifest):
+        self.manifest = manifest.encode()
         self.segments = {}
 
     def put(self, commit):
@@ -39,14 +39,14 @@ class Store:
         self.segments |= commit.segments
         for segment_id in commit.dropped:
             del self.segments[segment_id]
-        self.head = commit.head.encode()
+        self.manifest = commit.manifest.encode()
 
-    def read_head(self):
-        return Head.decode(self.head, "the head")
+    def read_manifest(self):
+        return Manifest.decode(self.manifest, "the manifest")
 
     def restored(self):
-        head = self.read_head()
-        shard = Shard(head, HeapBackend(head.key_groups))
+        manifest = self.read_manifest()
+        shard = Shard(manifest, HeapBackend(manifest.key_groups))
         shard.restore(self.segments)
         return shard
 
@@ -65,7 +65,7 @@ def contents(shard):
     """Every cell of a shard: by state, key group, key and map key."""
     found = {}
     for name in STATES:
-        for group in shard.head.key_groups:
+        for group in shard.manifest.key_groups:
             cells = shard.backend.cells(name, group)
             map_keys = cells.map_keys or [None] * len(cells)
             for key, map_key, value in zip(cells.keys, map_keys, cells.values, strict=True):
@@ -100,7 +100,7 @@ def applied(shard, oracle, changes):
     return oracle
 
 
-GROUPS = birth("lineage", 1, 3, 20, KEY).key_groups
+GROUPS = new_manifest("lineage", 1, 3, 20, KEY).key_groups
 change = st.tuples(
     st.sampled_from(GROUPS),
     st.integers(0, 2),
@@ -115,7 +115,7 @@ class ShardAgainstTheStore(RuleBasedStateMachine):
 
     def __init__(self):
         super().__init__()
-        self.store = Store(birth("lineage", 1, 3, 20, KEY))
+        self.store = Store(new_manifest("lineage", 1, 3, 20, KEY))
         self.oracle = {}
         self.memory = None
         self.attempts = 0
@@ -139,12 +139,12 @@ class ShardAgainstTheStore(RuleBasedStateMachine):
         return f"attempt {self.attempts}"
 
     def _begin(self):
-        """What a host does first: stand at the store's head, or else restore."""
-        head = self.store.read_head()
-        if self.memory is None or not self.memory.stand_at(head):
+        """What a host does first: stand at the store's manifest, or else restore."""
+        manifest = self.store.read_manifest()
+        if self.memory is None or not self.memory.begin_at(manifest):
             self.memory = self.store.restored()
-            assert self.memory.stand_at(head)
-        assert self.memory.head.stands_with(head)
+            assert self.memory.begin_at(manifest)
+        assert self.memory.manifest.is_same_version_as(manifest)
         assert contents(self.memory) == self.oracle
 
     @rule(changes=changes_of_a_version)
@@ -152,7 +152,7 @@ class ShardAgainstTheStore(RuleBasedStateMachine):
         self._begin()
         self.oracle = applied(self.memory, self.oracle, changes)
         self.store.put(self.memory.commit(self._token(), watermark_ms=self.attempts))
-        assert self.store.read_head().watermark_ms == self.attempts
+        assert self.store.read_manifest().watermark_ms == self.attempts
 
     @rule(changes=changes_of_a_version, prepared=st.integers(0, 3))
     def a_version_is_committed_in_memory_and_lost(self, changes, prepared):
@@ -161,7 +161,7 @@ class ShardAgainstTheStore(RuleBasedStateMachine):
         self.memory.commit(self._token())
         for _ in range(prepared):
             self.memory.prepare_bases()
-        assert self.memory.stand_at(self.store.read_head())
+        assert self.memory.begin_at(self.store.read_manifest())
         assert contents(self.memory) == self.oracle
 
     @rule(changes=changes_of_a_version)
@@ -182,7 +182,7 @@ class ShardAgainstTheStore(RuleBasedStateMachine):
         self._begin()
         applied(self.memory, self.oracle, [*changes, (GROUPS[0], ("odd",), "update", 1)])
         with (
-            mock.patch.object(next_head_module, "encode_segments", side_effect=MemoryError),
+            mock.patch.object(next_manifest_module, "encode_segments", side_effect=MemoryError),
             pytest.raises(MemoryError),
         ):
             self.memory.commit(self._token())
@@ -199,10 +199,10 @@ class ShardAgainstTheStore(RuleBasedStateMachine):
         self.memory.commit(self._token())
         other = self.store.restored()
         for changes in theirs:
-            assert other.stand_at(self.store.read_head())
+            assert other.begin_at(self.store.read_manifest())
             self.oracle = applied(other, self.oracle, changes)
             self.store.put(other.commit(self._token()))
-        assert not self.memory.stand_at(self.store.read_head())
+        assert not self.memory.begin_at(self.store.read_manifest())
         self.memory = None
 
     @precondition(lambda self: self.memory is not None)
@@ -216,8 +216,8 @@ class ShardAgainstTheStore(RuleBasedStateMachine):
         assert contents(self.store.restored()) == self.oracle
 
     @invariant()
-    def the_store_holds_the_heads_segments_and_no_others(self):
-        refs = self.store.read_head().segments
+    def the_store_holds_the_manifests_segments_and_no_others(self):
+        refs = self.store.read_manifest().segments
         assert {ref.id: ref.bytes for ref in refs} == {at: len(data) for at, data in self.store.segments.items()}
         assert len(refs) == len(self.store.segments)
 
@@ -227,9 +227,9 @@ TestShardAgainstTheStore = ShardAgainstTheStore.TestCase
 
 
 def _commit(store, shard, changes, oracle):
-    assert shard.stand_at(store.read_head())
+    assert shard.begin_at(store.read_manifest())
     oracle = applied(shard, oracle, changes)
-    commit = shard.commit(f"attempt {shard.head.version}")
+    commit = shard.commit(f"attempt {shard.manifest.version}")
     store.put(commit)
     return oracle, commit
 
@@ -247,7 +247,7 @@ def test_the_log_stays_within_twice_the_state_and_the_deltas_of_one_rotation(hot
     when as many cells were based as there are, so its deltas are as many cells again, and two versions' more at
     its ends.
     """
-    store, users, oracle = Store(birth("lineage", 1, 3, 20, KEY)), 300, {}
+    store, users, oracle = Store(new_manifest("lineage", 1, 3, 20, KEY)), 300, {}
     shard = store.restored()
     everybody = [(*_user(at), "update", 0) for at in range(users)]
     oracle, _ = _commit(store, shard, everybody, oracle)
@@ -256,7 +256,7 @@ def test_the_log_stays_within_twice_the_state_and_the_deltas_of_one_rotation(hot
     for version in range(120):
         changes = [(*_user(at), "update", version) for at in range(hot)]
         oracle, commit = _commit(store, shard, changes, oracle)
-        refs = commit.head.segments
+        refs = commit.manifest.segments
         written.append(sum(ref.rows for ref in refs if ref.id in commit.segments))
         live = sum(ref.rows for ref in refs)
         if version > 2 * len(GROUPS):
@@ -266,26 +266,26 @@ def test_the_log_stays_within_twice_the_state_and_the_deltas_of_one_rotation(hot
 
 
 def test_deleting_everything_leaves_next_to_nothing_after_a_rotation():
-    store, oracle = Store(birth("lineage", 1, 3, 20, KEY)), {}
+    store, oracle = Store(new_manifest("lineage", 1, 3, 20, KEY)), {}
     shard = store.restored()
     oracle, _ = _commit(store, shard, [(*_user(at), "put", at) for at in range(100)], oracle)
     oracle, _ = _commit(store, shard, [(*_user(at), "clear", 0) for at in range(100)], oracle)
     assert oracle == {}
     for version in range(3):
         oracle, commit = _commit(store, shard, [(*_user(0), "update", version)], oracle)
-    assert sum(ref.rows for ref in commit.head.segments) < 10
+    assert sum(ref.rows for ref in commit.manifest.segments) < 10
     assert contents(store.restored()) == oracle
 
 
 def test_a_version_without_changes_writes_no_segment():
-    store = Store(birth("lineage", 1, 3, 20, KEY))
+    store = Store(new_manifest("lineage", 1, 3, 20, KEY))
     shard = store.restored()
     _, commit = _commit(store, shard, [], {})
-    assert (commit.segments, commit.dropped, commit.head.version) == ({}, (), 1)
+    assert (commit.segments, commit.dropped, commit.manifest.version) == ({}, (), 1)
 
 
 def test_bases_prepared_while_idle_are_those_that_a_busy_shard_makes_up():
-    stores = [Store(birth("lineage", 1, 3, 20, KEY)) for _ in range(2)]
+    stores = [Store(new_manifest("lineage", 1, 3, 20, KEY)) for _ in range(2)]
     shards, oracle = [store.restored() for store in stores], {}
     for version in range(6):
         changes = [(*_user(at), "put", version + at) for at in range(0, 30, version + 1)]
@@ -293,12 +293,12 @@ def test_bases_prepared_while_idle_are_those_that_a_busy_shard_makes_up():
         oracle = commits[0][0]
         while shards[0].prepare_bases():
             continue
-        assert commits[0][1].head.segments == commits[1][1].head.segments
+        assert commits[0][1].manifest.segments == commits[1][1].manifest.segments
 
 
 def test_what_has_expired_leaves_state_and_checkpoint_as_bases_go_round():
     mortal = StateDescriptor("seen", StateKind.VALUE, NUMBER, ttl=Ttl(100))
-    store = Store(birth("lineage", 0, 1, 4, KEY))
+    store = Store(new_manifest("lineage", 0, 1, 4, KEY))
 
     def entered(shard, users, now_ms):
         shard.declare(mortal)
@@ -315,20 +315,20 @@ def test_what_has_expired_leaves_state_and_checkpoint_as_bases_go_round():
     shard = store.restored()
     held = []
     for version in range(60):
-        assert shard.stand_at(store.read_head())
+        assert shard.begin_at(store.read_manifest())
         if version % 7 == 3:
             # An attempt that fails, and one whose commit Spark did not accept, change nothing of this.
             entered(shard, range(5), version * 10)
             shard.rollback()
-            assert shard.stand_at(store.read_head())
+            assert shard.begin_at(store.read_manifest())
             entered(shard, range(5), version * 10)
             shard.commit("not accepted")
-            assert shard.stand_at(store.read_head())
+            assert shard.begin_at(store.read_manifest())
         entered(shard, range(version * 10, version * 10 + 10), version * 10)
         store.put(shard.commit(f"version {version}"))
         held.append(rows(shard))
     assert max(held) <= 4 * 100, "ten are born a version and live for ten versions"
-    assert sum(ref.rows for ref in store.read_head().segments) <= 6 * 100
+    assert sum(ref.rows for ref in store.read_manifest().segments) <= 6 * 100
     restored = store.restored()
     restored.backend.context.now_ms = shard.backend.context.now_ms
     living = {str(user) for user in range(500, 600)}
@@ -339,13 +339,13 @@ def test_what_has_expired_leaves_state_and_checkpoint_as_bases_go_round():
 @pytest.fixture
 def stored():
     """A store of several versions, bases and deltas, and what it holds."""
-    store, oracle = Store(birth("lineage", 1, 3, 20, KEY)), {}
+    store, oracle = Store(new_manifest("lineage", 1, 3, 20, KEY)), {}
     shard = store.restored()
     for version in range(5):
         kinds = ("update", "append", "put")
         changes = [(*_user(at), kinds[at % 3], version) for at in range(version, 20 + version)]
         oracle, _ = _commit(store, shard, changes, oracle)
-    refs = store.read_head().segments
+    refs = store.read_manifest().segments
     assert {ref.base for ref in refs} == {True, False}
     assert {ref.state for ref in refs} == set(STATES)
     return store, oracle
@@ -369,20 +369,20 @@ DAMAGES = {
     "empty": lambda data: b"",
     "longer than written": lambda data: data + b"\0",
     "of another format version": lambda data: data[:4] + b"\x02" + data[5:],
-    "a head": lambda data: birth("lineage", 1, 3, 20, KEY).encode(),
+    "a manifest": lambda data: new_manifest("lineage", 1, 3, 20, KEY).encode(),
 }
 
 
 @pytest.mark.parametrize("damage", DAMAGES.values(), ids=DAMAGES)
 def test_a_damaged_segment_is_refused_by_name(stored, damage):
     store, oracle = stored
-    head = store.read_head()
-    for ref in head.segments:
+    manifest = store.read_manifest()
+    for ref in manifest.segments:
         damaged = dict(store.segments)
         damaged[ref.id] = damage(damaged[ref.id])
         if damaged[ref.id] is None:
             del damaged[ref.id]
-        shard = Shard(head, HeapBackend(head.key_groups))
+        shard = Shard(manifest, HeapBackend(manifest.key_groups))
         with pytest.raises(CorruptionError) as refused:
             shard.restore(damaged)
         assert f"segment {ref.id} of shard 1, version 5, state {ref.state!r}" in str(refused.value)
@@ -392,12 +392,12 @@ def test_a_damaged_segment_is_refused_by_name(stored, damage):
 @pytest.mark.parametrize("damage", DAMAGES.values(), ids=DAMAGES)
 def test_nothing_is_loaded_when_the_first_segment_is_damaged(stored, damage):
     store, _ = stored
-    head = store.read_head()
-    first = min(head.segments, key=lambda ref: (ref.version, not ref.base, ref.id))
+    manifest = store.read_manifest()
+    first = min(manifest.segments, key=lambda ref: (ref.version, not ref.base, ref.id))
     damaged = {**store.segments, first.id: damage(store.segments[first.id])}
     if damaged[first.id] is None:
         del damaged[first.id]
-    shard = Shard(head, HeapBackend(head.key_groups))
+    shard = Shard(manifest, HeapBackend(manifest.key_groups))
     with pytest.raises(CorruptionError):
         shard.restore(damaged)
     assert contents(shard) == {}
@@ -407,10 +407,10 @@ def test_a_whole_segment_of_another_attempt_is_not_taken(stored):
     """Both attempts write the same ids; a store that mixes them must not be believed."""
     store, oracle = stored
     other, winner = store.restored(), store.restored()
-    head = store.read_head()
+    manifest = store.read_manifest()
     commits = []
     for shard, number in ((other, 1), (winner, 2)):
-        assert shard.stand_at(head)
+        assert shard.begin_at(manifest)
         applied(shard, oracle, [(*_user(0), "update", number)])
         commits.append(shard.commit(f"attempt {number}"))
     late, won = commits
@@ -427,25 +427,25 @@ def test_a_whole_segment_of_another_attempt_is_not_taken(stored):
 def test_another_lineage_is_not_stood_at(stored):
     store, _ = stored
     shard = store.restored()
-    assert not shard.stand_at(birth("another", 1, 3, 20, KEY))
-    assert shard.stand_at(store.read_head())
+    assert not shard.begin_at(new_manifest("another", 1, 3, 20, KEY))
+    assert shard.begin_at(store.read_manifest())
 
 
 def test_a_version_can_be_taken_back_only_once(stored):
     store, oracle = stored
-    shard, head = store.restored(), store.read_head()
-    assert shard.stand_at(head)
+    shard, manifest = store.restored(), store.read_manifest()
+    assert shard.begin_at(manifest)
     applied(shard, oracle, [(*_user(0), "update", 77)])
-    first = shard.commit("first").head
-    assert shard.stand_at(first)
-    assert not shard.stand_at(head), "the version before was settled"
+    first = shard.commit("first").manifest
+    assert shard.begin_at(first)
+    assert not shard.begin_at(manifest), "the version before was acknowledged"
 
 
 def test_a_state_that_is_no_longer_declared_is_kept(stored):
     store, oracle = stored
     shard = store.restored()
     for _ in range(15):
-        assert shard.stand_at(store.read_head())
+        assert shard.begin_at(store.read_manifest())
         count = shard.backend.value_state(STATES["count"])
         for at in range(12):
             group, key = _user(at)
@@ -453,14 +453,14 @@ def test_a_state_that_is_no_longer_declared_is_kept(stored):
             shard.backend.context.key = key
             count.update((5,))
             oracle["count", group, key, None] = (5,)
-        store.put(shard.commit(f"later {shard.head.version}"))
+        store.put(shard.commit(f"later {shard.manifest.version}"))
     assert contents(store.restored()) == oracle
 
 
 def test_a_shard_whose_failed_commit_could_not_be_undone_stands_nowhere():
-    shard = Shard(birth("lineage", 0, 1, 4, KEY), HeapBackend(range(4)))
-    before, count = shard.head, declared(shard)["count"]
-    assert shard.stand_at(before)
+    shard = Shard(new_manifest("lineage", 0, 1, 4, KEY), HeapBackend(range(4)))
+    before, count = shard.manifest, declared(shard)["count"]
+    assert shard.begin_at(before)
     shard.backend.enter(0)
     shard.backend.context.key = ("ann",)
     count.update((1,))
@@ -471,4 +471,4 @@ def test_a_shard_whose_failed_commit_could_not_be_undone_stands_nowhere():
     ):
         shard.commit("token")
     shard.rollback()
-    assert not shard.stand_at(before)
+    assert not shard.begin_at(before)

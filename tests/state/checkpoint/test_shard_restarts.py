@@ -5,7 +5,7 @@ import pytest
 
 from millpond.errors import CorruptionError, OptionError
 from millpond.state import HeapBackend, StateDescriptor, StateKind
-from millpond.state.checkpoint import Savepoint, Shard, ShardState, birth, write_savepoint
+from millpond.state.checkpoint import Savepoint, Shard, ShardState, new_manifest, write_savepoint
 from millpond.state.operator.timers import TIMERS
 from millpond.state.types.key_groups import key_group_of, key_groups_of, max_parallelism, shard_of
 from tests.state.checkpoint.faulty_files import Disk, FaultyFiles
@@ -29,21 +29,21 @@ USERS = [f"user {number}" for number in range(60)]
 class Store:
     """What Spark's state store is to a shard."""
 
-    def __init__(self, head):
-        self.head, self.segments = head, {}
+    def __init__(self, manifest):
+        self.manifest, self.segments = manifest, {}
 
     def put(self, commit):
-        assert commit.parent == self.head
+        assert commit.parent == self.manifest
         self.segments = {
             at: data for at, data in {**self.segments, **commit.segments}.items() if at not in commit.dropped
         }
-        self.head = commit.head
-        assert sorted(self.segments) == sorted(ref.id for ref in self.head.segments)
+        self.manifest = commit.manifest
+        assert sorted(self.segments) == sorted(ref.id for ref in self.manifest.segments)
 
     def restored(self, declared=()):
-        shard = Shard(self.head, HeapBackend(self.head.key_groups))
+        shard = Shard(self.manifest, HeapBackend(self.manifest.key_groups))
         shard.restore(self.segments, declared)
-        assert shard.stand_at(self.head)
+        assert shard.begin_at(self.manifest)
         return shard
 
 
@@ -55,7 +55,7 @@ def handles(shard, states):
 
 
 def turn_to(shard, user):
-    shard.backend.enter(key_group_of((user,), [pa.string()], shard.head.max_parallelism))
+    shard.backend.enter(key_group_of((user,), [pa.string()], shard.manifest.max_parallelism))
     shard.backend.context.key = (user,)
 
 
@@ -75,7 +75,7 @@ def cells(shard, states):
     found = {}
     for state in states:
         mine = found.setdefault(state.name, {})
-        for group in shard.head.key_groups:
+        for group in shard.manifest.key_groups:
             these = shard.backend.cells(state.name, group)
             for key, at, value in zip(these.keys, these.map_keys or [None] * len(these), these.values, strict=True):
                 assert (key, at) not in mine
@@ -85,10 +85,10 @@ def cells(shard, states):
 
 @pytest.fixture
 def store():
-    shard = Shard(birth("lineage", 0, 1, 128, KEY), HeapBackend(range(128)))
-    store = Store(shard.head)
+    shard = Shard(new_manifest("lineage", 0, 1, 128, KEY), HeapBackend(range(128)))
+    store = Store(shard.manifest)
     for half in (USERS[:30], USERS[30:]):
-        assert shard.stand_at(store.head)
+        assert shard.begin_at(store.manifest)
         filled(shard, half)
         store.put(shard.commit(f"before {half[0]}"))
     return store
@@ -105,7 +105,7 @@ EVERY_STATE = [*NEW, OLD[1]]
 
 
 def test_stored_rows_take_the_form_of_the_new_declarations_and_are_written_anew(store):
-    before = {ref.id for ref in store.head.segments}
+    before = {ref.id for ref in store.manifest.segments}
     shard = store.restored(NEW)
     handles(shard, NEW)
     assert shard.holds(NEW)
@@ -114,29 +114,29 @@ def test_stored_rows_take_the_form_of_the_new_declarations_and_are_written_anew(
     turn_to(shard, "new")
     handles(shard, NEW)["count"].update(("later", 1 << 40))
     store.put(shard.commit("after"))
-    assert not before & {ref.id for ref in store.head.segments}
+    assert not before & {ref.id for ref in store.manifest.segments}
     expected = MIGRATED | {"count": MIGRATED["count"] | {(("new",), None): ("later", 1 << 40)}}
     assert cells(store.restored(), EVERY_STATE) == expected
-    assert {state["name"] for state in store.head.states} == {state.name for state in EVERY_STATE}
+    assert {state["name"] for state in store.manifest.states} == {state.name for state in EVERY_STATE}
 
 
 def test_later_versions_write_only_what_changed(store):
     shard = store.restored(NEW)
     handles(shard, NEW)
     store.put(shard.commit("all of it"))
-    assert shard.stand_at(store.head)
+    assert shard.begin_at(store.manifest)
     turn_to(shard, USERS[0])
     handles(shard, NEW)["count"].update(("x", 5))
     commit = shard.commit("one cell")
-    rows = [ref.rows for ref in commit.head.segments if ref.id in commit.segments and not ref.base]
+    rows = [ref.rows for ref in commit.manifest.segments if ref.id in commit.segments and not ref.base]
     assert rows == [1]
 
 
 def test_a_version_in_the_new_form_that_was_lost_is_written_whole_once_more(store):
-    head, shard = store.head, store.restored(NEW)
+    manifest, shard = store.manifest, store.restored(NEW)
     handles(shard, NEW)["count"]
     shard.commit("lost")
-    assert shard.stand_at(head)
+    assert shard.begin_at(manifest)
     assert cells(shard, EVERY_STATE) == MIGRATED
     handles(shard, NEW)
     shard.rollback()
@@ -153,7 +153,7 @@ def test_a_version_in_the_new_form_that_was_lost_is_written_whole_once_more(stor
     ],
 )
 def test_what_cannot_be_read_as_declared_is_refused_with_both_before_anything_is_loaded(store, changed, said):
-    shard = Shard(store.head, HeapBackend(range(128)))
+    shard = Shard(store.manifest, HeapBackend(range(128)))
     with pytest.raises(OptionError, match=said):
         shard.restore(store.segments, [StateDescriptor("count", StateKind.VALUE, changed)])
     assert not any(len(shard.backend.cells("log", group)) for group in range(128))
@@ -170,10 +170,10 @@ def savepoint_of(shards, parallelism, disk=None):
     """A savepoint of `USERS`, written by that many shards."""
     states = []
     for number in range(shards):
-        shard = Shard(birth(f"old {number}", number, shards, parallelism, KEY), HeapBackend(range(parallelism)))
+        shard = Shard(new_manifest(f"old {number}", number, shards, parallelism, KEY), HeapBackend(range(parallelism)))
         groups = key_groups_of(number, shards, parallelism)
         filled(shard, [user for user in USERS if key_group_of((user,), [pa.string()], parallelism) in groups])
-        states.append(ShardState.of_snapshot(shard.head, shard.backend, OLD))
+        states.append(ShardState.of_snapshot(shard.manifest, shard.backend, OLD))
     filesystem = FaultyFiles(disk or Disk()).filesystem()
     write_savepoint("folder", states, filesystem=filesystem)
     return Savepoint.open("folder", filesystem=filesystem)
@@ -188,11 +188,11 @@ def test_a_new_operator_of_any_layout_begins_with_every_key_where_its_rows_will_
     found = {state.name: {} for state in EVERY_STATE}
     for number in range(new):
         layout = (number, new, max_parallelism(new))
-        shard = Shard(birth(f"new {number}", *layout, KEY), HeapBackend(key_groups_of(*layout)))
+        shard = Shard(new_manifest(f"new {number}", *layout, KEY), HeapBackend(key_groups_of(*layout)))
         shard.start_from(savepoint, NEW)
         handles(shard, NEW)
-        assert shard.stand_at(shard.head)
-        store = Store(shard.head)
+        assert shard.begin_at(shard.manifest)
+        store = Store(shard.manifest)
         store.put(shard.commit("first"))
         for state, mine in cells(store.restored(), EVERY_STATE).items():
             assert not mine.keys() & found[state].keys()
@@ -203,17 +203,17 @@ def test_a_new_operator_of_any_layout_begins_with_every_key_where_its_rows_will_
 
 
 def test_a_savepoint_of_another_form_is_refused_with_both():
-    shard = Shard(birth("new", 0, 1, 128, KEY), HeapBackend(range(128)))
+    shard = Shard(new_manifest("new", 0, 1, 128, KEY), HeapBackend(range(128)))
     narrow = StateDescriptor("count", StateKind.VALUE, pa.schema([("n", pa.int8())]))
     with pytest.raises(OptionError, match=r"n: int32.*n: int8"):
         shard.start_from(savepoint_of(2, 128), [narrow])
 
 
 def test_a_file_of_the_savepoint_that_was_altered_is_named_and_nothing_is_loaded():
-    shard = Shard(birth("new", 0, 1, 128, KEY), HeapBackend(range(128)))
+    shard = Shard(new_manifest("new", 0, 1, 128, KEY), HeapBackend(range(128)))
     disk = Disk()
     savepoint = savepoint_of(2, 128, disk)
-    last = savepoint.manifest.files[-1]
+    last = savepoint.contents.files[-1]
     disk.files[f"folder/{last.name}"] = bytes(last.bytes)
     with pytest.raises(CorruptionError, match=last.name.rpartition("/")[2]):
         shard.start_from(savepoint)

@@ -234,7 +234,7 @@ def test_an_entry_is_copied_at_most_once_a_version(backend, shape, updates):
         changed(snapshot.changes())
         everything(snapshot, "visits")
         assert len(copies) <= 1
-        backend.settle()
+        backend.acknowledge()
 
 
 def test_values_that_cannot_change_are_never_copied(backend, shape):

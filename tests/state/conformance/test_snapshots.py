@@ -142,7 +142,7 @@ def test_a_snapshot_outlives_the_undoing_of_its_own_commit_and_of_the_next(versi
     if later:
         versions.commit()
         versions.commit()
-        backend.settle()
+        backend.acknowledge()
     for version in range(len(versions.kept)):
         versions.check(version)
 
@@ -150,7 +150,7 @@ def test_a_snapshot_outlives_the_undoing_of_its_own_commit_and_of_the_next(versi
 def test_a_snapshot_outlives_settling(versions):
     for _ in range(3):
         versions.commit()
-        versions.cell.backend.settle()
+        versions.cell.backend.acknowledge()
     for version in range(3):
         versions.check(version)
 

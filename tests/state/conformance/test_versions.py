@@ -1,4 +1,4 @@
-"""Versions: what commit, rollback, undo and settle leave behind, in every legal order."""
+"""Versions: what commit, rollback, undo and acknowledge leave behind, in every legal order."""
 
 import pytest
 
@@ -162,7 +162,7 @@ def test_one_change_is_enough_for_a_rollback_to_say_so(room, backend, how):
 def test_undo_takes_the_last_commit_back(room, backend):
     room.put(ann=1, bob=2)
     backend.commit()
-    backend.settle()
+    backend.acknowledge()
     room.put(ann=3, bob=None, zoey=4)
     backend.commit()
     backend.undo_commit()
@@ -237,15 +237,15 @@ def test_every_second_commit_may_be_taken_back(room, backend):
         room.put(ann=number + 10)
         snapshot = backend.commit()
         assert room.changes(snapshot) == room.expected(ann=number + 10)
-        backend.settle()
+        backend.acknowledge()
         assert room.holds(ann=number + 10, bob=number)
 
 
 def test_a_settled_version_is_what_a_rollback_goes_back_to(room, backend):
     room.put(ann=1)
     backend.commit()
-    backend.settle()
-    backend.settle()
+    backend.acknowledge()
+    backend.acknowledge()
     room.put(ann=2)
     backend.rollback()
     assert room.holds(ann=1)
@@ -255,7 +255,7 @@ def test_settling_while_a_version_is_open_does_not_touch_it(room, backend):
     room.put(ann=1)
     backend.commit()
     room.put(ann=2, bob=2)
-    backend.settle()
+    backend.acknowledge()
     assert room.holds(ann=2, bob=2)
     assert backend.rollback()
     assert room.holds(ann=1)
@@ -337,7 +337,7 @@ def test_states_of_every_shape_go_through_versions_together(backend):
                 rows.put((7, None))
         snapshot = backend.commit()
         if number == 1:
-            backend.settle()
+            backend.acknowledge()
     assert "rows" not in changed(snapshot.changes())
     for number, go_back in ((2, backend.rollback), (1, backend.undo_commit)):
         for group, key in [(3, ANN), (4, BOB), (5, EVE)]:

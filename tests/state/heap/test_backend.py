@@ -261,8 +261,8 @@ class HeapAgainstDictionaries(RuleBasedStateMachine):
         self._begin()
 
     @rule()
-    def settle(self):
-        self.backend.settle()
+    def acknowledge(self):
+        self.backend.acknowledge()
         self.earlier = None
 
     @rule(data=st.data(), name=st.sampled_from([*VALUES, *LISTS, *MAPS]), delete=st.booleans())

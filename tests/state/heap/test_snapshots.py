@@ -355,7 +355,7 @@ def test_a_commit_is_taken_back_only_once_and_not_after_it_is_settled():
     assert count.get() == (1,)
     count.update((5,))
     backend.commit()
-    backend.settle()
+    backend.acknowledge()
     backend.undo_commit()
     turn_to(backend)
     assert count.get() == (5,)

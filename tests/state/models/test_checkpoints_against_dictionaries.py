@@ -16,7 +16,7 @@ from hypothesis.stateful import RuleBasedStateMachine, precondition, rule
 
 from millpond.state import ABSENT, HeapBackend, StateKind
 from millpond.state.checkpoint.checkpointer import Checkpointer
-from millpond.state.checkpoint.format.manifest import birth
+from millpond.state.checkpoint.format.manifest import new_manifest
 from millpond.state.checkpoint.restoring import restore
 from millpond.state.checkpoint.storage.files import FileStorage
 from tests.state.conformance.kinds import DICT, FLAT_ROW, GROUPS, INTEGER, Cell, everything, turn_to
@@ -63,9 +63,9 @@ class Checkpoints(RuleBasedStateMachine):
         self.storage = FullDisk(f"{self.folder.name}/versions", shard=1, retain=2)
         found = restore(self.storage, self.backend, descriptors)
         assert (found is None) == (not self.stored)
-        head = birth("lineage", 1, 3, 9, KEY_SCHEMA) if found is None else found.head
-        assert head.key_groups == GROUPS
-        self.checkpointer = Checkpointer(self.storage, self.backend, head, descriptors)
+        manifest = new_manifest("lineage", 1, 3, 9, KEY_SCHEMA) if found is None else found.manifest
+        assert manifest.key_groups == GROUPS
+        self.checkpointer = Checkpointer(self.storage, self.backend, manifest, descriptors)
 
     def _expected(self, state, name):
         cell, (_, kind) = self.cells[name], KINDS[name]

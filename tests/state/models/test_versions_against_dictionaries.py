@@ -351,8 +351,8 @@ class Versions(RuleBasedStateMachine):
         self._begin_version()
 
     @rule()
-    def settle(self):
-        self.backend.settle()
+    def acknowledge(self):
+        self.backend.acknowledge()
         self._make_durable()
         self.earlier = None
 
@@ -386,7 +386,7 @@ class Versions(RuleBasedStateMachine):
             self.kept.remove(kept)
 
     def crash_and_restore(self, into):
-        """What was settled comes back, whatever was open: from bases first, then from a delta that deletes."""
+        """What was acknowledged comes back, whatever was open: from bases first, then from a delta that deletes."""
         assert self.durable == self.committed
         self.backend.close()
         self.live = copy.deepcopy(self.durable)

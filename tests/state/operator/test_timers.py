@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, rule
 
 from millpond.state import HeapBackend
-from millpond.state.checkpoint import Shard, birth
+from millpond.state.checkpoint import Shard, new_manifest
 from tests.state.lengths import of_length
 
 KEY = pa.schema([("user", pa.string())])
@@ -19,8 +19,8 @@ class TimersAgainstASet(RuleBasedStateMachine):
 
     def __init__(self):
         super().__init__()
-        self.shard = Shard(birth("lineage", 0, 1, 2, KEY), HeapBackend(GROUPS))
-        assert self.shard.stand_at(self.shard.head)
+        self.shard = Shard(new_manifest("lineage", 0, 1, 2, KEY), HeapBackend(GROUPS))
+        assert self.shard.begin_at(self.shard.manifest)
         self.live, self.committed, self.commits = set(), set(), 0
 
     def _at(self, group, user):
@@ -64,7 +64,7 @@ class TimersAgainstASet(RuleBasedStateMachine):
         self.commits += 1
         self.shard.commit(f"attempt {self.commits}")
         self.committed = copy.copy(self.live)
-        assert self.shard.stand_at(self.shard.head)
+        assert self.shard.begin_at(self.shard.manifest)
 
     @rule()
     def rollback(self):
@@ -74,11 +74,11 @@ class TimersAgainstASet(RuleBasedStateMachine):
     @rule(asked=st.booleans())
     def commit_and_be_undone(self, asked):
         self.commits += 1
-        head = self.shard.head
+        manifest = self.shard.manifest
         self.shard.commit(f"attempt {self.commits}")
         if asked:
             self.shard.timers.next_expiry_ms()
-        assert self.shard.stand_at(head)
+        assert self.shard.begin_at(manifest)
         self.live = copy.copy(self.committed)
 
     @rule()
@@ -91,7 +91,7 @@ TestTimersAgainstASet = TimersAgainstASet.TestCase
 
 
 def test_a_timer_set_deleted_and_set_again_is_due_once():
-    shard = Shard(birth("lineage", 0, 1, 2, KEY), HeapBackend(GROUPS))
+    shard = Shard(new_manifest("lineage", 0, 1, 2, KEY), HeapBackend(GROUPS))
     timers = shard.timers
     assert timers.next_expiry_ms() is None
     shard.backend.enter(1)
@@ -104,8 +104,8 @@ def test_a_timer_set_deleted_and_set_again_is_due_once():
 
 
 def _standing_at_ann():
-    shard = Shard(birth("lineage", 0, 1, 2, KEY), HeapBackend(GROUPS))
-    assert shard.stand_at(shard.head)
+    shard = Shard(new_manifest("lineage", 0, 1, 2, KEY), HeapBackend(GROUPS))
+    assert shard.begin_at(shard.manifest)
     timers = shard.timers
     shard.backend.enter(1)
     shard.backend.context.key = ("ann",)
@@ -137,7 +137,7 @@ def test_restored_timers_are_due_though_the_queue_was_asked_before_the_restore()
     shard, timers = _standing_at_ann()
     timers.register(3)
     commit = shard.commit("attempt")
-    restored = Shard(commit.head, HeapBackend(GROUPS))
+    restored = Shard(commit.manifest, HeapBackend(GROUPS))
     assert restored.timers.next_expiry_ms() is None
     restored.restore(commit.segments)
     assert [tuple(timer) for timer in restored.timers.due(9)] == [(3, 1, ("ann",))]

@@ -9,7 +9,7 @@ from millpond.state import ABSENT, StateDescriptor, StateKind
 from millpond.state.backend.protocols import Cells
 from millpond.state.heap.batch_access import ManyKeys, clear_many, get_many, update_many
 from millpond.state.spillable import maintenance as looks
-from millpond.state.spillable.migrations import STEP_CELLS
+from millpond.state.spillable.migration import STEP_CELLS
 from millpond.state.types.object_codec import OBJECT_SCHEMA
 from millpond.state.types.serializer import msgspec_serializer
 from tests.state.spillable.conftest import COUNT, GROUPS, LIMIT, everything, filled, look, on_disk, put
@@ -40,7 +40,7 @@ def test_a_key_group_is_on_the_heap_or_on_disk_with_all_its_states(world):
     backend.load_now([2])
     assert [type(state.heap.tables.live[2]) is dict for state in backend._states.values()] == [True, True]
     assert seen.get() == 7
-    assert backend._mover.spilled == {}
+    assert backend._migrator.spilled == {}
 
 
 def test_a_state_that_is_declared_late_is_on_disk_where_its_key_group_is(world):
@@ -53,7 +53,7 @@ def test_a_state_that_is_declared_late_is_on_disk_where_its_key_group_is(world):
     seen.update(7)
     backend.flush_now()
     assert seen.get() == 7
-    assert backend._mover.spilled[2].file.size(backend._mover.spilled[2].database).cells == 1001
+    assert backend._migrator.spilled[2].file.size(backend._migrator.spilled[2].database).cells == 1001
 
 
 def test_a_large_key_group_fills_its_pages_whatever_the_order_of_its_keys(world):
@@ -62,7 +62,7 @@ def test_a_large_key_group_fills_its_pages_whatever_the_order_of_its_keys(world)
     names = [f"{number * 0x9E3779B97F4A7C15 % 2**64:016x}" for number in range(60_000)]
     backend.load(SEEN, Cells([3] * len(names), [(name,) for name in names], None, [200] * len(names)))
     backend.spill_now([3])
-    spilled = backend._mover.spilled[3]
+    spilled = backend._migrator.spilled[3]
     size, table = spilled.file.size(spilled.database), backend._states["seen"].heap.tables.live[3]
     assert size.cells == len(names)
     # Beside its bytes a cell has ten of LMDB's own, and the branches are a hundredth.
@@ -76,7 +76,7 @@ def test_what_changes_while_a_group_moves_moves_with_it(world, monkeypatch):
     backend = world.open(clock_ns=Ticking())
     filled(backend, per_group=3 * STEP_CELLS)
     expected = everything(backend)
-    backend._mover.plan([1], [], "test")
+    backend._migrator.plan([1], [], "test")
     looked = 0
     while on_disk(backend) == []:
         key = f"1-{looked}"
@@ -90,7 +90,7 @@ def test_what_changes_while_a_group_moves_moves_with_it(world, monkeypatch):
         looked += 1
     assert looked > 3
     assert everything(backend) == expected
-    backend._mover.plan([], [1], "test")
+    backend._migrator.plan([], [1], "test")
     while on_disk(backend) != []:
         put(backend, 1, [f"back-{looked}"], length=10)
         expected[f"back-{looked}",] = f"back-{looked}".ljust(10, ".")
@@ -105,19 +105,19 @@ def test_a_look_takes_no_longer_than_its_slice_and_leaves_the_stream_as_long_aga
     clock = Ticking()
     backend = world.open(clock_ns=clock)
     filled(backend, per_group=3 * STEP_CELLS)
-    backend._mover.plan(GROUPS, [], "test")
+    backend._migrator.plan(GROUPS, [], "test")
     look(backend)
     first = backend.stats()
     assert backend._looks.moving
     assert first.longest_block_ms < 2 * looks.BUSY_SLICE_MS + 20
     at_rest = backend._looks._rest_until_ns - clock.ns
     assert at_rest > 0
-    done = backend._mover.spill_ns
+    done = backend._migrator.spill_ns
     look(backend)
-    assert backend._mover.spill_ns == done
+    assert backend._migrator.spill_ns == done
     clock.ns += at_rest
     look(backend)
-    assert backend._mover.spill_ns > done
+    assert backend._migrator.spill_ns > done
 
 
 def test_spilling_keeps_to_its_bytes_a_second_below_the_hard_mark(world):
@@ -152,12 +152,12 @@ def test_changed_cells_are_written_once_they_are_many(world):
     put(backend, 1, [f"more-{number}" for number in range(100)])
     backend.commit()
     look(backend)
-    assert backend._mover.changed_cells() == 100
+    assert backend._migrator.changed_cells() == 100
     for start in range(0, 10_000, 1000):
         put(backend, 1, [f"more-{number}" for number in range(start, start + 1000)])
         backend.commit()
         look(backend)
-    assert backend._mover.changed_cells() * 1100 < LIMIT // 16 + 2_000_000
+    assert backend._migrator.changed_cells() * 1100 < LIMIT // 16 + 2_000_000
     assert len(everything(backend)) == 18_000
 
 
@@ -170,7 +170,7 @@ def test_no_write_of_changes_touches_more_places_than_may_be(world, monkeypatch)
         backend.context.key = (f"1-{number}",)
         backend.value_state(COUNT).clear()
     put(backend, 1, [f"more-{number}" for number in range(1000)])
-    file = backend._mover.spilled[1].file
+    file = backend._migrator.spilled[1].file
     written, write = [], file.write
 
     def noting(database, kept, gone=(), **named):
@@ -182,7 +182,7 @@ def test_no_write_of_changes_touches_more_places_than_may_be(world, monkeypatch)
     assert sum(written) == 1500
     assert max(written) == world.monitor.most_touches < 100
     table = backend._states["count"].heap.tables.live[1]
-    assert table.cells_written == file.size(backend._mover.spilled[1].database).cells == 1500
+    assert table.cells_written == file.size(backend._migrator.spilled[1].database).cells == 1500
 
 
 def test_a_checkpoint_in_the_background_is_given_up_when_a_turn_spills(world):
@@ -268,13 +268,13 @@ def test_writing_what_changed_counts_against_the_bytes_a_second(world):
     backend = world.open()
     filled(backend)
     backend.spill_now([1])
-    assert backend._mover._budget.allows()
+    assert backend._migrator._budget.allows()
     put(backend, 1, [f"more-{number}" for number in range(3000)])
     backend.flush_now()
     world.ms += 1_000
-    assert not backend._mover._budget.allows()
+    assert not backend._migrator._budget.allows()
     world.ms += 2_000
-    assert backend._mover._budget.allows()
+    assert backend._migrator._budget.allows()
 
 
 def test_closing_leaves_nothing_behind(world):

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from millpond.errors import UnavailableError
-from millpond.state.spillable.migrations import Spill
+from millpond.state.spillable.migration import Spill
 from tests.state.spillable.conftest import COUNT, GROUPS, LIMIT, everything, filled, look, on_disk, put
 
 
@@ -35,7 +35,7 @@ def test_a_disk_that_fills_up_in_the_middle_of_a_move_leaves_the_group_on_the_he
     free = [1 << 21]
     backend = world.open(free_bytes=lambda _: free[0])
     filled(backend, per_group=3000)
-    backend._mover.files.next()
+    backend._migrator.files.next()
     free[0] = 0
     with pytest.warns(RuntimeWarning, match="key group 3 could not be moved"), pytest.raises(UnavailableError):
         backend.spill_now([3])
@@ -57,11 +57,11 @@ def test_changes_that_a_full_disk_does_not_take_stay_on_the_heap(world):
     put(backend, 3, [f"new-{number}" for number in range(3000)])
     with pytest.warns(RuntimeWarning, match="changes of a key group could not be written"):
         backend.flush_now()
-    assert backend._mover.changed_cells() == 3000
+    assert backend._migrator.changed_cells() == 3000
     free[0] = 1 << 40
     world.ms += 60_000
     backend.flush_now()
-    assert backend._mover.changed_cells() == 0
+    assert backend._migrator.changed_cells() == 0
     assert len(everything(backend)) == 11_000
 
 
@@ -71,13 +71,13 @@ def test_paths_take_turns_and_one_that_fails_is_passed_over(world):
     backend = world.open()
     filled(backend)
     backend.spill_now([0, 1, 2, 3])
-    assert [backend._mover.spilled[key_group].file.folder.name for key_group in range(4)] == ["a", "b", "a", "b"]
-    backend._mover.files.failed(backend._mover.spilled[1].file)
+    assert [backend._migrator.spilled[key_group].file.folder.name for key_group in range(4)] == ["a", "b", "a", "b"]
+    backend._migrator.files.failed(backend._migrator.spilled[1].file)
     backend.spill_now([4, 5])
-    assert [backend._mover.spilled[key_group].file.folder.name for key_group in (4, 5)] == ["a", "a"]
+    assert [backend._migrator.spilled[key_group].file.folder.name for key_group in (4, 5)] == ["a", "a"]
     world.ms += 60_000
     backend.spill_now([6, 7])
-    assert {backend._mover.spilled[key_group].file.folder.name for key_group in (6, 7)} == {"a", "b"}
+    assert {backend._migrator.spilled[key_group].file.folder.name for key_group in (6, 7)} == {"a", "b"}
 
 
 def test_a_path_that_cannot_be_used_is_passed_over_too(world):
@@ -86,7 +86,7 @@ def test_a_path_that_cannot_be_used_is_passed_over_too(world):
     backend = world.open()
     filled(backend)
     backend.spill_now(GROUPS)
-    assert {each.file.folder.name for each in backend._mover.spilled.values()} == {"good"}
+    assert {each.file.folder.name for each in backend._migrator.spilled.values()} == {"good"}
 
 
 def test_a_path_that_vanishes_is_no_trouble_for_what_is_there_and_made_again_for_what_comes(world):
@@ -99,7 +99,7 @@ def test_a_path_that_vanishes_is_no_trouble_for_what_is_there_and_made_again_for
     backend.spill_now([1, 2])
     put(backend, 0, ["0-1"], length=7)
     backend.flush_now()
-    assert {backend._mover.spilled[group].file.folder.name for group in (0, 2)} == {"a"}
+    assert {backend._migrator.spilled[group].file.folder.name for group in (0, 2)} == {"a"}
     assert everything(backend)["0-1",] == "0-1...."
     backend.load_now([0, 1, 2])
     assert len(everything(backend)) == 8000
@@ -125,12 +125,12 @@ def test_a_read_only_path_is_passed_over_and_tried_again(world, monkeypatch):
     with monkeypatch.context() as patch:
         patch.setattr(Path, "open", read_only)
         backend.spill_now([0, 1, 2])
-        assert {backend._mover.spilled[group].file.folder.name for group in range(3)} == {"b"}
+        assert {backend._migrator.spilled[group].file.folder.name for group in range(3)} == {"b"}
     backend.spill_now([3, 4])
-    assert {backend._mover.spilled[group].file.folder.name for group in (3, 4)} == {"b"}
+    assert {backend._migrator.spilled[group].file.folder.name for group in (3, 4)} == {"b"}
     world.ms += 60_000
     backend.spill_now([5, 6])
-    assert {backend._mover.spilled[group].file.folder.name for group in (5, 6)} == {"a", "b"}
+    assert {backend._migrator.spilled[group].file.folder.name for group in (5, 6)} == {"a", "b"}
     assert len(everything(backend)) == 8000
 
 
@@ -155,7 +155,7 @@ def test_a_disk_that_fails_while_a_group_is_loaded_leaves_it_on_disk(world, monk
     backend = world.open()
     filled(backend)
     backend.spill_now([3])
-    file = backend._mover.spilled[3].file
+    file = backend._migrator.spilled[3].file
 
     def failing(*_args, **_named):
         raise UnavailableError("the disk failed")
@@ -188,7 +188,7 @@ def test_a_move_that_is_interrupted_does_not_count_as_done(world, monkeypatch):
             backend.spill_now([3])
     assert on_disk(backend) == []
     assert len(everything(backend)) == 8000
-    move = Spill(backend._states.values(), 3, backend._mover.files.next())
+    move = Spill(backend._states.values(), 3, backend._migrator.files.next())
     with monkeypatch.context() as patch:
         patch.setattr(form, "dumps", lambda _value: 1 // 0)
         assert not move.step()  # puts keys in order

@@ -311,7 +311,7 @@ def test_pages_of_spill_files_that_bring_it_close_to_its_limit_are_let_go_of(wor
     filled(backend)
     backend.spill_now(GROUPS)
     forgotten = []
-    monkeypatch.setattr(backend._mover.files, "forget_pages", lambda: forgotten.append(1))
+    monkeypatch.setattr(backend._migrator.files, "forget_pages", lambda: forgotten.append(1))
     world.mapped = int(LIMIT * 0.8)
     look(backend)
     assert forgotten == []
@@ -325,7 +325,7 @@ def test_the_pages_of_all_shards_are_let_go_of(world, monkeypatch):
     filled(busy)
     forgotten = []
     for name, backend in (("busy", busy), ("idle", idle)):
-        monkeypatch.setattr(backend._mover.files, "forget_pages", lambda name=name: forgotten.append(name))
+        monkeypatch.setattr(backend._migrator.files, "forget_pages", lambda name=name: forgotten.append(name))
     world.mapped = int(LIMIT * 0.95)
     look(busy)
     assert sorted(forgotten) == ["busy", "idle"]
@@ -337,7 +337,7 @@ def test_reads_have_what_is_mapped_looked_at_without_waiting_for_a_look(world, m
     backend.spill_now(GROUPS)
     backend.enter(0)
     forgotten = []
-    monkeypatch.setattr(backend._mover.files, "forget_pages", lambda: forgotten.append(1))
+    monkeypatch.setattr(backend._migrator.files, "forget_pages", lambda: forgotten.append(1))
     world.mapped = int(LIMIT * 0.95)
     touches = world.monitor.most_touches
     assert touches == LIMIT // 16 // 2 // (64 << 10)

@@ -26,7 +26,7 @@ from millpond.state import (
 )
 from millpond.state.backend.cell_bytes import cell_bytes
 from millpond.state.backend.pairs import Pairs
-from millpond.state.checkpoint import Checkpointer, Shard, ShardState, birth, restore
+from millpond.state.checkpoint import Checkpointer, Shard, ShardState, new_manifest, restore
 from millpond.state.checkpoint.format.raw import is_raw, raw_table
 from millpond.state.checkpoint.format.segment import CellCodec, decode_segment, encode_segments
 from millpond.state.checkpoint.restoring import Version, newest_rows
@@ -80,12 +80,12 @@ def everything(source):
 
 
 def checkpointer(storage, backend):
-    return Checkpointer(storage, backend, birth("lineage", 0, 1, 4, KEY), STATES)
+    return Checkpointer(storage, backend, new_manifest("lineage", 0, 1, 4, KEY), STATES)
 
 
 def raw_segments(storage):
-    head = storage.head()
-    return [ref for ref in head.segments if storage.segment(ref).startswith(b"MPSR")]
+    manifest = storage.manifest()
+    return [ref for ref in manifest.segments if storage.segment(ref).startswith(b"MPSR")]
 
 
 @pytest.mark.parametrize("into", ["heap", "rocksdb", "spillable"])
@@ -104,7 +104,7 @@ def test_what_was_copied_restores_into_any_backend(backend, tmp_path, into):
     restore(FileStorage(str(tmp_path / "checkpoints"), 0), opened, STATES)
     assert everything(opened) == everything(backend)
     if into == "spillable":
-        assert sorted(opened._mover.spilled) == [1, 3]
+        assert sorted(opened._migrator.spilled) == [1, 3]
     opened.close()
 
 
@@ -147,7 +147,7 @@ def test_incremental_checkpoints_have_raw_bases_and_plain_deltas(backend, tmp_pa
         restore(storage, other, STATES)
         assert everything(other) == everything(backend)
         other.close()
-    kinds = {(ref.base, storage.segment(ref).startswith(b"MPSR")) for ref in storage.head().segments}
+    kinds = {(ref.base, storage.segment(ref).startswith(b"MPSR")) for ref in storage.manifest().segments}
     assert kinds >= {(True, True), (False, False)}
     assert (False, True) not in kinds
 
@@ -159,14 +159,14 @@ def test_a_restore_loads_what_fits_and_leaves_the_rest_on_disk(backend, tmp_path
     checkpoints.write(checkpoints.begin(full=True))
     roomy = open_spillable(GROUPS, tmp_path / "roomy")
     restore(storage, roomy, STATES)
-    assert sorted(roomy._mover.spilled) == [0, 1, 2, 3]
+    assert sorted(roomy._migrator.spilled) == [0, 1, 2, 3]
     roomy.enter(0)
-    assert roomy._mover.spilled == {}
+    assert roomy._migrator.spilled == {}
     assert roomy.stats().reason == "restore"
     small = open_spillable(GROUPS, tmp_path / "small", load_start_ratio=1e-7, load_end_ratio=2.5e-5)
     restore(storage, small, STATES)
     small.enter(0)
-    assert 0 < len(small._mover.spilled) < 4
+    assert 0 < len(small._migrator.spilled) < 4
     assert everything(small) == everything(roomy) == everything(backend)
     roomy.close()
     small.close()
@@ -193,7 +193,7 @@ def test_a_restore_under_a_wider_type_reads_what_was_copied(tmp_path):
     state.update((5,))
     backend.spill_now([2])
     storage = FileStorage(str(tmp_path / "checkpoints"), 0)
-    checkpoints = Checkpointer(storage, backend, birth("lineage", 0, 1, 4, KEY), [narrow])
+    checkpoints = Checkpointer(storage, backend, new_manifest("lineage", 0, 1, 4, KEY), [narrow])
     checkpoints.write(checkpoints.begin(full=True))
     assert raw_segments(storage)
     other = open_spillable(GROUPS, tmp_path / "other")
@@ -207,7 +207,7 @@ MORTAL = [replace(state, name=f"mortal-{state.name}", ttl=Ttl(100)) for state in
 
 
 def use_mortals(backend, key_group, name, born_ms, *more_ms):
-    """Give one key a mortal value of every kind, of one birth or of several."""
+    """Give one key a mortal value of every kind, of one new_manifest or of several."""
     count, log, pages = backend.value_state(MORTAL[0]), backend.list_state(MORTAL[1]), backend.map_state(MORTAL[2])
     backend.enter(key_group)
     backend.context.key = (name,)
@@ -245,9 +245,9 @@ def test_what_has_expired_is_left_out_of_what_is_copied(tmp_path):
     backend.spill_now([2])
     backend.context.now_ms = 1000
     storage = FileStorage(str(tmp_path / "checkpoints"), 0)
-    checkpoints = Checkpointer(storage, backend, birth("lineage", 0, 1, 4, KEY), MORTAL)
+    checkpoints = Checkpointer(storage, backend, new_manifest("lineage", 0, 1, 4, KEY), MORTAL)
     checkpoints.write(checkpoints.begin(full=True))
-    assert len(raw_segments(storage)) == len(storage.head().segments) == 3
+    assert len(raw_segments(storage)) == len(storage.manifest().segments) == 3
     for other in (HeapBackend(GROUPS), open_spillable(GROUPS, tmp_path / "other")):
         restore(storage, other, MORTAL)
         assert survivors(other) == LIVING
@@ -269,7 +269,7 @@ def test_nothing_is_left_out_where_the_ttl_asks_for_no_such_clean_up(tmp_path):
     backend.spill_now([2])
     backend.context.now_ms = 1000
     storage = FileStorage(str(tmp_path / "checkpoints"), 0)
-    checkpoints = Checkpointer(storage, backend, birth("lineage", 0, 1, 4, KEY), [kept])
+    checkpoints = Checkpointer(storage, backend, new_manifest("lineage", 0, 1, 4, KEY), [kept])
     checkpoints.write(checkpoints.begin(full=True))
     assert raw_segments(storage)
     other = HeapBackend(GROUPS)
@@ -279,7 +279,7 @@ def test_nothing_is_left_out_where_the_ttl_asks_for_no_such_clean_up(tmp_path):
 
 
 def test_a_shard_copies_what_is_alive_and_removes_the_rest(tmp_path):
-    shard = Shard(birth("lineage", 0, 1, 4, KEY), open_spillable(GROUPS, tmp_path / "state"))
+    shard = Shard(new_manifest("lineage", 0, 1, 4, KEY), open_spillable(GROUPS, tmp_path / "state"))
     for state in (*STATES, *MORTAL):
         shard.declare(state)
     with_mortals(shard.backend)
@@ -288,20 +288,20 @@ def test_a_shard_copies_what_is_alive_and_removes_the_rest(tmp_path):
     shard.backend.spill_now(GROUPS)
     segments = dict(shard.commit("first").segments)
     shard.backend.context.now_ms = 1000
-    assert shard.stand_at(shard.head)
+    assert shard.begin_at(shard.manifest)
     assert survivors(shard.backend) == LIVING
     commit = shard.commit("second")
     segments.update(commit.segments)
-    bases = [ref for ref in commit.head.segments if ref.base]
+    bases = [ref for ref in commit.manifest.segments if ref.base]
     assert {ref.state for ref in bases} == {state.name for state in (*STATES, *MORTAL)}
     assert all(segments[ref.id].startswith(b"MPSR") for ref in bases)
     for other in (HeapBackend(GROUPS), open_spillable(GROUPS, tmp_path / "other")):
-        restored = Shard(commit.head, other)
+        restored = Shard(commit.manifest, other)
         restored.restore({at: memoryview(data) for at, data in segments.items()}, [*STATES, *MORTAL])
         assert everything(other) == everything(shard.backend)
         assert survivors(other) == LIVING
         other.close()
-    version = Version(commit.head, {at: memoryview(data) for at, data in segments.items()})
+    version = Version(commit.manifest, {at: memoryview(data) for at, data in segments.items()})
     assert newest_rows(version, STATES[0], range(1, 2))["key.user"].to_pylist() == ["user1", "user5"]
     shard.backend.close()
 
@@ -321,13 +321,13 @@ WRAPPERS = {
 def test_a_shard_copies_what_is_spilled_behind(wrapper, tmp_path):
     """Caches, and the undoing of calls, whatever they still hold back of the groups that are copied."""
     inner = open_spillable(GROUPS, tmp_path / "state")
-    shard = Shard(birth("lineage", 0, 1, 4, KEY), WRAPPERS[wrapper](inner))
+    shard = Shard(new_manifest("lineage", 0, 1, 4, KEY), WRAPPERS[wrapper](inner))
     for state in STATES:
         shard.declare(state)
     segments = {}
     for turn in range(6):
         if turn:
-            assert shard.stand_at(shard.head)
+            assert shard.begin_at(shard.manifest)
         for number in range(turn, 200, 1 + turn):
             use(shard.backend, number % 4, LONG if number % 40 == 0 else f"user{number}", number + turn)
         for number in range(turn, 200, 31):
@@ -338,9 +338,9 @@ def test_a_shard_copies_what_is_spilled_behind(wrapper, tmp_path):
         inner.spill_now([turn % 4, (turn + 1) % 4])
         commit = shard.commit(f"turn{turn}")
         segments.update(commit.segments)
-        bases = [ref for ref in commit.head.segments if ref.base]
+        bases = [ref for ref in commit.manifest.segments if ref.base]
         other = WRAPPERS[wrapper](open_spillable(GROUPS, tmp_path / f"other{turn}"))
-        Shard(commit.head, other).restore({at: memoryview(data) for at, data in segments.items()}, STATES)
+        Shard(commit.manifest, other).restore({at: memoryview(data) for at, data in segments.items()}, STATES)
         assert everything(other) == everything(shard.backend)
         other.close()
     assert bases
@@ -365,11 +365,11 @@ def test_a_checkpoint_copies_what_is_spilled_behind(wrapper, tmp_path):
     for number in range(0, 200, 3):
         use(backend, number % 4, f"user{number}", number + 2000)
     checkpoints.write(pending)
-    assert all(storage.segment(ref).startswith(b"MPSR") for ref in storage.head().segments)
+    assert all(storage.segment(ref).startswith(b"MPSR") for ref in storage.manifest().segments)
     other_inner = open_spillable(GROUPS, tmp_path / "other")
     other = WRAPPERS[wrapper](other_inner)
     restore(storage, other, STATES)
-    assert sorted(other_inner._mover.spilled) == [0, 1, 2, 3], "bytes went to disk as they were"
+    assert sorted(other_inner._migrator.spilled) == [0, 1, 2, 3], "bytes went to disk as they were"
     assert everything(other) == expected
     backend.close()
     other.close()
@@ -403,13 +403,13 @@ def test_what_a_savepoint_brought_is_copied_where_it_is_spilled(backend, tmp_pat
     checkpoints.write(checkpoints.begin(full=True))
     write_savepoint(str(tmp_path / "savepoint"), [ShardState.of_storage(storage)])
     inner = open_spillable(GROUPS, tmp_path / "other")
-    shard = Shard(birth("other", 0, 1, 4, KEY), inner)
+    shard = Shard(new_manifest("other", 0, 1, 4, KEY), inner)
     shard.start_from(Savepoint.open(str(tmp_path / "savepoint")), STATES)
     inner.spill_now(GROUPS)
     commit = shard.commit("first")
     assert all(data.startswith(b"MPSR") for data in commit.segments.values())
     restored = HeapBackend(GROUPS)
-    Shard(commit.head, restored).restore({at: memoryview(data) for at, data in commit.segments.items()}, STATES)
+    Shard(commit.manifest, restored).restore({at: memoryview(data) for at, data in commit.segments.items()}, STATES)
     assert everything(restored) == everything(backend)
     inner.close()
 
@@ -439,7 +439,7 @@ def test_a_harness_checkpoints_crashes_and_goes_on(tmp_path):
         harness.checkpoint()
         harness.process_many(words)
         harness.restore()
-        assert backend_of(harness)._mover.spilled, "bytes go to disk as they are"
+        assert backend_of(harness)._migrator.spilled, "bytes go to disk as they are"
         assert harness.state("seen") == dict.fromkeys(words, 10)
         backend_of(harness).spill_now(range(0, 128, 3))
         harness.advance_watermark(30)
@@ -453,7 +453,7 @@ def test_a_process_that_is_killed_while_a_group_moves_leaves_nothing_and_the_nex
         import os, signal
         from pathlib import Path
         from tests.state.spillable import test_raw_checkpoints as t
-        from millpond.state.spillable import migrations as moves
+        from millpond.state.spillable import migration as moves
         backend = t.open_spillable(t.GROUPS, Path({str(tmp_path)!r}) / "state")
         for number in range(200):
             t.use(backend, number % 4, f"user{{number}}", number)

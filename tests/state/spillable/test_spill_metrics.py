@@ -33,8 +33,8 @@ def test_a_recorder_is_told_once_a_second_and_at_the_end(world, monkeypatch):
     backend = world.open()
     backend.report_to(recorder)
     counted = []
-    asked = backend._mover.disk_bytes
-    monkeypatch.setattr(backend._mover, "disk_bytes", lambda: counted.append(world.ms) or asked())
+    asked = backend._migrator.disk_bytes
+    monkeypatch.setattr(backend._migrator, "disk_bytes", lambda: counted.append(world.ms) or asked())
     filled(backend, per_group=10)
     for turn in range(20):
         backend.spill_now([turn % 8])
@@ -64,7 +64,7 @@ def test_moves_are_told_at_every_commit(world):
 
 def test_nobody_counts_for_a_recorder_that_is_not_there(world, monkeypatch):
     backend = world.open()
-    monkeypatch.setattr(backend._mover, "disk_bytes", lambda: 1 // 0)
+    monkeypatch.setattr(backend._migrator, "disk_bytes", lambda: 1 // 0)
     filled(backend)
     world.ms += 5_000
     look(backend)

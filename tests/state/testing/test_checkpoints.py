@@ -6,8 +6,8 @@ import msgspec
 import pytest
 
 from millpond.errors import OptionError
-from millpond.state.checkpoint import Head
-from millpond.state.checkpoint.savepoint import Manifest
+from millpond.state.checkpoint import Manifest
+from millpond.state.checkpoint.format.savepoint_manifest import SavepointManifest
 from millpond.state.testing.harness import Harness
 from tests.state.diary import Diary, harness_of, state_of
 
@@ -213,7 +213,7 @@ def test_what_was_stored_without_a_processing_time_leaves_the_harness_its_own(tm
     encode = msgspec.msgpack.encode
 
     def as_before(plain):
-        if isinstance(plain, Head | Manifest):
+        if isinstance(plain, Manifest | SavepointManifest):
             plain = {name: value for name, value in msgspec.structs.asdict(plain).items() if name != "processing_ms"}
         return encode(plain)
 

@@ -45,21 +45,21 @@ def test_a_damaged_checkpoint_is_passed_over_by_all_shards_only_when_asked(tmp_p
 
 
 @pytest.mark.parametrize("left", [0, 40, None], ids=["emptied", "cut off", "deleted"])
-def test_a_head_that_is_damaged_is_passed_over_only_when_asked(tmp_path, left):
+def test_a_manifest_that_is_damaged_is_passed_over_only_when_asked(tmp_path, left):
     with harness_of(2, storage=str(tmp_path)) as harness:
         for start in (0, 10):
             harness.process_many(range(start, start + 10))
             harness.checkpoint()
-        head = max((tmp_path / "shard-00001" / "heads").iterdir())
-        data = head.read_bytes()
-        head.unlink()
+        manifest = max((tmp_path / "shard-00001" / "heads").iterdir())
+        data = manifest.read_bytes()
+        manifest.unlink()
         if left is not None:
-            head.write_bytes(data[:left])
-        with pytest.raises(CorruptionError, match=head.name):
+            manifest.write_bytes(data[:left])
+        with pytest.raises(CorruptionError, match=manifest.name):
             harness.restore()
         done = harness.restore(fall_back=True)
         assert done.version == 1
-        assert head.name in done.passed_over[0]
+        assert manifest.name in done.passed_over[0]
         assert harness.state("count") == dict.fromkeys(range(10), 1)
 
 

@@ -23,7 +23,7 @@ PAGE = pa.schema([("page", pa.string())])
     ],
     ids=str,
 )
-def test_a_descriptor_survives_its_way_through_a_head(descriptor):
+def test_a_descriptor_survives_its_way_through_a_manifest(descriptor):
     plain = msgspec.msgpack.decode(msgspec.msgpack.encode(descriptor.encode()))
     assert StateDescriptor.decode(plain) == descriptor
 

@@ -75,7 +75,7 @@ def test_a_stamped_value_that_does_not_fit_is_refused_and_an_immutable_one_is_no
     assert codec.copy(stamped) is stamped
 
 
-def test_a_descriptor_shows_its_ttl_and_serializer_and_keeps_them_on_its_way_through_a_head():
+def test_a_descriptor_shows_its_ttl_and_serializer_and_keeps_them_on_its_way_through_a_manifest():
     ttl = Ttl(60_000, "read-and-write", "until-cleaned", ("incremental",))
     descriptor = StateDescriptor("v", StateKind.VALUE, OBJECT_SCHEMA, None, msgspec_serializer(list[int]), ttl)
     assert descriptor.describe() == (

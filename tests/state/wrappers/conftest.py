@@ -76,7 +76,7 @@ class Room:
             self.turn_to(user)
             self.state.inner.update(value)
         self.backend.commit().release()
-        self.backend.settle()
+        self.backend.acknowledge()
 
     def counts(self):
         """Gets and puts that reached the state so far."""

@@ -84,7 +84,7 @@ def test_what_only_the_cache_has_cannot_be_looked_at_when_it_cannot_be_written(s
 
 def test_a_commit_flushes_and_does_not_forget(shelf, backend):
     backend.commit()
-    backend.settle()
+    backend.acknowledge()
     assert shelf.forgotten == 0
 
 

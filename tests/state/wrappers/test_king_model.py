@@ -99,8 +99,8 @@ class KingAgainstDict(RuleBasedStateMachine):
             self.live = copy.deepcopy(self.committed)
 
     @rule()
-    def settle(self):
-        self.backend.settle()
+    def acknowledge(self):
+        self.backend.acknowledge()
         self.before = None
 
     @rule()

@@ -197,8 +197,8 @@ class CacheAgainstDictionaries(RuleBasedStateMachine):
         self.touched = {name: set() for name in STATES}
 
     @rule()
-    def settle(self):
-        self.cache.settle()
+    def acknowledge(self):
+        self.cache.acknowledge()
         self.earlier = None
 
     @precondition(lambda self: self.snapshots)

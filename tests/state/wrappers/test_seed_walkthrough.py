@@ -22,7 +22,7 @@ def play(room, cache, steps):
         gets, puts = room.counts()
         if step == CHECKPOINT:
             room.backend.commit().release()
-            room.backend.settle()
+            room.backend.acknowledge()
         else:
             room.turn_to(step)
             value = cache.get()

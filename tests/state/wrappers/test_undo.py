@@ -84,7 +84,7 @@ def test_an_undone_call_is_as_if_it_had_not_been_made(before, committed, others,
         each.timers.next_expiry_ms()
         if committed:
             each.backend.commit()
-            each.backend.settle()
+            each.backend.acknowledge()
     subject.at("ann")
     call = subject.backend.begin_call()
     subject.change(failed)

@@ -37,10 +37,10 @@ from millpond.spark.features.batch_rows_of_keys import (
 from millpond.spark.features.hop_cells import encode_cells, merged_column, merged_stored
 from millpond.spark.features.hop_files import HopFiles, bucket_of, lots_of_keys, read_files
 from millpond.spark.features.key_groups import KeyGroups, groups_of_events
-from millpond.spark.shuffle.partitioner import anchors, partition_of
+from millpond.spark.shuffle.partitioner import partition_of, routing_keys
 
-ANCHOR = "anchor"
-"""The column that Spark divides rows by: the anchor of their bucket."""
+ROUTING_KEY = "routing_key"
+"""The column that Spark divides rows by: the routing key of their bucket."""
 
 BUCKET_ROW, _PROBLEM_ROW, _COUNTS_ROW = range(3)
 """What a row without a key is, in its start: it comes to each bucket, or says what the first step found."""
@@ -55,7 +55,7 @@ def hop_schema(plan: GroupByPlan) -> pa.Schema:
 def shuffled_columns(plan: GroupByPlan) -> str:
     """Give the columns that meet by bucket, as Spark writes them."""
     cells = "".join(f", {name} binary" for name in _cell_names(plan))
-    return f"{ANCHOR} int, key binary, start_ms bigint{cells}"
+    return f"{ROUTING_KEY} int, key binary, start_ms bigint{cells}"
 
 
 def _cell_names(plan: GroupByPlan) -> list[str]:
@@ -81,35 +81,35 @@ def combined_hops(
     """
     leave_modules_out()
     hops = hops_of(plan, end_ms)
-    anchor_of = anchors(buckets)
+    routing_key_of = routing_keys(buckets)
     counts = RowCounts()
     try:
         for lot in lots(batches):
             kept = kept_rows(plan, lot, counts)
             if len(kept):
-                yield _hop_rows(plan, groups_of_events(plan, kept, hops.starts(times_of(kept))), anchor_of)
+                yield _hop_rows(plan, groups_of_events(plan, kept, hops.starts(times_of(kept))), routing_key_of)
     except DataError as error:
-        yield _row_without_key(plan, anchor_of[0], _PROBLEM_ROW, str(error).encode())
-    yield _row_without_key(plan, anchor_of[0], _COUNTS_ROW, msgspec.msgpack.encode(asdict(counts)))
+        yield _row_without_key(plan, routing_key_of[0], _PROBLEM_ROW, str(error).encode())
+    yield _row_without_key(plan, routing_key_of[0], _COUNTS_ROW, msgspec.msgpack.encode(asdict(counts)))
 
 
-def _hop_rows(plan: GroupByPlan, groups: KeyGroups, anchor_of: tuple[int, ...]) -> pa.RecordBatch:
+def _hop_rows(plan: GroupByPlan, groups: KeyGroups, routing_key_of: tuple[int, ...]) -> pa.RecordBatch:
     sizes = np.diff(groups.bounds)
     keys = pa.array(groups.keys, pa.binary()).take(pa.array(np.repeat(np.arange(len(sizes)), sizes)))
-    of_keys = np.array([anchor_of[zlib.crc32(key) % len(anchor_of)] for key in groups.keys], np.int32)
+    of_keys = np.array([routing_key_of[zlib.crc32(key) % len(routing_key_of)] for key in groups.keys], np.int32)
     cells = [encode_cells(one, column) for one, column in zip(plan.cells.cells, groups.columns, strict=True)]
     return pa.record_batch(
         [pa.array(np.repeat(of_keys, sizes)), keys, pa.array(groups.parts, pa.int64()), *cells],
-        names=[ANCHOR, "key", "start_ms", *_cell_names(plan)],
+        names=[ROUTING_KEY, "key", "start_ms", *_cell_names(plan)],
     )
 
 
-def _row_without_key(plan: GroupByPlan, anchor: int, what: int, told: bytes) -> pa.RecordBatch:
+def _row_without_key(plan: GroupByPlan, routing_key: int, what: int, told: bytes) -> pa.RecordBatch:
     names = _cell_names(plan)
     cells = [pa.array([told if name == names[0] else None], pa.binary()) for name in names]
     return pa.record_batch(
-        [pa.array([anchor], pa.int32()), pa.nulls(1, pa.binary()), pa.array([what], pa.int64()), *cells],
-        names=[ANCHOR, "key", "start_ms", *names],
+        [pa.array([routing_key], pa.int32()), pa.nulls(1, pa.binary()), pa.array([what], pa.int64()), *cells],
+        names=[ROUTING_KEY, "key", "start_ms", *names],
     )
 
 
@@ -183,7 +183,7 @@ class HopAttempt:
         first = next(rest, None)
         if first is None:
             return
-        bucket = partition_of(first[ANCHOR][0].as_py(), task.buckets)
+        bucket = partition_of(first[ROUTING_KEY][0].as_py(), task.buckets)
         files = HopFiles(task.folder, task.version, bucket, self._schema)
         moved = [name for name in task.moved if bucket_of(name) == bucket]
         others = [name for name in task.unchanged if bucket_of(name) == bucket] if unchanged else []

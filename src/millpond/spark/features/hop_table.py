@@ -37,8 +37,8 @@ from millpond.spark.features.columns import TIME
 from millpond.spark.features.hop_files import span_of, version_of
 from millpond.spark.features.hop_manifest import HopDay, HopManifest
 from millpond.spark.features.hop_rows import (
-    ANCHOR,
     BUCKET_ROW,
+    ROUTING_KEY,
     HopTask,
     combined_hops,
     hops_of,
@@ -46,7 +46,7 @@ from millpond.spark.features.hop_rows import (
     shuffled_columns,
 )
 from millpond.spark.features.sources import sources_of
-from millpond.spark.shuffle.partitioner import anchors
+from millpond.spark.shuffle.partitioner import routing_keys
 
 _MANIFEST = re.compile(r"manifest-([0-9]{8})")
 _FORMAT_1 = b"\x01"
@@ -222,16 +222,16 @@ class HopTable:
             return combined_hops(plan, end_ms, buckets, batches)
 
         hops = events.mapInArrow(combine, shuffled_columns(plan))
-        anchor_of = F.array(*(F.lit(anchor) for anchor in anchors(buckets)))
-        names = [name for name in hops.columns if name != ANCHOR]
+        routing_key_of = F.array(*(F.lit(routing_key) for routing_key in routing_keys(buckets)))
+        names = [name for name in hops.columns if name != ROUTING_KEY]
         of_buckets = spark.range(0, buckets, 1, 1).select(
-            F.get(anchor_of, F.col("id").cast("int")).alias(ANCHOR),
+            F.get(routing_key_of, F.col("id").cast("int")).alias(ROUTING_KEY),
             *(
                 F.lit(BUCKET_ROW if name == "start_ms" else None).cast(hops.schema[name].dataType).alias(name)
                 for name in names
             ),
         )
-        together = hops.unionByName(of_buckets).repartition(buckets, ANCHOR)
+        together = hops.unionByName(of_buckets).repartition(buckets, ROUTING_KEY)
         return together.sortWithinPartitions("key", "start_ms")
 
     def _remove_older(self, manifest: HopManifest) -> None:

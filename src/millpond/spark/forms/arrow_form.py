@@ -42,7 +42,7 @@ class ArrowForm:
         timers = list(due)
         if not timers:
             return
-        self._batch.check_claim()
+        self._batch.check_lease()
         columns = zip(*(timer.key for timer in timers), strict=True)
         keys = pa.table(
             [pa.array(column, type=field.type) for column, field in zip(columns, self._key_schema, strict=True)],
@@ -63,7 +63,7 @@ class ArrowForm:
         """Keys, rows and key index of a call, if there are rows."""
         if not key_groups:
             return None
-        self._batch.check_claim()
+        self._batch.check_lease()
         spec = self._batch.spec
         rows = pa.concat_tables(rows for _, rows in key_groups)
         grouping = grouped(rows.select(list(spec.key_positions)))

@@ -33,7 +33,7 @@ class KeysOfShard:
     def __init__(self, shard: Shard) -> None:
         self._schema = shard.key_schema
         self._types = [field.type for field in shard.key_schema]
-        self._head = shard.head
+        self._manifest = shard.manifest
         self._table: pa.Table | None = None
         self._many = ManyKeys([], [])
         self._groups: dict[Row, int] = {}
@@ -56,8 +56,8 @@ class KeysOfShard:
         )
 
     def _group(self, key: Row) -> int:
-        group = key_group_of(key, self._types, self._head.max_parallelism)
-        if group not in self._head.key_groups:
+        group = key_group_of(key, self._types, self._manifest.max_parallelism)
+        if group not in self._manifest.key_groups:
             raise DataError(
                 f"key {key!r} belongs to another shard than the one whose rows are being worked off, so its state is "
                 "not here. Ask only for keys that handleInputTable was given."

@@ -7,7 +7,7 @@ from typing import Protocol
 import pyarrow as pa
 from pyspark.sql.streaming.stateful_processor import TimerValues
 
-from millpond.spark.spec.lease import Claim
+from millpond.spark.spec.lease import Lease
 from millpond.spark.spec.operator import OperatorSpec
 from millpond.state.checkpoint import Shard
 from millpond.state.operator.timers import DueTimer
@@ -28,20 +28,20 @@ class ShardBatch:
         spec: the operator; its processor was made for this batch alone, and has declared its states.
         shard: holds the live state.
         times: what user code is told of the batch's times.
-        claim: the attempt's hold on the shard.
+        lease: the attempt's hold on the shard.
         tally: where the form counts.
     """
 
     spec: OperatorSpec
     shard: Shard
     times: TimerValues
-    claim: Claim
+    lease: Lease
     tally: Tally = field(default_factory=Tally)
 
-    def check_claim(self) -> None:
+    def check_lease(self) -> None:
         """Stop where another attempt has the shard. To be asked before every call of user code."""
-        if self.claim.superseded_by:
-            self.claim.refuse()
+        if self.lease.superseded_by:
+            self.lease.refuse()
 
 
 class Form(Protocol):

@@ -1,7 +1,7 @@
 """The forms that call user code key by key: what they share, which is all but the objects that cross.
 
 Every key's rows of the batch reach the processor in one call, one key group's keys after the other's,
-in the order in which the keys appear. The claim is looked at before every call: when another attempt
+in the order in which the keys appear. The lease is looked at before every call: when another attempt
 has the shard, this one stops.
 """
 
@@ -53,7 +53,7 @@ class PerKey:
         for key_group, rows in key_groups:
             backend.enter(key_group)
             for key, users_key, group in self._objects.grouped(rows):
-                self._batch.check_claim()
+                self._batch.check_lease()
                 backend.context.key = key
                 for each in group:
                     handle(users_key, each, times)
@@ -64,14 +64,14 @@ class PerKey:
             yield self._objects.table(self._key_group(key_group, rows))
 
     def _key_group(self, key_group: int, rows: pa.Table) -> list[Any]:
-        backend, claim, times = self._batch.shard.backend, self._batch.claim, self._batch.times
+        backend, lease, times = self._batch.shard.backend, self._batch.lease, self._batch.times
         backend.enter(key_group)
         context = backend.context
         handle = self._batch.spec.processor.handleInputRows
         output: list[Any] = []
         for key, users_key, group in self._objects.grouped(rows):
-            if claim.superseded_by:
-                claim.refuse()
+            if lease.superseded_by:
+                lease.refuse()
             context.key = key
             result = handle(users_key, group, times)
             try:
@@ -88,7 +88,7 @@ class PerKey:
     def _expired(self, due: Iterable[DueTimer]) -> Iterator[Any]:
         backend, processor, times = self._batch.shard.backend, self._batch.spec.processor, self._batch.times
         for timer in due:
-            self._batch.check_claim()
+            self._batch.check_lease()
             backend.enter(timer.key_group)
             backend.context.key = timer.key
             info = ExpiredTimerInfo(timer.expiry_ms)

@@ -74,7 +74,7 @@ class SetAside:
         done: list[tuple[Row, Call, list[Any]]] = []
         letters: list[_Letter] = []
         for key, users_key, group in self._objects.grouped(rows):
-            self._batch.check_claim()
+            self._batch.check_lease()
             self._backend.context.key = key
             call = self._backend.begin_call()
             try:
@@ -104,10 +104,10 @@ class SetAside:
             return pa.concat_tables(tables)
 
     def timers(self, due: Iterable[DueTimer]) -> Iterator[pa.Table]:
-        """A table of output for each timer, and one of dead letters. A key may come again, so each call is settled."""
+        """A table of output for each timer, and one of dead letters. A key may come again, so each call is closed."""
         letters: list[_Letter] = []
         for timer in due:
-            self._batch.check_claim()
+            self._batch.check_lease()
             self._backend.enter(timer.key_group)
             self._backend.context.key = timer.key
             call = self._backend.begin_call()

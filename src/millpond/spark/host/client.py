@@ -152,10 +152,10 @@ def restore_wanted(connection: Connection) -> bool:
 
 
 def committed(connection: Connection) -> tuple[Committed, bytes, Iterator[tuple[int, bytes]]]:
-    """Wait for the commit: what to drop, the new head, and the new segments, to be read to their end."""
-    message, head = _expect(connection, Committed)
+    """Wait for the commit: what to drop, the new manifest, and the new segments, to be read to their end."""
+    message, manifest = _expect(connection, Committed)
     assert isinstance(message, Committed)  # noqa: S101 - for the type checker; _expect refused the rest
-    return message, head, _segments(connection)
+    return message, manifest, _segments(connection)
 
 
 def _segments(connection: Connection) -> Iterator[tuple[int, bytes]]:

@@ -50,25 +50,25 @@ class Open(msgspec.Struct, tag=True, frozen=True):
     """Worker: begin a version of a shard. The payload is the pickled operator spec.
 
     `application` and `task_attempt` say who asks, `parent` is the process that the worker belongs to;
-    `token` will name the version. `surroundings` are the task's, encoded.
+    `token` will name the version. `task_environment` are the task's, encoded.
     """
 
-    head: bytes
+    manifest: bytes
     application: str
     task_attempt: int
     parent: int
     token: str
     processing_ms: int
     watermark_ms: int
-    surroundings: bytes
+    task_environment: bytes
 
 
 class Ready(msgspec.Struct, tag=True, frozen=True):
-    """Host: memory stands at the head; send rows."""
+    """Host: memory stands at the manifest; send rows."""
 
 
 class Restore(msgspec.Struct, tag=True, frozen=True):
-    """Host: send the segments of the head first."""
+    """Host: send the segments of the manifest first."""
 
 
 class Segment(msgspec.Struct, tag=True, frozen=True):
@@ -86,7 +86,7 @@ class End(msgspec.Struct, tag=True, frozen=True):
 
 
 class Committed(msgspec.Struct, tag=True, frozen=True):
-    """Host: the version is committed in memory. The payload is the new head; segments, blobs and End follow."""
+    """Host: the version is committed in memory. The payload is the new manifest; segments, blobs and End follow."""
 
     dropped: tuple[int, ...]
     next_timer_ms: int
@@ -104,7 +104,7 @@ class OpenLookups(msgspec.Struct, tag=True, frozen=True):
     """Worker: look up in a table. The payload is pickled: what is wanted, and the table."""
 
     parent: int
-    surroundings: bytes
+    task_environment: bytes
 
 
 class Keys(msgspec.Struct, tag=True, frozen=True):

@@ -53,7 +53,7 @@ def read_state(
 
     Raises:
         OptionError: there is no such checkpoint, operator, version or state.
-        CorruptionError: a head or segment is missing or altered; it is named. Segments are read when the DataFrame is.
+        CorruptionError: a manifest or segment is missing or altered; it is named. Segments are read with the DataFrame.
     """
     if timers == (state is not None):
         raise OptionError('read_state() reads one state or the timers: give state="…", or timers=True.')
@@ -95,7 +95,7 @@ def _frame(stored: StoredOperator, descriptor: StateDescriptor, *, flat: bool) -
 def _batches(shape: "StateColumns", version: Version) -> Iterator[pa.RecordBatch]:
     """In a task: the rows of one shard, some key groups at a time, so that they need not fit into memory at once."""
     for rows in row_pieces(version, shape.descriptor):
-        yield from shape.table(rows, version.head.shard).to_batches(max_chunksize=_BATCH_ROWS)
+        yield from shape.table(rows, version.manifest.shard).to_batches(max_chunksize=_BATCH_ROWS)
 
 
 @dataclass(frozen=True)

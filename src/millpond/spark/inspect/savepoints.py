@@ -43,7 +43,7 @@ def savepoint(
 
     Raises:
         OptionError: there is no such checkpoint, operator or version, or the folder is not empty.
-        CorruptionError: a head or segment is missing or altered; it is named.
+        CorruptionError: a manifest or segment is missing or altered; it is named.
         UnavailableError: it could not be written; what is there is no savepoint, and is refused as such.
     """
     stored = StoredOperator.open(spark, checkpoint_location, operator, version)
@@ -55,7 +55,7 @@ def savepoint(
         )
         files = [msgspec.msgpack.decode(row.file, type=SavepointFile) for row in written.collect()]
         files.sort(key=lambda file: file.name)
-        return finish_savepoint(folder, list(stored.heads.values()), stored.states, files)
+        return finish_savepoint(folder, list(stored.manifests.values()), stored.states, files)
     except OSError as error:
         raise not_written(location, error) from error
     except PySparkException as error:
@@ -68,6 +68,6 @@ def savepoint(
 def _write_shard(location: str, states: tuple[StateDescriptor, ...], version: Version) -> Iterator[pa.RecordBatch]:
     folder, attempt = Folder(location), secrets.token_hex(4)
     for state in states:
-        part = f"shard-{version.head.shard:05d}-{attempt}"
+        part = f"shard-{version.manifest.shard:05d}-{attempt}"
         for file in write_rows(folder, state, part, row_pieces(version, state)):
             yield pa.record_batch([pa.array([msgspec.msgpack.encode(file)], pa.binary())], names=["file"])

@@ -1,7 +1,7 @@
 """A keyed operator's state as a query's checkpoint holds it, through Spark's own state data source.
 
-The driver reads the heads, a small record a shard; the segments go through Spark's tasks, a shard each, which
-prove every one against its head before a row of it is used. A running query may write the checkpoint
+The driver reads the manifests, a small record a shard; the segments go through Spark's tasks, a shard each, which
+prove every one against its manifest before a row of it is used. A running query may write the checkpoint
 meanwhile: what is read is one committed batch.
 """
 
@@ -19,7 +19,7 @@ from millpond.errors import CorruptionError, OptionError
 from millpond.spark.environment.folders import user_folder
 from millpond.spark.inspect.query_operators import QueryOperator, described, query_operators
 from millpond.spark.shuffle.spool import Spool
-from millpond.state.checkpoint import Head
+from millpond.state.checkpoint import Manifest
 from millpond.state.checkpoint.restoring import Version, last_good, segment_name
 from millpond.state.types.descriptor import StateDescriptor
 
@@ -41,7 +41,7 @@ class StoredOperator:
         location: the query's checkpoint.
         operator: its id in the query.
         version: the batch.
-        heads: by the number of Spark's partition, which is the shard's.
+        manifests: by the number of Spark's partition, which is the shard's.
         states: what it holds, timers included, as it was declared then.
     """
 
@@ -49,48 +49,50 @@ class StoredOperator:
     location: str
     operator: int
     version: int
-    heads: Mapping[int, Head]
+    manifests: Mapping[int, Manifest]
     states: tuple[StateDescriptor, ...]
 
     @staticmethod
     def open(spark: SparkSession, location: str, operator: int | None, version: int | None) -> "StoredOperator":
-        """Read the heads. An OptionError says that there is no such checkpoint, operator or version."""
+        """Read the manifests. An OptionError says that there is no such checkpoint, operator or version."""
         found = _found(spark, location, operator)
         operator, version = found.id, found.version(version, location)
         stored = _source(spark, location, operator, version, "head")
-        heads = {}
+        manifests = {}
         for row in stored.select("partition_id", "value.head").collect():
-            name = f"the head of shard {row.partition_id} of operator {operator} in {location}, version {version}"
-            heads[int(row.partition_id)] = Head.decode(bytes(row.head), name)
-        shards = {head.shards for head in heads.values()} or {0}
-        if heads.keys() != set(range(max(shards))) or not heads:
+            name = f"the manifest of shard {row.partition_id} of operator {operator} in {location}, version {version}"
+            manifests[int(row.partition_id)] = Manifest.decode(bytes(row.head), name)
+        shards = {manifest.shards for manifest in manifests.values()} or {0}
+        if manifests.keys() != set(range(max(shards))) or not manifests:
             raise CorruptionError(
-                f"{location}, operator {operator}, version {version}: heads were found of the shards {sorted(heads)} "
-                f"of {max(shards)}. {_GONE}"
+                f"{location}, operator {operator}, version {version}: manifests were found of the shards "
+                f"{sorted(manifests)} of {max(shards)}. {_GONE}"
             )
-        states = tuple(StateDescriptor.decode(plain) for plain in heads[0].states)
-        return StoredOperator(spark, location, operator, version, heads, states)
+        states = tuple(StateDescriptor.decode(plain) for plain in manifests[0].states)
+        return StoredOperator(spark, location, operator, version, manifests, states)
 
     def key_schema(self) -> pa.Schema:
         """The key columns."""
-        return pa.ipc.read_schema(pa.py_buffer(self.heads[0].key_schema))
+        return pa.ipc.read_schema(pa.py_buffer(self.manifests[0].key_schema))
 
     def read(self, states: Iterable[str], read_shard: ShardReader, schema: Any) -> DataFrame:
         """What `read_shard` makes of the segments of these states, in a task a shard."""
         stored = _source(self.spark, self.location, self.operator, self.version, "segments")
         wanted = frozenset(states)
-        ids = sorted({ref.id for head in self.heads.values() for ref in head.segments if ref.state in wanted})
+        ids = sorted(
+            {ref.id for manifest in self.manifests.values() for ref in manifest.segments if ref.state in wanted}
+        )
         segments = stored.select(
             "partition_id", F.col("user_map_key.id").alias("id"), F.col("user_map_value.data").alias("data")
         ).where(F.col("id").isin(ids))
-        heads = {shard: head.encode() for shard, head in self.heads.items()}
+        manifests = {shard: manifest.encode() for shard, manifest in self.manifests.items()}
         name = f"{self.location}, operator {self.operator}, version {self.version}"
-        return segments.mapInArrow(partial(_read_shards, name, heads, wanted, read_shard), schema)
+        return segments.mapInArrow(partial(_read_shards, name, manifests, wanted, read_shard), schema)
 
 
 def _read_shards(
     name: str,
-    heads: Mapping[int, bytes],
+    manifests: Mapping[int, bytes],
     states: frozenset[str],
     read_shard: ShardReader,
     batches: Iterable[pa.RecordBatch],
@@ -104,13 +106,13 @@ def _read_shards(
             ids += batch.column("id").to_pylist()
             for data in batch.column("data"):
                 waiting.add(data.as_py())
-        head = Head.decode(heads[shard], name)
+        manifest = Manifest.decode(manifests[shard], name)
         segments = dict(zip(ids, waiting, strict=True))
-        for ref in head.segments:
+        for ref in manifest.segments:
             if ref.state in states and ref.id not in segments:
-                raise CorruptionError(f"{name}: {segment_name(head, ref)} is missing. {last_good(ref)} {_GONE}")
+                raise CorruptionError(f"{name}: {segment_name(manifest, ref)} is missing. {last_good(ref)} {_GONE}")
         try:
-            yield from read_shard(Version(head, segments))
+            yield from read_shard(Version(manifest, segments))
         except CorruptionError as error:
             raise CorruptionError(f"{name}: {error}") from error
 

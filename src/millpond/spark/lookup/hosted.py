@@ -15,7 +15,7 @@ from pyspark import cloudpickle
 
 from millpond.errors import UnavailableError
 from millpond.lookup import LookupStats, LookupTable
-from millpond.spark.environment.task_environment import Surroundings
+from millpond.spark.environment.task_environment import TaskEnvironment
 from millpond.spark.host.wire import Connection, End, Found, Keys, OpenLookups
 from millpond.spark.lookup.counts import Counted
 from millpond.spark.lookup.rows import Matches, PartialRows, RowsWanted, opened
@@ -29,8 +29,8 @@ _failures_lock = threading.Lock()
 
 def serve_lookups(connection: Connection, message: OpenLookups, payload: bytes) -> None:
     """Answer batches of keys until the worker has no more."""
-    surroundings: Surroundings = cloudpickle.loads(message.surroundings)
-    with surroundings.entered() as arrival:
+    task_environment: TaskEnvironment = cloudpickle.loads(message.task_environment)
+    with task_environment.entered() as arrival:
         wanted: RowsWanted
         table: LookupTable
         wanted, table = arrival.load(payload)

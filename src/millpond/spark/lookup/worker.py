@@ -23,7 +23,7 @@ import pyarrow.compute as pc
 from pyspark import TaskContext, cloudpickle
 
 from millpond.lookup import LookupStats, LookupTable
-from millpond.spark.environment.task_environment import Surroundings
+from millpond.spark.environment.task_environment import TaskEnvironment
 from millpond.spark.environment.tracebacks import fold_own_frames
 from millpond.spark.environment.worker_garbage import leave_modules_out
 from millpond.spark.host.client import HostAddress, found_rows
@@ -86,7 +86,7 @@ class HostRows:
     def __init__(self, source: Hosted, shard: int, pickled: bytes) -> None:
         self._connection = HostAddress.of_shard(shard, source.hosts, source.application).connect()
         self._waiting = False
-        self._connection.send(OpenLookups(os.getppid(), Surroundings.of_worker().encode()), pickled)
+        self._connection.send(OpenLookups(os.getppid(), TaskEnvironment.of_worker().encode()), pickled)
 
     def match(self, keys: Sequence[pa.Array]) -> Matches:
         """Ask the host."""

@@ -54,7 +54,7 @@ def export_state(spark: SparkSession, location: str, *, prefix: str = "", now_ms
         CorruptionError: the savepoint is not as it was written. Files are read when the DataFrame is.
     """
     saved = Savepoint.open(location)
-    key_schema = pa.ipc.read_schema(pa.py_buffer(saved.manifest.key_schema))
+    key_schema = pa.ipc.read_schema(pa.py_buffer(saved.contents.key_schema))
     states = [state for state in saved.states() if state.name not in TIMER_STATES]
     _check_names(saved, key_schema.names, [state.name for state in states], prefix)
     now = F.unix_millis(F.current_timestamp()) if now_ms is None else F.lit(now_ms)
@@ -92,9 +92,9 @@ def _check_names(saved: Savepoint, keys: Sequence[str], states: Sequence[str], p
 
 def _part(spark: SparkSession, location: str, saved: Savepoint, state: StateDescriptor) -> DataFrame:
     """One state in the columns of Spark's state data source, lists whole. A task reads some of its files."""
-    files = [file for file in saved.manifest.files if file.state == state.name]
+    files = [file for file in saved.contents.files if file.state == state.name]
     shape = StateColumns(state, flat=False)
-    key_schema = pa.ipc.read_schema(pa.py_buffer(saved.manifest.key_schema))
+    key_schema = pa.ipc.read_schema(pa.py_buffer(saved.contents.key_schema))
     numbers = spark.range(0, len(files), 1, max(1, min(len(files), _MOST_TASKS)))
     return numbers.mapInArrow(partial(_read_files, location, files, shape), shape.schema(key_schema))
 

@@ -24,8 +24,8 @@ from pyspark.sql.types import DoubleType, FloatType, StructType
 from millpond.errors import OptionError, UnavailableError
 from millpond.spark.forms.handles import arrow_schema
 from millpond.spark.migration.pyspark_operator import PySparkOperator, PySparkState
-from millpond.spark.shuffle.partitioner import anchors
-from millpond.state.checkpoint import Savepoint, birth
+from millpond.spark.shuffle.partitioner import routing_keys
+from millpond.state.checkpoint import Savepoint, new_manifest
 from millpond.state.checkpoint.format.savepoint_manifest import SavepointFile
 from millpond.state.checkpoint.format.segment import CellCodec
 from millpond.state.checkpoint.savepoint import check_empty, finish_savepoint, not_written, write_rows
@@ -88,13 +88,13 @@ def import_state(
             written = _written(state, layout, location)
             files += [each.file for each in written]
             _check_ttl(found, state.descriptor, written, location)
-        head = birth(secrets.token_hex(8), 0, 1, layout.max_parallelism, arrow_schema(keys))
-        head = msgspec.structs.replace(
-            head,
+        manifest = new_manifest(secrets.token_hex(8), 0, 1, layout.max_parallelism, arrow_schema(keys))
+        manifest = msgspec.structs.replace(
+            manifest,
             watermark_ms=found.watermark_ms if TIMERS in [state.descriptor for state in states] else -1,
             processing_ms=found.timestamp_ms,
         )
-        return finish_savepoint(folder, [head], [state.descriptor for state in states], files)
+        return finish_savepoint(folder, [manifest], [state.descriptor for state in states], files)
     except OSError as error:
         raise not_written(location, error) from error
     except PySparkException as error:
@@ -126,7 +126,7 @@ def _written(state: PySparkState, layout: _Layout, location: str) -> list[_Writt
     cells = _cells(state, layout)
     columns = cells.columns
     shard = F.floor(F.col(_KEY_GROUP) * F.lit(layout.shards) / F.lit(layout.max_parallelism)).cast("int")
-    partition = F.element_at(F.lit(list(anchors(layout.shards))), shard + 1)
+    partition = F.element_at(F.lit(list(routing_keys(layout.shards))), shard + 1)
     spread = cells.repartition(layout.shards, partition).sortWithinPartitions(_KEY_GROUP)
     schema = CellCodec(state.descriptor, arrow_schema(layout.keys)).schema
     schema = schema.remove(schema.get_field_index("deleted"))

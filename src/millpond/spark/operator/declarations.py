@@ -14,7 +14,7 @@ from pyspark.sql.types import StructType
 from millpond.spark.forms.choice import users_handle
 from millpond.spark.forms.handles import ProcessorHandle
 from millpond.state import HeapBackend, StateDescriptor
-from millpond.state.checkpoint import Shard, birth
+from millpond.state.checkpoint import Shard, new_manifest
 
 
 @dataclass(frozen=True)
@@ -46,8 +46,8 @@ def declarations(
             parsed[ddl] = parse(ddl)
         return parsed[ddl]
 
-    head = birth(application, 0, 1, 1, pa.schema([("key", pa.string())]))
-    shard = Shard(head, HeapBackend(head.key_groups))
+    manifest = new_manifest(application, 0, 1, 1, pa.schema([("key", pa.string())]))
+    shard = Shard(manifest, HeapBackend(manifest.key_groups))
     handle = ProcessorHandle(shard, time_mode, parse_once)
     copy.init(users_handle(form, handle, shard))
     copy.close()

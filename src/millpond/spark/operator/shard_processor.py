@@ -1,13 +1,13 @@
 """The operator as Spark sees it: a PySpark `StatefulProcessor` keyed by shard.
 
 It runs in Spark's Python worker and holds nothing from batch to batch. Spark's state store keeps,
-per shard, a *head* and *segments* of a schema that never depends on the user's; each batch reads the
-head, has the batch run where the live state is (a state host, or right here), puts what changed and
-the new head into the store, and only then gives out the output. Spark commits, aborts, versions and
+per shard, a *manifest* and *segments* of a schema that never depends on the user's; each batch reads the
+manifest, has the batch run where the live state is (a state host, or right here), puts what changed and
+the new manifest into the store, and only then gives out the output. Spark commits, aborts, versions and
 cleans all of it with the task.
 
 Delivery: exactly once into the state, as Spark's own stateful operators. Freshness: the batch's
-rows. Recovery: from head and segments, by Spark's retry or restart.
+rows. Recovery: from manifest and segments, by Spark's retry or restart.
 """
 
 import gc
@@ -33,22 +33,22 @@ from pyspark.sql.streaming.stateful_processor import ExpiredTimerInfo, TimerValu
 from millpond.errors import CorruptionError, OptionError
 from millpond.spark.environment.folders import user_folder
 from millpond.spark.environment.remote_breakpoint import breakpoints_over_a_socket
-from millpond.spark.environment.task_environment import Surroundings, add_to_accumulators
+from millpond.spark.environment.task_environment import TaskEnvironment, add_to_accumulators
 from millpond.spark.environment.tracebacks import fold_own_frames
 from millpond.spark.environment.worker_garbage import leave_modules_out
 from millpond.spark.host.client import HostAddress, committed, output_blobs, restore_wanted
 from millpond.spark.host.wire import Blob, End, Open, Segment
 from millpond.spark.runtime.held_shard import HeldShard
 from millpond.spark.runtime.opened_shard import described
-from millpond.spark.runtime.state_store import Durable
+from millpond.spark.runtime.state_store import ShardStore
 from millpond.spark.shuffle.pack import Layout, read_blob
 from millpond.spark.shuffle.partitioner import partition_of
 from millpond.spark.shuffle.spool import Spool
-from millpond.spark.spec.lease import Attempt, Claim
+from millpond.spark.spec.lease import Attempt, Lease
 from millpond.spark.spec.metrics import BatchMetrics, KeyedMetrics
 from millpond.spark.spec.observed_metrics import METRICS, METRICS_TYPE
 from millpond.spark.spec.operator import BatchTime, OperatorSpec
-from millpond.state.checkpoint import Head, birth
+from millpond.state.checkpoint import Manifest, new_manifest
 from millpond.state.checkpoint.restoring import in_order
 
 OLDEST = "oldest"
@@ -91,9 +91,9 @@ class ShardProcessor(StatefulProcessor):  # type: ignore[misc]
         return {**vars(self), "_spec": replace(self._spec, processor=None), "_pickled": whole}
 
     def init(self, handle: StatefulProcessorHandle) -> None:
-        """Declare head and segments."""
+        """Declare manifest and segments."""
         self._handle = handle
-        self._stored_head = handle.getValueState("head", "head binary")
+        self._stored_manifest = handle.getValueState("head", "head binary")
         self._stored_segments = handle.getMapState("segments", "id long", "data binary")
         if TaskContext.get() is None:
             self._refuse_other_owners(handle)
@@ -165,23 +165,23 @@ class ShardProcessor(StatefulProcessor):  # type: ignore[misc]
             output = [row for row in self._run(key[0], iter(()), timer_values) if row.blob is not None]
             assert not output, "only rows and due timers make output"  # noqa: S101
 
-    def _run(self, anchor: int, rows: Iterator[bytes], timer_values: TimerValues) -> Iterator[Row]:
+    def _run(self, routing_key: int, rows: Iterator[bytes], timer_values: TimerValues) -> Iterator[Row]:
         try:
-            yield from self._run_shard(anchor, rows, timer_values)
+            yield from self._run_shard(routing_key, rows, timer_values)
         except Exception as error:
             fold_own_frames(error)
             raise
 
-    def _run_shard(self, anchor: int, rows: Iterator[bytes], timer_values: TimerValues) -> Iterator[Row]:
+    def _run_shard(self, routing_key: int, rows: Iterator[bytes], timer_values: TimerValues) -> Iterator[Row]:
         blobs = _Blobs(chain(self._initial, rows))
         self._initial = []
         task, layout = _Task(self._spec.application), Layout.of_task()
-        shard = partition_of(anchor, layout.shards)
+        shard = partition_of(routing_key, layout.shards)
         name = f"shard {shard} of operator {self._spec.name} in query {task.query}"
-        durable = Durable(self._stored_head, self._stored_segments, name)
+        durable = ShardStore(self._stored_manifest, self._stored_segments, name)
         time = BatchTime(timer_values.getCurrentProcessingTimeInMs(), timer_values.getCurrentWatermarkInMs())
         try:
-            yield from self._batch(task, self._head(shard, layout, durable), durable, blobs, time)
+            yield from self._batch(task, self._manifest(shard, layout, durable), durable, blobs, time)
         except CorruptionError as error:
             if blobs.begun or durable.is_whole():
                 raise
@@ -190,13 +190,13 @@ class ShardProcessor(StatefulProcessor):  # type: ignore[misc]
             # To the executor's log.
             print(f"millpond: {name} goes on without its state: {error}", file=sys.stderr, flush=True)  # noqa: T201
             durable.clear()
-            yield from self._batch(task, self._head(shard, layout, durable), durable, blobs, time)
+            yield from self._batch(task, self._manifest(shard, layout, durable), durable, blobs, time)
 
     def _batch(
-        self, task: "_Task", head: Head, durable: Durable, blobs: Iterator[bytes], time: BatchTime
+        self, task: "_Task", manifest: Manifest, durable: ShardStore, blobs: Iterator[bytes], time: BatchTime
     ) -> Iterator[Row]:
         run = _run_in_host if self._spec.config.host == "process" else _run_inline
-        with run(self._spec, self._pickled, task, head, durable, blobs, time) as done:
+        with run(self._spec, self._pickled, task, manifest, durable, blobs, time) as done:
             if self._spec.metrics is not None:
                 self._spec.metrics.add(KeyedMetrics.of(done.metrics, task.stage))
             self._set_shard_timer(time, done.next_timer_ms)
@@ -236,28 +236,32 @@ class ShardProcessor(StatefulProcessor):  # type: ignore[misc]
         elif next_timer_ms >= 0:
             self._handle.registerTimer(max(next_timer_ms, time.processing_ms + 1))
 
-    def _head(self, shard: int, layout: Layout, durable: Durable) -> Head:
-        name, head = durable.name, durable.head()
-        if head is None:
+    def _manifest(self, shard: int, layout: Layout, durable: ShardStore) -> Manifest:
+        name, manifest = durable.name, durable.manifest()
+        if manifest is None:
             # Spark itself refuses a version whose files are gone; so a shard without both has never had a row.
             if not durable.is_whole():
-                raise CorruptionError("its head is missing, and its segments are there.")
+                raise CorruptionError("its manifest is missing, and its segments are there.")
             spec = self._spec
-            return birth(secrets.token_hex(8), shard, layout.shards, layout.max_parallelism, spec.key_schema)
-        if (head.shard, head.shards, head.max_parallelism) != (shard, layout.shards, layout.max_parallelism):
+            return new_manifest(secrets.token_hex(8), shard, layout.shards, layout.max_parallelism, spec.key_schema)
+        if (manifest.shard, manifest.shards, manifest.max_parallelism) != (
+            shard,
+            layout.shards,
+            layout.max_parallelism,
+        ):
             raise CorruptionError(
-                f"{name}: its state was written as shard {head.shard} of {head.shards} with maximum parallelism "
-                f"{head.max_parallelism}, and is read as shard {shard} of {layout.shards} with maximum parallelism "
-                f"{layout.max_parallelism}. "
+                f"{name}: its state was written as shard {manifest.shard} of {manifest.shards} with maximum "
+                f"parallelism {manifest.max_parallelism}, and is read as shard {shard} of "
+                f"{layout.shards} with maximum parallelism {layout.max_parallelism}. "
                 "A query keeps the number of partitions of its first start; this checkpoint belongs to another one."
             )
-        found = pa.ipc.read_schema(pa.py_buffer(head.key_schema))
+        found = pa.ipc.read_schema(pa.py_buffer(manifest.key_schema))
         if not found.equals(self._spec.key_schema):
             raise OptionError(
                 f"{name}: its state is keyed by [{described(found)}] and the query now keys by "
                 f"[{described(self._spec.key_schema)}]. Keep the key, or start with a new checkpoint folder."
             )
-        return head
+        return manifest
 
 
 class _Blobs:
@@ -300,35 +304,35 @@ def _run_in_host(
     spec: OperatorSpec,
     pickled_spec: bytes,
     task: _Task,
-    head: Head,
-    durable: Durable,
+    manifest: Manifest,
+    durable: ShardStore,
     blobs: Iterator[bytes],
     time: BatchTime,
 ) -> Iterator[_Done]:
-    with HostAddress.of_shard(head.shard, spec.hosts, spec.application).connect() as connection:
+    with HostAddress.of_shard(manifest.shard, spec.hosts, spec.application).connect() as connection:
         opened = Open(
-            head=head.encode(),
+            manifest=manifest.encode(),
             application=task.attempt.application,
             task_attempt=task.attempt.order,
             parent=os.getppid(),
             token=task.token,
             processing_ms=time.processing_ms,
             watermark_ms=time.watermark_ms,
-            surroundings=Surroundings.of_worker().encode(),
+            task_environment=TaskEnvironment.of_worker().encode(),
         )
         connection.send(opened, pickled_spec)
         if restore_wanted(connection):
             # One after the other, in the order in which the host loads them as they come.
-            for ref in in_order(head):
+            for ref in in_order(manifest):
                 connection.send(Segment(ref.id), durable.segment(ref))
             connection.send(End())
             restore_wanted(connection)
         for blob in blobs:
             connection.send(Blob(), blob)
         connection.send(End())
-        commit, new_head, segments = committed(connection)
+        commit, new_manifest, segments = committed(connection)
         add_to_accumulators(commit.additions)
-        stored = _stored(durable, segments, commit.dropped, new_head)
+        stored = _stored(durable, segments, commit.dropped, new_manifest)
         yield _Done(_with(commit.metrics, stored), commit.next_timer_ms, output_blobs(connection))
 
 
@@ -341,19 +345,19 @@ def _run_inline(
     spec: OperatorSpec,
     pickled_spec: bytes,
     task: _Task,
-    head: Head,
-    durable: Durable,
+    manifest: Manifest,
+    durable: ShardStore,
     blobs: Iterator[bytes],
     time: BatchTime,
 ) -> Iterator[_Done]:
     # The processor is new in every batch, as in PySpark, although this worker has only one of it.
     spec = cloudpickle.loads(pickled_spec)
-    held = _INLINE.get(head.lineage)
-    if held is None or not held.stands_at(spec, head):
+    held = _INLINE.get(manifest.lineage)
+    if held is None or not held.begins_at(spec, manifest):
         while _INLINE:
             _INLINE.popitem()[1].close()
-        held = _INLINE[head.lineage] = HeldShard(spec, head, durable.segments_of(head), time)
-    layout = Layout(head.shards, head.max_parallelism)
+        held = _INLINE[manifest.lineage] = HeldShard(spec, manifest, durable.segments_of(manifest), time)
+    layout = Layout(manifest.shards, manifest.max_parallelism)
     with (
         _no_garbage_collection(),
         breakpoints_over_a_socket(),
@@ -364,19 +368,23 @@ def _run_inline(
             received.add(blob)
         try:
             tables = (read_blob(blob, layout) for blob in received)
-            done = held.run(spec, time, Claim(task.attempt), tables, output, task.token)
+            done = held.run(spec, time, Lease(task.attempt), tables, output, task.token)
         except BaseException as error:
-            if not held.take_back(error):
-                _INLINE.pop(head.lineage).close()
+            if not held.revert(error):
+                _INLINE.pop(manifest.lineage).close()
             raise
-        stored = _stored(durable, iter(done.commit.segments.items()), done.commit.dropped, done.commit.head.encode())
+        stored = _stored(
+            durable, iter(done.commit.segments.items()), done.commit.dropped, done.commit.manifest.encode()
+        )
         yield _Done(_with(done.metrics, stored), done.next_timer_ms, map(bytes, output))
 
 
-def _stored(durable: Durable, segments: Iterator[tuple[int, bytes]], dropped: tuple[int, ...], head: bytes) -> float:
+def _stored(
+    durable: ShardStore, segments: Iterator[tuple[int, bytes]], dropped: tuple[int, ...], manifest: bytes
+) -> float:
     """Put a version into Spark's store; the seconds that it took, with the encoding of what comes from a host."""
     began = perf_counter()
-    durable.put_stream(segments, dropped, head)
+    durable.put_stream(segments, dropped, manifest)
     return perf_counter() - began
 
 

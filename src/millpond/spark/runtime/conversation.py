@@ -1,7 +1,7 @@
 """The host's side of one batch of one shard, from `Open` to the last `End`.
 
-Used by the host process over a socket. The order is fixed: take the shard, stand at the head (or
-restore), take all rows, run, commit in memory, hand over head and segments, then the output. An
+Used by the host process over a socket. The order is fixed: take the shard, stand at the manifest (or
+restore), take all rows, run, commit in memory, hand over manifest and segments, then the output. An
 error on the way rolls the shard back and goes to the worker with the user's own traceback.
 """
 
@@ -13,7 +13,7 @@ from pyspark import cloudpickle
 
 from millpond.errors import UnavailableError
 from millpond.spark.environment.folders import user_folder
-from millpond.spark.environment.task_environment import Surroundings
+from millpond.spark.environment.task_environment import TaskEnvironment
 from millpond.spark.host.memory import out_of_memory
 from millpond.spark.host.process import Owners
 from millpond.spark.host.raised import Raised
@@ -36,7 +36,7 @@ from millpond.spark.shuffle.pack import Layout, read_blob
 from millpond.spark.shuffle.spool import Spool
 from millpond.spark.spec.lease import Attempt
 from millpond.spark.spec.operator import BatchTime, OperatorSpec
-from millpond.state.checkpoint import Head
+from millpond.state.checkpoint import Manifest
 
 M = TypeVar("M", bound=Segment | Blob)
 
@@ -54,11 +54,11 @@ def converse(connection: Connection, slots: Slots[HeldShard], owners: Owners) ->
     if not isinstance(message, Open):
         raise _unexpected(message, Open)
     owners.add(message.parent)
-    head = Head.decode(message.head, "the head sent by the worker")
+    manifest = Manifest.decode(message.manifest, "the manifest sent by the worker")
     attempt = Attempt(message.application, message.task_attempt)
-    with slots.using(head.lineage) as slot:
+    with slots.using(manifest.lineage) as slot:
         try:
-            _serve(connection, slot, attempt, message, head, payload)
+            _serve(connection, slot, attempt, message, manifest, payload)
         except (Exception, SystemExit) as error:  # noqa: BLE001 - whatever user code raises belongs to the worker
             connection.send(_failure(error))
             if isinstance(error, MemoryError):
@@ -69,37 +69,42 @@ def converse(connection: Connection, slots: Slots[HeldShard], owners: Owners) ->
 
 
 def _serve(
-    connection: Connection, slot: Slot[HeldShard], attempt: Attempt, opened: Open, head: Head, pickled_spec: bytes
+    connection: Connection,
+    slot: Slot[HeldShard],
+    attempt: Attempt,
+    opened: Open,
+    manifest: Manifest,
+    pickled_spec: bytes,
 ) -> None:
-    surroundings: Surroundings = cloudpickle.loads(opened.surroundings)
-    with surroundings.entered() as arrival, Spool(user_folder) as received, Spool(user_folder) as output:
+    task_environment: TaskEnvironment = cloudpickle.loads(opened.task_environment)
+    with task_environment.entered() as arrival, Spool(user_folder) as received, Spool(user_folder) as output:
         spec: OperatorSpec = arrival.load(pickled_spec)
-        with slot.held(attempt, connection.stop_receiving) as claim:
+        with slot.held(attempt, connection.stop_receiving) as lease:
             time = BatchTime(opened.processing_ms, opened.watermark_ms)
-            held = _standing_at(head, slot, connection, spec, time)
+            held = _standing_at(manifest, slot, connection, spec, time)
             # All of them first: a worker that is still sending would not hear what is wrong with one.
             for _, blob in _frames(connection, Blob):
                 received.add(blob)
-            layout = Layout(head.shards, head.max_parallelism)
+            layout = Layout(manifest.shards, manifest.max_parallelism)
             try:
                 tables = (read_blob(blob, layout) for blob in received)
-                done = held.run(spec, time, claim, tables, output, opened.token)
+                done = held.run(spec, time, lease, tables, output, opened.token)
             except BaseException as error:
-                if not held.take_back(error):
+                if not held.revert(error):
                     slot.drop()
                 raise
         _hand_over(connection, done, arrival.additions(), output)
 
 
 def _standing_at(
-    head: Head, slot: Slot[HeldShard], connection: Connection, spec: OperatorSpec, time: BatchTime
+    manifest: Manifest, slot: Slot[HeldShard], connection: Connection, spec: OperatorSpec, time: BatchTime
 ) -> HeldShard:
-    if slot.shard is None or not slot.shard.stands_at(spec, head):
+    if slot.shard is None or not slot.shard.begins_at(spec, manifest):
         slot.drop()
         connection.send(Restore())
         arriving = _ArrivingSegments(connection)
         try:
-            slot.shard = HeldShard(spec, head, arriving, time)
+            slot.shard = HeldShard(spec, manifest, arriving, time)
         finally:
             # A worker that is still sending would not hear what is wrong with one.
             arriving.pass_over()
@@ -108,7 +113,7 @@ def _standing_at(
 
 
 class _ArrivingSegments:
-    """The segments of a head as the worker sends them, in the order in which they are loaded: one is held at a time."""
+    """The segments of a manifest as the worker sends them, in the order of loading: one is held at a time."""
 
     def __init__(self, connection: Connection) -> None:
         self._frames = _frames(connection, Segment)
@@ -132,7 +137,7 @@ class _ArrivingSegments:
 def _hand_over(connection: Connection, done: BatchDone, additions: bytes, output: Spool) -> None:
     commit = done.commit
     message = Committed(commit.dropped, done.next_timer_ms, done.metrics, additions)
-    connection.send(message, commit.head.encode())
+    connection.send(message, commit.manifest.encode())
     for segment_id, data in commit.segments.items():
         connection.send(Segment(segment_id), data)
     connection.send(End())

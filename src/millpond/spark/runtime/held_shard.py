@@ -1,4 +1,4 @@
-"""A shard held in memory by a process on Spark: brought to a head, run for a batch, committed, taken back.
+"""A shard held in memory by a process on Spark: brought to a manifest, run for a batch, committed, taken back.
 
 The same in a state host and in a worker with `host="inline"`. What is held is a cache of the segments in
 Spark's state store: whatever cannot go on as it is, is closed and restored from them.
@@ -19,10 +19,10 @@ from millpond.spark.runtime.opened_shard import filled_shard
 from millpond.spark.runtime.shard_backend import open_shard_backend
 from millpond.spark.runtime.shard_run import ShardRun
 from millpond.spark.shuffle.spool import Spool
-from millpond.spark.spec.lease import Claim
+from millpond.spark.spec.lease import Lease
 from millpond.spark.spec.metrics import BatchMetrics
 from millpond.spark.spec.operator import BatchTime, OperatorSpec
-from millpond.state.checkpoint import Commit, Head
+from millpond.state.checkpoint import Commit, Manifest
 from millpond.state.checkpoint.restoring import SegmentSource
 from millpond.state.options.operator import StateOptions
 from millpond.state.spillable.spill_metrics import MOVES
@@ -44,24 +44,24 @@ class HeldShard:
 
     Args:
         spec: of the operator.
-        head: where it stands.
-        segments: the head's. They are asked for one by one, in the order of `in_order`.
+        manifest: where it stands.
+        segments: the manifest's. They are asked for one by one, in the order of `in_order`.
         batch_time: by which the TTL of what is restored is judged.
 
     Raises:
         CorruptionError: a segment is missing or damaged.
     """
 
-    def __init__(self, spec: OperatorSpec, head: Head, segments: SegmentSource, batch_time: BatchTime) -> None:
+    def __init__(self, spec: OperatorSpec, manifest: Manifest, segments: SegmentSource, batch_time: BatchTime) -> None:
         self._opened_with = _opening(spec)
         self._heard = _Heard()
-        backend = open_shard_backend(spec.config.parsed, head.key_groups, self._heard)
+        backend = open_shard_backend(spec.config.parsed, manifest.key_groups, self._heard)
         undoable = backend if spec.dead_letter is None else UndoableBackend(backend)
-        self.shard = filled_shard(spec, head, segments, batch_time, undoable)
+        self.shard = filled_shard(spec, manifest, segments, batch_time, undoable)
         self._restored = True
 
-    def stands_at(self, spec: OperatorSpec, head: Head) -> bool:
-        """Whether the shard stands at the head, if need be by undoing a version; False: it has to be restored.
+    def begins_at(self, spec: OperatorSpec, manifest: Manifest) -> bool:
+        """Whether the shard stands at the manifest, if need be by undoing a version; False: it has to be restored.
 
         A query that was restarted with other options or declarations gets the backend that it asks for.
         """
@@ -69,7 +69,7 @@ class HeldShard:
             return False
         self._restored = False
         try:
-            return self.shard.stand_at(head) and self.shard.holds(spec.states)
+            return self.shard.begin_at(manifest) and self.shard.holds(spec.states)
         except (CorruptionError, UnavailableError):
             return False
 
@@ -77,25 +77,25 @@ class HeldShard:
         self,
         spec: OperatorSpec,
         batch_time: BatchTime,
-        claim: Claim,
+        lease: Lease,
         tables: Iterable[pa.Table],
         output: Spool,
         token: str,
     ) -> BatchDone:
         """Run a batch and commit it in memory; what user code yields goes to `output`."""
         marks = [time.perf_counter()]
-        result = ShardRun(spec, self.shard, batch_time, claim).run(tables, output)
+        result = ShardRun(spec, self.shard, batch_time, lease).run(tables, output)
         marks.append(time.perf_counter())
         commit = self.shard.commit(token, batch_time.watermark_ms, lambda: marks.append(time.perf_counter()))
         marks.append(time.perf_counter())
         ran, flushed, committed = (later - earlier for earlier, later in pairwise(marks))
         metrics = BatchMetrics(
-            shard=commit.head.shard,
+            shard=commit.manifest.shard,
             rows=result.rows,
             late_rows=result.late_rows,
             dead_letters=result.dead_letters,
-            state_rows=sum(ref.rows for ref in commit.head.segments),
-            state_bytes=sum(ref.bytes for ref in commit.head.segments),
+            state_rows=sum(ref.rows for ref in commit.manifest.segments),
+            state_bytes=sum(ref.bytes for ref in commit.manifest.segments),
             restores=int(self._restored),
             run_seconds=ran,
             flush_seconds=flushed,
@@ -104,7 +104,7 @@ class HeldShard:
         )
         return BatchDone(commit, result.next_timer_ms, metrics)
 
-    def take_back(self, error: BaseException) -> bool:
+    def revert(self, error: BaseException) -> bool:
         """Undo what a failed batch changed. False: the backend is damaged, or cannot; it is to be closed."""
         if not isinstance(error, CorruptionError):
             with contextlib.suppress(CorruptionError, UnavailableError, MemoryError):

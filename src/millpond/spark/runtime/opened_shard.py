@@ -1,4 +1,4 @@
-"""A shard's state brought into memory: from the segments of its head, or, at its birth, from a savepoint.
+"""A shard's state brought into memory: from the segments of its manifest, or, when it is new, from a savepoint.
 
 Here stored states meet the processor's declarations. What cannot be read as it is declared now is refused
 with both declarations, before anything is loaded.
@@ -9,24 +9,24 @@ import pyarrow as pa
 from millpond.errors import OptionError
 from millpond.spark.spec.operator import BatchTime, OperatorSpec
 from millpond.state.backend.protocols import KeyedStateBackend
-from millpond.state.checkpoint import Head, Savepoint, Shard
+from millpond.state.checkpoint import Manifest, Savepoint, Shard
 from millpond.state.checkpoint.restoring import SegmentSource, StoredStates
 from millpond.state.checkpoint.storage.folder import Folder
 from millpond.state.operator.timers import PROCESSING_TIMERS, TIMERS
 
 
 def filled_shard(
-    spec: OperatorSpec, head: Head, segments: SegmentSource, time: BatchTime, backend: KeyedStateBackend
+    spec: OperatorSpec, manifest: Manifest, segments: SegmentSource, time: BatchTime, backend: KeyedStateBackend
 ) -> Shard:
-    """A shard that stands at this head, in a backend that is empty. The backend is closed where that fails."""
-    shard = Shard(head, backend, spec.timers)
+    """A shard that stands at this manifest, in a backend that is empty. The backend is closed where that fails."""
+    shard = Shard(manifest, backend, spec.timers)
     now_ms = max(0, time.processing_ms)
     try:
-        if head.version == 0 and spec.savepoint is not None:
+        if manifest.version == 0 and spec.savepoint is not None:
             shard.start_from(Savepoint.open(spec.savepoint), spec.states, now_ms)
         else:
             shard.restore(segments, spec.states, now_ms)
-        shard.stand_at(head)
+        shard.begin_at(manifest)
     except BaseException:
         backend.close()
         raise
@@ -42,14 +42,14 @@ def check_savepoint(spec: OperatorSpec) -> None:
     if spec.savepoint is None or not Folder(spec.savepoint).sizes(".", recursive=True):
         return
     savepoint = Savepoint.open(spec.savepoint)
-    found = pa.ipc.read_schema(pa.py_buffer(savepoint.manifest.key_schema))
+    found = pa.ipc.read_schema(pa.py_buffer(savepoint.contents.key_schema))
     if not found.equals(spec.key_schema):
         raise OptionError(
             f"the state in {spec.savepoint} is keyed by [{described(found)}] and the query keys by "
             f"[{described(spec.key_schema)}]. Key by the same columns, of the same names and types."
         )
-    StoredStates.of(savepoint.manifest.states, spec.states, savepoint.manifest.key_schema, 0)
-    held = {file.state for file in savepoint.manifest.files}
+    StoredStates.of(savepoint.contents.states, spec.states, savepoint.contents.key_schema, 0)
+    held = {file.state for file in savepoint.contents.files}
     for timers, mode in ((TIMERS, "EventTime"), (PROCESSING_TIMERS, "ProcessingTime")):
         if timers.name in held and spec.time_mode != mode.lower():
             raise OptionError(

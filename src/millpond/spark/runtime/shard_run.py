@@ -24,7 +24,7 @@ from millpond.spark.forms.form import ShardBatch
 from millpond.spark.forms.handles import ProcessorHandle
 from millpond.spark.shuffle.pack import KEY_GROUP, is_initial
 from millpond.spark.shuffle.spool import Spool
-from millpond.spark.spec.lease import Claim
+from millpond.spark.spec.lease import Lease
 from millpond.spark.spec.operator import BatchTime, OperatorSpec
 from millpond.state.checkpoint import Shard
 
@@ -51,11 +51,11 @@ class RunResult:
 class ShardRun:
     """Drives one processor over one shard for one batch."""
 
-    def __init__(self, spec: OperatorSpec, shard: Shard, time: BatchTime, claim: Claim) -> None:
+    def __init__(self, spec: OperatorSpec, shard: Shard, time: BatchTime, lease: Lease) -> None:
         self._spec = spec
         self._shard = shard
         self._time = time
-        self._claim = claim
+        self._lease = lease
 
     def run(self, tables: Iterable[pa.Table], output: Spool) -> RunResult:
         """Process the rows, then the timers that are due; what user code yields goes to `output` as Arrow IPC."""
@@ -68,7 +68,7 @@ class ShardRun:
         handle.end_of_init()
         timers = None if spec.time_mode == "none" else self._shard.timers
         times = TimerValues(time.processing_ms, time.watermark_ms)
-        batch = ShardBatch(spec, self._shard, times, self._claim)
+        batch = ShardBatch(spec, self._shard, times, self._lease)
         form = form_of(batch, given)
         late_rows, in_time, initial = 0, [], []
         for table in tables:
@@ -81,7 +81,7 @@ class ShardRun:
                 in_time.append(kept)
         if spec.initial is not None and initial:
             looks = replace(spec, key_positions=spec.initial.key_positions, row_names=spec.initial.row_names)
-            form_of(ShardBatch(looks, self._shard, times, self._claim), given).initial(_key_groups(initial))
+            form_of(ShardBatch(looks, self._shard, times, self._lease), given).initial(_key_groups(initial))
         for blob in _blobs(form.rows(_key_groups(in_time))):
             output.add(blob)
         next_timer_ms = None
@@ -102,7 +102,7 @@ class ShardRun:
         """The rows that are not late, by Spark's rule: later than the watermark of the batch before this one."""
         if self._spec.event_time is None or self._spec.keep_late:
             return rows
-        limit = pa.scalar(self._shard.head.watermark_ms * 1000, type=pa.timestamp("us", tz="UTC"))
+        limit = pa.scalar(self._shard.manifest.watermark_ms * 1000, type=pa.timestamp("us", tz="UTC"))
         event_times = rows.column(self._spec.event_time)
         if pa.types.is_struct(event_times.type):
             event_times = pc.struct_field(event_times, "end")  # of a window

@@ -1,7 +1,7 @@
 """The shards in a state host's memory, each held by one attempt at a time.
 
 Spark may run a shard's batch again while the first attempt still runs: a zombie of a stopped query,
-a speculative copy, a retry. The latest attempt (by Spark's task attempt id) gets the shard: it claims the slot,
+a speculative copy, a retry. The latest attempt (by Spark's task attempt id) gets the shard: it takes the slot's lease,
 the earlier one finds at its next key that the slot is no longer its own, and what it changed is
 rolled back before the later one begins.
 
@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from typing import Generic, Protocol, TypeVar
 
 from millpond.errors import UnavailableError
-from millpond.spark.spec.lease import Attempt, Claim
+from millpond.spark.spec.lease import Attempt, Lease
 
 LEASE_SECONDS = 60.0
 
@@ -38,26 +38,26 @@ class Slot(Generic[Held]):
         self.users = 0
         self._now = now
         self._lock = threading.Lock()
-        self._claims = threading.Lock()
-        self._latest = Claim(Attempt("", -1))
+        self._leases = threading.Lock()
+        self._latest = Lease(Attempt("", -1))
         self._last_used = now()
 
     @contextmanager
-    def held(self, attempt: Attempt, interrupt: Callable[[], None] = lambda: None) -> Iterator[Claim]:
-        """Claim the slot for an attempt, wait for the one before it to let go, and hold it.
+    def held(self, attempt: Attempt, interrupt: Callable[[], None] = lambda: None) -> Iterator[Lease]:
+        """Lease the slot for an attempt, wait for the one before it to let go, and hold it.
 
-        `interrupt` is called when a later attempt claims it; it must end any wait for the worker.
+        `interrupt` is called when a later attempt takes it; it must end any wait for the worker.
         """
-        claim, earlier = self._claim(attempt, interrupt)
+        lease, earlier = self._lease(attempt, interrupt)
         if not self._lock.acquire(timeout=LEASE_SECONDS):
             raise UnavailableError(
                 f"the shard is still held by {earlier} after {LEASE_SECONDS:.0f} s: a single call of the processor "
                 "seems to take that long. Spark runs the batch again."
             )
         try:
-            if claim.superseded_by:
-                claim.refuse()
-            yield claim
+            if lease.superseded_by:
+                lease.refuse()
+            yield lease
         finally:
             self._last_used = self._now()
             self._lock.release()
@@ -80,16 +80,16 @@ class Slot(Generic[Held]):
         """Whether anybody has held the slot since then."""
         return self._last_used >= limit
 
-    def _claim(self, attempt: Attempt, interrupt: Callable[[], None]) -> tuple[Claim, Attempt]:
-        claim = Claim(attempt, interrupt)
-        with self._claims:
+    def _lease(self, attempt: Attempt, interrupt: Callable[[], None]) -> tuple[Lease, Attempt]:
+        lease = Lease(attempt, interrupt)
+        with self._leases:
             earlier = self._latest
             if attempt.application == earlier.attempt.application and attempt.order < earlier.attempt.order:
-                claim.superseded_by = earlier.attempt
-                claim.refuse()
+                lease.superseded_by = earlier.attempt
+                lease.refuse()
             earlier.supersede(attempt)
-            self._latest = claim
-        return claim, earlier.attempt
+            self._latest = lease
+        return lease, earlier.attempt
 
     @contextmanager
     def idle(self, attempt: Attempt) -> Iterator[Held | None]:

@@ -1,4 +1,4 @@
-"""One shard's durable state in Spark's state store: a head, and the segments that it names.
+"""One shard's durable state in Spark's state store: a manifest, and the segments that it names.
 
 Spark keeps versions, commits with the task, and cleans up; here is only what one batch reads and writes.
 """
@@ -8,15 +8,15 @@ from collections.abc import Iterator
 from pyspark.sql.streaming.stateful_processor import MapState, ValueState
 
 from millpond.errors import CorruptionError, UnavailableError
-from millpond.state.checkpoint import Commit, Head, SegmentRef
+from millpond.state.checkpoint import Commit, Manifest, SegmentRef
 from millpond.state.checkpoint.restoring import StoredSegments, check_segment, last_good
 
 
-class Durable:
+class ShardStore:
     """One shard's newest version in Spark's state store: a `CheckpointStorage`. Spark itself keeps the earlier ones."""
 
-    def __init__(self, head: ValueState, segments: MapState, name: str) -> None:
-        self._head = head
+    def __init__(self, manifest: ValueState, segments: MapState, name: str) -> None:
+        self._manifest = manifest
         self._segments = segments
         self._name = name
 
@@ -27,17 +27,17 @@ class Durable:
 
     def versions(self) -> list[int]:
         """The one version there is, if any."""
-        head = self.head()
-        return [] if head is None else [head.version]
+        manifest = self.manifest()
+        return [] if manifest is None else [manifest.version]
 
-    def head(self, version: int | None = None) -> Head | None:
-        """The head, or None where there never was one."""
+    def manifest(self, version: int | None = None) -> Manifest | None:
+        """The manifest, or None where there never was one."""
         # Asked first: Spark warns in its log of every value that is read and not there.
-        if not self._head.exists():
+        if not self._manifest.exists():
             return None
-        stored = self._head.get()
-        head = Head.decode(bytes(stored[0]), f"the head of {self._name}")
-        return head if version in (None, head.version) else None
+        stored = self._manifest.get()
+        manifest = Manifest.decode(bytes(stored[0]), f"the manifest of {self._name}")
+        return manifest if version in (None, manifest.version) else None
 
     def segment(self, ref: SegmentRef) -> bytes:
         """One segment. They are read by key: the store's iterator would load hundreds at once."""
@@ -48,33 +48,33 @@ class Durable:
             )
         return bytes(stored[0])
 
-    def segments_of(self, head: Head) -> StoredSegments:
-        """The segments of a head, each read when it is asked for."""
-        return StoredSegments(self, head)
+    def segments_of(self, manifest: Manifest) -> StoredSegments:
+        """The segments of a manifest, each read when it is asked for."""
+        return StoredSegments(self, manifest)
 
     def is_whole(self) -> bool:
-        """Whether there is a head with every segment that it names, each as it was written; or nothing at all."""
+        """Whether there is a manifest with every segment that it names, each as it was written; or nothing at all."""
         try:
-            head = self.head()
-            if head is None:
+            manifest = self.manifest()
+            if manifest is None:
                 return not self._segments.exists()
-            for ref in head.segments:
-                check_segment(head, ref, self.segment(ref))
+            for ref in manifest.segments:
+                check_segment(manifest, ref, self.segment(ref))
         except CorruptionError:
             return False
         return True
 
     def clear(self) -> None:
         """Forget everything."""
-        self._head.clear()
+        self._manifest.clear()
         self._segments.clear()
 
     def put(self, commit: Commit) -> None:
         """Store a version."""
-        self.put_stream(iter(commit.segments.items()), commit.dropped, commit.head.encode())
+        self.put_stream(iter(commit.segments.items()), commit.dropped, commit.manifest.encode())
 
-    def put_stream(self, segments: Iterator[tuple[int, bytes]], dropped: tuple[int, ...], head: bytes) -> None:
-        """Store a version as it comes from a host: segments first, the head last.
+    def put_stream(self, segments: Iterator[tuple[int, bytes]], dropped: tuple[int, ...], manifest: bytes) -> None:
+        """Store a version as it comes from a host: segments first, the manifest last.
 
         Raises:
             UnavailableError: Spark's state store could not take it.
@@ -84,7 +84,7 @@ class Durable:
                 self._segments.updateValue((segment_id,), (data,))
             for segment_id in dropped:
                 self._segments.removeKey((segment_id,))
-            self._head.update((head,))
+            self._manifest.update((manifest,))
         except (EOFError, ConnectionError) as error:
             # Spark closes the connection to its store over an error, and keeps that to itself.
             raise UnavailableError(

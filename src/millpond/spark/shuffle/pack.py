@@ -17,7 +17,7 @@ import pyarrow as pa
 from pyspark import TaskContext
 
 from millpond.errors import CorruptionError
-from millpond.spark.shuffle.partitioner import anchors
+from millpond.spark.shuffle.partitioner import routing_keys
 from millpond.state.types.key_groups import key_groups_of, max_parallelism
 
 KEY_GROUP = "__millpond_key_group"
@@ -98,8 +98,8 @@ def _blob(table: pa.Table, layout: Layout, *, initial: bool = False) -> bytes:
 
 
 def _record_batch(blobs: dict[int, bytes], layout: Layout) -> pa.RecordBatch:
-    anchor_of = anchors(layout.shards)
-    return pa.record_batch([[anchor_of[shard] for shard in blobs], list(blobs.values())], schema=_PACKED)
+    routing_key_of = routing_keys(layout.shards)
+    return pa.record_batch([[routing_key_of[shard] for shard in blobs], list(blobs.values())], schema=_PACKED)
 
 
 def read_blob(blob: bytes | memoryview, layout: Layout) -> pa.Table:

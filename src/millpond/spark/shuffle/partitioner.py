@@ -1,8 +1,8 @@
-"""Shard anchors: numbers that Spark's hash partitioner sends to a chosen partition.
+"""Shard routing_keys: numbers that Spark's hash partitioner sends to a chosen partition.
 
 Spark places a row by `hash(key) % partitions`, where `hash` is Murmur3 with seed 42. Rows here are
 keyed by shard; were they keyed 0, 1, 2, … some partitions would get two shards and some none. So
-each shard goes by an anchor: the smallest number that Spark maps to that shard's own partition.
+each shard goes by an routing_key: the smallest number that Spark maps to that shard's own partition.
 """
 
 from functools import lru_cache
@@ -12,13 +12,13 @@ from millpond.errors import OptionError
 _MASK = 0xFFFFFFFF
 
 
-def partition_of(anchor: int, partitions: int) -> int:
+def partition_of(routing_key: int, partitions: int) -> int:
     """The partition to which Spark's hash partitioner sends a 32-bit integer key.
 
     >>> partition_of(0, 200), partition_of(1, 200)
     (191, 43)
     """
-    mixed = _rotate(anchor * 0xCC9E2D51 & _MASK, 15) * 0x1B873593 & _MASK
+    mixed = _rotate(routing_key * 0xCC9E2D51 & _MASK, 15) * 0x1B873593 & _MASK
     state = (_rotate(42 ^ mixed, 13) * 5 + 0xE6546B64) & _MASK
     state ^= 4
     state = (state ^ state >> 16) * 0x85EBCA6B & _MASK
@@ -28,19 +28,19 @@ def partition_of(anchor: int, partitions: int) -> int:
 
 
 @lru_cache(maxsize=8)
-def anchors(shards: int) -> tuple[int, ...]:
-    """One anchor a shard, in the shards' order.
+def routing_keys(shards: int) -> tuple[int, ...]:
+    """One routing_key a shard, in the shards' order.
 
-    >>> [partition_of(anchor, 4) for anchor in anchors(4)]
+    >>> [partition_of(routing_key, 4) for routing_key in routing_keys(4)]
     [0, 1, 2, 3]
     """
     if shards < 1:
         raise OptionError(f"shards is {shards}; an operator has at least 1 shard.")
     found: dict[int, int] = {}
-    anchor = 0
+    routing_key = 0
     while len(found) < shards:
-        found.setdefault(partition_of(anchor, shards), anchor)
-        anchor += 1
+        found.setdefault(partition_of(routing_key, shards), routing_key)
+        routing_key += 1
     return tuple(found[shard] for shard in range(shards))
 
 

@@ -17,7 +17,7 @@ class Attempt(NamedTuple):
     order: int
 
 
-class Claim:
+class Lease:
     """An attempt's hold on a slot. Whoever works under it looks at `superseded_by` before every key."""
 
     __slots__ = ("_interrupt", "attempt", "superseded_by")

@@ -50,8 +50,8 @@ class StateConfig:
         max_size: how many keys "write-back" keeps, and "two-layer" in L1, of each value state and shard.
         max_size_l2: how many more "two-layer" keeps in L2.
         hooks: of "write-back" and "two-layer": objects that travel to where the state is, and stay there.
-        on_lost_state: "fail", or "reset": what becomes of a shard whose durable state is missing or altered, head or
-            segments. Reset on purpose, it begins without state, or with that of the query's savepoint, and goes on
+        on_lost_state: "fail", or "reset": what becomes of a shard whose manifest or segments are missing or altered.
+            Reset on purpose, it begins without state, or with that of the query's savepoint, and goes on
             from where the query is.
 
     Whatever is cached, what a batch changed is written before the batch is durable, and the next start may choose

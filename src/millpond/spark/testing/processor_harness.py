@@ -2,7 +2,7 @@
 
 Batch by batch, as Spark would, through the very code that runs it on Spark: rows go to `ShardRun` as
 Arrow, late rows are dropped and timers fire by its rules, and what a batch changed becomes a delta and
-a head, which is all that `restart` has to begin again from. Only what Spark does is left out: there is
+a manifest, which is all that `restart` has to begin again from. Only what Spark does is left out: there is
 one shard with one key group, so keys come in the order of their first row.
 
 Invariant: a batch counts whole or not at all. If the processor raises, its error comes out as it is,
@@ -33,10 +33,10 @@ from millpond.spark.runtime.opened_shard import check_savepoint, filled_shard
 from millpond.spark.runtime.shard_run import ShardRun
 from millpond.spark.shuffle.pack import KEY_GROUP
 from millpond.spark.shuffle.spool import Spool
-from millpond.spark.spec.lease import Attempt, Claim
+from millpond.spark.spec.lease import Attempt, Lease
 from millpond.spark.spec.operator import BatchTime, OperatorSpec, StateConfig
 from millpond.spark.testing.ddl import parse_ddl
-from millpond.state.checkpoint import Head, Shard, ShardState, birth, write_savepoint
+from millpond.state.checkpoint import Manifest, Shard, ShardState, new_manifest, write_savepoint
 from millpond.state.options.opening import open_backend
 from millpond.state.options.operator import StateOptions
 from millpond.state.types.rows import RowCodec
@@ -50,11 +50,11 @@ class ProcessorSnapshot:
     """The durable state of a processor after a batch: what Spark's state store would hold.
 
     Attributes:
-        head: of the version.
+        manifest: of the version.
         segments: by id.
     """
 
-    head: Head
+    manifest: Manifest
     segments: Mapping[int, bytes]
 
 
@@ -135,7 +135,7 @@ class ProcessorHarness:
         self._closed = False
         self.late_rows = 0
         """How many rows were dropped because the watermark had passed them."""
-        self._durable = ProcessorSnapshot(birth("harness", 0, 1, 1, self._key_schema), {})
+        self._durable = ProcessorSnapshot(new_manifest("harness", 0, 1, 1, self._key_schema), {})
         self._shard = self._restored()
 
     def __enter__(self) -> Self:
@@ -167,15 +167,15 @@ class ProcessorHarness:
         table = self._table(rows)
         try:
             with Spool(lambda: self._folder) as spool:
-                result = ShardRun(self._spec(), shard, time, Claim(Attempt("harness", 0))).run([table], spool)
+                result = ShardRun(self._spec(), shard, time, Lease(Attempt("harness", 0))).run([table], spool)
                 output = [row for blob in spool for row in self._rows_of(blob)]
-            commit = shard.commit(f"batch {shard.head.version}", time.watermark_ms)
+            commit = shard.commit(f"batch {shard.manifest.version}", time.watermark_ms)
         except BaseException:
             shard.rollback()
             raise
         segments = {at: data for at, data in self._durable.segments.items() if at not in commit.dropped}
-        self._durable = ProcessorSnapshot(commit.head, {**segments, **commit.segments})
-        shard.stand_at(shard.head)
+        self._durable = ProcessorSnapshot(commit.manifest, {**segments, **commit.segments})
+        shard.begin_at(shard.manifest)
         self._time = time
         self.late_rows += result.late_rows
         return output
@@ -210,12 +210,12 @@ class ProcessorHarness:
 
     def restore(self, snapshot: ProcessorSnapshot) -> None:
         """Go on from a snapshot, of this harness or of another one with the same key, at the snapshot's times."""
-        if snapshot.head.key_schema != self._durable.head.key_schema:
+        if snapshot.manifest.key_schema != self._durable.manifest.key_schema:
             raise OptionError("the snapshot was made under another key. Give the harness the key it was made with.")
-        self._durable, head = snapshot, snapshot.head
+        self._durable, manifest = snapshot, snapshot.manifest
         self._time = BatchTime(
-            self._time.processing_ms if head.processing_ms < 0 else head.processing_ms,
-            max(0, head.watermark_ms) if self._time_mode == "eventtime" else self._time.watermark_ms,
+            self._time.processing_ms if manifest.processing_ms < 0 else manifest.processing_ms,
+            max(0, manifest.watermark_ms) if self._time_mode == "eventtime" else self._time.watermark_ms,
         )
         self.restart()
 
@@ -228,7 +228,7 @@ class ProcessorHarness:
         """
         self._check_open()
         shard = self._shard
-        write_savepoint(location, [ShardState.of_snapshot(self._durable.head, shard.backend, shard.declared)])
+        write_savepoint(location, [ShardState.of_snapshot(self._durable.manifest, shard.backend, shard.declared)])
 
     def restore_savepoint(self, location: str) -> None:
         """Go on with the state of a savepoint, of a query, of any number of shards, or of a harness.
@@ -242,11 +242,11 @@ class ProcessorHarness:
         self._check_open()
         spec = replace(self._spec(), savepoint=location)
         check_savepoint(spec)
-        shard = self._opened_shard(spec, birth("harness", 0, 1, 1, self._key_schema), {})
+        shard = self._opened_shard(spec, new_manifest("harness", 0, 1, 1, self._key_schema), {})
         commit = shard.commit("savepoint", self._time.watermark_ms)
         self._shard.backend.close()
-        self._shard, self._durable = shard, ProcessorSnapshot(commit.head, commit.segments)
-        shard.stand_at(shard.head)
+        self._shard, self._durable = shard, ProcessorSnapshot(commit.manifest, commit.segments)
+        shard.begin_at(shard.manifest)
 
     def restart(self) -> None:
         """Lose what is in memory, as when a host is killed, and restore the state of the last batch."""
@@ -265,12 +265,12 @@ class ProcessorHarness:
             raise OptionError("the harness is closed, and its state was freed. Make a new one.")
 
     def _restored(self) -> Shard:
-        return self._opened_shard(self._spec(), self._durable.head, self._durable.segments)
+        return self._opened_shard(self._spec(), self._durable.manifest, self._durable.segments)
 
-    def _opened_shard(self, spec: OperatorSpec, head: Head, segments: Mapping[int, bytes]) -> Shard:
+    def _opened_shard(self, spec: OperatorSpec, manifest: Manifest, segments: Mapping[int, bytes]) -> Shard:
         self._opened += 1
-        backend = open_backend(self._options, head.key_groups, self._folder / f"state-{self._opened}")
-        return filled_shard(spec, head, segments, self._time, backend)
+        backend = open_backend(self._options, manifest.key_groups, self._folder / f"state-{self._opened}")
+        return filled_shard(spec, manifest, segments, self._time, backend)
 
     def _spec(self) -> OperatorSpec:
         return OperatorSpec(

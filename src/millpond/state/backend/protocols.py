@@ -303,7 +303,7 @@ class Versions(Protocol):
     """The versions of a shard's state, from its restore to its end."""
 
     def commit(self) -> Snapshot:
-        """End the version. It can be taken back until `settle`. Afterwards no key is current."""
+        """End the version. It can be taken back until `acknowledge`. Afterwards no key is current."""
         ...
 
     def rollback(self) -> bool:
@@ -311,10 +311,10 @@ class Versions(Protocol):
         ...
 
     def undo_commit(self) -> None:
-        """Take the last commit back. Only once, and only before `settle` and before the next commit."""
+        """Take the last commit back. Only once, and only before `acknowledge` and before the next commit."""
         ...
 
-    def settle(self) -> None:
+    def acknowledge(self) -> None:
         """The last commit is durable: it will not be taken back."""
         ...
 

@@ -1,7 +1,7 @@
-"""Deltas, bases and head: how a shard's state is made durable and brought back."""
+"""Deltas, bases and manifest: how a shard's state is made durable and brought back."""
 
 from millpond.state.checkpoint.checkpointer import Checkpointer, CheckpointStats, PendingCheckpoint
-from millpond.state.checkpoint.format.manifest import Head, SegmentRef, birth
+from millpond.state.checkpoint.format.manifest import Manifest, SegmentRef, new_manifest
 from millpond.state.checkpoint.restoring import Restored, restore
 from millpond.state.checkpoint.savepoint import Savepoint, ShardState, write_savepoint
 from millpond.state.checkpoint.shard import Shard
@@ -14,14 +14,14 @@ __all__ = [
     "Checkpointer",
     "Commit",
     "FileStorage",
-    "Head",
+    "Manifest",
     "PendingCheckpoint",
     "Restored",
     "Savepoint",
     "SegmentRef",
     "Shard",
     "ShardState",
-    "birth",
+    "new_manifest",
     "restore",
     "write_savepoint",
 ]

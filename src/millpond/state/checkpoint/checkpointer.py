@@ -1,7 +1,7 @@
 """One shard's checkpoints off Spark: a short blocking part, and the rest while records flow.
 
 `begin` ends the backend's version and holds the stream up no longer than that. `write` turns the
-snapshot into segments and a head and stores them; it may run in any thread while the next records
+snapshot into segments and a manifest and stores them; it may run in any thread while the next records
 are worked off, and several checkpoints may have begun before the first is written.
 
 Invariant: every change since the newest stored version is in a carried delta, in a pending
@@ -31,7 +31,7 @@ import pyarrow as pa
 
 from millpond.errors import OptionError
 from millpond.state.backend.protocols import KeyedStateBackend, Snapshot
-from millpond.state.checkpoint.format.manifest import Head
+from millpond.state.checkpoint.format.manifest import Manifest
 from millpond.state.checkpoint.next_manifest import Delta, beside
 from millpond.state.checkpoint.segment_spool import SegmentSpool
 from millpond.state.checkpoint.storage.interface import CheckpointStorage, Commit
@@ -93,11 +93,11 @@ class Checkpointer:
 
     Args:
         storage: where versions are kept.
-        backend: whose state they hold. It stands at `head`: empty at birth, or as `restore` left it.
-        head: of the version that the backend holds.
+        backend: whose state they hold. It stands at `head`: empty when it is new, or as `restore` left it.
+        manifest: of the version that the backend holds.
         states: every state declared so far, and every restored one.
         last_version: versions begin after it, and after all stored ones; so the shards of an operator count alike.
-        writer: names this writer in its heads; random unless given.
+        writer: names this writer in its manifests; random unless given.
         clock_ns: monotonic nanoseconds, by which the blocking part is measured.
     """
 
@@ -105,7 +105,7 @@ class Checkpointer:
         self,
         storage: CheckpointStorage,
         backend: KeyedStateBackend,
-        head: Head,
+        manifest: Manifest,
         states: Iterable[StateDescriptor] = (),
         *,
         last_version: int = 0,
@@ -115,11 +115,11 @@ class Checkpointer:
         self.history: deque[CheckpointStats] = deque(maxlen=_HISTORY)
         self._storage = storage
         self._backend = backend
-        self._head = head
+        self._manifest = manifest
         self._writer = writer or secrets.token_hex(8)
         self._clock_ns = clock_ns
-        self._encoder = CheckpointWriter(pa.ipc.read_schema(pa.py_buffer(head.key_schema)))
-        self._last_version = max([head.version, last_version, *storage.versions()])
+        self._encoder = CheckpointWriter(pa.ipc.read_schema(pa.py_buffer(manifest.key_schema)))
+        self._last_version = max([manifest.version, last_version, *storage.versions()])
         self._begun: deque[PendingCheckpoint] = deque()
         self._carried: list[Delta] = []
         self._carried_spool = SegmentSpool()
@@ -130,13 +130,13 @@ class Checkpointer:
         self._lock = threading.Lock()
         for descriptor in states:
             self.declare(descriptor)
-        # What a backend holds at birth came from a savepoint, if anything, and no version has it yet. Segments
+        # What a backend holds when it is new came from a savepoint, if anything, and no version has it yet. Segments
         # written under an earlier declaration are not read under this one: a full checkpoint needs neither.
-        if head.version == 0 or any(self._declared_anew(stored) for stored in head.states):
-            self._lost.add(head.version)
+        if manifest.version == 0 or any(self._declared_anew(stored) for stored in manifest.states):
+            self._lost.add(manifest.version)
 
     def _declared_anew(self, stored: Mapping[str, Any]) -> bool:
-        """Whether a state is declared otherwise than the head has it."""
+        """Whether a state is declared otherwise than the manifest has it."""
         declared = self._encoder.states.get(stored["name"])
         return declared is not None and declared.encode() != stored
 
@@ -146,9 +146,9 @@ class Checkpointer:
         return self._storage
 
     @property
-    def head(self) -> Head:
+    def manifest(self) -> Manifest:
         """Of the last version that was stored."""
-        return self._head
+        return self._manifest
 
     def declare(self, descriptor: StateDescriptor) -> None:
         """Make a state known to the checkpoints begun from now on."""
@@ -161,7 +161,7 @@ class Checkpointer:
         started = self._clock_ns()
         snapshot = self._backend.commit()
         # Live state is never taken back here: a checkpoint that fails hands its changes on.
-        self._backend.settle()
+        self._backend.acknowledge()
         blocking_ns = self._clock_ns() - started
         self._last_version += 1
         pending = PendingCheckpoint(
@@ -203,7 +203,7 @@ class Checkpointer:
             finally:
                 self._begun.popleft()
                 pending.snapshot.release()
-            self._head = commit.head
+            self._manifest = commit.manifest
             self._carried = [delta for delta in self._carried if delta.version > pending.version]
             if full:
                 self._lost = {version for version in self._lost if version > pending.version}
@@ -229,13 +229,13 @@ class Checkpointer:
             deltas.append(self._encoder.delta(pending.version, pending.snapshot, spool))
         owed = None if full else sum(delta.rows for delta in deltas)
         self._removal_rows = max(BASE_STEP_ROWS, owed or 0)
-        bases = Round(self._head, pending.version, owed, self._outlived, spool)
+        bases = Round(self._manifest, pending.version, owed, self._outlived, spool)
         with ThreadPoolExecutor(1, "millpond-encoding") as thread:
             encode = beside(thread)
             while self._encoder.add_bases(bases, pending.snapshot, pending.now_ms, pending.states, encode):
                 continue
         return self._encoder.commit(
-            self._head,
+            self._manifest,
             version=pending.version,
             token=f"{self._writer}-{pending.version}",
             watermark_ms=pending.watermark_ms,

@@ -1,4 +1,4 @@
-"""From one head to the next: which segments a new version consists of.
+"""From one manifest to the next: which segments a new version consists of.
 
 A pure function, the one place where the log is kept short. Every key group has a newest *base* of
 some version, and the *deltas* after that version complete it. So a delta no younger than every base
@@ -18,7 +18,7 @@ import pyarrow.compute as pc
 
 from millpond.state.backend.pairs import Pairs
 from millpond.state.backend.protocols import Cells
-from millpond.state.checkpoint.format.manifest import Head, SegmentRef
+from millpond.state.checkpoint.format.manifest import Manifest, SegmentRef
 from millpond.state.checkpoint.format.raw import raw_table
 from millpond.state.checkpoint.format.segment import MAX_SEGMENT_BYTES, CellCodec, encode_segments
 from millpond.state.checkpoint.segment_spool import Part, Segments, SegmentSpool
@@ -259,7 +259,7 @@ def _joined(pieces: Sequence[Cells]) -> Cells:
 
 
 def next_commit(
-    head: Head,
+    manifest: Manifest,
     *,
     version: int,
     token: str,
@@ -270,7 +270,7 @@ def next_commit(
     deltas: Sequence[Delta],
 ) -> Commit:
     """The version that follows `head` when these bases and deltas are added, and what it no longer needs."""
-    base_versions = list(head.base_versions)
+    base_versions = list(manifest.base_versions)
     added: list[tuple[Part, bool, int]] = []
     for base in bases:
         added += [(part, True, base.version) for part in base.parts]
@@ -289,9 +289,9 @@ def next_commit(
             bytes=part.length,
             checksum=part.checksum,
         )
-        for segment_id, (part, is_base, made) in enumerate(added, head.next_segment)
+        for segment_id, (part, is_base, made) in enumerate(added, manifest.next_segment)
     ]
-    first_group = head.key_groups.start
+    first_group = manifest.key_groups.start
 
     def needed(ref: SegmentRef) -> bool:
         """Whether any key group that the segment may speak of still rests on it."""
@@ -301,20 +301,20 @@ def next_commit(
         return any(base_versions[group - first_group] <= ref.version for group in groups)
 
     following = msgspec.structs.replace(
-        head,
+        manifest,
         version=version,
         token=token,
         watermark_ms=watermark_ms,
         processing_ms=processing_ms,
         states=tuple(states),
-        segments=tuple(ref for ref in (*head.segments, *refs) if needed(ref)),
+        segments=tuple(ref for ref in (*manifest.segments, *refs) if needed(ref)),
         base_versions=tuple(base_versions),
-        next_base=(head.next_base + sum(len(base.positions) for base in bases)) % len(base_versions),
-        next_segment=head.next_segment + len(refs),
+        next_base=(manifest.next_base + sum(len(base.positions) for base in bases)) % len(base_versions),
+        next_segment=manifest.next_segment + len(refs),
     )
     return Commit(
-        head=following,
+        manifest=following,
         segments=Segments({ref.id: part for ref, (part, _, _) in zip(refs, added, strict=True) if needed(ref)}),
-        dropped=tuple(ref.id for ref in head.segments if not needed(ref)),
-        parent=head,
+        dropped=tuple(ref.id for ref in manifest.segments if not needed(ref)),
+        parent=manifest,
     )

@@ -37,12 +37,12 @@ class StateReader:
 
     >>> import tempfile
     >>> from millpond.state import HeapBackend, StateDescriptor, StateKind
-    >>> from millpond.state.checkpoint import Checkpointer, FileStorage, birth
+    >>> from millpond.state.checkpoint import Checkpointer, FileStorage, new_manifest
     >>> location, key = tempfile.mkdtemp(), pa.schema([("user", pa.string())])
     >>> count = StateDescriptor("count", StateKind.VALUE, pa.schema([("n", pa.int64())]))
-    >>> head = birth("lineage", shard=0, shards=1, max_parallelism=8, key_schema=key)
-    >>> backend = HeapBackend(head.key_groups)
-    >>> checkpoints = Checkpointer(FileStorage(location, 0), backend, head, [count])
+    >>> manifest = new_manifest("lineage", shard=0, shards=1, max_parallelism=8, key_schema=key)
+    >>> backend = HeapBackend(manifest.key_groups)
+    >>> checkpoints = Checkpointer(FileStorage(location, 0), backend, manifest, [count])
     >>> state = backend.value_state(count)
     >>> for number in (1, 2):
     ...     backend.enter(3)
@@ -82,8 +82,8 @@ class StateReader:
         """What is stored, Millpond's own states (`$timers`) included."""
         if self._savepoint is not None:
             return self._savepoint.states()
-        head = self._storages[0].head(self._version(version))
-        return () if head is None else tuple(StateDescriptor.decode(plain) for plain in head.states)
+        manifest = self._storages[0].manifest(self._version(version))
+        return () if manifest is None else tuple(StateDescriptor.decode(plain) for plain in manifest.states)
 
     def arrow(self, state: str, version: int | None = None) -> pa.Table:
         """Every cell of a state, as of a version; the newest that every shard has unless another is asked for.
@@ -173,7 +173,7 @@ class StateReader:
 
     def _shards(self, version: int) -> list[Version]:
         shards = [read_version(storage, version) for storage in self._storages]
-        expected = shards[0].head.shards
+        expected = shards[0].manifest.shards
         if len(shards) != expected:
             raise CorruptionError(
                 f"{self._location} holds {len(shards)} shards of an operator that has {expected}. Restore the folders "
@@ -200,8 +200,8 @@ class StateReader:
 
     def _cells(self, table: pa.Table, state: StateDescriptor, version: int) -> dict[Any, tuple[int, Any]]:
         """By key and map key: the row, and the value."""
-        head = self._storages[0].head(version)
-        codec = CellCodec(state, pa.ipc.read_schema(pa.py_buffer(head.key_schema if head else b"")))
+        manifest = self._storages[0].manifest(version)
+        codec = CellCodec(state, pa.ipc.read_schema(pa.py_buffer(manifest.key_schema if manifest else b"")))
         cells = codec.cells(table.append_column("deleted", pa.repeat(pa.scalar(False), table.num_rows)))
         found = enumerate(zip(codec.cell_keys(table), cells.values, strict=True))
         return {cell: (at, value) for at, (cell, value) in found}

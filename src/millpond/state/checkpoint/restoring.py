@@ -1,9 +1,9 @@
-"""From a head's segments back to cells: which of a segment's rows count, and proof that it is the right one.
+"""From a manifest's segments back to cells: which of a segment's rows count, and proof that it is the right one.
 
 Segments are applied from the oldest version to the newest, a version's bases before its deltas. A
 base speaks for the key groups it is the newest base of, a delta for those based before it.
 
-Invariant: rows are taken from a segment only after its checksum was compared with the head's.
+Invariant: rows are taken from a segment only after its checksum was compared with the manifest's.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 
 from millpond.errors import CorruptionError, OptionError
 from millpond.state.backend.protocols import KeyedStateBackend
-from millpond.state.checkpoint.format.manifest import Head, SegmentRef
+from millpond.state.checkpoint.format.manifest import Manifest, SegmentRef
 from millpond.state.checkpoint.format.raw import is_raw, raw_groups
 from millpond.state.checkpoint.format.segment import (
     MAX_SEGMENT_BYTES,
@@ -33,7 +33,7 @@ _PIECE_BYTES = 8 << 20
 
 
 class SegmentSource(Protocol):
-    """Where the segments of a head come from: a dictionary by id, a storage, or a connection that they come over.
+    """Where the segments of a manifest come from: a dictionary by id, a storage, or a connection that they come over.
 
     They are asked for one by one, each once, in the order of `in_order`.
     """
@@ -45,18 +45,18 @@ class SegmentSource(Protocol):
 
 @dataclass(frozen=True)
 class Version:
-    """One version of a shard, still encoded: its head, and its segments by id. They may be read when asked for."""
+    """One version of a shard, still encoded: its manifest, and its segments by id. They may be read when asked for."""
 
-    head: Head
+    manifest: Manifest
     segments: Mapping[int, bytes | memoryview]
 
 
 class StoredSegments(Mapping[int, bytes]):
     """The segments of a stored version. Each is read from the storage when it is asked for, and not kept."""
 
-    def __init__(self, storage: CheckpointStorage, head: Head) -> None:
+    def __init__(self, storage: CheckpointStorage, manifest: Manifest) -> None:
         self._storage = storage
-        self._refs = {ref.id: ref for ref in head.segments}
+        self._refs = {ref.id: ref for ref in manifest.segments}
 
     def __getitem__(self, segment_id: int) -> bytes:
         return self._storage.segment(self._refs[segment_id])
@@ -73,19 +73,19 @@ class Restored:
     """What a restore brought back.
 
     Attributes:
-        head: of the version that the backend now holds.
+        manifest: of the version that the backend now holds.
         descriptors: of every state, as declared, or as stored where nobody declared it.
         passed_over: what is wrong with each newer version that was damaged; empty unless falling back was allowed.
     """
 
-    head: Head
+    manifest: Manifest
     descriptors: tuple[StateDescriptor, ...]
     passed_over: tuple[str, ...] = ()
 
 
-def segment_name(head: Head, ref: SegmentRef) -> str:
+def segment_name(manifest: Manifest, ref: SegmentRef) -> str:
     """What errors call a segment."""
-    return f"segment {ref.id} of shard {head.shard}, version {head.version}, state {ref.state!r}"
+    return f"segment {ref.id} of shard {manifest.shard}, version {manifest.version}, state {ref.state!r}"
 
 
 def last_good(ref: SegmentRef) -> str:
@@ -93,27 +93,27 @@ def last_good(ref: SegmentRef) -> str:
     return f"The last version that does not need it is {ref.version - 1}."
 
 
-def in_order(head: Head) -> list[SegmentRef]:
-    """The head's segments in the order in which they are applied."""
-    return sorted(head.segments, key=lambda ref: (ref.version, not ref.base, ref.id))
+def in_order(manifest: Manifest) -> list[SegmentRef]:
+    """The manifest's segments in the order in which they are applied."""
+    return sorted(manifest.segments, key=lambda ref: (ref.version, not ref.base, ref.id))
 
 
-def check_segment(head: Head, ref: SegmentRef, data: bytes | memoryview) -> None:
-    """Prove that the bytes are the segment that the head names; a CorruptionError says what is wrong with it."""
-    name = segment_name(head, ref)
+def check_segment(manifest: Manifest, ref: SegmentRef, data: bytes | memoryview) -> None:
+    """Prove that the bytes are the segment that the manifest names; a CorruptionError says what is wrong with it."""
+    name = segment_name(manifest, ref)
     verify_segment(data, name)
     if checksum_of(data) != ref.checksum:
         raise CorruptionError(
-            f"{name} is whole, but another one than its head names: head and segments come from different "
+            f"{name} is whole, but another one than its manifest names: manifest and segments come from different "
             "attempts or checkpoints. Restore an earlier version of the checkpoint."
         )
 
 
-def read_segment(head: Head, ref: SegmentRef, data: bytes | memoryview) -> pa.Table:
-    """The rows of a segment that count under this head. A CorruptionError names the segment when it is not the one."""
-    check_segment(head, ref, data)
-    table = decode_segment(data, segment_name(head, ref))
-    first, bases = head.key_groups.start, head.base_versions
+def read_segment(manifest: Manifest, ref: SegmentRef, data: bytes | memoryview) -> pa.Table:
+    """The rows of a segment that count under this manifest. A CorruptionError names a segment that is not the one."""
+    check_segment(manifest, ref, data)
+    table = decode_segment(data, segment_name(manifest, ref))
+    first, bases = manifest.key_groups.start, manifest.base_versions
     wanted = [
         group
         for group in range(ref.first_group, ref.last_group + 1)
@@ -125,36 +125,38 @@ def read_segment(head: Head, ref: SegmentRef, data: bytes | memoryview) -> pa.Ta
 
 
 def read_version(storage: CheckpointStorage, version: int) -> Version:
-    """A version, with every segment proven to be the one that its head names before anything is made of any.
+    """A version, with every segment proven to be the one that its manifest names before anything is made of any.
 
     Segments are read one by one, and again when they are asked for.
     """
-    head = storage.head(version)
-    if head is None:
+    manifest = storage.manifest(version)
+    if manifest is None:
         raise OptionError(f"{storage.name} has no version {version}; it has {storage.versions()}.")
-    segments = StoredSegments(storage, head)
-    for ref in head.segments:
+    segments = StoredSegments(storage, manifest)
+    for ref in manifest.segments:
         try:
-            check_segment(head, ref, segments[ref.id])
+            check_segment(manifest, ref, segments[ref.id])
         except CorruptionError as error:
-            raise CorruptionError(f"{storage.name}, {segment_name(head, ref)}: {error}") from error
-    return Version(head, segments)
+            raise CorruptionError(f"{storage.name}, {segment_name(manifest, ref)}: {error}") from error
+    return Version(manifest, segments)
 
 
-def load_segments(head: Head, segments: SegmentSource, states: "StoredStates", backend: KeyedStateBackend) -> None:
-    """Load a head's version into an empty backend, segment by segment.
+def load_segments(
+    manifest: Manifest, segments: SegmentSource, states: "StoredStates", backend: KeyedStateBackend
+) -> None:
+    """Load a manifest's version into an empty backend, segment by segment.
 
     A CorruptionError names a segment that is missing or damaged; the backend must then be thrown away.
     """
-    for ref in in_order(head):
+    for ref in in_order(manifest):
         data = segments.get(ref.id)
         if data is None:
             raise CorruptionError(
-                f"{segment_name(head, ref)} is missing. The state part of the checkpoint was deleted or is "
+                f"{segment_name(manifest, ref)} is missing. The state part of the checkpoint was deleted or is "
                 "incomplete: restore it, or start the query with a new checkpoint folder."
             )
         try:
-            table = read_segment(head, ref, data)
+            table = read_segment(manifest, ref, data)
         except CorruptionError as error:
             raise CorruptionError(f"{error} {last_good(ref)}") from error
         states.load(backend, ref.state, table)
@@ -182,9 +184,9 @@ def restore(
     if version is None and not versions:
         return None
     found, passed_over = _whole_version(storage, versions[-1] if version is None else version, fall_back=fall_back)
-    states = StoredStates.of(found.head.states, declared, found.head.key_schema, now_ms)
-    load_segments(found.head, found.segments, states, backend)
-    return Restored(found.head, states.descriptors, passed_over)
+    states = StoredStates.of(found.manifest.states, declared, found.manifest.key_schema, now_ms)
+    load_segments(found.manifest, found.segments, states, backend)
+    return Restored(found.manifest, states.descriptors, passed_over)
 
 
 def _whole_version(storage: CheckpointStorage, version: int, *, fall_back: bool) -> tuple[Version, tuple[str, ...]]:
@@ -197,8 +199,8 @@ def _whole_version(storage: CheckpointStorage, version: int, *, fall_back: bool)
             raise CorruptionError(f"{damage} No earlier version in {storage.name} is whole.") from error
         if not fall_back:
             raise CorruptionError(
-                f"{damage} The last good version in {storage.name} is {good.head.version}; ask for it, or restore with "
-                "fall_back=True, to go on from there. What later versions held is then lost."
+                f"{damage} The last good version in {storage.name} is {good.manifest.version}; ask for it, or restore "
+                "with fall_back=True, to go on from there. What later versions held is then lost."
             ) from error
         return good, (damage, *passed_over)
 
@@ -240,7 +242,7 @@ class StoredStates:
     def of(
         plain: Iterable[dict[str, Any]], declared: Iterable[StateDescriptor], key_schema: bytes, now_ms: int | None
     ) -> "StoredStates":
-        """From what a head or manifest says. An OptionError shows both schemas where a state cannot be read."""
+        """From what a manifest or manifest says. An OptionError shows both schemas where a state cannot be read."""
         stored = [StateDescriptor.decode(each) for each in plain]
         return StoredStates(stored, declared, pa.ipc.read_schema(pa.py_buffer(key_schema)), now_ms)
 
@@ -278,10 +280,10 @@ def parts_of(table: pa.Table) -> Iterator[pa.Table]:
         yield table.slice(first, each)
 
 
-def key_group_pieces(head: Head, state: str) -> Iterator[range]:
+def key_group_pieces(manifest: Manifest, state: str) -> Iterator[range]:
     """The key groups of a shard in runs, of which each holds a bounded part of a state."""
-    groups = head.key_groups
-    stored = sum(ref.bytes for ref in head.segments if ref.state == state)
+    groups = manifest.key_groups
+    stored = sum(ref.bytes for ref in manifest.segments if ref.state == state)
     each = max(1, len(groups) * _PIECE_BYTES // max(1, stored))
     for first in range(groups.start, groups.stop, each):
         yield range(first, min(first + each, groups.stop))
@@ -289,7 +291,7 @@ def key_group_pieces(head: Head, state: str) -> Iterator[range]:
 
 def row_pieces(version: Version, descriptor: StateDescriptor) -> Iterator[pa.Table]:
     """Every row of one state as of a version, some key groups at a time: see `newest_rows`."""
-    for groups in key_group_pieces(version.head, descriptor.name):
+    for groups in key_group_pieces(version.manifest, descriptor.name):
         yield newest_rows(version, descriptor, groups)
 
 
@@ -298,16 +300,16 @@ def newest_rows(version: Version, descriptor: StateDescriptor, key_groups: range
 
     Of all key groups of the shard, or of some, so that a large state can be read piece by piece.
     """
-    head = version.head
-    wanted = key_groups or head.key_groups
-    codec = CellCodec(descriptor, pa.ipc.read_schema(pa.py_buffer(head.key_schema)))
+    manifest = version.manifest
+    wanted = key_groups or manifest.key_groups
+    codec = CellCodec(descriptor, pa.ipc.read_schema(pa.py_buffer(manifest.key_schema)))
     tables = [codec.schema.empty_table()]
     newest: dict[object, int] = {}
     rows = 0
-    for ref in in_order(head):
+    for ref in in_order(manifest):
         if ref.state == descriptor.name and ref.first_group < wanted.stop and ref.last_group >= wanted.start:
-            table = read_segment(head, ref, version.segments[ref.id])
-            if wanted != head.key_groups:
+            table = read_segment(manifest, ref, version.segments[ref.id])
+            if wanted != manifest.key_groups:
                 group = table["key_group"]
                 table = table.filter(pc.and_(pc.greater_equal(group, wanted.start), pc.less(group, wanted.stop)))
             table = codec.plain(table)

@@ -30,9 +30,9 @@ import xxhash
 
 from millpond.errors import CorruptionError, OptionError, UnavailableError
 from millpond.state.backend.protocols import Cells, KeyedStateBackend
-from millpond.state.checkpoint.format.manifest import Head, birth
+from millpond.state.checkpoint.format.manifest import Manifest, new_manifest
 from millpond.state.checkpoint.format.object_columns import JSON_COLUMN, with_json
-from millpond.state.checkpoint.format.savepoint_manifest import Manifest, SavepointFile
+from millpond.state.checkpoint.format.savepoint_manifest import SavepointFile, SavepointManifest
 from millpond.state.checkpoint.format.segment import CellCodec, sealed, unsealed
 from millpond.state.checkpoint.restoring import Restored, parts_of, read_version, row_pieces
 from millpond.state.checkpoint.starting import load_savepoint
@@ -63,31 +63,31 @@ class ShardState:
     """One shard's state, to be written into a savepoint: from a snapshot, or from a stored version.
 
     Attributes:
-        head: says which shard of which operator it is, under which watermark and at which processing time.
+        manifest: says which shard of which operator it is, under which watermark and at which processing time.
         states: the descriptors of everything it holds.
         pieces: gives the rows of a state, some key groups at a time. A shard may hold more than memory does.
     """
 
-    head: Head
+    manifest: Manifest
     states: tuple[StateDescriptor, ...]
     pieces: Callable[[StateDescriptor], Iterator[pa.Table]]
 
     @staticmethod
-    def of_snapshot(head: Head, snapshot: HasCells, states: Iterable[StateDescriptor]) -> "ShardState":
+    def of_snapshot(manifest: Manifest, snapshot: HasCells, states: Iterable[StateDescriptor]) -> "ShardState":
         """What a snapshot holds, or a backend now. `head` is any of the shard's that has the savepoint's times.
 
         It is read while the savepoint is written: keep the snapshot until then, or leave the backend alone.
         """
-        key_schema = pa.ipc.read_schema(pa.py_buffer(head.key_schema))
+        key_schema = pa.ipc.read_schema(pa.py_buffer(manifest.key_schema))
 
         def pieces(state: StateDescriptor) -> Iterator[pa.Table]:
             codec = CellCodec(state, key_schema)
-            for group in head.key_groups:
+            for group in manifest.key_groups:
                 cells = snapshot.cells(state.name, group)
                 for first in range(0, len(cells), _ROWS_AT_ONCE):
                     yield codec.table(cells.part(first, _ROWS_AT_ONCE)).drop_columns(["deleted"])
 
-        return ShardState(head, tuple(states), pieces)
+        return ShardState(manifest, tuple(states), pieces)
 
     @staticmethod
     def of_storage(storage: CheckpointStorage, version: int | None = None) -> "ShardState":
@@ -99,8 +99,8 @@ class ShardState:
         if not versions:
             raise OptionError(f"{storage.name} has no version to make a savepoint of.")
         found = read_version(storage, versions[-1] if version is None else version)
-        states = tuple(StateDescriptor.decode(plain) for plain in found.head.states)
-        return ShardState(found.head, states, partial(row_pieces, found))
+        states = tuple(StateDescriptor.decode(plain) for plain in found.manifest.states)
+        return ShardState(found.manifest, states, partial(row_pieces, found))
 
 
 def write_savepoint(
@@ -115,22 +115,22 @@ def write_savepoint(
     folder = Folder(location, filesystem)
     try:
         check_empty(folder)
-        heads: list[Head] = []
+        manifests: list[Manifest] = []
         states: dict[str, StateDescriptor] = {}
         files: list[SavepointFile] = []
         for shard in shards:
-            _refuse_strangers(folder.location, heads, shard.head)
-            heads.append(shard.head)
+            _refuse_strangers(folder.location, manifests, shard.manifest)
+            manifests.append(shard.manifest)
             for state in shard.states:
                 if states.setdefault(state.name, state).encode() != state.encode():
                     raise OptionError(
                         f"{folder.location}: state {state.name!r} is [{states[state.name].describe()}] in one shard "
-                        f"and [{state.describe()}] in shard {shard.head.shard}. Let every shard hold the same "
+                        f"and [{state.describe()}] in shard {shard.manifest.shard}. Let every shard hold the same "
                         "declaration."
                     )
-                part = f"shard-{shard.head.shard:05d}"
+                part = f"shard-{shard.manifest.shard:05d}"
                 files += write_rows(folder, state, part, shard.pieces(state))
-        return finish_savepoint(folder, heads, states.values(), files)
+        return finish_savepoint(folder, manifests, states.values(), files)
     except OSError as error:
         raise not_written(location, error) from error
 
@@ -149,38 +149,41 @@ def not_written(location: str, error: OSError) -> UnavailableError:
 
 
 def finish_savepoint(
-    folder: Folder, heads: Sequence[Head], states: Iterable[StateDescriptor], files: Sequence[SavepointFile]
+    folder: Folder, manifests: Sequence[Manifest], states: Iterable[StateDescriptor], files: Sequence[SavepointFile]
 ) -> "Savepoint":
     """Write the manifest, which makes a savepoint of files that were written for every shard of an operator."""
-    if len(heads) != (heads[0].shards if heads else 1):
-        raise OptionError(f"{folder.location}: expected every shard once, got {sorted(head.shard for head in heads)}.")
-    manifest = Manifest(
-        max_parallelism=heads[0].max_parallelism,
-        key_schema=heads[0].key_schema,
-        watermark_ms=min(head.watermark_ms for head in heads),
+    if len(manifests) != (manifests[0].shards if manifests else 1):
+        raise OptionError(
+            f"{folder.location}: expected every shard once, got {sorted(manifest.shard for manifest in manifests)}."
+        )
+    contents = SavepointManifest(
+        max_parallelism=manifests[0].max_parallelism,
+        key_schema=manifests[0].key_schema,
+        watermark_ms=min(manifest.watermark_ms for manifest in manifests),
         states=tuple(state.encode() for state in states),
         files=tuple(files),
-        processing_ms=min(head.processing_ms for head in heads),
+        processing_ms=min(manifest.processing_ms for manifest in manifests),
     )
     folder.make(["."])
     for name in {file.name.partition("/")[0] for file in files}:
         folder.sync(name)
-    folder.write(MANIFEST, sealed(_MAGIC, msgspec.msgpack.encode(manifest)))
+    folder.write(MANIFEST, sealed(_MAGIC, msgspec.msgpack.encode(contents)))
     folder.sync(".")
-    return Savepoint(folder, manifest)
+    return Savepoint(folder, contents)
 
 
-def _refuse_strangers(location: str, heads: Sequence[Head], head: Head) -> None:
-    for other in heads:
+def _refuse_strangers(location: str, manifests: Sequence[Manifest], manifest: Manifest) -> None:
+    for other in manifests:
         same = (other.shards, other.max_parallelism, other.key_schema) == (
-            head.shards,
-            head.max_parallelism,
-            head.key_schema,
+            manifest.shards,
+            manifest.max_parallelism,
+            manifest.key_schema,
         )
-        if other.shard == head.shard or not same:
+        if other.shard == manifest.shard or not same:
             raise OptionError(
-                f"{location}: shard {head.shard} of {head.shards} (maximum parallelism {head.max_parallelism}) does "
-                f"not go with shard {other.shard} of {other.shards} (maximum parallelism {other.max_parallelism}). "
+                f"{location}: shard {manifest.shard} of {manifest.shards} (maximum parallelism "
+                f"{manifest.max_parallelism}) does not go with shard {other.shard} of {other.shards} "
+                f"(maximum parallelism {other.max_parallelism}). "
                 "A savepoint holds each shard of one operator once."
             )
 
@@ -243,9 +246,9 @@ def _written(
 class Savepoint:
     """A savepoint that is complete. What it holds is proven file by file, before anything is taken from one."""
 
-    def __init__(self, folder: Folder, manifest: Manifest) -> None:
+    def __init__(self, folder: Folder, contents: SavepointManifest) -> None:
         self._folder = folder
-        self.manifest = manifest
+        self.contents = contents
 
     @staticmethod
     def open(location: str, *, filesystem: pa.fs.FileSystem | None = None) -> "Savepoint":
@@ -261,15 +264,15 @@ class Savepoint:
             body = unsealed(_MAGIC, folder.read(MANIFEST), name)
         except OSError as error:
             raise UnavailableError(f"the savepoint {shown(location)} cannot be read: {error}.") from error
-        manifest = msgspec.msgpack.decode(body, type=Manifest)
-        for file in manifest.files:
+        contents = msgspec.msgpack.decode(body, type=SavepointManifest)
+        for file in contents.files:
             if sizes.get(file.name) != file.bytes:
                 has = f"has {sizes[file.name]} bytes" if file.name in sizes else "is missing"
                 raise CorruptionError(
                     f"file {folder.path(file.name)} {has}, expected {file.bytes} bytes: the savepoint is not as it was "
                     "written. Nothing was taken from it; use another one."
                 )
-        return Savepoint(folder, manifest)
+        return Savepoint(folder, contents)
 
     @property
     def location(self) -> str:
@@ -278,7 +281,7 @@ class Savepoint:
 
     def states(self) -> tuple[StateDescriptor, ...]:
         """The states it holds; the values of Python objects are bytes."""
-        return tuple(StateDescriptor.decode(plain) for plain in self.manifest.states)
+        return tuple(StateDescriptor.decode(plain) for plain in self.contents.states)
 
     def table(self, state: str, key_groups: range | None = None) -> pa.Table:
         """The rows of one state, of all key groups or of some."""
@@ -321,26 +324,28 @@ class Savepoint:
             lineage: random; names the shard's new life.
             now_ms: the time at which the lives of values begin where a TTL was added.
         """
-        manifest = self.manifest
-        key_schema = pa.ipc.read_schema(pa.py_buffer(manifest.key_schema))
-        if shards > manifest.max_parallelism:
+        contents = self.contents
+        key_schema = pa.ipc.read_schema(pa.py_buffer(contents.key_schema))
+        if shards > contents.max_parallelism:
             raise OptionError(
-                f"shards is {shards}; {self.location} has {manifest.max_parallelism} key groups, and that many shards "
+                f"shards is {shards}; {self.location} has {contents.max_parallelism} key groups, and that many shards "
                 "at most."
             )
-        head = birth(lineage, shard, shards, manifest.max_parallelism, key_schema)
-        head = msgspec.structs.replace(head, watermark_ms=manifest.watermark_ms, processing_ms=manifest.processing_ms)
-        return Restored(head, load_savepoint(self, head, backend, declared, now_ms))
+        manifest = new_manifest(lineage, shard, shards, contents.max_parallelism, key_schema)
+        manifest = msgspec.structs.replace(
+            manifest, watermark_ms=contents.watermark_ms, processing_ms=contents.processing_ms
+        )
+        return Restored(manifest, load_savepoint(self, manifest, backend, declared, now_ms))
 
     def _schema(self, state: str) -> pa.Schema:
         descriptor = {each.name: each for each in self.states()}[state]
-        cells = CellCodec(descriptor, pa.ipc.read_schema(pa.py_buffer(self.manifest.key_schema))).schema
+        cells = CellCodec(descriptor, pa.ipc.read_schema(pa.py_buffer(self.contents.key_schema))).schema
         return cells.remove(cells.get_field_index("deleted"))
 
     def _files(self, state: str, key_groups: range | None) -> list[SavepointFile]:
         return [
             file
-            for file in self.manifest.files
+            for file in self.contents.files
             if file.state == state
             and (key_groups is None or (file.first_group < key_groups.stop and file.last_group >= key_groups.start))
         ]

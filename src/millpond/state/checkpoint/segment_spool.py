@@ -22,7 +22,7 @@ MEMORY_BYTES = 8 << 20
 
 @dataclass(frozen=True)
 class Part:
-    """One encoded segment that no head names yet.
+    """One encoded segment that no manifest names yet.
 
     Attributes:
         state: whose cells it holds.

@@ -1,6 +1,6 @@
 """A shard in memory, and its way from version to version.
 
-On the data path this is the keyed state of one task: a backend, and the head that says which
+On the data path this is the keyed state of one task: a backend, and the manifest that says which
 durable version its contents are. What a version consists of is `millpond.state.checkpoint.writer`'s business.
 
 Bases of the committed version are prepared between versions (`prepare_bases`), in small steps that
@@ -15,7 +15,7 @@ Each version begins by removing from live state what the bases just prepared lef
 goes as fast as bases go round, which is as fast as state is written, and needs no index of when what expires.
 
 Invariant: between versions, `head` describes exactly the backend's contents, but for their form where
-that was changed. `stand_at` is the only way to begin, and it proves that, by going one version back
+that was changed. `begin_at` is the only way to begin, and it proves that, by going one version back
 if need be, or says that only a restore will do.
 """
 
@@ -27,7 +27,7 @@ import pyarrow as pa
 from millpond.errors import OptionError
 from millpond.state.backend.expiry import alive, without_times
 from millpond.state.backend.protocols import ABSENT, Cells, KeyedStateBackend, Snapshot
-from millpond.state.checkpoint.format.manifest import Head
+from millpond.state.checkpoint.format.manifest import Manifest
 from millpond.state.checkpoint.restoring import SegmentSource, StoredStates, load_segments
 from millpond.state.checkpoint.savepoint import Savepoint
 from millpond.state.checkpoint.starting import load_savepoint
@@ -40,19 +40,19 @@ from millpond.state.types.descriptor import StateDescriptor
 class Shard:
     """The state of one shard at one version. Not thread-safe: its owner holds a lock around it."""
 
-    def __init__(self, head: Head, backend: KeyedStateBackend, timers: StateDescriptor = TIMERS) -> None:
-        self.head = head
+    def __init__(self, manifest: Manifest, backend: KeyedStateBackend, timers: StateDescriptor = TIMERS) -> None:
+        self.manifest = manifest
         self.backend = backend
         self._timers_state = timers
-        self._before: Head | None = None
+        self._before: Manifest | None = None
         # False once a commit could be neither finished nor undone: the contents are of no version.
         self._intact = True
-        # False from `stand_at` to the end of the version: only then is there anything to roll back.
+        # False from `begin_at` to the end of the version: only then is there anything to roll back.
         self._ended = False
         # Whether the contents, and those of the version before, are in no segment as they are in memory.
         self._unwritten = False
         self._unwritten_before = False
-        self.key_schema = pa.ipc.read_schema(pa.py_buffer(head.key_schema))
+        self.key_schema = pa.ipc.read_schema(pa.py_buffer(manifest.key_schema))
         self._writer = CheckpointWriter(self.key_schema)
         self._round = self._next_round()
         self._round_before = self._round
@@ -63,7 +63,7 @@ class Shard:
         """The shard's timers, declared at the first use."""
         if self._timers is None:
             self.declare(self._timers_state)
-            self._timers = Timers(self.backend, self.head.key_groups, self._timers_state)
+            self._timers = Timers(self.backend, self.manifest.key_groups, self._timers_state)
         return self._timers
 
     @property
@@ -98,7 +98,7 @@ class Shard:
     def delete_state(self, name: str) -> None:
         """Remove every key's cells of a state, in the open version, if there is such a state."""
         if name in self._writer.states:
-            for key_group in self.head.key_groups:
+            for key_group in self.manifest.key_groups:
                 cells = self.backend.cells(name, key_group)
                 if len(cells):
                     self.backend.write(name, replace(cells, values=[ABSENT] * len(cells)))
@@ -106,7 +106,7 @@ class Shard:
     def restore(
         self, segments: SegmentSource, declared: Iterable[StateDescriptor] = (), now_ms: int | None = None
     ) -> None:
-        """Load the head's version from its segments into the (empty) backend, in the form of the declarations.
+        """Load the manifest's version from its segments into the (empty) backend, in the form of the declarations.
 
         Segments are asked for one by one, in the order of `in_order`, and let go of once they are loaded. States that
         nobody declares are kept as they are stored. `now_ms` is the time at which lives begin where a TTL was added.
@@ -114,10 +114,10 @@ class Shard:
         missing or damaged segment raises a CorruptionError that names it; the shard must then be thrown away.
         """
         self._forget_queue()
-        states = StoredStates.of(self.head.states, declared, self.head.key_schema, now_ms)
+        states = StoredStates.of(self.manifest.states, declared, self.manifest.key_schema, now_ms)
         for descriptor in states.descriptors:
             self.declare(descriptor)
-        load_segments(self.head, segments, states, self.backend)
+        load_segments(self.manifest, segments, states, self.backend)
         self._unwritten = states.migrated
 
     def start_from(
@@ -129,25 +129,25 @@ class Shard:
         written.
         """
         self._forget_queue()
-        for descriptor in load_savepoint(savepoint, self.head, self.backend, declared, now_ms):
+        for descriptor in load_savepoint(savepoint, self.manifest, self.backend, declared, now_ms):
             self.declare(descriptor)
         self._unwritten = True
 
-    def stand_at(self, head: Head) -> bool:
-        """Begin a version at exactly this head, if memory allows: as it is, or by undoing the last version.
+    def begin_at(self, manifest: Manifest) -> bool:
+        """Begin a version at exactly this manifest, if memory allows: as it is, or by undoing the last version.
 
-        False means that only a restore will do. Bases still owed to the head are made up here.
+        False means that only a restore will do. Bases still owed to the manifest are made up here.
         """
         if not self._intact:
             return False
         if not self._ended:
             self.rollback()
-        if self.head.stands_with(head):
-            self.backend.settle()
-        elif self._before is not None and self._before.stands_with(head):
+        if self.manifest.is_same_version_as(manifest):
+            self.backend.acknowledge()
+        elif self._before is not None and self._before.is_same_version_as(manifest):
             self.backend.undo_commit()
             self._forget_queue()
-            self.head, self._round = self._before, self._round_before
+            self.manifest, self._round = self._before, self._round_before
             self._unwritten = self._unwritten_before
         else:
             return False
@@ -160,9 +160,11 @@ class Shard:
         return True
 
     def _next_round(self) -> Round:
-        """The bases that are owed to the head: as many rows as its version changed."""
-        changed = sum(ref.rows for ref in self.head.segments if not ref.base and ref.version == self.head.version)
-        return Round(self.head, self.head.version, changed)
+        """The bases that are owed to the manifest: as many rows as its version changed."""
+        changed = sum(
+            ref.rows for ref in self.manifest.segments if not ref.base and ref.version == self.manifest.version
+        )
+        return Round(self.manifest, self.manifest.version, changed)
 
     def prepare_bases(self) -> bool:
         """Encode the bases of the next few key groups, if any are owed; whether a step was taken.
@@ -199,16 +201,16 @@ class Shard:
             snapshot.release()
 
     def _committed(self, snapshot: Snapshot, token: str, watermark_ms: int) -> Commit:
-        version = self.head.version + 1
+        version = self.manifest.version + 1
         if self._unwritten:
-            everything = Round(self.head, version, None)
+            everything = Round(self.manifest, version, None)
             while self._writer.add_bases(everything, snapshot, None):
                 continue
             bases, deltas = everything.bases, []
         else:
             bases, deltas = self._round.bases, [self._writer.delta(version, snapshot, self._round.spool)]
         commit = self._writer.commit(
-            self.head,
+            self.manifest,
             version=version,
             token=token,
             watermark_ms=watermark_ms,
@@ -216,7 +218,7 @@ class Shard:
             bases=bases,
             deltas=deltas,
         )
-        self._before, self.head = self.head, commit.head
+        self._before, self.manifest = self.manifest, commit.manifest
         self._unwritten_before, self._unwritten = self._unwritten, False
         self._round, self._round_before = self._next_round(), self._round
         self._ended = True

@@ -18,8 +18,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from millpond.state.backend.protocols import KeyedStateBackend
-from millpond.state.checkpoint.format.manifest import Head
-from millpond.state.checkpoint.format.savepoint_manifest import Manifest
+from millpond.state.checkpoint.format.manifest import Manifest
+from millpond.state.checkpoint.format.savepoint_manifest import SavepointManifest
 from millpond.state.checkpoint.restoring import StoredStates
 from millpond.state.types.descriptor import StateDescriptor
 from millpond.state.types.key_groups import key_group_of
@@ -31,7 +31,7 @@ _GROUP = "key_group"
 class SavedRows(Protocol):
     """A savepoint, as loading it sees one."""
 
-    manifest: Manifest
+    contents: SavepointManifest
 
     def states(self) -> tuple[StateDescriptor, ...]:
         """The states it holds."""
@@ -48,7 +48,7 @@ class SavedRows(Protocol):
 
 def load_savepoint(
     savepoint: SavedRows,
-    head: Head,
+    manifest: Manifest,
     backend: KeyedStateBackend,
     declared: Iterable[StateDescriptor],
     now_ms: int | None,
@@ -57,27 +57,27 @@ def load_savepoint(
 
     An OptionError shows both declarations of a state whose change is refused, a CorruptionError names a file.
     """
-    manifest = savepoint.manifest
-    states = StoredStates.of(manifest.states, declared, manifest.key_schema, now_ms)
-    stays = manifest.max_parallelism == head.max_parallelism
-    key_groups = head.key_groups if stays else None
+    contents = savepoint.contents
+    states = StoredStates.of(contents.states, declared, contents.key_schema, now_ms)
+    stays = contents.max_parallelism == manifest.max_parallelism
+    key_groups = manifest.key_groups if stays else None
     savepoint.prove(key_groups)
     for state in savepoint.states():
         for piece in savepoint.pieces(state.name, key_groups):
-            rows = piece if stays else _rows_of_shard(piece, manifest, head)
+            rows = piece if stays else _rows_of_shard(piece, contents, manifest)
             states.load(backend, state.name, rows.append_column("deleted", pa.repeat(pa.scalar(False), rows.num_rows)))
     return states.descriptors
 
 
-def _rows_of_shard(table: pa.Table, manifest: Manifest, head: Head) -> pa.Table:
+def _rows_of_shard(table: pa.Table, contents: SavepointManifest, manifest: Manifest) -> pa.Table:
     """Of rows by the savepoint's key groups, those of the shard, by its own."""
-    divisor = math.gcd(manifest.max_parallelism, head.max_parallelism)
-    wanted = {group % divisor for group in head.key_groups}
+    divisor = math.gcd(contents.max_parallelism, manifest.max_parallelism)
+    wanted = {group % divisor for group in manifest.key_groups}
     groups = table[_GROUP].to_numpy()
     table = table.filter(pa.array(np.isin(groups % divisor, list(wanted))))
-    regrouped = _key_groups(table, manifest.key_schema, head.max_parallelism)
+    regrouped = _key_groups(table, contents.key_schema, manifest.max_parallelism)
     table = table.set_column(table.column_names.index(_GROUP), _GROUP, regrouped)
-    first, stop = head.key_groups.start, head.key_groups.stop
+    first, stop = manifest.key_groups.start, manifest.key_groups.stop
     return table.filter(pc.and_(pc.greater_equal(table[_GROUP], first), pc.less(table[_GROUP], stop)))
 
 

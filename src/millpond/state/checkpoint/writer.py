@@ -25,7 +25,7 @@ import pyarrow as pa
 from millpond.state.backend.expiry import alive, removals
 from millpond.state.backend.pairs import Pairs
 from millpond.state.backend.protocols import Cells, KeyedStateBackend, Snapshot
-from millpond.state.checkpoint.format.manifest import Head
+from millpond.state.checkpoint.format.manifest import Manifest
 from millpond.state.checkpoint.format.segment import CellCodec
 from millpond.state.checkpoint.next_manifest import (
     Base,
@@ -63,7 +63,7 @@ class Round:
     """The bases of one version, as far as they are encoded.
 
     Attributes:
-        head: that they are added to; its `next_base` says which key group comes first.
+        manifest: that they are added to; its `next_base` says which key group comes first.
         version: as of which they hold the cells.
         owed_rows: how many rows they shall hold; None for every key group.
         outlived: state and key group of what they left out and live state still has. Each use is one step of the
@@ -72,7 +72,7 @@ class Round:
         bases: those that are encoded.
     """
 
-    head: Head
+    manifest: Manifest
     version: int
     owed_rows: int | None
     outlived: dict[tuple[str, int], None] = field(default_factory=dict)
@@ -127,7 +127,7 @@ class CheckpointWriter:
             states: that there were at that version; those of now unless given.
             encode: makes segments, here or in another thread.
         """
-        groups = to.head.key_groups
+        groups = to.manifest.key_groups
         turn = sum(len(base.positions) for base in to.bases)
         wanted = BASE_STEP_ROWS
         if to.owed_rows is not None:
@@ -136,7 +136,7 @@ class CheckpointWriter:
             return False
         known = self.states if states is None else states
         living = _Living(source, known, to, now_ms)
-        start = (to.head.next_base + turn) % len(groups)
+        start = (to.manifest.next_base + turn) % len(groups)
         to.bases.append(
             encode_base(
                 groups,
@@ -154,7 +154,7 @@ class CheckpointWriter:
 
     def commit(
         self,
-        head: Head,
+        manifest: Manifest,
         *,
         version: int,
         token: str,
@@ -167,7 +167,7 @@ class CheckpointWriter:
         """The version that follows `head`, to be stored whole or not at all."""
         known = self.states if states is None else states
         return next_commit(
-            head,
+            manifest,
             version=version,
             token=token,
             watermark_ms=watermark_ms,

@@ -143,11 +143,11 @@ class HeapBackend(PlainBackend):
         for state in self._states.values():
             state.tables.roll_back()
             if state.last is not None:
-                state.tables.take_back(state.last)
-        self.settle()
+                state.tables.revert(state.last)
+        self.acknowledge()
         self._undone()
 
-    def settle(self) -> None:
+    def acknowledge(self) -> None:
         """Let go of what the last version replaced."""
         for state in self._states.values():
             state.last = None
@@ -159,7 +159,7 @@ class HeapBackend(PlainBackend):
             raise open_version(descriptor.name)
         state.tables.write(cells)
         state.tables.end_version()
-        self.settle()
+        self.acknowledge()
         self._undone()
 
     def close(self) -> None:

@@ -71,7 +71,7 @@ class FlatTables(Generic[V]):
         # Readers of earlier versions may be in the undo map: it stays as it is, in the chain.
         self.end_version()
 
-    def take_back(self, version: Version) -> None:
+    def revert(self, version: Version) -> None:
         """Undo a closed version, as a version of its own that nobody asks for the changes of."""
         for key_group, undo in version.undo.items():
             self.write(self._as_cells(key_group, undo))

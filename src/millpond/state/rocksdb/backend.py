@@ -77,8 +77,8 @@ class RocksDbBackend(PlainBackend):
         self._declared = Declarations(_KINDS, self._make)
         self._states = self._declared.states
         self._snapshots: WeakSet[_RocksDbSnapshot] = WeakSet()
-        self._head: Any = self._database.snapshot()
-        self._before_head: Any = None
+        self._manifest: Any = self._database.snapshot()
+        self._before_manifest: Any = None
 
     @property
     def context(self) -> KeyContext:
@@ -140,7 +140,7 @@ class RocksDbBackend(PlainBackend):
         for state in self._states.values():
             state.committed_changed, state.changed = state.changed, set()
             state.handed = {}
-        self._before_head, self._head = self._head, taken
+        self._before_manifest, self._manifest = self._manifest, taken
         self._snapshots.add(snapshot)
         self._leave()
         return snapshot
@@ -148,7 +148,7 @@ class RocksDbBackend(PlainBackend):
     def rollback(self) -> bool:
         """Put back what the last committed version has; whether there was any change."""
         changed = any(state.changed for state in self._states.values())
-        self._revert(self._head, (at for state in self._states.values() for at in state.changed))
+        self._revert(self._manifest, (at for state in self._states.values() for at in state.changed))
         for state in self._states.values():
             state.changed = set()
             state.handed = {}
@@ -158,15 +158,15 @@ class RocksDbBackend(PlainBackend):
     def undo_commit(self) -> None:
         """Put back what the version before the last committed one has."""
         self.rollback()
-        if self._before_head is None:
+        if self._before_manifest is None:
             return
-        self._revert(self._before_head, (at for state in self._states.values() for at in state.committed_changed))
-        self._head = self._before_head
-        self.settle()
+        self._revert(self._before_manifest, (at for state in self._states.values() for at in state.committed_changed))
+        self._manifest = self._before_manifest
+        self.acknowledge()
 
-    def settle(self) -> None:
+    def acknowledge(self) -> None:
         """Let go of what the last version replaced."""
-        self._before_head = None
+        self._before_manifest = None
         for state in self._states.values():
             state.committed_changed = set()
 
@@ -177,8 +177,8 @@ class RocksDbBackend(PlainBackend):
             raise open_version(descriptor.name)
         self._put_all(state.entries_of(cells))
         state.handed = {}
-        self._head = self._database.snapshot()
-        self.settle()
+        self._manifest = self._database.snapshot()
+        self.acknowledge()
 
     def properties(self) -> dict[str, int]:
         """RocksDB's counters: `pending_compaction_bytes`, `running_compactions`, `sst_bytes` and others."""
@@ -188,7 +188,7 @@ class RocksDbBackend(PlainBackend):
         """Release every snapshot, close the database and remove its files. Idempotent."""
         for snapshot in list(self._snapshots):
             snapshot.release()
-        self._head = self._before_head = None
+        self._manifest = self._before_manifest = None
         self._leave()
         self._states.clear()
         self._database.close()

@@ -19,7 +19,7 @@ from typing import Any
 from millpond.cache.weight import ENTRY_BYTES, deep_size
 from millpond.state.backend.protocols import ABSENT, Cells
 from millpond.state.heap.versions import Version
-from millpond.state.spillable.migrations import SpilledState
+from millpond.state.spillable.migration import SpilledState
 from millpond.state.types.key_types import given_form
 
 SAMPLE_EVERY = 61

@@ -31,19 +31,19 @@ from millpond.state.heap.backend import HeapBackend
 from millpond.state.spillable.accounting import HeapSizes
 from millpond.state.spillable.counted_cells import CountedCells
 from millpond.state.spillable.counted_value import CountedValue
-from millpond.state.spillable.maintenance import Looks
-from millpond.state.spillable.migration import Budget, Mover
-from millpond.state.spillable.migrations import STEP_CELLS, SpilledState
+from millpond.state.spillable.maintenance import Maintenance
+from millpond.state.spillable.migration import STEP_CELLS, SpilledState
+from millpond.state.spillable.migrator import Budget, Migrator
 from millpond.state.spillable.monitor import Monitor, process_monitor
 from millpond.state.spillable.options import SpillableSettings
 from millpond.state.spillable.ownership import Ownership
-from millpond.state.spillable.passes import Turns
+from millpond.state.spillable.passes import Passes
 from millpond.state.spillable.snapshot import Held, SpillableSnapshot, raw_cells
 from millpond.state.spillable.spill_file import SpillFile, import_lmdb
 from millpond.state.spillable.spill_files import SpillFiles
 from millpond.state.spillable.spill_metrics import SpillMetrics
 from millpond.state.spillable.spilled_tables import LastRead, SpilledMapTable, SpilledTable
-from millpond.state.spillable.statistics import Census, SpillStats
+from millpond.state.spillable.statistics import SpillStats, Statistics
 from millpond.state.types.descriptor import StateDescriptor, StateKind
 from millpond.state.types.key_types import as_row
 from millpond.state.types.rows import Row
@@ -107,7 +107,7 @@ class SpillableBackend:
             return clock_ns() // 1_000_000
 
         given: dict[str, Any] = {} if free_bytes is None else {"free_bytes": free_bytes}
-        self._mover = Mover(
+        self._migrator = Migrator(
             self._states,
             self._heap.rebind,
             SpillFiles(
@@ -127,22 +127,22 @@ class SpillableBackend:
             self._sizes.bytes_of,
             clock_ns,
         )
-        self._census = Census(key_groups, self._states, self._sizes, self._mover, clock_ms)
-        self._entered = self._census.entered
-        self._turns = Turns(key_groups, self._context, self._heap.bound, self._entered, self._look)
+        self._statistics = Statistics(key_groups, self._states, self._sizes, self._migrator, clock_ms)
+        self._entered = self._statistics.entered
+        self._turns = Passes(key_groups, self._context, self._heap.bound, self._entered, self._look)
         self.enter: Callable[[int], None] = self._turns.enter
         """Turn every handle to the tables of one key group, wherever they are."""
         self._owner = Ownership(self._turns.look_soon)
-        self._looks = Looks(
-            self._census,
-            self._mover,
+        self._looks = Maintenance(
+            self._statistics,
+            self._migrator,
             monitor,
             self._owner,
             settings,
             self._turns.look_soon,
             clock_ns,
         )
-        self._metrics = SpillMetrics(self._mover, self.stats, clock_ns)
+        self._metrics = SpillMetrics(self._migrator, self.stats, clock_ns)
         self._closed = False
 
     @property
@@ -182,12 +182,12 @@ class SpillableBackend:
         if descriptor.name not in self._states:
             with self._owner.at_work():
                 # A move under way knows nothing of this state.
-                self._mover.put_off()
+                self._migrator.put_off()
                 heap = self._heap.states[descriptor.name]
                 state = SpilledState(heap, cell_bytes(descriptor, len(self._states)), LastRead())
                 self._states[descriptor.name] = state
                 self._sizes.add(descriptor.name, state)
-                for key_group, spilled in self._mover.spilled.items():
+                for key_group, spilled in self._migrator.spilled.items():
                     heap.tables.live[key_group] = state.table(spilled.file, spilled.database, key_group)
                     self._heap.rebind(key_group)
 
@@ -244,10 +244,10 @@ class SpillableBackend:
         self._sizes.weigh_changes()
         held = {name: Held(state, state.heap.tables.open) for name, state in self._states.items()}
         snapshot = SpillableSnapshot(self._heap.commit(), held)
-        self._census.add_changes(each.version for each in held.values())
+        self._statistics.add_changes(each.version for each in held.values())
         self._looks.snapshots.add(snapshot)
         # What a backend at rest holds is asked for by those that work.
-        self._census.count()
+        self._statistics.count()
         self._metrics.tell_moves()
         self._metrics.tell_if_due()
         self._owner.rest()
@@ -263,9 +263,9 @@ class SpillableBackend:
         with self._owner.at_work(rests=True):
             self._heap.undo_commit()
 
-    def settle(self) -> None:
+    def acknowledge(self) -> None:
         """The last commit is durable."""
-        self._heap.settle()
+        self._heap.acknowledge()
 
     def load(self, descriptor: StateDescriptor, cells: Cells) -> None:
         """Put or delete cells as part of a restore. What does not fit is spilled as it comes."""
@@ -286,7 +286,7 @@ class SpillableBackend:
             self._declare_loaded(descriptor)
             form = self._states[descriptor.name].form
             try:
-                spilled = self._mover.put_on_disk(key_group)
+                spilled = self._migrator.put_on_disk(key_group)
                 if spilled is not None:
                     self._looks.untold = True
                     table: Any = self._states[descriptor.name].heap.tables.live[key_group]
@@ -296,7 +296,7 @@ class SpillableBackend:
                         table.store(kept[first : first + STEP_CELLS])
                     return
             except UnavailableError as error:
-                self._mover.failed(None, f"key group {key_group} could not be restored to disk: {error}")
+                self._migrator.failed(None, f"key group {key_group} could not be restored to disk: {error}")
             self._heap.load(descriptor, form.cells(key_group, pairs))
             self._looks.make_room()
 
@@ -312,7 +312,7 @@ class SpillableBackend:
                 self._closed = True
                 self._metrics.tell()
                 self._looks.close()
-                self._mover.close()
+                self._migrator.close()
                 self._heap.close()
                 self._states.clear()
                 self._sizes.clear()
@@ -328,27 +328,27 @@ class SpillableBackend:
         """
         with self._owner.at_work():
             for key_group in key_groups:
-                self._mover.spill_now(key_group)
+                self._migrator.spill_now(key_group)
 
     def load_now(self, key_groups: Iterable[int]) -> None:
         """Load key groups whole, without waiting for the monitor. Those on the heap stay there."""
         with self._owner.at_work():
             for key_group in key_groups:
-                self._mover.load_now(key_group)
+                self._migrator.load_now(key_group)
 
     def flush_now(self) -> None:
         """Write whatever has changed of the key groups on disk, without waiting until it is much."""
         with self._owner.at_work():
-            while self._mover.flush_step():
+            while self._migrator.flush_step():
                 continue
 
     def stats(self) -> SpillStats:
         """What is where, and what moving cost."""
-        return self._census.stats(self._looks.longest_block_ns)
+        return self._statistics.stats(self._looks.longest_block_ns)
 
     def temperatures(self) -> pa.Table:
-        """Every key group and state: where it is, how large, and how busy. See `census.TEMPERATURES`."""
-        return self._census.temperatures()
+        """Every key group and state: where it is, how large, and how busy. See `statistics.TEMPERATURES`."""
+        return self._statistics.temperatures()
 
     def _look(self) -> int:
         self._owner.take()

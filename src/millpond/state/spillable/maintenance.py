@@ -11,13 +11,13 @@ Invariant: key groups move in looks alone, or where the backend is told to move 
 from collections.abc import Callable, Iterable
 from weakref import WeakSet
 
-from millpond.state.spillable.migration import Mover
+from millpond.state.spillable.migrator import Migrator
 from millpond.state.spillable.monitor import Monitor
 from millpond.state.spillable.options import SpillableSettings
 from millpond.state.spillable.ownership import Ownership
 from millpond.state.spillable.policy import GroupLoad
 from millpond.state.spillable.snapshot import SpillableSnapshot
-from millpond.state.spillable.statistics import Census
+from millpond.state.spillable.statistics import Statistics
 
 BUSY_SLICE_MS = 20
 """For how long a look moves key groups, and for how long it then leaves the stream alone."""
@@ -36,12 +36,12 @@ _BUFFER_SHARE = 16
 """Changed cells of spilled groups may take this part of the memory limit before they are written."""
 
 
-class Looks:
+class Maintenance:
     """One backend's, and what the monitor asks and tells of that: see `monitor.Spillable`.
 
     Args:
-        census: counts.
-        mover: moves.
+        statistics: counts.
+        migrator: moves.
         monitor: looks at the process.
         owner: whose thread has the backend.
         settings: whether checkpoints that are read in the background are given up when a turn spills.
@@ -56,8 +56,8 @@ class Looks:
 
     def __init__(
         self,
-        census: Census,
-        mover: Mover,
+        statistics: Statistics,
+        migrator: Migrator,
         monitor: Monitor,
         owner: Ownership,
         settings: SpillableSettings,
@@ -67,8 +67,8 @@ class Looks:
         self.snapshots: WeakSet[SpillableSnapshot] = WeakSet()
         self.untold = False
         self.longest_block_ns = 0
-        self._census = census
-        self._mover = mover
+        self._statistics = statistics
+        self._migrator = migrator
         self._monitor = monitor
         self._owner = owner
         self._settings = settings
@@ -84,46 +84,46 @@ class Looks:
     @property
     def heap_bytes(self) -> int:
         """What its state takes on the heap, about."""
-        return self._census.heap_bytes
+        return self._statistics.heap_bytes
 
     @property
     def moving(self) -> bool:
         """Whether it has not done yet what it was last told."""
-        return self._mover.moving
+        return self._migrator.moving
 
     def heap_groups(self) -> list[GroupLoad]:
         """The key groups on the heap."""
-        return self._census.heap_groups(self)
+        return self._statistics.heap_groups(self)
 
     def disk_groups(self) -> list[GroupLoad]:
         """The key groups on disk, with what they would take on the heap."""
-        return self._census.disk_groups(self)
+        return self._statistics.disk_groups(self)
 
     def may_spill(self) -> bool:
         """Whether nothing hinders it."""
-        return self._mover.files.able() and not self._waits_for_checkpoints()
+        return self._migrator.files.able() and not self._waits_for_checkpoints()
 
     def move(self, to_spill: Iterable[int], to_load: Iterable[int], reason: str) -> None:
         """Take key groups on the list."""
-        self._mover.plan(to_spill, to_load, reason)
+        self._migrator.plan(to_spill, to_load, reason)
         self._look_soon()
 
     def let_pages_go(self) -> None:
         """Forget the pages of its files."""
-        self._mover.files.forget_pages()
+        self._migrator.files.forget_pages()
 
     def help_along(self, until_ns: int, *, urgent: bool) -> None:
         """Move what is to be moved in another backend's thread, if this one rests and no checkpoint reads it."""
         with self._owner.borrowed() as mine:
             if mine and not self._closed and not self._in_use():
-                while self._clock_ns() < until_ns and self._mover.step(urgent=urgent):
+                while self._clock_ns() < until_ns and self._migrator.step(urgent=urgent):
                     continue
-                self._census.count()
+                self._statistics.count()
 
     def look(self) -> int:
         """Count, let the monitor look, and do some of what there is to do; after how many records to look again."""
         started_ns = self._clock_ns()
-        self._census.count()
+        self._statistics.count()
         counted_ns = self._clock_ns()
         self._monitor.look()
         if self.untold:
@@ -134,18 +134,18 @@ class Looks:
 
     def make_room(self) -> None:
         """In a restore nobody waits for a record: move until there is nothing left to move."""
-        self._census.count()
+        self._statistics.count()
         self._monitor.look()
-        while self._mover.step(urgent=True):
+        while self._migrator.step(urgent=True):
             continue
         if self._buffers_much():
-            while self._mover.flush_step():
+            while self._migrator.flush_step():
                 continue
 
     def close(self) -> None:
         """Nothing is to be moved any more."""
         self._closed = True
-        self._census.heap_bytes = 0
+        self._statistics.heap_bytes = 0
 
     def _work(self, started_ns: int) -> None:
         self._monitor.look_at_maps()
@@ -155,16 +155,16 @@ class Looks:
             return
         self._settle_checkpoints()
         while self._clock_ns() < until_ns:
-            if self._buffers_much() and self._mover.flush_step():
+            if self._buffers_much() and self._migrator.flush_step():
                 continue
-            if self._waits_for_checkpoints() or not self._mover.step(urgent=urgent):
+            if self._waits_for_checkpoints() or not self._migrator.step(urgent=urgent):
                 break
         for other in self._monitor.others(self):
             other.help_along(until_ns, urgent=urgent)
         self._rest_until_ns = 2 * self._clock_ns() - started_ns
 
     def _buffers_much(self) -> bool:
-        return self._census.buffered_bytes() > self._monitor.limit_bytes // _BUFFER_SHARE
+        return self._statistics.buffered_bytes() > self._monitor.limit_bytes // _BUFFER_SHARE
 
     def _adapted(self, started_ns: int, counting_ns: int) -> int:
         """Look again after as many turns as take some milliseconds, or write so many bytes that it matters sooner."""
@@ -189,10 +189,10 @@ class Looks:
     def _waits_for_checkpoints(self) -> bool:
         if self._settings.cancel_checkpoint or self._monitor.is_urgent:
             return False
-        return bool(self._in_use()) and not self._mover.is_loading
+        return bool(self._in_use()) and not self._migrator.is_loading
 
     def _settle_checkpoints(self) -> None:
         """Give checkpoints up that are read in the background, before a turn spills."""
-        if self._settings.cancel_checkpoint and self._mover.to_spill:
+        if self._settings.cancel_checkpoint and self._migrator.to_spill:
             for snapshot in self._in_use():
                 snapshot.give_up()

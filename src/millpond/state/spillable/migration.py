@@ -1,298 +1,292 @@
-"""What a backend has on disk, and the moving of its key groups there and back, a step at a time.
+"""A key group on its way to disk or back, in small steps between the records of the stream.
 
-Three kinds of work wait here: key groups to spill, key groups to load, and cells of spilled groups that have
-changed and are to be written. Each is done in steps of a few milliseconds, as long as whoever calls has time; so
-the stream never waits for a whole key group.
+A move copies first and switches last. While cells are copied the group stays where it is, and is used and
+changed there; what was changed since the copying began is told by the undo maps of the versions since. The switch
+replaces the group's tables in one step, with those cells as they are now.
 
-A disk that fails costs nothing but room: the group or the cells stay on the heap, it is said once, the path is passed
-over until the trigger interval is over, and then tried again.
+Invariant: a key group is on the heap or on disk, never both: until the switch the copy counts for nothing, and is
+thrown away if the move fails; after it the original does. A process that dies at any time loses what a process that
+dies loses, since neither heap nor spill file outlives it.
 """
 
-import time
-import warnings
-from collections import deque
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
-from typing import Any
+import contextlib
+import heapq
+from abc import ABC, abstractmethod
+from collections.abc import Generator, Iterable, Iterator, Mapping
+from itertools import islice
+from typing import Any, NamedTuple
 
-from millpond.errors import UnavailableError
-from millpond.state.spillable.migrations import Load, Spill, SpilledState
+from millpond.errors import MillpondError, UnavailableError
+from millpond.state.backend.cell_bytes import EntryBytes, FlatBytes
+from millpond.state.backend.pairs import Pair
+from millpond.state.backend.protocols import ABSENT
+from millpond.state.heap.states import HeapState
+from millpond.state.heap.versions import Version
 from millpond.state.spillable.spill_file import SpillFile
-from millpond.state.spillable.spill_files import SpillFiles
+from millpond.state.spillable.spilled_tables import LastRead, SpilledMapTable, SpilledTable
+from millpond.state.types.descriptor import StateKind
+from millpond.state.types.rows import Row
 
-FLUSH_CELLS = 8_000
-"""Changed cells of one key group that are written in one step."""
+STEP_CELLS = 2_000
+"""Cells that one step copies: a few milliseconds."""
+
+RUN_CELLS = 25_000
+"""Entries that are put in order before they are written. A group of no more fills its pages; of a larger one each run
+goes between the entries of those before it."""
+
+_READ_AT_ONCE = 10_000
+"""Entries of a log that a step makes undo maps of: changes of one key each, or of as many as came at once."""
+
+_SORTED_AT_ONCE = 8_000
+"""Keys that one step puts in order: some milliseconds."""
+
+_STEP_BYTES = 1 << 20
+"""Of what one transaction writes, about."""
 
 
-@dataclass(frozen=True)
-class SpilledGroup:
-    """A key group on disk.
+class SpilledState(NamedTuple):
+    """A state that may be spilled: on the heap, and as bytes."""
+
+    heap: HeapState
+    form: FlatBytes | EntryBytes
+    last_read: LastRead
+
+    @property
+    def is_map(self) -> bool:
+        """Whether its cells are entries."""
+        return self.heap.descriptor.kind is StateKind.MAP
+
+    def table(self, file: SpillFile, database: Any, key_group: int) -> Any:
+        """The table of a key group on disk."""
+        if isinstance(self.form, EntryBytes):
+            return SpilledMapTable(self.form, file, database, key_group)
+        return SpilledTable(self.form, self.last_read, file, database, key_group)
+
+
+class Migration(ABC):
+    """What both directions share: `step` until it says that the group is where it was to go.
 
     Attributes:
-        file: where.
-        database: its cells in that file.
-        heap_bytes: what it took on the heap when it was spilled, about; 0 where it never was there.
-        cells: how many cells it had then.
+        key_group: which one moves.
+        cells: how many cells were copied so far.
+        bytes: of their keys and values in the file.
     """
 
-    file: SpillFile
-    database: Any
-    heap_bytes: int
-    cells: int
+    def __init__(self, states: Iterable[SpilledState], key_group: int) -> None:
+        self.key_group = key_group
+        self.cells = 0
+        self.bytes = 0
+        self._states = list(states)
+        # A generator that failed looks like one that came to its end.
+        self._copied = False
+        # From here on: what changes is in the undo maps of these versions and of those after them.
+        self._since = [state.heap.tables.open for state in self._states]
+        self._steps = self._copying()
 
-    def heap_bytes_now(self, mean_cell_bytes: float) -> int:
-        """What it would take on the heap; by a mean of all states where it never was there."""
-        now = self.file.size(self.database).cells
-        return int(now * (self.heap_bytes / self.cells if self.cells else mean_cell_bytes))
-
-
-class Budget:
-    """Bytes that may be written, so many a second; a second's worth may be saved up.
-
-    Args:
-        bytes_per_second: how many.
-        clock_ns: monotonic nanoseconds.
-    """
-
-    def __init__(self, bytes_per_second: int, clock_ns: Callable[[], int]) -> None:
-        self._bytes_per_second = bytes_per_second
-        self._clock_ns = clock_ns
-        self._left = float(bytes_per_second)
-        self._counted_ns = clock_ns()
-
-    def allows(self) -> bool:
-        """Whether there is any left."""
-        now_ns = self._clock_ns()
-        earned = (now_ns - self._counted_ns) / 1e9 * self._bytes_per_second
-        self._left = min(self._bytes_per_second, self._left + earned)
-        self._counted_ns = now_ns
-        return self._left > 0
-
-    def spend(self, written_bytes: int) -> None:
-        """Count what was written."""
-        self._left -= written_bytes
-
-
-class Mover:
-    """The key groups of one backend that are on disk, and the work that is to be done.
-
-    Args:
-        states: all states, by name; the backend adds to it.
-        rebind: called with a key group that has moved: handles that are bound to it must be bound anew.
-        files: where to spill.
-        budget: how fast.
-        heap_bytes: what a key group takes on the heap.
-        clock_ns: monotonic nanoseconds.
-    """
-
-    def __init__(
-        self,
-        states: Mapping[str, SpilledState],
-        rebind: Callable[[int], None],
-        files: SpillFiles,
-        budget: Budget,
-        heap_bytes: Callable[[int], int],
-        clock_ns: Callable[[], int] = time.perf_counter_ns,
-    ) -> None:
-        self.spilled: dict[int, SpilledGroup] = {}
-        self.files = files
-        self.reason = ""
-        self.spills = self.loads = self.failures = 0
-        self.spill_ns = self.load_ns = 0
-        self._states = states
-        self._rebind = rebind
-        self._budget = budget
-        self._heap_bytes = heap_bytes
-        self._clock_ns = clock_ns
-        self._to_spill: deque[int] = deque()
-        self._to_load: deque[int] = deque()
-        self._move: Spill | Load | None = None
-
-    @property
-    def moving(self) -> bool:
-        """Whether there is anything left of what it was told."""
-        return self._move is not None or bool(self._to_spill) or bool(self._to_load)
-
-    @property
-    def to_spill(self) -> bool:
-        """Whether the next move is to disk."""
-        return isinstance(self._move, Spill) or bool(self._to_spill)
-
-    @property
-    def is_loading(self) -> bool:
-        """Whether the next move is from disk."""
-        return self.moving and not self.to_spill
-
-    def plan(self, to_spill: Iterable[int], to_load: Iterable[int], reason: str) -> None:
-        """Take key groups on the list of what is to be moved."""
-        self._to_spill.extend(to_spill)
-        self._to_load.extend(to_load)
-        self.reason = reason
-
-    def step(self, *, urgent: bool) -> bool:
-        """Do one step of what is planned; False if there is nothing, or nothing that may be done now.
-
-        Below the hard mark spilling keeps to its bytes per second; `urgent`, it does not.
-        """
-        if self.to_spill and not urgent and not self._budget.allows():
+    def step(self) -> bool:
+        """Copy some cells; at last switch. A MillpondError says why it did not work: the group is where it was."""
+        if next(self._steps, None) is not None:
             return False
-        if self._move is None:
-            self._move = self._begun()
-        if self._move is None:
+        if not self._copied:
+            raise UnavailableError(f"the copying of key group {self.key_group} failed before.")
+        if self._reads_logs():
             return False
-        self._advance(self._move)
+        self._switch()
         return True
 
-    def spill_now(self, key_group: int) -> None:
-        """Spill a key group whole. An UnavailableError says why that cannot be: it is on the heap then."""
-        self.put_off()
-        if key_group not in self.spilled:
-            self._move = Spill(self._states.values(), key_group, self.files.next())
-            failures = self.failures
-            while self._move is not None:
-                self._advance(self._move)
-            if self.failures > failures:
-                raise UnavailableError(f"key group {key_group} could not be spilled; it is on the heap.")
+    def abandon(self) -> None:
+        """Throw the copy away."""
+        self._steps.close()
 
-    def load_now(self, key_group: int) -> None:
-        """Load a key group whole."""
-        self.put_off()
-        if key_group in self.spilled:
-            self._move = Load(self._states.values(), key_group)
-            while self._move is not None:
-                self._advance(self._move)
+    @abstractmethod
+    def _copying(self) -> Generator[bool, None, None]:
+        """The work of a step at a time; `_copied` at its end."""
 
-    def put_off(self) -> None:
-        """Stop in the middle of a move, which begins anew when its turn comes again."""
-        move, self._move = self._move, None
-        if move is not None:
-            move.abandon()
-            (self._to_spill if isinstance(move, Spill) else self._to_load).appendleft(move.key_group)
+    @abstractmethod
+    def _switch(self) -> None:
+        """Put the copy, with what was changed meanwhile, where the original is."""
 
-    def forget_plan(self) -> None:
-        """Nothing is to be moved any more."""
-        self.put_off()
-        self._to_spill.clear()
-        self._to_load.clear()
+    def _reads_logs(self) -> bool:
+        """Make undo maps of some of what was changed meanwhile in any key group, so that the switch finds few left."""
+        for since in self._since:
+            version: Version | None = since
+            while version is not None:
+                if version.read_some(_READ_AT_ONCE):
+                    return True
+                version = version.next
+        return False
 
-    def changed_cells(self) -> int:
-        """Cells of spilled groups that are still to be written."""
-        return sum(self._table(state, key_group).changed_count() for key_group in self.spilled for state in self._all())
+    def _changed(self, position: int) -> dict[Any, set[Row]]:
+        """The keys of a state that were changed meanwhile, with the map keys of their entries."""
+        version: Version | None = self._since[position]
+        is_map = self._states[position].is_map
+        changed: dict[Any, set[Row]] = {}
+        while version is not None:
+            # A copy: of the open version, readers in other threads may make it grow.
+            for key, old in version.undo.get(self.key_group, {}).copy().items():
+                entries = changed.setdefault(key, set())
+                if is_map:
+                    entries.update(old)
+            version = version.next
+        return changed
 
-    def flush_step(self) -> bool:
-        """Write the changed cells of the table that has most of them; False where nothing can be written."""
-        most, largest, where = 0, None, None
-        for key_group, spilled in self.spilled.items():
-            for state in self._all():
-                table = self._table(state, key_group)
-                count = table.changed_count()
-                if count > most and self.files.may_write(spilled.file):
-                    most, largest, where = count, table, spilled
-        if largest is None or where is None:
-            return False
-        started_ns, bytes_before = self._clock_ns(), largest.bytes_written
-        try:
-            largest.flush(FLUSH_CELLS)
-            self._budget.spend(largest.bytes_written - bytes_before)
-        except UnavailableError as error:
-            self.failed(where.file, f"changes of a key group could not be written to disk: {error}")
-            return False
-        finally:
-            self.spill_ns += self._clock_ns() - started_ns
-        return True
 
-    def put_on_disk(self, key_group: int) -> SpilledGroup | None:
-        """Where a key group is on disk, made there if it is empty; None where it has cells on the heap."""
-        if key_group not in self.spilled:
-            if any(state.heap.tables.live.get(key_group) for state in self._all()):
-                return None
-            file = self.files.next()
-            spill = Spill(self._all(), key_group, file)
-            while not spill.step():
-                continue
-            self.spilled[key_group] = SpilledGroup(file, spill.database, 0, 0)
-        return self.spilled[key_group]
+class Spill(Migration):
+    """From the heap into a file."""
 
-    def disk_bytes(self) -> dict[int, int]:
-        """The bytes of the pages of every key group on disk."""
-        return {
-            key_group: spilled.file.size(spilled.database).bytes for key_group, spilled in list(self.spilled.items())
-        }
+    def __init__(self, states: Iterable[SpilledState], key_group: int, file: SpillFile) -> None:
+        super().__init__(states, key_group)
+        self.file = file
+        self.database = file.database(key_group)
+        # What a move that failed could not take away again.
+        file.empty(self.database)
+        self._tables = [state.table(file, self.database, key_group) for state in self._states]
 
-    def close(self) -> None:
-        """Give the files back."""
-        self.forget_plan()
-        self.spilled.clear()
-        self.files.close()
+    def abandon(self) -> None:
+        """Throw the copy away, as far as the file can be written."""
+        super().abandon()
+        _emptied(self.file, self.database)
 
-    def _all(self) -> Iterable[SpilledState]:
-        return self._states.values()
+    def _copying(self) -> Generator[bool, None, None]:
+        for state, copy in zip(self._states, self._tables, strict=True):
+            table: Mapping[Any, Any] = state.heap.tables.live.get(self.key_group, {})
+            if isinstance(state.form, FlatBytes):
+                yield from self._copied_in_order(state.form, table, copy)
+            else:
+                yield from self._copied_by_runs(state.form, table, copy)
+        self._copied = True
 
-    @staticmethod
-    def _table(state: SpilledState, key_group: int) -> Any:
-        return state.heap.tables.live[key_group]
+    def _copied_in_order(self, form: FlatBytes, table: Mapping[Any, Any], copy: Any) -> Iterator[bool]:
+        """Cells in the order of their places: so pages are filled one after the other, and written once."""
+        remaining, runs = iter(list(table)), []
+        while run := list(islice(remaining, _SORTED_AT_ONCE)):
+            run.sort(key=form.place)
+            runs.append(run)
+            yield True
+        # Places are made twice, since to keep them would take as much memory as the state.
+        keys = heapq.merge(*runs, key=form.place)
+        while piece := list(islice(keys, STEP_CELLS)):
+            yield from self._write(copy, form.pairs(table, piece)[0], in_order=True)
 
-    def _begun(self) -> Spill | Load | None:
-        """The next move on the list; None where there is none, or no disk to spill to."""
-        while self._to_spill:
-            key_group = self._to_spill.popleft()
-            if key_group in self.spilled:
-                continue
-            try:
-                return Spill(self._states.values(), key_group, self.files.next())
-            except UnavailableError as error:
-                self._to_spill.clear()
-                self.failed(None, str(error))
-        while self._to_load:
-            key_group = self._to_load.popleft()
-            if key_group in self.spilled:
-                return Load(self._states.values(), key_group)
-        return None
+    def _copied_by_runs(self, form: EntryBytes, table: Mapping[Any, Any], copy: Any) -> Iterator[bool]:
+        """Entries, of which one key may have any number: some thousand at a time are put in order."""
+        remaining, in_order = iter(list(table)), True
+        while run := list(islice(remaining, RUN_CELLS)):
+            pairs: list[Pair] = []
+            for piece in _pieces(table, run):
+                pairs += form.pairs(piece, piece)[0]
+                yield True
+                if len(pairs) >= RUN_CELLS:
+                    yield from self._write(copy, pairs, in_order=in_order)
+                    pairs, in_order = [], False
+            yield from self._write(copy, pairs, in_order=in_order)
+            in_order = False
 
-    def _advance(self, move: Spill | Load) -> None:
-        started_ns, bytes_before = self._clock_ns(), move.bytes
-        # The switch ends it: until then this is what it frees.
-        heap_bytes = self._heap_bytes(move.key_group) if isinstance(move, Spill) else 0
-        try:
-            done = move.step()
-        except UnavailableError as error:
-            self._move = None
-            move.abandon()
-            self._to_spill.clear()
-            file = move.file if isinstance(move, Spill) else None
-            self.failed(file, f"key group {move.key_group} could not be moved: {error}")
-            return
-        except BaseException:
-            self._move = None
-            move.abandon()
-            raise
-        spent_ns = self._clock_ns() - started_ns
-        if isinstance(move, Spill):
-            self.spill_ns += spent_ns
-            self._budget.spend(move.bytes - bytes_before)
-        else:
-            self.load_ns += spent_ns
-        if done:
-            self._move = None
-            self._moved(move, heap_bytes)
+    def _write(self, copy: Any, pairs: list[Pair], *, in_order: bool) -> Iterator[bool]:
+        pairs.sort()
+        for first in range(0, len(pairs), STEP_CELLS):
+            for part, size in _by_size(pairs[first : first + STEP_CELLS]):
+                copy.store(part, append=in_order)
+                self.cells += len(part)
+                self.bytes += size
+                yield True
 
-    def _moved(self, move: Spill | Load, heap_bytes: int) -> None:
-        if isinstance(move, Spill):
-            self.spilled[move.key_group] = SpilledGroup(move.file, move.database, heap_bytes, move.cells)
-            self.spills += 1
-        else:
-            del self.spilled[move.key_group]
-            self.loads += 1
-        self._rebind(move.key_group)
+    def _switch(self) -> None:
+        for position, (state, copy) in enumerate(zip(self._states, self._tables, strict=True)):
+            live = state.heap.tables.live
+            old: Mapping[Any, Any] = live.get(self.key_group, {})
+            changed: dict[Any, Any] = {}
+            for key, map_keys in self._changed(position).items():
+                if state.is_map:
+                    entries = old.get(key, {})
+                    changed[key] = {map_key: entries.get(map_key, ABSENT) for map_key in map_keys}
+                else:
+                    changed[key] = old.get(key, ABSENT)
+            copy.change(changed)
+            live[self.key_group] = copy
 
-    def failed(self, file: SpillFile | None, what: str) -> None:
-        """Say that something could not be written, and let its path alone for a while."""
-        self.failures += 1
-        if file is not None:
-            self.files.failed(file)
-        warnings.warn(
-            f"{what} State stays on the heap meanwhile; spilling is tried again after "
-            "state.backend.spillable.trigger-interval.",
-            RuntimeWarning,
-            stacklevel=2,
-        )
+
+class Load(Migration):
+    """From a file onto the heap."""
+
+    def __init__(self, states: Iterable[SpilledState], key_group: int) -> None:
+        super().__init__(states, key_group)
+        self._spilled: list[Any] = [state.heap.tables.live[key_group] for state in self._states]
+        self._found: list[dict[Any, Any]] = [{} for _ in self._states]
+
+    def _copying(self) -> Generator[bool, None, None]:
+        for state, spilled, found in zip(self._states, self._spilled, self._found, strict=True):
+            pairs = spilled.scanned(spilled.form.prefix)
+            while piece := list(islice(pairs, STEP_CELLS)):
+                state.form.add(found, piece)
+                self.cells += len(piece)
+                self.bytes += sum(len(at) + len(stored) for at, stored in piece)
+                yield True
+        self._copied = True
+
+    def _switch(self) -> None:
+        for position, (state, spilled, found) in enumerate(zip(self._states, self._spilled, self._found, strict=True)):
+            changed = self._changed(position)
+            for key, entries in spilled.unwritten().items():
+                changed.setdefault(key, set()).update(entries if state.is_map else ())
+            for key, map_keys in changed.items():
+                if state.is_map:
+                    _overlay_entries(found, key, spilled.get(key), map_keys)
+                else:
+                    _overlay(found, key, spilled.get(key, ABSENT))
+        for state, spilled, found in zip(self._states, self._spilled, self._found, strict=True):
+            state.heap.tables.live[self.key_group] = found
+            spilled.successor = found
+        # Only now: whoever reads the file from here on asks the successor too.
+        _emptied(self._spilled[0].file, self._spilled[0].database)
+
+
+def _overlay(found: dict[Any, Any], key: Any, value: Any) -> None:
+    if value is ABSENT:
+        found.pop(key, None)
+    else:
+        found[key] = value
+
+
+def _overlay_entries(found: dict[Any, Any], key: Any, now: Any, map_keys: Iterable[Row]) -> None:
+    entries = found.setdefault(key, {})
+    for map_key in map_keys:
+        _overlay(entries, map_key, now.get(map_key, ABSENT))
+    if not entries:
+        del found[key]
+
+
+def _pieces(table: Mapping[Any, Any], keys: list[Any]) -> Iterator[dict[Any, Any]]:
+    """Tables of some of the entries, of about as many as one step copies."""
+    piece: dict[Any, Any] = {}
+    cells = 0
+    for key in keys:
+        entries = list(table.get(key, {}).items())
+        for first in range(0, len(entries), STEP_CELLS):
+            piece[key] = dict(entries[first : first + STEP_CELLS])
+            cells += len(piece[key])
+            if cells >= STEP_CELLS:
+                yield piece
+                piece, cells = {}, 0
+    if piece:
+        yield piece
+
+
+def _by_size(pairs: list[Pair]) -> Iterator[tuple[list[Pair], int]]:
+    """Parts of about as many bytes as one transaction writes, with their bytes; a cell that is larger goes alone."""
+    part: list[Pair] = []
+    size = 0
+    for pair in pairs:
+        part.append(pair)
+        size += len(pair[0]) + len(pair[1])
+        if size >= _STEP_BYTES:
+            yield part, size
+            part, size = [], 0
+    if part:
+        yield part, size
+
+
+def _emptied(file: SpillFile, database: Any) -> None:
+    """Delete a group's copy, if the disk lets us; the next spill of the group begins with that again."""
+    with contextlib.suppress(MillpondError):
+        file.empty(database)

@@ -10,7 +10,7 @@ from millpond.state.backend.protocols import KeyContext
 from millpond.state.heap.states import BoundState
 
 
-class Turns:
+class Passes:
     """One backend's.
 
     Args:

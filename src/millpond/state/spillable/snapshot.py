@@ -14,7 +14,7 @@ from millpond.state.backend.cell_bytes import laid_over
 from millpond.state.backend.pairs import Pairs
 from millpond.state.backend.protocols import Cells, Snapshot
 from millpond.state.heap.versions import Version, undo_after
-from millpond.state.spillable.migrations import SpilledState
+from millpond.state.spillable.migration import SpilledState
 from millpond.state.spillable.spilled_tables import SpilledMapTable, SpilledTable
 
 _first, _second = itemgetter(0), itemgetter(1)

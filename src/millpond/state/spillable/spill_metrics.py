@@ -7,7 +7,7 @@ a look, and when the backend is closed; as `stateCacheHitRatio` is. Moves are kn
 from collections.abc import Callable
 
 from millpond.metrics import NO_METRICS, Recorder
-from millpond.state.spillable.migration import Mover
+from millpond.state.spillable.migrator import Migrator
 from millpond.state.spillable.statistics import SpillStats
 
 MOVES = "millpond_spillable_moves_total"
@@ -20,13 +20,13 @@ class SpillMetrics:
     """Tells one backend's.
 
     Args:
-        mover: knows what was moved.
+        migrator: knows what was moved.
         stats: counts what is where.
         clock_ns: monotonic nanoseconds.
     """
 
-    def __init__(self, mover: Mover, stats: Callable[[], SpillStats], clock_ns: Callable[[], int]) -> None:
-        self._mover = mover
+    def __init__(self, migrator: Migrator, stats: Callable[[], SpillStats], clock_ns: Callable[[], int]) -> None:
+        self._migrator = migrator
         self._stats = stats
         self._clock_ns = clock_ns
         self._recorder: Recorder = NO_METRICS
@@ -61,8 +61,11 @@ class SpillMetrics:
 
     def tell_moves(self) -> None:
         """Tell what was moved since that was last told."""
-        mover = self._mover
-        for name, moves, spent_ns in (("spill", mover.spills, mover.spill_ns), ("load", mover.loads, mover.load_ns)):
+        migrator = self._migrator
+        for name, moves, spent_ns in (
+            ("spill", migrator.spills, migrator.spill_ns),
+            ("load", migrator.loads, migrator.load_ns),
+        ):
             told_moves, told_ns = self._told.get(name, (0, 0))
             self._recorder.count(MOVES, moves - told_moves, name=name)
             self._recorder.count("millpond_spillable_seconds_total", (spent_ns - told_ns) / 1e9, name=name)

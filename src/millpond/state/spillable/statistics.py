@@ -11,8 +11,8 @@ from typing import Any
 import pyarrow as pa
 
 from millpond.state.spillable.accounting import SLOT_BYTES, HeapSizes, RequestRates
-from millpond.state.spillable.migration import Mover
-from millpond.state.spillable.migrations import SpilledState
+from millpond.state.spillable.migration import SpilledState
+from millpond.state.spillable.migrator import Migrator
 from millpond.state.spillable.policy import GroupLoad
 
 TEMPERATURES = pa.schema(
@@ -63,14 +63,14 @@ class SpillStats:
     reason: str
 
 
-class Census:
+class Statistics:
     """Counts one backend.
 
     Args:
         key_groups: of the shard.
         states: all of them, by name.
         sizes: of what is on the heap.
-        mover: knows what is on disk.
+        migrator: knows what is on disk.
         clock_ms: monotonic milliseconds, by which rates decay.
 
     Attributes:
@@ -84,13 +84,13 @@ class Census:
         key_groups: range,
         states: Mapping[str, SpilledState],
         sizes: HeapSizes,
-        mover: Mover,
+        migrator: Migrator,
         clock_ms: Callable[[], int],
     ) -> None:
         self._key_groups = key_groups
         self._states = states
         self._sizes = sizes
-        self._mover = mover
+        self._migrator = migrator
         self._clock_ms = clock_ms
         self._rates = RequestRates(key_groups, clock_ms())
         self.entered = self._rates.entered
@@ -104,9 +104,9 @@ class Census:
 
     def buffered_bytes(self) -> int:
         """What the changed cells of key groups on disk take, about."""
-        if not self._mover.spilled:
+        if not self._migrator.spilled:
             return 0
-        return int(self._mover.changed_cells() * max([SLOT_BYTES, *self._sizes.means()]))
+        return int(self._migrator.changed_cells() * max([SLOT_BYTES, *self._sizes.means()]))
 
     def heap_groups(self, owner: object) -> list[GroupLoad]:
         """The key groups on the heap."""
@@ -115,7 +115,7 @@ class Census:
         return [
             GroupLoad(key_group, owner, self._sizes.bytes_of(key_group), self._rates.of(key_group))
             for key_group in self._key_groups
-            if key_group not in self._mover.spilled
+            if key_group not in self._migrator.spilled
         ]
 
     def disk_groups(self, owner: object) -> list[GroupLoad]:
@@ -125,34 +125,34 @@ class Census:
         mean = sum(means) / len(means) if means else SLOT_BYTES
         return [
             GroupLoad(key_group, owner, spilled.heap_bytes_now(mean), self._rates.of(key_group))
-            for key_group, spilled in list(self._mover.spilled.items())
+            for key_group, spilled in list(self._migrator.spilled.items())
         ]
 
     def stats(self, longest_block_ns: int) -> SpillStats:
         """What is where, and what moving cost."""
         self.count()
-        mover, on_disk = self._mover, self._mover.disk_bytes()
+        migrator, on_disk = self._migrator, self._migrator.disk_bytes()
         return SpillStats(
             heap_groups=len([group for group in self.heap_groups(self) if group.heap_bytes]),
             heap_bytes=self.heap_bytes,
             disk_groups=len(on_disk),
             disk_bytes=sum(on_disk.values()),
-            spills=mover.spills,
-            loads=mover.loads,
-            failures=mover.failures,
-            spill_seconds=mover.spill_ns / 1e9,
-            load_seconds=mover.load_ns / 1e9,
+            spills=migrator.spills,
+            loads=migrator.loads,
+            failures=migrator.failures,
+            spill_seconds=migrator.spill_ns / 1e9,
+            load_seconds=migrator.load_ns / 1e9,
             longest_block_ms=longest_block_ns / 1e6,
-            reason=mover.reason,
+            reason=migrator.reason,
         )
 
     def temperatures(self) -> pa.Table:
         """Every key group and state, as `TEMPERATURES` says."""
         self._rates.look(self._clock_ms())
-        on_disk = self._mover.disk_bytes()
+        on_disk = self._migrator.disk_bytes()
         rows = []
         for key_group in self._key_groups:
-            spilled, rate = self._mover.spilled.get(key_group), self._rates.of(key_group)
+            spilled, rate = self._migrator.spilled.get(key_group), self._rates.of(key_group)
             if spilled is None:
                 sizes = [self._sizes.bytes_of_state(name, key_group) for name in self._states]
                 place: tuple[str, str | None] = ("heap", None)

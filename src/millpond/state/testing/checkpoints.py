@@ -23,10 +23,10 @@ from millpond.state.checkpoint import (
     Checkpointer,
     CheckpointStats,
     CheckpointStorage,
-    Head,
+    Manifest,
     PendingCheckpoint,
     Restored,
-    birth,
+    new_manifest,
     restore,
 )
 from millpond.state.checkpoint.savepoint import Savepoint, ShardState
@@ -75,7 +75,7 @@ class BegunCheckpoint:
 
 
 class OperatorCheckpoints:
-    """Makes checkpoints of shards that stand at their checkpointers' heads."""
+    """Makes checkpoints of shards that stand at their checkpointers' manifests."""
 
     def __init__(self, checkpointers: Sequence[Checkpointer]) -> None:
         self._checkpointers = checkpointers
@@ -98,14 +98,14 @@ class OperatorCheckpoints:
                     f"{storage.name} holds checkpoints already, up to version {versions[-1]}. Call restore() first to "
                     "go on from them, or choose an empty folder."
                 )
-        heads = [
-            birth(secrets.token_hex(8), number, len(shards), max_parallelism, key_schema)
+        manifests = [
+            new_manifest(secrets.token_hex(8), number, len(shards), max_parallelism, key_schema)
             for number in range(len(shards))
         ]
         return OperatorCheckpoints(
             [
-                Checkpointer(storage, shard.backend, head, shard.descriptors.values())
-                for storage, shard, head in zip(storages, shards, heads, strict=True)
+                Checkpointer(storage, shard.backend, manifest, shard.descriptors.values())
+                for storage, shard, manifest in zip(storages, shards, manifests, strict=True)
             ]
         )
 
@@ -148,7 +148,7 @@ class OperatorCheckpoints:
                     f"{[each.version for each in self._begun]}. Write or abort checkpoints in the order begun."
                 )
             stats = []
-            left = sorted(begun.parts, key=lambda part: part[0].head.version)
+            left = sorted(begun.parts, key=lambda part: part[0].manifest.version)
             try:
                 while left:
                     checkpointer, pending = left.pop(0)
@@ -229,13 +229,13 @@ def restored(
         for shard in shards:
             shard.undone()
         checkpointers = [
-            Checkpointer(storage, shard.backend, part.head, shard.descriptors.values(), last_version=last_version)
+            Checkpointer(storage, shard.backend, part.manifest, shard.descriptors.values(), last_version=last_version)
             for storage, shard, part in zip(storages, shards, parts, strict=True)
         ]
         done = Restoration(
             version=candidate,
-            watermark_ms=max(part.head.watermark_ms for part in parts),
-            processing_ms=max(resumed_ms(part.head.processing_ms, now_ms) for part in parts),
+            watermark_ms=max(part.manifest.watermark_ms for part in parts),
+            processing_ms=max(resumed_ms(part.manifest.processing_ms, now_ms) for part in parts),
             passed_over=tuple(passed_over),
         )
         return shards, OperatorCheckpoints(checkpointers), done
@@ -252,9 +252,9 @@ def saved(
 ) -> Iterator[ShardState]:
     """What the shards hold now, for a savepoint, one after the other: each is as large as its state."""
     for number, shard in enumerate(shards):
-        head = birth(secrets.token_hex(8), number, len(shards), max_parallelism, key_schema)
-        head = msgspec.structs.replace(head, watermark_ms=times.watermark_ms, processing_ms=times.processing_ms)
-        yield ShardState.of_snapshot(head, shard.backend, shard.descriptors.values())
+        manifest = new_manifest(secrets.token_hex(8), number, len(shards), max_parallelism, key_schema)
+        manifest = msgspec.structs.replace(manifest, watermark_ms=times.watermark_ms, processing_ms=times.processing_ms)
+        yield ShardState.of_snapshot(manifest, shard.backend, shard.descriptors.values())
 
 
 def restored_from_savepoint(
@@ -269,15 +269,15 @@ def restored_from_savepoint(
 
     `now_ms` is as in `restored`.
     """
-    found = pa.ipc.read_schema(pa.py_buffer(savepoint.manifest.key_schema))
+    found = pa.ipc.read_schema(pa.py_buffer(savepoint.contents.key_schema))
     _check_key(savepoint.location, found, key_schema)
-    if shards > savepoint.manifest.max_parallelism:
+    if shards > savepoint.contents.max_parallelism:
         raise OptionError(
-            f"shards is {shards}; {savepoint.location} has {savepoint.manifest.max_parallelism} key groups, and that "
+            f"shards is {shards}; {savepoint.location} has {savepoint.contents.max_parallelism} key groups, and that "
             "many shards at most."
         )
-    at_ms = resumed_ms(savepoint.manifest.processing_ms, now_ms)
-    opened = open_shards(shards, savepoint.manifest.max_parallelism)
+    at_ms = resumed_ms(savepoint.contents.processing_ms, now_ms)
+    opened = open_shards(shards, savepoint.contents.max_parallelism)
     try:
         for number, shard in enumerate(opened):
             declared = list(shard.descriptors.values())
@@ -295,7 +295,7 @@ def restored_from_savepoint(
 def _restore(
     storage: CheckpointStorage, shard: OperatorShard, shards: int, key_schema: pa.Schema, version: int, now_ms: int
 ) -> Restored:
-    found = storage.head(version)
+    found = storage.manifest(version)
     if found is not None:
         _check_layout(storage, found, shard, shards)
         _check_key(storage.name, pa.ipc.read_schema(pa.py_buffer(found.key_schema)), key_schema)
@@ -307,11 +307,12 @@ def _restore(
     return done
 
 
-def _check_layout(storage: CheckpointStorage, head: Head, shard: OperatorShard, shards: int) -> None:
-    if head.shards != shards or head.key_groups != shard.key_groups:
+def _check_layout(storage: CheckpointStorage, manifest: Manifest, shard: OperatorShard, shards: int) -> None:
+    if manifest.shards != shards or manifest.key_groups != shard.key_groups:
         raise OptionError(
-            f"{storage.name} was written by {head.shards} shards with maximum parallelism {head.max_parallelism}, for "
-            f"key groups {head.key_groups}; this operator has {shards} shards, and {shard.key_groups} in this one. "
+            f"{storage.name} was written by {manifest.shards} shards with maximum parallelism "
+            f"{manifest.max_parallelism}, for key groups {manifest.key_groups}; this operator has {shards} shards, "
+            f"and {shard.key_groups} in this one. "
             "Restore with as many as wrote it, then rescale."
         )
 

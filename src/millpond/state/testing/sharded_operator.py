@@ -207,9 +207,9 @@ class ShardedOperator:
             found, self._key_schema, shards or len(self.shards), self._open, now_ms=self._times.processing_ms
         )
         self.drop()
-        self.max_parallelism = found.manifest.max_parallelism
-        self._times.watermark_ms = found.manifest.watermark_ms
-        self._times.processing_ms = resumed_ms(found.manifest.processing_ms, self._times.processing_ms)
+        self.max_parallelism = found.contents.max_parallelism
+        self._times.watermark_ms = found.contents.watermark_ms
+        self._times.processing_ms = resumed_ms(found.contents.processing_ms, self._times.processing_ms)
         self._begin_anew(opened, storage)
 
     def close(self) -> None:

@@ -1,6 +1,6 @@
 """What a state is called and what it holds: the declaration behind a handle.
 
-A descriptor is data. It travels in the head of every checkpoint, so that a restart knows what the
+A descriptor is data. It travels in the manifest of every checkpoint, so that a restart knows what the
 stored bytes mean before it touches them.
 """
 
@@ -63,7 +63,7 @@ class StateDescriptor:
         return values if self.ttl is None else TtlCodec(values)
 
     def encode(self) -> dict[str, object]:
-        """The descriptor as plain values, for a head."""
+        """The descriptor as plain values, for a manifest."""
         plain: dict[str, object] = {
             "name": self.name,
             "kind": self.kind.value,

@@ -1,6 +1,6 @@
 """What becomes of stored state when its declaration has changed since.
 
-A restore compares what a checkpoint's head says of each state with what the operator declares now. A
+A restore compares what a checkpoint's manifest says of each state with what the operator declares now. A
 change that loses nothing but what it drops by name turns the stored tables into tables of the new
 declaration; any other is refused, before a cell is loaded, with both declarations.
 

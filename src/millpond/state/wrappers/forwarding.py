@@ -100,9 +100,9 @@ class ForwardingBackend:
         """Take the last commit back, and what came after it."""
         self._inner.undo_commit()
 
-    def settle(self) -> None:
+    def acknowledge(self) -> None:
         """The last commit will not be taken back."""
-        self._inner.settle()
+        self._inner.acknowledge()
 
     def load(self, descriptor: StateDescriptor, cells: Cells) -> None:
         """Put or delete cells as part of a restore."""

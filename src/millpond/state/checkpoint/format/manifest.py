@@ -1,7 +1,7 @@
-"""The head of a shard: what its durable state consists of, in one small record.
+"""The manifest of a shard: what its durable state consists of, in one small record.
 
-A shard's segments mean nothing alone. The head says which of them there are, which version and
-attempt they make up, and under which schemas; it is written last. Whoever holds a head can say
+A shard's segments mean nothing alone. The manifest says which of them there are, which version and
+attempt they make up, and under which schemas; it is written last. Whoever holds a manifest can say
 whether the state it has in memory is that state: lineage, version and token must be equal.
 """
 
@@ -18,7 +18,7 @@ _MAGIC = b"MPHD"
 
 
 class SegmentRef(msgspec.Struct, frozen=True, array_like=True):
-    """One segment, by what the head must know of it.
+    """One segment, by what the manifest must know of it.
 
     `first_group` and `last_group` bound the key groups whose cells it holds, both included. `checksum`
     is the segment's own, so that another segment under the same id is not taken for it.
@@ -35,19 +35,19 @@ class SegmentRef(msgspec.Struct, frozen=True, array_like=True):
     checksum: int
 
 
-class Head(msgspec.Struct, frozen=True):
-    """The head of one shard after one version.
+class Manifest(msgspec.Struct, frozen=True):
+    """The manifest of one shard after one version.
 
     Attributes:
-        lineage: random, given at birth; how a host knows the shard.
-        version: the number of versions committed so far; 0 at birth.
+        lineage: random, given when it is new; how a host knows the shard.
+        version: the number of versions committed so far; 0 when it is new.
         token: names the attempt that committed this version.
         shard: its number, from 0.
         shards: how many shards the operator has.
         max_parallelism: how many key groups the operator has.
         watermark_ms: the event-time watermark this version was made under, or -1.
-        processing_ms: the processing time this version was made at; -1 where there was none, and in a head that was
-            written before heads had it.
+        processing_ms: the processing time this version was made at; -1 where there was none, and in a manifest that was
+            written before manifests had it.
         key_schema: the key columns, as a serialized Arrow schema.
         states: the descriptors, encoded.
         segments: in the order they were written.
@@ -76,30 +76,30 @@ class Head(msgspec.Struct, frozen=True):
         """The key groups of this shard."""
         return key_groups_of(self.shard, self.shards, self.max_parallelism)
 
-    def stands_with(self, other: "Head") -> bool:
+    def is_same_version_as(self, other: "Manifest") -> bool:
         """Whether both describe the very same state."""
         return (self.lineage, self.version, self.token) == (other.lineage, other.version, other.token)
 
     def encode(self) -> bytes:
-        """The head as sealed bytes."""
+        """The manifest as sealed bytes."""
         return sealed(_MAGIC, msgspec.msgpack.encode(self))
 
     @staticmethod
-    def decode(data: bytes, name: str) -> "Head":
-        """The inverse of `encode`; a CorruptionError names the head when it is not whole."""
+    def decode(data: bytes, name: str) -> "Manifest":
+        """The inverse of `encode`; a CorruptionError names the manifest when it is not whole."""
         body = unsealed(_MAGIC, data, name)
         try:
-            return msgspec.msgpack.decode(body, type=Head)
+            return msgspec.msgpack.decode(body, type=Manifest)
         except msgspec.DecodeError as error:
             raise CorruptionError(f"{name} does not decode: {error}. Restore an earlier version.") from error
 
 
-def birth(lineage: str, shard: int, shards: int, max_parallelism: int, key_schema: pa.Schema) -> Head:
-    """The head of a shard that holds nothing yet."""
+def new_manifest(lineage: str, shard: int, shards: int, max_parallelism: int, key_schema: pa.Schema) -> Manifest:
+    """The manifest of a shard that holds nothing yet."""
     if not 0 <= shard < shards:
         raise OptionError(f"shard {shard} does not exist; the operator has {shards}, numbered from 0.")
     groups = key_groups_of(shard, shards, max_parallelism)
-    return Head(
+    return Manifest(
         lineage=lineage,
         shard=shard,
         shards=shards,

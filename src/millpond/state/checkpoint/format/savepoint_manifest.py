@@ -17,7 +17,7 @@ class SavepointFile(msgspec.Struct, frozen=True, array_like=True):
     checksum: int
 
 
-class Manifest(msgspec.Struct, frozen=True):
+class SavepointManifest(msgspec.Struct, frozen=True):
     """What a savepoint consists of."""
 
     max_parallelism: int

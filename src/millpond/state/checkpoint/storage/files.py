@@ -1,39 +1,39 @@
 """A shard's versions as files: on a local disk, HDFS, S3, GCS or Azure, through pyarrow's filesystems.
 
-    LOCATION/shard-00003/writers/…    one empty file a writer, its claim
+    LOCATION/shard-00003/writers/…    one empty file a writer, its lease
                         /segments/…   each written once, never changed
                         /heads/…      one a version, written after its segments
-                        /marks/…      one empty file a version that was acknowledged, written after its head
+                        /marks/…      one empty file a version that was acknowledged, written after its manifest
 
 Nothing is renamed, and no name is used twice: each holds the writer's token and the number of the
 attempt. A name also tells the length and checksum of the bytes, so a file cut off is known by its size.
 
-Which versions there are: those whose head is whole, or has a mark. A head that is cut off and has no
+Which versions there are: those whose manifest is whole, or has a mark. A manifest that is cut off and has no
 mark was never acknowledged: a crash came between, the version never came to be, and it is passed over.
-A head that is cut off or missing and has a mark was whole once: it is damage, which whoever asks for
+A manifest that is cut off or missing and has a mark was whole once: it is damage, which whoever asks for
 the version is told of by the file's name. A mark is empty, so it is there or not, and never torn; it
-is deleted, durably, before its head; and it is listed before heads are, so that a mark that a reader
-sees is of a head that it will see. A mark without a head does not count once a higher writer has stored a
-version: that one may have deleted the head while its own writer was about to write the mark.
+is deleted, durably, before its manifest; and it is listed before manifests are, so that a mark that a reader
+sees is of a manifest that it will see. A mark without a manifest does not count once a higher writer has stored a
+version: that one may have deleted the manifest while its own writer was about to write the mark.
 
 Two writers, of which one believes itself alone (a *zombie*), cannot damage each other:
 
-1. A writer begins with a *claim* of an epoch one above all it sees. Epoch and token order all writers.
-2. It looks for a higher claim before it stores a head, and again afterwards. Finding one, it reports
+1. A writer begins with a *lease* of an epoch one above all it sees. Epoch and token order all writers.
+2. It looks for a higher lease before it stores a manifest, and again afterwards. Finding one, it reports
    that the version does not count, and deletes nothing, ever again.
 3. The newest version is that of the highest writer that has stored any, and its highest. The earlier
-   ones are found from parent to parent: a head names the one that it was made from. Heads off that
+   ones are found from parent to parent: a manifest names the one that it was made from. Manifests off that
    chain belong to writers that were passed by.
 
-A new writer claims before it reads heads. So either the old one's second look finds the claim, or its
-head was there before the claim and the new writer found it: a version that was acknowledged is never
+A new writer leases before it reads manifests. So either the old one's second look finds the lease, or its
+manifest was there before the lease and the new writer found it: a version that was acknowledged is never
 lost. The file system must show a file to all once it is written, as local disks, HDFS, S3, GCS and
 Azure do.
 
 Deletion keeps the newest `retain` versions of the chain. Only files of this shard's lineage, by this
-writer or lower ones, are ever deleted: heads first, then, after another look for claims, the segments
-that no head left names. Who claimed before that look stops the deletion; who claims later does not see
-the deleted heads. So a writer finds every segment of the version it chose, whichever that is.
+writer or lower ones, are ever deleted: manifests first, then, after another look for leases, the segments
+that no manifest left names. Who took a lease before that look stops the deletion; who takes one later does not see
+the deleted manifests. So a writer finds every segment of the version it chose, whichever that is.
 """
 
 import re
@@ -48,7 +48,7 @@ import pyarrow as pa
 import xxhash
 
 from millpond.errors import CorruptionError, MillpondError, OptionError, UnavailableError
-from millpond.state.checkpoint.format.manifest import Head, SegmentRef
+from millpond.state.checkpoint.format.manifest import Manifest, SegmentRef
 from millpond.state.checkpoint.format.segment import checksum_of, verify_segment
 from millpond.state.checkpoint.storage.folder import Folder
 from millpond.state.checkpoint.storage.interface import Commit
@@ -78,8 +78,8 @@ def _writer(match: re.Match[str]) -> _Writer:
     return _Writer(int(match["epoch"]), match["token"])
 
 
-class _HeadFile(NamedTuple):
-    """One head, by what its name or that of its mark tells; `counts` where it is whole or has a mark."""
+class _ManifestFile(NamedTuple):
+    """One manifest, by what its name or that of its mark tells; `counts` where it is whole or has a mark."""
 
     writer: _Writer
     version: int
@@ -115,7 +115,7 @@ class FileStorage:
 
     >>> import tempfile
     >>> storage = FileStorage(tempfile.mkdtemp(), shard=0)
-    >>> storage.versions(), storage.head()
+    >>> storage.versions(), storage.manifest()
     ([], None)
     """
 
@@ -153,19 +153,19 @@ class FileStorage:
 
     def versions(self) -> list[int]:
         """The versions that can be asked for, ascending: the newest and those that it was made from."""
-        self._claim()
-        return [head.version for head in self._chain(self._heads())][::-1]
+        self._lease()
+        return [manifest.version for manifest in self._chain(self._manifests())][::-1]
 
-    def head(self, version: int | None = None) -> Head | None:
-        """The head of a version, or of the newest; None where there is none."""
-        self._claim()
-        chain = self._chain(self._heads())
-        for found in chain if version is None else [head for head in chain if head.version == version]:
+    def manifest(self, version: int | None = None) -> Manifest | None:
+        """The manifest of a version, or of the newest; None where there is none."""
+        self._lease()
+        chain = self._chain(self._manifests())
+        for found in chain if version is None else [manifest for manifest in chain if manifest.version == version]:
             return self._decoded(found.name)
         return None
 
-    def _decoded(self, name: str) -> Head:
-        return Head.decode(self._read(name), f"head {self._folder.path(name)}")
+    def _decoded(self, name: str) -> Manifest:
+        return Manifest.decode(self._read(name), f"manifest {self._folder.path(name)}")
 
     def segment(self, ref: SegmentRef) -> bytes:
         """One segment. Any file with its id, checksum and length holds the same bytes."""
@@ -184,29 +184,29 @@ class FileStorage:
         return data
 
     def put(self, commit: Commit) -> None:
-        """Store a version: segments, then the head; then delete what no retained version needs."""
-        self._claim()
+        """Store a version: segments, then the manifest; then delete what no retained version needs."""
+        self._lease()
         self._attempts += 1
-        head, what = commit.head, f"{self._name}: version {commit.head.version} was not stored"
+        manifest, what = commit.manifest, f"{self._name}: version {commit.manifest.version} was not stored"
         try:
-            self._refuse_another_lineage(head)
-            head_path = self._head_path(commit)
+            self._refuse_another_lineage(manifest)
+            manifest_path = self._manifest_path(commit)
             self._write_segments(commit)
             self._refuse_if_passed(what)
-            self._folder.write(head_path, head.encode())
+            self._folder.write(manifest_path, manifest.encode())
             self._folder.sync("heads")
             self._refuse_if_passed(what)
-            self._folder.write(_mark_of(head_path), b"")
+            self._folder.write(_mark_of(manifest_path), b"")
             self._folder.sync("marks")
         except OSError as error:
             raise UnavailableError(f"{what}: {error}. Earlier versions are untouched; mend that and go on.") from error
         self._segments = {}
         try:
-            self._delete_superfluous(head)
+            self._delete_superfluous(manifest)
         except (OSError, MillpondError) as error:
             warnings.warn(
-                f"{self._name}: version {head.version} is stored, but old files could not be deleted: {error}. They "
-                "are tried again with the next version.",
+                f"{self._name}: version {manifest.version} is stored, but old files could not be deleted: {error}. "
+                "They are tried again with the next version.",
                 stacklevel=2,
             )
 
@@ -216,7 +216,7 @@ class FileStorage:
             writing: deque[Future[None]] = deque()
             # Read one by one: all of them may be more than memory holds.
             for segment_id, data in commit.segments.items():
-                path = self._segment_path(commit.head, segment_id, data)
+                path = self._segment_path(commit.manifest, segment_id, data)
                 writing.append(threads.submit(self._folder.write, path, data))
                 if len(writing) == _WRITTEN_AT_ONCE:
                     writing.popleft().result()
@@ -224,13 +224,13 @@ class FileStorage:
                 written.result()
         self._folder.sync("segments")
 
-    def _claim(self) -> None:
+    def _lease(self) -> None:
         """Become the writer, before anything is read."""
         if self._read_only or self._writer is not None:
             return
         try:
             self._folder.make(("writers", "segments", "heads", "marks"))
-            known = [*self._claims(), *(head.writer for head in self._heads())]
+            known = [*self._leases(), *(manifest.writer for manifest in self._manifests())]
             writer = _Writer(max((writer.epoch for writer in known), default=0) + 1, self._token)
             self._folder.write(f"writers/{writer.epoch:08d}-{writer.token}", b"")
             self._folder.sync("writers")
@@ -239,23 +239,23 @@ class FileStorage:
         self._writer = writer
 
     def _refuse_if_passed(self, what: str) -> None:
-        higher = [claim for claim in self._claims() if claim > self._mine]
+        higher = [lease for lease in self._leases() if lease > self._mine]
         if higher:
             raise UnavailableError(
                 f"{what}: writer {max(higher).token} has taken over from {self._mine.token}, which restored earlier. "
                 "Stop this one, or restore and go on from what is stored."
             )
 
-    def _refuse_another_lineage(self, head: Head) -> None:
-        if self._lineage == head.lineage:
+    def _refuse_another_lineage(self, manifest: Manifest) -> None:
+        if self._lineage == manifest.lineage:
             return
-        others = {found.lineage for found in self._heads()} - {_hashed(head.lineage)}
+        others = {found.lineage for found in self._manifests()} - {_hashed(manifest.lineage)}
         if others:
             raise OptionError(
-                f"{self._name} holds another shard's versions, of lineage {sorted(others)}, not of {head.lineage!r}. "
-                "Restore from this folder before writing to it, or choose an empty one."
+                f"{self._name} holds another shard's versions, of lineage {sorted(others)}, not of "
+                f"{manifest.lineage!r}. Restore from this folder before writing to it, or choose an empty one."
             )
-        self._lineage = head.lineage
+        self._lineage = manifest.lineage
 
     @property
     def _mine(self) -> _Writer:
@@ -263,14 +263,14 @@ class FileStorage:
             raise OptionError(f"{self._name} was opened with read_only=True. Open it without, to write.")
         return self._writer
 
-    def _delete_superfluous(self, head: Head) -> None:
+    def _delete_superfluous(self, manifest: Manifest) -> None:
         """Keep the newest versions. The most dangerous code here: each condition stands for a way to lose state."""
-        heads = [found for found in self._heads() if found.lineage == _hashed(head.lineage)]
-        chain = self._chain(heads)
-        if not chain or chain[0].identity != _identity(head):
+        manifests = [found for found in self._manifests() if found.lineage == _hashed(manifest.lineage)]
+        chain = self._chain(manifests)
+        if not chain or chain[0].identity != _identity(manifest):
             return
         kept = {found.name for found in chain[: self._retain]}
-        superfluous = [found for found in heads if found.name not in kept and found.writer <= self._mine]
+        superfluous = [found for found in manifests if found.name not in kept and found.writer <= self._mine]
         for found in superfluous:
             self._folder.delete(_mark_of(found.name))
         if superfluous:
@@ -281,21 +281,21 @@ class FileStorage:
         unnamed = [
             found.name
             for found in self._segment_files()
-            if found.lineage == _hashed(head.lineage)
+            if found.lineage == _hashed(manifest.lineage)
             and found.writer <= self._mine
             and (found.id, found.checksum) not in named
         ]
         self._refuse_if_passed(f"{self._name}: nothing was deleted")
         for name in unnamed:
             self._folder.delete(name)
-        for claim in self._claims():
-            if claim < self._mine:
-                self._folder.delete(f"writers/{claim.epoch:08d}-{claim.token}")
+        for lease in self._leases():
+            if lease < self._mine:
+                self._folder.delete(f"writers/{lease.epoch:08d}-{lease.token}")
 
-    def _chain(self, heads: list[_HeadFile]) -> list[_HeadFile]:
-        """The newest head, its parent, and so on."""
-        there = [head for head in heads if head.counts]
-        by_identity = {head.identity: head for head in sorted(there)}
+    def _chain(self, manifests: list[_ManifestFile]) -> list[_ManifestFile]:
+        """The newest manifest, its parent, and so on."""
+        there = [manifest for manifest in manifests if manifest.counts]
+        by_identity = {manifest.identity: manifest for manifest in sorted(there)}
         chain = []
         at = max(there, default=None)
         while at is not None:
@@ -303,12 +303,12 @@ class FileStorage:
             at = by_identity.get(at.parent)
         return chain
 
-    def _claims(self) -> list[_Writer]:
+    def _leases(self) -> list[_Writer]:
         return [_writer(match) for _, _, match in self._files("writers", _CLAIM)]
 
-    def _heads(self) -> list[_HeadFile]:
-        # A mark that is listed first is of a head that was written before; see the module.
-        marked = {_head_of(name): match for name, _, match in self._files("marks", _HEAD)}
+    def _manifests(self) -> list[_ManifestFile]:
+        # A mark that is listed first is of a manifest that was written before; see the module.
+        marked = {_manifest_of(name): match for name, _, match in self._files("marks", _HEAD)}
         files = {name: (size, match) for name, size, match in self._files("heads", _HEAD)}
         meanings = marked | {name: match for name, (_, match) in files.items()}
         whole = {name for name, (size, match) in files.items() if size == int(match["bytes"])}
@@ -320,7 +320,7 @@ class FileStorage:
             return writer >= highest
 
         return [
-            _HeadFile(
+            _ManifestFile(
                 _writer(match),
                 int(match["version"]),
                 int(match["attempt"]),
@@ -345,16 +345,16 @@ class FileStorage:
                 size == int(match["bytes"]),
             )
 
-    def _head_path(self, commit: Commit) -> str:
-        head = commit.head
+    def _manifest_path(self, commit: Commit) -> str:
+        manifest = commit.manifest
         return (
-            f"heads/{head.version:012d}-{_identity(head)}-{_identity(commit.parent)}"
-            f"-{_hashed(head.lineage)}-{len(head.encode())}-{self._author}.head"
+            f"heads/{manifest.version:012d}-{_identity(manifest)}-{_identity(commit.parent)}"
+            f"-{_hashed(manifest.lineage)}-{len(manifest.encode())}-{self._author}.head"
         )
 
-    def _segment_path(self, head: Head, segment_id: int, data: bytes) -> str:
+    def _segment_path(self, manifest: Manifest, segment_id: int, data: bytes) -> str:
         return (
-            f"segments/{segment_id:012d}-{checksum_of(data):016x}-{_hashed(head.lineage)}-{len(data)}"
+            f"segments/{segment_id:012d}-{checksum_of(data):016x}-{_hashed(manifest.lineage)}-{len(data)}"
             f"-{self._author}.segment"
         )
 
@@ -383,17 +383,17 @@ class FileStorage:
             raise UnavailableError(f"file {path} cannot be read: {error}.") from error
 
 
-def _mark_of(head_name: str) -> str:
-    return head_name.replace("heads/", "marks/").removesuffix(".head") + ".mark"
+def _mark_of(manifest_name: str) -> str:
+    return manifest_name.replace("heads/", "marks/").removesuffix(".head") + ".mark"
 
 
-def _head_of(mark_name: str) -> str:
+def _manifest_of(mark_name: str) -> str:
     return mark_name.replace("marks/", "heads/").removesuffix(".mark") + ".head"
 
 
-def _identity(head: Head) -> str:
+def _identity(manifest: Manifest) -> str:
     """What tells a version from all others, also from those of the same number."""
-    return _hashed(f"{head.lineage}/{head.version}/{head.token}")
+    return _hashed(f"{manifest.lineage}/{manifest.version}/{manifest.token}")
 
 
 def _hashed(text: str) -> str:

@@ -3,14 +3,14 @@
 Two storages exist: files (`FileStorage`, for the harness and everything off Spark) and Spark's own
 state store. What writes a version and what restores one knows no more than this interface.
 
-Invariant: a version is there whole or not at all. Its head is the commit point and is stored last.
+Invariant: a version is there whole or not at all. Its manifest is the commit point and is stored last.
 """
 
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
-from millpond.state.checkpoint.format.manifest import Head, SegmentRef
+from millpond.state.checkpoint.format.manifest import Manifest, SegmentRef
 
 
 @dataclass(frozen=True)
@@ -18,16 +18,16 @@ class Commit:
     """What one version has to put into durable storage, all of it or nothing.
 
     Attributes:
-        head: of the new version.
+        manifest: of the new version.
         segments: new ones, by id. Each is read when it is asked for: together they may be more than memory holds.
         dropped: ids that the new version no longer needs.
-        parent: the head that this version was made from.
+        parent: the manifest that this version was made from.
     """
 
-    head: Head
+    manifest: Manifest
     segments: Mapping[int, bytes]
     dropped: tuple[int, ...]
-    parent: Head
+    parent: Manifest
 
 
 class CheckpointStorage(Protocol):
@@ -42,8 +42,8 @@ class CheckpointStorage(Protocol):
         """The versions that can be asked for, ascending."""
         ...
 
-    def head(self, version: int | None = None) -> Head | None:
-        """The head of a version, or of the newest; None where there is none. A CorruptionError where it is damaged."""
+    def manifest(self, version: int | None = None) -> Manifest | None:
+        """The manifest of a version, or of the newest; None where there is none. Damage is a CorruptionError."""
         ...
 
     def segment(self, ref: SegmentRef) -> bytes:

@@ -235,7 +235,7 @@ class WatchedState:
             self._lent.add(where)
         return value
 
-    def take_back(self, where: Where) -> None:
+    def revert(self, where: Where) -> None:
         """Reads of the version give back a key's entry from now on, not what its last update was given."""
         self._given.pop(where, None)
 
@@ -306,7 +306,7 @@ class WatchedState:
         if watch is not None:
             watch.stop_and_record()
         if value is not entry.value:
-            self.take_back(where)
+            self.revert(where)
         entry.value, entry.dirty = value, False
 
     def end_version(self, *layers: Cache[Where, Entry]) -> None:

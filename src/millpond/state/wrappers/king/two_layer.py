@@ -179,5 +179,5 @@ class TwoLayerCache:
 
     def _move_down(self, where: Where, entry: Entry, _: str) -> None:
         self._below.write(((where, entry),))
-        self._below.take_back(where)
+        self._below.revert(where)
         self._l2.put(where, entry)

@@ -279,9 +279,9 @@ class LruStateCache(ForwardingBackend):
         self._go_back(self._committed)
         self._opened = self._entries.version
 
-    def settle(self) -> None:
+    def acknowledge(self) -> None:
         """The last commit will not be taken back."""
-        self._inner.settle()
+        self._inner.acknowledge()
         replaced = []
         for bucket in self._buckets():
             if bucket.previous is not None:
