@@ -110,6 +110,9 @@ class Value:
     def __init__(self, value=None):
         self.value = value
 
+    def exists(self):
+        return self.value is not None
+
     def get(self):
         return self.value
 

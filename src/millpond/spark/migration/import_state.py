@@ -184,7 +184,7 @@ def _write_files(
     part = f"shard-{task.partitionId() if task else 0:05d}"
     attempt = secrets.token_hex(4)
     for piece, table in enumerate(_pieces(batches, columns, schema)):
-        for file in write_rows(folder, state, f"{part}-{piece:04d}-{attempt}", table):
+        for file in write_rows(folder, state, f"{part}-{piece:04d}-{attempt}", [table]):
             written = msgspec.msgpack.encode(_Written(file, _newest_life(table)))
             yield pa.record_batch([pa.array([written], pa.binary())], names=["written"])
 
