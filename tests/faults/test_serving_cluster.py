@@ -83,7 +83,7 @@ def fetch(request, store, clock):
         return
     with asyncio.Runner() as loop:
         yield lambda *requests: loop.run(fetcher.fetch_many_async(requests))
-        loop.run(fetcher._async_store.close())
+        loop.run(fetcher._answerer._async_store.close())
 
 
 def is_whole(answers):

@@ -20,7 +20,8 @@ from pyspark.sql import SparkSession
 
 from millpond.errors import DataError
 from millpond.lookup import FullCachingLookupProvider, LookupTable, TableScan
-from millpond.spark import lookup_files, lookup_join, session
+from millpond.spark import lookup_join, session
+from millpond.spark.lookup import files as lookup_files
 from millpond.spark.lookup.files import Published
 
 KEYS = 400

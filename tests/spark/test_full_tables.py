@@ -68,7 +68,7 @@ def add_events(folder, number, *lines):
 def test_a_reload_that_failed_fails_the_query_where_that_was_chosen(spark, tmp_path):
     from pyspark.errors import PySparkException, StreamingQueryException
 
-    from millpond.spark.lookup import join as lookup_join
+    from millpond.spark import lookup_join
 
     source, trigger, events = Source(), WhenToldTo(), tmp_path / "events"
     provider = FullCachingLookupProvider(TableScan(source, ["code"]), trigger, on_reload_failure="fail")
@@ -93,7 +93,7 @@ def test_a_reload_that_failed_fails_the_query_where_that_was_chosen(spark, tmp_p
 
 
 def test_a_query_goes_on_with_the_last_good_table_where_nothing_was_chosen(spark):
-    from millpond.spark.lookup import join as lookup_join
+    from millpond.spark import lookup_join
 
     source = Source()
     batch = spark.createDataFrame([("EWR",)], "code string")
@@ -107,7 +107,7 @@ def test_a_query_goes_on_with_the_last_good_table_where_nothing_was_chosen(spark
 
 
 def test_a_trigger_sees_the_watermark_of_the_query_that_reads_its_table(spark, tmp_path):
-    from millpond.spark.lookup import join as lookup_join
+    from millpond.spark import lookup_join
 
     def stream(name, *times):
         for number, time in enumerate(times):

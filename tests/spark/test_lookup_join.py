@@ -32,7 +32,7 @@ def rows_of(df):
 
 
 def test_a_partial_join_gives_what_sparks_own_join_gives(spark, planes):
-    from millpond.spark.lookup import join as lookup_join
+    from millpond.spark import lookup_join
 
     events = spark.range(400).selectExpr("id", "if(id % 9 = 0, null, concat('N', id % 60)) as tailnum").repartition(3)
     known = spark.createDataFrame(planes.scan().to_pandas())
@@ -48,7 +48,7 @@ def test_a_partial_join_gives_what_sparks_own_join_gives(spark, planes):
 
 
 def test_a_full_join_maps_one_file_and_follows_reloads(spark):
-    from millpond.spark.lookup import join as lookup_join
+    from millpond.spark import lookup_join
 
     weather = {"origin": ["JFK", "JFK", "EWR"], "hour": [5, 6, 5], "temp": [1.5, 2.5, None]}
     times = [datetime(2013, 1, 1, hour, tzinfo=UTC) for hour in weather["hour"]]
@@ -84,7 +84,7 @@ def test_a_full_join_maps_one_file_and_follows_reloads(spark):
 def test_a_stream_is_joined_with_its_watermark_and_one_cache_over_all_batches(spark, planes, tmp_path):
     from pyspark.sql.functions import window
 
-    from millpond.spark.lookup import join as lookup_join
+    from millpond.spark import lookup_join
 
     source = tmp_path / "events"
     for number in range(3):
@@ -118,7 +118,7 @@ def test_a_stream_is_joined_with_its_watermark_and_one_cache_over_all_batches(sp
 
 
 def test_a_worker_that_dies_changes_no_answer(spark, tmp_path):
-    from millpond.spark.lookup import join as lookup_join
+    from millpond.spark import lookup_join
 
     died = tmp_path / "died"
 
@@ -141,7 +141,7 @@ def test_a_worker_that_dies_changes_no_answer(spark, tmp_path):
 
 
 def test_a_lookup_that_fails_fails_the_query_with_the_users_own_error(spark):
-    from millpond.spark.lookup import join as lookup_join
+    from millpond.spark import lookup_join
 
     def fail(number):
         raise ZeroDivisionError(f"no row for {number}")
@@ -154,7 +154,7 @@ def test_a_lookup_that_fails_fails_the_query_with_the_users_own_error(spark):
 
 
 def test_whole_numbers_of_any_width_and_casts_that_spark_makes_match(spark):
-    from millpond.spark.lookup import join as lookup_join
+    from millpond.spark import lookup_join
 
     table = pa.table({"key": pa.array([1, 2], pa.int32()), "day": ["a", "b"]})
     events = spark.sql("select * from values ('1', 1L, 1Y), ('2', 3000000000L, 2Y) as t(text, big, tiny)")
@@ -166,7 +166,7 @@ def test_whole_numbers_of_any_width_and_casts_that_spark_makes_match(spark):
 
 
 def test_moments_and_days_match_as_spark_compares_them_in_any_time_zone(spark):
-    from millpond.spark.lookup import join as lookup_join
+    from millpond.spark import lookup_join
 
     zoned, naive = pa.timestamp("ms", "Europe/Vienna"), pa.timestamp("s")
     midnight = datetime(2013, 6, 1, tzinfo=UTC)
@@ -198,7 +198,7 @@ def test_moments_and_days_match_as_spark_compares_them_in_any_time_zone(spark):
 
 
 def test_a_join_made_anew_for_every_micro_batch_finds_its_caches_again(spark, tmp_path):
-    from millpond.spark.lookup import join as lookup_join
+    from millpond.spark import lookup_join
 
     calls = tmp_path / "calls"
 
@@ -230,7 +230,7 @@ def counting_squares(calls):
 
 
 def test_keys_shuffled_to_their_hosts_are_loaded_once_whatever_workers_run(spark, tmp_path):
-    from millpond.spark.lookup import join as lookup_join
+    from millpond.spark import lookup_join
 
     calls = tmp_path / "calls"
     events = spark.range(0, 2000, 1, 4).selectExpr("id", "if(id % 100 = 7, null, id % 100) as number")
@@ -251,7 +251,7 @@ def test_keys_shuffled_to_their_hosts_are_loaded_once_whatever_workers_run(spark
 
 
 def test_a_cache_in_hosts_has_the_configured_size_in_an_executor(spark, tmp_path):
-    from millpond.spark.lookup import join as lookup_join
+    from millpond.spark import lookup_join
 
     events = spark.range(0, 1000, 1, 2).withColumnRenamed("id", "number")
     with LookupTable("squares", counting_squares(tmp_path / "calls"), PARTIAL) as table:
@@ -260,7 +260,7 @@ def test_a_cache_in_hosts_has_the_configured_size_in_an_executor(spark, tmp_path
 
 
 def test_a_failure_in_a_host_fails_the_batch_and_is_counted_with_the_next_answer(spark, tmp_path):
-    from millpond.spark.lookup import join as lookup_join
+    from millpond.spark import lookup_join
 
     mended = tmp_path / "mended"
 
@@ -283,7 +283,7 @@ def test_a_failure_in_a_host_fails_the_batch_and_is_counted_with_the_next_answer
 
 
 def test_only_the_columns_asked_for_are_read(spark, planes):
-    from millpond.spark.lookup import join as lookup_join
+    from millpond.spark import lookup_join
 
     asked = []
 
@@ -303,7 +303,7 @@ def test_only_the_columns_asked_for_are_read(spark, planes):
 
 
 def test_a_reload_that_fails_or_shrinks_to_nothing_leaves_every_row_matched(spark):
-    from millpond.spark.lookup import join as lookup_join
+    from millpond.spark import lookup_join
 
     good = pa.table({"number": [1, 2], "name": ["one", "two"]})
     answers = [good, good, ConnectionError("the source is down"), good.drop_columns(["name"]), good.slice(0, 0), good]
@@ -329,8 +329,8 @@ def test_a_reload_that_fails_or_shrinks_to_nothing_leaves_every_row_matched(spar
 
 
 def test_a_source_that_is_down_at_the_start_is_an_error_and_leaves_no_folder(spark):
+    from millpond.spark import lookup_join
     from millpond.spark.environment.folders import user_folder
-    from millpond.spark.lookup import join as lookup_join
 
     there = set(user_folder().glob("lookup-*"))
     answers = [pa.table({"number": [1], "name": ["one"]})]
@@ -367,7 +367,7 @@ def test_a_table_that_spark_knows_is_scanned_by_name_or_as_a_dataframe(spark, tm
 
 
 def test_the_files_of_a_full_table_go_when_it_is_closed(spark):
-    from millpond.spark.lookup import join as lookup_join
+    from millpond.spark import lookup_join
     from millpond.spark.lookup.join import _PLANNED
 
     arrow = pa.table({"key": range(1_000), "value": range(1_000)})
@@ -381,7 +381,7 @@ def test_the_files_of_a_full_table_go_when_it_is_closed(spark):
 
 
 def test_what_is_wrong_with_a_join_is_said_when_it_is_planned(spark):
-    from millpond.spark.lookup import join as lookup_join
+    from millpond.spark import lookup_join
 
     table = pa.table({"code": ["a"], "hour": [1], "gate": [2]})
     gates = LookupTable("gates", TableScan(table, ["code", "hour"]), FULL)
@@ -427,7 +427,7 @@ def test_a_poison_key_leaves_with_its_reason_where_that_was_chosen(spark, shuffl
 
 
 def test_what_cannot_be_set_aside_is_refused(spark, planes):
-    from millpond.spark.lookup import join as lookup_join
+    from millpond.spark import lookup_join
 
     events = spark.createDataFrame([("N7",)], "tailnum string")
     table = LookupTable("planes", planes)
