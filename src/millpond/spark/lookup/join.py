@@ -1,7 +1,7 @@
 """Joins a DataFrame, streaming or batch, with an external table: the driver's part.
 
 The first hop of the data path. What can be wrong is found here, at plan time: key columns and their
-types, names that collide, a table that is not there. The work is done by `lookup_worker` in the
+types, names that collide, a table that is not there. The work is done by `worker` in the
 Python workers, batch by batch. The invariant: an event leaves with the rows that the source or the
 table gave for its key at that time, or the query fails; no failure makes a row unmatched.
 
@@ -11,7 +11,7 @@ before the lookup. Where Spark would cast the *table's* side, the table cannot b
 join is refused with what to cast. Null keys match nothing.
 
 A full table is loaded on the driver and written to one immutable file per load, which every worker
-maps (`lookup_files`). Trade-off: a lookup join has the time of processing, not of events, so a
+maps (`files`). Trade-off: a lookup join has the time of processing, not of events, so a
 replayed batch sees the table as it is then.
 
 Source: FLIP-221; Flink's processing-time lookup join.
