@@ -151,7 +151,7 @@ def _python() -> Iterator[Finding]:
 
 def _java() -> Iterator[Finding]:
     # As a script, since without PySpark the package that it is in cannot be imported.
-    script = Path(__file__).parent / "spark" / "java.py"
+    script = Path(__file__).parent / "spark" / "environment" / "java.py"
     asked = subprocess.run([sys.executable, "-I", str(script)], capture_output=True, text=True, check=False)
     if asked.returncode:
         yield Finding(

@@ -33,6 +33,7 @@ from millpond.spark.features.check import CheckResult, check
 from millpond.spark.features.stream import stream as stream_tiles
 from millpond.spark.features.training_set import training_set
 from millpond.spark.features.upload import upload
+from millpond.spark.features.upload_lease import forget_lease
 from millpond.spark.lookup.join import lookup_join
 from millpond.spark.spec.metrics import KeyedMetrics
 
@@ -155,6 +156,8 @@ def wait_for(query: StreamingQuery, workdir: Path, sink: AircraftSink | None = N
 def upload_features(spark: SparkSession, workdir: Path, group_by: GroupBy, batch_end_ms: int, url: str) -> None:
     """Upload a GroupBy's features before the batch end. It can be done again: an upload is served once it is whole."""
     with contextlib.closing(open_store(url)) as store:
+        # The store is this run's own and its folder is locked: who holds a lease there is dead.
+        forget_lease(store, group_by.name)
         upload(group_by, batch_end_ms, store, tables=_history(spark, workdir), spark=spark)
 
 

@@ -8,7 +8,7 @@ from millpond.features import DAY_MS, HOUR_MS, Aggregation, EventSource, Field, 
 from millpond.kv import Get, LmdbStore, MemoryStore, Put
 from millpond.metrics import MemoryRecorder
 from millpond.spark.features.upload import read_serving_info, upload
-from millpond.spark.features.upload_lease import LEASE_MS, UploadLease, leased
+from millpond.spark.features.upload_lease import LEASE_MS, UploadLease, forget_lease, leased
 from tests.features import oracle
 
 pytestmark = pytest.mark.spark
@@ -188,6 +188,13 @@ def test_the_lease_of_an_upload_that_died_runs_out(store):
     next_one.take()
     with pytest.raises(UnavailableError):
         died.check()
+
+
+def test_the_lease_of_an_upload_that_died_can_be_forgotten(store):
+    forget_lease(store, "route")
+    UploadLease(store, "route", now).take()
+    forget_lease(store, "route")
+    UploadLease(store, "route", now).take()
 
 
 def test_an_upload_whose_lease_was_taken_is_not_published(spark, tmp_path):

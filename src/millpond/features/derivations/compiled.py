@@ -127,7 +127,7 @@ def derivation_faults(
         MissingDependencyError: sqlglot is not installed.
 
     >>> derivation_faults([Derivation("d", "a + c"), Derivation("e", "b + c")], {"a": "long"}, untyped=("b",))
-    ["derivation 'd': line 1, column 5: c: there is no column 'c'; did you mean 'a'?"]
+    ["derivation 'd': line 1, column 5: c: there is no column 'c'; known are a"]
     """
     return _checked(derivations, {name: _column_type(name, text) for name, text in columns.items()}, untyped)[1]
 

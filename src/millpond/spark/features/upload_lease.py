@@ -106,6 +106,11 @@ class UploadLease:
         )
 
 
+def forget_lease(store: KVStore, group_by: str) -> None:
+    """Let an upload begin though one that died holds the lease yet: for who knows that none is running."""
+    store.delete_keys(LEASE_DATASET, [group_by.encode()])
+
+
 @contextmanager
 def leased(store: KVStore, group_by: str, clock: Callable[[], int]) -> Iterator[UploadLease]:
     """Hold the lease of a GroupBy's upload for the length of a ``with``.

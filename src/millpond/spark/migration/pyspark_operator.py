@@ -9,7 +9,6 @@ Who migrates such an operator says it. What cannot be read at all is refused: th
 operators, and keys that Millpond cannot have.
 """
 
-import difflib
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -27,6 +26,7 @@ from millpond.spark.operator.key_columns import key_columns, quoted
 from millpond.state.operator.timers import PROCESSING_TIMERS, TIMERS
 from millpond.state.types.descriptor import StateDescriptor, StateKind
 from millpond.state.types.ttl import Ttl
+from millpond.suggestions import did_you_mean
 
 _GROUP_STATE_OPERATOR = "applyInPandasWithState"
 _OPERATORS = ("transformWithStateInPySparkExec", "transformWithStateInPandasExec", _GROUP_STATE_OPERATOR)
@@ -142,11 +142,10 @@ class PySparkOperator:
 
     def _check_ttl(self, ttl_ms: Mapping[str, int], known: Mapping[str, StateKind], with_ttl: set[str]) -> None:
         for name in sorted(ttl_ms.keys() - with_ttl):
-            near = difflib.get_close_matches(name, sorted(with_ttl), 1, 0)
             has = "has no time to live" if name in known else "does not exist"
             raise OptionError(
                 f"ttl_ms names state {name!r}, which {has} in operator {self.operator.id} of {self.location}; states "
-                f"with one are {sorted(with_ttl)}{f' (did you mean {near[0]!r}?)' if near else ''}."
+                f"with one are {sorted(with_ttl)}{did_you_mean(name, with_ttl) or '.'}"
             )
         missing = sorted(with_ttl - ttl_ms.keys())
         if missing:
