@@ -118,7 +118,6 @@ spark = session(master="local[1]", spark__ui__enabled="false", spark__sql__shuff
 NAMED_BY_ANOTHER = {
     "connect": "spark",  # PySpark says itself what its client of Spark Connect needs
     "mysql": "sql",
-    "postgresql": "sql",
     "demo": None,  # `millpond demo` tells: see below
     "features": None,  # the definitions need nothing
 }
