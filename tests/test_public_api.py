@@ -115,7 +115,7 @@ MODULES_BUDGET = {
     "millpond.lookup": 400,
     "millpond.metrics": 60,
     "millpond.serving": 450,
-    "millpond.spark": 800,
+    "millpond.spark": 850,
     "millpond.state": 400,
 }
 """How many modules the import of a package may add to a bare interpreter: import time, without a clock."""
