@@ -112,7 +112,7 @@ MODULES_BUDGET = {
     "millpond.demo": 40,
     "millpond.features": 250,
     "millpond.kv": 200,
-    "millpond.lookup": 400,
+    "millpond.lookup": 420,
     "millpond.metrics": 60,
     "millpond.serving": 450,
     "millpond.spark": 850,
