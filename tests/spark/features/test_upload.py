@@ -192,9 +192,12 @@ def test_the_lease_of_an_upload_that_died_runs_out(store):
 
 def test_the_lease_of_an_upload_that_died_can_be_forgotten(store):
     forget_lease(store, "route")
-    UploadLease(store, "route", now).take()
+    died = UploadLease(store, "route", now)
+    died.take()
     forget_lease(store, "route")
     UploadLease(store, "route", now).take()
+    with pytest.raises(UnavailableError, match="another upload is running"):
+        died.check()
 
 
 def test_an_upload_whose_lease_was_taken_is_not_published(spark, tmp_path):

@@ -1,14 +1,14 @@
 """What surrounds user code in a Python worker of Spark, taken along to a state host.
 
 A state host is no worker: Spark has told it nothing of the task, of broadcasts or of files. So the
-worker hands its own task_environment over with every batch, and the host puts them around the thread that
+worker hands its own task environment over with every batch, and the host puts them around the thread that
 runs the batch: `TaskContext.get()`, broadcast values, `SparkFiles.get(...)`, `sys.path`. What user code
 adds to accumulators comes back the other way, and the worker adds it to its own, which Spark collects.
 
 The processor is pickled once, on the driver, and goes through the worker unopened: a worker need not
 import what it does not run. So it is the host that meets its broadcasts and accumulators. In a pickle
 two functions of PySpark's stand for them; while the host unpickles, two others take their place, which
-know the thread's task_environment.
+know the thread's task environment.
 
 Invariant: several batches run in one host at a time, and none sees the task, the broadcasts or the
 accumulators of another. `sys.path` and the files' folder are one for the process, as they are one for
