@@ -13,7 +13,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from millpond.errors import CorruptionError, OptionError, UnavailableError
 from millpond.state import HeapBackend, StateDescriptor, StateKind
 from millpond.state.checkpoint import Checkpointer, FileStorage, new_manifest, restore
-from millpond.state.checkpoint import checkpointer as checkpointer_module
+from millpond.state.checkpoint import unstored as unstored_module
 from millpond.state.checkpoint import writer as writer_module
 from millpond.state.types.object_codec import OBJECT_SCHEMA
 from millpond.state.types.serializer import msgspec_serializer
@@ -113,7 +113,7 @@ class CheckpointsAgainstADict(RuleBasedStateMachine):
     def an_operator_without_state(self, step_rows, carried):
         self.patch = pytest.MonkeyPatch()
         self.patch.setattr(writer_module, "BASE_STEP_ROWS", step_rows)
-        self.patch.setattr(checkpointer_module, "MAX_CARRIED_BYTES", carried)
+        self.patch.setattr(unstored_module, "MAX_CARRIED_BYTES", carried)
         self.disk = Disk()
         self.live, self.stored, self.begun = {}, {}, []
         self.operator = Operator(self.disk)

@@ -86,7 +86,9 @@ class HeldShard:
         marks = [time.perf_counter()]
         result = ShardRun(spec, self.shard, batch_time, lease).run(tables, output)
         marks.append(time.perf_counter())
-        commit = self.shard.commit(token, batch_time.watermark_ms, lambda: marks.append(time.perf_counter()))
+        pending = self.shard.end_version(batch_time.watermark_ms)
+        marks.append(time.perf_counter())
+        commit = self.shard.finish(pending, token)
         marks.append(time.perf_counter())
         ran, flushed, committed = (later - earlier for earlier, later in pairwise(marks))
         metrics = BatchMetrics(

@@ -141,13 +141,20 @@ def read_version(storage: CheckpointStorage, version: int) -> Version:
     return Version(manifest, segments)
 
 
-def load_segments(
-    manifest: Manifest, segments: SegmentSource, states: "StoredStates", backend: KeyedStateBackend
-) -> None:
-    """Load a manifest's version into an empty backend, segment by segment.
+def load_version(
+    manifest: Manifest,
+    segments: SegmentSource,
+    backend: KeyedStateBackend,
+    declared: Iterable[StateDescriptor],
+    now_ms: int | None,
+) -> tuple[StateDescriptor, ...]:
+    """Load a manifest's version into an empty backend, segment by segment; every state there is then.
 
-    A CorruptionError names a segment that is missing or damaged; the backend must then be thrown away.
+    Every state's schema is compared before the backend is touched. An OptionError shows both declarations where a
+    change is refused. A CorruptionError names a segment that is missing or damaged; the backend must then be thrown
+    away.
     """
+    states = StoredStates.of(manifest.states, declared, manifest.key_schema, now_ms)
     for ref in in_order(manifest):
         data = segments.get(ref.id)
         if data is None:
@@ -160,6 +167,7 @@ def load_segments(
         except CorruptionError as error:
             raise CorruptionError(f"{error} {last_good(ref)}") from error
         states.load(backend, ref.state, table)
+    return states.descriptors
 
 
 def restore(
@@ -184,9 +192,8 @@ def restore(
     if version is None and not versions:
         return None
     found, passed_over = _whole_version(storage, versions[-1] if version is None else version, fall_back=fall_back)
-    states = StoredStates.of(found.manifest.states, declared, found.manifest.key_schema, now_ms)
-    load_segments(found.manifest, found.segments, states, backend)
-    return Restored(found.manifest, states.descriptors, passed_over)
+    descriptors = load_version(found.manifest, found.segments, backend, declared, now_ms)
+    return Restored(found.manifest, descriptors, passed_over)
 
 
 def _whole_version(storage: CheckpointStorage, version: int, *, fall_back: bool) -> tuple[Version, tuple[str, ...]]:
@@ -245,11 +252,6 @@ class StoredStates:
         """From what a manifest or manifest says. An OptionError shows both schemas where a state cannot be read."""
         stored = [StateDescriptor.decode(each) for each in plain]
         return StoredStates(stored, declared, pa.ipc.read_schema(pa.py_buffer(key_schema)), now_ms)
-
-    @property
-    def migrated(self) -> bool:
-        """Whether the rows of any state change their form on their way."""
-        return any(migrate is not None for migrate in self._migrations.values())
 
     @property
     def descriptors(self) -> tuple[StateDescriptor, ...]:
