@@ -61,7 +61,6 @@ class Checkpointer:
         manifest: of the version that the backend holds.
         states: every state declared so far, and every restored one.
         last_version: versions begin after it, and after all stored ones; so the shards of an operator count alike.
-        writer: names this writer in its manifests; random unless given.
         clock_ns: monotonic nanoseconds, by which the blocking part is measured.
     """
 
@@ -73,12 +72,11 @@ class Checkpointer:
         states: Iterable[StateDescriptor] = (),
         *,
         last_version: int = 0,
-        writer: str | None = None,
         clock_ns: Callable[[], int] = time.perf_counter_ns,
     ) -> None:
         self.history: deque[CheckpointStats] = deque(maxlen=_HISTORY)
         self._storage = storage
-        self._writer = writer or secrets.token_hex(8)
+        self._writer = secrets.token_hex(8)
         self._clock_ns = clock_ns
         self._shard = Shard(manifest, backend, last_version=max([last_version, *storage.versions()]))
         self._begun: deque[PendingCheckpoint] = deque()
@@ -124,11 +122,7 @@ class Checkpointer:
         the next one; it is over then, and not written again.
         """
         with self._lock:
-            if not self._begun or self._begun[0] is not pending:
-                raise OptionError(
-                    f"{self._storage.name}: checkpoint {pending.version} is not the oldest one begun: "
-                    f"{[begun.version for begun in self._begun]}. Write or abort checkpoints in the order begun."
-                )
+            self.check_oldest(pending)
             full = self._shard.is_full(pending)
             try:
                 with ThreadPoolExecutor(1, "millpond-encoding") as thread:
@@ -146,6 +140,14 @@ class Checkpointer:
             self.history.append(stats)
             return stats
 
+    def check_oldest(self, pending: PendingCheckpoint) -> None:
+        """Refuse to write a checkpoint before those begun before it, or a second time."""
+        if not self._begun or self._begun[0] is not pending:
+            raise OptionError(
+                f"{self._storage.name}: checkpoint {pending.version} is not the oldest one begun: "
+                f"{[begun.version for begun in self._begun]}. Write or abort checkpoints in the order begun."
+            )
+
     def abort(self, pending: PendingCheckpoint) -> None:
         """Give a begun checkpoint up, whichever it is. Its changes go with the next one that is written."""
         with self._lock:
@@ -154,3 +156,8 @@ class Checkpointer:
             self._shard.lose(pending)
             self._begun.remove(pending)
             pending.snapshot.release()
+
+    def abort_all(self) -> None:
+        """Give up whatever was begun."""
+        for pending in list(self._begun):
+            self.abort(pending)
