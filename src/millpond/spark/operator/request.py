@@ -38,10 +38,10 @@ class OperatorRequest:
 
     def __post_init__(self) -> None:
         check_processor(self.form, self.processor)
-        _check_choice("timeMode", self.time_mode, ("None", "EventTime", "ProcessingTime"))
-        _check_choice("outputMode", self.output_mode, ("Append", "Update"))
-        _check_choice("late", self.late, ("drop", "keep"))
-        _check_choice("on_error", self.on_error, ("fail", "dead-letter"))
+        check_choice("timeMode", self.time_mode, ("None", "EventTime", "ProcessingTime"))
+        check_choice("outputMode", self.output_mode, ("Append", "Update"))
+        check_choice("late", self.late, ("drop", "keep"))
+        check_choice("on_error", self.on_error, ("fail", "dead-letter"))
         if self.initial is not None and self.savepoint is not None:
             raise OptionError("a new query begins with an initialState or with a savepoint; give one of them.")
 
@@ -68,6 +68,7 @@ class OperatorRequest:
         return schema
 
 
-def _check_choice(option: str, value: Any, known: tuple[str, ...]) -> None:
+def check_choice(option: str, value: Any, known: tuple[str, ...]) -> None:
+    """Refuse a word that is none of the known ones, in any case."""
     if str(value).lower() not in [choice.lower() for choice in known]:
         raise OptionError(f"{option}={value!r}: expected one of {', '.join(map(repr, known))}.")
