@@ -25,7 +25,6 @@ from millpond.spark.host.process import executor_pid, hosts_folder_name, remove_
 from millpond.spark.host.wire import (
     LISTENING,
     Blob,
-    Committed,
     Connection,
     End,
     Failed,
@@ -35,6 +34,7 @@ from millpond.spark.host.wire import (
     Restore,
     Segment,
 )
+from millpond.spark.spec.batch_done import BatchDone
 
 _MAX_SOCKET_PATH = 103
 _START_SECONDS = 60.0
@@ -151,10 +151,10 @@ def restore_wanted(connection: Connection) -> bool:
     return isinstance(_expect(connection, Ready, Restore)[0], Restore)
 
 
-def committed(connection: Connection) -> tuple[Committed, bytes, Iterator[tuple[int, bytes]]]:
-    """Wait for the commit: what to drop, the new manifest, and the new segments, to be read to their end."""
-    message, manifest = _expect(connection, Committed)
-    assert isinstance(message, Committed)  # noqa: S101 - for the type checker; _expect refused the rest
+def committed(connection: Connection) -> tuple[BatchDone, bytes, Iterator[tuple[int, bytes]]]:
+    """Wait for the commit: the batch's record, the new manifest, and the new segments, to be read to their end."""
+    message, manifest = _expect(connection, BatchDone)
+    assert isinstance(message, BatchDone)  # noqa: S101 - for the type checker; _expect refused the rest
     return message, manifest, _segments(connection)
 
 

@@ -200,9 +200,9 @@ class ProcessorHarness:
         spec = replace(self._spec, processor=cloudpickle.loads(self._pickled))
         with Spool(user_folder) as spool:
             token = f"batch {held.shard.manifest.version}"
-            done = run_batch(self._slot, held, spec, time, _LEASE, [table], spool, token)
+            done, commit = run_batch(self._slot, held, spec, time, _LEASE, [table], spool, token)
             output = [row for blob in spool for row in self._rows_of(blob)]
-        self._keep(done.commit)
+        self._keep(commit)
         self._time = time
         self.late_rows += done.metrics.late_rows
         return output
