@@ -465,7 +465,7 @@ def test_a_shard_whose_failed_commit_could_not_be_undone_stands_nowhere():
     shard.backend.context.key = ("ann",)
     count.update((1,))
     with (
-        mock.patch.object(shard, "_committed", side_effect=DataError("it does not encode.")),
+        mock.patch.object(shard, "encode", side_effect=DataError("it does not encode.")),
         mock.patch.object(shard.backend, "undo_commit", side_effect=UnavailableError("the disk is full.")),
         pytest.raises(UnavailableError),
     ):

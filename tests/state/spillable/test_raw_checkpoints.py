@@ -179,7 +179,7 @@ def test_a_savepoint_of_a_stored_version_decodes_what_was_copied(backend, tmp_pa
     checkpoints.write(checkpoints.begin(full=True))
     write_savepoint(str(tmp_path / "savepoint"), [ShardState.of_storage(storage)])
     other = HeapBackend(GROUPS)
-    Savepoint.open(str(tmp_path / "savepoint")).restore(0, 1, other, STATES, lineage="other", now_ms=0)
+    Shard(new_manifest("other", 0, 1, 4, KEY), other).start_from(Savepoint.open(str(tmp_path / "savepoint")), STATES, 0)
     assert everything(other) == everything(backend)
 
 
