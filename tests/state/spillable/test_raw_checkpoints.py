@@ -207,7 +207,7 @@ MORTAL = [replace(state, name=f"mortal-{state.name}", ttl=Ttl(100)) for state in
 
 
 def use_mortals(backend, key_group, name, born_ms, *more_ms):
-    """Give one key a mortal value of every kind, of one new_manifest or of several."""
+    """Give one key a mortal value of every kind, of one birth time or of several."""
     count, log, pages = backend.value_state(MORTAL[0]), backend.list_state(MORTAL[1]), backend.map_state(MORTAL[2])
     backend.enter(key_group)
     backend.context.key = (name,)
