@@ -23,7 +23,8 @@ from millpond.errors import OptionError
 from millpond.state.backend.protocols import KeyedStateBackend
 from millpond.state.checkpoint.format.manifest import Manifest
 from millpond.state.checkpoint.next_manifest import beside
-from millpond.state.checkpoint.shard import PendingCheckpoint, Shard
+from millpond.state.checkpoint.pending import PendingCheckpoint
+from millpond.state.checkpoint.shard import Shard
 from millpond.state.checkpoint.storage.interface import CheckpointStorage
 from millpond.state.types.descriptor import StateDescriptor
 
