@@ -40,6 +40,7 @@ from millpond.state.checkpoint import Manifest, Shard, ShardState, new_manifest,
 from millpond.state.options.opening import open_backend
 from millpond.state.options.operator import StateOptions
 from millpond.state.types.rows import RowCodec
+from millpond.state.types.times import checked_ms
 from millpond.suggestions import did_you_mean
 
 _TIME_MODES = ("None", "EventTime", "ProcessingTime")
@@ -296,8 +297,8 @@ class ProcessorHarness:
             raise OptionError("watermark_ms needs time_mode 'EventTime'.")
         now = self._time
         time = BatchTime(
-            now.processing_ms if processing_ms is None else processing_ms,
-            now.watermark_ms if watermark_ms is None else watermark_ms,
+            now.processing_ms if processing_ms is None else checked_ms(processing_ms, "processing_ms"),
+            now.watermark_ms if watermark_ms is None else checked_ms(watermark_ms, "watermark_ms"),
         )
         if time.watermark_ms < now.watermark_ms or time.processing_ms < now.processing_ms:
             raise OptionError(f"time cannot go back from {now} to {time}. Give later times.")

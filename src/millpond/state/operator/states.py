@@ -194,7 +194,7 @@ class States:
         ttl: _TtlOption,
         map_key_schema: pa.Schema | None = None,
     ) -> StateDescriptor:
-        lives = None if ttl is None else Ttl.of(ttl)
+        lives = _lives(name, ttl)
         descriptor = StateDescriptor(name, kind, OBJECT_SCHEMA, map_key_schema, serializer, lives)
         known = self._descriptors.get(name)
         if known is not None:
@@ -284,6 +284,13 @@ def _default(name: str, default: Any, serializer: Serializer) -> Callable[[], An
     except (TypeError, ValueError) as error:
         raise OptionError(f"the default of state {name!r} is not of its type: {error}.") from error
     return partial(serializer.copy, checked)
+
+
+def _lives(name: str, ttl: _TtlOption) -> Ttl | None:
+    try:
+        return None if ttl is None else Ttl.of(ttl)
+    except OptionError as error:
+        raise OptionError(f"state {name!r}: {error}") from error
 
 
 def _so_far(state: ValueState) -> Callable[[], Any]:
