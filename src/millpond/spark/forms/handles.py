@@ -172,7 +172,7 @@ class ProcessorHandle:
         ttl_ms: int | None,
     ) -> tuple[StructType, StateDescriptor]:
         self._need_init(name)
-        if name.startswith("$"):
+        if isinstance(name, str) and name.startswith("$"):
             raise OptionError(f"state {name!r}: names that begin with $ are Millpond's own. Give it another one.")
         if name in self._names:
             raise OptionError(f"state {name!r}: the processor declares two states of that name. Rename one of them.")

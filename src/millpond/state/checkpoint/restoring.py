@@ -297,7 +297,7 @@ def row_pieces(version: Version, descriptor: StateDescriptor) -> Iterator[pa.Tab
 
 
 def newest_rows(version: Version, descriptor: StateDescriptor, key_groups: range | None = None) -> pa.Table:
-    """One state's cells as of a version: of each key, or map entry, the newest row, unless it was deleted or has expired.
+    """One state's cells as of a version: of each key, or map entry, the newest row, unless it is deleted or expired.
 
     Of all key groups of the shard, or of some, so that a large state can be read piece by piece.
     """
