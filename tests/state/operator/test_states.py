@@ -108,7 +108,7 @@ def test_a_default_function_is_not_called_before_it_is_needed(backend, states):
 def test_a_name_that_no_checkpoint_could_hold_is_refused(states, name):
     declarations = (states.value, states.list, lambda name, kind: states.map(name, str, kind))
     for declare in declarations:
-        with pytest.raises(OptionError, match="a state is named .*; expected a text that is not empty"):
+        with pytest.raises(OptionError, match=r"a state is named .*; expected a text that is not empty"):
             declare(name, int)
 
 

@@ -44,7 +44,7 @@ class KeyPlaces(Generic[S]):
         self._shards = shards
         self._max_parallelism = max_parallelism
         self.remembered: dict[Any, Place[S]] = {}
-        """By what the key function gave, where no bool is equal to it. Who looks here first saves the call of `find`."""
+        """By what the key function gave, if no bool equals it. Who looks here first saves the call of `find`."""
         self._typed: dict[tuple[Any, tuple[type, ...]], Place[S]] = {}
 
     def find(self, given: Any) -> Place[S]:
@@ -76,4 +76,4 @@ class KeyPlaces(Generic[S]):
 
 
 def _equals_a_bool(fields: tuple[Any, ...]) -> bool:
-    return any(field == 0 or field == 1 for field in fields)
+    return any(field in {0, 1} for field in fields)

@@ -108,8 +108,9 @@ def check_restores(manifest: Manifest) -> None:
         states = tuple(StateDescriptor.decode(plain).encode() for plain in back.states)
     except (msgspec.MsgspecError, OverflowError, TypeError, ValueError) as error:
         raise DataError(f"{what} could not be restored: its manifest does not decode: {error}. {mend}") from error
-    if back != manifest or states != manifest.states:
-        raise DataError(f"{what} could not be restored: its manifest {manifest} would come back as {back}. {mend}")
+    changed = [name for name in Manifest.__struct_fields__ if getattr(back, name) != getattr(manifest, name)]
+    if changed or states != manifest.states:
+        raise DataError(f"{what} could not be restored: its {changed or 'states'} would come back as others. {mend}")
 
 
 def new_manifest(lineage: str, shard: int, shards: int, max_parallelism: int, key_schema: pa.Schema) -> Manifest:
