@@ -31,6 +31,12 @@ def test_a_duration_that_is_no_whole_ms_of_1_or_more_is_refused(duration):
         Ttl.of(duration)
 
 
+@pytest.mark.parametrize("duration_ms", [1 << 63, 1 << 64, 10**30])
+def test_a_duration_that_no_manifest_can_hold_is_refused(duration_ms):
+    with pytest.raises(OptionError, match=rf"ttl.duration_ms is {duration_ms}; expected {(1 << 63) - 1} at most"):
+        Ttl.of(duration_ms)
+
+
 @pytest.mark.parametrize(
     ("option", "value"),
     [("refresh", "read"), ("visibility", "always"), ("clean_up", ("daily",)), ("clean_up", ["snapshot"])],
