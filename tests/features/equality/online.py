@@ -113,8 +113,8 @@ class Online:
         for rows in partitions:
             for batch in self.combine(iter(self.arrow_batches(rows))):
                 for row in batch.to_pylist():
-                    # A key is a shard's own, as is the key of the closing time.
-                    combined[sum(row["key"]) % len(self.shards)].append(row)
+                    # A slot is a shard's own, as is the slot of the closing time.
+                    combined[row["slot"] % len(self.shards)].append(row)
         written = []
         for number, shard in enumerate(self.shards):
             rows = shard.batch(combined[number], watermark_ms)

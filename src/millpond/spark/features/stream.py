@@ -134,7 +134,7 @@ def tile_updates(
     )
     combine = combiner(plan, start_ms, counts or EventCounts())
     combined = timed.mapInArrow(combine, _combined_schema(timed))
-    return keyed(combined, "key").transformWithStateInArrow(
+    return keyed(combined, "slot").transformWithStateInArrow(
         processor, TILE_SCHEMA, "Update", "EventTime", late="keep", state=state
     )
 
