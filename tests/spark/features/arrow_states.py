@@ -1,7 +1,9 @@
-"""The states and timers of one shard, as plain as can be: what an `ArrowStatefulProcessor` sees, without Spark."""
+"""The states and timers of one shard, as plain as can be: what a `TileProcessor` sees, without Spark."""
 
 import pyarrow as pa
 from pyspark.sql.streaming.stateful_processor import TimerValues
+
+from millpond.spark.features.tile_rows import unpack
 
 
 class OneShard:
@@ -40,7 +42,7 @@ class OneShard:
 
     @staticmethod
     def _called(tables):
-        return [row for table in tables for row in table.to_pylist()]
+        return [row for table in tables for rows in unpack(table.to_batches()) for row in rows.to_pylist()]
 
 
 class PlainMap:

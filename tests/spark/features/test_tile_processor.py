@@ -19,8 +19,8 @@ from millpond.features import (
     tile_start,
 )
 from millpond.spark.features.tile_processor import DEFAULT_RETENTION_MS, TileProcessor
+from millpond.spark.features.tile_rows import AMENDED, CLOSED, CLOSING, FORGOTTEN, LATE, MARKED, OPENED
 from millpond.spark.features.tile_slots import CLOSING_SLOT, CombinedTiles, encode_combined, slot_of
-from millpond.spark.features.touched_tiles import AMENDED, CLOSED, CLOSING, FORGOTTEN, LATE, MARKED, OPENED
 from tests.spark.features.arrow_states import OneShard
 
 GROUP_BY = GroupBy(

@@ -20,7 +20,7 @@ from millpond.kv import KVStore, Put
 from millpond.metrics import NO_METRICS, Recorder
 from millpond.spark.environment.worker_garbage import leave_modules_out
 from millpond.spark.features.tile_combine import EventCounts
-from millpond.spark.features.touched_tiles import AMENDED, CLOSED, CLOSING, FORGOTTEN, LATE, OPENED
+from millpond.spark.features.tile_rows import AMENDED, CLOSED, CLOSING, FORGOTTEN, LATE, OPENED, unpack
 
 _WRITTEN = "change int, amount bigint"
 
@@ -58,7 +58,7 @@ def tile_writer(
     *,
     keep_ms: int = 0,
 ) -> Callable[[DataFrame, int], None]:
-    """Give the ``foreachBatch`` function that writes what a `TileProcessor` emits.
+    """Give the ``foreachBatch`` function that writes what a `TileProcessor` emits, packed as `tile_rows` says.
 
     Args:
         dataset: the dataset of the stream's generation.
@@ -170,7 +170,7 @@ def _writer(
         kept_until = cache(partial(keep_until_ms, keep_ms=keep_ms))
         puts: list[Put] = []
         size = 0
-        for batch in batches:
+        for batch in unpack(batches):
             tiles = batch.filter(batch.column("value").is_valid())
             keys, addresses, values = (tiles.column(name).to_pylist() for name in ("key", "address", "value"))
             puts += map(Put, keys, values, addresses, map(kept_until, addresses))

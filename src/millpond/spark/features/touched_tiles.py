@@ -27,6 +27,8 @@ from millpond.features import (
 from millpond.features.rows import start_of
 from millpond.features.sealing import HEADER
 from millpond.features.value_codec import VALUE_FORMAT_VERSION
+from millpond.spark.features.tile_ends import TileEnds
+from millpond.spark.features.tile_rows import AMENDED, CLOSED, CLOSING, MARKED, OPENED, TileRows
 from millpond.spark.features.tile_slots import (
     CLOSING_SLOT,
     Block,
@@ -39,38 +41,8 @@ from millpond.spark.features.tile_slots import (
 )
 from millpond.spark.forms.arrow_handles import ArrowProcessorHandle
 
-TILE_SCHEMA = "key binary, address bigint, value binary, change int, amount bigint"
-"""What the operator emits: a row for the KV store and what it is; see `Change`."""
-
-OPENED, CLOSED, AMENDED, MARKED, CLOSING, LATE, FORGOTTEN = range(7)
-"""What a row is: an open, closed or amended tile; a marker; and in ``amount`` a closing time or a count of events."""
-
-_OUTPUT = pa.schema(
-    [
-        ("key", pa.binary()),
-        ("address", pa.int64()),
-        ("value", pa.binary()),
-        ("change", pa.int32()),
-        ("amount", pa.int64()),
-    ]
-)
-
 Place = tuple[int, int]
 """Slot and address of a block."""
-
-
-class _Ends(NamedTuple):
-    """What ends at a time, for any slot.
-
-    Args:
-        closed: layer and start of the tiles that end then, the smallest first.
-        forgotten: the addresses of the blocks that state drops then.
-        looked_at: the addresses of all blocks that are looked at for that.
-    """
-
-    closed: tuple[tuple[int, int], ...]
-    forgotten: tuple[int, ...]
-    looked_at: tuple[int, ...]
 
 
 class TileStates(NamedTuple):
@@ -90,7 +62,6 @@ class TouchedTiles:
     def __init__(self, plan: GroupByPlan, retention_ms: int, states: TileStates, watermark_ms: int) -> None:
         self._plan = plan
         self._layers = plan.layers
-        self._retention_ms = retention_ms
         self._states = states
         self._watermark_ms = watermark_ms
         self._blocks: dict[Place, Block | None] = {}
@@ -100,11 +71,11 @@ class TouchedTiles:
         self._gone: dict[Place, None] = {}
         self._due: dict[int, list[int]] = {}
         self._due_times: list[int] = []
-        self._ends: dict[int, _Ends] = {}
+        self._ends = TileEnds(plan.layers, retention_ms)
         self._woken: set[tuple[int, int]] = set()
         # In the order in which they are asked for: neighbours share a key group, so that states are written by runs.
         self._timers: dict[tuple[int, int], None] = {}
-        self._emitted = _Rows()
+        self._emitted = TileRows()
 
     # Reading.
 
@@ -140,7 +111,7 @@ class TouchedTiles:
         for slot, time_ms in due:
             self._woken.add((time_ms, slot))
             self._add_due(slot, time_ms)
-            wanted += [(slot, address) for address in self._ends_at(time_ms).looked_at]
+            wanted += [(slot, address) for address in self._ends.at(time_ms).looked_at]
         self._load(wanted)
 
     def _block(self, slot: int, address: int) -> Block | None:
@@ -165,46 +136,18 @@ class TouchedTiles:
         """Close every tile that ends by the watermark and is open yet, in the order of their ends."""
         while self._due_times:
             time_ms = heapq.heappop(self._due_times)
-            ends = self._ends_at(time_ms)
+            ends = self._ends.at(time_ms)
             for slot in self._due.pop(time_ms):
                 for layer, start_ms in ends.closed:
                     self._close(slot, layer, start_ms)
                 for address in ends.forgotten:
                     self._forget(slot, address)
 
-    def _ends_at(self, time_ms: int) -> "_Ends":
-        """Give what ends at a time; it is the same for all slots."""
-        if time_ms not in self._ends:
-            forgotten_ms = time_ms - self._retention_ms
-            closed = [(layer, time_ms - size) for layer, size in enumerate(self._layers) if time_ms % size == 0]
-            # The layers divide each other, so these are the first ones; the tile above the last of them takes it in.
-            above = self._layers[len(closed) : len(closed) + 1] if closed else ()
-            looked_at = [tile_address(layer, start_ms) for layer, start_ms in closed]
-            looked_at += [tile_address(len(closed), tile_start(time_ms - 1, size)) for size in above]
-            forgotten = [one for layer in range(len(self._layers)) for one in self._forgotten(layer, forgotten_ms)]
-            self._ends[time_ms] = _Ends(tuple(closed), tuple(forgotten), (*looked_at, *forgotten))
-        return self._ends[time_ms]
-
     def _add_due(self, slot: int, time_ms: int) -> None:
         if time_ms not in self._due:
             self._due[time_ms] = []
             heapq.heappush(self._due_times, time_ms)
         self._due[time_ms].append(slot)
-
-    def _forgotten(self, layer: int, time_ms: int) -> list[int]:
-        """Give the addresses of a layer's tiles that are forgotten together, once the last one ended at a time."""
-        size, span = self._layers[layer], self._span(layer)
-        if time_ms % span:
-            return []
-        return [tile_address(layer, start_ms) for start_ms in range(time_ms - span, time_ms, size)]
-
-    def _span(self, layer: int) -> int:
-        """Give the size of the spans whose tiles of a layer are forgotten together: one timer for all of them."""
-        return self._layers[min(layer + 1, len(self._layers) - 1)]
-
-    def _forget_later(self, slot: int, layer: int, start_ms: int) -> None:
-        span = self._span(layer)
-        self._wake(slot, tile_start(start_ms, span) + span + self._retention_ms)
 
     def _feed(self, slot: int, layer: int, start_ms: int, tiles: TileCells, *, closing: bool = False) -> list[bytes]:
         """Merge tiles into those of a layer that hold a time, and from the closed ones on into the next layer.
@@ -247,7 +190,7 @@ class TouchedTiles:
                 block.versions[key] = block.versions.get(key, 0) + 1
                 changed[key] = AMENDED
         self._marked.setdefault(slot, {}).update(dict.fromkeys(keys))
-        self._forget_later(slot, layer, start_ms)
+        self._wake(slot, self._ends.forgotten_at(layer, start_ms))
 
     def _close(self, slot: int, layer: int, start_ms: int) -> None:
         address = tile_address(layer, start_ms)
@@ -257,7 +200,7 @@ class TouchedTiles:
         keys = block.open_keys()
         block.complete = True
         self._changed.setdefault((slot, address), {}).update(zip(keys, repeat(CLOSED)))
-        self._forget_later(slot, layer, start_ms)
+        self._wake(slot, self._ends.forgotten_at(layer, start_ms))
         if layer + 1 < len(self._layers) and keys:
             self._feed(slot, layer + 1, start_ms, block.of(keys), closing=True)
 
@@ -347,37 +290,6 @@ class TouchedTiles:
         if self._gone:
             addresses = {"address": pa.array([address for _, address in self._gone], pa.int64())}
             self._states.blocks.remove_many(_slots([slot for slot, _ in self._gone]), addresses)
-
-
-class _Rows:
-    """The rows of `TILE_SCHEMA` that are emitted."""
-
-    def __init__(self) -> None:
-        self._keys: list[bytes] = []
-        self._addresses: list[int] = []
-        self._values: list[bytes | None] = []
-        self._changes: list[int] = []
-        self._amounts: list[int] = []
-
-    def add(self, key: bytes, address: int, value: bytes | None, change: int, amount: int) -> None:
-        self._keys.append(key)
-        self._addresses.append(address)
-        self._values.append(value)
-        self._changes.append(change)
-        self._amounts.append(amount)
-
-    def add_tiles(self, keys: list[bytes], address: int, values: list[bytes], changes: list[int]) -> None:
-        self._keys += keys
-        self._addresses += [address] * len(keys)
-        self._values += values
-        self._changes += changes
-        self._amounts += [0] * len(keys)
-
-    def table(self) -> pa.Table:
-        columns = (self._keys, self._addresses, self._values, self._changes, self._amounts)
-        return pa.table(
-            [pa.array(column, type_) for column, type_ in zip(columns, _OUTPUT.types, strict=True)], schema=_OUTPUT
-        )
 
 
 def _slots(slots: list[int]) -> pa.Table:
