@@ -164,7 +164,9 @@ class TouchedTiles:
         if block is None:
             block = self._blocks[slot, address] = Block()
         passed = not closing and start + size <= self._watermark_ms
-        closed = [key for key in tiles.cells if (block.is_closed(key) if key in block.cells else passed)]
+        closed: list[bytes] = []
+        if passed or block.complete or block.versions:
+            closed = [key for key in tiles.cells if (block.is_closed(key) if key in block.cells else passed)]
         add_tiles(self._plan, block, tiles)
         changed = self._changed.setdefault((slot, address), {})
         if len(closed) < len(tiles.cells):
