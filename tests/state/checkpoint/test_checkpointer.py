@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from millpond.errors import CorruptionError, DataError, OptionError, UnavailableError
-from millpond.state import HeapBackend, StateDescriptor, StateKind
 from millpond.state.checkpoint import Checkpointer, FileStorage, new_manifest, restore
 from millpond.state.checkpoint import unstored as unstored_module
 from millpond.state.checkpoint import writer as writer_module
+from millpond.state.spi import HeapBackend, StateDescriptor, StateKind
 from millpond.state.types.object_codec import OBJECT_SCHEMA
 from millpond.state.types.serializer import msgspec_serializer
 from millpond.state.types.ttl import Ttl
