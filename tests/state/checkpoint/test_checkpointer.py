@@ -10,11 +10,11 @@ import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from millpond.errors import CorruptionError, OptionError, UnavailableError
-from millpond.state import HeapBackend, StateDescriptor, StateKind
+from millpond.errors import CorruptionError, DataError, OptionError, UnavailableError
 from millpond.state.checkpoint import Checkpointer, FileStorage, new_manifest, restore
 from millpond.state.checkpoint import unstored as unstored_module
 from millpond.state.checkpoint import writer as writer_module
+from millpond.state.spi import HeapBackend, StateDescriptor, StateKind
 from millpond.state.types.object_codec import OBJECT_SCHEMA
 from millpond.state.types.serializer import msgspec_serializer
 from millpond.state.types.ttl import Ttl
@@ -391,3 +391,16 @@ def test_without_a_whole_version_nothing_is_restored(disk):
         damage(disk, operator.storage, version)
     with pytest.raises(CorruptionError, match="No earlier version in shard 1 in folder is whole"):
         Operator(disk)
+
+
+def test_a_checkpoint_that_would_not_restore_is_not_acknowledged():
+    operator = Operator(Disk())
+    operator.at(GROUPS[0], ("ann",))
+    operator.handles["count"].update((1,))
+    operator.backend.context.now_ms = 1.5
+    with pytest.raises(DataError, match="version 1 of shard 1 could not be restored"):
+        operator.checkpointer.write(operator.checkpointer.begin())
+    assert operator.storage.versions() == []
+    operator.backend.context.now_ms = 2
+    operator.checkpointer.write(operator.checkpointer.begin())
+    assert restore(operator.storage, HeapBackend(GROUPS), STATES.values()).manifest.processing_ms == 2

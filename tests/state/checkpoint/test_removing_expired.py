@@ -3,10 +3,10 @@
 import pyarrow as pa
 import pytest
 
-from millpond.state import ABSENT, StateDescriptor, StateKind
 from millpond.state.checkpoint import Checkpointer, FileStorage, new_manifest, restore
 from millpond.state.checkpoint import shard as shard_module
 from millpond.state.checkpoint import writer as writer_module
+from millpond.state.spi import ABSENT, StateDescriptor, StateKind
 from millpond.state.testing.harness import Harness
 from millpond.state.types.ttl import Ttl
 from tests.state.conformance.kinds import ANN, BOB, EVE, changed, declare, placed, turn_to

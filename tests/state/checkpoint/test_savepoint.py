@@ -7,7 +7,6 @@ import pyarrow as pa
 import pytest
 
 from millpond.errors import CorruptionError, OptionError, UnavailableError
-from millpond.state import HeapBackend, StateDescriptor, StateKind
 from millpond.state.checkpoint import (
     Checkpointer,
     FileStorage,
@@ -20,6 +19,7 @@ from millpond.state.checkpoint import (
 from millpond.state.checkpoint.starting import load_savepoint
 from millpond.state.operator.timers import TIMERS
 from millpond.state.rocksdb.backend import RocksDbBackend
+from millpond.state.spi import HeapBackend, StateDescriptor, StateKind
 from millpond.state.types.key_groups import key_group_of, key_groups_of, max_parallelism, shard_of
 from millpond.state.types.object_codec import OBJECT_SCHEMA
 from millpond.state.types.serializer import msgspec_serializer, pickle_serializer

@@ -11,19 +11,7 @@ import pyarrow as pa
 import pytest
 
 from millpond.errors import OptionError
-from millpond.state import (
-    FileStorage,
-    Harness,
-    HeapBackend,
-    LruStateCache,
-    Savepoint,
-    StateDescriptor,
-    StateKind,
-    Ttl,
-    TwoLayer,
-    WriteBack,
-    write_savepoint,
-)
+from millpond.state import FileStorage, Harness, Savepoint, TwoLayer, WriteBack, write_savepoint
 from millpond.state.backend.cell_bytes import cell_bytes
 from millpond.state.backend.pairs import Pairs
 from millpond.state.checkpoint import Checkpointer, Shard, ShardState, new_manifest, restore
@@ -31,6 +19,7 @@ from millpond.state.checkpoint.format.raw import is_raw, raw_table
 from millpond.state.checkpoint.format.segment import CellCodec, decode_segment, encode_segments
 from millpond.state.checkpoint.restoring import Version, newest_rows
 from millpond.state.rocksdb.backend import RocksDbBackend
+from millpond.state.spi import HeapBackend, LruStateCache, StateDescriptor, StateKind, Ttl
 from millpond.state.types.object_codec import OBJECT_SCHEMA
 from millpond.state.types.serializer import msgspec_serializer
 from millpond.state.wrappers.cached_values import CachedValues

@@ -39,6 +39,7 @@ from millpond.spark.spec.operator import DEAD_LETTER, BatchTime, OperatorSpec, S
 from millpond.spark.testing.ddl import parse_ddl
 from millpond.spark.testing.row_tables import InputTables, rows_maker, schema_of
 from millpond.state.checkpoint import Commit, Manifest, ShardState, new_manifest, write_savepoint
+from millpond.state.types.times import checked_ms
 from millpond.suggestions import did_you_mean
 
 _TIME_MODES = ("None", "EventTime", "ProcessingTime")
@@ -303,8 +304,8 @@ class ProcessorHarness:
             raise OptionError("watermark_ms needs time_mode 'EventTime'.")
         now = self._time
         time = BatchTime(
-            now.processing_ms if processing_ms is None else processing_ms,
-            now.watermark_ms if watermark_ms is None else watermark_ms,
+            now.processing_ms if processing_ms is None else checked_ms(processing_ms, "processing_ms"),
+            now.watermark_ms if watermark_ms is None else checked_ms(watermark_ms, "watermark_ms"),
         )
         if time.watermark_ms < now.watermark_ms or time.processing_ms < now.processing_ms:
             raise OptionError(f"time cannot go back from {now} to {time}. Give later times.")

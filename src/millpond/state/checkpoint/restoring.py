@@ -24,6 +24,7 @@ from millpond.state.checkpoint.format.segment import (
     decode_segment,
     verify_segment,
 )
+from millpond.state.checkpoint.living_rows import living_rows
 from millpond.state.checkpoint.storage.interface import CheckpointStorage
 from millpond.state.types.descriptor import StateDescriptor
 from millpond.state.types.schema_change import migration
@@ -284,7 +285,7 @@ def row_pieces(version: Version, descriptor: StateDescriptor) -> Iterator[pa.Tab
 
 
 def newest_rows(version: Version, descriptor: StateDescriptor, key_groups: range | None = None) -> pa.Table:
-    """One state's cells as of a version: of each key, or map entry, the newest row, unless it was deleted.
+    """One state's cells as of a version: of each key, or map entry, the newest row, unless it is deleted or expired.
 
     Of all key groups of the shard, or of some, so that a large state can be read piece by piece.
     """
@@ -305,4 +306,5 @@ def newest_rows(version: Version, descriptor: StateDescriptor, key_groups: range
             rows += table.num_rows
             tables.append(table)
     found = pa.concat_tables(tables).take(pa.array(newest.values(), type=pa.int64()))
-    return found.filter(pc.invert(found["deleted"])).drop_columns(["deleted"])
+    found = found.filter(pc.invert(found["deleted"])).drop_columns(["deleted"])
+    return living_rows(found, descriptor, manifest.processing_ms)

@@ -34,6 +34,7 @@ from millpond.state.checkpoint.format.manifest import Manifest
 from millpond.state.checkpoint.format.object_columns import JSON_COLUMN, with_json
 from millpond.state.checkpoint.format.savepoint_manifest import SavepointFile, SavepointManifest
 from millpond.state.checkpoint.format.segment import CellCodec, sealed, unsealed
+from millpond.state.checkpoint.living_rows import living_rows
 from millpond.state.checkpoint.restoring import parts_of, read_version, row_pieces
 from millpond.state.checkpoint.storage.folder import Folder, shown
 from millpond.state.checkpoint.storage.interface import CheckpointStorage
@@ -84,7 +85,8 @@ class ShardState:
             for group in manifest.key_groups:
                 cells = snapshot.cells(state.name, group)
                 for first in range(0, len(cells), _ROWS_AT_ONCE):
-                    yield codec.table(cells.part(first, _ROWS_AT_ONCE)).drop_columns(["deleted"])
+                    rows = codec.table(cells.part(first, _ROWS_AT_ONCE)).drop_columns(["deleted"])
+                    yield living_rows(rows, state, manifest.processing_ms)
 
         return ShardState(manifest, tuple(states), pieces)
 

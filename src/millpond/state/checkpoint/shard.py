@@ -138,6 +138,7 @@ class Shard:
     def delete_state(self, name: str) -> None:
         """Remove every key's cells of a state, in the open version, if there is such a state."""
         if name in self._writer.states:
+            self._forget_queue()
             for key_group in self.manifest.key_groups:
                 cells = self.backend.cells(name, key_group)
                 if len(cells):

@@ -205,7 +205,7 @@ class _Living:
         return living
 
     def _leaves_out(self, ttl: Ttl) -> bool:
-        return "compaction" in ttl.clean_up or (self._to.full and "snapshot" in ttl.clean_up)
+        return ttl.leaves_snapshots if self._to.full else "compaction" in ttl.clean_up
 
     def _note(self, ttl: Ttl, name: str, key_group: int) -> None:
         if "compaction" in ttl.clean_up:
