@@ -49,7 +49,7 @@ from millpond.spark.spec.lease import Attempt, Lease
 from millpond.spark.spec.metrics import BatchMetrics, KeyedMetrics
 from millpond.spark.spec.observed_metrics import METRICS, METRICS_TYPE
 from millpond.spark.spec.operator import BatchTime, OperatorSpec
-from millpond.state.checkpoint import Manifest, new_manifest
+from millpond.state.checkpoint import Commit, Manifest, new_manifest
 from millpond.state.checkpoint.restoring import in_order
 
 OLDEST = "oldest"
@@ -324,9 +324,9 @@ def _run_in_host(
         for blob in blobs:
             connection.send(Blob(), blob)
         connection.send(End())
-        done, new_manifest, segments = committed(connection)
+        done, commit = committed(connection, manifest)
         add_to_accumulators(done.additions)
-        yield _stored(durable, done, segments, new_manifest), output_blobs(connection)
+        yield _stored(durable, done, commit), output_blobs(connection)
 
 
 _INLINE: Slot[HeldShard] = Slot(monotonic)
@@ -357,14 +357,13 @@ def _run_inline(
             received.add(blob)
         tables = (read_blob(blob, layout) for blob in received)
         done, commit = run_batch(_INLINE, held, spec, time, Lease(task.attempt), tables, output, task.token)
-        done = _stored(durable, done, iter(commit.segments.items()), commit.manifest.encode())
-        yield done, map(bytes, output)
+        yield _stored(durable, done, commit), map(bytes, output)
 
 
-def _stored(durable: ShardStore, done: BatchDone, segments: Iterator[tuple[int, bytes]], manifest: bytes) -> BatchDone:
+def _stored(durable: ShardStore, done: BatchDone, commit: Commit) -> BatchDone:
     """Put a batch's version into Spark's store. The seconds that it takes count as the commit's."""
     began = perf_counter()
-    durable.put_stream(segments, done.dropped, manifest)
+    durable.put(commit)
     seconds = done.metrics.commit_seconds + perf_counter() - began
     return msgspec.structs.replace(done, metrics=msgspec.structs.replace(done.metrics, commit_seconds=seconds))
 
