@@ -37,7 +37,7 @@ from millpond.spark.environment.tracebacks import fold_own_frames
 from millpond.spark.environment.worker_garbage import leave_modules_out
 from millpond.spark.host.client import HostAddress, committed, output_blobs, restore_wanted
 from millpond.spark.host.wire import Blob, End, Open, Segment
-from millpond.spark.runtime.held_shard import HeldShard, run_batch, standing_at
+from millpond.spark.runtime.held_shard import HeldShard, reverting, standing_at
 from millpond.spark.runtime.opened_shard import described
 from millpond.spark.runtime.slots import Slot
 from millpond.spark.runtime.state_store import ShardStore
@@ -356,7 +356,8 @@ def _run_inline(
         for blob in blobs:
             received.add(blob)
         tables = (read_blob(blob, layout) for blob in received)
-        done, commit = run_batch(_INLINE, held, spec, time, Lease(task.attempt), tables, output, task.token)
+        with reverting(_INLINE):
+            done, commit = held.run(spec, time, Lease(task.attempt), tables, output, task.token)
         yield _stored(durable, done, commit), map(bytes, output)
 
 

@@ -29,7 +29,7 @@ from millpond.spark.host.wire import (
     Segment,
 )
 from millpond.spark.lookup.hosted import serve_lookups
-from millpond.spark.runtime.held_shard import HeldShard, run_batch, standing_at
+from millpond.spark.runtime.held_shard import HeldShard, reverting, standing_at
 from millpond.spark.runtime.slots import Slot, Slots
 from millpond.spark.shuffle.pack import Layout, read_blob
 from millpond.spark.shuffle.spool import Spool
@@ -87,7 +87,8 @@ def _serve(
                 received.add(blob)
             layout = Layout(manifest.shards, manifest.max_parallelism)
             tables = (read_blob(blob, layout) for blob in received)
-            done, commit = run_batch(slot, held, spec, time, lease, tables, output, opened.token)
+            with reverting(slot):
+                done, commit = held.run(spec, time, lease, tables, output, opened.token)
         done = msgspec.structs.replace(done, additions=arrival.additions())
         _hand_over(connection, done, commit, output)
 

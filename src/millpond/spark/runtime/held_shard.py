@@ -7,7 +7,7 @@ Spark's state store: whatever cannot go on as it is, is closed and restored from
 import contextlib
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from itertools import pairwise
 
 import msgspec
@@ -122,21 +122,13 @@ def standing_at(
     return slot.shard
 
 
-def run_batch(
-    slot: Slot[HeldShard],
-    held: HeldShard,
-    spec: OperatorSpec,
-    batch_time: BatchTime,
-    lease: Lease,
-    tables: Iterable[pa.Table],
-    output: Spool,
-    token: str,
-) -> tuple[BatchDone, Commit]:
-    """`HeldShard.run` on the slot's shard. Where it fails the shard is as before, or dropped."""
+@contextlib.contextmanager
+def reverting(slot: Slot[HeldShard]) -> Iterator[None]:
+    """Where a batch fails in here, the slot's shard is as before it, or dropped."""
     try:
-        return held.run(spec, batch_time, lease, tables, output, token)
+        yield
     except BaseException as error:
-        if not held.revert(error):
+        if slot.shard is not None and not slot.shard.revert(error):
             slot.drop()
         raise
 
