@@ -12,6 +12,7 @@ from millpond.errors import MissingDependencyError, UnavailableError
 from millpond.lookup.push_down.conditions import Conditions, arrow_filter
 from millpond.lookup.push_down.narrowed import narrow_copy
 from millpond.lookup.sources.declared import declared_columns, declared_names, split_schema
+from millpond.masking import masked
 
 
 class DeltaScan:
@@ -59,7 +60,7 @@ class DeltaScan:
 
     @property
     def _where(self) -> str:
-        return f"Delta table {self._uri}"
+        return f"Delta table {masked(self._uri)}"
 
     def _table(self) -> Any:
         try:
@@ -76,8 +77,9 @@ class DeltaScan:
 
     def _unavailable(self, error: Exception) -> UnavailableError:
         return UnavailableError(
-            f"{self._where}: cannot be read ({type(error).__name__}: {error}); check the path and the storage options"
+            f"{self._where}: cannot be read ({type(error).__name__}: {masked(error)}); check the path and the storage "
+            "options"
         )
 
     def __repr__(self) -> str:
-        return f"DeltaScan({self._uri!r})"
+        return f"DeltaScan({masked(self._uri)!r})"

@@ -13,6 +13,7 @@ from millpond.errors import MissingDependencyError, OptionError, UnavailableErro
 from millpond.lookup.push_down.conditions import Condition, Conditions
 from millpond.lookup.push_down.narrowed import narrow_copy
 from millpond.lookup.sources.declared import declared_columns, declared_names, split_schema
+from millpond.masking import masked
 
 _PREDICATES = {
     "=": "EqualTo",
@@ -91,7 +92,7 @@ class IcebergScan:
             raise self._unavailable(error) from error
 
     def _unavailable(self, error: Exception) -> UnavailableError:
-        return UnavailableError(f"{self._where}: cannot be read ({type(error).__name__}: {error})")
+        return UnavailableError(f"{self._where}: cannot be read ({type(error).__name__}: {masked(error)})")
 
     def __repr__(self) -> str:
         return f"IcebergScan({self._table!r})"

@@ -36,6 +36,7 @@ from millpond.lookup.sources.postgresql_types import (
     possible,
     sql_type,
 )
+from millpond.masking import masked
 
 if TYPE_CHECKING:
     from psycopg import Connection
@@ -364,12 +365,17 @@ class PostgresqlTable:
         """The error to raise for one of psycopg's: one that is tried again, or one that is not."""
         psycopg = _psycopg()
         if isinstance(error, (psycopg.OperationalError, psycopg.InterfaceError)):
-            return UnavailableError(f"{self._where}: the database did not answer: {error}")
-        return DataError(f"{self._where}: the database refused the lookup: {error}")
+            return UnavailableError(f"{self._where}: the database did not answer: {masked(error)}")
+        return DataError(f"{self._where}: the database refused the lookup: {masked(error)}")
 
     @property
     def _where(self) -> str:
-        given = _psycopg().conninfo.conninfo_to_dict(self._url)
+        psycopg = _psycopg()
+        try:
+            given = psycopg.conninfo.conninfo_to_dict(self._url)
+        except psycopg.ProgrammingError as error:
+            # Not `from` it: libpq quotes what it cannot read, a password among it.
+            raise OptionError(f"{masked(self._url)} is no URL of PostgreSQL: {masked(error)}") from None
         return f"postgresql://{given.get('host', '')}/{given.get('dbname', '')}, table {self._table!r}"
 
 

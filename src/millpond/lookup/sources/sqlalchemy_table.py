@@ -22,6 +22,7 @@ from millpond.lookup.functions.keys import check_key_types
 from millpond.lookup.push_down.conditions import COMPARE, Condition, Conditions
 from millpond.lookup.sources.declared import declared_schema
 from millpond.lookup.sources.sql_types import arrow_type
+from millpond.masking import masked
 
 if TYPE_CHECKING:
     from sqlalchemy import Engine, Table
@@ -97,7 +98,11 @@ class SqlAlchemyTable:
 
     def _new_engine(self) -> "Engine":
         sqlalchemy = _sqlalchemy()
-        url = sqlalchemy.engine.make_url(self._url)
+        try:
+            url = sqlalchemy.engine.make_url(self._url)
+        except (sqlalchemy.exc.ArgumentError, ValueError) as error:
+            # Not `from` it, which may quote the password.
+            raise OptionError(f"{masked(self._url)!r} is no URL of a database: {masked(error)}") from None
         try:
             engine: Engine = sqlalchemy.create_engine(url, connect_args=_connect_args(url, self._timeout_ms))
         except (ImportError, sqlalchemy.exc.NoSuchModuleError) as error:
@@ -213,16 +218,15 @@ class SqlAlchemyTable:
 
     @property
     def _where(self) -> str:
-        url = _sqlalchemy().engine.make_url(self._url)
-        return f"{url.render_as_string(hide_password=True)}, table {self._table_name!r}"
+        return f"{masked(self._url)}, table {self._table_name!r}"
 
     def _failed(self, error: Exception) -> Exception:
         """The error to raise for one of SQLAlchemy's: one that is tried again, or one that is not."""
         exc = _sqlalchemy().exc
         passing = (exc.OperationalError, exc.InterfaceError, exc.TimeoutError)
         if getattr(error, "connection_invalidated", False) or (isinstance(error, passing) and not _lasts(error)):
-            return UnavailableError(f"{self._where}: the database did not answer: {error}")
-        return DataError(f"{self._where}: the database refused the lookup: {error}")
+            return UnavailableError(f"{self._where}: the database did not answer: {masked(error)}")
+        return DataError(f"{self._where}: the database refused the lookup: {masked(error)}")
 
 
 def _lasts(error: Any) -> bool:

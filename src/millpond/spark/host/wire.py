@@ -20,14 +20,19 @@ from typing import Self
 
 import msgspec
 
-from millpond.errors import UnavailableError
+from millpond.errors import CorruptionError, UnavailableError
 from millpond.spark.host.raised import Raised
 from millpond.spark.spec.metrics import BatchMetrics
 
 LISTENING = "listening"
 """The line with which a host that was just started says that it can be connected to. Any other says why it cannot."""
 
+MOST_MESSAGE_BYTES = 256 << 20
+MOST_PAYLOAD_BYTES = 4 << 30
+"""What a frame may say that it has: more than a batch of Spark, whose values end at 2 GiB, can ask for."""
+
 _LENGTHS = struct.Struct("<IQ")
+_PIECE_BYTES = 16 << 20
 _STDERR = 2
 _LOG = b"L"
 _GONE = (
@@ -155,7 +160,19 @@ class Connection:
     def receive(self) -> tuple[Message, bytes]:
         """Wait for one frame. A PeerGoneError says that the peer is gone."""
         text_length, payload_length = _LENGTHS.unpack(self._exactly(_LENGTHS.size))
-        message = _DECODER.decode(self._exactly(text_length))
+        if text_length > MOST_MESSAGE_BYTES or payload_length > MOST_PAYLOAD_BYTES:
+            raise CorruptionError(
+                f"a frame of a state host's socket says that it has {text_length} and {payload_length} bytes, expected "
+                f"{MOST_MESSAGE_BYTES} and {MOST_PAYLOAD_BYTES} at most. Both ends must run one Millpond; take smaller "
+                "batches if a batch is that large."
+            )
+        text = self._exactly(text_length)
+        try:
+            message = _DECODER.decode(text)
+        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+            raise CorruptionError(
+                f"a frame of a state host's socket does not decode: {error}. Both ends must run one Millpond."
+            ) from error
         return message, self._exactly(payload_length)
 
     def send_log(self) -> None:
@@ -181,11 +198,14 @@ class Connection:
             self._socket.shutdown(socket.SHUT_RD)
 
     def _exactly(self, length: int) -> bytes:
-        buffer = bytearray(length)
-        view, filled = memoryview(buffer), 0
+        # Grown as bytes arrive: a length alone takes no memory.
+        buffer, filled = bytearray(min(length, _PIECE_BYTES)), 0
         while filled < length:
+            if filled == len(buffer):
+                buffer.extend(bytes(min(len(buffer), length - filled)))
             try:
-                received = self._socket.recv_into(view[filled:])
+                with memoryview(buffer) as view:
+                    received = self._socket.recv_into(view[filled:])
             except ConnectionError as error:
                 raise PeerGoneError from error
             if not received:

@@ -148,7 +148,7 @@ def fetched(name: str, server: ServerAddress, copies: Path, suffix: str) -> Path
                 if newest is not None and not locked:
                     return newest
                 if sorted(copies.glob(f"*{suffix}")) == there:
-                    _receive(name, server, answer, copies)
+                    _receive(name, server, answer, copies, suffix)
                     for outdated in there:
                         outdated.unlink(missing_ok=True)
 
@@ -168,8 +168,10 @@ def _asked(name: str, server: ServerAddress, connection: HTTPConnection, have: P
     return answer
 
 
-def _receive(name: str, server: ServerAddress, answer: HTTPResponse, copies: Path) -> None:
-    version = Path(str(answer.headers["ETag"])).name
+def _receive(name: str, server: ServerAddress, answer: HTTPResponse, copies: Path, suffix: str) -> None:
+    version, length = Path(str(answer.headers["ETag"])).name, str(answer.headers["Content-Length"])
+    if not version.endswith(suffix) or not length.isdecimal():
+        raise _unreachable(name, server, f"it gave no version and length, but {version!r} and {length!r}")
     unfinished = copies / f"{version}.unfinished"
     try:
         with unfinished.open("wb") as file:
@@ -180,8 +182,8 @@ def _receive(name: str, server: ServerAddress, answer: HTTPResponse, copies: Pat
             f"lookup table {name!r}: its file could not be fetched from {server.host}:{server.port} to {unfinished} "
             f"({error}); is there room, and does the driver live?"
         ) from error
-    if received != int(answer.headers["Content-Length"]):
-        raise _unreachable(name, server, f"it sent {received} of {answer.headers['Content-Length']} bytes")
+    if received != int(length):
+        raise _unreachable(name, server, f"it sent {received} of {length} bytes")
     unfinished.rename(copies / version)
 
 
