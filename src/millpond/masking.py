@@ -20,7 +20,7 @@ _NAME = (
 )
 _VALUE = r"\"(?:[^\"\\]|\\.)*\"|'(?:[^'\\]|\\.)*'|\{[^}]*\}|[^\s&;,#'\")}\]]+"
 
-_USER = re.compile(r"(?<=://)(?P<user>[^\s:/?#@]*):(?!\d{1,5}(?:[/?#,\s'\"]|$))\S*@")
+_USER = re.compile(r"(?<=//)(?P<user>[^\s:/?#@]*):(?!\d{1,5}(?:[/?#,\s'\"]|$))\S*@")
 """User and password; the password may have characters that should have been quoted."""
 
 _TOKEN = re.compile(r"(?<!abfs://)(?<!abfss://)(?<!wasb://)(?<!wasbs://)(?<=://)[^\s:/?#@]+@")
@@ -65,3 +65,17 @@ def split_url(url: str, like: str = "scheme://host:port/path", *, several_hosts:
         # Not `from` it: the cause may quote what is hidden here.
         raise OptionError(f"{masked(url)!r} is no URL: {masked(error)}; expected something like {like}") from None
     return parts
+
+
+def tellable(error: BaseException) -> BaseException | None:
+    """An error to raise another one from; None where it, or what it came from, tells a secret.
+
+    >>> tellable(ValueError("no such host: db")), tellable(ValueError("cannot read s3://key:secret@bucket"))
+    (ValueError('no such host: db'), None)
+    """
+    link: BaseException | None = error
+    while link is not None:
+        if masked(link) != str(link):
+            return None
+        link = link.__cause__ or link.__context__
+    return error

@@ -12,7 +12,7 @@ from millpond.errors import MissingDependencyError, UnavailableError
 from millpond.lookup.push_down.conditions import Conditions, arrow_filter
 from millpond.lookup.push_down.narrowed import narrow_copy
 from millpond.lookup.sources.declared import declared_columns, declared_names, split_schema
-from millpond.masking import masked
+from millpond.masking import masked, tellable
 
 
 class DeltaScan:
@@ -51,7 +51,7 @@ class DeltaScan:
         try:
             table = delta.to_pyarrow_table(columns=names, filters=arrow_filter(self.conditions))
         except OSError as error:
-            raise self._unavailable(error) from error
+            raise self._unavailable(error) from tellable(error)
         return declared_columns(self._where, table, self.key_schema, self.row_schema)
 
     def pushed_down(self, columns: Sequence[str], where: Conditions) -> tuple[Self, Conditions]:
@@ -73,7 +73,7 @@ class DeltaScan:
         try:
             return DeltaTable(self._uri, storage_options=self._storage_options or None)
         except (DeltaError, OSError) as error:
-            raise self._unavailable(error) from error
+            raise self._unavailable(error) from tellable(error)
 
     def _unavailable(self, error: Exception) -> UnavailableError:
         return UnavailableError(

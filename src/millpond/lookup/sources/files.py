@@ -14,7 +14,7 @@ from millpond.errors import DataError, OptionError, UnavailableError
 from millpond.lookup.push_down.conditions import Conditions, arrow_filter
 from millpond.lookup.push_down.narrowed import narrow_copy
 from millpond.lookup.sources.declared import declared_columns, declared_names, declared_schema, split_schema
-from millpond.masking import masked
+from millpond.masking import masked, tellable
 
 if TYPE_CHECKING:
     import pyarrow.dataset as ds
@@ -93,7 +93,7 @@ class FileScan:
                 table = pa.Table.from_batches([batch])
                 yield from declared_columns(self._where, table, self.key_schema, self.row_schema).to_batches()
         except (OSError, pa.ArrowInvalid) as error:
-            raise self._unreadable(error) from error
+            raise self._unreadable(error) from tellable(error)
 
     def pushed_down(self, columns: Sequence[str], where: Conditions) -> tuple[Self, Conditions]:
         """The same files, of which fewer columns and rows are read."""
@@ -103,7 +103,7 @@ class FileScan:
         try:
             schema = self._dataset().schema
         except (OSError, pa.ArrowInvalid) as error:
-            raise self._unreadable(error) from error
+            raise self._unreadable(error) from tellable(error)
         return pa.schema([field.with_type(self._types.get(field.name, field.type)) for field in schema])
 
     def _dataset(self) -> "ds.Dataset":

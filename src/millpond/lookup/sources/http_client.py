@@ -16,7 +16,7 @@ import msgspec
 
 from millpond.errors import DataError, OptionError, UnavailableError
 from millpond.lookup.sources.json_text import decoded_json
-from millpond.masking import masked, split_url
+from millpond.masking import masked, split_url, tellable
 
 _PASSING = {408, 425, 429}
 _OK, _NOT_FOUND, _SERVER_ERROR = 200, 404, 500
@@ -79,7 +79,8 @@ class JsonClient:
                 connection.close()
                 if connection is kept and not isinstance(error, TimeoutError):
                     continue
-                raise UnavailableError(f"{where}: no answer ({type(error).__name__}: {masked(error)})") from error
+                told = f"{type(error).__name__}: {masked(error)}"
+                raise UnavailableError(f"{where}: no answer ({told})") from tellable(error)
             with self._lock:
                 self._idle.append(connection)
             return self._body(where, response.status, text)

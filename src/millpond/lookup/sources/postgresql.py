@@ -36,7 +36,7 @@ from millpond.lookup.sources.postgresql_types import (
     possible,
     sql_type,
 )
-from millpond.masking import masked
+from millpond.masking import masked, tellable
 
 if TYPE_CHECKING:
     from psycopg import Connection
@@ -170,7 +170,7 @@ class PostgresqlTable:
                     self._check_types(names, [column.type_code for column in cursor.description or ()])
                     yield self._batch(list(zip(*rows, strict=True)), names)
         except psycopg.Error as error:
-            raise self._failed(error) from error
+            raise self._failed(error) from tellable(error)
         finally:
             connection.close()
 
@@ -324,15 +324,15 @@ class PostgresqlTable:
                 # A plan that was prepared before a column changed its type is refused as not supported.
                 stale = isinstance(error, psycopg.errors.FeatureNotSupported)
                 if not stale and not connection.broken:
-                    raise self._failed(error) from error
+                    raise self._failed(error) from tellable(error)
                 connection.close()
                 self.close()
             except psycopg.Error as error:
-                raise self._failed(error) from error
+                raise self._failed(error) from tellable(error)
         try:
             return self._put_back(self._connect(), question)
         except psycopg.Error as error:
-            raise self._failed(error) from error
+            raise self._failed(error) from tellable(error)
 
     def _put_back(self, connection: "Connection[Any]", question: "Callable[[Connection[Any]], T]") -> T:
         try:
@@ -357,7 +357,7 @@ class PostgresqlTable:
                 options=f"{options} -c plan_cache_mode=force_generic_plan".strip(),
             )
         except psycopg.Error as error:
-            raise self._failed(error) from error
+            raise self._failed(error) from tellable(error)
         _register(connection)
         return connection
 

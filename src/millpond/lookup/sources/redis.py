@@ -28,7 +28,7 @@ from millpond.lookup.sources.declared import batch_of_rows, declared_schema
 from millpond.lookup.sources.json_text import decoded_json, shown
 from millpond.lookup.sources.value_names import ValueNames
 from millpond.lookup.sources.values import readers
-from millpond.masking import masked
+from millpond.masking import masked, tellable
 
 RedisValue: TypeAlias = Literal["hash", "json"]
 _KEYS_A_PIPELINE = 1_000
@@ -100,7 +100,7 @@ class RedisLookup(LookupFunction):
             client.ping()
         except redis.exceptions.RedisError as error:
             client.close()
-            raise self._failed(error) from error
+            raise self._failed(error) from tellable(error)
         self._client = client
 
     def close(self) -> None:
@@ -120,7 +120,7 @@ class RedisLookup(LookupFunction):
         try:
             found = self._hashes(names) if self._value == "hash" else self._objects(names)
         except _redis().exceptions.RedisError as error:
-            raise self._failed(error) from error
+            raise self._failed(error) from tellable(error)
         return dict(zip(keys, found, strict=True))
 
     def scan(self) -> pa.Table:
@@ -149,7 +149,7 @@ class RedisLookup(LookupFunction):
                 if key is not None:
                     yield key
         except _redis().exceptions.RedisError as error:
-            raise self._failed(error) from error
+            raise self._failed(error) from tellable(error)
 
     def pushed_down(self, columns: Sequence[str], where: Conditions) -> tuple[Self, Conditions]:
         """The same values, of which fewer fields are fetched; conditions are checked by whoever asked."""

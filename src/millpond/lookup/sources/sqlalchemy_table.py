@@ -22,7 +22,7 @@ from millpond.lookup.functions.keys import check_key_types
 from millpond.lookup.push_down.conditions import COMPARE, Condition, Conditions
 from millpond.lookup.sources.declared import declared_schema
 from millpond.lookup.sources.sql_types import arrow_type
-from millpond.masking import masked
+from millpond.masking import masked, tellable
 
 if TYPE_CHECKING:
     from sqlalchemy import Engine, Table
@@ -86,7 +86,7 @@ class SqlAlchemyTable:
         except sqlalchemy.exc.NoSuchTableError as error:
             raise OptionError(f"{self._where}: there is no such table; check its name and schema") from error
         except sqlalchemy.exc.SQLAlchemyError as error:
-            raise self._failed(error) from error
+            raise self._failed(error) from tellable(error)
         for column in self._table.columns:
             if isinstance(column.type, sqlalchemy.types.Float):
                 column.type.asdecimal = False  # MySQL's would give decimals
@@ -163,7 +163,7 @@ class SqlAlchemyTable:
                 for rows in cursor.partitions():
                     yield self._batch(rows, schema)
         except _sqlalchemy().exc.SQLAlchemyError as error:
-            raise self._failed(error) from error
+            raise self._failed(error) from tellable(error)
 
     def _batch(self, rows: Sequence[Any], schema: pa.Schema) -> pa.RecordBatch:
         try:
@@ -185,14 +185,14 @@ class SqlAlchemyTable:
             return self._executed(query)
         except sqlalchemy.exc.DBAPIError as error:
             if not error.connection_invalidated:
-                raise self._failed(error) from error
+                raise self._failed(error) from tellable(error)
         except sqlalchemy.exc.SQLAlchemyError as error:
-            raise self._failed(error) from error
+            raise self._failed(error) from tellable(error)
         # The connection was kept from before and is broken, and so the engine has let go of all that idle.
         try:
             return self._executed(query)
         except sqlalchemy.exc.SQLAlchemyError as error:
-            raise self._failed(error) from error
+            raise self._failed(error) from tellable(error)
 
     def _executed(self, query: Any) -> list[tuple[Any, ...]]:
         _, engine = self._opened()

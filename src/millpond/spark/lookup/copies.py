@@ -23,7 +23,7 @@ import shutil
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from http import HTTPStatus
 from http.client import HTTPConnection, HTTPException, HTTPResponse
@@ -49,7 +49,7 @@ class ServerAddress:
 
     host: str
     port: int
-    token: str
+    token: str = field(repr=False)
 
 
 class FileServer:
