@@ -29,13 +29,14 @@ from millpond.serving.messages import Target
 from millpond.spark.features.hop_manifest import HopManifest
 from millpond.spark.host.wire import Connection, Found
 from millpond.spark.shuffle.pack import Layout, _blob, read_blob
-from millpond.state import Cells, StateDescriptor, StateKind
 from millpond.state.backend.cell_bytes import cell_bytes
 from millpond.state.backend.pairs import Pairs
+from millpond.state.backend.protocols import Cells
 from millpond.state.checkpoint import Manifest, new_manifest
 from millpond.state.checkpoint.format.raw import raw_table
 from millpond.state.checkpoint.format.savepoint_manifest import SavepointFile, SavepointManifest
 from millpond.state.checkpoint.format.segment import CellCodec, decode_segment, encode_segments, sealed, unsealed
+from millpond.state.types.descriptor import StateDescriptor, StateKind
 from tests.fuzz.feature_values import FEATURE_DECODERS
 
 SHELF = Path("/dev/shm") if Path("/dev/shm").is_dir() else Path("/tmp")  # noqa: S108 - files of this process alone
