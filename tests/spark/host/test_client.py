@@ -5,6 +5,7 @@ import subprocess
 import sys
 import tempfile
 import threading
+from datetime import timedelta
 from pathlib import Path
 
 import psutil
@@ -13,7 +14,7 @@ import pytest
 from millpond.errors import UnavailableError
 from millpond.spark.host import client
 from millpond.spark.host.client import HostAddress
-from millpond.spark.host.wire import End
+from millpond.spark.host.wire import End, PeerGoneError
 
 
 @pytest.fixture
@@ -101,3 +102,23 @@ def test_a_host_under_a_memory_limit_that_is_too_small_says_so(here, monkeypatch
     assert ended.returncode == 1
     assert "UnavailableError" in ended.stderr
     assert "spark.executor.pyspark.memory" in ended.stderr
+
+
+def test_a_host_that_hangs_is_killed_and_replaced_and_the_error_says_so(here):
+    address = HostAddress.of_shard(0, 1, "app")
+    with address.connect(timedelta(seconds=1)) as connection:
+        (host,) = _hosts_of(address.socket_path)
+        host.suspend()
+        with pytest.raises(
+            UnavailableError, match=rf"no sign for 0:00:01, StateConfig\(host_timeout.*process {host.pid}"
+        ):
+            connection.receive()
+    host.wait(10)
+    with address.connect(timedelta(seconds=30)) as connection:
+        connection.send(End())
+        (again,) = _hosts_of(address.socket_path)
+        assert again.pid != host.pid
+        with pytest.raises(PeerGoneError):
+            connection.receive()
+    again.kill()
+    again.wait(10)

@@ -15,6 +15,7 @@ would turn a second, empty write into a broken pipe.
 import contextlib
 import socket
 import struct
+from collections.abc import Callable
 from types import TracebackType
 from typing import Self
 
@@ -55,7 +56,8 @@ class Open(msgspec.Struct, tag=True, frozen=True):
     """Worker: begin a version of a shard. The payload is the pickled operator spec.
 
     `application` and `task_attempt` say who asks, `parent` is the process that the worker belongs to;
-    `token` will name the version. `task_environment` are the task's, encoded.
+    `token` will name the version. `task_environment` are the task's, encoded. `comes_again` is False of a shard of a
+    batch job: the host lets go of it when it is done.
     """
 
     manifest: bytes
@@ -66,6 +68,7 @@ class Open(msgspec.Struct, tag=True, frozen=True):
     processing_ms: int
     watermark_ms: int
     task_environment: bytes
+    comes_again: bool = True
 
 
 class Ready(msgspec.Struct, tag=True, frozen=True):
@@ -130,10 +133,16 @@ _DECODER = msgspec.msgpack.Decoder(Message)
 
 
 class Connection:
-    """One end of a conversation. A context manager: leaving it closes the socket."""
+    """One end of a conversation. A context manager: leaving it closes the socket.
 
-    def __init__(self, sock: socket.socket) -> None:
+    Args:
+        sock: the socket, perhaps with a time-out.
+        hung: what to raise when that has passed without a byte of the peer.
+    """
+
+    def __init__(self, sock: socket.socket, hung: Callable[[], UnavailableError] = PeerGoneError) -> None:
         self._socket = sock
+        self._hung = hung
 
     def __enter__(self) -> Self:
         return self
@@ -152,6 +161,8 @@ class Connection:
                 sent = self._socket.sendmsg(parts)
             except ConnectionError as error:
                 raise PeerGoneError from error
+            except TimeoutError as error:
+                raise self._hung() from error
             while parts and sent >= len(parts[0]):
                 sent -= len(parts.pop(0))
             if parts:
@@ -208,6 +219,8 @@ class Connection:
                     received = self._socket.recv_into(view[filled:])
             except ConnectionError as error:
                 raise PeerGoneError from error
+            except TimeoutError as error:
+                raise self._hung() from error
             if not received:
                 raise PeerGoneError
             filled += received
