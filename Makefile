@@ -32,6 +32,7 @@ soak: setup ## run the whole product of conformance tests, random tests a hundre
 	$(BIN)/python -m pytest tests/state -k runTest --hypothesis-profile=soak --timeout=0 $(ARGS)
 	$(BIN)/python -m pytest tests/faults -m soak --timeout=0 $(ARGS)
 	$(BIN)/python -m pytest tests/features/equality tests/features/test_decoders.py --hypothesis-profile=soak --timeout=0 $(ARGS)
+	MILLPOND_FUZZ_INPUTS=100000 $(BIN)/python -m pytest tests/fuzz --timeout=0 $(ARGS)
 	MILLPOND_EQUIVALENCE_STREAMS=30 $(BIN)/python -m pytest tests/spark/test_equivalence.py --timeout=0 $(ARGS)
 
 coverage: setup ## run all tests and say which lines none of them reached
