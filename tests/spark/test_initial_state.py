@@ -9,6 +9,7 @@ from pyspark.sql.streaming import StatefulProcessor
 
 from millpond import DataError, OptionError
 from millpond.spark import StateConfig, keyed
+from tests.spark.pysparks_output import OPERATORS, given, plain
 from tests.spark.streams import FileStream
 
 pytestmark = pytest.mark.spark
@@ -78,19 +79,17 @@ def test_it_comes_before_the_rows_of_the_first_batch_and_only_there(spark, tmp_p
     assert _told(stream.run(ledger())) == [[("cid", "rows", [300, 4, 6])]]
 
 
-def test_the_output_is_that_of_pyspark(spark, tmp_path, initial):
-    outputs = []
-    for name in ("pyspark", "millpond"):
-        (tmp_path / name).mkdir()
-        stream = FileStream(spark, tmp_path / name)
-        stream.add([("ann", 1, None), ("bob", 2, None), ("cid", 7, None)])
-        stream.add([("ann", 3, None), ("dan", 4, None)])
-        grouped = stream.frame().groupBy("user") if name == "pyspark" else keyed(stream.frame(), "user")
-        batches = stream.run(
-            grouped.transformWithState(Ledger(), OUTPUT, "Update", "None", initialState=initial.groupBy("who"))
-        )
-        outputs.append([[(user, kind, sorted(seen)) for user, kind, seen in batch] for batch in _told(batches)])
-    assert outputs[0] == outputs[1]
+@pytest.mark.parametrize("operator", OPERATORS)
+def test_the_output_is_that_of_pyspark(spark, tmp_path, initial, operator):
+    stream = FileStream(spark, tmp_path)
+    stream.add([("ann", 1, None), ("bob", 2, None), ("cid", 7, None)])
+    stream.add([("ann", 3, None), ("dan", 4, None)])
+    grouped = stream.frame().groupBy("user") if operator == "pyspark" else keyed(stream.frame(), "user")
+    batches = stream.run(
+        grouped.transformWithState(Ledger(), OUTPUT, "Update", "None", initialState=initial.groupBy("who"))
+    )
+    told = [[(user, kind, sorted(seen)) for user, kind, seen in batch] for batch in _told(batches)]
+    assert plain(told) == given("initial_state")
 
 
 def test_a_batch_dataframe_has_one_too(spark, initial):
