@@ -71,9 +71,9 @@ MUTATIONS = [
     ),
     Mutation(
         "a timer that is due now",
-        "state/operator/timers.py",
-        "while queue and queue[0][0] <= limit_ms:",
-        "while queue and queue[0][0] < limit_ms:",
+        "state/operator/timer_queue.py",
+        "self._entries[0][0] <= limit_ms:",
+        "self._entries[0][0] < limit_ms:",
         ("tests/state/operator/test_timers.py",),
     ),
     Mutation(
@@ -120,7 +120,7 @@ MUTATIONS = [
     Mutation(
         "changes of a failed checkpoint",
         "state/checkpoint/checkpointer.py",
-        "                self._carry(pending)\n                raise",
+        "                self._shard.lose(pending)\n                raise",
         "                raise",
         ("tests/state/checkpoint/test_checkpointer.py",),
     ),

@@ -7,7 +7,7 @@ from tempfile import TemporaryDirectory
 
 import pytest
 
-from millpond.state import KeyedStateBackend, StateKind
+from millpond.state.spi import KeyedStateBackend, StateKind
 from tests.state.conformance.covering import cover
 from tests.state.conformance.kinds import FEW_KINDS, GROUPS, NESTED_ROW, Cell
 from tests.state.conformance.subjects import IN_MEMORY, SUBJECTS

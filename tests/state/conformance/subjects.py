@@ -5,16 +5,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from millpond.state import (
-    CachedValues,
-    ForwardingBackend,
-    HeapBackend,
-    KeyedStateBackend,
-    Snapshot,
-    TwoLayer,
-    WriteBack,
-)
+from millpond.state import TwoLayer, WriteBack
 from millpond.state.rocksdb.backend import RocksDbBackend
+from millpond.state.spi import CachedValues, ForwardingBackend, HeapBackend, KeyedStateBackend, Snapshot
 from millpond.state.wrappers.lru.backend import LruStateCache
 from tests.state.spillable.restless import Restless, open_spillable
 

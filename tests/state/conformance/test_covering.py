@@ -4,7 +4,7 @@ from itertools import product
 
 import pytest
 
-from millpond.state import StateKind
+from millpond.state.spi import StateKind
 from tests.state.conformance.covering import cover
 from tests.state.conformance.kinds import KINDS, NESTED_ROW
 from tests.state.conformance.subjects import SUBJECTS
