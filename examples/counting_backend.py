@@ -1,6 +1,8 @@
 """A wrapper of a state backend, with `millpond.state.spi`: it counts versions, and leaves all else to the backend.
 
-python examples/counting_backend.py
+Whatever a backend can do, its wrapper can do.
+
+    python examples/counting_backend.py
 """
 
 from collections.abc import Iterator
