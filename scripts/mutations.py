@@ -46,14 +46,14 @@ MUTATIONS = [
         "state/types/ttl.py",
         "return now_ms - alive_since_ms >= self.duration_ms",
         "return now_ms - alive_since_ms > self.duration_ms",
-        ("tests/state/types/test_ttl.py", "tests/state/operator/test_ttl_handles.py"),
+        ("tests/state/types/test_ttl.py",),
     ),
     Mutation(
         "the first of two old values",
         "state/heap/versions.py",
         "        if key not in undo:\n            undo[key] = table.get(key, ABSENT)",
         "        undo[key] = table.get(key, ABSENT)",
-        ("tests/state/heap", "tests/state/conformance/test_versions.py"),
+        ("tests/state/heap/test_versions.py", "tests/state/conformance/test_versions.py"),
     ),
     Mutation(
         "a dirty entry that is evicted",
@@ -67,7 +67,7 @@ MUTATIONS = [
         "state/wrappers/king/write_back.py",
         "            self._entries.invalidate(where)",
         "            pass",
-        ("tests/state/conformance/test_cells.py", "tests/state/wrappers/test_write_back.py"),
+        ("tests/state/wrappers/test_cached_values.py", "tests/state/conformance/test_cells.py"),
     ),
     Mutation(
         "a timer that is due now",
@@ -164,21 +164,21 @@ MUTATIONS = [
         "cache/expiry.py",
         "if deadline_ms > now_ms:",
         "if deadline_ms >= now_ms:",
-        ("tests/cache",),
+        ("tests/cache/test_contract.py", "tests/cache/test_shared.py"),
     ),
     Mutation(
         "a load that began before an invalidation",
         "cache/loading.py",
         "return self._under_way.get(key) is flight",
         "return True",
-        ("tests/cache",),
+        ("tests/cache/test_contract.py", "tests/cache/test_shared.py"),
     ),
     Mutation(
         "a lookup that began before an invalidation",
         "lookup/caches/partial.py",
         "                self._in_flight.forget(key)\n",
         "",
-        ("tests/lookup/test_cached.py", "tests/lookup/test_partial.py", "tests/lookup/test_in_flight.py"),
+        ("tests/lookup/test_in_flight.py",),
     ),
     Mutation(
         "a reload that finds nothing",
@@ -213,7 +213,7 @@ MUTATIONS = [
         "serving/cached_reader.py",
         "            if rows[-1].value != closed.marker:\n                return None\n",
         "",
-        ("tests/serving/test_closed_tiles.py", "tests/serving/test_equality.py"),
+        ("tests/serving/test_closed_tiles.py",),
     ),
 ]
 
