@@ -3,7 +3,8 @@
 The steps are switched on one by one: `off`; `batch_ir` keeps decoded batch rows; `batch_get` also skips
 their gets; `tile_ir` keeps closed tiles merged; `stream_get` also moves the start of the get; `all` is every
 step with everything beyond the seed. `mixed` asks for all ten GroupBys, `skewed` for those of the two kinds
-of keys that follow Zipf's law. Caches hold a tenth of each GroupBy's keys. Times are after the batch end.
+of keys that follow Zipf's law. Caches hold a tenth of each GroupBy's keys, and are asked ten times for each
+place in them before anything is measured. Times are after the batch end.
 
 Each store, time and kind of request is measured in a process of its own, in interleaved rounds of all
 steps; figures are medians of the rounds. `process_bytes` is what the process grew by while the caches
@@ -135,6 +136,7 @@ class _Run:
     ) -> None:
         self._fetcher = Fetcher(store, [wanted], steps=steps, refresh_ms=60_000, now=lambda: self._now_ms)
         self._wanted = wanted
+        self._steps = steps
         self._kinds = kinds
         self._asked = asked
         self._now_ms = asked["now_ms"]
@@ -148,7 +150,7 @@ class _Run:
         self._fetcher.fetch(self._wanted, draw.keys(self._kinds), self._now_ms)
         gc.collect()
         before = self._fetcher.stats().process_bytes
-        for _ in range(max(300, self._asked["keys"] // 2)):
+        for _ in range(self._asked["keys"] if self._steps else self._asked["requests"]):
             self._fetcher.fetch(self._wanted, draw.keys(self._kinds), self._now_ms)
         gc.collect()
         self._before = self._fetcher.stats()

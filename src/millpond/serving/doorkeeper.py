@@ -19,6 +19,8 @@ from typing import Any
 from millpond.cache import Cache
 
 _LOOKS_ONE_IN = 16
+"""How often the cache is looked at until it is full; afterwards a quarter as often."""
+
 _LEAST_KEYS = 16
 _HITS_PER_ENTRY = 8
 _TRIED_ONE_IN = 8
@@ -27,19 +29,43 @@ _TRIED_ONE_IN = 8
 class Doorkeeper:
     """Remembers the keys that were missed lately, as many as the cache has entries, and up to twice as many.
 
+    Args:
+        cache: what it lets keys into; None lets in all.
+        rows: a cache of batch rows beside it, for keys that it does not let in.
+
+    Attributes:
+        looks_for_rows: whether that cache has rows of keys that the other lacks, as far as their sizes tell.
+
     >>> keeper = Doorkeeper(None)
     >>> keeper.admits(b"EWR")
     True
     """
 
-    __slots__ = ("_asked", "_cache", "_earned", "_former", "_hits", "_is_full", "_lock", "_most", "_recent", "_refused")
+    __slots__ = (
+        "_asked",
+        "_cache",
+        "_earned",
+        "_former",
+        "_hits",
+        "_is_full",
+        "_lock",
+        "_looks_one_in",
+        "_most",
+        "_recent",
+        "_refused",
+        "_rows",
+        "looks_for_rows",
+    )
 
-    def __init__(self, cache: Cache[bytes, Any] | None) -> None:
+    def __init__(self, cache: Cache[bytes, Any] | None, rows: Cache[bytes, Any] | None = None) -> None:
         self._cache = cache
+        self._rows = rows
+        self.looks_for_rows = True
         self._lock = threading.Lock()
         self._recent: set[bytes] = set()
         self._former: set[bytes] = set()
         self._asked = 0
+        self._looks_one_in = _LOOKS_ONE_IN
         self._most = _LEAST_KEYS
         self._is_full = False
         self._hits = 0
@@ -50,7 +76,7 @@ class Doorkeeper:
         """Tell whether an entry is to be made for a key that was missed."""
         with self._lock:
             self._asked += 1
-            if not self._asked % _LOOKS_ONE_IN:
+            if not self._asked % self._looks_one_in:
                 self._look()
             if not self._is_full:
                 return True
@@ -71,8 +97,11 @@ class Doorkeeper:
     def _look(self) -> None:
         if self._cache is not None:
             stats = self._cache.stats()
-            self._is_full = stats.evictions > 0
+            if stats.evictions and not self._is_full:
+                self._is_full, self._looks_one_in = True, 4 * _LOOKS_ONE_IN
             self._most = max(_LEAST_KEYS, stats.entries)
             # What was earned is kept for one change of all entries, no more.
             self._earned = min(self._earned + (stats.hits - self._hits) / _HITS_PER_ENTRY, stats.entries)
             self._hits = stats.hits
+            if self._rows is not None:
+                self.looks_for_rows = not self._is_full or len(self._rows) > stats.entries
