@@ -411,6 +411,16 @@ def test_many_keys_of_which_some_are_cached_are_one_call():
     assert after.requests - before.requests == len(ROUTES)
 
 
+def test_a_time_that_is_no_whole_number_is_refused_among_many_keys_too():
+    store = WatchedStore()
+    world_of_routes(store)
+    fetcher = Fetcher(store, PLANS, enable_fetcher_caching=True, now=lambda: NOON_MS + 1)
+    fetcher.fetch_many(requests_of(ROUTES))
+    odd = FetchRequest("route", ROUTES[1], float(NOON_MS))
+    with pytest.raises(DataError, match="whole milliseconds"):
+        fetcher.fetch_many([FetchRequest("route", ROUTES[0], NOON_MS), odd])
+
+
 def test_of_many_cached_keys_those_whose_server_fails_are_unavailable_and_the_others_answered():
     class Partly(WatchedStore):
         away = b""
