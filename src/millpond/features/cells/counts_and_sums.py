@@ -132,6 +132,28 @@ def encode_fixed_point(number: int) -> bytes:
     return shift.to_bytes(2, "big") + mantissa.to_bytes(mantissa.bit_length() // 8 + 1, "big", signed=True)
 
 
+def add_encoded(left: bytes, right: bytes) -> bytes:
+    """Add two numbers that `encode_fixed_point` wrote, without their zeros below the smaller shift.
+
+    >>> add_encoded(encode_fixed_point(5 << 300), encode_fixed_point(3 << 300)) == encode_fixed_point(1 << 303)
+    True
+    """
+    if not left or not right:
+        return left or right
+    from_bytes = int.from_bytes
+    shift, other = from_bytes(left[:2], "big"), from_bytes(right[:2], "big")
+    total, addend = from_bytes(left[2:], "big", signed=True), from_bytes(right[2:], "big", signed=True)
+    if shift <= other:
+        total += addend << (other - shift)
+    else:
+        total, shift = addend + (total << (shift - other)), other
+    if not total:
+        return b""
+    zeros = (total & -total).bit_length() - 1
+    total >>= zeros
+    return (shift + zeros).to_bytes(2, "big") + total.to_bytes(total.bit_length() // 8 + 1, "big", signed=True)
+
+
 def _fixed_point_decoder(max_bytes: int) -> Callable[[Any], int]:
     max_bits = 8 * max_bytes
     from_bytes = int.from_bytes
