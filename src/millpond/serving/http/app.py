@@ -143,7 +143,7 @@ class HttpApp:
                 "status": reply.status,
                 "headers": [
                     *reply.headers,
-                    (b"content-length", str(len(reply.body)).encode()),
+                    (b"content-length", b"%d" % len(reply.body)),
                     (b"x-request-id", request_id),
                 ],
             }

@@ -23,7 +23,6 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from millpond.serving.http.asgi import problem_reply
 from millpond.serving.http.limits import Limits
-from millpond.serving.http.whole_answers import WholeAnswer
 
 if TYPE_CHECKING:
     from uvicorn import Server
@@ -116,7 +115,7 @@ def protocol_class(connections: Connections, limits: Limits) -> type[asyncio.Pro
     """
     parent: Any
     try:
-        from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol as parent  # noqa: N813
+        from millpond.serving.http.httptools_calls import HttpToolsCalls as parent  # noqa: N813
     except ImportError:
         from uvicorn.protocols.http.h11_impl import H11Protocol as parent  # noqa: N813
 
@@ -143,12 +142,6 @@ def protocol_class(connections: Connections, limits: Limits) -> type[asyncio.Pro
                     self._refuse("head_too_large", f"the head of the call is over {limits.max_head_bytes} bytes.")
             else:
                 self._head_bytes = 0
-
-        def _start_asgi_task(self, cycle: Any, app: Any) -> None:
-            # To a HEAD there is no body that the head could wait for.
-            if cycle.scope["method"] != "HEAD":
-                cycle.transport = WholeAnswer(cycle.transport, cycle)
-            super()._start_asgi_task(cycle, app)
 
         def eof_received(self) -> bool:
             # A caller who has sent all it will send may still read: the answer to a whole call is given first.

@@ -1,6 +1,6 @@
 """What the service counts of its calls, and the Prometheus text of that and of what the fetcher counts.
 
-Place on the data path: beside it. A call adds to two plain integers and one bucket. Names, labels and
+Place on the data path: beside it. A call adds to one bucket and one sum. Names, labels and
 text are made only when `/metrics` is asked for. This file is the only one that knows their vocabulary.
 
 Invariant: labels are bounded. A path is that of a route and never what a caller wrote; `process` is the
@@ -9,7 +9,7 @@ number of a worker.
 
 from bisect import bisect_left
 from collections.abc import Iterable, Mapping, Sequence
-from itertools import accumulate
+from itertools import accumulate, repeat
 from typing import Any, Literal
 
 import msgspec
@@ -50,31 +50,28 @@ class CallMeasures:
     """
 
     def __init__(self) -> None:
-        self._counts: dict[tuple[str, str, int], int] = {}
-        self._buckets: dict[str, list[int]] = {}
-        self._seconds: dict[str, float] = {}
+        self._calls: dict[tuple[str, str, int], list[float]] = {}
 
     def add(self, path: str, method: str, status: int, seconds: float) -> None:
         """Count a call that ended."""
         key = (path, method if method in _METHODS else "other", status)
-        self._counts[key] = self._counts.get(key, 0) + 1
-        buckets = self._buckets.get(path)
-        if buckets is None:
-            buckets = self._buckets[path] = [0] * (len(BUCKETS_SECONDS) + 1)
-            self._seconds[path] = 0.0
-        buckets[bisect_left(BUCKETS_SECONDS, seconds)] += 1
-        self._seconds[path] += seconds
+        counted = self._calls.get(key)
+        if counted is None:
+            counted = self._calls[key] = [0] * (len(BUCKETS_SECONDS) + 1) + [0.0]
+        counted[bisect_left(BUCKETS_SECONDS, seconds)] += 1
+        counted[-1] += seconds
 
     def families(self, *, in_flight: int, connections: int) -> list[Family]:
         """All that was counted, and how much is open now."""
-        requests = [
-            Sample("", {"path": path, "method": method, "status": str(status)}, count)
-            for (path, method, status), count in sorted(self._counts.items())
-        ]
+        requests, by_path = [], dict[str, list[float]]()
+        for (path, method, status), counted in sorted(self._calls.items()):
+            labels = {"path": path, "method": method, "status": str(status)}
+            requests.append(Sample("", labels, sum(counted[:-1])))
+            by_path[path] = [one + other for one, other in zip(by_path.get(path, repeat(0)), counted, strict=False)]
         durations = [
             sample
-            for path, buckets in sorted(self._buckets.items())
-            for sample in _histogram({"path": path}, BUCKETS_SECONDS, buckets, self._seconds[path])
+            for path, (*buckets, seconds) in by_path.items()
+            for sample in _histogram({"path": path}, BUCKETS_SECONDS, buckets, seconds)
         ]
         return [
             Family("millpond_http_requests_total", "counter", "Calls answered, by route, method and status.", requests),
@@ -130,7 +127,7 @@ def _by_name(what: str, text: str, named: Mapping[str, Mapping[str, Any]]) -> li
 
 
 def _histogram(
-    labels: Mapping[str, str], bounds: Sequence[float], counts: Sequence[int], seconds: float
+    labels: Mapping[str, str], bounds: Sequence[float], counts: Sequence[float], seconds: float
 ) -> list[Sample]:
     """The samples of a histogram, from what fell into each bucket."""
     totals = list(accumulate(counts))
