@@ -15,8 +15,7 @@ parts, an answer to HEAD, and one that the connection cannot take at once are le
 """
 
 import asyncio
-from collections.abc import Callable
-from typing import Any, cast
+from typing import Any
 from urllib.parse import unquote
 
 import httptools
@@ -85,7 +84,7 @@ class HttpToolsCalls(HttpToolsProtocol):
         version = self.parser.get_http_version()
         url = httptools.parse_url(self.url)
         path = url.path.decode("ascii")
-        scope = {
+        scope: Any = {
             "type": "http",
             "asgi": {"version": "3.0", "spec_version": "2.3"},
             "http_version": version,
@@ -101,7 +100,7 @@ class HttpToolsCalls(HttpToolsProtocol):
         }
         former: Any = self.cycle
         cycle = self.cycle = WholeAnswerCycle(
-            scope=cast("Any", scope),
+            scope=scope,
             transport=self.transport,
             flow=self.flow,
             logger=self.logger,
@@ -129,7 +128,7 @@ class HttpToolsCalls(HttpToolsProtocol):
         else:
             self.flow.resume_reading()
 
-    def _start(self, cycle: RequestResponseCycle, app: Callable[..., Any]) -> None:
-        task = self.loop.create_task(cycle.run_asgi(cast("Any", app)))
+    def _start(self, cycle: RequestResponseCycle, app: Any) -> None:
+        task = self.loop.create_task(cycle.run_asgi(app))
         task.add_done_callback(self.tasks.discard)
         self.tasks.add(task)
