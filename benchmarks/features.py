@@ -252,8 +252,8 @@ _BARS: dict[str, Callable[[Any], list[Bar]]] = {
 
 def with_kept(measured: Mapping[str, Any], kept: Path) -> dict[str, Any]:
     """Give the parts just measured, and the others as a file keeps them from earlier runs."""
-    found = json.loads(kept.read_text(encoding="utf-8")) if kept.exists() else {}
-    found |= measured
+    found: dict[str, Any] = json.loads(kept.read_text(encoding="utf-8")) if kept.exists() else {}
+    found.update(measured)
     return {part: found[part] for part in PARTS if part in found}
 
 
