@@ -20,7 +20,12 @@ PLAN = compile_group_by(
         "spent",
         keys=(Field("k", "string"), Field("n", "long")),
         inputs=(Field("x", "double"),),
-        aggregations=(Aggregation("average", "x", ("1d", "7d", None)), Aggregation("last_k", "x", ("7d",), k=2)),
+        aggregations=(
+            Aggregation("average", "x", ("1d", "7d", None)),
+            Aggregation("variance", "x", ("1d",)),
+            Aggregation("min", "x", ("7d",)),
+            Aggregation("last_k", "x", ("7d",), k=2),
+        ),
     )
 )
 
@@ -44,7 +49,12 @@ def expected_rows(rows, end_ms):
 
 def drawn(rng, count, begin_ms, end_ms):
     return [
-        (rng.choice("abcde"), rng.randrange(3), rng.randrange(begin_ms, end_ms), rng.choice((None, rng.gauss(0, 9))))
+        (
+            rng.choice("abcde"),
+            rng.randrange(3),
+            rng.randrange(begin_ms, end_ms),
+            rng.choice((None, -1e300, 5e-324, rng.gauss(0, 9), rng.gauss(0, 9))),
+        )
         for _ in range(count)
     ]
 
@@ -70,6 +80,20 @@ def test_rows_of_files_and_of_new_events_are_those_of_all_events(tmp_path, monke
     made = dict(second.batch_rows(events_of(day, hash_of).to_batches(3), counts))
     assert made == expected_rows(history + day, end_ms)
     assert counts.events == len(day)
+
+
+def test_sums_of_any_width_are_those_of_all_events(tmp_path):
+    """Numbers of more than 255 bytes are stored with a longer length."""
+    history = [("a", 1, B - n * DAY_MS - 1, x) for n, x in enumerate((1e308, 5e-324, 0.1, -1e308))]
+    history += [("b", 1, B - n * DAY_MS - 1, x) for n, x in enumerate((2.0, -2.0, 3.5))]
+    first = HopTask(PLAN, B, tmp_path, 1, 1, (), ()).attempt()
+    assert dict(first.batch_rows(events_of(history, lambda k, n: n).to_batches(), RowCounts())) == expected_rows(
+        history, B
+    )
+    end_ms = B + 8 * DAY_MS
+    second = HopTask(PLAN, end_ms, tmp_path, 2, 1, first.files, ()).attempt()
+    made = dict(second.batch_rows(events_of([], lambda k, n: n).to_batches(), RowCounts()))
+    assert made == expected_rows(history, end_ms)
 
 
 def test_a_task_without_new_events_makes_the_rows_of_the_files(tmp_path):

@@ -10,7 +10,7 @@ batch of all hops.
 """
 
 from collections.abc import Iterable, Iterator
-from itertools import chain
+from itertools import chain, pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -20,6 +20,7 @@ import pyarrow as pa
 
 from millpond.features import GroupByPlan
 from millpond.features.hops import BEFORE_MS, Hops
+from millpond.features.packed_columns import packed_ints
 from millpond.features.windows import DAY_MS
 from millpond.spark.features.arrow_lots import lots
 from millpond.spark.features.batch_rows_of_keys import (
@@ -29,9 +30,9 @@ from millpond.spark.features.batch_rows_of_keys import (
     segments_of,
     times_of,
 )
-from millpond.spark.features.hop_cells import encode_cells, merged_column, merged_stored
+from millpond.spark.features.hop_cells import encode_cells, merged_column, merged_stored, packed_suffixes
 from millpond.spark.features.hop_files import KEY_HASH, HopFiles, bucket_of, lots_of_keys, read_files
-from millpond.spark.features.key_groups import KeyGroups, groups_of_events
+from millpond.spark.features.key_groups import groups_of_events
 from millpond.spark.shuffle.partitioner import partition_of
 
 ROUTING_KEY = "routing_key"
@@ -115,12 +116,11 @@ class HopAttempt:
             DataError: a value cannot be aggregated, or a key is not as declared.
             CorruptionError: a file of the table cannot be read.
         """
-        encode = row_encoder(self._plan, self._task.end_ms)
+        is_temporal = self._plan.group_by.accuracy == "temporal"
         for lot in self._lots(batches, counts, unchanged=True):
             groups = self._by_segment(lot)
             if groups is not None:
-                for key, segments, columns in groups.by_key():
-                    yield key, encode(key, segments, columns)
+                yield from self._temporal_rows(lot, groups) if is_temporal else self._snapshot_rows(lot, groups)
 
     def _lots(self, batches: Iterable[pa.RecordBatch], counts: RowCounts, *, unchanged: bool) -> Iterator["_Lot"]:
         """Give the hops of all keys, some keys at a time, and write those that are new or moved."""
@@ -192,8 +192,8 @@ class HopAttempt:
         for begin, end in zip(bounds, [*bounds[1:], len(rows)], strict=True):
             files.add(int(spans[rows[begin]]), hops.slice(begin, end - begin))
 
-    def _by_segment(self, lot: "_Lot") -> KeyGroups | None:
-        """Merge the hops of a lot into the batch's segments; None if no window reaches one."""
+    def _by_segment(self, lot: "_Lot") -> "_Groups | None":
+        """Group the hops of a lot by the batch's segments; None if no window reaches one."""
         segments = segments_of(self._plan, self._task.end_ms, lot.starts)
         order = np.lexsort((segments, lot.codes))
         order = order[segments[order] >= 0]
@@ -202,17 +202,49 @@ class HopAttempt:
         codes = lot.codes[order]
         firsts = _firsts(codes, segments[order])
         of_keys = codes[firsts]
-        bounds = np.flatnonzero(np.diff(of_keys, prepend=-1))
-        return KeyGroups(
-            lot.keys.take(pa.array(of_keys[bounds])).to_pylist(),
-            [*bounds.tolist(), len(firsts)],
-            segments[order[firsts]].tolist(),
-            [
-                merged_column(operation, lot.table[name].chunk(0), order, firsts)
+        bounds = np.append(np.flatnonzero(np.diff(of_keys, prepend=-1)), len(firsts))
+        keys = lot.keys.take(pa.array(of_keys[bounds[:-1]])).to_pylist()
+        return _Groups(keys, bounds, segments[order[firsts]], order, firsts)
+
+    def _temporal_rows(self, lot: "_Lot", groups: "_Groups") -> Iterator[tuple[bytes, bytes]]:
+        columns = [
+            packed_ints(groups.segments).packed_list,
+            *(
+                packed_suffixes(operation, lot.table[name].chunk(0), groups.order, groups.firsts, groups.bounds)
                 for operation, name in zip(self._plan.cells.cells, _cell_names(self._plan), strict=True)
-            ],
-            order[firsts[bounds]],
-        )
+            ),
+        ]
+        encode, end_ms = self._plan.encode_packed_batch, self._task.end_ms
+        for key, (start, end) in zip(groups.keys, pairwise(groups.bounds.tolist()), strict=True):
+            yield key, encode(key, end_ms, [packed(start, end) for packed in columns])
+
+    def _snapshot_rows(self, lot: "_Lot", groups: "_Groups") -> Iterator[tuple[bytes, bytes]]:
+        encode = row_encoder(self._plan, self._task.end_ms)
+        segments = groups.segments.tolist()
+        columns = [
+            merged_column(operation, lot.table[name].chunk(0), groups.order, groups.firsts)
+            for operation, name in zip(self._plan.cells.cells, _cell_names(self._plan), strict=True)
+        ]
+        for key, (start, end) in zip(groups.keys, pairwise(groups.bounds.tolist()), strict=True):
+            yield key, encode(key, segments[start:end], [column[start:end] for column in columns])
+
+
+class _Groups(NamedTuple):
+    """The hops of some keys, by segment of the batch.
+
+    Args:
+        keys: each once.
+        bounds: where the groups of each key begin, and at last how many groups there are.
+        segments: of each group; ascending within a key.
+        order: the hops, those of a group together.
+        firsts: where in the order each group begins.
+    """
+
+    keys: list[bytes]
+    bounds: npt.NDArray[np.int64]
+    segments: npt.NDArray[np.int64]
+    order: npt.NDArray[np.int64]
+    firsts: npt.NDArray[np.int64]
 
 
 class _Lot:
