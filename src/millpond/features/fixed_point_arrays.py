@@ -132,7 +132,7 @@ def _shifted_right(
 ) -> tuple[npt.NDArray[np.uint32], npt.NDArray[np.uint32]]:
     """Give numbers without their lowest words and bits, and the words that they go on with for ever: 0 or all ones."""
     width = words.shape[1]
-    signs = (words[:, -1] >> (_WORD_BITS - 1)) * np.uint32(0xFFFFFFFF)
+    signs = np.where(words[:, -1] >> (_WORD_BITS - 1), np.uint32(0xFFFFFFFF), np.uint32(0))
     longer = np.concatenate([words, signs[:, None]], axis=1).astype(np.uint64)
     places = first[:, None] + np.arange(width)
     low = np.take_along_axis(longer, np.minimum(places, width), axis=1)
