@@ -261,3 +261,16 @@ def test_large_output_is_cut_into_blobs_in_order(monkeypatch):
     numbered = Seeing(lambda key, rows: iter([Row(key=key[0], seen=at) for at in range(8)]))
     output, _ = _run(numbered, ["a"], pa.string())
     assert [row["seen"] for row in output] == list(range(8))
+
+
+def test_output_leaves_in_blobs_of_so_many_rows_or_bytes(monkeypatch):
+    tables = [pa.table({"x": pa.array([b"0123456789"] * 2)})] * 3
+
+    def rows_of_blobs():
+        return [pa.ipc.open_stream(blob).read_all().num_rows for blob in shard_run._blobs(tables)]
+
+    assert rows_of_blobs() == [6]
+    monkeypatch.setattr(shard_run, "OUTPUT_BLOB_ROWS", 3)
+    assert rows_of_blobs() == [4, 2]
+    monkeypatch.setattr(shard_run, "OUTPUT_BLOB_BYTES", 10)
+    assert rows_of_blobs() == [2, 2, 2]
