@@ -64,7 +64,6 @@ class TouchedTiles:
         self._states = states
         self._watermark_ms = watermark_ms
         self._blocks: dict[Place, Block | None] = {}
-        self._markers: dict[int, dict[bytes, int]] = {}
         self._changed: dict[Place, dict[bytes, int]] = {}
         self._marked: dict[int, dict[bytes, None]] = {}
         self._gone: dict[Place, None] = {}
