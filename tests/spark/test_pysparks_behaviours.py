@@ -176,6 +176,31 @@ def test_a_timer_at_or_before_the_watermark_fires_at_once_and_one_of_a_handler_i
     ]
 
 
+class Rivals(Both):
+    """Sets two timers of the past in its first batch, of which the first deletes the second."""
+
+    def handleInputRows(self, key, rows, timerValues):
+        self.handle.registerTimer(-20)
+        self.handle.registerTimer(-10)
+        yield self.told(user=key[0], told=f"rows, timers {sorted(self.handle.listTimers())}")
+
+    def handleExpiredTimer(self, key, timerValues, expiredTimerInfo):
+        expiry = expiredTimerInfo.getExpiryTimeInMs()
+        self.handle.deleteTimer(-10)
+        yield self.told(user=key[0], told=f"fired {expiry}, timers {sorted(self.handle.listTimers())}")
+
+
+def test_a_timer_that_is_due_fires_though_an_earlier_handler_of_its_batch_deleted_it(operator, stream):
+    stream.add([("ann", 0, 20.0), ("bob", 0, 20.0)])
+    output = operator.of(stream.frame().withWatermark("at", "10 seconds"), Rivals(), "user", mode="EventTime")
+    batches = rows_of(stream.run(output))
+    assert batches[0] == [
+        (user, told)
+        for user in ("ann", "bob")
+        for told in ("fired -10, timers []", "fired -20, timers [-20]", "rows, timers [-20, -10]")
+    ]
+
+
 class Seen(Both):
     """Gives the earliest time of a key's rows."""
 

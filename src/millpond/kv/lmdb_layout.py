@@ -158,45 +158,48 @@ def _expiries_of(
 
 def read_many(transaction: Transaction, gets: Sequence[Get]) -> list[list[TimedValue]]:
     """The rows of each get."""
-    numbers: dict[str, bytes | None] = {}
+    places: dict[tuple[str, int | None, int | None], _Place | None] = {}
     cursor = transaction.cursor()
     found: list[list[TimedValue]] = []
     for get in gets:
-        dataset = get.dataset
-        if dataset not in numbers:
-            numbers[dataset] = transaction.get(catalogue_key(dataset))
-        number = numbers[dataset]
-        if number is None:
-            check_get(get)
-            found.append([])
+        asked = (get.dataset, get.start_ms, get.end_ms)
+        if asked in places:
+            place = places[asked]
         else:
-            found.append(_read(transaction, cursor, number, get))
+            place = places[asked] = _place(transaction, get)
+        found.append([] if place is None else _read(transaction, cursor, place, get.key))
     return found
 
 
-def _read(transaction: Transaction, cursor: Any, number: bytes, get: Get) -> list[TimedValue]:
-    key, start_ms, end_ms = get.key, get.start_ms, get.end_ms
-    if start_ms is None:
-        start_ms = -MAX_TIME_MS
-    if end_ms is None:
-        end_ms = MAX_TIME_MS
+_Place = tuple[bytes, bytes, bytes]
+"""What the addresses of a dataset begin with, and the first time and the end of a get as addresses have them."""
+
+
+def _place(transaction: Transaction, get: Get) -> _Place | None:
+    """Where the rows of a get lie; None if it has none."""
+    start_ms = -MAX_TIME_MS if get.start_ms is None else get.start_ms
+    end_ms = MAX_TIME_MS if get.end_ms is None else get.end_ms
     if start_ms < -MAX_TIME_MS or start_ms > MAX_TIME_MS or end_ms < -MAX_TIME_MS or end_ms > MAX_TIME_MS:
         check_get(get)
-    if number[0] & _ONE_BYTE:
-        row = transaction.get(ONLY_ROW + number + _LENGTH.pack(len(key)) + key)
-        if row is None:
+    number = transaction.get(catalogue_key(get.dataset))
+    if number is None or start_ms >= end_ms:
+        return None
+    return _rows_prefix(number), _TIME.pack(start_ms + _TIME_BIAS), _TIME.pack(end_ms + _TIME_BIAS)
+
+
+def _read(transaction: Transaction, cursor: Any, place: _Place, key: bytes) -> list[TimedValue]:
+    prefix, start, end = place
+    prefix += _LENGTH.pack(len(key)) + key
+    if prefix.startswith(ONLY_ROW):
+        row = transaction.get(prefix)
+        if row is None or not start <= row[: _TIME.size] < end:
             return []
-        time_ms = _TIME.unpack_from(row)[0] - _TIME_BIAS
-        return [TimedValue(time_ms, row[8:])] if start_ms <= time_ms < end_ms else []
-    if start_ms >= end_ms:
-        return []
-    prefix = ROW + number + _LENGTH.pack(len(key)) + key
+        return [TimedValue(_TIME.unpack_from(row)[0] - _TIME_BIAS, row[_TIME.size :])]
     rows: list[TimedValue] = []
-    if cursor.set_range(prefix + _TIME.pack(start_ms + _TIME_BIAS)):
-        end = prefix + _TIME.pack(end_ms + _TIME_BIAS)
-        time_at = len(prefix)
+    if cursor.set_range(prefix + start):
+        last, time_at = prefix + end, len(prefix)
         for address, value in cursor:
-            if address >= end:
+            if address >= last:
                 break
             rows.append(TimedValue(_TIME.unpack_from(address, time_at)[0] - _TIME_BIAS, value))
     return rows

@@ -21,8 +21,8 @@ from millpond.spark.shuffle.pack import Layout, pack, read_blob, unpack
 from millpond.spark.shuffle.spool import Spool
 from millpond.spark.spec.lease import Attempt, Lease
 from millpond.spark.spec.operator import BatchTime, OperatorSpec, StateConfig
-from millpond.state import HeapBackend
 from millpond.state.checkpoint import Shard, new_manifest
+from millpond.state.spi import HeapBackend
 from millpond.state.types.key_groups import key_hash
 
 OUTPUT = pa.schema([("key", pa.string()), ("seen", pa.int64())])

@@ -6,8 +6,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from millpond.errors import CorruptionError, OptionError
+from millpond.errors import CorruptionError, DataError, OptionError
 from millpond.state.checkpoint import Manifest, new_manifest
+from millpond.state.checkpoint.format.manifest import check_restores
 from millpond.state.checkpoint.format.segment import sealed
 
 KEY = pa.schema([("user", pa.string())])
@@ -54,3 +55,23 @@ def test_a_whole_manifest_that_says_something_else_is_refused_by_name(body):
 def test_a_segment_is_not_taken_for_a_manifest():
     with pytest.raises(CorruptionError, match="begins with b'MPSG', expected b'MPHD'"):
         Manifest.decode(sealed(b"MPSG", b"body"), "the manifest")
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"processing_ms": 1 << 64},
+        {"processing_ms": 1.5},
+        {"watermark_ms": None},
+        {
+            "states": (
+                {"name": 5, "kind": "value", "value_schema": KEY.serialize().to_pybytes(), "map_key_schema": None},
+            )
+        },
+    ],
+)
+def test_a_manifest_that_would_not_come_back_is_refused(wrong):
+    manifest = new_manifest("lineage", 0, 1, 8, KEY)
+    check_restores(manifest)
+    with pytest.raises(DataError, match="version 0 of shard 0 could not be restored"):
+        check_restores(msgspec.structs.replace(manifest, **wrong))

@@ -6,10 +6,10 @@ import pyarrow as pa
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from millpond.state import Cells, StateDescriptor, StateKind
 from millpond.state.checkpoint import next_manifest
 from millpond.state.checkpoint.format.segment import MAX_SEGMENT_BYTES, CellCodec, decode_segment
 from millpond.state.checkpoint.next_manifest import encode_base, encode_delta
+from millpond.state.spi import Cells, StateDescriptor, StateKind
 
 KEY = pa.schema([("number", pa.int64())])
 CODEC = CellCodec(StateDescriptor("s", StateKind.VALUE, pa.schema([("data", pa.binary())])), KEY)

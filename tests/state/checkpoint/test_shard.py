@@ -9,12 +9,12 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from millpond.errors import CorruptionError, DataError, UnavailableError
-from millpond.state import HeapBackend, StateDescriptor, StateKind
 from millpond.state.checkpoint import Manifest, Shard, new_manifest
 from millpond.state.checkpoint import next_manifest as next_manifest_module
 from millpond.state.checkpoint import writer as writer_module
 from millpond.state.checkpoint.format import segment as segments_module
 from millpond.state.operator.ttl_handles import TtlValue
+from millpond.state.spi import HeapBackend, StateDescriptor, StateKind
 from millpond.state.types.ttl import Ttl
 from tests.state.lengths import of_length
 
@@ -465,7 +465,7 @@ def test_a_shard_whose_failed_commit_could_not_be_undone_stands_nowhere():
     shard.backend.context.key = ("ann",)
     count.update((1,))
     with (
-        mock.patch.object(shard, "_committed", side_effect=DataError("it does not encode.")),
+        mock.patch.object(shard, "encode", side_effect=DataError("it does not encode.")),
         mock.patch.object(shard.backend, "undo_commit", side_effect=UnavailableError("the disk is full.")),
         pytest.raises(UnavailableError),
     ):

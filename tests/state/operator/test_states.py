@@ -7,8 +7,8 @@ import statistics
 import pytest
 
 from millpond.errors import DataError, OptionError
-from millpond.state import HeapBackend, StateKind
 from millpond.state.operator.states import States
+from millpond.state.spi import HeapBackend, StateKind
 from millpond.state.types.serializer import user_serializer
 
 
@@ -81,6 +81,40 @@ def test_a_default_is_returned_where_there_is_no_value_and_is_no_state(backend, 
     assert count.get() == 1
     count.clear()
     assert count.get() == 0
+
+
+@pytest.mark.parametrize("default", [str, list, lambda: "0", lambda: None], ids=["str", "list", "text", "none"])
+def test_what_a_default_function_gives_is_checked(backend, states, default):
+    at(backend, "ann")
+    with pytest.raises(OptionError, match=r"default of state 'count' is not of its type: expected int, got"):
+        states.value("count", int, default=default).get()
+
+
+def test_a_class_that_gives_no_default_of_the_type_is_refused_at_the_declaration(states):
+    with pytest.raises(OptionError, match=r"default of state 'count' is not of its type: expected int, got str ''"):
+        states.value("count", int, default=str)
+    with pytest.raises(OptionError, match=r"default of state 'range' is the class range, which cannot be called"):
+        states.value("range", int, default=range)
+
+
+def test_a_default_function_is_not_called_before_it_is_needed(backend, states):
+    at(backend, "ann")
+    numbers = iter([7])
+    count = states.value("count", int, default=lambda: next(numbers))
+    assert count.get() == 7
+
+
+@pytest.mark.parametrize("name", [5, None, b"count", "", "\ud800"])
+def test_a_name_that_no_checkpoint_could_hold_is_refused(states, name):
+    declarations = (states.value, states.list, lambda name, kind: states.map(name, str, kind))
+    for declare in declarations:
+        with pytest.raises(OptionError, match=r"a state is named .*; expected a text that is not empty"):
+            declare(name, int)
+
+
+def test_names_that_are_millponds_own_are_refused(states):
+    with pytest.raises(OptionError, match=r"state '\$timers': names that begin with \$ are Millpond's own"):
+        states.value("$timers", int)
 
 
 @pytest.mark.parametrize("default", [[1], lambda: [1]], ids=["value", "callable"])

@@ -2,12 +2,16 @@
 
 import copy
 
+import numpy as np
 import pyarrow as pa
+import pytest
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, rule
+from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from millpond.state import HeapBackend
+from millpond.errors import OptionError
 from millpond.state.checkpoint import Shard, new_manifest
+from millpond.state.operator.timers import TIMERS
+from millpond.state.spi import HeapBackend
 from tests.state.lengths import of_length
 
 KEY = pa.schema([("user", pa.string())])
@@ -81,6 +85,11 @@ class TimersAgainstASet(RuleBasedStateMachine):
         assert self.shard.begin_at(manifest)
         self.live = copy.copy(self.committed)
 
+    @invariant()
+    def the_queue_is_bounded_by_the_timers_that_are_set(self):
+        queue = self.shard.timers._queue
+        assert queue is None or len(queue) <= 2 * len(self.live)
+
     @rule()
     def the_next_one_is_the_earliest(self):
         assert self.shard.timers.next_expiry_ms() == min((expiry for expiry, *_ in self.live), default=None)
@@ -141,3 +150,45 @@ def test_restored_timers_are_due_though_the_queue_was_asked_before_the_restore()
     assert restored.timers.next_expiry_ms() is None
     restored.restore(commit.segments)
     assert [tuple(timer) for timer in restored.timers.due(9)] == [(3, 1, ("ann",))]
+
+
+def test_a_timer_that_is_set_and_deleted_again_and_again_leaves_no_entries():
+    shard, timers = _standing_at_ann()
+    timers.register(0)
+    assert timers.next_expiry_ms() == 0
+    for at in range(1, 20_001):
+        timers.register(at)
+        timers.delete(at)
+        assert len(timers._queue) <= 2
+    shard.commit("attempt")
+    assert timers.next_expiry_ms() == 0
+    assert len(timers._queue) == 1
+
+
+@pytest.mark.parametrize("time", [None, 1.5, 1.0, "5", 1 << 63, -(1 << 63) - 1])
+def test_a_time_that_no_timer_can_have_is_refused_and_named_when_it_is_set(time):
+    _, timers = _standing_at_ann()
+    for call in (timers.register, timers.delete):
+        with pytest.raises(OptionError, match=r"the time of a timer of key \('ann',\) is .*expected a .*number of ms"):
+            call(time)
+    assert timers.due(1 << 64) == []
+
+
+@pytest.mark.parametrize("time", [(1 << 63) - 1, -(1 << 63), np.int32(7)])
+def test_the_first_and_the_last_time_of_64_bits_are_timers(time):
+    shard, timers = _standing_at_ann()
+    timers.register(time)
+    commit = shard.commit("attempt")
+    restored = Shard(commit.manifest, HeapBackend(GROUPS))
+    restored.restore(commit.segments)
+    assert [timer.expiry_ms for timer in restored.timers.due((1 << 63) - 1)] == [time]
+
+
+def test_a_timer_without_a_time_in_an_older_checkpoint_is_never_due():
+    shard, timers = _standing_at_ann()
+    timers.register(3)
+    shard.backend.map_state(TIMERS).put((None,), (True,))
+    commit = shard.commit("attempt")
+    restored = Shard(commit.manifest, HeapBackend(GROUPS))
+    restored.restore(commit.segments)
+    assert [timer.expiry_ms for timer in restored.timers.due((1 << 63) - 1)] == [3]

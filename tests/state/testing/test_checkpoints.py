@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from millpond.errors import OptionError
-from millpond.state.checkpoint import Manifest
+from millpond.state.checkpoint import Manifest, next_manifest
 from millpond.state.checkpoint.format.savepoint_manifest import SavepointManifest
 from millpond.state.testing.harness import Harness
 from tests.state.diary import Diary, harness_of, state_of
@@ -219,6 +219,7 @@ def test_what_was_stored_without_a_processing_time_leaves_the_harness_its_own(tm
 
     with monkeypatch.context() as patched:
         patched.setattr(msgspec.msgpack, "encode", as_before)
+        patched.setattr(next_manifest, "check_restores", lambda manifest: None)
         with remembering(tmp_path) as harness:
             harness.advance_processing_time(1000)
             harness.process(1)

@@ -212,6 +212,62 @@ def test_a_timer_set_again_at_its_own_time_is_lost_and_one_in_the_past_fires_in_
         assert harness.take_output() == []
 
 
+class Rival:
+    """Two timers of a key, of which the first deletes the second."""
+
+    def open(self, states):
+        pass
+
+    def process(self, key, record, context):
+        context.event_timers.register(10)
+        context.event_timers.register(20)
+
+    def on_timer(self, key, timer, context):
+        yield key, timer.at_ms
+        context.event_timers.delete(20)
+        context.event_timers.register(30)
+
+
+def test_a_timer_that_an_earlier_handler_of_the_advance_deleted_does_not_fire(backend):
+    with Harness(Rival, key=str, key_type=str, backend=backend) as harness:
+        harness.process_many(["ann", "bob"])
+        harness.advance_watermark(25)
+        assert sorted(harness.take_output()) == [("ann", 10), ("bob", 10)]
+        harness.checkpoint()
+        harness.restore()
+        harness.advance_watermark(100)
+        assert sorted(harness.take_output()) == [("ann", 30), ("bob", 30)]
+
+
+class Changing(Rival):
+    """Its first timer deletes the second and sets it again."""
+
+    def on_timer(self, key, timer, context):
+        yield timer.at_ms
+        context.event_timers.delete(20)
+        if timer.at_ms == 10:
+            context.event_timers.register(20)
+
+
+def test_a_timer_that_was_deleted_and_set_again_in_the_advance_fires_once():
+    with Harness(Changing, key=str, key_type=str) as harness:
+        harness.process("ann")
+        harness.advance_watermark(25)
+        harness.advance_watermark(25)
+        assert harness.take_output() == [10, 20]
+
+
+@pytest.mark.parametrize("moment", [None, 1.5, 1 << 63])
+def test_an_advance_to_what_is_no_time_is_refused_and_the_harness_goes_on(moment):
+    with Harness(Alarm, key=_word, key_type=str) as harness:
+        harness.process(("ann",), at_ms=5)
+        for advance in (harness.advance_watermark, harness.advance_processing_time):
+            with pytest.raises(OptionError, match=r"the (watermark|processing time) is .*expected a .*number of ms"):
+                advance(moment)
+        harness.advance_watermark(15)
+        assert [at for _, at, *_ in harness.take_output()] == [15]
+
+
 class Reminder:
     """Both kinds of timers, listed and deleted."""
 

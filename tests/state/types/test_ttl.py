@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from millpond.errors import DataError, OptionError
-from millpond.state import ABSENT, Cells, StateDescriptor, StateKind
 from millpond.state.backend.expiry import alive
+from millpond.state.spi import ABSENT, Cells, StateDescriptor, StateKind
 from millpond.state.types.object_codec import OBJECT_SCHEMA
 from millpond.state.types.serializer import msgspec_serializer
 from millpond.state.types.ttl import LIFE_FIELD, Ttl
@@ -29,6 +29,12 @@ def test_a_duration_is_a_ttl_a_timedelta_or_a_number_of_ms():
 def test_a_duration_that_is_no_whole_ms_of_1_or_more_is_refused(duration):
     with pytest.raises(OptionError, match="ttl"):
         Ttl.of(duration)
+
+
+@pytest.mark.parametrize("duration_ms", [1 << 63, 1 << 64, 10**30])
+def test_a_duration_that_no_manifest_can_hold_is_refused(duration_ms):
+    with pytest.raises(OptionError, match=rf"ttl.duration_ms is {duration_ms}; expected {(1 << 63) - 1} at most"):
+        Ttl.of(duration_ms)
 
 
 @pytest.mark.parametrize(

@@ -156,16 +156,18 @@ def add_encoded(left: bytes, right: bytes) -> bytes:
 
 def _fixed_point_decoder(max_bytes: int) -> Callable[[Any], int]:
     max_bits = 8 * max_bytes
+    from_bytes = int.from_bytes
 
     def decode(stored: Any) -> int:
         if type(stored) is not bytes:
             raise TypeError(f"expected a fixed-point number, found {type(stored).__name__}")
         if not stored:
             return 0
-        mantissa = int.from_bytes(stored[2:], "big", signed=True)
-        shift = int.from_bytes(stored[:2], "big")
-        if shift + 8 * len(stored) > max_bits + 32 or not mantissa & 1:
-            raise ValueError(f"{len(stored)} bytes are no fixed-point number of at most {max_bytes} bytes")
+        size = len(stored)
+        mantissa = from_bytes(stored[2:], "big", signed=True)
+        shift = stored[0] << 8 | stored[1] if mantissa else 0
+        if shift + 8 * size > max_bits + 32 or not mantissa & 1:
+            raise ValueError(f"{size} bytes are no fixed-point number of at most {max_bytes} bytes")
         return mantissa << shift
 
     return decode

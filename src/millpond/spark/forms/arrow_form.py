@@ -12,7 +12,7 @@ from millpond.spark.forms.arrow_processor import ArrowStatefulProcessor
 from millpond.spark.forms.form import ShardBatch
 from millpond.spark.forms.grouping import canonical, grouped
 from millpond.spark.forms.rows import refuse_nulls
-from millpond.state.operator.timers import DueTimer
+from millpond.state.operator.timer_queue import DueTimer
 
 
 class ArrowForm:

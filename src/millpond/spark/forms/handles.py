@@ -10,7 +10,6 @@ them anew with every get: what user code does to one is never seen again without
 import datetime as dt
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
-from operator import index
 from typing import Any
 
 import pyarrow as pa
@@ -21,11 +20,13 @@ from pyspark.sql.types import ArrayType, DataType, MapType, Row, StructType, Tim
 from millpond.errors import DataError, OptionError
 from millpond.spark.environment.versions import to_arrow_schema
 from millpond.spark.forms.rows import row_maker
-from millpond.state import ListState, MapState, StateDescriptor, StateKind, ValueState
+from millpond.state import ListState, MapState, ValueState
 from millpond.state.checkpoint import Shard
 from millpond.state.operator.ttl_handles import TtlList, TtlMap, TtlValue
+from millpond.state.spi import StateDescriptor, StateKind
 from millpond.state.types.rows import Row as StateRow
 from millpond.state.types.rows import is_bare
+from millpond.state.types.times import LAST_MS
 from millpond.state.types.ttl import Ttl
 
 _Convert = Callable[..., Any]
@@ -132,11 +133,13 @@ class ProcessorHandle:
         As in Spark's engine, one whose time has come already fires after the rows of this batch, or in the next batch
         where a timer's handler sets it.
         """
-        self._shard.timers.register(self._expiry_ms(expiryTimestampMs))
+        self._need_timers()
+        self._shard.timers.register(expiryTimestampMs)
 
     def deleteTimer(self, expiryTimestampMs: int) -> None:
         """Forget a timer of the current key."""
-        self._shard.timers.delete(self._expiry_ms(expiryTimestampMs))
+        self._need_timers()
+        self._shard.timers.delete(expiryTimestampMs)
 
     def listTimers(self) -> Iterator[int]:
         """The current key's timers, in ms."""
@@ -157,15 +160,6 @@ class ProcessorHandle:
             self.deleted |= {stateName}
         self._shard.delete_state(stateName)
 
-    def _expiry_ms(self, given: int) -> int:
-        self._need_timers()
-        try:
-            return index(given)
-        except TypeError as error:
-            raise OptionError(
-                f"a timer's time is {type(given).__name__} {given!r}; expected a whole number of ms. Write int(…)."
-            ) from error
-
     def _need_init(self, name: str) -> None:
         if not self._declaring:
             raise OptionError(f"state {name!r}: states are declared in init(), not in the calls made for a key.")
@@ -179,7 +173,7 @@ class ProcessorHandle:
         ttl_ms: int | None,
     ) -> tuple[StructType, StateDescriptor]:
         self._need_init(name)
-        if name.startswith("$"):
+        if isinstance(name, str) and name.startswith("$"):
             raise OptionError(f"state {name!r}: names that begin with $ are Millpond's own. Give it another one.")
         if name in self._names:
             raise OptionError(f"state {name!r}: the processor declares two states of that name. Rename one of them.")
@@ -199,10 +193,10 @@ class ProcessorHandle:
         """PySpark's rules: 0 is none, and time to live is counted in processing time alone."""
         if duration_ms is None or (duration_ms == 0 and type(duration_ms) is int):
             return None
-        if type(duration_ms) is not int or duration_ms < 0:
+        if type(duration_ms) is not int or not 0 <= duration_ms <= LAST_MS:
             raise OptionError(
-                f"state {name!r}: ttlDurationMs={duration_ms!r}; expected a whole number of ms greater than 0, or None "
-                "for state that never expires."
+                f"state {name!r}: ttlDurationMs={duration_ms!r}; expected a whole number of ms greater than 0, "
+                f"{LAST_MS} at most, or None for state that never expires."
             )
         if self._time_mode != "processingtime":
             raise OptionError(

@@ -20,6 +20,7 @@ from typing import IO, cast
 
 from millpond.errors import UnavailableError
 from millpond.spark.environment.folders import private_folder, user_folder
+from millpond.spark.environment.peer import check_peer
 from millpond.spark.host.memory import memory_limit_hint
 from millpond.spark.host.process import executor_pid, hosts_folder_name, remove_folders_of_ended_executors
 from millpond.spark.host.wire import (
@@ -80,6 +81,11 @@ class HostAddress:
         except (FileNotFoundError, ConnectionRefusedError):
             sock.close()
             return None
+        try:
+            check_peer(sock, "a state host")
+        except UnavailableError:
+            sock.close()
+            raise
         return Connection(sock)
 
     def _started(self) -> Connection:

@@ -19,7 +19,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from itertools import chain
-from time import perf_counter
+from time import monotonic, perf_counter
 from typing import Any
 
 import msgspec
@@ -38,8 +38,9 @@ from millpond.spark.environment.tracebacks import fold_own_frames
 from millpond.spark.environment.worker_garbage import leave_modules_out
 from millpond.spark.host.client import HostAddress, committed, output_blobs, restore_wanted
 from millpond.spark.host.wire import Blob, End, Open, Segment
-from millpond.spark.runtime.held_shard import HeldShard
+from millpond.spark.runtime.held_shard import HeldShard, run_batch, standing_at
 from millpond.spark.runtime.opened_shard import described
+from millpond.spark.runtime.slots import Slot
 from millpond.spark.runtime.state_store import ShardStore
 from millpond.spark.shuffle.pack import Layout, read_blob
 from millpond.spark.shuffle.partitioner import partition_of
@@ -336,8 +337,8 @@ def _run_in_host(
         yield _Done(_with(commit.metrics, stored), commit.next_timer_ms, output_blobs(connection))
 
 
-_INLINE: dict[str, HeldShard] = {}
-"""The shard held by this worker, by lineage. A worker is no home: the next batch may well find none and restore."""
+_INLINE: Slot[HeldShard] = Slot(monotonic)
+"""The shard held by this worker. A worker is no home: the next batch may well be another shard's, and restore."""
 
 
 @contextmanager
@@ -352,11 +353,7 @@ def _run_inline(
 ) -> Iterator[_Done]:
     # The processor is new in every batch, as in PySpark, although this worker has only one of it.
     spec = cloudpickle.loads(pickled_spec)
-    held = _INLINE.get(manifest.lineage)
-    if held is None or not held.begins_at(spec, manifest):
-        while _INLINE:
-            _INLINE.popitem()[1].close()
-        held = _INLINE[manifest.lineage] = HeldShard(spec, manifest, durable.segments_of(manifest), time)
+    held = standing_at(_INLINE, spec, manifest, time, lambda: durable.segments_of(manifest))
     layout = Layout(manifest.shards, manifest.max_parallelism)
     with (
         _no_garbage_collection(),
@@ -366,13 +363,8 @@ def _run_inline(
     ):
         for blob in blobs:
             received.add(blob)
-        try:
-            tables = (read_blob(blob, layout) for blob in received)
-            done = held.run(spec, time, Lease(task.attempt), tables, output, task.token)
-        except BaseException as error:
-            if not held.revert(error):
-                _INLINE.pop(manifest.lineage).close()
-            raise
+        tables = (read_blob(blob, layout) for blob in received)
+        done = run_batch(_INLINE, held, spec, time, Lease(task.attempt), tables, output, task.token)
         stored = _stored(
             durable, iter(done.commit.segments.items()), done.commit.dropped, done.commit.manifest.encode()
         )

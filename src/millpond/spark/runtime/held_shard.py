@@ -7,7 +7,7 @@ Spark's state store: whatever cannot go on as it is, is closed and restored from
 import contextlib
 import time
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -18,6 +18,7 @@ from millpond.metrics.recorder import NullRecorder, Result
 from millpond.spark.runtime.opened_shard import filled_shard
 from millpond.spark.runtime.shard_backend import open_shard_backend
 from millpond.spark.runtime.shard_run import ShardRun
+from millpond.spark.runtime.slots import Slot
 from millpond.spark.shuffle.spool import Spool
 from millpond.spark.spec.lease import Lease
 from millpond.spark.spec.metrics import BatchMetrics
@@ -86,7 +87,9 @@ class HeldShard:
         marks = [time.perf_counter()]
         result = ShardRun(spec, self.shard, batch_time, lease).run(tables, output)
         marks.append(time.perf_counter())
-        commit = self.shard.commit(token, batch_time.watermark_ms, lambda: marks.append(time.perf_counter()))
+        pending = self.shard.end_version(batch_time.watermark_ms)
+        marks.append(time.perf_counter())
+        commit = self.shard.finish(pending, token)
         marks.append(time.perf_counter())
         ran, flushed, committed = (later - earlier for earlier, later in pairwise(marks))
         metrics = BatchMetrics(
@@ -115,6 +118,39 @@ class HeldShard:
     def close(self) -> None:
         """Free the state. Idempotent."""
         self.shard.backend.close()
+
+
+def standing_at(
+    slot: Slot[HeldShard],
+    spec: OperatorSpec,
+    manifest: Manifest,
+    batch_time: BatchTime,
+    segments: Callable[[], SegmentSource],
+) -> HeldShard:
+    """The slot's shard at the manifest. It is restored from its segments where what is in memory is of no use."""
+    if slot.shard is None or not slot.shard.begins_at(spec, manifest):
+        slot.drop()
+        slot.shard = HeldShard(spec, manifest, segments(), batch_time)
+    return slot.shard
+
+
+def run_batch(
+    slot: Slot[HeldShard],
+    held: HeldShard,
+    spec: OperatorSpec,
+    batch_time: BatchTime,
+    lease: Lease,
+    tables: Iterable[pa.Table],
+    output: Spool,
+    token: str,
+) -> BatchDone:
+    """`HeldShard.run` on the slot's shard. Where it fails the shard is as before, or dropped."""
+    try:
+        return held.run(spec, batch_time, lease, tables, output, token)
+    except BaseException as error:
+        if not held.revert(error):
+            slot.drop()
+        raise
 
 
 def _opening(spec: OperatorSpec) -> tuple[StateOptions, str, bool]:

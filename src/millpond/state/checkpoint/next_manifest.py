@@ -18,7 +18,7 @@ import pyarrow.compute as pc
 
 from millpond.state.backend.pairs import Pairs
 from millpond.state.backend.protocols import Cells
-from millpond.state.checkpoint.format.manifest import Manifest, SegmentRef
+from millpond.state.checkpoint.format.manifest import Manifest, SegmentRef, check_restores
 from millpond.state.checkpoint.format.raw import raw_table
 from millpond.state.checkpoint.format.segment import MAX_SEGMENT_BYTES, CellCodec, encode_segments
 from millpond.state.checkpoint.segment_spool import Part, Segments, SegmentSpool
@@ -269,7 +269,10 @@ def next_commit(
     bases: Sequence[Base],
     deltas: Sequence[Delta],
 ) -> Commit:
-    """The version that follows `head` when these bases and deltas are added, and what it no longer needs."""
+    """The version that follows `head` when these bases and deltas are added, and what it no longer needs.
+
+    A DataError says that it could not be restored.
+    """
     base_versions = list(manifest.base_versions)
     added: list[tuple[Part, bool, int]] = []
     for base in bases:
@@ -312,6 +315,7 @@ def next_commit(
         next_base=(manifest.next_base + sum(len(base.positions) for base in bases)) % len(base_versions),
         next_segment=manifest.next_segment + len(refs),
     )
+    check_restores(following)
     return Commit(
         manifest=following,
         segments=Segments({ref.id: part for ref, (part, _, _) in zip(refs, added, strict=True) if needed(ref)}),

@@ -17,7 +17,8 @@ from millpond.state.backend.expiry import alive, without_times
 from millpond.state.backend.protocols import KeyContext, KeyedStateBackend
 from millpond.state.operator.operator import Context, KeyedOperator, TimeDomain, Timer, Times, check_operator
 from millpond.state.operator.states import States
-from millpond.state.operator.timers import PROCESSING_TIMERS, TIMERS, DueTimer, Timers
+from millpond.state.operator.timer_queue import DueTimer
+from millpond.state.operator.timers import PROCESSING_TIMERS, TIMERS, Timers
 from millpond.state.types.descriptor import StateDescriptor
 from millpond.state.types.key_types import given_form
 from millpond.state.wrappers.cached_values import CachedValues
@@ -93,17 +94,19 @@ class OperatorShard:
         timers = self._timers.get(domain)
         if timers is None:
             return []
-        # Looking whether a timer is still set enters its key group.
-        self.entered = None
         return timers.due(limit_ms)
 
     def fire(self, domain: TimeDomain, due: DueTimer) -> Iterable[Any]:
-        """Call the operator for one timer, then delete it: one set again at its own time is lost, as in PySpark."""
+        """Call the operator for one timer, then delete it: one set again at its own time is lost, as in PySpark.
+
+        One that an earlier handler of this advance has deleted does not fire, as in Flink.
+        """
         self.enter(due.key_group)
         self.key_context.key = due.key
-        if self._on_timer is not None:
+        timers = self._timers[domain]
+        if self._on_timer is not None and timers.contains(due.expiry_ms):
             yield from self._on_timer(given_form(due.key), Timer(due.expiry_ms, domain), self.context) or ()
-        self._timers[domain].delete(due.expiry_ms)
+            timers.delete(due.expiry_ms)
 
     def state(self, name: str) -> dict[Any, Any]:
         """What every key has of a state now, as users know it, without what has expired."""

@@ -44,7 +44,7 @@ class States:
     declaration: a name twice, a type that cannot be stored, a default that is not of the type. `cache` is a `WriteBack`
     or a `TwoLayer` to stand in front of this state, below default and ttl, in place of what the options choose.
 
-    >>> from millpond.state import HeapBackend
+    >>> from millpond.state.spi import HeapBackend
     >>> backend = HeapBackend(range(128))
     >>> states = States(backend)
     >>> visits = states.value("visits", int, default=0)
@@ -194,8 +194,9 @@ class States:
         ttl: _TtlOption,
         map_key_schema: pa.Schema | None = None,
     ) -> StateDescriptor:
-        lives = None if ttl is None else Ttl.of(ttl)
-        descriptor = StateDescriptor(name, kind, OBJECT_SCHEMA, map_key_schema, serializer, lives)
+        descriptor = StateDescriptor(name, kind, OBJECT_SCHEMA, map_key_schema, serializer, _lives(name, ttl))
+        if name.startswith("$"):
+            raise OptionError(f"state {name!r}: names that begin with $ are Millpond's own. Give it another one.")
         known = self._descriptors.get(name)
         if known is not None:
             raise OptionError(
@@ -275,15 +276,38 @@ class _AtomicKeyMap:
 
 
 def _default(name: str, default: Any, serializer: Serializer) -> Callable[[], Any]:
-    """What makes the default: the user's own function, or one that gives the value, as a copy if it is mutable."""
-    if callable(default):
-        make: Callable[[], Any] = default
-        return make
+    """What makes the default: the user's own function, or one that gives the value, as a copy if it is mutable.
+
+    A class makes objects of one type, so it is checked once; what another function gives, each time.
+    """
+
+    def checked(value: Any) -> Any:
+        try:
+            return serializer.check(value)
+        except (TypeError, ValueError) as error:
+            raise OptionError(f"the default of state {name!r} is not of its type: {error}.") from error
+
+    if not callable(default):
+        return partial(serializer.copy, checked(default))
+    if not isinstance(default, type):
+        return lambda: checked(default())
     try:
-        checked = serializer.check(default)
-    except (TypeError, ValueError) as error:
-        raise OptionError(f"the default of state {name!r} is not of its type: {error}.") from error
-    return partial(serializer.copy, checked)
+        made = default()
+    except Exception as error:
+        raise OptionError(
+            f"the default of state {name!r} is the class {default.__name__}, which cannot be called without arguments: "
+            f"{type(error).__name__}: {error}. Give a value, or a function that makes one."
+        ) from error
+    checked(made)
+    make: Callable[[], Any] = default
+    return make
+
+
+def _lives(name: str, ttl: _TtlOption) -> Ttl | None:
+    try:
+        return None if ttl is None else Ttl.of(ttl)
+    except OptionError as error:
+        raise OptionError(f"state {name!r}: {error}") from error
 
 
 def _so_far(state: ValueState) -> Callable[[], Any]:

@@ -36,6 +36,7 @@ from millpond.state.options.operator import StateOptions
 from millpond.state.testing.checkpoints import BegunCheckpoint, Restoration, StorageOfShard
 from millpond.state.testing.sharded_operator import ShardedOperator
 from millpond.state.types.key_types import key_schema
+from millpond.state.types.times import checked_ms
 
 T = TypeVar("T")
 
@@ -239,13 +240,13 @@ class Harness:
 
     def advance_watermark(self, watermark_ms: int) -> None:
         """Say that no record of this event time or before is to come, and fire the timers that waited for it."""
-        self._check_forward("watermark", self._times.watermark_ms, watermark_ms)
+        watermark_ms = self._moved("watermark", self._times.watermark_ms, watermark_ms)
         self._times.watermark_ms = watermark_ms
         self._fire(TimeDomain.EVENT, watermark_ms)
 
     def advance_processing_time(self, processing_ms: int) -> None:
         """Move the processing time, by which values with a TTL expire, and fire the timers that waited for it."""
-        self._check_forward("processing time", self._times.processing_ms, processing_ms)
+        processing_ms = self._moved("processing time", self._times.processing_ms, processing_ms)
         self._times.processing_ms = processing_ms
         self._shards.set_now()
         self._fire(TimeDomain.PROCESSING, processing_ms)
@@ -406,6 +407,8 @@ class Harness:
             raise OptionError(self._condition.value)
 
     @staticmethod
-    def _check_forward(what: str, now_ms: int, wanted_ms: int) -> None:
+    def _moved(what: str, now_ms: int, wanted_ms: int) -> int:
+        wanted_ms = checked_ms(wanted_ms, f"the {what}")
         if wanted_ms < now_ms:
             raise OptionError(f"the {what} is {now_ms} ms and cannot go back to {wanted_ms} ms. Give a later time.")
+        return wanted_ms

@@ -11,6 +11,7 @@ from typing import Any
 import pyarrow as pa
 
 from millpond.errors import OptionError
+from millpond.state.types.arrow_values import encodes
 from millpond.state.types.codec import ValueCodec
 from millpond.state.types.object_codec import OBJECT_SCHEMA, ObjectCodec
 from millpond.state.types.rows import RowCodec
@@ -47,8 +48,11 @@ class StateDescriptor:
     ttl: Ttl | None = None
 
     def __post_init__(self) -> None:
-        if not self.name:
-            raise OptionError("a state needs a name that is not empty.")
+        if not isinstance(self.name, str) or not self.name or not encodes(self.name):
+            raise OptionError(
+                f"a state is named {type(self.name).__name__} {self.name!r}; expected a text that is not empty and is "
+                "valid Unicode."
+            )
         if (self.kind is StateKind.MAP) != (self.map_key_schema is not None):
             raise OptionError(f"state {self.name!r}: a map state, and only a map state, has a map key schema.")
 

@@ -4,8 +4,11 @@ This stands before every record, and hashing a key costs more than counting it. 
 remembered, in a dictionary of bounded size that is emptied when it is full: the keys of a stream that
 come often are back at once, and a stream of ever new keys pays for a hash each, as it must.
 
+Python's True equals 1, so a dictionary that knows the key 1 would let True pass unchecked. Keys that are equal to a
+bool are therefore remembered with their types, in a dictionary of their own.
+
 Invariant: one key has one place, however it was written: 1.0 of an integer key is 1, every NaN is one
-key, and so are 0.0 and -0.0.
+key, and so are 0.0 and -0.0. What is no key of the schema has none, whatever came before.
 """
 
 from typing import Any, Generic, TypeAlias, TypeVar
@@ -41,7 +44,8 @@ class KeyPlaces(Generic[S]):
         self._shards = shards
         self._max_parallelism = max_parallelism
         self.remembered: dict[Any, Place[S]] = {}
-        """By what the key function gave. Who looks here first saves the call of `find`."""
+        """By what the key function gave, if no bool equals it. Who looks here first saves the call of `find`."""
+        self._typed: dict[tuple[Any, tuple[type, ...]], Place[S]] = {}
 
     def find(self, given: Any) -> Place[S]:
         """The place of a key; a DataError says why it is none."""
@@ -54,11 +58,22 @@ class KeyPlaces(Generic[S]):
             ) from error
         if known is not None:
             return known
+        fields = given if type(given) is tuple else (given,)
+        if not _equals_a_bool(fields):
+            return self._remembered(self.remembered, given, given)
+        typed = (given, tuple(map(type, fields)))
+        return self._typed.get(typed) or self._remembered(self._typed, typed, given)
+
+    def _remembered(self, places: dict[Any, Place[S]], at: Any, given: Any) -> Place[S]:
         key = self._check((given,) if len(self._types) == 1 and type(given) is not tuple else given)
         key_group = key_group_of(key, self._types, self._max_parallelism)
         shard = self._shards[shard_of(key_group, len(self._shards), self._max_parallelism)]
         place = (shard, key_group, key, given_form(key))
-        if len(self.remembered) >= REMEMBERED_KEYS:
-            self.remembered.clear()
-        self.remembered[given] = place
+        if len(places) >= REMEMBERED_KEYS:
+            places.clear()
+        places[at] = place
         return place
+
+
+def _equals_a_bool(fields: tuple[Any, ...]) -> bool:
+    return any(field in {0, 1} for field in fields)

@@ -16,6 +16,7 @@ import pyarrow as pa
 
 from millpond.errors import OptionError
 from millpond.state.types.codec import ValueCodec
+from millpond.state.types.times import LAST_MS
 
 LIFE_FIELD = pa.field("$alive_since_ms", pa.int64())
 """The column that a state with a TTL has in segments, after those of its values."""
@@ -35,10 +36,11 @@ class Ttl:
         duration_ms: a value is expired when this much time, 1 ms or more, has passed since its life began.
         refresh: what begins a value's life anew: a `"write"`, or `"read-and-write"`.
         visibility: whether expired values are `"never"` returned, or `"until-cleaned"`: while they are still there.
-        clean_up: when expired values are removed: `"snapshot"` leaves them out of every full snapshot, and removes
-            none of live state; `"incremental"` looks at a few cells with every access; `"compaction"` leaves them
-            out of a key group when a checkpoint rewrites it, and when the next checkpoint begins removes from live
-            state what is still expired there, off Spark.
+        clean_up: when expired values are removed: `"snapshot"` leaves them out of every full snapshot (a checkpoint, a
+            savepoint, what a reader gives of a version), and removes none of live state; `"incremental"` looks at a
+            few cells with every access; `"compaction"` leaves them out of full snapshots too, and of a key group when
+            a checkpoint rewrites it, and when the next checkpoint begins removes from live state what is still expired
+            there, off Spark.
 
     >>> hour = Ttl.of(dt.timedelta(hours=1))
     >>> hour.expired(0, now_ms=3_599_999), hour.expired(0, now_ms=3_600_000)
@@ -53,6 +55,11 @@ class Ttl:
     def __post_init__(self) -> None:
         if type(self.duration_ms) is not int or self.duration_ms < 1:
             raise OptionError(f"ttl.duration_ms is {self.duration_ms!r}; expected a whole number of ms, 1 or more.")
+        if self.duration_ms > LAST_MS:
+            raise OptionError(
+                f"ttl.duration_ms is {self.duration_ms}; expected {LAST_MS} at most, which is what a "
+                "checkpoint's manifest holds. For state that never expires, give no ttl."
+            )
         for option, kinds, chosen in (
             ("refresh", Refresh, (self.refresh,)),
             ("visibility", Visibility, (self.visibility,)),
@@ -80,6 +87,11 @@ class Ttl:
     def expired(self, alive_since_ms: int, now_ms: int) -> bool:
         """Whether a life that began then is over now. One that begins later than now is not."""
         return now_ms - alive_since_ms >= self.duration_ms
+
+    @property
+    def leaves_snapshots(self) -> bool:
+        """Whether a full snapshot is without what has expired: a checkpoint, a savepoint, what a reader gives."""
+        return "snapshot" in self.clean_up or "compaction" in self.clean_up
 
     def describe(self) -> str:
         """In a few words: the duration, and what is not as usual.

@@ -10,8 +10,9 @@ from typing import Any
 import msgspec
 import pyarrow as pa
 
-from millpond.errors import CorruptionError, OptionError
+from millpond.errors import CorruptionError, DataError, OptionError
 from millpond.state.checkpoint.format.segment import sealed, unsealed
+from millpond.state.types.descriptor import StateDescriptor
 from millpond.state.types.key_groups import key_groups_of
 
 _MAGIC = b"MPHD"
@@ -92,6 +93,24 @@ class Manifest(msgspec.Struct, frozen=True):
             return msgspec.msgpack.decode(body, type=Manifest)
         except msgspec.DecodeError as error:
             raise CorruptionError(f"{name} does not decode: {error}. Restore an earlier version.") from error
+
+
+def check_restores(manifest: Manifest) -> None:
+    """Refuse a manifest that a restore would not read as it is meant: before its version is acknowledged.
+
+    Raises:
+        DataError: it says what would come back, or why nothing would.
+    """
+    what = f"version {manifest.version} of shard {manifest.shard}"
+    mend = "The version was not stored. Report this as a bug of Millpond."
+    try:
+        back = msgspec.msgpack.decode(msgspec.msgpack.encode(manifest), type=Manifest)
+        states = tuple(StateDescriptor.decode(plain).encode() for plain in back.states)
+    except (msgspec.MsgspecError, OverflowError, TypeError, ValueError) as error:
+        raise DataError(f"{what} could not be restored: its manifest does not decode: {error}. {mend}") from error
+    changed = [name for name in Manifest.__struct_fields__ if getattr(back, name) != getattr(manifest, name)]
+    if changed or states != manifest.states:
+        raise DataError(f"{what} could not be restored: its {changed or 'states'} would come back as others. {mend}")
 
 
 def new_manifest(lineage: str, shard: int, shards: int, max_parallelism: int, key_schema: pa.Schema) -> Manifest:

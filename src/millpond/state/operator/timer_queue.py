@@ -1,0 +1,82 @@
+"""The timers of a shard in the order of time: a binary heap that forgets what was deleted.
+
+A heap cannot give up an entry in its middle. So a deleted timer stays in it, marked, and is passed over when it comes
+up. Once more entries are marked than not, the heap is made again of those that are not. Each deletion pays for two
+entries of that, so it costs O(1) on average, and a timer that is set and deleted for every record leaves nothing.
+
+Invariants: the timers that are set are the heap's entries without the marked ones, each once; and no more entries are
+marked than are not, so that the heap is at most twice as long as there are timers.
+"""
+
+import heapq
+import itertools
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from millpond.state.types.rows import Row
+
+
+class DueTimer(NamedTuple):
+    """A timer whose time has come."""
+
+    expiry_ms: int
+    key_group: int
+    key: Row
+
+
+class TimerQueue:
+    """Timers by time; of those of one time, in the order in which they were added.
+
+    >>> queue = TimerQueue([DueTimer(5, 0, ("ann",)), DueTimer(3, 1, ("bob",))])
+    >>> queue.remove(DueTimer(3, 1, ("bob",)))
+    >>> queue.up_to(9), len(queue)
+    ([DueTimer(expiry_ms=5, key_group=0, key=('ann',))], 1)
+    """
+
+    __slots__ = ("_entries", "_order", "_removed")
+
+    def __init__(self, timers: Iterable[DueTimer] = ()) -> None:
+        self._order = itertools.count()
+        # The order stands before what cannot be compared: keys may hold None.
+        self._entries = [(timer.expiry_ms, next(self._order), timer) for timer in timers]
+        heapq.heapify(self._entries)
+        self._removed: set[DueTimer] = set()
+
+    def __len__(self) -> int:
+        """Entries, the marked ones included."""
+        return len(self._entries)
+
+    def add(self, timer: DueTimer) -> None:
+        """Take in a timer that was not set."""
+        if timer in self._removed:
+            self._removed.remove(timer)
+        else:
+            heapq.heappush(self._entries, (timer.expiry_ms, next(self._order), timer))
+
+    def remove(self, timer: DueTimer) -> None:
+        """Forget a timer that was set."""
+        self._removed.add(timer)
+        if 2 * len(self._removed) > len(self._entries):
+            self._entries = [entry for entry in self._entries if entry[2] not in self._removed]
+            heapq.heapify(self._entries)
+            self._removed.clear()
+
+    def first(self) -> DueTimer | None:
+        """The earliest timer, or None."""
+        entries = self._entries
+        while entries and entries[0][2] in self._removed:
+            self._removed.remove(heapq.heappop(entries)[2])
+        return entries[0][2] if entries else None
+
+    def up_to(self, limit_ms: int) -> list[DueTimer]:
+        """Every timer at or before the limit, in the order of time. They stay."""
+        taken = []
+        while self._entries and self._entries[0][0] <= limit_ms:
+            entry = heapq.heappop(self._entries)
+            if entry[2] in self._removed:
+                self._removed.remove(entry[2])
+            else:
+                taken.append(entry)
+        for entry in taken:
+            heapq.heappush(self._entries, entry)
+        return [timer for _, _, timer in taken]
