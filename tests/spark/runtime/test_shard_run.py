@@ -285,3 +285,16 @@ def test_each_blob_of_output_comes_with_its_oldest_event_time(monkeypatch):
         1: {"ann": datetime.fromtimestamp(10, UTC), "bob": datetime.fromtimestamp(20, UTC), "cid": None},
         None: (),
     }
+
+
+def test_output_leaves_in_blobs_of_so_many_rows_or_bytes(monkeypatch):
+    tables = [pa.table({"x": pa.array([b"0123456789"] * 2)})] * 3
+
+    def rows_of_blobs():
+        return [table.num_rows for table in shard_run._joined(tables)]
+
+    assert rows_of_blobs() == [6]
+    monkeypatch.setattr(shard_run, "OUTPUT_BLOB_ROWS", 3)
+    assert rows_of_blobs() == [4, 2]
+    monkeypatch.setattr(shard_run, "OUTPUT_BLOB_BYTES", 10)
+    assert rows_of_blobs() == [2, 2, 2]
