@@ -29,6 +29,7 @@ test: setup ## run all tests in two processes; ARGS="tests/cache -x" for some, A
 
 soak: setup ## run the random tests of keyed state a hundred times as long as usual, and kill a cluster at random: over an hour
 	$(BIN)/python -m pytest tests/state -k runTest --hypothesis-profile=soak --timeout=0 $(ARGS)
+	$(BIN)/python -m pytest tests/state -m soak --timeout=0 $(ARGS)
 	$(BIN)/python -m pytest tests/faults -m soak --timeout=0 $(ARGS)
 	$(BIN)/python -m pytest tests/features/equality tests/features/test_decoders.py --hypothesis-profile=soak --timeout=0 $(ARGS)
 	MILLPOND_EQUIVALENCE_STREAMS=30 $(BIN)/python -m pytest tests/spark/test_equivalence.py --timeout=0 $(ARGS)

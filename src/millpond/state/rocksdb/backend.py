@@ -11,7 +11,8 @@ snapshot before it. A `Snapshot` has a cursor of its own beside the database's s
 on to the memtables and files of its time until it is released.
 
 Invariant: `head` is the last committed version, and live data differs from it only in keys that are in a
-state's `changed`.
+state's `changed`. Where the disk has no room for a rollback, the database stays ahead and is read through
+`unreverted`, so that this holds for whoever reads; nothing is written before it is caught up with.
 
 The trade-off: every get decodes and every update encodes. A cache in front (`LruStateCache`) saves both.
 """
@@ -29,6 +30,7 @@ from millpond.state.backend.plain import PlainBackend, PlainSnapshot
 from millpond.state.backend.protocols import Cells, KeyContext, ListState, MapState, RawCells, Snapshot, ValueState
 from millpond.state.rocksdb.database import BLOCK_CACHE_BYTES, WRITE_BUFFER_BYTES, Database
 from millpond.state.rocksdb.states import RocksDbListState, RocksDbMapState, RocksDbState, RocksDbValueState
+from millpond.state.rocksdb.unreverted import Unreverted
 from millpond.state.types.descriptor import StateDescriptor, StateKind
 from millpond.state.types.rows import Row
 
@@ -79,6 +81,7 @@ class RocksDbBackend(PlainBackend):
         self._snapshots: WeakSet[_RocksDbSnapshot] = WeakSet()
         self._manifest: Any = self._database.snapshot()
         self._before_manifest: Any = None
+        self._unreverted: Unreverted | None = None
 
     @property
     def context(self) -> KeyContext:
@@ -109,7 +112,9 @@ class RocksDbBackend(PlainBackend):
         return self._declared.declare(descriptor, RocksDbMapState)
 
     def _make(self, kind: type[RocksDbState], descriptor: StateDescriptor) -> RocksDbState:
-        return kind(descriptor, len(self._states), self._context, self._database)
+        made = kind(descriptor, len(self._states), self._context, self._database)
+        made.use(self._unreverted or self._database.handle)
+        return made
 
     def keys(self, name: str) -> Iterator[tuple[int, Row]]:
         """Key group and key of every key that has this state now, each once, in the order of the database."""
@@ -133,6 +138,8 @@ class RocksDbBackend(PlainBackend):
 
     def commit(self) -> Snapshot:
         """End the version: swap the sets of changed keys and take a snapshot of the database."""
+        if self._unreverted is not None:
+            self._unreverted.put_back()
         # Both at once: what fails here leaves the version open.
         taken = self._database.snapshot()
         changed = {name: (state, state.changed) for name, state in self._states.items()}
@@ -146,7 +153,7 @@ class RocksDbBackend(PlainBackend):
         return snapshot
 
     def rollback(self) -> bool:
-        """Put back what the last committed version has; whether there was any change."""
+        """Put back what the last committed version has; whether there was any change. It needs no space."""
         changed = any(state.changed for state in self._states.values())
         self._revert(self._manifest, (at for state in self._states.values() for at in state.changed))
         for state in self._states.values():
@@ -175,7 +182,7 @@ class RocksDbBackend(PlainBackend):
         state = self._declared.restore(descriptor)
         if any(known.changed for known in self._states.values()):
             raise open_version(descriptor.name)
-        self._put_all(state.entries_of(cells))
+        self._database.write(*state.entries_of(cells))
         state.handed = {}
         self._manifest = self._database.snapshot()
         self.acknowledge()
@@ -189,23 +196,30 @@ class RocksDbBackend(PlainBackend):
         for snapshot in list(self._snapshots):
             snapshot.release()
         self._manifest = self._before_manifest = None
+        self._unreverted = self._database.unreverted = None
         self._leave()
         self._states.clear()
         self._database.close()
 
-    def _put_all(self, entries: Iterable[tuple[bytes, bytes | None]]) -> None:
-        batch = self._database.batch()
-        for at, data in entries:
-            if data is None:
-                batch.delete(at)
-            else:
-                batch.put(at, data)
-        self._database.write(batch)
-
     def _revert(self, version: Any, changed: Iterable[bytes]) -> None:
-        """One batch, so that a failure leaves all changes in place and in `changed`."""
-        read_from = self._database.read_from
-        self._put_all((at, read_from(version, at)) for at in changed)
+        """Have the database hold a version again, or be read as if it did."""
+        keys = set(changed) if self._unreverted is None else self._unreverted.keys.union(changed)
+        if not keys:
+            return
+        unreverted = Unreverted(self._database, version, keys, self._reverted)
+        try:
+            unreverted.put_back()
+        except UnavailableError:
+            # What could not be written is owed: reads are right all the same.
+            self._use(unreverted)
+
+    def _reverted(self) -> None:
+        self._use(None)
+
+    def _use(self, unreverted: Unreverted | None) -> None:
+        self._unreverted = self._database.unreverted = unreverted
+        for state in self._states.values():
+            state.use(unreverted or self._database.handle)
 
     def _leave(self) -> None:
         self._context.key_group = -1

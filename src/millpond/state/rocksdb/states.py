@@ -12,11 +12,8 @@ that a version reads.
 """
 
 # ruff: noqa: D102 - the protocols in backend.py say what the methods of handles do
-import operator
 import struct
-from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from itertools import compress
 from typing import Any
 
 from millpond.state.backend.current_key import Who, no_current_key
@@ -42,8 +39,7 @@ class RocksDbState:
         self._number = number
         self._context = context
         self._database = database
-        self._db = database.handle
-        self._read = database.handle.get
+        self.use(database.handle)
         self.codec: ValueCodec = descriptor.codec(Who(f"state {descriptor.name!r}", context))
         self._check = self.codec.check
         self._mutable = self.codec.mutable
@@ -52,6 +48,11 @@ class RocksDbState:
         self._key: Row | None = None
         self._key_group = -1
         self._at = b""
+
+    def use(self, handle: Any) -> None:
+        """Read and write through this: the database's own handle, or what stands for it."""
+        self._db = handle
+        self._read = handle.get
 
     def key_prefix(self, key_group: int, key: Any, /) -> bytes:
         """The db key of a key's cell, or the beginning of those of its map's entries."""
@@ -67,15 +68,8 @@ class RocksDbState:
     def put_all(self, places: list[bytes], values: list[Any]) -> None:
         self.changed.update(places)
         self.handed = {}
-        batch = self._database.batch()
-        kept = [value is not None for value in values]
-        if not all(kept):
-            for gone in compress(places, map(operator.not_, kept)):
-                batch.delete(gone)
-            places, values = list(compress(places, kept)), list(compress(values, kept))
-        # A loop in C: building a batch costs a tenth of writing it.
-        deque(map(batch.put, places, map(self.dumps, values)), maxlen=0)
-        self._database.write(batch)
+        dumps = self.dumps
+        self._database.write(places, [None if value is None else dumps(value) for value in values])
 
     def of_key(self, key_group: int, key: Row) -> Cells:
         value = self.look(self.place(key_group, key))
@@ -95,11 +89,10 @@ class RocksDbState:
             cells.values.append(ABSENT if data is None else loads(data))
         return cells
 
-    def entries_of(self, cells: Cells) -> Iterator[tuple[bytes, bytes | None]]:
+    def entries_of(self, cells: Cells) -> tuple[list[bytes], list[bytes | None]]:
         """Db keys and what shall be there: the inverse of `cells_of`."""
         dumps = self.dumps
-        for at, value in zip(self._places(cells), cells.values, strict=True):
-            yield at, None if value is ABSENT else dumps(value)
+        return self._places(cells), [None if value is ABSENT else dumps(value) for value in cells.values]
 
     def _places(self, cells: Cells) -> list[bytes]:
         """The db key of each cell."""
@@ -161,16 +154,16 @@ class RocksDbState:
         self.changed.add(at)
         try:
             self._db[at] = data
-        except Exception as error:
-            raise self._database.failure(error) from error
+        except Exception as error:  # noqa: BLE001 - rocksdict raises nothing else
+            self._database.write_again(error, lambda: self._db.__setitem__(at, data))
 
     def _delete(self, at: bytes) -> None:
         self.changed.add(at)
         self.handed.pop(at, None)
         try:
             del self._db[at]
-        except Exception as error:
-            raise self._database.failure(error) from error
+        except Exception as error:  # noqa: BLE001 - rocksdict raises nothing else
+            self._database.write_again(error, lambda: self._db.__delitem__(at))
 
     def _value(self, at: bytes, data: bytes) -> Any:
         """What user code gets of a mutable value: the version's one copy."""
@@ -212,8 +205,8 @@ class RocksDbValueState(RocksDbState):
         self.changed.add(at)
         try:
             self._db[at] = data
-        except Exception as error:
-            raise self._database.failure(error) from error
+        except Exception as error:  # noqa: BLE001 - rocksdict raises nothing else
+            self._database.write_again(error, lambda: self._db.__setitem__(at, data))
         if self._mutable:
             self.handed[at] = checked
 
