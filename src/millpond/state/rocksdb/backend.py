@@ -18,8 +18,8 @@ The trade-off: every get decodes and every update encodes. A cache in front (`Lr
 """
 
 import threading
-from collections.abc import Collection, Iterable, Iterator
-from itertools import islice
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 from weakref import WeakSet
@@ -29,13 +29,11 @@ from millpond.state.backend.declarations import Declarations, foreign_key_group,
 from millpond.state.backend.plain import PlainBackend, PlainSnapshot
 from millpond.state.backend.protocols import Cells, KeyContext, ListState, MapState, RawCells, Snapshot, ValueState
 from millpond.state.rocksdb.database import BLOCK_CACHE_BYTES, WRITE_BUFFER_BYTES, Database
-from millpond.state.rocksdb.states import RocksDbListState, RocksDbMapState, RocksDbState, RocksDbValueState
+from millpond.state.rocksdb.lists import RocksDbListState
+from millpond.state.rocksdb.states import Change, RocksDbMapState, RocksDbState, RocksDbValueState
 from millpond.state.rocksdb.unreverted import Unreverted
 from millpond.state.types.descriptor import StateDescriptor, StateKind
 from millpond.state.types.rows import Row
-
-_PIECE = 200
-"""Cells of a delta that are read at a time: they are objects, and the state may be larger than memory."""
 
 
 class RocksDbBackend(PlainBackend):
@@ -142,11 +140,8 @@ class RocksDbBackend(PlainBackend):
             self._unreverted.put_back()
         # Both at once: what fails here leaves the version open.
         taken = self._database.snapshot()
-        changed = {name: (state, state.changed) for name, state in self._states.items()}
-        snapshot = _RocksDbSnapshot(self._database, taken, changed)
-        for state in self._states.values():
-            state.committed_changed, state.changed = state.changed, set()
-            state.handed = {}
+        snapshot = _RocksDbSnapshot(self._database, taken, self._states)
+        snapshot.changed = {name: state.end_version() for name, state in self._states.items()}
         self._before_manifest, self._manifest = self._manifest, taken
         self._snapshots.add(snapshot)
         self._leave()
@@ -157,8 +152,7 @@ class RocksDbBackend(PlainBackend):
         changed = any(state.changed for state in self._states.values())
         self._revert(self._manifest, (at for state in self._states.values() for at in state.changed))
         for state in self._states.values():
-            state.changed = set()
-            state.handed = {}
+            state.forget_changes()
         self._leave()
         return changed
 
@@ -227,17 +221,18 @@ class RocksDbBackend(PlainBackend):
 
 
 class _RocksDbSnapshot(PlainSnapshot):
-    """One committed version: the database as it was, and the keys that the version changed, by state."""
+    """One committed version: the database as it was, and `changed`, what the version changed of each state."""
 
     def __init__(
         self,
         database: Database,
         taken: Any,
-        states: dict[str, tuple[RocksDbState, set[bytes]]],
+        states: Mapping[str, RocksDbState],
     ) -> None:
+        self.changed: dict[str, Change] = {}
         self._database = database
         self._taken = taken
-        self._states = states
+        self._states = dict(states)
         self._cursor = database.cursor()
         self._scanning = threading.Lock()
 
@@ -248,25 +243,24 @@ class _RocksDbSnapshot(PlainSnapshot):
 
     def changes(self) -> Iterator[tuple[str, Cells]]:
         """The changed cells, in the order of the database, a few hundred at a time."""
-        taken, read_from = self._reader(), self._database.read_from
-        for name, (state, changed) in self._states.items():
-            remaining = iter(sorted(changed))
-            while piece := list(islice(remaining, _PIECE)):
-                yield name, state.cells_of((at, read_from(taken, at)) for at in piece)
+        read = partial(self._database.read_from, self._reader())
+        for name, change in self.changed.items():
+            for cells in change.cells(read):
+                yield name, cells
 
     def cells(self, name: str, key_group: int) -> Cells:
         """Every cell of a state in one key group as of this version."""
         self._reader()
         if name not in self._states:
             return Cells()
-        state, _ = self._states[name]
+        state = self._states[name]
         with self._scanning:
             return state.cells_of(self._database.scan(state.group_prefix(key_group), self._cursor))
 
     def release(self) -> None:
         """Let RocksDB drop what only this version needed. Idempotent."""
         self._taken = self._cursor = None
-        self._states = {}
+        self._states = self.changed = {}
 
     def _reader(self) -> Any:
         if self._taken is None:

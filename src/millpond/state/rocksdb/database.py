@@ -10,7 +10,7 @@ Invariant: the files are touched only by who holds the lock on `lock` in the fol
 its process.
 
 rocksdict offers neither a merge operator nor a compaction filter that could read a value's own time (its
-TTL follows the machine's clock, which state never does). So a list is read to be appended to, and
+TTL follows the machine's clock, which state never does). So an append reads the end of its list (`lists`), and
 expired values go when the checkpoint rewrites their key group.
 """
 

@@ -12,9 +12,9 @@ that a version reads.
 """
 
 # ruff: noqa: D102 - the protocols in backend.py say what the methods of handles do
-import struct
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any
+from itertools import islice
+from typing import Any, NamedTuple
 
 from millpond.state.backend.current_key import Who, no_current_key
 from millpond.state.backend.protocols import ABSENT, Cells, KeyContext
@@ -24,7 +24,19 @@ from millpond.state.types.descriptor import StateDescriptor
 from millpond.state.types.ordered_keys import GROUP_PREFIX, KEY_PREFIX, STATE_PREFIX, decode_key, encode_key
 from millpond.state.types.rows import Row, RowCodec
 
-_LENGTH = struct.Struct(">I")
+_PIECE = 200
+"""Cells of a delta that are read at a time: they are objects, and the state may be larger than memory."""
+
+
+class Change(NamedTuple):
+    """What a version changed of one state, to be read from the version's snapshot."""
+
+    state: "RocksDbState"
+    changed: Any
+
+    def cells(self, read: Callable[[bytes], bytes | None]) -> Iterator[Cells]:
+        """In pieces."""
+        return self.state.changes(self.changed, read)
 
 
 class RocksDbState:
@@ -74,6 +86,23 @@ class RocksDbState:
     def of_key(self, key_group: int, key: Row) -> Cells:
         value = self.look(self.place(key_group, key))
         return Cells() if value is None else Cells([key_group], [key], None, [value])
+
+    def end_version(self) -> "Change":
+        """Begin another version; what this one changed."""
+        self.committed_changed, self.changed = self.changed, set()
+        self.handed = {}
+        return Change(self, self.committed_changed)
+
+    def forget_changes(self) -> None:
+        """Begin the version again."""
+        self.changed = set()
+        self.handed = {}
+
+    def changes(self, changed: set[bytes], read: Callable[[bytes], bytes | None]) -> Iterator[Cells]:
+        """What a version changed, in the order of the database, a few hundred cells at a time."""
+        remaining = iter(sorted(changed))
+        while piece := list(islice(remaining, _PIECE)):
+            yield self.cells_of((at, read(at)) for at in piece)
 
     def group_prefix(self, key_group: int) -> bytes:
         """The beginning of every db key of a key group."""
@@ -209,48 +238,6 @@ class RocksDbValueState(RocksDbState):
             self._database.write_again(error, lambda: self._db.__setitem__(at, data))
         if self._mutable:
             self.handed[at] = checked
-
-
-class RocksDbListState(RocksDbState):
-    """A list is one cell: its elements' bytes, each after its length. Appending decodes none of them."""
-
-    def dumps(self, value: Iterable[Any]) -> bytes:
-        dumps, pack = self._dumps, _LENGTH.pack
-        return b"".join(part for data in map(dumps, value) for part in (pack(len(data)), data))
-
-    def loads(self, data: bytes) -> list[Any]:
-        loads, length_at, size, values, start = self._loads, _LENGTH.unpack_from, _LENGTH.size, [], 0
-        while start < len(data):
-            end = start + size + length_at(data, start)[0]
-            values.append(loads(data[start + size : end]))
-            start = end
-        return values
-
-    def get(self) -> Iterator[Any]:
-        at = self._turned()
-        data = self._data(at)
-        if data is None:
-            return iter(())
-        return iter(tuple(self._value(at, data)) if self._mutable else self.loads(data))
-
-    def put(self, values: Iterable[Any]) -> None:
-        at = self._turned()
-        checked = [self._check(value) for value in values]
-        self._put(at, self.dumps(checked))
-        if self._mutable:
-            self.handed[at] = checked
-
-    def append(self, value: Any) -> None:
-        self.extend((value,))
-
-    def extend(self, values: Iterable[Any]) -> None:
-        at = self._turned()
-        checked = [self._check(value) for value in values]
-        if not checked:
-            return
-        self._put(at, (self._data(at) or b"") + self.dumps(checked))
-        if at in self.handed:
-            self.handed[at].extend(checked)
 
 
 class RocksDbMapState(RocksDbState):

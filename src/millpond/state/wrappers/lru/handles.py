@@ -251,7 +251,10 @@ class LruListState(LruState):
         if entry.writable == self._version and entry.value is not None:
             entry.value.extend(checked)
         else:
-            entry = self._entries.change(self._bucket, key, entry, [*(entry.value or ()), *checked])
+            old = entry.value
+            entry = self._entries.change(self._bucket, key, entry, [*(old or ()), *checked])
+            if old is not None and key not in self._bucket.given:
+                entry.kept = len(old)
         if lent is not None and self._mutable:
             more = given if self._gives_back else map(self._copy_element, checked)
             entry.lent, entry.lent_in = [*lent, *more], version
