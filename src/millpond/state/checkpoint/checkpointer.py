@@ -33,6 +33,7 @@ from millpond.errors import OptionError
 from millpond.state.backend.protocols import KeyedStateBackend, Snapshot
 from millpond.state.checkpoint.format.manifest import Manifest
 from millpond.state.checkpoint.next_manifest import Delta, beside
+from millpond.state.checkpoint.owed_bases import Written, owed_rows
 from millpond.state.checkpoint.segment_spool import SegmentSpool
 from millpond.state.checkpoint.storage.interface import CheckpointStorage, Commit
 from millpond.state.checkpoint.writer import BASE_STEP_ROWS, CheckpointWriter, Round
@@ -227,8 +228,9 @@ class Checkpointer:
         if not full:
             deltas = [delta for delta in self._carried if delta.version < pending.version]
             deltas.append(self._encoder.delta(pending.version, pending.snapshot, spool))
-        owed = None if full else sum(delta.rows for delta in deltas)
-        self._removal_rows = max(BASE_STEP_ROWS, owed or 0)
+        written = [Written(part.state, part.rows, part.length) for delta in deltas for part in delta.parts]
+        owed = None if full else owed_rows(self._manifest, written)
+        self._removal_rows = max(BASE_STEP_ROWS, sum(part.rows for part in written))
         bases = Round(self._manifest, pending.version, owed, self._outlived, spool)
         with ThreadPoolExecutor(1, "millpond-encoding") as thread:
             encode = beside(thread)

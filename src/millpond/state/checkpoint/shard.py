@@ -28,6 +28,7 @@ from millpond.errors import OptionError
 from millpond.state.backend.expiry import alive, without_times
 from millpond.state.backend.protocols import ABSENT, Cells, KeyedStateBackend, Snapshot
 from millpond.state.checkpoint.format.manifest import Manifest
+from millpond.state.checkpoint.owed_bases import owed_rows
 from millpond.state.checkpoint.restoring import SegmentSource, StoredStates, load_segments
 from millpond.state.checkpoint.savepoint import Savepoint
 from millpond.state.checkpoint.starting import load_savepoint
@@ -161,11 +162,8 @@ class Shard:
         return True
 
     def _next_round(self) -> Round:
-        """The bases that are owed to the manifest: as many rows as its version changed."""
-        changed = sum(
-            ref.rows for ref in self.manifest.segments if not ref.base and ref.version == self.manifest.version
-        )
-        return Round(self.manifest, self.manifest.version, changed)
+        """The bases that are owed to the manifest."""
+        return Round(self.manifest, self.manifest.version, owed_rows(self.manifest))
 
     def prepare_bases(self) -> bool:
         """Encode the bases of the next few key groups, if any are owed; whether a step was taken.

@@ -251,10 +251,12 @@ class LruListState(LruState):
         if entry.writable == self._version and entry.value is not None:
             entry.value.extend(checked)
         else:
-            old = entry.value
+            old, kept = entry.value, entry.kept if entry.writable == version else -1
+            if entry.writable != version and old is not None:
+                kept = len(old)
             entry = self._entries.change(self._bucket, key, entry, [*(old or ()), *checked])
-            if old is not None and key not in self._bucket.given:
-                entry.kept = len(old)
+            # What the backend was given before is its to tell, and is not told beside a change of the cache's.
+            entry.kept = -1 if key in self._bucket.given else kept
         if lent is not None and self._mutable:
             more = given if self._gives_back else map(self._copy_element, checked)
             entry.lent, entry.lent_in = [*lent, *more], version
