@@ -27,7 +27,8 @@ test: setup ## run all tests in two processes; ARGS="tests/cache -x" for some, A
 	@scripts/test_servers.sh
 	$(BIN)/python -m pytest $(IN_TWO) $(ARGS)
 
-soak: setup ## run the random tests of keyed state a hundred times as long as usual, and kill a cluster at random: over an hour
+soak: setup ## run the whole product of conformance tests, random tests a hundred times as long, and kill a cluster at random: over an hour
+	$(BIN)/python -m pytest tests/state/conformance -m "soak or not soak" $(ARGS)
 	$(BIN)/python -m pytest tests/state -k runTest --hypothesis-profile=soak --timeout=0 $(ARGS)
 	$(BIN)/python -m pytest tests/state -m soak --timeout=0 $(ARGS)
 	$(BIN)/python -m pytest tests/faults -m soak --timeout=0 $(ARGS)

@@ -10,7 +10,7 @@ steps; figures are medians of the rounds. `process_bytes` is what the process gr
 filled. `useless` compares `all` with `off` where a cache cannot help: uniform keys and a tiny cache.
 `landing` asks while a batch lands again with other values: `wrong` counts answers that mix the two.
 
-    .venv/bin/python -m benchmarks.chip1 [--scale 0.1] [--stores redis,lmdb,cluster]
+    .venv/bin/python -m benchmarks.chip1 [--scale 0.1] [--stores redis,lmdb,cluster] [--times 12:00] [--steps off,all]
 """
 
 import argparse
@@ -61,7 +61,8 @@ def main() -> None:
     with ExitStack() as stack:
         urls = {name: _url(name, stack) for name in options.stores.split(",")}
         for name, url in urls.items():
-            result[name] = _of_store(url, keys, max(20, int(REQUESTS * options.scale)), options.rounds)
+            asked = {"keys": keys, "requests": max(20, int(REQUESTS * options.scale)), "rounds": options.rounds}
+            result[name] = _of_store(url, options.times.split(","), asked | {"steps": options.steps.split(",")})
         first = next(iter(urls.values()))
         result |= {"useless": _useless(first, keys, options.rounds), "landing": _landing(first, keys)}
     _report(result)
@@ -72,6 +73,8 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--scale", type=float, default=1.0, help="of keys and requests; 0.05 is a smoke test")
     parser.add_argument("--rounds", type=int, default=ROUNDS)
     parser.add_argument("--stores", default="redis,lmdb,cluster")
+    parser.add_argument("--times", default=",".join(TIMES), help="after the batch end")
+    parser.add_argument("--steps", default=",".join(STEPS))
     parser.add_argument("--child", help=argparse.SUPPRESS)
     return parser.parse_args()
 
@@ -83,18 +86,17 @@ def _url(name: str, stack: ExitStack) -> str:
     return str(server.url)
 
 
-def _of_store(url: str, keys: int, requests: int, rounds: int) -> dict[str, Any]:
+def _of_store(url: str, times: Sequence[str], asked: Mapping[str, Any]) -> dict[str, Any]:
     """Write the world up to each time, and measure both kinds of requests there."""
     found: dict[str, Any] = {"mixed": {}, "skewed": {}}
     store = open_store(url)
-    world = World(store, group_bys(), keys)
+    world = World(store, group_bys(), asked["keys"])
     world.land()
-    for label, after_ms in TIMES.items():
-        now_ms = BATCH_END_MS + after_ms + _MINUTES_PAST_MS
+    for label in times:
+        now_ms = BATCH_END_MS + TIMES[label] + _MINUTES_PAST_MS
         world.stream_until(now_ms)
-        for kind, times in found.items():
-            asked = {"url": url, "kind": kind, "now_ms": now_ms, "keys": keys, "requests": requests, "rounds": rounds}
-            times[label] = _in_child(asked)
+        for kind, of_times in found.items():
+            of_times[label] = _in_child({"url": url, "kind": kind, "now_ms": now_ms, **asked})
             print(f"{url.split(':', maxsplit=1)[0]} {kind} {label} measured", file=sys.stderr, flush=True)
     store.close()
     return found
@@ -116,7 +118,7 @@ def _measured(asked: Mapping[str, Any]) -> dict[str, Any]:
     definitions = group_bys(max(5, asked["keys"] // 10))
     kinds = KINDS if asked["kind"] == "mixed" else SKEWED
     wanted = join(asked["kind"], [one for one in definitions if one.keys[0].name in kinds])
-    runs = {name: _Run(store, wanted, steps, kinds, asked) for name, steps in STEPS.items()}
+    runs = {name: _Run(store, wanted, STEPS[name], kinds, asked) for name in asked["steps"]}
     for run in runs.values():
         run.fill()
     for number in range(asked["rounds"]):
@@ -324,7 +326,9 @@ def _report(result: dict[str, Any]) -> None:
         rows=rows,
         result=result,
         draw=lambda axes: grouped_bars(
-            axes, list(shown), {steps: [one[steps]["p50_ms"] for one in shown.values()] for steps in STEPS}
+            axes,
+            list(shown),
+            {steps: [one[steps]["p50_ms"] for one in shown.values()] for steps in next(iter(shown.values()))},
         ),
     )
 

@@ -35,12 +35,12 @@ import msgspec
 import pyarrow as pa
 
 from benchmarks.report import grouped_bars, report
-from millpond.state import HeapBackend, KeyedStateBackend, StateDescriptor, StateKind
 from millpond.state.backend.protocols import ValueState
 from millpond.state.checkpoint import FileStorage, new_manifest
 from millpond.state.checkpoint.checkpointer import Checkpointer
 from millpond.state.rocksdb.backend import RocksDbBackend
 from millpond.state.rocksdb.database import BLOCK_CACHE_BYTES, WRITE_BUFFER_BYTES, Database
+from millpond.state.spi import HeapBackend, KeyedStateBackend, StateDescriptor, StateKind
 from millpond.state.types.key_groups import key_group_of
 from millpond.state.types.object_codec import OBJECT_SCHEMA
 from millpond.state.types.rows import Row

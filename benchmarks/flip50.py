@@ -50,11 +50,11 @@ from benchmarks.flip50_words import (
     words_of,
 )
 from benchmarks.report import RESULTS, grouped_bars, report
-from millpond.state import HeapBackend, KeyedStateBackend, StateDescriptor, StateKind
 from millpond.state.backend.protocols import Cells
 from millpond.state.checkpoint import FileStorage, new_manifest
 from millpond.state.checkpoint.checkpointer import Checkpointer
 from millpond.state.rocksdb.backend import RocksDbBackend
+from millpond.state.spi import HeapBackend, KeyedStateBackend, StateDescriptor, StateKind
 from millpond.state.spillable import SpillableBackend, SpillableSettings
 from millpond.state.spillable.process_memory import resident
 from millpond.state.types.object_codec import OBJECT_SCHEMA

@@ -33,6 +33,7 @@ STATE = ("tests/state",)
 ON_SPARK = (
     "tests/spark/features",
     "tests/spark/forms",
+    "tests/spark/migration",
     "tests/spark/own_sessions",
     "tests/spark/test_equivalence.py",
     "tests/spark/test_forms.py",

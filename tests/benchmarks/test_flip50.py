@@ -7,7 +7,7 @@ from functools import partial
 import pytest
 
 from benchmarks import flip50, flip50_limits, flip50_turns
-from millpond.state import HeapBackend
+from millpond.state.spi import HeapBackend
 from millpond.state.types.ordered_keys import KEY_PREFIX, encode_key
 
 

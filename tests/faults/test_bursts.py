@@ -13,7 +13,7 @@ BURST = 5
 PROGRAM = """
     import gc, json, sys, tempfile
     from pathlib import Path
-    from millpond.state import StateDescriptor, StateKind
+    from millpond.state.spi import StateDescriptor, StateKind
     from millpond.state.types.object_codec import OBJECT_SCHEMA
     from millpond.state.types.serializer import msgspec_serializer
     from millpond.state.spillable import SpillableBackend, SpillableSettings

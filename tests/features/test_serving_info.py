@@ -45,7 +45,7 @@ def test_a_record_of_format_1_is_still_read():
 
 def test_no_bit_can_be_flipped_unnoticed():
     golden = INFO.encode()
-    for place in range(1, len(golden)):
+    for place in range(len(golden)):
         for bit in range(8):
             altered = bytearray(golden)
             altered[place] ^= 1 << bit

@@ -118,6 +118,41 @@ def test_a_torn_file_is_refused_by_name(tmp_path):
             MappedTable(path)
 
 
+@pytest.mark.parametrize("keys", [["JFK", "EWR", "LGA"], ["JFK", "JFK", "LGA"]], ids=["unique", "repeated"])
+def test_no_bit_can_be_flipped_unnoticed(keys, tmp_path):
+    path = tmp_path / "t.table"
+    MappedTable.of(pa.table({"code": keys, "gate": [1, 2, 3]}), ["code"], path)
+    whole = path.read_bytes()
+    for bit in range(8 * len(whole)):
+        altered = bytearray(whole)
+        altered[bit // 8] ^= 1 << bit % 8
+        other = tmp_path / f"{bit}.table"
+        other.write_bytes(altered)
+        with pytest.raises(CorruptionError, match=r"\.table"):
+            MappedTable(other)
+        other.unlink()
+
+
+def test_a_file_of_another_version_is_refused_with_both_versions(tmp_path):
+    path = tmp_path / "t.table"
+    MappedTable.of(pa.table({"code": ["JFK"]}), ["code"], path)
+    whole = bytearray(path.read_bytes())
+    whole[-12] = 2
+    path.write_bytes(whole)
+    with pytest.raises(CorruptionError, match="version 2, expected 3"):
+        MappedTable(path)
+
+
+def test_a_process_checks_a_file_once_and_a_file_that_took_its_place_again(tmp_path, monkeypatch):
+    sums = []
+    monkeypatch.setattr(mapped_table, "check_sum", lambda path, _: sums.append(path.name))
+    path = tmp_path / "t.table"
+    for code in ("JFK", "EWR"):
+        MappedTable.of(pa.table({"code": [code]}), ["code"], path)
+        assert MappedTable(path).find([(code,)]) == {(code,): [(code,)]}
+    assert sums == ["t.table"] * 2
+
+
 def test_a_table_that_cannot_be_written_leaves_nothing_behind(tmp_path):
     with pytest.raises(DataError, match="'hour' is not in the scanned table"):
         MappedTable.of(pa.table({"code": ["JFK"]}), ["hour"], tmp_path / "t.table")

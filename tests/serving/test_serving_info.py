@@ -127,6 +127,15 @@ def test_the_batch_of_another_definition_is_refused_with_both_named():
     assert ROUTE_PLAN.batch_form in reason
 
 
+def test_the_record_of_another_group_by_is_refused():
+    known = Known()
+    info = known.group.served.landed.info
+    other = type(info)(**{name: getattr(info, name) for name in info.__struct_fields__} | {"group_by": "airport"})
+    known.store.put_many(SERVING_INFO_DATASET, [Put(b"route", other.encode())])
+    reason = Fetcher(known.store, [ROUTE_PLAN]).fetch("route", EWR, NOON_MS).errors["route"]
+    assert "serving info of 'airport'" in reason
+
+
 def test_the_border_is_the_landed_batchs_own_while_a_new_batch_lands():
     known = Known()
     before = known.group.served.landed

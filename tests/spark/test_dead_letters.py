@@ -105,6 +105,8 @@ def test_a_failed_call_is_undone_and_its_rows_go_aside_once(spark: SparkSession,
     assert [str(row.amount) for row in letter.rows] == ["1.05", "1.13"]
     assert letter.error == "ValueError: 13 is poison"
     assert "test_dead_letters.py" in letter.traceback
+    assert "of millpond" in letter.traceback  # its frames are one line
+    assert "set_aside.py" not in letter.traceback
     assert (letter.batch_id, letter.timer_ms) == (1, None)
     assert grouped.metrics().dead_letters == 2
 

@@ -20,8 +20,8 @@ from pyspark.sql.streaming import StatefulProcessor
 
 from millpond.spark import StateConfig, keyed
 from millpond.spark.shuffle.pack import SHARD
-from millpond.state import HeapBackend
 from millpond.state.checkpoint import Manifest, Shard
+from millpond.state.spi import HeapBackend
 from tests.spark.streams import FileStream
 
 pytestmark = pytest.mark.spark

@@ -22,8 +22,8 @@ from pyspark.sql.types import (
 
 from millpond.errors import DataError, OptionError
 from millpond.spark.forms.handles import DeletedStateError, ProcessorHandle
-from millpond.state import HeapBackend
 from millpond.state.checkpoint import Shard, new_manifest
+from millpond.state.spi import HeapBackend
 
 NUMBER = StructType([StructField("count", LongType())])
 PAGE = StructType([StructField("page", StringType())])

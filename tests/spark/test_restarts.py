@@ -11,7 +11,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.streaming import StatefulProcessor
 
 from millpond.spark import StateConfig, keyed
-from millpond.state import CacheHooks
+from millpond.state.spi import CacheHooks
 from tests.spark.streams import FileStream
 
 pytestmark = pytest.mark.spark

@@ -10,8 +10,9 @@ from hypothesis import strategies as st
 from millpond.errors import OptionError
 from millpond.spark import StateConfig
 from millpond.spark.runtime.shard_backend import open_shard_backend
-from millpond.state import CacheHooks, Lru, StateDescriptor, StateKind, TwoLayer, WriteBack
+from millpond.state import Lru, TwoLayer, WriteBack
 from millpond.state.checkpoint import Shard, new_manifest
+from millpond.state.spi import CacheHooks, StateDescriptor, StateKind
 from millpond.state.types.key_groups import key_group_of
 
 

@@ -7,9 +7,9 @@ from millpond.errors import CorruptionError
 from millpond.spark.inspect.read_state import StateColumns, _batches
 from millpond.spark.inspect.stored_operator import _read_shards
 from millpond.spark.runtime.state_store import ShardStore
-from millpond.state import HeapBackend, StateDescriptor, StateKind
 from millpond.state.checkpoint import Shard, new_manifest, restoring
 from millpond.state.checkpoint.restoring import key_group_pieces
+from millpond.state.spi import HeapBackend, StateDescriptor, StateKind
 from millpond.state.types.ttl import Ttl
 
 KEY = pa.schema([("user", pa.string())])

@@ -69,6 +69,7 @@ class GroupByPlan:
         windows: the windows of all features, shortest first and all time last.
         definition_hash: marks answers: 16 hexadecimal digits that change with the definition.
         generation: marks what the stream stores: 8 hexadecimal digits.
+        tile_codec: writes and reads tiles.
         batch_form: marks what the upload stores: 16 hexadecimal digits.
     """
 
@@ -93,7 +94,7 @@ class GroupByPlan:
         self.generation = generation_of(group_by, self.layers)
         self.batch_form = batch_form_of(group_by, self.layers, lengths, [cell.id for cell in self.cells.cells], types)
         self._keys = KeyCodec(group_by.name, group_by.keys)
-        self._tiles = TileCodec(group_by.name, self.generation, self.tile_cells.cells)
+        self.tile_codec = TileCodec(group_by.name, self.generation, self.tile_cells.cells)
         self._batches = BatchCodec(group_by.name, self.batch_form, self.cells.cells)
         self._values = ValueCodec(group_by.name, self.feature_names, types)
         self._format_1 = Format1Codec(group_by, self.cells.cells)
@@ -139,7 +140,7 @@ class GroupByPlan:
 
     def encode_tile(self, key: bytes, tile: Tile) -> bytes:
         """Give the bytes of a key's tile; equal tiles give equal bytes."""
-        return self._tiles.encode(key, tile)
+        return self.tile_codec.encode(key, tile)
 
     def decode_tile(self, key: bytes, data: bytes) -> Tile:
         """Give the tile that bytes hold; cells that it lacks are `UNKNOWN`.
@@ -149,7 +150,7 @@ class GroupByPlan:
         """
         if data[:1] == _FORMAT_1 and not self.keeps_own_times:
             return self._format_1.decode_tile(data)
-        return self._tiles.decode(key, data)
+        return self.tile_codec.decode(key, data)
 
     def encode_values(self, key: bytes, values: Sequence[Any], batch_end_ms: int) -> bytes:
         """Give the bytes of a key's finished values, in the order of the features."""

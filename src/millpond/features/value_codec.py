@@ -28,6 +28,7 @@ import msgspec
 from millpond.errors import DataError, OptionError
 from millpond.features.batch import BatchIr
 from millpond.features.cells.cell import Cell, CellOperation, Ir
+from millpond.features.packed_cells import PackedCells
 from millpond.features.partial_ir import UNKNOWN, PartialIr
 from millpond.features.scalar_values import UnfitError
 from millpond.features.sealing import DECODE_ERRORS, seal, unreadable, unseal
@@ -38,6 +39,7 @@ from millpond.features.types import DataType
 VALUE_FORMAT_VERSION = 2
 
 _FORM_BYTES = 4
+_ID_BYTES = 4
 _TILE_HEAD = 4
 """The numbers of a tile that stand before its cells: start, size, complete, version."""
 
@@ -68,32 +70,58 @@ class TileCodec:
     (3,)
     """
 
-    __slots__ = ("_cells", "_encoders", "_generation", "_ids", "_prefix", "_what")
+    __slots__ = ("_cells", "_generation", "_ids", "_what", "form", "packed")
 
     def __init__(self, group_by: str, generation: str, cells: Sequence[CellOperation]) -> None:
         self._what = f"tile of GroupBy {group_by!r}"
         self._generation = bytes.fromhex(generation)
         self._cells = tuple(cells)
-        self._encoders = tuple(cell.encode for cell in cells)
         self._ids = tuple(cell_id(cell.id) for cell in cells)
         if len(set(self._ids)) < len(self._ids):
             doubles = sorted({cell.id for cell in cells if self._ids.count(cell_id(cell.id)) > 1})
             raise OptionError(
                 f"GroupBy {group_by!r}: the cells {doubles} would be stored under one id; rename a column of theirs"
             )
-        self._prefix = self._form(range(len(self._cells)))
+        self.packed = PackedCells(self._cells)
+        """Packs the cells of tiles that know all of them."""
+        self.form = self._form(range(len(self._cells)))
+        """What the body of such a tile begins with: generation, number of cells, ids of cells."""
 
     def encode(self, key: bytes, tile: Tile) -> bytes:
         """Give the bytes of a tile; cells that are unknown are left out."""
-        if type(tile.ir) is tuple:
-            prefix = self._prefix
-            cells = [encode(cell) for encode, cell in zip(self._encoders, tile.ir, strict=True)]
-        else:
-            known = [place for place, cell in enumerate(tile.ir) if cell is not UNKNOWN]
-            prefix = self._form(known)
-            cells = [self._encoders[place](tile.ir[place]) for place in known]
-        numbers = [tile.start_ms, tile.size_ms, tile.complete, tile.version, *cells]
-        return seal(VALUE_FORMAT_VERSION, prefix + _encode(numbers), key)
+        form, packed = self.pack(tile.ir)
+        opening = self.opening(form, tile.start_ms, tile.size_ms, complete=tile.complete, version=tile.version)
+        return seal(VALUE_FORMAT_VERSION, opening + packed, key)
+
+    def pack(self, ir: Ir) -> tuple[bytes, bytes]:
+        """Give the form of an IR and its packed cells; cells that are unknown are left out."""
+        if type(ir) is tuple:
+            return self.form, self.packed.pack(ir)
+        known = [place for place, cell in enumerate(ir) if cell is not UNKNOWN]
+        cells = PackedCells([self._cells[place] for place in known])
+        return self._form(known), cells.pack(tuple([ir[place] for place in known]))
+
+    def unpack(self, form: bytes, packed: bytes) -> Ir:
+        """Give the IR of packed cells of any form; the plan's cells that it lacks are `UNKNOWN`.
+
+        Raises:
+            CorruptionError: the bytes are no cells of this form.
+        """
+        try:
+            if form == self.form:
+                return self.packed.unpack(packed)
+            count = form[_FORM_BYTES]
+            return self._of_other_cells(form, _decode(_list_header(count) + packed))
+        except DECODE_ERRORS as cause:
+            raise unreadable(self._what, str(cause)) from cause
+
+    @staticmethod
+    def opening(form: bytes, start_ms: int, size_ms: int, *, complete: bool, version: int) -> bytes:
+        """Give what the body of a tile has before its packed cells."""
+        count = form[_FORM_BYTES]
+        # Each None takes one byte.
+        numbers = _encode([start_ms, size_ms, complete, version, *[None] * count])
+        return form + numbers[: len(numbers) - count]
 
     def decode(self, key: bytes, data: bytes) -> Tile:
         """Give the tile that bytes hold.
@@ -102,22 +130,28 @@ class TileCodec:
             CorruptionError: the bytes are torn or altered, of another key, format or generation.
         """
         body = unseal(VALUE_FORMAT_VERSION, data, self._what, key)
+        self.check_generation(body)
+        try:
+            if body.startswith(self.form):
+                numbers = _decode(body[len(self.form) :])
+                ir: Ir = self._decoded(numbers[_TILE_HEAD:], self._cells)
+            else:
+                end = _FORM_BYTES + 1 + _ID_BYTES * body[_FORM_BYTES]
+                numbers = _decode(body[end:])
+                ir = self._of_other_cells(body[:end], numbers[_TILE_HEAD:])
+            start_ms, size_ms, complete, version = numbers[:_TILE_HEAD]
+            return _checked_tile(start_ms, size_ms, complete, version, ir)
+        except DECODE_ERRORS as cause:
+            raise unreadable(self._what, str(cause)) from cause
+
+    def check_generation(self, body: bytes) -> None:
+        """Raise CorruptionError unless a body, or a form, is of this generation."""
         if body[:_FORM_BYTES] != self._generation:
             raise unreadable(
                 self._what,
                 f"it is of generation {body[:_FORM_BYTES].hex()}, not {self._generation.hex()}; "
                 "the GroupBy has changed",
             )
-        try:
-            if body.startswith(self._prefix):
-                numbers = _decode(body[len(self._prefix) :])
-                ir: Ir = self._decoded(numbers[_TILE_HEAD:], self._cells)
-            else:
-                numbers, ir = self._of_other_cells(body)
-            start_ms, size_ms, complete, version = numbers[:_TILE_HEAD]
-            return _checked_tile(start_ms, size_ms, complete, version, ir)
-        except DECODE_ERRORS as cause:
-            raise unreadable(self._what, str(cause)) from cause
 
     def _form(self, places: Sequence[int]) -> bytes:
         return self._generation + bytes((len(places),)) + b"".join(self._ids[place] for place in places)
@@ -125,18 +159,20 @@ class TileCodec:
     def _decoded(self, stored: Sequence[Any], cells: Sequence[CellOperation]) -> Ir:
         return tuple([cell.decode(one) for cell, one in zip(cells, stored, strict=True)])
 
-    def _of_other_cells(self, body: bytes) -> tuple[list[Any], Ir]:
-        """Read a tile that has other cells than the plan: those of the plan that it lacks are unknown."""
-        count = body[_FORM_BYTES]
-        start = _FORM_BYTES + 1
-        ids = [body[at : at + 4] for at in range(start, start + 4 * count, 4)]
-        numbers = _decode(body[start + 4 * count :])
-        stored = dict(zip(ids, numbers[_TILE_HEAD:], strict=True))
-        cells: list[Cell] = [
+    def _of_other_cells(self, form: bytes, cells: Sequence[Any]) -> Ir:
+        """Read the cells of a tile that has other ones than the plan: those of the plan that it lacks are unknown."""
+        ids = [form[at : at + _ID_BYTES] for at in range(_FORM_BYTES + 1, len(form), _ID_BYTES)]
+        stored = dict(zip(ids, cells, strict=True))
+        found: list[Cell] = [
             operation.decode(stored[one]) if one in stored else UNKNOWN
             for operation, one in zip(self._cells, self._ids, strict=True)
         ]
-        return numbers, (PartialIr(cells) if UNKNOWN in cells else tuple(cells))
+        return PartialIr(found) if UNKNOWN in found else tuple(found)
+
+
+def _list_header(length: int) -> bytes:
+    # Each None takes one byte.
+    return _encode([None] * length)[: -length or None]
 
 
 class BatchCodec:

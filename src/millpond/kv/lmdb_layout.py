@@ -24,8 +24,9 @@ saw it, up to a limit fixed at opening, and a fetcher meets a new dataset with e
 """
 
 import struct
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
+from itertools import islice
 from typing import Any, NamedTuple
 
 from millpond.errors import CorruptionError
@@ -114,82 +115,91 @@ def entered(transaction: Transaction, dataset: str) -> Dataset:
 
 def write_rows(transaction: Transaction, dataset: Dataset, puts: Sequence[Put], now_ms: int) -> None:
     """Write rows, the last of equal addresses alone."""
-    items = _items_of(dataset, puts)
+    rows = _by_address(dataset, puts)
+    addresses = sorted(rows)
     cursor = transaction.cursor()
-    cursor.putmulti(items)
+    if dataset.rows == "one":
+        time = _TIME.pack
+        cursor.putmulti(
+            [(address, time(rows[address].time_ms + _TIME_BIAS) + rows[address].value) for address in addresses]
+        )
+    else:
+        cursor.putmulti([(address, rows[address].value) for address in addresses])
     if dataset.ttl_ms is not None:
-        cursor.putmulti(_expiries_of(dataset, puts, now_ms, dataset.ttl_ms))
+        cursor.putmulti(_expiries_of(addresses, rows, now_ms, dataset.ttl_ms))
     elif dataset.may_expire:
-        for address, _ in items:
+        for address in addresses:
             transaction.delete(_expiry_address(address))
 
 
-def _items_of(dataset: Dataset, puts: Sequence[Put]) -> list[tuple[bytes, bytes]]:
-    """Addresses and values of rows, sorted by address."""
+def _by_address(dataset: Dataset, puts: Sequence[Put]) -> dict[bytes, Put]:
     length, time = _LENGTH.pack, _TIME.pack
     if dataset.rows == "one":
         prefix = ONLY_ROW + dataset.id
-        rows = {prefix + length(len(put.key)) + put.key: time(put.time_ms + _TIME_BIAS) + put.value for put in puts}
-    else:
-        prefix = ROW + dataset.id
-        rows = {prefix + length(len(put.key)) + put.key + time(put.time_ms + _TIME_BIAS): put.value for put in puts}
-    return sorted(rows.items())
+        return {prefix + length(len(put.key)) + put.key: put for put in puts}
+    prefix = ROW + dataset.id
+    return {prefix + length(len(put.key)) + put.key + time(put.time_ms + _TIME_BIAS): put for put in puts}
 
 
-def _expiries_of(dataset: Dataset, puts: Sequence[Put], now_ms: int, ttl_ms: int) -> list[tuple[bytes, bytes]]:
-    """Addresses of the rows' expiry and when it is, sorted by address."""
-    length, time = _LENGTH.pack, _TIME.pack
-    prefix, one = EXPIRY + dataset.id, dataset.rows == "one"
-    found = {
-        prefix + length(len(put.key)) + put.key + (b"" if one else time(put.time_ms + _TIME_BIAS)): time(
-            expires_ms(put, now_ms, ttl_ms)
-        )
-        for put in puts
-    }
-    return sorted(found.items())
+def _expiries_of(
+    addresses: Sequence[bytes], rows: Mapping[bytes, Put], now_ms: int, ttl_ms: int
+) -> list[tuple[bytes, bytes]]:
+    """The addresses of the rows' expiry, in the order of the rows, and when it is."""
+    times: dict[int, bytes] = {}
+    found = []
+    for address in addresses:
+        put = rows[address]
+        expiry = times.get(put.keep_until_ms)
+        if expiry is None:
+            expiry = times[put.keep_until_ms] = _TIME.pack(expires_ms(put, now_ms, ttl_ms))
+        found.append((EXPIRY + address[1:], expiry))
+    return found
 
 
 def read_many(transaction: Transaction, gets: Sequence[Get]) -> list[list[TimedValue]]:
     """The rows of each get."""
-    numbers: dict[str, bytes | None] = {}
+    places: dict[tuple[str, int | None, int | None], _Place | None] = {}
     cursor = transaction.cursor()
     found: list[list[TimedValue]] = []
     for get in gets:
-        dataset = get.dataset
-        if dataset not in numbers:
-            numbers[dataset] = transaction.get(catalogue_key(dataset))
-        number = numbers[dataset]
-        if number is None:
-            check_get(get)
-            found.append([])
+        asked = (get.dataset, get.start_ms, get.end_ms)
+        if asked in places:
+            place = places[asked]
         else:
-            found.append(_read(transaction, cursor, number, get))
+            place = places[asked] = _place(transaction, get)
+        found.append([] if place is None else _read(transaction, cursor, place, get.key))
     return found
 
 
-def _read(transaction: Transaction, cursor: Any, number: bytes, get: Get) -> list[TimedValue]:
-    key, start_ms, end_ms = get.key, get.start_ms, get.end_ms
-    if start_ms is None:
-        start_ms = -MAX_TIME_MS
-    if end_ms is None:
-        end_ms = MAX_TIME_MS
+_Place = tuple[bytes, bytes, bytes]
+"""What the addresses of a dataset begin with, and the first time and the end of a get as addresses have them."""
+
+
+def _place(transaction: Transaction, get: Get) -> _Place | None:
+    """Where the rows of a get lie; None if it has none."""
+    start_ms = -MAX_TIME_MS if get.start_ms is None else get.start_ms
+    end_ms = MAX_TIME_MS if get.end_ms is None else get.end_ms
     if start_ms < -MAX_TIME_MS or start_ms > MAX_TIME_MS or end_ms < -MAX_TIME_MS or end_ms > MAX_TIME_MS:
         check_get(get)
-    if number[0] & _ONE_BYTE:
-        row = transaction.get(ONLY_ROW + number + _LENGTH.pack(len(key)) + key)
-        if row is None:
+    number = transaction.get(catalogue_key(get.dataset))
+    if number is None or start_ms >= end_ms:
+        return None
+    return _rows_prefix(number), _TIME.pack(start_ms + _TIME_BIAS), _TIME.pack(end_ms + _TIME_BIAS)
+
+
+def _read(transaction: Transaction, cursor: Any, place: _Place, key: bytes) -> list[TimedValue]:
+    prefix, start, end = place
+    prefix += _LENGTH.pack(len(key)) + key
+    if prefix.startswith(ONLY_ROW):
+        row = transaction.get(prefix)
+        if row is None or not start <= row[: _TIME.size] < end:
             return []
-        time_ms = _TIME.unpack_from(row)[0] - _TIME_BIAS
-        return [TimedValue(time_ms, row[8:])] if start_ms <= time_ms < end_ms else []
-    if start_ms >= end_ms:
-        return []
-    prefix = ROW + number + _LENGTH.pack(len(key)) + key
+        return [TimedValue(_TIME.unpack_from(row)[0] - _TIME_BIAS, row[_TIME.size :])]
     rows: list[TimedValue] = []
-    if cursor.set_range(prefix + _TIME.pack(start_ms + _TIME_BIAS)):
-        end = prefix + _TIME.pack(end_ms + _TIME_BIAS)
-        time_at = len(prefix)
+    if cursor.set_range(prefix + start):
+        last, time_at = prefix + end, len(prefix)
         for address, value in cursor:
-            if address >= end:
+            if address >= last:
                 break
             rows.append(TimedValue(_TIME.unpack_from(address, time_at)[0] - _TIME_BIAS, value))
     return rows
@@ -243,18 +253,14 @@ def remove_expired(transaction: Transaction, dataset: Dataset, after: bytes, loo
     cursor = transaction.cursor()
     if not cursor.set_range(max(prefix, after)):
         return b""
-    for _ in range(looks):
-        address = cursor.key()
-        if not address.startswith(prefix):
-            return b""
-        if _TIME.unpack(cursor.value())[0] <= now_ms:
+    looked_at = list(islice(cursor.iternext(), looks))
+    now = _TIME.pack(now_ms)
+    for address, expires in looked_at:
+        if expires <= now and address.startswith(prefix):
             transaction.delete(_rows_prefix(dataset.id) + address[len(prefix) :])
-            cursor.set_key(address)
-            cursor.delete()
-        elif not cursor.next():
-            return b""
-    following: bytes = cursor.key()
-    return following
+            transaction.delete(address)
+    last: bytes = looked_at[-1][0]
+    return last + b"\x00" if len(looked_at) == looks and last.startswith(prefix) else b""
 
 
 def forget_name(transaction: Transaction, dataset: str) -> None:

@@ -1,7 +1,8 @@
 """How a fetcher asks its store: blocking or awaiting, one key or many.
 
 Place on the data path: between the fetcher's face and the reads. One key of one GroupBy takes the form
-for it (`OneKey`); everything else, and whatever the short ways do not answer, is a `FetchCall`.
+for it (`OneKey`), several keys of one GroupBy take theirs (`ManyKeys`); everything else, and whatever the
+short ways do not answer, is a `FetchCall`.
 
 Invariant: blocking and async differ only in how they wait. Both have all short ways.
 """
@@ -16,6 +17,7 @@ from millpond.kv.async_store import InlineReads
 from millpond.serving.counters import SAMPLED_ONE_IN
 from millpond.serving.fetch_call import FetchCall, Shared, ShortWays
 from millpond.serving.fetch_rounds import run, run_async
+from millpond.serving.many_keys import ManyKeys, many_keys
 from millpond.serving.messages import FetchRequest, FetchResponse
 from millpond.serving.one_key import OneKey
 from millpond.serving.prepared import Prepared
@@ -80,6 +82,9 @@ class Answerer:
 
     def many(self, requests: Sequence[FetchRequest]) -> list[FetchResponse]:
         """Answer several requests, in their order, with one call of the store for all."""
+        if len(requests) > 1:
+            many = many_keys(self._shared, self._one_key, requests)
+            return self._call(requests, "open") if many is None else self._run(many)
         short_ways: ShortWays = "open"
         one = self._one_of(requests)
         if one is not None:
@@ -91,8 +96,9 @@ class Answerer:
 
     def _call(self, requests: Sequence[FetchRequest], short_ways: ShortWays) -> list[FetchResponse]:
         call = FetchCall(self._shared, requests, short_ways=short_ways)
-        if not call.wanted:
-            return call.responses()
+        return self._run(call) if call.wanted else call.responses()
+
+    def _run(self, call: FetchCall | ManyKeys) -> list[FetchResponse]:
         self._infos.ensure()
         self._fetches += 1
         if self._fetches % SAMPLED_ONE_IN:
@@ -127,6 +133,11 @@ class Answerer:
             await self._infos.ensure_async()
             # Such a store does not wait, and then neither does the blocking face.
             return self.many(requests)
+        many = many_keys(self._shared, self._one_key, requests) if len(requests) > 1 else None
+        if many is not None:
+            await self._infos.ensure_async()
+            await run_async(many.rounds(), store.get_many)
+            return many.responses()
         short_ways: ShortWays = "open"
         one = self._one_of(requests)
         if one is not None:

@@ -66,7 +66,7 @@ class CachedReader:
             return None
         closed: ClosedTiles | None = cache.get(key)
         if closed is None:
-            return self._refused(served, key, query_ms, now_ms)
+            return self._missed(key, query_ms, now_ms)
         if closed.landed is not landed or closed.restarts != served.restarts or closed.is_partial:
             return None
         view, end_ms, tile_ms = closed.view, closed.end_ms, self._tile_ms
@@ -83,10 +83,18 @@ class CachedReader:
             return CachedRead((marker, Get(dataset, key, end_ms, last_ms)), self, key, query_ms, served, closed)
         return CachedRead((Get(dataset, key, end_ms, END_OF_STREAM),), self, key, query_ms, served, closed)
 
-    def _refused(self, served: Served, key: bytes, query_ms: int, now_ms: int) -> PlainRead | None:
+    def begin_missed(self, key: bytes, query_ms: int, now_ms: int) -> PlainRead | None:
+        """Begin to read a key that a look-up of many did not give; None if the long way is to be taken."""
+        cache = self._tile_cache
+        if cache is None or cache.peek(key) is not None:
+            return None
+        return self._missed(key, query_ms, now_ms)
+
+    def _missed(self, key: bytes, query_ms: int, now_ms: int) -> PlainRead | None:
         """Begin to read a key that the cache does not let in; None if an entry is to be made of it."""
-        group, landed = self.group, served.landed
-        if landed is None or query_ms < landed.batch_end_ms:
+        group = self.group
+        landed = group.served.landed
+        if landed is None or not landed.batch_end_ms <= query_ms <= landed.horizon_end_ms:
             return None
         if landed.view(group.layout, query_ms).is_cacheable and group.doorkeeper.admits(key):
             return None

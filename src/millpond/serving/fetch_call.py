@@ -41,8 +41,9 @@ class Shared(msgspec.Struct, frozen=True):
     now: Callable[[], int]
 
 
-ShortWays = Literal["open", "tried", "closed"]
-"""Whether keys of a call may go a short way, have gone one that did not lead to the end, or must not."""
+ShortWays = Literal["open", "missed", "tried", "closed"]
+"""Whether keys of a call may go a short way, may do so but were looked up and missed, have gone one that did not lead
+to the end, or must not."""
 
 
 class FetchCall:
@@ -53,6 +54,7 @@ class FetchCall:
         requests: what is asked for.
         needs_context: whether a request must give the context.
         short_ways: whether keys may go a short way.
+        now_ms: the present; None asks the clock.
     """
 
     __slots__ = ("_asked", "_now_ms", "_shared", "_tally", "wanted")
@@ -64,11 +66,14 @@ class FetchCall:
         *,
         needs_context: bool = True,
         short_ways: ShortWays = "open",
+        now_ms: int | None = None,
     ) -> None:
         self._shared = shared
         self._tally = Tally()
         self.wanted: dict[Any, WantedKey] = {}
-        self._now_ms = now_ms = shared.now()
+        if now_ms is None:
+            now_ms = shared.now()
+        self._now_ms = now_ms
         asked = []
         former: FetchRequest | None = None
         for request in requests:
@@ -130,11 +135,11 @@ def want(
     address = (part.group.name, part.layout, key)
     one = wanted.get(address)
     if one is None:
-        reader = part.reader if short_ways == "open" else None
+        reader = part.reader if short_ways in ("open", "missed") else None
         one = wanted[address] = WantedKey(part.group, part.layout or part.group.layout, reader, key, at)
-        one.is_looked_up = short_ways == "tried"
+        one.is_looked_up = short_ways in ("missed", "tried")
         return one
-    if short_ways != "open":
+    if short_ways in ("tried", "closed"):
         one.reader = None
     if at not in one.queries:
         one.queries.append(at)

@@ -39,7 +39,7 @@ class WantedKey:
         short: what a short read found of it; None if the long way was taken.
         data: what the long way found; None if `problem` tells why not, or no batch is served.
         problem: why nothing could be read.
-        is_looked_up: whether a short way was tried.
+        is_looked_up: whether the cache was asked for it before.
     """
 
     __slots__ = ("data", "group", "is_looked_up", "key", "layout", "problem", "queries", "reader", "short")
@@ -61,6 +61,8 @@ class WantedKey:
         """Begin the short read of this key, or give None if the long way is to be taken."""
         if self.reader is None or len(self.queries) > 1:
             return None
+        if self.is_looked_up:
+            return self.reader.begin_missed(self.key, self.queries[0], now_ms)
         self.is_looked_up = True
         return self.reader.begin(self.key, self.queries[0], now_ms)
 

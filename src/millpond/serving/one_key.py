@@ -4,11 +4,12 @@ Place on the data path: beside `FetchCall`, which answers everything. A `OneKey`
 for one key without context, derivations or explanation. A test compares both.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from millpond.features.answering import Finisher
+from millpond.features.answering import ColumnFinisher, Finisher
 from millpond.serving.counters import Counters
+from millpond.serving.landed_batch import LandedBatch
 from millpond.serving.messages import FetchResponse, ValueState
 from millpond.serving.prepared import Prepared
 from millpond.serving.served_group import ServedGroup
@@ -23,18 +24,26 @@ class OneKey:
         group: the GroupBy.
         reader: the short way to its keys.
         finish: ends an answer.
+        finish_columns: ends those of many keys.
         counters: where fetches are counted.
     """
 
-    __slots__ = ("_counters", "_finish", "_name", "encode", "group", "prepared", "reader")
+    __slots__ = ("_counters", "_name", "encode", "finish", "finish_columns", "group", "prepared", "reader")
 
     def __init__(
-        self, prepared: Prepared, group: ServedGroup, reader: ShortReader, finish: Finisher, counters: Counters
+        self,
+        prepared: Prepared,
+        group: ServedGroup,
+        reader: ShortReader,
+        finish: Finisher,
+        finish_columns: ColumnFinisher,
+        counters: Counters,
     ) -> None:
         self.prepared = prepared
         self.group = group
         self.reader = reader
-        self._finish = finish
+        self.finish = finish
+        self.finish_columns = finish_columns
         self._counters = counters
         self._name = prepared.target.name
         self.encode = group.plan.encode_key
@@ -48,19 +57,36 @@ class OneKey:
             found: what the short read found.
             kv_calls: how many calls of the store it took.
         """
-        features = self._finish(found.bases, found.tails)
-        states: dict[str, ValueState] = {}
-        null = 0
-        if None in features.values():
-            states = {name: "null" for name, value in features.items() if value is None}
-            null = len(states)
+        features = self.finish(found.bases, found.tails)
+        states = _nulls(features) if None in features.values() else {}
+        null = len(states)
         self._counters.one_key(kv_calls, found.counts, null, len(features) - null)
         return FetchResponse(self._name, keys, query_ms, features, states, {}, found.landed.batch_end_ms)
+
+    def responses(
+        self,
+        keys: Sequence[Mapping[str, Any]],
+        query_ms: int,
+        found: Sequence[dict[str, Any]],
+        landed: LandedBatch,
+    ) -> list[FetchResponse]:
+        """Give the answers for some keys of which every value is known."""
+        name, end_ms = self._name, landed.batch_end_ms
+        return [
+            FetchResponse(
+                name, one, query_ms, features, _nulls(features) if None in features.values() else {}, {}, end_ms
+            )
+            for one, features in zip(keys, found, strict=True)
+        ]
+
+
+def _nulls(features: Mapping[str, Any]) -> dict[str, ValueState]:
+    return {name: "null" for name, value in features.items() if value is None}
 
 
 def one_key(prepared: Prepared, counters: Counters) -> OneKey | None:
     """Give the form for one key of a prepared target; None if it is a Join, derives values, or has no short way."""
     part = prepared.single
-    if part is None or part.reader is None or part.finish is None:
+    if part is None or part.reader is None or part.finish is None or part.finish_columns is None:
         return None
-    return OneKey(prepared, part.group, part.reader, part.finish, counters)
+    return OneKey(prepared, part.group, part.reader, part.finish, part.finish_columns, counters)

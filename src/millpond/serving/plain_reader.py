@@ -60,6 +60,10 @@ class PlainReader:
             gets.append(batch_get(landed, key))
         return PlainRead(gets, self, key, query_ms, landed, view, row)
 
+    def begin_missed(self, key: bytes, query_ms: int, now_ms: int) -> "PlainRead | None":
+        """Do as `begin`: nothing of a key is looked up."""
+        return self.begin(key, query_ms, now_ms)
+
     def _ranges(self, view: View, query_ms: int, closed_ms: int) -> list[tuple[int, int]]:
         """Give the ranges of tiles, which stay for all queries that end in one tile."""
         plan = self.group.plan

@@ -11,7 +11,7 @@ from typing import Any
 
 from millpond.errors import DataError, OptionError
 from millpond.features import GroupByPlan, Join
-from millpond.features.answering import Finisher, Finishers, Layout
+from millpond.features.answering import ColumnFinisher, Finisher, Finishers, Layout
 from millpond.features.derivations import CompiledDerivations
 from millpond.features.scalar_values import UnfitError
 from millpond.features.types import parse_type
@@ -37,6 +37,7 @@ class PreparedPart:
         layout: the windows that are read; None for snapshots.
         finish: ends an answer and gives its values under the names of the answer; None for snapshots and with
             derivations.
+        finish_columns: does so for many keys.
         reader: the short way to a key; None if there is none.
     """
 
@@ -46,6 +47,7 @@ class PreparedPart:
         "derived",
         "features",
         "finish",
+        "finish_columns",
         "finishers",
         "group",
         "label",
@@ -79,6 +81,7 @@ class PreparedPart:
         self.layout: Layout | None = None
         self.finishers: Finishers | None = None
         self.finish: Finisher | None = None
+        self.finish_columns: ColumnFinisher | None = None
         self.reader: ShortReader | None = None
         self.values_at: tuple[tuple[str, int], ...] = ()
         self.copied: tuple[str, ...] = ()
@@ -89,9 +92,11 @@ class PreparedPart:
             if not group.is_cached:
                 self.reader = PlainReader(group, self.layout)
             if self.derived is None:
-                self.finish = self.finishers.compiled
+                named = self.finishers
                 if list(names.items()) != [(name, name) for name in wanted]:
-                    self.finish = Finishers(self.layout, list(names), names, on_bound).compiled
+                    named = Finishers(self.layout, list(names), names, on_bound)
+                self.finish = named.compiled
+                self.finish_columns = named.compiled_columns
         else:
             self.values_at = tuple((name, plan.feature_names.index(name)) for name in wanted)
             types = feature_types(plan)

@@ -13,7 +13,7 @@ import msgspec
 
 from millpond.cache import Cache
 from millpond.features import GroupByPlan, stream_dataset
-from millpond.features.answering import BatchDecoder, Layout, TileDecoder
+from millpond.features.answering import BatchDecoder, Layout, TileColumnDecoder, TileDecoder
 from millpond.serving.batch_rows import BatchRow
 from millpond.serving.closed_tiles import ClosedForm, ClosedTiles
 from millpond.serving.doorkeeper import Doorkeeper
@@ -93,6 +93,7 @@ class ServedGroup:
         self.layout = Layout(plan)
         self.form = ClosedForm(self.layout)
         self.decode_tile = TileDecoder(plan).decode
+        self.tile_columns = TileColumnDecoder(plan)
         self.decode_batch = BatchDecoder(plan).decode
         self.stream_dataset = stream_dataset(plan.name, plan.generation)
         self.short_reader: ShortReader | None = None

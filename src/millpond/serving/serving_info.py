@@ -280,6 +280,8 @@ def _landed(plan: GroupByPlan, raw: bytes | None) -> tuple[LandedBatch | None, s
         info = ServingInfo.decode(raw)
     except CorruptionError as error:
         return None, f"GroupBy {plan.name!r}: {error}"
+    if info.group_by != plan.name:
+        return None, f"GroupBy {plan.name!r}: the store gave the serving info of {info.group_by!r}; upload again."
     for what, found, wanted in (
         ("batch", info.batch_form, plan.batch_form),
         ("stream", info.generation, plan.generation),

@@ -75,3 +75,7 @@ class ShortReader(Protocol):
             now_ms: the present, from which on there are no tiles.
         """
         ...
+
+    def begin_missed(self, key: bytes, query_ms: int, now_ms: int) -> ShortRead | None:
+        """Do as `begin` for a key that was looked up and is not cached."""
+        ...

@@ -11,6 +11,7 @@ from millpond.features.types import parse_type
 from millpond.kv import MemoryStore
 from millpond.spark.features.tile_combine import EventCounts, combiner
 from millpond.spark.features.tile_processor import TileProcessor
+from millpond.spark.features.tile_rows import pack
 from millpond.spark.features.tile_writer import tile_writer
 from tests.serving.world import upload, upload_values
 from tests.spark.features.arrow_states import OneShard
@@ -113,8 +114,8 @@ class Online:
         for rows in partitions:
             for batch in self.combine(iter(self.arrow_batches(rows))):
                 for row in batch.to_pylist():
-                    # A key is a shard's own, as is the key of the closing time.
-                    combined[sum(row["key"]) % len(self.shards)].append(row)
+                    # A slot is a shard's own, as is the slot of the closing time.
+                    combined[row["slot"] % len(self.shards)].append(row)
         written = []
         for number, shard in enumerate(self.shards):
             rows = shard.batch(combined[number], watermark_ms)
@@ -124,7 +125,7 @@ class Online:
                 columns = [
                     pa.array([row[name] for row in rows], type_) for name, type_ in zip(names, types, strict=True)
                 ]
-                written.append([pa.record_batch(columns, names=list(names))])
+                written.append(pack(pa.table(columns, names=list(names))).to_batches())
         self.write(PlainFrame(written), 0)
 
     def arrow_batches(self, rows, at_once=3):

@@ -1,25 +1,24 @@
-"""The states and timers of one shard, as plain as can be: what an `ArrowStatefulProcessor` sees, without Spark."""
+"""The states and timers of one shard, as plain as can be: what a `TileProcessor` sees, without Spark."""
 
 import pyarrow as pa
 from pyspark.sql.streaming.stateful_processor import TimerValues
 
+from millpond.spark.features.tile_rows import unpack
+
 
 class OneShard:
-    """Runs a processor batch by batch; its key is one binary column named `key`."""
+    """Runs a processor batch by batch; its key is one whole number named `slot`."""
 
     def __init__(self, processor):
-        self.values, self.maps, self.timers, self.watermark = {}, {}, set(), 0
+        self.maps, self.timers, self.watermark = {}, set(), 0
         self.processor = processor
         processor.init(self)
-
-    def getValueState(self, name, schema):
-        return PlainValues(self.values, [part.split()[0] for part in schema.split(", ")])
 
     def getMapState(self, name, key_schema, value_schema):
         return PlainMap(self.maps)
 
     def registerTimers(self, keys, times):
-        self.timers.update(zip(keys["key"].to_pylist(), times.to_pylist(), strict=True))
+        self.timers.update(zip(keys["slot"].to_pylist(), times.to_pylist(), strict=True))
 
     def batch(self, rows, watermark=None):
         """Run one micro-batch of rows (dicts), then the timers that are due; give what was emitted."""
@@ -27,15 +26,15 @@ class OneShard:
         times = TimerValues(0, self.watermark)
         emitted = []
         if rows:
-            names = list(dict.fromkeys(row["key"] for row in rows))
+            names = list(dict.fromkeys(row["slot"] for row in rows))
             table = pa.Table.from_pylist(rows)
-            index = pa.array([names.index(row["key"]) for row in rows])
-            keys = pa.table({"key": pa.array(names, pa.binary())})
+            index = pa.array([names.index(row["slot"]) for row in rows])
+            keys = pa.table({"slot": pa.array(names, pa.int32())})
             emitted += self._called(self.processor.handleInputTable(keys, table, index, times))
         due = sorted(timer for timer in self.timers if timer[1] <= self.watermark)
         due.sort(key=lambda timer: timer[1])
         if due:
-            keys = pa.table({"key": pa.array([key for key, _ in due], pa.binary())})
+            keys = pa.table({"slot": pa.array([slot for slot, _ in due], pa.int32())})
             expiry = pa.array([time for _, time in due])
             emitted += self._called(self.processor.handleExpiredTimers(keys, expiry, times))
             self.timers -= set(due)
@@ -43,24 +42,7 @@ class OneShard:
 
     @staticmethod
     def _called(tables):
-        return [row for table in tables for row in table.to_pylist()]
-
-
-class PlainValues:
-    def __init__(self, values, names):
-        self.values, self.names = values, names
-
-    def get_many(self, keys):
-        rows = [self.values.get(key, (None,) * len(self.names)) for key in keys["key"].to_pylist()]
-        return pa.table({name: [row[at] for row in rows] for at, name in enumerate(self.names)})
-
-    def update_many(self, keys, values):
-        columns = [values[name].to_pylist() for name in self.names]
-        self.values.update(zip(keys["key"].to_pylist(), zip(*columns, strict=True), strict=True))
-
-    def clear_many(self, keys):
-        for key in keys["key"].to_pylist():
-            self.values.pop(key, None)
+        return [row for table in tables for rows in unpack(table.to_batches()) for row in rows.to_pylist()]
 
 
 class PlainMap:
@@ -68,13 +50,13 @@ class PlainMap:
         self.entries = entries
 
     def get_many(self, keys, map_keys):
-        places = zip(keys["key"].to_pylist(), map_keys["address"].to_pylist(), strict=True)
+        places = zip(keys["slot"].to_pylist(), map_keys["address"].to_pylist(), strict=True)
         return pa.table({"value": pa.array([self.entries.get(place) for place in places], pa.binary())})
 
     def update_many(self, keys, map_keys, values):
-        places = zip(keys["key"].to_pylist(), map_keys["address"].to_pylist(), strict=True)
+        places = zip(keys["slot"].to_pylist(), map_keys["address"].to_pylist(), strict=True)
         self.entries.update(zip(places, values["value"].to_pylist(), strict=True))
 
     def remove_many(self, keys, map_keys):
-        for place in zip(keys["key"].to_pylist(), map_keys["address"].to_pylist(), strict=True):
+        for place in zip(keys["slot"].to_pylist(), map_keys["address"].to_pylist(), strict=True):
             self.entries.pop(place, None)

@@ -6,8 +6,9 @@ import pyarrow as pa
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from millpond.features import CLOSING_KEY, Aggregation, Field, GroupBy, Tile, compile_group_by, tile_start
+from millpond.features import Aggregation, Field, GroupBy, compile_group_by, tile_start
 from millpond.spark.features.tile_combine import EventCounts, combiner
+from millpond.spark.features.tile_slots import CLOSING_SLOT, decode_combined, slot_of
 
 GROUP_BY = GroupBy(
     "paid",
@@ -64,22 +65,24 @@ def test_each_key_and_tile_gets_the_ir_of_its_events(rows, with_deletes):
         if user is not None and time is not None and time >= BEGIN:
             place = (PLAN.encode_key((user, rate)), tile_start(time, PLAN.tile_ms))
             events[place][with_deletes and gone].append((time, inputs))
-    expected = {}
+    expected, latest = {}, []
     for (key, start), (added, gone) in events.items():
         ir = PLAN.collect([time for time, _ in added], [inputs for _, inputs in added])
         if gone:
             ir = PLAN.delete(ir, PLAN.collect([time for time, _ in gone], [inputs for _, inputs in gone]))
-        latest = max(time for time, _ in added + gone)
-        expected[key, start] = (
-            PLAN.encode_tile(key, Tile(start, PLAN.tile_ms, ir=ir)),
-            len(added) + len(gone),
-            latest,
-        )
+        expected[key, start] = (PLAN.tile_codec.pack(ir)[1], len(added) + len(gone))
+        latest.append(max(time for time, _ in added + gone))
     combined = list(combiner(PLAN, BEGIN, EventCounts())(iter(batches_of(rows, with_deletes=with_deletes))))
-    found = [row for batch in combined for row in batch.to_pylist()]
-    assert found.pop() == {"key": CLOSING_KEY, "start_ms": 0, "ir": None, "events": 0, "event_time": None}
-    assert {
-        (row["key"], row["start_ms"]): (row["ir"], row["events"], round(row["event_time"].timestamp() * 1000))
-        for row in found
-    } == expected
+    told = [row for batch in combined for row in batch.to_pylist()]
+    assert told.pop() == {"slot": CLOSING_SLOT, "tiles": None, "event_time": None}
+    found = [
+        (row["slot"], key, start, cells, count)
+        for row in told
+        for start, tiles in decode_combined(row["tiles"]).items()
+        for key, cells, count in zip(tiles.keys, tiles.cells, tiles.events, strict=True)
+    ]
+    assert {(key, start): (cells, count) for _, key, start, cells, count in found} == expected
     assert len(found) == len(expected)
+    assert all(slot == slot_of(key) for slot, key, _, _, _ in found)
+    assert len(told) == len({row["slot"] for row in told})
+    assert {round(row["event_time"].timestamp() * 1000) for row in told} == ({max(latest)} if latest else set())

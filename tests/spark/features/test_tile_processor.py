@@ -6,14 +6,12 @@ from hypothesis import strategies as st
 
 from millpond.errors import OptionError
 from millpond.features import (
-    CLOSING_KEY,
     DAY_MS,
     HOUR_MS,
     MARKER_ADDRESS,
     Aggregation,
     Field,
     GroupBy,
-    Tile,
     compile_group_by,
     decode_marker,
     layer_of,
@@ -21,7 +19,8 @@ from millpond.features import (
     tile_start,
 )
 from millpond.spark.features.tile_processor import DEFAULT_RETENTION_MS, TileProcessor
-from millpond.spark.features.touched_tiles import AMENDED, CLOSED, CLOSING, FORGOTTEN, LATE, MARKED, OPENED
+from millpond.spark.features.tile_rows import AMENDED, CLOSED, CLOSING, FORGOTTEN, LATE, MARKED, OPENED
+from millpond.spark.features.tile_slots import CLOSING_SLOT, CombinedTiles, encode_combined, slot_of
 from tests.spark.features.arrow_states import OneShard
 
 GROUP_BY = GroupBy(
@@ -39,8 +38,8 @@ JFK, EWR = (PLAN.encode_key((origin,)) for origin in ("JFK", "EWR"))
 def part(key, time, delay, plan=PLAN):
     """What is combined of one event."""
     start = tile_start(time, plan.tile_ms)
-    tile = Tile(start, plan.tile_ms, ir=plan.collect([time], [(delay,)]))
-    return {"key": key, "start_ms": start, "ir": plan.encode_tile(key, tile), "events": 1}
+    _, cells = plan.tile_codec.pack(plan.collect([time], [(delay,)]))
+    return {"slot": slot_of(key), "tiles": encode_combined({start: CombinedTiles([key], [cells], [1])})}
 
 
 class Shard(OneShard):
@@ -133,7 +132,7 @@ def test_a_late_event_amends_every_closed_layer_and_joins_the_open_one(shard):
 
 
 def test_the_closing_time_is_the_watermark_rounded_down_and_comes_without_events_too(shard):
-    heartbeat = {"key": CLOSING_KEY, "start_ms": 0, "ir": None, "events": 0}
+    heartbeat = {"slot": CLOSING_SLOT, "tiles": None}
     assert counted(shard.batch([heartbeat, part(JFK, B, 1.0)], B + TILE_MS + 7), CLOSING) == B + TILE_MS
     assert counted(shard.batch([], B + 2 * TILE_MS - 1), CLOSING) == 0
     assert counted(shard.batch([], B + 5 * TILE_MS + 1), CLOSING) == B + 5 * TILE_MS
@@ -154,9 +153,10 @@ def test_state_drops_the_tiles_of_an_hour_together(shard):
     shard.events((B, 1.0), (B + 3 * TILE_MS, 1.0))
     for end in (B + TILE_MS, B + 4 * TILE_MS, B + HOUR_MS + DEFAULT_RETENTION_MS - 1):
         shard.batch([], end)
-    assert {(JFK, B), (JFK, B + 3 * TILE_MS)} <= shard.maps.keys()
+    slot = slot_of(JFK)
+    assert {(slot, B), (slot, B + 3 * TILE_MS)} <= shard.maps.keys()
     shard.batch([], B + HOUR_MS + DEFAULT_RETENTION_MS)
-    assert not {(JFK, B), (JFK, B + 3 * TILE_MS)} & shard.maps.keys()
+    assert not {(slot, B), (slot, B + 3 * TILE_MS)} & shard.maps.keys()
 
 
 def test_nothing_but_the_marker_is_left_of_a_key_that_went_quiet(shard):
@@ -165,8 +165,7 @@ def test_nothing_but_the_marker_is_left_of_a_key_that_went_quiet(shard):
     shard.events((B, 1.0))
     for days in range(1, 8):
         shard.batch([], B + days * DAY_MS)
-    assert shard.values == {}
-    assert list(shard.maps) == [(JFK, MARKER_ADDRESS)]
+    assert list(shard.maps) == [(slot_of(JFK), MARKER_ADDRESS)]
     assert shard.timers == set()
 
 

@@ -4,8 +4,8 @@ import pyarrow as pa
 
 from millpond.features import MARKER_ADDRESS, tile_address
 from millpond.kv import MemoryStore
+from millpond.spark.features.tile_rows import AMENDED, CLOSED, OPENED, pack
 from millpond.spark.features.tile_writer import _writer
-from millpond.spark.features.touched_tiles import AMENDED, CLOSED, OPENED
 
 START_MS = 1_388_361_600_000
 KEEP_MS = 4 * 86_400_000
@@ -24,7 +24,7 @@ class Noting(MemoryStore):
 
 def test_a_tile_of_any_layer_is_kept_by_its_own_start_and_a_marker_by_the_time_of_writing():
     addresses = [tile_address(0, START_MS), tile_address(2, START_MS), MARKER_ADDRESS]
-    batch = pa.record_batch(
+    rows = pa.table(
         {
             "key": pa.array([b"EWR"] * 3, pa.binary()),
             "address": pa.array(addresses, pa.int64()),
@@ -34,6 +34,6 @@ def test_a_tile_of_any_layer_is_kept_by_its_own_start_and_a_marker_by_the_time_o
         }
     )
     store = Noting()
-    assert [one.num_rows for one in _writer("route.stream", store, KEEP_MS)(iter([batch]))] == [3]
+    assert [one.num_rows for one in _writer("route.stream", store, KEEP_MS)(pack(rows).to_batches())] == [3]
     assert [put.time_ms for put in store.puts] == addresses
     assert [put.keep_until_ms for put in store.puts] == [START_MS + KEEP_MS, START_MS + KEEP_MS, 0]

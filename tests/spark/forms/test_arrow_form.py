@@ -22,8 +22,8 @@ from millpond.spark.shuffle.spool import Spool
 from millpond.spark.spec.lease import Attempt, Lease
 from millpond.spark.spec.operator import BatchTime, OperatorSpec, StateConfig
 from millpond.spark.testing.ddl import parse_ddl
-from millpond.state import HeapBackend
 from millpond.state.checkpoint import Shard, new_manifest
+from millpond.state.spi import HeapBackend
 from millpond.state.types.key_groups import key_group_of
 from millpond.state.wrappers.lru.backend import LruStateCache
 from tests.state.spillable.restless import open_spillable

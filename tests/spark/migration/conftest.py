@@ -5,6 +5,7 @@ from contextlib import contextmanager
 import pytest
 from pyspark.sql.streaming.state import GroupStateTimeout
 
+from millpond.spark.inspect.reading_session import reading_session
 from tests.spark.migration import jobs
 from tests.spark.streams import FileStream
 
@@ -36,6 +37,12 @@ def watermarked(stream):
 
 def checkpoint_of(stream):
     return str(stream.folder / "checkpoint")
+
+
+def spark_states(spark, checkpoint, name):
+    """The rows of a state as Spark's own reader shows them, in a session of the checkpoint's format."""
+    reader = reading_session(spark, checkpoint).read.format("statestore")
+    return reader.option("stateVarName", name).load(checkpoint).collect()
 
 
 FIRST_ROWS = [("ann", 1, 100), ("ann", 2, 110), ("bob", 3, 100), (None, 4, 100)]

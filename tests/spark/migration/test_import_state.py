@@ -15,7 +15,7 @@ from millpond.spark.environment.versions import SPARK
 from millpond.state.checkpoint import Savepoint
 from millpond.state.types.key_groups import key_group_of
 from tests.spark.migration import jobs
-from tests.spark.migration.conftest import watermarked
+from tests.spark.migration.conftest import spark_states, watermarked
 
 pytestmark = pytest.mark.spark
 
@@ -170,7 +170,7 @@ def _exact(part):
 def test_lives_end_when_spark_would_end_them(spark, tmp_path, old_recent):
     ttl = dict.fromkeys(("total", "ids", "entries"), jobs.HOUR_MS)
     saved = import_state(spark, old_recent, str(tmp_path / "saved"), ttl_ms=ttl)
-    theirs = spark.read.format("statestore").option("stateVarName", "total").load(old_recent).collect()
+    theirs = spark_states(spark, old_recent, "total")
     ours = {key[0]: row["value.$alive_since_ms"] + jobs.HOUR_MS for key, row in rows_of(saved, "total").items()}
     assert ours == {row.key.user: row.value.ttlExpirationMs for row in theirs}
     elements = rows_of(saved, "ids")["ann",]["value"]

@@ -4,7 +4,7 @@ import pytest
 
 from millpond.spark import export_state, import_state, keyed, read_state, savepoint
 from tests.spark.migration import jobs
-from tests.spark.migration.conftest import checkpoint_of, watermarked
+from tests.spark.migration.conftest import checkpoint_of, spark_states, watermarked
 
 pytestmark = pytest.mark.spark
 
@@ -68,7 +68,7 @@ def test_the_pandas_form_with_times_to_live(spark, tmp_path, stream_of, old_rece
     assert told(stream.run_until(output, {("ann", 3), ("cid", 1)})) == {("ann", 3), ("cid", 1)}
     checkpoint = checkpoint_of(stream)
     expiry = {row.key.user: row.value.ttlExpirationMs for row in read_state(spark, checkpoint, "total").collect()}
-    theirs = spark.read.format("statestore").option("stateVarName", "total").load(old_recent).collect()
+    theirs = spark_states(spark, old_recent, "total")
     before = {row.key.user: row.value.ttlExpirationMs for row in theirs}
     assert (expiry["bob"], expiry[None]) == (before["bob"], before[None])
     assert expiry["ann"] > before["ann"]

@@ -10,8 +10,8 @@ import pytest
 from millpond.errors import OptionError, UnavailableError
 from millpond.spark import StateConfig
 from millpond.spark.runtime.shard_backend import open_shard_backend, remove_backend_folders
-from millpond.state import HeapBackend
 from millpond.state.options.operator import StateOptions
+from millpond.state.spi import HeapBackend
 
 HOST = """
 import sys

@@ -5,8 +5,8 @@ import dataclasses
 import pyarrow as pa
 import pytest
 
-from millpond.state import HeapBackend, StateDescriptor, StateKind
 from millpond.state.checkpoint import Checkpointer, FileStorage, new_manifest, restore
+from millpond.state.spi import HeapBackend, StateDescriptor, StateKind
 from millpond.state.testing.harness import Harness
 from millpond.state.types.object_codec import OBJECT_SCHEMA
 from millpond.state.types.serializer import msgspec_serializer

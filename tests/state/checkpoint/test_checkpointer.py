@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from millpond.errors import CorruptionError, DataError, OptionError, UnavailableError
-from millpond.state import HeapBackend, StateDescriptor, StateKind
 from millpond.state.checkpoint import Checkpointer, FileStorage, new_manifest, restore
-from millpond.state.checkpoint import checkpointer as checkpointer_module
+from millpond.state.checkpoint import unstored as unstored_module
 from millpond.state.checkpoint import writer as writer_module
+from millpond.state.spi import HeapBackend, StateDescriptor, StateKind
 from millpond.state.types.object_codec import OBJECT_SCHEMA
 from millpond.state.types.serializer import msgspec_serializer
 from millpond.state.types.ttl import Ttl
@@ -113,7 +113,7 @@ class CheckpointsAgainstADict(RuleBasedStateMachine):
     def an_operator_without_state(self, step_rows, carried):
         self.patch = pytest.MonkeyPatch()
         self.patch.setattr(writer_module, "BASE_STEP_ROWS", step_rows)
-        self.patch.setattr(checkpointer_module, "MAX_CARRIED_BYTES", carried)
+        self.patch.setattr(unstored_module, "MAX_CARRIED_BYTES", carried)
         self.disk = Disk()
         self.live, self.stored, self.begun = {}, {}, []
         self.operator = Operator(self.disk)
@@ -250,7 +250,6 @@ def test_an_incremental_checkpoint_writes_what_changed_and_as_much_again(disk):
     incremental = operator.checkpointer.write(operator.checkpointer.begin())
     assert (full.full, incremental.full) == (True, False)
     assert incremental.bytes < full.bytes / 3, "one cell, and the base of one of seven key groups"
-    assert list(operator.checkpointer.history) == [full, incremental]
     assert counts(Operator(disk))["7-1"] == 5
 
 
@@ -371,13 +370,14 @@ def test_a_damaged_version_is_refused_and_the_last_good_one_is_named(disk):
     assert "folder is 2;" in str(caught.value)
 
 
-def test_falling_back_is_done_when_asked_for_and_told(disk):
+def test_from_the_version_that_is_named_as_the_last_good_one_the_shard_goes_on(disk):
     operator = three_versions(disk)
-    paths = [damage(disk, operator.storage, version) for version in (2, 3)]
-    again = Operator(disk, fall_back=True)
+    for version in (2, 3):
+        damage(disk, operator.storage, version)
+    with pytest.raises(CorruptionError, match="last good version in shard 1 in folder is 1;"):
+        Operator(disk)
+    again = Operator(disk, version=1)
     assert counts(again) == {"ann": 1}
-    assert again.restored.manifest.version == 1
-    assert [path in text for path, text in zip(paths[::-1], again.restored.passed_over, strict=True)] == [True, True]
     counted(again, {"ann": 7})
     again.checkpointer.write(again.checkpointer.begin())
     assert counts(Operator(disk)) == {"ann": 7}
@@ -389,7 +389,7 @@ def test_without_a_whole_version_nothing_is_restored(disk):
     for version in (1, 2, 3):
         damage(disk, operator.storage, version)
     with pytest.raises(CorruptionError, match="No earlier version in shard 1 in folder is whole"):
-        Operator(disk, fall_back=True)
+        Operator(disk)
 
 
 def test_a_checkpoint_that_would_not_restore_is_not_acknowledged():

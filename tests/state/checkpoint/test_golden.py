@@ -16,9 +16,9 @@ import msgspec
 import pyarrow as pa
 import pytest
 
-from millpond.state import HeapBackend, StateDescriptor, StateKind
 from millpond.state.checkpoint import Manifest, Shard, new_manifest
 from millpond.state.checkpoint.format.segment import FORMAT_VERSION, CellCodec, decode_segment
+from millpond.state.spi import HeapBackend, StateDescriptor, StateKind
 
 GOLDEN = Path(__file__).parent / "golden"
 KEY = pa.schema([("user", pa.string()), ("number", pa.int64())])

@@ -5,10 +5,18 @@ import random
 import pyarrow as pa
 import pytest
 
-from millpond.state import HeapBackend, LruStateCache, RocksDbBackend, SpillableBackend, StateDescriptor, StateKind, Ttl
 from millpond.state.checkpoint import Checkpointer, FileStorage, Shard, new_manifest, restore
 from millpond.state.checkpoint.owed_bases import Written, owed_rows
 from millpond.state.checkpoint.reader import StateReader
+from millpond.state.spi import (
+    HeapBackend,
+    LruStateCache,
+    RocksDbBackend,
+    SpillableBackend,
+    StateDescriptor,
+    StateKind,
+    Ttl,
+)
 
 KEY = pa.schema([("user", pa.string())])
 LOG = StateDescriptor("log", StateKind.LIST, pa.schema([("data", pa.binary())]))

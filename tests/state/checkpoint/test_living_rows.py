@@ -5,11 +5,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from millpond.state import Cells, StateDescriptor, StateKind, Ttl
 from millpond.state.backend.expiry import alive
 from millpond.state.checkpoint.format.segment import CellCodec
 from millpond.state.checkpoint.living_rows import living_rows
 from millpond.state.checkpoint.reader import StateReader
+from millpond.state.spi import Cells, StateDescriptor, StateKind, Ttl
 from millpond.state.testing.harness import Harness
 from millpond.state.types.object_codec import OBJECT_SCHEMA
 from millpond.state.types.serializer import msgspec_serializer

@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from millpond.state import StateDescriptor, StateKind
 from millpond.state.checkpoint.format.object_columns import decoded
+from millpond.state.spi import StateDescriptor, StateKind
 from millpond.state.types.object_codec import OBJECT_SCHEMA
 from millpond.state.types.serializer import msgspec_serializer
 

@@ -7,13 +7,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from millpond.state import StateDescriptor, StateKind, Ttl
 from millpond.state.backend import cell_bytes as cell_bytes_module
 from millpond.state.backend.cell_bytes import cell_bytes
 from millpond.state.backend.expiry import alive, removals
 from millpond.state.backend.pairs import Pairs
 from millpond.state.backend.protocols import Cells
 from millpond.state.checkpoint.raw_expiry import living_pairs
+from millpond.state.spi import StateDescriptor, StateKind, Ttl
 
 GROUP = 3
 TTL = Ttl(100)

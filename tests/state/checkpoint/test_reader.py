@@ -6,9 +6,9 @@ import pyarrow as pa
 import pytest
 
 from millpond.errors import CorruptionError, OptionError
-from millpond.state import HeapBackend, StateDescriptor, StateKind
 from millpond.state.checkpoint import Checkpointer, FileStorage, ShardState, new_manifest, write_savepoint
 from millpond.state.checkpoint.reader import StateReader
+from millpond.state.spi import HeapBackend, StateDescriptor, StateKind
 from millpond.state.types.object_codec import OBJECT_SCHEMA
 from millpond.state.types.serializer import msgspec_serializer, pickle_serializer
 

@@ -3,10 +3,10 @@
 import pyarrow as pa
 import pytest
 
-from millpond.state import ABSENT, StateDescriptor, StateKind
 from millpond.state.checkpoint import Checkpointer, FileStorage, new_manifest, restore
-from millpond.state.checkpoint import checkpointer as checkpointer_module
+from millpond.state.checkpoint import shard as shard_module
 from millpond.state.checkpoint import writer as writer_module
+from millpond.state.spi import ABSENT, StateDescriptor, StateKind
 from millpond.state.testing.harness import Harness
 from millpond.state.types.ttl import Ttl
 from tests.state.conformance.kinds import ANN, BOB, EVE, changed, declare, placed, turn_to
@@ -168,7 +168,7 @@ def test_a_clean_up_on_snapshots_alone_leaves_live_state_as_it_is(open_shard):
 
 
 def test_a_bounded_part_is_removed_at_a_time_and_the_rest_later(open_shard, monkeypatch):
-    monkeypatch.setattr(checkpointer_module, "BASE_STEP_ROWS", 1)
+    monkeypatch.setattr(shard_module, "BASE_STEP_ROWS", 1)
     monkeypatch.setattr(writer_module, "BASE_STEP_ROWS", 1)
     shard = open_shard(SUBJECTS[0])
     for group in BIRTH.key_groups:

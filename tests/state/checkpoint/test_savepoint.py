@@ -7,7 +7,6 @@ import pyarrow as pa
 import pytest
 
 from millpond.errors import CorruptionError, OptionError, UnavailableError
-from millpond.state import HeapBackend, StateDescriptor, StateKind
 from millpond.state.checkpoint import (
     Checkpointer,
     FileStorage,
@@ -17,8 +16,10 @@ from millpond.state.checkpoint import (
     restore,
     write_savepoint,
 )
+from millpond.state.checkpoint.starting import load_savepoint
 from millpond.state.operator.timers import TIMERS
 from millpond.state.rocksdb.backend import RocksDbBackend
+from millpond.state.spi import HeapBackend, StateDescriptor, StateKind
 from millpond.state.types.key_groups import key_group_of, key_groups_of, max_parallelism, shard_of
 from millpond.state.types.object_codec import OBJECT_SCHEMA
 from millpond.state.types.serializer import msgspec_serializer, pickle_serializer
@@ -88,6 +89,12 @@ def saved(location, shards, states=STATES, **options):
     return write_savepoint(location, parts, **options)
 
 
+def loaded(savepoint, backend, states=(), shard=0, shards=1):
+    """A savepoint's rows in a backend: the manifest of the shard that begins with them, and its states."""
+    manifest = new_manifest("new", shard, shards, savepoint.contents.max_parallelism, KEY)
+    return manifest, load_savepoint(savepoint, manifest, backend, states, None)
+
+
 @pytest.mark.parametrize(("old", "new"), [(4, 2), (2, 4), (15, 77), (77, 15)])
 def test_state_follows_its_key_groups_to_any_number_of_shards(old, new):
     shards, everything = filled(old)
@@ -100,8 +107,8 @@ def test_state_follows_its_key_groups_to_any_number_of_shards(old, new):
         groups = key_groups_of(shard, new, max_parallelism(old))
         backend = HeapBackend(groups)
         declared(backend)
-        restored = savepoint.restore(shard, new, backend, STATES, lineage="new")
-        assert (restored.manifest.key_groups, restored.manifest.max_parallelism) == (groups, max_parallelism(old))
+        manifest, _ = loaded(savepoint, backend, STATES, shard, new)
+        assert (manifest.key_groups, manifest.max_parallelism) == (groups, max_parallelism(old))
         here = contents(backend, groups)
         assert not here.keys() & found.keys()
         found |= here
@@ -114,7 +121,7 @@ def test_a_savepoint_goes_from_any_backend_to_any_other(source, target, tmp_path
     shards, everything = filled(1, kind=source, folder=tmp_path / "source")
     savepoint = saved(str(tmp_path / "savepoint"), shards)
     backend, _ = backend_of(target, range(128), tmp_path / "target")
-    savepoint.restore(0, 1, backend, STATES, lineage="new")
+    loaded(savepoint, backend, STATES)
     assert contents(backend, range(128)) == everything
     for _, opened in [*shards, (None, backend)]:
         opened.close()
@@ -124,8 +131,8 @@ def test_what_a_savepoint_brought_is_in_the_first_checkpoint(tmp_path):
     shards, everything = filled(2)
     savepoint = saved(str(tmp_path / "savepoint"), shards)
     backend, _ = backend_of("heap", range(128), tmp_path)
-    restored = savepoint.restore(0, 1, backend, STATES, lineage="new")
-    checkpointer = Checkpointer(FileStorage(str(tmp_path), 0), backend, restored.manifest, restored.descriptors)
+    manifest, states = loaded(savepoint, backend, STATES)
+    checkpointer = Checkpointer(FileStorage(str(tmp_path), 0), backend, manifest, states)
     assert checkpointer.write(checkpointer.begin()).full
     again, _ = backend_of("heap", range(128), tmp_path)
     restore(FileStorage(str(tmp_path), 0), again, STATES)
@@ -152,7 +159,7 @@ def test_a_stored_version_becomes_a_savepoint(tmp_path):
     savepoint = write_savepoint(str(tmp_path / "savepoint"), parts)
     assert savepoint.contents.watermark_ms == 44, "the lowest of the shards'"
     backend, _ = backend_of("heap", range(128), tmp_path)
-    savepoint.restore(0, 1, backend, STATES, lineage="new")
+    loaded(savepoint, backend, STATES)
     assert contents(backend, range(128)) == everything
 
 
@@ -160,12 +167,10 @@ def test_a_state_that_nobody_declares_is_restored_as_it_is_stored(tmp_path):
     shards, everything = filled(1)
     savepoint = saved(str(tmp_path), shards)
     backend = HeapBackend(range(128))
-    restored = savepoint.restore(0, 1, backend, lineage="new")
-    again = write_savepoint(
-        str(tmp_path / "again"), [ShardState.of_snapshot(restored.manifest, backend.commit(), restored.descriptors)]
-    )
+    manifest, states = loaded(savepoint, backend)
+    again = write_savepoint(str(tmp_path / "again"), [ShardState.of_snapshot(manifest, backend.commit(), states)])
     other, _ = backend_of("heap", range(128), tmp_path)
-    again.restore(0, 1, other, STATES, lineage="new")
+    loaded(again, other, STATES)
     assert contents(other, range(128)) == everything
 
 
@@ -175,7 +180,7 @@ def test_a_changed_schema_is_refused_with_both_before_anything_is_loaded(tmp_pat
     changed = StateDescriptor("log", StateKind.LIST, pa.schema([("words", pa.int64())]))
     backend = HeapBackend(range(128))
     with pytest.raises(OptionError) as caught:
-        savepoint.restore(0, 1, backend, [*STATES[:1], changed, *STATES[2:]], lineage="new")
+        loaded(savepoint, backend, [*STATES[:1], changed, *STATES[2:]])
     assert "list<" in str(caught.value)
     assert "int64" in str(caught.value)
     assert contents(backend, range(128)) == {}
@@ -212,7 +217,7 @@ def test_every_altered_cut_or_missing_file_is_refused_by_its_name():
             )
             backend = HeapBackend(range(128))
             with pytest.raises(CorruptionError, match=path.replace("$", r"\$").replace(".", r"\.")):
-                Savepoint.open("folder", filesystem=filesystem).restore(0, 1, backend, lineage="new")
+                loaded(Savepoint.open("folder", filesystem=filesystem), backend)
             assert all(not len(backend.cells(state.name, group)) for state in STATES for group in range(128))
 
 
@@ -253,10 +258,3 @@ def test_shards_that_do_not_make_one_operator_are_refused(tmp_path):
         saved(str(tmp_path / "mixed"), [second, lonely])
     with pytest.raises(OptionError, match="got \\[\\]"):
         write_savepoint(str(tmp_path / "none"), [])
-
-
-def test_more_shards_than_key_groups_are_refused(tmp_path):
-    shards, _ = filled(1)
-    savepoint = saved(str(tmp_path), shards)
-    with pytest.raises(OptionError, match="has 128 key groups"):
-        savepoint.restore(0, 129, HeapBackend(range(1)), lineage="new")

@@ -8,9 +8,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from millpond.errors import CorruptionError, DataError
-from millpond.state import ABSENT, Cells, StateDescriptor, StateKind, user_serializer
+from millpond.state import user_serializer
 from millpond.state.checkpoint.format import segment
 from millpond.state.checkpoint.format.segment import CellCodec, decode_segment, encode_segments, sealed, unsealed
+from millpond.state.spi import ABSENT, Cells, StateDescriptor, StateKind
 from millpond.state.types.object_codec import OBJECT_SCHEMA
 
 KEY = pa.schema([("user", pa.string()), ("number", pa.int64())])

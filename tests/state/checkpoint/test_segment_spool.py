@@ -8,10 +8,10 @@ import pyarrow as pa
 import pytest
 
 from millpond.errors import CorruptionError, UnavailableError
-from millpond.state import HeapBackend, StateDescriptor, StateKind
 from millpond.state.checkpoint import Checkpointer, FileStorage, Shard, new_manifest, restore, segment_spool
 from millpond.state.checkpoint.restoring import StoredSegments, in_order
 from millpond.state.checkpoint.segment_spool import SegmentSpool
+from millpond.state.spi import HeapBackend, StateDescriptor, StateKind
 
 KEY = pa.schema([("user", pa.string())])
 COUNT = StateDescriptor("count", StateKind.VALUE, pa.schema([("n", pa.int64())]))

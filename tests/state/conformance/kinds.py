@@ -12,8 +12,8 @@ from typing import Any
 
 import pyarrow as pa
 
-from millpond.state import ABSENT, Cells, KeyedStateBackend, StateDescriptor, StateKind
 from millpond.state.backend.protocols import Appended
+from millpond.state.spi import ABSENT, Cells, KeyedStateBackend, StateDescriptor, StateKind
 from millpond.state.types.object_codec import OBJECT_SCHEMA
 from millpond.state.types.serializer import Serializer, msgspec_serializer
 from millpond.state.types.ttl import Ttl

@@ -5,16 +5,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from millpond.state import (
-    CachedValues,
-    ForwardingBackend,
-    HeapBackend,
-    KeyedStateBackend,
-    Snapshot,
-    TwoLayer,
-    WriteBack,
-)
+from millpond.state import TwoLayer, WriteBack
 from millpond.state.rocksdb.backend import RocksDbBackend
+from millpond.state.spi import CachedValues, ForwardingBackend, HeapBackend, KeyedStateBackend, Snapshot
 from millpond.state.wrappers.lru.backend import LruStateCache
 from tests.state.spillable.restless import Restless, open_spillable
 
@@ -30,6 +23,7 @@ class Subject:
 
     Attributes:
         name: in test ids.
+        layer: whose code a call reaches first; a layer's subjects share what `covering` covers.
         open: a backend of some key groups, whose files, if it has any, go into an empty folder.
         keeps_what_it_hands_out: whether a second get of one version must give the very object of the first:
             not where values are bytes, nor where the first may have been evicted.
@@ -38,6 +32,7 @@ class Subject:
     """
 
     name: str
+    layer: str
     open: Open
     keeps_what_it_hands_out: bool = False
     every_kind: bool = False
@@ -93,23 +88,23 @@ def counting(inner: Open) -> Open:
 
 
 SUBJECTS = [
-    Subject("heap", heap, keeps_what_it_hands_out=True, every_kind=True),
-    Subject("rocksdb", rocksdb, every_kind=True),
-    Subject("spillable", spillable, every_kind=True),
-    Subject("spilled", spilled),
-    Subject("lru1-heap", lru(heap, max_entries=1)),
-    Subject("lru2-heap", lru(heap, max_entries=2)),
-    Subject("lru8-heap", lru(heap, max_entries=8)),
-    Subject("lru1000-heap", lru(heap, max_entries=1000), keeps_what_it_hands_out=True),
-    Subject("lru-bytes-heap", lru(heap, max_bytes=1500)),
-    Subject("lru2-spillable", lru(spillable, max_entries=2)),
-    Subject("lru2-rocksdb", lru(rocksdb, max_entries=2)),
-    Subject("lru1000-rocksdb", lru(rocksdb, max_entries=1000), keeps_what_it_hands_out=True),
-    Subject("users-wrapper-heap", counting(heap), keeps_what_it_hands_out=True),
-    Subject("users-wrapper-lru2-spilled", counting(lru(spilled, max_entries=2))),
-    Subject("write-back1-heap", king(heap, WriteBack(max_size=1))),
-    Subject("write-back1000-rocksdb", king(rocksdb, WriteBack(max_size=1000))),
-    Subject("write-back1-spillable", king(spillable, WriteBack(max_size=1))),
-    Subject("two-layer2-1-heap", king(heap, TwoLayer(max_size=2, max_size_l2=1))),
-    Subject("two-layer1-2-lru2-heap", king(lru(heap, max_entries=2), TwoLayer(max_size=1, max_size_l2=2))),
+    Subject("heap", "heap", heap, keeps_what_it_hands_out=True, every_kind=True),
+    Subject("rocksdb", "rocksdb", rocksdb, every_kind=True),
+    Subject("spillable", "spillable", spillable, every_kind=True),
+    Subject("spilled", "spillable", spilled),
+    Subject("lru1-heap", "lru", lru(heap, max_entries=1)),
+    Subject("lru2-heap", "lru", lru(heap, max_entries=2)),
+    Subject("lru8-heap", "lru", lru(heap, max_entries=8)),
+    Subject("lru1000-heap", "lru", lru(heap, max_entries=1000), keeps_what_it_hands_out=True),
+    Subject("lru-bytes-heap", "lru", lru(heap, max_bytes=1500)),
+    Subject("lru2-spillable", "lru", lru(spillable, max_entries=2)),
+    Subject("lru2-rocksdb", "lru", lru(rocksdb, max_entries=2)),
+    Subject("lru1000-rocksdb", "lru", lru(rocksdb, max_entries=1000), keeps_what_it_hands_out=True),
+    Subject("users-wrapper-heap", "users-wrapper", counting(heap), keeps_what_it_hands_out=True),
+    Subject("users-wrapper-lru2-spilled", "users-wrapper", counting(lru(spilled, max_entries=2))),
+    Subject("write-back1-heap", "king", king(heap, WriteBack(max_size=1))),
+    Subject("write-back1000-rocksdb", "king", king(rocksdb, WriteBack(max_size=1000))),
+    Subject("write-back1-spillable", "king", king(spillable, WriteBack(max_size=1))),
+    Subject("two-layer2-1-heap", "king", king(heap, TwoLayer(max_size=2, max_size_l2=1))),
+    Subject("two-layer1-2-lru2-heap", "king", king(lru(heap, max_entries=2), TwoLayer(max_size=1, max_size_l2=2))),
 ]

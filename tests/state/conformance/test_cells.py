@@ -3,8 +3,8 @@
 import pytest
 
 from millpond.errors import OptionError
-from millpond.state import ABSENT, StateDescriptor, StateKind
 from millpond.state.backend.protocols import Cells
+from millpond.state.spi import ABSENT, StateDescriptor, StateKind
 from millpond.state.types.serializer import raw_serializer
 from tests.state.conformance.kinds import (
     ANN,

@@ -3,7 +3,7 @@
 import pytest
 
 from millpond.errors import DataError, OptionError
-from millpond.state import StateKind
+from millpond.state.spi import StateKind
 from tests.state.conformance.kinds import (
     ANN,
     FLAT_ROW,

@@ -3,9 +3,10 @@
 import pytest
 
 from millpond.errors import OptionError
-from millpond.state import ForwardingBackend, HeapBackend, PlainBackend, StateOptions, open_backend, register_backend
+from millpond.state import StateOptions
 from millpond.state.backend.check import missing_members
 from millpond.state.options import registry
+from millpond.state.spi import ForwardingBackend, HeapBackend, PlainBackend, open_backend, register_backend
 from millpond.state.testing.harness import Harness
 from tests.state.conformance.kinds import ANN, BOB, GROUPS, copied, everything, turn_to
 from tests.state.conformance.subjects import spilled

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from millpond.state import StateKind
+from millpond.state.spi import StateKind
 from millpond.state.types.serializer import Serializer, msgspec_serializer
 from tests.state.conformance.kinds import (
     ANN,

@@ -6,7 +6,7 @@ import decimal
 import pyarrow as pa
 import pytest
 
-from millpond.state import StateKind
+from millpond.state.spi import StateKind
 from millpond.state.types.arrow_values import NAN
 from millpond.state.types.key_groups import key_group_of
 from millpond.state.types.rows import RowCodec

@@ -3,8 +3,8 @@
 import pytest
 
 from millpond.errors import DataError, OptionError
-from millpond.state import StateKind
 from millpond.state.backend.protocols import Appended
+from millpond.state.spi import StateKind
 from tests.state.conformance.kinds import ANN, BOB, FLAT_ROW, changed, describe, turn_to
 
 

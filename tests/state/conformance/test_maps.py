@@ -7,7 +7,7 @@ import pyarrow as pa
 import pytest
 
 from millpond.errors import DataError
-from millpond.state import StateDescriptor, StateKind
+from millpond.state.spi import StateDescriptor, StateKind
 from tests.state.conformance.kinds import ANN, BOB, CART, FLAT_ROW, HOME, describe, everything, exact, turn_to
 
 

@@ -3,7 +3,7 @@
 import pytest
 
 from millpond.errors import OptionError
-from millpond.state import ABSENT, StateKind
+from millpond.state.spi import ABSENT, StateKind
 from tests.state.conformance.kinds import ANN, BOB, EVE, HOME, Cell, changed, copied, everything, placed, turn_to
 
 

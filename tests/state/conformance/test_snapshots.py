@@ -4,7 +4,7 @@ import threading
 
 import pytest
 
-from millpond.state import ABSENT, StateKind
+from millpond.state.spi import ABSENT, StateKind
 from tests.state.conformance.kinds import ANN, GROUPS, INTEGER, Cell, changed, everything, turn_to
 
 USERS = [(3 + number % 3, (f"user{number}",)) for number in range(9)]

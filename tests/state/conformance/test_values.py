@@ -2,7 +2,7 @@
 
 import pytest
 
-from millpond.state import StateKind
+from millpond.state.spi import StateKind
 from tests.state.conformance.kinds import ANN, BOB, FLAT_ROW, KINDS, describe, turn_to
 
 KINDS_UNDER_TEST = KINDS

@@ -2,7 +2,7 @@
 
 import pytest
 
-from millpond.state import ABSENT, StateKind
+from millpond.state.spi import ABSENT, StateKind
 from tests.state.conformance.kinds import (
     ANN,
     BOB,

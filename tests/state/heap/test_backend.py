@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from millpond.errors import DataError, OptionError
-from millpond.state import ABSENT, Cells, HeapBackend, StateDescriptor, StateKind
 from millpond.state.backend.protocols import Appended
+from millpond.state.spi import ABSENT, Cells, HeapBackend, StateDescriptor, StateKind
 from tests.state.conformance.kinds import grown
 from tests.state.lengths import of_length
 

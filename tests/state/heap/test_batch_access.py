@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from millpond.state import HeapBackend, StateDescriptor, StateKind
 from millpond.state.heap.batch_access import ManyKeys, clear_many, get_many, update_many
 from millpond.state.operator.ttl_handles import TtlValue
+from millpond.state.spi import HeapBackend, StateDescriptor, StateKind
 from millpond.state.types.ttl import Ttl
 from millpond.state.wrappers.lru.backend import LruStateCache
 from tests.state.spillable.restless import Restless

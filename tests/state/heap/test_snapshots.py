@@ -13,18 +13,12 @@ import pyarrow as pa
 import pytest
 
 from millpond.errors import DataError, OptionError, UnavailableError
-from millpond.state import (
-    ABSENT,
-    Cells,
-    HeapBackend,
-    StateDescriptor,
-    StateKind,
-)
 from millpond.state.backend.protocols import Appended, Snapshot
 from millpond.state.heap import backend as heap
 from millpond.state.heap import states as heap_states
 from millpond.state.heap import tables as heap_tables
 from millpond.state.heap import versions as heap_versions
+from millpond.state.spi import ABSENT, Cells, HeapBackend, StateDescriptor, StateKind
 from millpond.state.types.object_codec import OBJECT_SCHEMA
 from millpond.state.types.serializer import pickle_serializer, raw_serializer
 from tests.state.conformance.kinds import grown

@@ -5,10 +5,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from millpond.state import HeapBackend, StateDescriptor, StateKind
 from millpond.state.backend.protocols import ABSENT, Cells
 from millpond.state.heap import versions as heap_versions
 from millpond.state.heap.versions import LoggedVersion, Version, undo_after
+from millpond.state.spi import HeapBackend, StateDescriptor, StateKind
 
 CHANGES = st.lists(st.tuples(st.integers(0, 3), st.sampled_from("abcde"), st.booleans()), max_size=60)
 """Key group and key of changes, and whether somebody reads the undo maps after them."""

@@ -14,11 +14,11 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, precondition, rule
 
-from millpond.state import ABSENT, HeapBackend, StateKind
 from millpond.state.checkpoint.checkpointer import Checkpointer
 from millpond.state.checkpoint.format.manifest import new_manifest
 from millpond.state.checkpoint.restoring import restore
 from millpond.state.checkpoint.storage.files import FileStorage
+from millpond.state.spi import ABSENT, HeapBackend, StateKind
 from tests.state.conformance.kinds import DICT, FLAT_ROW, GROUPS, INTEGER, Cell, everything, turn_to
 from tests.state.conformance.subjects import IN_MEMORY, SUBJECTS
 

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from millpond.errors import DataError
-from millpond.state import ABSENT, CachedValues, Cells, StateKind
+from millpond.state.spi import ABSENT, CachedValues, Cells, StateKind
 from millpond.state.wrappers.king.two_layer import TwoLayerCache
 from millpond.state.wrappers.king.write_back import WriteBackCache
 from tests.state.conformance.kinds import (

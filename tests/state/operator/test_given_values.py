@@ -6,9 +6,10 @@ from pathlib import Path
 import pytest
 
 from millpond.errors import DataError
-from millpond.state import CachedValues, HeapBackend, WriteBack
+from millpond.state import WriteBack
 from millpond.state.operator.states import States
 from millpond.state.rocksdb.backend import RocksDbBackend
+from millpond.state.spi import CachedValues, HeapBackend
 from millpond.state.wrappers.lru.backend import LruStateCache
 
 GROUPS = range(4)

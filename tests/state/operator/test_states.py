@@ -7,8 +7,8 @@ import statistics
 import pytest
 
 from millpond.errors import DataError, OptionError
-from millpond.state import HeapBackend, StateKind
 from millpond.state.operator.states import States
+from millpond.state.spi import HeapBackend, StateKind
 from millpond.state.types.serializer import user_serializer
 
 

@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from millpond.errors import OptionError
-from millpond.state import HeapBackend
 from millpond.state.checkpoint import Shard, new_manifest
 from millpond.state.operator.timers import TIMERS
+from millpond.state.spi import HeapBackend
 from tests.state.lengths import of_length
 
 KEY = pa.schema([("user", pa.string())])

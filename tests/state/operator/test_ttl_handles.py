@@ -4,9 +4,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from millpond.state import HeapBackend
 from millpond.state.backend.expiry import CELLS_PER_ACCESS, alive
 from millpond.state.operator.states import States
+from millpond.state.spi import HeapBackend
 from millpond.state.types.ttl import Ttl
 
 TTL_MS = 10

@@ -8,12 +8,13 @@ from pyspark import cloudpickle
 
 from millpond.errors import OptionError
 from millpond.options import count, size_bytes
-from millpond.state import CacheHooks, HeapBackend, Lru, TwoLayer, WriteBack
+from millpond.state import Lru, TwoLayer, WriteBack
 from millpond.state.options.opening import open_backend
 from millpond.state.options.operator import StateOptions
 from millpond.state.options.registry import _BACKENDS, register_backend
 from millpond.state.rocksdb.backend import RocksDbBackend
 from millpond.state.rocksdb.options import RocksDbSettings
+from millpond.state.spi import CacheHooks, HeapBackend
 from millpond.state.wrappers.lru.backend import LruStateCache
 
 

@@ -15,8 +15,8 @@ import pyarrow as pa
 import pytest
 
 from millpond.errors import UnavailableError
-from millpond.state import StateDescriptor, StateKind
 from millpond.state.rocksdb.backend import RocksDbBackend
+from millpond.state.spi import StateDescriptor, StateKind
 
 TEXT = pa.schema([("text", pa.string())])
 NUMBER = pa.schema([("number", pa.int64())])

@@ -14,9 +14,9 @@ import pyarrow as pa
 import pytest
 
 from millpond.errors import CorruptionError, MissingDependencyError, OptionError, UnavailableError
-from millpond.state import ABSENT, StateDescriptor, StateKind
 from millpond.state.backend.protocols import Cells
 from millpond.state.rocksdb.backend import RocksDbBackend
+from millpond.state.spi import ABSENT, StateDescriptor, StateKind
 
 COUNT = pa.schema([("count", pa.int64())])
 TEXT = pa.schema([("text", pa.string())])
@@ -293,7 +293,7 @@ FILL_THE_DISK = textwrap.dedent(
     from pathlib import Path
     import pyarrow as pa
     from millpond.errors import UnavailableError
-    from millpond.state import StateDescriptor, StateKind
+    from millpond.state.spi import StateDescriptor, StateKind
     from millpond.state.rocksdb.backend import RocksDbBackend
 
     backend = RocksDbBackend(range(1), Path(sys.argv[1]), write_buffer_bytes=1 << 16)

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from millpond.state import StateDescriptor, StateKind
+from millpond.state.spi import StateDescriptor, StateKind
 from millpond.state.spillable import SpillableBackend, SpillableSettings
 from millpond.state.spillable.gc_pauses import GcPauses
 from millpond.state.spillable.monitor import Monitor

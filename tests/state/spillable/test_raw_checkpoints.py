@@ -11,19 +11,7 @@ import pyarrow as pa
 import pytest
 
 from millpond.errors import OptionError
-from millpond.state import (
-    FileStorage,
-    Harness,
-    HeapBackend,
-    LruStateCache,
-    Savepoint,
-    StateDescriptor,
-    StateKind,
-    Ttl,
-    TwoLayer,
-    WriteBack,
-    write_savepoint,
-)
+from millpond.state import FileStorage, Harness, Savepoint, TwoLayer, WriteBack, write_savepoint
 from millpond.state.backend.cell_bytes import cell_bytes
 from millpond.state.backend.pairs import Pairs
 from millpond.state.checkpoint import Checkpointer, Shard, ShardState, new_manifest, restore
@@ -31,6 +19,7 @@ from millpond.state.checkpoint.format.raw import is_raw, raw_table
 from millpond.state.checkpoint.format.segment import CellCodec, decode_segment, encode_segments
 from millpond.state.checkpoint.restoring import Version, newest_rows
 from millpond.state.rocksdb.backend import RocksDbBackend
+from millpond.state.spi import HeapBackend, LruStateCache, StateDescriptor, StateKind, Ttl
 from millpond.state.types.object_codec import OBJECT_SCHEMA
 from millpond.state.types.serializer import msgspec_serializer
 from millpond.state.wrappers.cached_values import CachedValues
@@ -179,7 +168,7 @@ def test_a_savepoint_of_a_stored_version_decodes_what_was_copied(backend, tmp_pa
     checkpoints.write(checkpoints.begin(full=True))
     write_savepoint(str(tmp_path / "savepoint"), [ShardState.of_storage(storage)])
     other = HeapBackend(GROUPS)
-    Savepoint.open(str(tmp_path / "savepoint")).restore(0, 1, other, STATES, lineage="other", now_ms=0)
+    Shard(new_manifest("other", 0, 1, 4, KEY), other).start_from(Savepoint.open(str(tmp_path / "savepoint")), STATES, 0)
     assert everything(other) == everything(backend)
 
 
@@ -207,7 +196,7 @@ MORTAL = [replace(state, name=f"mortal-{state.name}", ttl=Ttl(100)) for state in
 
 
 def use_mortals(backend, key_group, name, born_ms, *more_ms):
-    """Give one key a mortal value of every kind, of one new_manifest or of several."""
+    """Give one key a mortal value of every kind, of one birth time or of several."""
     count, log, pages = backend.value_state(MORTAL[0]), backend.list_state(MORTAL[1]), backend.map_state(MORTAL[2])
     backend.enter(key_group)
     backend.context.key = (name,)

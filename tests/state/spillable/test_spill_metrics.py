@@ -3,7 +3,7 @@
 import pytest
 
 from millpond.metrics import MemoryRecorder
-from millpond.state import StateDescriptor, StateKind
+from millpond.state.spi import StateDescriptor, StateKind
 from millpond.state.types.object_codec import OBJECT_SCHEMA
 from millpond.state.types.serializer import msgspec_serializer
 from tests.state.spillable.conftest import filled, look, put

@@ -3,7 +3,8 @@
 import pytest
 
 from millpond.errors import OptionError
-from millpond.state import Harness, StateDescriptor, StateKind
+from millpond.state import Harness
+from millpond.state.spi import StateDescriptor, StateKind
 from millpond.state.types.key_groups import key_groups_of
 from millpond.state.types.object_codec import OBJECT_SCHEMA
 from millpond.state.types.serializer import msgspec_serializer

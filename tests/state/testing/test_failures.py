@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from millpond.errors import CorruptionError, OptionError, UnavailableError
-from millpond.state import HeapBackend
 from millpond.state.checkpoint import FileStorage
+from millpond.state.spi import HeapBackend
 from millpond.state.testing.harness import Harness
 from tests.state.diary import harness_of, state_of
 from tests.state.failing_storage import Failing

@@ -5,7 +5,7 @@ import pyarrow as pa
 import pytest
 
 from millpond.errors import OptionError
-from millpond.state import StateDescriptor, StateKind
+from millpond.state.spi import StateDescriptor, StateKind
 
 NUMBER = pa.schema([("count", pa.int64())])
 PAGE = pa.schema([("page", pa.string())])

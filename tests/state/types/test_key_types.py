@@ -4,7 +4,7 @@ import pyarrow as pa
 from hypothesis import given
 from hypothesis import strategies as st
 
-from millpond.state import HeapBackend, StateDescriptor, StateKind
+from millpond.state.spi import HeapBackend, StateDescriptor, StateKind
 from millpond.state.types.key_types import as_row, as_rows, given_form, given_forms
 
 atoms = st.none() | st.booleans() | st.integers() | st.text() | st.binary()

@@ -13,7 +13,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from millpond.errors import DataError
-from millpond.state import HeapBackend, StateDescriptor, StateKind
+from millpond.state.spi import HeapBackend, StateDescriptor, StateKind
 from millpond.state.types.arrow_values import python_values
 from millpond.state.types.rows import RowCodec, grouping_values
 

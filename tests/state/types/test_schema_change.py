@@ -7,8 +7,8 @@ import pyarrow as pa
 import pytest
 
 from millpond.errors import OptionError
-from millpond.state import ABSENT, Cells, StateDescriptor, StateKind
 from millpond.state.checkpoint.format.segment import CellCodec
+from millpond.state.spi import ABSENT, Cells, StateDescriptor, StateKind
 from millpond.state.types.object_codec import OBJECT_SCHEMA
 from millpond.state.types.schema_change import migration
 from millpond.state.types.serializer import msgspec_serializer, pickle_serializer, user_serializer

@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from millpond.errors import DataError, OptionError
-from millpond.state import ABSENT, Cells, StateDescriptor, StateKind
 from millpond.state.backend.expiry import alive
+from millpond.state.spi import ABSENT, Cells, StateDescriptor, StateKind
 from millpond.state.types.object_codec import OBJECT_SCHEMA
 from millpond.state.types.serializer import msgspec_serializer
 from millpond.state.types.ttl import LIFE_FIELD, Ttl

@@ -6,7 +6,7 @@ both, and one that spills.
 
 import pytest
 
-from millpond.state import CachedValues, StateKind
+from millpond.state.spi import CachedValues, StateKind
 from tests.state.conformance.kinds import ANN, BOB, GROUPS, INTEGER, Cell, changed, everything, turn_to
 from tests.state.conformance.subjects import SUBJECTS
 

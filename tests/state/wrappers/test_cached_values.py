@@ -5,21 +5,9 @@ from typing import ClassVar
 import pytest
 
 from millpond.errors import OptionError
-from millpond.state import (
-    ABSENT,
-    CachedValues,
-    CacheHooks,
-    Cells,
-    Harness,
-    HeapBackend,
-    Lru,
-    StateOptions,
-    Ttl,
-    TwoLayer,
-    WriteBack,
-    open_backend,
-)
+from millpond.state import Harness, Lru, StateOptions, TwoLayer, WriteBack
 from millpond.state.operator.states import States
+from millpond.state.spi import ABSENT, CachedValues, CacheHooks, Cells, HeapBackend, Ttl, open_backend
 
 CHOICES = [WriteBack(max_size=2), TwoLayer(max_size=1, max_size_l2=1)]
 

@@ -7,9 +7,9 @@ import pytest
 
 from millpond.errors import DataError, OptionError
 from millpond.metrics.recorder import MemoryRecorder
-from millpond.state import ABSENT, Cells, HeapBackend, StateDescriptor, StateKind
 from millpond.state.operator.states import States
 from millpond.state.rocksdb.backend import RocksDbBackend
+from millpond.state.spi import ABSENT, Cells, HeapBackend, StateDescriptor, StateKind
 from millpond.state.types.object_codec import OBJECT_SCHEMA
 from millpond.state.types.serializer import msgspec_serializer
 from millpond.state.types.ttl import Ttl

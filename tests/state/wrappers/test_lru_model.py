@@ -6,8 +6,8 @@ import pyarrow as pa
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from millpond.state import ABSENT, Cells, HeapBackend, StateDescriptor, StateKind
 from millpond.state.backend.protocols import Appended
+from millpond.state.spi import ABSENT, Cells, HeapBackend, StateDescriptor, StateKind
 from millpond.state.wrappers.lru.backend import LruStateCache
 from tests.state.conformance.kinds import grown
 from tests.state.lengths import of_length

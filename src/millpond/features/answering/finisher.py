@@ -14,15 +14,21 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 from millpond.features.answering.layout import Layout, Projection
-from millpond.features.cells.cell import Ir
+from millpond.features.cells.cell import Cell, Ir
 from millpond.features.partial_ir import UNKNOWN
 
 Finisher = Callable[[Sequence[Projection], Sequence[Ir]], dict[str, Any]]
 """Takes the base and the tail of each window of a layout, and gives the features that are known."""
 
+ColumnFinisher = Callable[[Sequence[Sequence[Projection]], Sequence[Sequence[Cell]]], list[dict[str, Any]]]
+"""Takes for each key the base of each window, and for each cell the column of the tails, and gives the features."""
+
 
 class Finishers:
-    """Both forms of the end of an answer: `compiled` where every cell is known, `careful` for any.
+    """The end of an answer: `compiled` where every cell is known, `careful` for any.
+
+    `compiled_columns` does as `compiled` for many keys, whose windows each hold the whole of their tail. It takes for
+    each key the base of each window, and for each cell of the plan one column of all tails.
 
     Args:
         layout: how bases lie.
@@ -35,9 +41,12 @@ class Finishers:
     >>> layout = Layout(compile_group_by(GroupBy("route", (Field("origin", "string"),), (), counts)))
     >>> Finishers(layout, ["count_1h", "count_1d"]).compiled([(2,), (5,)], [(1,), (1,)])
     {'count_1h': 3, 'count_1d': 6}
+    >>> finish = Finishers(layout, ["count_1h", "count_1d"]).compiled_columns
+    >>> finish([[(2,), (5,)], [(0,), (1,)]], [[1, 0]])
+    [{'count_1h': 3, 'count_1d': 6}, {'count_1h': None, 'count_1d': 1}]
     """
 
-    __slots__ = ("_features", "_layout", "_on_bound", "compiled")
+    __slots__ = ("_features", "_layout", "_names", "_on_bound", "compiled", "compiled_columns")
 
     def __init__(
         self,
@@ -52,7 +61,9 @@ class Finishers:
         self._layout = layout
         self._on_bound = on_bound
         self._features = tuple((*placed[name], name) for name in features)
-        self.compiled: Finisher = self._compile({} if names is None else names)
+        self._names: Mapping[str, str] = {} if names is None else names
+        self.compiled: Finisher = self._compile(columns=False)
+        self.compiled_columns: ColumnFinisher = self._compile(columns=True)
 
     def careful(self, bases: Sequence[Projection], tails: Sequence[Ir]) -> dict[str, Any]:
         """Give the features whose cells are all known."""
@@ -89,35 +100,48 @@ class Finishers:
                     met.append(name)
         return tuple(met)
 
-    def _compile(self, answer_names: Mapping[str, str]) -> Finisher:
+    def _compile(self, *, columns: bool) -> Any:
         names: dict[str, Any] = {"on_bound": self._on_bound}
-        lines = ["def finish(bases, tails):"]
-        cells_of: dict[tuple[int, int], str] = {}
-        for place, window in enumerate(self._layout.windows):
-            wanted = [feature for at, feature, _ in self._features if at == place]
-            if not wanted:
-                continue
-            used = {position for feature in wanted for position in feature.positions}
-            lines += [f"    base = bases[{place}]", f"    tail = tails[{place}]"]
-            for at, position in enumerate(window.positions):
-                if position in used:
-                    cells_of[place, position] = variable = f"cell_{place}_{position}"
-                    merge = self._layout.merges[place][at]
-                    if merge is operator.add:
-                        merged = f"base[{at}] + tail[{position}]"
-                    else:
-                        names[f"merge_{position}"] = merge
-                        merged = f"merge_{position}(base[{at}], tail[{position}])"
-                    lines.append(f"    {variable} = {merged}")
+        lines, cells_of = self._merged_cells(names, columns=columns)
         items = []
         for number, (place, feature, name) in enumerate(self._features):
             names[f"finish_{number}"] = feature.finish
             cells = ", ".join(cells_of[place, position] for position in feature.positions)
-            items.append(f"{answer_names.get(name, name)!r}: finish_{number}({cells})")
+            items.append(f"{self._names.get(name, name)!r}: finish_{number}({cells})")
             if feature.limit_met is not None and self._on_bound is not None:
                 names[f"limit_met_{number}"] = feature.limit_met
-                lines.append(f"    if limit_met_{number}({cells}): on_bound()")
-        lines.append(f"    return {{{', '.join(items)}}}")
-        exec(compile("\n".join(lines), "<finisher>", "exec"), names)  # noqa: S102 - source of positions and names only
-        compiled: Finisher = names["finish"]
-        return compiled
+                lines.append(f"if limit_met_{number}({cells}): on_bound()")
+        answer = f"{{{', '.join(items)}}}"
+        if columns:
+            tails = "".join(f"tail_{position}, " for position in range(len(self._layout.plan.cells.cells)))
+            head = ["answers = []", f"for bases, {tails}in zip(bases, *tails, strict=True):"]
+            lines = [*head, *(f"    {line}" for line in lines), f"    answers.append({answer})", "return answers"]
+        else:
+            lines.append(f"return {answer}")
+        source = "\n".join(["def finish(bases, tails):", *(f"    {line}" for line in lines)])
+        exec(compile(source, "<finisher>", "exec"), names)  # noqa: S102 - source of positions and names only
+        return names["finish"]
+
+    def _merged_cells(self, names: dict[str, Any], *, columns: bool) -> tuple[list[str], dict[tuple[int, int], str]]:
+        """Write out the merges; give for each window and cell of a feature the variable that holds it."""
+        lines: list[str] = []
+        cells_of: dict[tuple[int, int], str] = {}
+        for place, window in enumerate(self._layout.windows):
+            used = {position for at, feature, _ in self._features if at == place for position in feature.positions}
+            if not used:
+                continue
+            lines.append(f"base = bases[{place}]")
+            if not columns:
+                lines.append(f"tail = tails[{place}]")
+            for at, position in enumerate(window.positions):
+                if position in used:
+                    cells_of[place, position] = variable = f"cell_{place}_{position}"
+                    merge = self._layout.merges[place][at]
+                    tail = f"tail_{position}" if columns else f"tail[{position}]"
+                    if merge is operator.add:
+                        merged = f"base[{at}] + {tail}"
+                    else:
+                        names[f"merge_{position}"] = merge
+                        merged = f"merge_{position}(base[{at}], {tail})"
+                    lines.append(f"{variable} = {merged}")
+        return lines, cells_of

@@ -17,11 +17,7 @@ from millpond.features.sealing import DECODE_ERRORS, HEADER
 from millpond.features.tiles import Tile
 from millpond.features.value_codec import VALUE_FORMAT_VERSION, cell_id
 
-_SEAL_BYTES = HEADER.size
-_NUMBERS = 4
-_crc32 = zlib.crc32
 _checksum = struct.Struct(">xI").unpack_from
-_decode = msgspec.msgpack.Decoder(list[Any]).decode
 
 
 class TileDecoder:
@@ -34,44 +30,55 @@ class TileDecoder:
     (3,)
     """
 
-    __slots__ = ("_body", "_cells", "_head", "_length", "_plan", "_version")
+    __slots__ = ("decode",)
+
+    decode: Callable[[bytes, bytes], Tile]
+    """Takes a key and the bytes, and gives the tile; cells that it lacks are `UNKNOWN`.
+
+    Raises:
+        CorruptionError: the bytes are torn or altered, of another key, format or generation.
+    """
 
     def __init__(self, plan: GroupByPlan) -> None:
-        cells = plan.tile_cells.cells
-        self._plan = plan
-        self._version = VALUE_FORMAT_VERSION
-        self._head = (
-            bytes.fromhex(plan.generation) + bytes((len(cells),)) + b"".join(cell_id(cell.id) for cell in cells)
-        )
-        self._body = _SEAL_BYTES + len(self._head)
-        self._length = _NUMBERS + len(cells)
-        self._cells = _cells_decoder([None if cell.plain else cell.decode for cell in cells])
-
-    def decode(self, key: bytes, data: bytes) -> Tile:
-        """Give the tile that bytes hold; cells that it lacks are `UNKNOWN`.
-
-        Raises:
-            CorruptionError: the bytes are torn or altered, of another key, format or generation.
-        """
-        body = data[_SEAL_BYTES:]
-        if body.startswith(self._head) and data[0] == self._version and _checksum(data)[0] == _crc32(body, _crc32(key)):
-            try:
-                stored = _decode(data[self._body :])
-                if len(stored) == self._length:
-                    return Tile(stored[0], stored[1], stored[2], stored[3], self._cells(stored))
-            except DECODE_ERRORS:
-                pass
-        return self._plan.decode_tile(key, data)
+        self.decode = _compiled(plan)
 
 
-def _cells_decoder(decoders: list[Callable[[Any], Any] | None]) -> Callable[[list[Any]], tuple[Any, ...]]:
-    """Write out the reading of each cell."""
-    names: dict[str, Any] = {f"decode_{place}": decode for place, decode in enumerate(decoders)}
-    cells = [
-        f"stored[{_NUMBERS + place}]" if decode is None else f"decode_{place}(stored[{_NUMBERS + place}])"
-        for place, decode in enumerate(decoders)
+def tile_head(plan: GroupByPlan) -> bytes:
+    """Give what the body of every tile of a plan's own cells begins with."""
+    cells = plan.tile_cells.cells
+    return bytes.fromhex(plan.generation) + bytes((len(cells),)) + b"".join(cell_id(cell.id) for cell in cells)
+
+
+def _compiled(plan: GroupByPlan) -> Callable[[bytes, bytes], Tile]:
+    """Write out the decoding, with the place of each cell."""
+    cells = plan.tile_cells.cells
+    head = tile_head(plan)
+    names: dict[str, Any] = {
+        "Tile": Tile,
+        "checksum": _checksum,
+        "crc32": zlib.crc32,
+        "decode_errors": DECODE_ERRORS,
+        "head": head,
+        "otherwise": plan.decode_tile,
+        "unpack": msgspec.msgpack.Decoder(list[Any]).decode,
+    }
+    names |= {f"decode_{place}": cell.decode for place, cell in enumerate(cells) if not cell.plain}
+    stored = [f"cell_{place}" for place in range(len(cells))]
+    ir = [
+        name if cell.plain else f"decode_{place}({name})"
+        for place, (name, cell) in enumerate(zip(stored, cells, strict=True))
     ]
-    source = f"def cells(stored):\n    return ({', '.join(cells)}{',' if cells else ''})\n"
-    exec(compile(source, "<cells>", "exec"), names)  # noqa: S102 - source of numbers only
-    made: Callable[[list[Any]], tuple[Any, ...]] = names["cells"]
+    source = f"""
+def decode(key, data):
+    body = data[{HEADER.size}:]
+    if body.startswith(head) and data[0] == {VALUE_FORMAT_VERSION} and checksum(data)[0] == crc32(body, crc32(key)):
+        try:
+            {", ".join(["start_ms", "size_ms", "complete", "version", *stored])} = unpack(body[{len(head)}:])
+            return Tile(start_ms, size_ms, complete, version, ({"".join(f"{one}, " for one in ir)}))
+        except decode_errors:
+            pass
+    return otherwise(key, data)
+"""
+    exec(compile(source, "<tile_decoder>", "exec"), names)  # noqa: S102 - source of numbers only
+    made: Callable[[bytes, bytes], Tile] = names["decode"]
     return made

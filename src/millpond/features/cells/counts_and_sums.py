@@ -132,18 +132,42 @@ def encode_fixed_point(number: int) -> bytes:
     return shift.to_bytes(2, "big") + mantissa.to_bytes(mantissa.bit_length() // 8 + 1, "big", signed=True)
 
 
+def add_encoded(left: bytes, right: bytes) -> bytes:
+    """Add two numbers that `encode_fixed_point` wrote, without their zeros below the smaller shift.
+
+    >>> add_encoded(encode_fixed_point(5 << 300), encode_fixed_point(3 << 300)) == encode_fixed_point(1 << 303)
+    True
+    """
+    if not left or not right:
+        return left or right
+    from_bytes = int.from_bytes
+    shift, other = from_bytes(left[:2], "big"), from_bytes(right[:2], "big")
+    total, addend = from_bytes(left[2:], "big", signed=True), from_bytes(right[2:], "big", signed=True)
+    if shift <= other:
+        total += addend << (other - shift)
+    else:
+        total, shift = addend + (total << (shift - other)), other
+    if not total:
+        return b""
+    zeros = (total & -total).bit_length() - 1
+    total >>= zeros
+    return (shift + zeros).to_bytes(2, "big") + total.to_bytes(total.bit_length() // 8 + 1, "big", signed=True)
+
+
 def _fixed_point_decoder(max_bytes: int) -> Callable[[Any], int]:
     max_bits = 8 * max_bytes
+    from_bytes = int.from_bytes
 
     def decode(stored: Any) -> int:
         if type(stored) is not bytes:
             raise TypeError(f"expected a fixed-point number, found {type(stored).__name__}")
         if not stored:
             return 0
-        mantissa = int.from_bytes(stored[2:], "big", signed=True)
-        shift = int.from_bytes(stored[:2], "big")
-        if shift + 8 * len(stored) > max_bits + 32 or not mantissa & 1:
-            raise ValueError(f"{len(stored)} bytes are no fixed-point number of at most {max_bytes} bytes")
+        size = len(stored)
+        mantissa = from_bytes(stored[2:], "big", signed=True)
+        shift = stored[0] << 8 | stored[1] if mantissa else 0
+        if shift + 8 * size > max_bits + 32 or not mantissa & 1:
+            raise ValueError(f"{size} bytes are no fixed-point number of at most {max_bytes} bytes")
         return mantissa << shift
 
     return decode

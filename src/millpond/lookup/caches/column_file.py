@@ -13,7 +13,7 @@ read where it is mapped.
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
-from typing import IO, TypeAlias
+from typing import Protocol, TypeAlias
 
 import pyarrow as pa
 
@@ -21,6 +21,18 @@ Scanned: TypeAlias = pa.Table | pa.RecordBatchReader
 Columns: TypeAlias = Generator[tuple[str, pa.Array], None, None]
 
 _ALIGNED = 64
+
+
+class Sink(Protocol):
+    """A file that columns are written to."""
+
+    def write(self, data: bytes, /) -> int:
+        """Write bytes."""
+        ...
+
+    def tell(self) -> int:
+        """How many bytes were written."""
+        ...
 
 
 def columns_of_table(table: pa.Table) -> Columns:
@@ -63,7 +75,7 @@ def _spooled(path: Path) -> pa.Array:
         return one_chunk(pa.ipc.open_stream(source).read_all().column(0))
 
 
-def write_columns(columns: Columns, metadata: Mapping[str, str], file: IO[bytes]) -> list[int]:
+def write_columns(columns: Columns, metadata: Mapping[str, str], file: Sink) -> list[int]:
     """Write every column in one piece; where each ends in the file, whose next part may begin at once."""
     ends = []
     for name, whole in columns:
@@ -102,7 +114,7 @@ def one_chunk(column: pa.ChunkedArray) -> pa.Array:
     return whole
 
 
-def pad(file: IO[bytes]) -> None:
+def pad(file: Sink) -> None:
     """Fill up to where the next part may begin."""
     end = file.tell()
     file.write(bytes(aligned(end) - end))

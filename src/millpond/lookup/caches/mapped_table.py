@@ -14,6 +14,8 @@ where in `tags` the entries of a bucket begin; entry e has the rows `places[firs
 `places[firsts[e + 1]]`, all of one key. Where every key has one row there is no `firsts`: entry e is
 row `places[e]`. Numbers are 32 bits wide, 64 where the table has more rows. That is 8 to 16 bytes a key.
 
+The footer seals the file (`table_footer`).
+
 The invariant: **two keys of the table never share bucket and tag**. If they did, the table is hashed
 with the next seed. So an entry is found by comparing numbers, and one look at the key columns tells
 whether it is the key that was asked for. A batch of keys is searched at once, all in step.
@@ -22,6 +24,7 @@ Source: a bucketed hash table in compressed sparse row form, read only, as in st
 """
 
 import mmap
+import os
 import struct
 from collections.abc import Sequence
 from contextlib import closing
@@ -48,17 +51,26 @@ from millpond.lookup.caches.column_file import (
 )
 from millpond.lookup.caches.held_table import exact_times
 from millpond.lookup.caches.key_hash import Hashes, equal, hashes, plain_column
+from millpond.lookup.caches.table_footer import (
+    FOOTER_BYTES,
+    Footer,
+    SummedFile,
+    check_sum,
+    is_checked,
+    not_whole,
+    read_footer,
+    remember_checked,
+    write_footer,
+)
 from millpond.lookup.functions.function import Key, Rows
 from millpond.lookup.functions.keys import check_key_types
 
 Positions = npt.NDArray[np.int64]
 
-_MAGIC = b"MPLOOKUP"
-_VERSION = 2
-_FOOTER = struct.Struct("<5Q B ? H 8s")
 _END = np.dtype("<u8")
 _MOST_ROWS_OF_32_BITS = 1 << 32
 _MOST_SEEDS = 100
+_MOST_BITS = 63
 _PIECE = 1 << 16
 
 
@@ -87,41 +99,58 @@ class MappedTable:
 
         Raises:
             FileNotFoundError: it is not there, or not any more.
-            CorruptionError: it is not whole.
+            CorruptionError: it is not whole, or a byte of it is altered. A process finds that out once a file, before
+                the first answer.
         """
         with path.open("rb") as file:
-            size = path.stat().st_size
-            if size < _FOOTER.size:
-                raise CorruptionError(_not_whole(path, f"it has {size} bytes"))
-            mapped = memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
-        footer = _FOOTER.unpack(mapped[-_FOOTER.size :])
-        columns, keys, places, self._seed, self._bits, version, unique, width, magic = footer
-        ends_at = size - _FOOTER.size - columns * _END.itemsize
-        if magic != _MAGIC or version != _VERSION or ends_at < 0:
-            raise CorruptionError(_not_whole(path, f"it ends with {magic!r}, version {version}"))
-        ends = np.frombuffer(mapped, _END, columns, ends_at).tolist()
-        number = np.dtype(f"<u{width}")
-        lengths = [((1 << self._bits) + 1, number), (keys, np.dtype("<u4"))]
-        lengths += [(0 if unique else keys + 1, number), (places, number)]
+            found = os.fstat(file.fileno())
+            mapped = memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) if found.st_size else b"")
+        footer = read_footer(path, mapped)
+        if not is_checked(found):
+            check_sum(path, mapped)
+        self.path = path
+        self.file_bytes = len(mapped)
+        try:
+            self._read(mapped, footer, full_check=not is_checked(found))
+        except (pa.ArrowException, struct.error, ValueError, LookupError, TypeError, OverflowError) as error:
+            raise CorruptionError(not_whole(path, str(error))) from error
+        remember_checked(found)
+
+    def _read(self, mapped: memoryview, footer: Footer, *, full_check: bool) -> None:
+        ends_at = len(mapped) - FOOTER_BYTES - footer.columns * _END.itemsize
+        if ends_at < 0 or not footer.columns or footer.width not in (4, 8) or footer.bits > _MOST_BITS:
+            raise ValueError(f"its footer is {footer}")
+        ends = np.frombuffer(mapped, _END, footer.columns, ends_at).tolist()
+        number = np.dtype(f"<u{footer.width}")
+        lengths = [((1 << footer.bits) + 1, number), (footer.keys, np.dtype("<u4"))]
+        lengths += [(0 if footer.unique else footer.keys + 1, number), (footer.places, number)]
         starts = [aligned(ends[-1])]
         for length, kind in lengths:
             starts.append(aligned(starts[-1] + length * kind.itemsize))
         if starts[-1] != ends_at:
-            raise CorruptionError(_not_whole(path, f"it has {size} bytes instead of {size + starts[-1] - ends_at}"))
+            raise ValueError(f"its parts have {starts[-1]} bytes instead of {ends_at}")
         self._offsets, self._tags, self._firsts, self._places = (
             np.frombuffer(mapped, kind, length, start)
             for (length, kind), start in zip(lengths, starts[:-1], strict=True)
         )
-        self._unique = unique
-        self.key_count = keys
-        self.path = path
-        self.file_bytes = len(mapped)
-        try:
-            self.table = read_columns(pa.py_buffer(mapped), ends)
-        except pa.ArrowInvalid as error:
-            raise CorruptionError(_not_whole(path, str(error))) from error
+        self._unique, self._seed, self._bits = footer.unique, footer.seed, footer.bits
+        self.key_count = footer.keys
+        self.table = read_columns(pa.py_buffer(mapped), ends)
         self.keys = tuple(self.table.schema.metadata[b"millpond.keys"].decode().split("\n"))
         self._key_types = [self.table.schema.field(name).type for name in self.keys]
+        if full_check:
+            self.table.validate(full=True)
+            self._check_index()
+
+    def _check_index(self) -> None:
+        """Check that no number of the index leads out of the part that it counts in."""
+        counted = [(self._offsets, self.key_count, True), (self._places, self.table.num_rows - 1, False)]
+        if not self._unique:
+            counted.append((self._firsts, len(self._places), True))
+        elif len(self._places) != self.key_count:
+            raise ValueError(f"it has {self.key_count} keys of one row, and {len(self._places)} rows")
+        for numbers, most, ascending in counted:
+            _check_numbers(numbers, max(most, 0), ascending=ascending)
 
     @classmethod
     def of(cls, scanned: Scanned, keys: Sequence[str], path: Path) -> Self:
@@ -137,7 +166,8 @@ class MappedTable:
         """
         unfinished = path.with_name(f"{path.name}.unfinished")
         try:
-            with unfinished.open("wb") as file:
+            with unfinished.open("wb") as opened:
+                file = SummedFile(opened)
                 with closing(_columns(scanned, keys, path)) as columns:
                     del scanned
                     ends = write_columns(columns, {"millpond.keys": "\n".join(keys)}, file)
@@ -241,7 +271,7 @@ def _columns(scanned: Scanned, keys: Sequence[str], path: Path) -> Columns:
     return columns_of_batches(scanned, with_keys, schema, path)
 
 
-def _write_index(unfinished: Path, keys: Sequence[str], ends: Sequence[int], file: Any) -> None:
+def _write_index(unfinished: Path, keys: Sequence[str], ends: Sequence[int], file: SummedFile) -> None:
     file.flush()
     with pa.memory_map(str(unfinished)) as source:
         table = read_columns(source.read_buffer(), ends)
@@ -276,12 +306,22 @@ def _write_index(unfinished: Path, keys: Sequence[str], ends: Sequence[int], fil
         del mixed
         _write_array(firsts, file)
         _write_array(order, file)
-        np.array(ends, _END).tofile(file)
-        file.write(_FOOTER.pack(len(ends), entries, len(order), seed, bits, _VERSION, unique, width, _MAGIC))
+        file.write(np.array(ends, _END))
+        write_footer(file, Footer(len(ends), entries, len(order), seed, bits, unique, width))
 
 
-def _write_array(array: npt.NDArray[Any], file: Any) -> None:
-    array.tofile(file)
+def _check_numbers(numbers: npt.NDArray[Any], most: int, *, ascending: bool) -> None:
+    for first in range(0, len(numbers), _PIECE):
+        # With the one before, so that the order is seen across pieces.
+        piece = numbers[max(first - 1, 0) : first + _PIECE]
+        if piece.max() > most:
+            raise ValueError(f"its index counts to {piece.max()}, and there are {most}")
+        if ascending and (piece[1:] < piece[:-1]).any():
+            raise ValueError("its index is out of order")
+
+
+def _write_array(array: npt.NDArray[Any], file: SummedFile) -> None:
+    file.write(np.ascontiguousarray(array).view(np.uint8))
     pad(file)
 
 
@@ -317,9 +357,3 @@ def _buckets(mixed: Hashes, bits: int) -> Positions:
 
 def _is_number(key_type: pa.DataType) -> bool:
     return bool(pa.types.is_integer(key_type) or pa.types.is_decimal(key_type))
-
-
-def _not_whole(path: Path, what: str) -> str:
-    return (
-        f"lookup table file {path}: not a whole file of this version ({what}); reload the table, which writes another"
-    )

@@ -6,18 +6,27 @@ told by a file lock it holds, which ends with the process; process ids would not
 given again and containers that share a disk do not share them.
 
 The invariant: nothing is removed unless its lock could be taken, and it is removed under that lock.
+
+The folder for temporary files is shared by all users of the machine. One of them may put a link or a folder
+of their own under a name that is not taken yet, and rename what lies in a folder without the sticky bit. So
+each part of the path is looked at without following links before anything below it is trusted.
 """
 
 import atexit
+import contextlib
+import errno
 import fcntl
 import os
 import secrets
 import shutil
+import stat
 import tempfile
 from pathlib import Path
 from typing import IO
 
 from millpond.errors import UnavailableError
+
+_MOST_LINKS = 40
 
 
 def user_folder(parent: Path | None = None) -> Path:
@@ -26,7 +35,7 @@ def user_folder(parent: Path | None = None) -> Path:
     It lies in `parent`, which is made if need be, or where temporary files lie.
 
     Raises:
-        UnavailableError: somebody else has a folder of that name.
+        UnavailableError: somebody else has a folder of that name, or could put another one in its place.
     """
     if parent is None:
         parent = Path(tempfile.gettempdir())
@@ -36,19 +45,97 @@ def user_folder(parent: Path | None = None) -> Path:
 
 
 def private_folder(folder: Path) -> Path:
-    """Make a folder, if need be, that only this user can enter.
+    """Make a folder, if need be, that only this user can enter, at a path that no other user can change.
 
     Raises:
-        UnavailableError: it is there and belongs to another user, or others can enter it.
+        UnavailableError: it is a link or no folder, belongs to another user, or others can enter it; or
+            another user can change where its path leads.
     """
-    folder.mkdir(mode=0o700, exist_ok=True)
-    found = folder.stat()
-    if found.st_uid != os.getuid() or found.st_mode & 0o077:
+    folder = Path(os.path.abspath(folder))  # noqa: PTH100 - resolve() would follow the links that are looked for
+    check_path(folder.parent)
+    return owned_folder(folder)
+
+
+def owned_folder(folder: Path) -> Path:
+    """Make a folder, if need be, that only this user can enter, where the path to it is trusted.
+
+    Raises:
+        UnavailableError: it is a link or no folder, belongs to another user, or others can enter it.
+    """
+    with contextlib.suppress(FileExistsError):
+        folder.mkdir(mode=0o700)
+    try:
+        descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+    except OSError as error:
+        if error.errno not in (errno.ELOOP, errno.ENOTDIR, errno.EACCES):
+            raise
+        found = folder.lstat()
+    else:
+        try:
+            found = os.fstat(descriptor)
+        finally:
+            os.close(descriptor)
+    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or found.st_mode & 0o077:
         raise UnavailableError(
-            f"{folder} belongs to user {found.st_uid} with mode {found.st_mode & 0o777:o}; expected one that only user "
-            f"{os.getuid()} can enter. Remove it, chmod 700 it, or point TMPDIR elsewhere."
+            f"{folder} is a {_kind(found)} of user {found.st_uid} with mode {stat.S_IMODE(found.st_mode):o}; expected "
+            f"a folder that only user {os.getuid()} can enter. Remove it, chmod 700 it, or point TMPDIR elsewhere."
         )
     return folder
+
+
+def check_path(folder: Path) -> None:
+    """Check each part of an absolute path: nobody but its owners can make it lead elsewhere.
+
+    A part that others may write to must be sticky, and what the path goes on with must then belong to this
+    user, to root or to the part's own owner. A part that only its owner writes to has what its owner put there.
+
+    Raises:
+        UnavailableError: another user can change, or has made, a part of the path.
+    """
+    _check_parts(folder, _MOST_LINKS)
+
+
+def _check_parts(folder: Path, links: int) -> None:
+    at = Path(folder.anchor)
+    above = at.lstat()
+    _check_entries(at, above)
+    for place, part in enumerate(folder.parts[1:], 2):
+        at /= part
+        found = at.lstat()
+        if _others_write(above) and found.st_uid not in (0, os.getuid(), above.st_uid):
+            raise UnavailableError(
+                f"{at} belongs to user {found.st_uid} and lies in {at.parent}, where others can write; expected a "
+                f"{_kind(found)} of user {os.getuid()} or root. Remove it, or point TMPDIR elsewhere."
+            )
+        if stat.S_ISLNK(found.st_mode):
+            if not links:
+                raise UnavailableError(f"{folder} leads through more than {_MOST_LINKS} links; point TMPDIR elsewhere.")
+            # abspath() and not resolve(): the links behind this one are checked too.
+            target = os.path.abspath(at.parent / at.readlink())  # noqa: PTH100
+            _check_parts(Path(target, *folder.parts[place:]), links - 1)
+            return
+        _check_entries(at, found)
+        above = found
+
+
+def _check_entries(folder: Path, found: os.stat_result) -> None:
+    """Refuse a folder whose entries others can rename."""
+    if _others_write(found) and not found.st_mode & stat.S_ISVTX:
+        raise UnavailableError(
+            f"{folder} has mode {stat.S_IMODE(found.st_mode):o}: other users can replace what lies in it. Take their "
+            "right to write away (chmod go-w), set the sticky bit (chmod +t), or point TMPDIR elsewhere."
+        )
+
+
+def _others_write(found: os.stat_result) -> bool:
+    """Whether others than the owner and root's group can write to a folder."""
+    return bool(found.st_mode & (stat.S_IWOTH | (stat.S_IWGRP if found.st_gid else 0)))
+
+
+def _kind(found: os.stat_result) -> str:
+    if stat.S_ISLNK(found.st_mode):
+        return "link"
+    return "folder" if stat.S_ISDIR(found.st_mode) else "file"
 
 
 class OwnedFolder:

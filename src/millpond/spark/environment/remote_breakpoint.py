@@ -20,6 +20,7 @@ from typing import Any
 
 from millpond.errors import UnavailableError
 from millpond.spark.environment.folders import user_folder
+from millpond.spark.environment.peer import check_peer
 
 WAIT_SECONDS = 600.0
 
@@ -51,6 +52,10 @@ def _stop(*_: Any, **__: Any) -> None:
             visitor, _ = listener.accept()
         finally:
             path.unlink(missing_ok=True)
+    with contextlib.ExitStack() as refused:
+        refused.enter_context(visitor)
+        check_peer(visitor, "the terminal of a breakpoint")
+        refused.pop_all()
     _Visited(visitor).set_trace(sys._getframe(1))  # noqa: SLF001 - as pdb itself does
 
 

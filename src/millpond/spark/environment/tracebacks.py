@@ -14,6 +14,7 @@ import contextlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from traceback import format_exception, format_exception_only
 from types import FrameType, TracebackType
 from typing import NamedTuple, NoReturn
 
@@ -66,6 +67,12 @@ def fold_own_frames(error: BaseException) -> None:
     for each in _linked(error):
         whole = list(_entries(each.__traceback__))
         each.__traceback__ = _joined(_folded(whole, purposeful=purposeful or isinstance(each, MillpondError)))
+
+
+def folded_texts(error: BaseException) -> tuple[str, str]:
+    """An error in a line, and with its folded traceback: for a dead letter, since texts travel where errors may not."""
+    fold_own_frames(error)
+    return "".join(format_exception_only(error)).strip(), "".join(format_exception(error))
 
 
 def places(traceback: TracebackType | None) -> list[Place]:

@@ -1,8 +1,8 @@
 """Before the shuffle: the events of a micro-batch become one partial IR for each key and tile.
 
-Place on the data path: first step of the stream of tiles. What crosses the shuffle is then as many rows
-as there are keys and tiles in a partition, and not as many as there are events. A partial IR is the
-bytes of a tile that holds only these events; the operator merges it into the tile that it keeps.
+Place on the data path: first step of the stream of tiles. What crosses the shuffle is then one row for each
+hash slot, with the partial IRs of its keys, and not a row for each event. A partial IR is the packed cells of a
+tile that holds only these events; the operator merges it into the tile that it keeps.
 
 A change of an entity lies in the tile of its mutation time; its cells are collected by the row's own time. A
 row that is taken away is subtracted by the cells that can delete; the others ignore it.
@@ -11,8 +11,9 @@ Left out, and counted: events before the stream's start, which the upload has; r
 key, which belong to no key; rows without a time, which belong to no tile.
 """
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -20,14 +21,16 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from millpond.features import CLOSING_KEY, GroupByPlan, Ir, Tile
+from millpond.features import GroupByPlan
+from millpond.features.cells.cell import Cell
 from millpond.features.columnar import Groups, collect_table, group_rows
 from millpond.features.types import DataType
 from millpond.spark.environment.worker_garbage import leave_modules_out
 from millpond.spark.features.arrow_lots import lots
+from millpond.spark.features.tile_slots import CLOSING_SLOT, CombinedTiles, encode_combined, slot_of
 
-COMBINED_SCHEMA = "key binary, start_ms bigint, ir binary, events bigint, event_time timestamp"
-"""One row for each key and tile: the partial IR of its events, their number, and the latest of their times."""
+COMBINED_SCHEMA = "slot int, tiles binary, event_time timestamp"
+"""One row for each slot: the combined tiles of its keys, and a time up to which the watermark may go."""
 
 EVENT_TIME = "event_time"
 """The column that the watermark looks at."""
@@ -35,15 +38,7 @@ EVENT_TIME = "event_time"
 OWN_TIME = "own_ms"
 """The column of the time that windows look at, where rows come and go."""
 
-_COMBINED = pa.schema(
-    [
-        ("key", pa.binary()),
-        ("start_ms", pa.int64()),
-        ("ir", pa.binary()),
-        ("events", pa.int64()),
-        ("event_time", pa.timestamp("us", tz="UTC")),
-    ]
-)
+_COMBINED = pa.schema([("slot", pa.int32()), ("tiles", pa.binary()), ("event_time", pa.timestamp("us", tz="UTC"))])
 
 
 @dataclass(frozen=True)
@@ -65,7 +60,7 @@ class EventCounts:
 def combiner(
     plan: GroupByPlan, start_ms: int, counts: EventCounts
 ) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
-    """Give the function of one task: events in, in the order of `plan_columns`, partial IRs out.
+    """Give the function of one task: events in, in the order of `plan_columns`, combined tiles out.
 
     Args:
         plan: of the GroupBy.
@@ -107,35 +102,50 @@ def _sum(mask: Any) -> int:
 
 
 def _combined(plan: GroupByPlan, events: pa.Table, key_width: int) -> pa.RecordBatch:
-    tile_ms = plan.tile_ms
-    starts = _numbers(events.column(key_width)) // tile_ms * tile_ms
+    starts = _numbers(events.column(key_width)) // plan.tile_ms * plan.tile_ms
     key_columns = events.select(range(key_width))
     by_key = group_rows(key_columns)
     groups = group_rows(pa.table({"key": by_key.numbers}), starts)
-    firsts = key_columns.take(pa.array(by_key.first_rows))
-    keys = [plan.encode_key(key) for key in zip(*(_values(column) for column in firsts.columns), strict=True)]
-    group_keys = [keys[number] for number in by_key.numbers[groups.first_rows].tolist()]
-    group_starts = starts[groups.first_rows]
-    irs = collected_irs(plan, events, key_width, groups)
-    encoded = []
-    for key, start_ms, ir in zip(group_keys, group_starts.tolist(), irs, strict=True):
-        assert key is not None  # noqa: S101 - rows with a null part were left out
-        encoded.append(plan.encode_tile(key, Tile(start_ms, tile_ms, ir=ir)))
-    sizes = np.bincount(groups.numbers)
+    keys = _encoded_keys(plan, key_columns.take(pa.array(by_key.first_rows)))
+    slots = np.fromiter(map(slot_of, keys), np.int32, len(keys))
+    of_groups = by_key.numbers[groups.first_rows]
+    packed = plan.tile_codec.packed.pack_columns(collected_cells(plan, events, key_width, groups), len(of_groups))
+    sizes = np.bincount(groups.numbers).tolist()
+    by_slot: dict[int, dict[int, CombinedTiles]] = {}
+    for slot, start_ms, group_numbers in _blocks(slots[of_groups], starts[groups.first_rows]):
+        by_slot.setdefault(slot, {})[start_ms] = CombinedTiles(
+            [keys[of_groups[number]] for number in group_numbers],
+            [packed[number] for number in group_numbers],
+            [sizes[number] for number in group_numbers],
+        )
+    latest = pc.max(events.column(EVENT_TIME)).cast(_COMBINED.field(EVENT_TIME).type)
     return pa.record_batch(
         [
-            pa.array(group_keys, pa.binary()),
-            pa.array(group_starts),
-            pa.array(encoded, pa.binary()),
-            pa.array(sizes),
-            _latest(events.column("event_time"), groups, sizes),
+            pa.array(list(by_slot), pa.int32()),
+            pa.array(list(map(encode_combined, by_slot.values())), pa.binary()),
+            pa.repeat(latest, len(by_slot)),
         ],
         schema=_COMBINED,
     )
 
 
-def collected_irs(plan: GroupByPlan, events: pa.Table, key_width: int, groups: Groups) -> list[Ir]:
-    """Give the IR of each group of events; rows that are taken away are subtracted by the cells that can delete.
+def _encoded_keys(plan: GroupByPlan, rows: pa.Table) -> list[bytes]:
+    """Give the bytes of keys of which no part is null."""
+    return [key for key in plan.encode_keys([_values(column) for column in rows.columns]) if key is not None]
+
+
+def _blocks(slots: npt.NDArray[np.int32], starts: npt.NDArray[np.int64]) -> Iterator[tuple[int, int, list[int]]]:
+    """Give slot and start of each block, and the numbers of its groups."""
+    order = np.lexsort((starts, slots))
+    slots, starts = slots[order], starts[order]
+    begins = np.flatnonzero((np.diff(slots, prepend=-1) != 0) | (np.diff(starts, prepend=starts[0]) != 0))
+    numbers = order.tolist()
+    for begin, end in pairwise([*begins.tolist(), len(numbers)]):
+        yield int(slots[begin]), int(starts[begin]), numbers[begin:end]
+
+
+def collected_cells(plan: GroupByPlan, events: pa.Table, key_width: int, groups: Groups) -> Sequence[Sequence[Cell]]:
+    """Give each cell of all groups of events; rows that are taken away are subtracted by the cells that can delete.
 
     Args:
         plan: of the GroupBy.
@@ -149,19 +159,20 @@ def collected_irs(plan: GroupByPlan, events: pa.Table, key_width: int, groups: G
     inputs = inputs.rename_columns([field.name for field in fields])
     times = events.column(OWN_TIME if OWN_TIME in events.column_names else key_width).combine_chunks()
 
-    def collected(of: Groups) -> list[Ir]:
-        return collect_table(plan.tile_cells, of, times, inputs).irs()
+    def collected(of: Groups) -> Sequence[Sequence[Cell]]:
+        return collect_table(plan.tile_cells, of, times, inputs).columns
 
     if "is_delete" not in events.column_names:
         return collected(groups)
     gone = events.column("is_delete").fill_null(fill_value=False).to_numpy().astype(np.bool_)
     if not gone.any():
         return collected(groups)
-    irs = collected(Groups(np.where(gone, -1, groups.numbers), groups.first_rows))
+    added = collected(Groups(np.where(gone, -1, groups.numbers), groups.first_rows))
     taken = collected(Groups(np.where(gone, groups.numbers, -1), groups.first_rows))
-    for number in np.unique(groups.numbers[gone]).tolist():
-        irs[number] = plan.delete(irs[number], taken[number])
-    return irs
+    return [
+        column if operation.delete is None else list(map(operation.delete, column, others))
+        for operation, column, others in zip(plan.tile_cells.cells, added, taken, strict=True)
+    ]
 
 
 def input_values(column: pa.ChunkedArray, type_: DataType) -> list[Any]:
@@ -182,14 +193,6 @@ def _numbers(column: pa.ChunkedArray) -> npt.NDArray[np.int64]:
     return numbers
 
 
-def _latest(event_times: pa.ChunkedArray, groups: Groups, sizes: npt.NDArray[np.int64]) -> pa.Array:
-    """Give the latest time of each group."""
-    microseconds = event_times.cast(pa.timestamp("us", tz="UTC")).cast(pa.int64()).to_numpy()
-    order = np.argsort(groups.numbers, kind="stable")
-    begins = np.concatenate(([0], np.cumsum(sizes)[:-1]))
-    return pa.array(np.maximum.reduceat(microseconds[order], begins)).cast(pa.timestamp("us", tz="UTC"))
-
-
 def _heartbeat() -> pa.RecordBatch:
     """A row that belongs to no key: it has the operator say up to when tiles are closed."""
-    return pa.RecordBatch.from_pylist([{"key": CLOSING_KEY, "start_ms": 0, "events": 0}], schema=_COMBINED)
+    return pa.RecordBatch.from_pylist([{"slot": CLOSING_SLOT}], schema=_COMBINED)

@@ -1,7 +1,7 @@
 """Tiles in keyed state: what the operator keeps of each key, and when it says what.
 
 Place on the data path: second step of the stream of tiles, after events were combined, before tiles are
-written. It runs in the Arrow form: one call for all keys of a shard and batch.
+written. Its keys are hash slots (`tile_slots`). It runs in the Arrow form: one call for all slots of a shard and batch.
 
 The life of a tile: it *opens* with its first event and is emitted, whole, in each batch that changes
 it. A timer at its end *closes* it: it is emitted once more, complete. A late event *amends* it: it is
@@ -21,8 +21,8 @@ watermark, rounded down to a whole tile. All tiles that end by then are emitted 
 before, for timers of one watermark fire in one batch, and a tile that is closed by another within a batch
 is closed at once.
 
-State: of each key the newest open tile as a value, which is read and written for many keys at once; all
-others, and the marker, in a map by their addresses.
+State: of each slot a block of tiles for each address, and the markers of its keys. All of it is read and written for
+many keys at once, and a timer is one for all keys of a slot.
 
 Delivery: at least once, and idempotent: equal events make equal bytes in any order, so a batch that
 Spark runs again writes the same rows over themselves. Freshness: one micro-batch. Recovery: restart from
@@ -36,8 +36,10 @@ import pyarrow as pa
 from pyspark.sql.streaming.stateful_processor import TimerValues
 
 from millpond.errors import OptionError
-from millpond.features import CLOSING_KEY, HORIZON_MS, GroupBy, compile_group_by
-from millpond.spark.features.touched_tiles import FORGOTTEN, LATE, TileStates, TouchedTiles
+from millpond.features import HORIZON_MS, GroupBy, GroupByPlan, compile_group_by
+from millpond.spark.features.tile_rows import FORGOTTEN, LATE, pack
+from millpond.spark.features.tile_slots import CLOSING_SLOT, CombinedTiles, TileCells, add_tiles, decode_combined
+from millpond.spark.features.touched_tiles import TileStates, TouchedTiles
 from millpond.spark.forms.arrow_handles import ArrowProcessorHandle
 from millpond.spark.forms.arrow_processor import ArrowStatefulProcessor
 
@@ -46,7 +48,7 @@ DEFAULT_RETENTION_MS = HORIZON_MS + HORIZON_MS // 2
 
 
 class TileProcessor(ArrowStatefulProcessor):
-    """Keeps the tiles of a GroupBy's keys and emits those that changed; for the time mode ``EventTime``.
+    """Keeps the tiles of a GroupBy's keys and emits those that changed, packed; for the time mode ``EventTime``.
 
     Args:
         group_by: whose tiles.
@@ -67,66 +69,69 @@ class TileProcessor(ArrowStatefulProcessor):
         self._retention_ms = retention_ms
 
     def init(self, handle: ArrowProcessorHandle) -> None:
-        """Open the states: the newest tile of each key, and all others by their addresses."""
-        self._states = TileStates(
-            handle,
-            handle.getValueState("newest", "start_ms bigint, tile binary"),
-            handle.getMapState("others", "address bigint", "value binary"),
-        )
+        """Open the state: blocks of tiles, and markers, by slot and address."""
+        self._states = TileStates(handle, handle.getMapState("blocks", "address bigint", "value binary"))
 
     def handleInputTable(  # noqa: N802
         self,
         keys: pa.Table,
         rows: pa.Table,
-        key_index: pa.Array,
+        key_index: pa.Array,  # noqa: ARG002 - the rows have their slot
         timerValues: TimerValues,  # noqa: N803
     ) -> Iterator[pa.Table]:
-        """Merge a batch's partial IRs into the tiles of all keys; emit each tile that they changed, once."""
+        """Merge a batch's combined tiles into those of all keys; emit each tile that they changed, once."""
         watermark_ms = timerValues.getCurrentWatermarkInMs()
-        tiles = self._tiles_of(keys, watermark_ms)
-        names = keys.column("key").to_pylist()
-        if CLOSING_KEY in names:
+        tiles = self._tiles(watermark_ms)
+        if CLOSING_SLOT in keys.column("slot").to_pylist():
             tiles.tell_closing_time()
-        parts, events = _by_tile(names, rows, key_index)
+        parts = _by_block(rows)
         oldest_ms = watermark_ms - self._retention_ms - self._tile_ms
-        # By time, and within it in the order of the keys, which come by key groups.
+        # By time, and within it in the order of the slots, which come by key groups.
         kept = sorted((place for place in parts if place[1] > oldest_ms), key=itemgetter(1))
-        tiles.load_late([place for place in kept if place[1] + self._tile_ms <= watermark_ms])
         tiles.load_open(place for place in kept if place[1] + self._tile_ms > watermark_ms)
+        tiles.load_late(place for place in kept if place[1] + self._tile_ms <= watermark_ms)
         late = 0
-        for key, start_ms in kept:
-            if tiles.merge(key, start_ms, parts[key, start_ms]):
-                late += events[key, start_ms]
+        for slot, start_ms in kept:
+            part = parts[slot, start_ms]
+            closed = tiles.merge(slot, start_ms, _merged(self._plan, part))
+            late += _events(part, set(closed)) if closed else 0
         tiles.close_due()
         tiles.count(LATE, late)
-        tiles.count(FORGOTTEN, sum(events.values()) - sum(events[place] for place in kept))
-        yield tiles.written()
+        forgotten = [part for place, part in parts.items() if place[1] <= oldest_ms]
+        tiles.count(FORGOTTEN, sum(sum(one.events) for part in forgotten for one in part))
+        yield pack(tiles.written())
 
     def handleExpiredTimers(self, keys: pa.Table, expiry_ms: pa.Array, timerValues: TimerValues) -> Iterator[pa.Table]:  # noqa: N802, N803
         """Close the tiles that end here, and forget those that ended a retention ago."""
-        due = list(zip(keys.column("key").to_pylist(), expiry_ms.to_pylist(), strict=True))
-        distinct = pa.table({"key": pa.array(list(dict.fromkeys(key for key, _ in due)), pa.binary())})
-        tiles = self._tiles_of(distinct, timerValues.getCurrentWatermarkInMs())
-        if any(key == CLOSING_KEY for key, _ in due):
+        due = list(zip(keys.column("slot").to_pylist(), expiry_ms.to_pylist(), strict=True))
+        tiles = self._tiles(timerValues.getCurrentWatermarkInMs())
+        if any(slot == CLOSING_SLOT for slot, _ in due):
             tiles.tell_closing_time()
-        tiles.load_due((key, time_ms) for key, time_ms in due if key != CLOSING_KEY)
+        tiles.load_due((slot, time_ms) for slot, time_ms in due if slot != CLOSING_SLOT)
         tiles.close_due()
-        yield tiles.written()
+        yield pack(tiles.written())
 
-    def _tiles_of(self, keys: pa.Table, watermark_ms: int) -> TouchedTiles:
-        return TouchedTiles(self._plan, self._retention_ms, self._states, keys, watermark_ms)
+    def _tiles(self, watermark_ms: int) -> TouchedTiles:
+        return TouchedTiles(self._plan, self._retention_ms, self._states, watermark_ms)
 
 
-def _by_tile(
-    names: Sequence[bytes], rows: pa.Table, key_index: pa.Array
-) -> tuple[dict[tuple[bytes, int], list[bytes]], dict[tuple[bytes, int], int]]:
-    """Give the partial IRs of each key and tile, and how many events they are of."""
-    parts: dict[tuple[bytes, int], list[bytes]] = {}
-    events: dict[tuple[bytes, int], int] = {}
-    columns = (key_index, rows["start_ms"], rows["ir"], rows["events"])
-    for number, start_ms, ir, count in zip(*(column.to_pylist() for column in columns), strict=True):
-        if ir is not None:
-            place = (names[number], start_ms)
-            parts.setdefault(place, []).append(ir)
-            events[place] = events.get(place, 0) + count
-    return parts, events
+def _by_block(rows: pa.Table) -> dict[tuple[int, int], list[CombinedTiles]]:
+    """Give the combined tiles by slot and start."""
+    parts: dict[tuple[int, int], list[CombinedTiles]] = {}
+    for slot, data in zip(rows["slot"].to_pylist(), rows["tiles"].to_pylist(), strict=True):
+        if data is not None:
+            for start_ms, tiles in decode_combined(data).items():
+                parts.setdefault((slot, start_ms), []).append(tiles)
+    return parts
+
+
+def _merged(plan: GroupByPlan, parts: Sequence[CombinedTiles]) -> TileCells:
+    merged = TileCells()
+    for part in parts:
+        add_tiles(plan, merged, TileCells(dict(zip(part.keys, part.cells, strict=True))))
+    return merged
+
+
+def _events(parts: Sequence[CombinedTiles], keys: set[bytes]) -> int:
+    """Give how many events some keys have."""
+    return sum(events for part in parts for key, events in zip(part.keys, part.events, strict=True) if key in keys)

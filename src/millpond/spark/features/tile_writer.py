@@ -7,9 +7,11 @@ early, never too late.
 """
 
 from collections.abc import Callable, Iterable, Iterator
+from functools import cache, partial
 
 import msgspec
 import pyarrow as pa
+import pyarrow.compute as pc
 from pyspark.sql import DataFrame
 
 from millpond.features import CLOSING_KEY, MARKER_ADDRESS, ClosingTime, encode_closing_time
@@ -18,7 +20,7 @@ from millpond.kv import KVStore, Put
 from millpond.metrics import NO_METRICS, Recorder
 from millpond.spark.environment.worker_garbage import leave_modules_out
 from millpond.spark.features.tile_combine import EventCounts
-from millpond.spark.features.touched_tiles import AMENDED, CLOSED, CLOSING, FORGOTTEN, LATE, OPENED
+from millpond.spark.features.tile_rows import AMENDED, CLOSED, CLOSING, FORGOTTEN, LATE, OPENED, unpack
 
 _WRITTEN = "change int, amount bigint"
 
@@ -56,7 +58,7 @@ def tile_writer(
     *,
     keep_ms: int = 0,
 ) -> Callable[[DataFrame, int], None]:
-    """Give the ``foreachBatch`` function that writes what a `TileProcessor` emits.
+    """Give the ``foreachBatch`` function that writes what a `TileProcessor` emits, packed as `tile_rows` says.
 
     Args:
         dataset: the dataset of the stream's generation.
@@ -150,23 +152,30 @@ def keep_until_ms(address: int, keep_ms: int) -> int:
     return 0 if address == MARKER_ADDRESS else max(0, start_of(address) + keep_ms)
 
 
+def _count(batch: pa.RecordBatch, counted: dict[int, int]) -> None:
+    """Count the tiles and markers of a batch, and take what its other rows say."""
+    for found in pc.value_counts(batch.filter(batch.column("value").is_valid()).column("change")).to_pylist():
+        counted[found["values"]] = counted.get(found["values"], 0) + found["counts"]
+    others = batch.filter(batch.column("value").is_null())
+    for change, amount in zip(others.column("change").to_pylist(), others.column("amount").to_pylist(), strict=True):
+        counted[change] = amount if change == CLOSING else counted.get(change, 0) + amount
+
+
 def _writer(
     dataset: str, store: KVStore, keep_ms: int
 ) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
     def write(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         leave_modules_out()
         counted: dict[int, int] = {}
+        kept_until = cache(partial(keep_until_ms, keep_ms=keep_ms))
         puts: list[Put] = []
         size = 0
-        for batch in batches:
-            keys, addresses, values, changes, amounts = (column.to_pylist() for column in batch.columns)
-            for key, address, value, change, amount in zip(keys, addresses, values, changes, amounts, strict=True):
-                if value is not None:
-                    puts.append(Put(key, value, address, keep_until_ms(address, keep_ms)))
-                    size += len(value)
-                    counted[change] = counted.get(change, 0) + 1
-                else:
-                    counted[change] = amount if change == CLOSING else counted.get(change, 0) + amount
+        for batch in unpack(batches):
+            tiles = batch.filter(batch.column("value").is_valid())
+            keys, addresses, values = (tiles.column(name).to_pylist() for name in ("key", "address", "value"))
+            puts += map(Put, keys, values, addresses, map(kept_until, addresses))
+            size += tiles.column("value").nbytes
+            _count(batch, counted)
             if len(puts) >= _ROWS_A_WRITE or size >= _BYTES_A_WRITE:
                 store.put_many(dataset, puts)
                 puts, size = [], 0

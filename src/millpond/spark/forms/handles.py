@@ -20,9 +20,10 @@ from pyspark.sql.types import ArrayType, DataType, MapType, Row, StructType, Tim
 from millpond.errors import DataError, OptionError
 from millpond.spark.environment.versions import to_arrow_schema
 from millpond.spark.forms.rows import row_maker
-from millpond.state import ListState, MapState, StateDescriptor, StateKind, ValueState
+from millpond.state import ListState, MapState, ValueState
 from millpond.state.checkpoint import Shard
 from millpond.state.operator.ttl_handles import TtlList, TtlMap, TtlValue
+from millpond.state.spi import StateDescriptor, StateKind
 from millpond.state.types.rows import Row as StateRow
 from millpond.state.types.rows import is_bare
 from millpond.state.types.times import LAST_MS

@@ -13,7 +13,6 @@ as exactly-once as the output is, a batch that Spark runs again gives them again
 is nothing beside the query that anyone must find or delete.
 """
 
-import traceback
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from itertools import accumulate, chain
@@ -24,6 +23,7 @@ from pyspark import TaskContext
 from pyspark.sql.streaming.stateful_processor import ExpiredTimerInfo
 
 from millpond.errors import CorruptionError, DataError, UnavailableError
+from millpond.spark.environment.tracebacks import folded_texts
 from millpond.spark.forms.form import ShardBatch
 from millpond.spark.forms.per_key import KeyObjects, PerKey
 from millpond.spark.spec.operator import DEAD_LETTER
@@ -150,12 +150,13 @@ class SetAside:
         self._batch.tally.dead_letters += len(letters)
         task = TaskContext.get()
         batch_id = task and task.getLocalProperty(_BATCH_PROPERTY)
+        texts = [folded_texts(letter.error) for letter in letters]
         columns = {
             "key": self._keys(letters),
             "rows": self._rows_of(letters, rows),
             "timer_ms": [letter.timer_ms for letter in letters],
-            "error": ["".join(traceback.format_exception_only(letter.error)).strip() for letter in letters],
-            "traceback": ["".join(traceback.format_exception(letter.error)) for letter in letters],
+            "error": [text for text, _ in texts],
+            "traceback": [text for _, text in texts],
             "batch_id": [int(batch_id) if batch_id else None] * len(letters),
         }
         parts = [

@@ -22,7 +22,7 @@ import msgspec
 
 from millpond.errors import UnavailableError
 from millpond.spark.host.raised import Raised
-from millpond.spark.spec.metrics import BatchMetrics
+from millpond.spark.spec.batch_done import BatchDone
 
 LISTENING = "listening"
 """The line with which a host that was just started says that it can be connected to. Any other says why it cannot."""
@@ -85,15 +85,6 @@ class End(msgspec.Struct, tag=True, frozen=True):
     """No more of what was being sent."""
 
 
-class Committed(msgspec.Struct, tag=True, frozen=True):
-    """Host: the version is committed in memory. The payload is the new manifest; segments, blobs and End follow."""
-
-    dropped: tuple[int, ...]
-    next_timer_ms: int
-    metrics: BatchMetrics
-    additions: bytes
-
-
 class Failed(msgspec.Struct, tag=True, frozen=True):
     """Host: the version was rolled back, because of this error."""
 
@@ -118,7 +109,7 @@ class Found(msgspec.Struct, tag=True, frozen=True):
     counted: bytes
 
 
-Message = OpenLookups | Keys | Found | Open | Ready | Restore | Segment | Blob | End | Committed | Failed
+Message = OpenLookups | Keys | Found | Open | Ready | Restore | Segment | Blob | End | BatchDone | Failed
 
 _ENCODER = msgspec.msgpack.Encoder()
 _DECODER = msgspec.msgpack.Decoder(Message)
@@ -181,14 +172,15 @@ class Connection:
             self._socket.shutdown(socket.SHUT_RD)
 
     def _exactly(self, length: int) -> bytes:
-        buffer = bytearray(length)
-        view, filled = memoryview(buffer), 0
-        while filled < length:
+        # The system waits for all of it, so that a large payload is received into its own bytes and not copied again.
+        parts: list[bytes] = []
+        while length:
             try:
-                received = self._socket.recv_into(view[filled:])
+                part = self._socket.recv(length, socket.MSG_WAITALL)
             except ConnectionError as error:
                 raise PeerGoneError from error
-            if not received:
+            if not part:
                 raise PeerGoneError
-            filled += received
-        return bytes(buffer)
+            parts.append(part)
+            length -= len(part)
+        return parts[0] if len(parts) == 1 else b"".join(parts)

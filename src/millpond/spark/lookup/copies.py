@@ -32,6 +32,7 @@ from pathlib import Path
 from typing import Any
 
 from millpond.errors import UnavailableError
+from millpond.spark.environment.folders import owned_folder
 
 TIMEOUT_S = 60.0
 """How long either side waits for the other's next bytes."""
@@ -133,7 +134,9 @@ def fetched(name: str, server: ServerAddress, copies: Path, suffix: str) -> Path
     Raises:
         UnavailableError: the driver does not answer, or has no table to give.
     """
-    copies.mkdir(mode=0o700, parents=True, exist_ok=True)
+    # Its parent is Spark's, which trusts it with the shuffle.
+    copies.parent.mkdir(parents=True, exist_ok=True)
+    owned_folder(copies)
     while True:
         there = sorted(copies.glob(f"*{suffix}"))
         newest = there[-1] if there else None

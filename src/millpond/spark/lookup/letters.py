@@ -4,7 +4,6 @@ Beside the join in a worker. A letter has the fields of every dead letter of Mil
 key, the event, and why. The invariant: **an event comes out joined or as a letter, never both**.
 """
 
-import traceback
 from collections.abc import Mapping
 
 import numpy as np
@@ -15,11 +14,6 @@ from pyspark import TaskContext
 from millpond.spark.spec.operator import DEAD_LETTER
 
 _BATCH_PROPERTY = "streaming.sql.batchId"
-
-
-def failure_texts(error: Exception) -> tuple[str, str]:
-    """An error in a line, and with its traceback; texts travel where errors may not."""
-    return "".join(traceback.format_exception_only(error)).strip(), "".join(traceback.format_exception(error))
 
 
 def failed_events(numbers: npt.NDArray[np.int64], failures: Mapping[int, tuple[str, str]]) -> npt.NDArray[np.bool_]:

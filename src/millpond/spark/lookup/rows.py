@@ -20,8 +20,8 @@ from millpond.cache import Cache, new_cache
 from millpond.errors import DataError
 from millpond.lookup import Key, LookupStats, LookupTable, MappedTable, PartialCachingLookup
 from millpond.lookup.metrics import Counting, counting
+from millpond.spark.environment.tracebacks import folded_texts
 from millpond.spark.lookup.counts import WORKER_IDLE_MS, Counted, level_now
-from millpond.spark.lookup.letters import failure_texts
 
 Positions = npt.NDArray[np.int64]
 
@@ -146,7 +146,7 @@ class PartialRows:
             each = self._lookup.lookup_each(asked)
             found = each.rows
             failures = {
-                number: failure_texts(each.failures[key]) for number, key in enumerate(asked) if key in each.failures
+                number: folded_texts(each.failures[key]) for number, key in enumerate(asked) if key in each.failures
             }
         else:
             found = self._lookup.lookup_many(asked)

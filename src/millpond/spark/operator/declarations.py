@@ -13,8 +13,8 @@ from pyspark.sql.types import StructType
 
 from millpond.spark.forms.choice import users_handle
 from millpond.spark.forms.handles import ProcessorHandle
-from millpond.state import HeapBackend, StateDescriptor
 from millpond.state.checkpoint import Shard, new_manifest
+from millpond.state.spi import HeapBackend, StateDescriptor
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,6 @@ micro-batch. Recovery: Spark's checkpoint; nothing else is written anywhere.
 """
 
 from collections.abc import Iterable, Iterator
-from typing import Any
 
 import pyarrow as pa
 from pyspark import Accumulator
@@ -33,7 +32,7 @@ from millpond.spark.operator.declarations import Declarations, declarations
 from millpond.spark.operator.event_time import event_time_position, marked_output
 from millpond.spark.operator.initial_state import initial_columns, initial_rows
 from millpond.spark.operator.key_columns import KeyColumns, key_columns
-from millpond.spark.operator.processors import check_processor
+from millpond.spark.operator.request import OperatorRequest
 from millpond.spark.operator.shard_processor import OLDEST, ShardProcessor, packed_output_schema
 from millpond.spark.runtime.opened_shard import check_savepoint
 from millpond.spark.shuffle.pack import PACKED_SCHEMA, SHARD, pack, unpack
@@ -124,17 +123,19 @@ class KeyedData:
             CorruptionError: the savepoint is not as it was written; the file is named.
         """
         return self._operated(
-            "rows",
-            statefulProcessor,
-            outputStructType,
-            outputMode,
-            timeMode,
-            initialState,
-            eventTimeColumnName,
-            late,
-            on_error,
-            state,
-            savepoint,
+            OperatorRequest(
+                form="rows",
+                processor=statefulProcessor,
+                output=outputStructType,
+                output_mode=outputMode,
+                time_mode=timeMode,
+                initial=initialState,
+                event_time_column=eventTimeColumnName,
+                late=late,
+                on_error=on_error,
+                config=state,
+                savepoint=savepoint,
+            )
         )
 
     def transformWithStateInPandas(
@@ -153,17 +154,19 @@ class KeyedData:
     ) -> DataFrame:
         """`transformWithState` whose processor gets and yields pandas DataFrames, as PySpark's of that name."""
         return self._operated(
-            "pandas",
-            statefulProcessor,
-            outputStructType,
-            outputMode,
-            timeMode,
-            initialState,
-            eventTimeColumnName,
-            late,
-            on_error,
-            state,
-            savepoint,
+            OperatorRequest(
+                form="pandas",
+                processor=statefulProcessor,
+                output=outputStructType,
+                output_mode=outputMode,
+                time_mode=timeMode,
+                initial=initialState,
+                event_time_column=eventTimeColumnName,
+                late=late,
+                on_error=on_error,
+                config=state,
+                savepoint=savepoint,
+            )
         )
 
     def transformWithStateInArrow(
@@ -184,77 +187,58 @@ class KeyedData:
         PySpark has no such form. State is the same as that of the other forms.
         """
         return self._operated(
-            "arrow",
-            statefulProcessor,
-            outputStructType,
-            outputMode,
-            timeMode,
-            initialState,
-            eventTimeColumnName,
-            late,
-            "fail",
-            state,
-            savepoint,
+            OperatorRequest(
+                form="arrow",
+                processor=statefulProcessor,
+                output=outputStructType,
+                output_mode=outputMode,
+                time_mode=timeMode,
+                initial=initialState,
+                event_time_column=eventTimeColumnName,
+                late=late,
+                config=state,
+                savepoint=savepoint,
+            )
         )
 
-    def _operated(
-        self,
-        form: str,
-        processor: StatefulProcessor | ArrowStatefulProcessor,
-        outputStructType: StructType | str,
-        outputMode: str,
-        timeMode: str,
-        initialState: GroupedData | None,
-        eventTimeColumnName: str,
-        late: str,
-        on_error: str,
-        state: StateConfig | None,
-        savepoint: str | None = None,
-    ) -> DataFrame:
-        check_processor(form, processor)
-        _check_choice("timeMode", timeMode, ("None", "EventTime", "ProcessingTime"))
-        _check_choice("outputMode", outputMode, ("Append", "Update"))
-        _check_choice("late", late, ("drop", "keep"))
-        _check_choice("on_error", on_error, ("fail", "dead-letter"))
+    def _operated(self, asked: OperatorRequest) -> DataFrame:
         require_state_packages()
         check_session(self._df.sparkSession, streaming=self._df.isStreaming)
         start_state_stores(self._df.sparkSession)
-        if initialState is not None and savepoint is not None:
-            raise OptionError("a new query begins with an initialState or with a savepoint; give one of them.")
-        keys = self._keys
-        output = _output_schema(outputStructType)
+        keys, conf = self._keys, self._df.sparkSession.conf
+        output = asked.output_schema()
         given, output_event_time = output, None
-        if eventTimeColumnName:
-            given, output_event_time = marked_output(self._df, output, eventTimeColumnName)
-        initial = None if initialState is None else initial_columns(initialState, keys.schema)
-        declared = _declarations(processor, timeMode, form)
-        letter = letter_schema(keys.schema, self._df.schema) if on_error.lower() == "dead-letter" else None
+        if asked.event_time_column:
+            given, output_event_time = marked_output(self._df, output, asked.event_time_column)
+        initial = None if asked.initial is None else initial_columns(asked.initial, keys.schema)
+        declared = _declarations(asked)
+        letter = letter_schema(keys.schema, self._df.schema) if asked.sets_aside else None
         if letter is not None:
             given = with_dead_letters(given, letter)
-        config = state or StateConfig()
+        config = asked.config or StateConfig()
         observed = is_connect(self._df.sparkSession)
         spec = OperatorSpec(
-            application=str(self._df.sparkSession.conf.get("spark.app.id")),
-            processor=processor,
+            application=str(conf.get("spark.app.id")),
+            processor=asked.processor,
             key_schema=arrow_schema(keys.schema),
             key_positions=keys.positions,
             row_names=tuple(self._df.columns),
             output_schema=output_arrow_schema(output),
-            time_mode=timeMode.lower(),
-            event_time=event_time_position(self._df) if timeMode.lower() == "eventtime" else None,
-            keep_late=late == "keep",
+            time_mode=asked.time_mode.lower(),
+            event_time=event_time_position(self._df) if asked.in_event_time else None,
+            keep_late=asked.keeps_late,
             metrics=None if observed else self._counted(),
             observed=observed,
-            hosts=config.hosts or hosts_per_executor(self._df.sparkSession.conf),
+            hosts=config.hosts or hosts_per_executor(conf),
             config=config,
             dead_letter=None if letter is None else pa.struct(list(arrow_schema(letter))),
             ddl=declared.ddl,
             states=declared.states,
             deleted=declared.deleted,
-            savepoint=savepoint,
-            initial=None if initial is None else initial_rows(initialState, initial),
+            savepoint=asked.savepoint,
+            initial=None if initial is None else initial_rows(asked.initial, initial),
             output_event_time=output_event_time,
-            form=form,
+            form=asked.form,
             pandas=_pandas_settings(self._df),
         )
         check_savepoint(spec)
@@ -264,8 +248,8 @@ class KeyedData:
             .transformWithState(
                 ShardProcessor(spec),
                 packed_output_schema(timed=output_event_time is not None, observed=observed),
-                outputMode,
-                timeMode,
+                asked.output_mode,
+                asked.time_mode,
                 None if initial is None else _packed(initial, initial=True).groupBy(SHARD),
                 "" if output_event_time is None else OLDEST,
             )
@@ -304,7 +288,7 @@ def _unpack(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     return unpack(batches)
 
 
-def _declarations(processor: Any, time_mode: str, form: str) -> Declarations:
+def _declarations(asked: OperatorRequest) -> Declarations:
     """What the processor's init declares. The schemas that it gives as text only the driver can have Spark parse."""
 
     def parse(ddl: str) -> StructType:
@@ -313,14 +297,7 @@ def _declarations(processor: Any, time_mode: str, form: str) -> Declarations:
             raise DataError(f"the state schema {ddl!r} is not a list of fields, such as 'count long'.")
         return kind
 
-    return declarations(copied_on_driver(processor), form, time_mode.lower(), parse, "driver")
-
-
-def _output_schema(given: StructType | str) -> StructType:
-    schema = _parse_datatype_string(given) if isinstance(given, str) else given
-    if not isinstance(schema, StructType):
-        raise OptionError(f"outputStructType must be a StructType or its DDL text, got {given!r}.")
-    return schema
+    return declarations(copied_on_driver(asked.processor), asked.form, asked.time_mode.lower(), parse, "driver")
 
 
 def _pandas_settings(df: DataFrame) -> PandasSettings:
@@ -347,8 +324,3 @@ def _bytes(size: str) -> int:
     (67108864, 67108864, 100)
     """
     return size_bytes()(f"{size}b" if size[-1] in "kKmMgGtT" else size)
-
-
-def _check_choice(option: str, value: Any, known: tuple[str, ...]) -> None:
-    if str(value).lower() not in [choice.lower() for choice in known]:
-        raise OptionError(f"{option}={value!r}: expected one of {', '.join(map(repr, known))}.")

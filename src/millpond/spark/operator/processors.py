@@ -13,15 +13,16 @@ _TAKERS = {
     "arrow": "transformWithStateInArrow",
     "harness": "ProcessorHarness",
 }
-_OTHERS = {
-    "arrow": "PySpark's StatefulProcessors run with transformWithState or transformWithStateInPandas.",
-    "harness": "Derive it from pyspark.sql.streaming.StatefulProcessor. An operator of millpond.state runs in Harness.",
-}
 _MEND = "Derive it from pyspark.sql.streaming.StatefulProcessor."
+_MEND_ARROW = "PySpark's StatefulProcessors run with transformWithState or transformWithStateInPandas."
+HARNESS = "ProcessorHarness"
+_MEND_HARNESS = f"{_MEND} An operator of millpond.state runs in Harness."
 
 
-def check_processor(form: str, processor: Any) -> None:
-    """Refuse what is no processor of this form: "rows", "pandas", "arrow", or "harness" for `ProcessorHarness`.
+def check_processor(form: str, processor: Any, taker: str = "") -> None:
+    """Refuse what is no processor of this form: "rows", "pandas" or "arrow".
+
+    `taker` is who was asked, unless that is the form's method of `keyed`.
 
     Raises:
         OptionError: who was asked, what it takes and what it got.
@@ -29,12 +30,13 @@ def check_processor(form: str, processor: Any) -> None:
     taken = ArrowStatefulProcessor if form == "arrow" else StatefulProcessor
     if isinstance(processor, taken):
         return
-    expected = f"{_TAKERS[form]} takes {'an' if form == 'arrow' else 'a'} {taken.__name__}"
+    expected = f"{taker or _TAKERS[form]} takes {'an' if form == 'arrow' else 'a'} {taken.__name__}"
+    mend = _MEND_ARROW if form == "arrow" else _MEND_HARNESS if taker == HARNESS else _MEND
     if isinstance(processor, type):
         if issubclass(processor, taken):
             name = processor.__name__
             raise OptionError(f"{expected}, got the class {name} and not an instance of it. Write {name}().")
-        raise OptionError(f"{expected}, got the class {processor.__name__}. {_OTHERS.get(form, _MEND)}")
+        raise OptionError(f"{expected}, got the class {processor.__name__}. {mend}")
     missing = [name for name in ("init", "handleInputRows", "close") if not hasattr(processor, name)]
     lacks = f", which has no {' and no '.join(missing)}" if missing and form != "arrow" else ""
-    raise OptionError(f"{expected}, got {type(processor).__name__}{lacks}. {_OTHERS.get(form, _MEND)}")
+    raise OptionError(f"{expected}, got {type(processor).__name__}{lacks}. {mend}")

@@ -19,7 +19,6 @@ from millpond.spark.host.process import Owners
 from millpond.spark.host.raised import Raised
 from millpond.spark.host.wire import (
     Blob,
-    Committed,
     Connection,
     End,
     Failed,
@@ -30,13 +29,14 @@ from millpond.spark.host.wire import (
     Segment,
 )
 from millpond.spark.lookup.hosted import serve_lookups
-from millpond.spark.runtime.held_shard import BatchDone, HeldShard
+from millpond.spark.runtime.held_shard import HeldShard, reverting, standing_at
 from millpond.spark.runtime.slots import Slot, Slots
 from millpond.spark.shuffle.pack import Layout, read_blob
 from millpond.spark.shuffle.spool import Spool
+from millpond.spark.spec.batch_done import BatchDone
 from millpond.spark.spec.lease import Attempt
 from millpond.spark.spec.operator import BatchTime, OperatorSpec
-from millpond.state.checkpoint import Manifest
+from millpond.state.checkpoint import Commit, Manifest
 
 M = TypeVar("M", bound=Segment | Blob)
 
@@ -81,35 +81,36 @@ def _serve(
         spec: OperatorSpec = arrival.load(pickled_spec)
         with slot.held(attempt, connection.stop_receiving) as lease:
             time = BatchTime(opened.processing_ms, opened.watermark_ms)
-            held = _standing_at(manifest, slot, connection, spec, time)
+            held = _standing_at(connection, slot, spec, manifest, time)
             # All of them first: a worker that is still sending would not hear what is wrong with one.
             for _, blob in _frames(connection, Blob):
                 received.add(blob)
             layout = Layout(manifest.shards, manifest.max_parallelism)
-            try:
-                tables = (read_blob(blob, layout) for blob in received)
-                done = held.run(spec, time, lease, tables, output, opened.token)
-            except BaseException as error:
-                if not held.revert(error):
-                    slot.drop()
-                raise
-        _hand_over(connection, done, arrival.additions(), output)
+            tables = (read_blob(blob, layout) for blob in received)
+            with reverting(slot):
+                done, commit = held.run(spec, time, lease, tables, output, opened.token)
+        done = msgspec.structs.replace(done, additions=arrival.additions())
+        _hand_over(connection, done, commit, output)
 
 
 def _standing_at(
-    manifest: Manifest, slot: Slot[HeldShard], connection: Connection, spec: OperatorSpec, time: BatchTime
+    connection: Connection, slot: Slot[HeldShard], spec: OperatorSpec, manifest: Manifest, time: BatchTime
 ) -> HeldShard:
-    if slot.shard is None or not slot.shard.begins_at(spec, manifest):
-        slot.drop()
+    arriving: list[_ArrivingSegments] = []
+
+    def asked_for() -> _ArrivingSegments:
         connection.send(Restore())
-        arriving = _ArrivingSegments(connection)
-        try:
-            slot.shard = HeldShard(spec, manifest, arriving, time)
-        finally:
+        arriving.append(_ArrivingSegments(connection))
+        return arriving[0]
+
+    try:
+        held = standing_at(slot, spec, manifest, time, asked_for)
+    finally:
+        for segments in arriving:
             # A worker that is still sending would not hear what is wrong with one.
-            arriving.pass_over()
+            segments.pass_over()
     connection.send(Ready())
-    return slot.shard
+    return held
 
 
 class _ArrivingSegments:
@@ -134,10 +135,8 @@ class _ArrivingSegments:
             continue
 
 
-def _hand_over(connection: Connection, done: BatchDone, additions: bytes, output: Spool) -> None:
-    commit = done.commit
-    message = Committed(commit.dropped, done.next_timer_ms, done.metrics, additions)
-    connection.send(message, commit.manifest.encode())
+def _hand_over(connection: Connection, done: BatchDone, commit: Commit, output: Spool) -> None:
+    connection.send(done, commit.manifest.encode())
     for segment_id, data in commit.segments.items():
         connection.send(Segment(segment_id), data)
     connection.send(End())

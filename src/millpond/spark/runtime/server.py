@@ -16,13 +16,13 @@ import os
 import selectors
 import shutil
 import socket
-import struct
 import sys
 import threading
 import time
 from pathlib import Path
 
 from millpond.errors import UnavailableError
+from millpond.spark.environment.peer import check_peer
 from millpond.spark.host.memory import check_memory_limit, mapped_bytes, memory_limit_bytes
 from millpond.spark.host.process import Owners
 from millpond.spark.host.wire import LISTENING, Connection, PeerGoneError
@@ -94,7 +94,7 @@ class HostServer:
     def _serve(self, accepted: socket.socket) -> None:
         try:
             with Connection(accepted) as connection:
-                _check_peer(accepted)
+                check_peer(accepted, "a worker")
                 _log_to(connection.receive_log())
                 converse(connection, self._slots, self._owners)
         except PeerGoneError:
@@ -112,14 +112,6 @@ class HostServer:
             gc.collect()
             gc.freeze()
             self._collected = now
-
-
-def _check_peer(accepted: socket.socket) -> None:
-    """Refuse a peer of another user, where the system can tell."""
-    if hasattr(socket, "SO_PEERCRED"):
-        _, uid, _ = struct.unpack("3i", accepted.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
-        if uid != os.getuid():
-            raise UnavailableError(f"a process of user {uid} tried to use the state host of user {os.getuid()}.")
 
 
 def _log_to(descriptor: int) -> None:

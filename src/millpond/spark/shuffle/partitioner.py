@@ -1,8 +1,8 @@
-"""Shard routing_keys: numbers that Spark's hash partitioner sends to a chosen partition.
+"""Routing keys of shards: numbers that Spark's hash partitioner sends to a chosen partition.
 
 Spark places a row by `hash(key) % partitions`, where `hash` is Murmur3 with seed 42. Rows here are
 keyed by shard; were they keyed 0, 1, 2, … some partitions would get two shards and some none. So
-each shard goes by an routing_key: the smallest number that Spark maps to that shard's own partition.
+each shard goes by a routing key: the smallest number that Spark maps to that shard's own partition.
 """
 
 from functools import lru_cache
@@ -29,7 +29,7 @@ def partition_of(routing_key: int, partitions: int) -> int:
 
 @lru_cache(maxsize=8)
 def routing_keys(shards: int) -> tuple[int, ...]:
-    """One routing_key a shard, in the shards' order.
+    """One routing key a shard, in the shards' order.
 
     >>> [partition_of(routing_key, 4) for routing_key in routing_keys(4)]
     [0, 1, 2, 3]

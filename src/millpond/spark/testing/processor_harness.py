@@ -1,20 +1,17 @@
 """Runs a PySpark `StatefulProcessor` alone: no session, no JVM, milliseconds a test.
 
-Batch by batch, as Spark would, through the very code that runs it on Spark: rows go to `ShardRun` as
-Arrow, late rows are dropped and timers fire by its rules, and what a batch changed becomes a delta and
-a manifest, which is all that `restart` has to begin again from. Only what Spark does is left out: there is
-one shard with one key group, so keys come in the order of their first row.
+Batch by batch, as Spark would, through the very code that a state host runs: the shard is brought to the manifest of
+the last batch, rows go to the processor in its form, late rows are dropped and timers fire, calls that fail are set
+aside, and what the batch changed becomes a delta and a manifest, which is all that `restart` has to begin again from.
+Only what Spark does is left out: there is one shard with one key group, so keys come in the order of their first row.
 
 Invariant: a batch counts whole or not at all. If the processor raises, its error comes out as it is,
 the batch's changes are gone, and the next batch begins where this one did.
 """
 
-import shutil
-import tempfile
-import weakref
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
+from time import monotonic
 from types import TracebackType
 from typing import Any, Self
 
@@ -24,26 +21,30 @@ from pyspark.sql import Row
 from pyspark.sql.streaming import StatefulProcessor
 from pyspark.sql.types import StructType
 
-from millpond.errors import DataError, OptionError
-from millpond.spark.forms.handles import arrow_schema, outward_of, row_inward_of
-from millpond.spark.forms.rows import output_arrow_schema, row_maker
+from millpond.errors import OptionError
+from millpond.spark.environment.folders import user_folder
+from millpond.spark.forms.arrow_processor import ArrowStatefulProcessor
+from millpond.spark.forms.dead_letters import letter_schema, with_dead_letters
+from millpond.spark.forms.handles import arrow_schema
+from millpond.spark.forms.rows import output_arrow_schema
 from millpond.spark.operator.declarations import declarations
-from millpond.spark.operator.processors import check_processor
-from millpond.spark.runtime.opened_shard import check_savepoint, filled_shard
-from millpond.spark.runtime.shard_run import ShardRun
-from millpond.spark.shuffle.pack import KEY_GROUP
+from millpond.spark.operator.processors import HARNESS, check_processor
+from millpond.spark.operator.request import check_choice
+from millpond.spark.runtime.held_shard import HeldShard, reverting, standing_at
+from millpond.spark.runtime.opened_shard import check_savepoint
+from millpond.spark.runtime.slots import Slot
 from millpond.spark.shuffle.spool import Spool
 from millpond.spark.spec.lease import Attempt, Lease
-from millpond.spark.spec.operator import BatchTime, OperatorSpec, StateConfig
+from millpond.spark.spec.operator import DEAD_LETTER, BatchTime, OperatorSpec, StateConfig
 from millpond.spark.testing.ddl import parse_ddl
-from millpond.state.checkpoint import Manifest, Shard, ShardState, new_manifest, write_savepoint
-from millpond.state.options.opening import open_backend
-from millpond.state.options.operator import StateOptions
-from millpond.state.types.rows import RowCodec
+from millpond.spark.testing.row_tables import InputTables, rows_maker, schema_of
+from millpond.state.checkpoint import Commit, Manifest, ShardState, new_manifest, write_savepoint
 from millpond.state.types.times import checked_ms
 from millpond.suggestions import did_you_mean
 
 _TIME_MODES = ("None", "EventTime", "ProcessingTime")
+_FORMS = ("rows", "pandas", "arrow")
+_LEASE = Lease(Attempt("harness", 0))
 
 
 @dataclass(frozen=True)
@@ -65,7 +66,7 @@ class ProcessorHarness:
     The processor is copied for every batch, as on Spark: what it must remember belongs into state.
 
     Args:
-        processor: as written for PySpark's `transformWithState`.
+        processor: as written for PySpark's `transformWithState`, or for the form that is asked for.
         rows: the schema of the rows, a StructType or its DDL text.
         key: the name of the key column, or names.
         output: the schema of what the processor yields, a StructType or its DDL text.
@@ -73,6 +74,9 @@ class ProcessorHarness:
         event_time: in "EventTime", the timestamp column that has the watermark.
         late: "drop" or "keep": what becomes of rows that the watermark has passed.
         options: where state is held, as option strings: `{"state.backend.type": "rocksdb"}`.
+        form: in which the processor gets rows: "rows", "pandas" (times are in UTC) or "arrow". The harness takes and
+            gives rows in any case.
+        on_error: "fail" or "dead-letter": what becomes of a call of the processor that fails. See `dead_letters`.
 
     Raises:
         OptionError: an argument is not one of those above, or the processor declares a state that cannot be.
@@ -97,7 +101,7 @@ class ProcessorHarness:
 
     def __init__(
         self,
-        processor: StatefulProcessor,
+        processor: StatefulProcessor | ArrowStatefulProcessor,
         *,
         rows: StructType | str,
         key: str | Sequence[str],
@@ -106,10 +110,20 @@ class ProcessorHarness:
         event_time: str | None = None,
         late: str = "drop",
         options: Mapping[str, Any] | None = None,
+        form: str = "rows",
+        on_error: str = "fail",
     ) -> None:
-        check_processor("harness", processor)
-        self._rows = _schema(rows)
-        self._output = _schema(output)
+        check_choice("form", form, _FORMS)
+        check_choice("on_error", on_error, ("fail", "dead-letter"))
+        form, on_error = form.lower(), on_error.lower()
+        if form == "arrow" and on_error == "dead-letter":
+            raise OptionError(
+                "on_error='dead-letter' sets the calls of single keys aside, and form='arrow' has one call for all "
+                "keys. Leave on_error out."
+            )
+        check_processor(form, processor, HARNESS)
+        self._rows = schema_of(rows)
+        self._output = schema_of(output)
         keys = (key,) if isinstance(key, str) else tuple(key)
         for name in (*keys, *(() if event_time is None else (event_time,))):
             if name not in self._rows.names:
@@ -118,26 +132,45 @@ class ProcessorHarness:
                 raise OptionError(f"column {name!r} is not among the rows' columns {known}{meant}")
         _check(time_mode, event_time, late)
         self._pickled = cloudpickle.dumps(processor)
-        self._declared = declarations(cloudpickle.loads(self._pickled), "rows", time_mode.lower(), parse_ddl, "harness")
-        self._options = StateOptions.parse(options or {})
-        self._key_schema = arrow_schema(StructType([self._rows[name] for name in keys]))
-        self._key_positions = tuple(self._rows.names.index(name) for name in keys)
-        self._time_mode = time_mode.lower()
-        self._event_time = None if event_time is None else self._rows.names.index(event_time)
-        self._keep_late = late == "keep"
-        self._codec = RowCodec(arrow_schema(self._rows), "a row")
-        self._inward = row_inward_of(self._rows)
-        self._outward = outward_of(self._output)
-        self._make_row = row_maker(self._output.names)
-        self._time = BatchTime(0, -1 if self._time_mode != "eventtime" else 0)
-        self._folder = Path(tempfile.mkdtemp(prefix="millpond-harness-"))
-        self._remove_folder = weakref.finalize(self, shutil.rmtree, self._folder, ignore_errors=True)
-        self._opened = 0
+        declared = declarations(cloudpickle.loads(self._pickled), form, time_mode.lower(), parse_ddl, "harness")
+        key_struct = StructType([self._rows[name] for name in keys])
+        self._letter = letter_schema(key_struct, self._rows) if on_error == "dead-letter" else None
+        self._spec = OperatorSpec(
+            application="harness",
+            processor=processor,
+            key_schema=arrow_schema(key_struct),
+            key_positions=tuple(self._rows.names.index(name) for name in keys),
+            row_names=tuple(self._rows.names),
+            output_schema=output_arrow_schema(self._output),
+            time_mode=time_mode.lower(),
+            event_time=None if event_time is None else self._rows.names.index(event_time),
+            keep_late=late.lower() == "keep",
+            metrics=None,  # counted by the driver, which is not here
+            hosts=1,
+            config=StateConfig(options=options or {}),
+            dead_letter=None if self._letter is None else pa.struct(list(arrow_schema(self._letter))),
+            ddl=declared.ddl,
+            states=declared.states,
+            deleted=declared.deleted,
+            form=form,
+        )
+        self._input = InputTables(self._rows)
+        self._make_output = rows_maker(self._output)
+        if self._letter is not None:
+            with_dead_letters(self._output, self._letter)
+            self._make_letter = rows_maker(self._letter)
+        self._time = BatchTime(0, -1 if self._spec.time_mode != "eventtime" else 0)
         self._closed = False
         self.late_rows = 0
         """How many rows were dropped because the watermark had passed them."""
-        self._durable = ProcessorSnapshot(new_manifest("harness", 0, 1, 1, self._key_schema), {})
-        self._shard = self._restored()
+        self.dead_letters: list[Row] = []
+        """The calls that failed and were set aside, as Rows whose fields `millpond.spark.split_dead_letters` explains.
+
+        Their `batch_id` is None.
+        """
+        self._durable = ProcessorSnapshot(new_manifest("harness", 0, 1, 1, self._spec.key_schema), {})
+        self._slot: Slot[HeldShard] = Slot(monotonic)
+        self._standing()
 
     def __enter__(self) -> Self:
         return self
@@ -164,21 +197,16 @@ class ProcessorHarness:
         """
         self._check_open()
         time = self._time_of_batch(watermark_ms, processing_ms)
-        shard = self._shard
-        table = self._table(rows)
-        try:
-            with Spool(lambda: self._folder) as spool:
-                result = ShardRun(self._spec(), shard, time, Lease(Attempt("harness", 0))).run([table], spool)
-                output = [row for blob in spool for row in self._rows_of(blob)]
-            commit = shard.commit(f"batch {shard.manifest.version}", time.watermark_ms)
-        except BaseException:
-            shard.rollback()
-            raise
-        segments = {at: data for at, data in self._durable.segments.items() if at not in commit.dropped}
-        self._durable = ProcessorSnapshot(commit.manifest, {**segments, **commit.segments})
-        shard.begin_at(shard.manifest)
+        table, held = self._input.table(rows), self._standing()
+        spec = replace(self._spec, processor=cloudpickle.loads(self._pickled))
+        with Spool(user_folder) as spool:
+            token = f"batch {held.shard.manifest.version}"
+            with reverting(self._slot):
+                done, commit = held.run(spec, time, _LEASE, [table], spool, token)
+            output = [row for blob in spool for row in self._rows_of(blob)]
+        self._keep(commit)
         self._time = time
-        self.late_rows += result.late_rows
+        self.late_rows += done.metrics.late_rows
         return output
 
     def advance(self, *, watermark_ms: int | None = None, processing_ms: int | None = None) -> list[Row]:
@@ -194,10 +222,10 @@ class ProcessorHarness:
             OptionError: there is no such state, or the harness is closed.
         """
         self._check_open()
-        known = sorted(state.name for state in self._declared.states)
+        known = sorted(state.name for state in self._spec.states)
         if name not in known:
             raise OptionError(f"there is no state {name!r}; the processor declared {known}{did_you_mean(name, known)}")
-        cells = self._shard.living_cells(name, 0)
+        cells = self._standing().shard.living_cells(name, 0)
         if cells.map_keys is None:
             return dict(zip(cells.keys, cells.values, strict=True))
         found: dict[tuple[Any, ...], Any] = {}
@@ -216,7 +244,7 @@ class ProcessorHarness:
         self._durable, manifest = snapshot, snapshot.manifest
         self._time = BatchTime(
             self._time.processing_ms if manifest.processing_ms < 0 else manifest.processing_ms,
-            max(0, manifest.watermark_ms) if self._time_mode == "eventtime" else self._time.watermark_ms,
+            max(0, manifest.watermark_ms) if self._spec.time_mode == "eventtime" else self._time.watermark_ms,
         )
         self.restart()
 
@@ -228,7 +256,7 @@ class ProcessorHarness:
             UnavailableError: it could not be written.
         """
         self._check_open()
-        shard = self._shard
+        shard = self._standing().shard
         write_savepoint(location, [ShardState.of_snapshot(self._durable.manifest, shard.backend, shard.declared)])
 
     def restore_savepoint(self, location: str) -> None:
@@ -241,59 +269,39 @@ class ProcessorHarness:
             CorruptionError: it is torn, incomplete or altered; the file is named.
         """
         self._check_open()
-        spec = replace(self._spec(), savepoint=location)
+        spec = replace(self._spec, savepoint=location)
         check_savepoint(spec)
-        shard = self._opened_shard(spec, new_manifest("harness", 0, 1, 1, self._key_schema), {})
-        commit = shard.commit("savepoint", self._time.watermark_ms)
-        self._shard.backend.close()
-        self._shard, self._durable = shard, ProcessorSnapshot(commit.manifest, commit.segments)
-        shard.begin_at(shard.manifest)
+        held = HeldShard(spec, new_manifest("harness", 0, 1, 1, self._spec.key_schema), {}, self._time)
+        self._slot.drop()
+        self._slot.shard = held
+        self._keep(held.shard.commit("savepoint", self._time.watermark_ms))
 
     def restart(self) -> None:
         """Lose what is in memory, as when a host is killed, and restore the state of the last batch."""
         self._check_open()
-        self._shard.backend.close()
-        self._shard = self._restored()
+        self._slot.drop()
+        self._standing()
 
     def close(self) -> None:
         """Free the state. Idempotent."""
         self._closed = True
-        self._shard.backend.close()
-        self._remove_folder()
+        self._slot.drop()
 
     def _check_open(self) -> None:
         if self._closed:
             raise OptionError("the harness is closed, and its state was freed. Make a new one.")
 
-    def _restored(self) -> Shard:
-        return self._opened_shard(self._spec(), self._durable.manifest, self._durable.segments)
+    def _standing(self) -> HeldShard:
+        """The shard as it was after the last batch."""
+        return standing_at(self._slot, self._spec, self._durable.manifest, self._time, lambda: self._durable.segments)
 
-    def _opened_shard(self, spec: OperatorSpec, manifest: Manifest, segments: Mapping[int, bytes]) -> Shard:
-        self._opened += 1
-        backend = open_backend(self._options, manifest.key_groups, self._folder / f"state-{self._opened}")
-        return filled_shard(spec, manifest, segments, self._time, backend)
-
-    def _spec(self) -> OperatorSpec:
-        return OperatorSpec(
-            application="harness",
-            processor=cloudpickle.loads(self._pickled),
-            key_schema=self._key_schema,
-            key_positions=self._key_positions,
-            row_names=tuple(self._rows.names),
-            output_schema=output_arrow_schema(self._output),
-            time_mode=self._time_mode,
-            event_time=self._event_time,
-            keep_late=self._keep_late,
-            metrics=None,  # counted by the driver, which is not here
-            hosts=1,
-            config=StateConfig(),
-            ddl=self._declared.ddl,
-            states=self._declared.states,
-            deleted=self._declared.deleted,
-        )
+    def _keep(self, commit: Commit) -> None:
+        """What Spark's state store does with a version."""
+        segments = {at: data for at, data in self._durable.segments.items() if at not in commit.dropped}
+        self._durable = ProcessorSnapshot(commit.manifest, {**segments, **commit.segments})
 
     def _time_of_batch(self, watermark_ms: int | None, processing_ms: int | None) -> BatchTime:
-        if watermark_ms is not None and self._time_mode != "eventtime":
+        if watermark_ms is not None and self._spec.time_mode != "eventtime":
             raise OptionError("watermark_ms needs time_mode 'EventTime'.")
         now = self._time
         time = BatchTime(
@@ -304,42 +312,19 @@ class ProcessorHarness:
             raise OptionError(f"time cannot go back from {now} to {time}. Give later times.")
         return time
 
-    def _table(self, rows: Iterable[Any]) -> pa.Table:
-        checked = [self._codec.check(self._values(row)) for row in rows]
-        table = pa.table(self._codec.columns(checked), schema=self._codec.schema)
-        return table.append_column(KEY_GROUP, pa.array([0] * len(checked), type=pa.int16()))
-
-    def _values(self, row: Any) -> tuple[Any, ...]:
-        names = self._rows.names
-        given = row.asDict() if isinstance(row, Row) and hasattr(row, "__fields__") else row
-        if isinstance(given, dict):
-            unknown = given.keys() - set(names)
-            if unknown:
-                raise DataError(f"a row has the fields {sorted(unknown)}, which are not among the columns {names}.")
-            given = tuple(given.get(name) for name in names)
-        values: tuple[Any, ...] = given if self._inward is None else self._inward(given)
-        return values
-
     def _rows_of(self, blob: memoryview) -> list[Row]:
         with pa.ipc.open_stream(pa.py_buffer(blob)) as reader:
             table = reader.read_all()
-        rows = RowCodec(table.schema, "output").rows([table.column(at) for at in range(table.num_columns)])
-        return [self._make_row(row if self._outward is None else self._outward(row)) for row in rows]
-
-
-def _schema(schema: StructType | str) -> StructType:
-    if isinstance(schema, StructType):
-        return schema
-    if isinstance(schema, str):
-        return parse_ddl(schema)
-    raise OptionError(f"a schema must be a StructType or its DDL text, got {schema!r}.")
+        if self._letter is None:
+            return self._make_output(table)
+        letters = table.column(DEAD_LETTER).drop_null().combine_chunks()
+        self.dead_letters += self._make_letter(pa.Table.from_struct_array(letters))
+        return self._make_output(table.filter(table.column(DEAD_LETTER).is_null()).drop_columns([DEAD_LETTER]))
 
 
 def _check(time_mode: str, event_time: str | None, late: str) -> None:
-    if time_mode.lower() not in [mode.lower() for mode in _TIME_MODES]:
-        raise OptionError(f"time_mode={time_mode!r}: expected one of {', '.join(map(repr, _TIME_MODES))}.")
-    if late not in {"drop", "keep"}:
-        raise OptionError(f"late={late!r}: expected 'drop' or 'keep'.")
+    check_choice("time_mode", time_mode, _TIME_MODES)
+    check_choice("late", late, ("drop", "keep"))
     if (event_time is not None) != (time_mode.lower() == "eventtime"):
         raise OptionError(
             f"time_mode={time_mode!r} and event_time={event_time!r}: 'EventTime', and only that, needs the column that "

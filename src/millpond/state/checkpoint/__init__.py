@@ -1,7 +1,8 @@
 """Deltas, bases and manifest: how a shard's state is made durable and brought back."""
 
-from millpond.state.checkpoint.checkpointer import Checkpointer, CheckpointStats, PendingCheckpoint
+from millpond.state.checkpoint.checkpointer import Checkpointer, CheckpointStats
 from millpond.state.checkpoint.format.manifest import Manifest, SegmentRef, new_manifest
+from millpond.state.checkpoint.pending import PendingCheckpoint
 from millpond.state.checkpoint.restoring import Restored, restore
 from millpond.state.checkpoint.savepoint import Savepoint, ShardState, write_savepoint
 from millpond.state.checkpoint.shard import Shard

@@ -36,7 +36,7 @@ class StateReader:
         filesystem: to be used instead of the one that the location's scheme names.
 
     >>> import tempfile
-    >>> from millpond.state import HeapBackend, StateDescriptor, StateKind
+    >>> from millpond.state.spi import HeapBackend, StateDescriptor, StateKind
     >>> from millpond.state.checkpoint import Checkpointer, FileStorage, new_manifest
     >>> location, key = tempfile.mkdtemp(), pa.schema([("user", pa.string())])
     >>> count = StateDescriptor("count", StateKind.VALUE, pa.schema([("n", pa.int64())]))

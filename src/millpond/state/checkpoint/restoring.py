@@ -79,12 +79,10 @@ class Restored:
     Attributes:
         manifest: of the version that the backend now holds.
         descriptors: of every state, as declared, or as stored where nobody declared it.
-        passed_over: what is wrong with each newer version that was damaged; empty unless falling back was allowed.
     """
 
     manifest: Manifest
     descriptors: tuple[StateDescriptor, ...]
-    passed_over: tuple[str, ...] = ()
 
 
 def segment_name(manifest: Manifest, ref: SegmentRef) -> str:
@@ -145,13 +143,20 @@ def read_version(storage: CheckpointStorage, version: int) -> Version:
     return Version(manifest, segments)
 
 
-def load_segments(
-    manifest: Manifest, segments: SegmentSource, states: "StoredStates", backend: KeyedStateBackend
-) -> None:
-    """Load a manifest's version into an empty backend, segment by segment.
+def load_version(
+    manifest: Manifest,
+    segments: SegmentSource,
+    backend: KeyedStateBackend,
+    declared: Iterable[StateDescriptor],
+    now_ms: int | None,
+) -> tuple[StateDescriptor, ...]:
+    """Load a manifest's version into an empty backend, segment by segment; every state there is then.
 
-    A CorruptionError names a segment that is missing or damaged; the backend must then be thrown away.
+    Every state's schema is compared before the backend is touched. An OptionError shows both declarations where a
+    change is refused. A CorruptionError names a segment that is missing or damaged; the backend must then be thrown
+    away.
     """
+    states = StoredStates.of(manifest.states, declared, manifest.key_schema, now_ms)
     for ref in in_order(manifest):
         data = segments.get(ref.id)
         if data is None:
@@ -164,6 +169,7 @@ def load_segments(
         except CorruptionError as error:
             raise CorruptionError(f"{error} {last_good(ref)}") from error
         states.load(backend, ref.state, table)
+    return states.descriptors
 
 
 def restore(
@@ -172,53 +178,40 @@ def restore(
     declared: Iterable[StateDescriptor] = (),
     *,
     version: int | None = None,
-    fall_back: bool = False,
     now_ms: int | None = None,
 ) -> Restored | None:
     """Load a version, the newest unless another is asked for, into an empty backend; None where there is none.
 
     Every segment is read and proven, and every state's schema compared, before the backend is touched.
     Segments are read one by one, and a second time to be loaded, so that they need not fit into memory together.
-    Raises a CorruptionError that names shard, version, segment, file and the last good version; with
-    `fall_back` that version is restored instead, and the result says what was passed over. Raises an
+    Raises a CorruptionError that names shard, version, segment, file and the last good version. Raises an
     OptionError that shows both schemas where a declared state cannot hold the stored one. `now_ms` is the
     time at which the lives of values begin where a TTL was added.
     """
     versions = storage.versions()
     if version is None and not versions:
         return None
-    found, passed_over = _whole_version(storage, versions[-1] if version is None else version, fall_back=fall_back)
-    states = StoredStates.of(found.manifest.states, declared, found.manifest.key_schema, now_ms)
-    load_segments(found.manifest, found.segments, states, backend)
-    return Restored(found.manifest, states.descriptors, passed_over)
-
-
-def _whole_version(storage: CheckpointStorage, version: int, *, fall_back: bool) -> tuple[Version, tuple[str, ...]]:
+    asked = versions[-1] if version is None else version
     try:
-        return read_version(storage, version), ()
+        found = read_version(storage, asked)
     except CorruptionError as error:
-        damage = str(error)
-        good, passed_over = _last_good(storage, version)
-        if good is None:
-            raise CorruptionError(f"{damage} No earlier version in {storage.name} is whole.") from error
-        if not fall_back:
-            raise CorruptionError(
-                f"{damage} The last good version in {storage.name} is {good.manifest.version}; ask for it, or restore "
-                "with fall_back=True, to go on from there. What later versions held is then lost."
-            ) from error
-        return good, (damage, *passed_over)
+        raise CorruptionError(f"{error} {_last_good_version(storage, asked)}") from error
+    return Restored(found.manifest, load_version(found.manifest, found.segments, backend, declared, now_ms))
 
 
-def _last_good(storage: CheckpointStorage, before: int) -> tuple[Version | None, tuple[str, ...]]:
-    """The newest whole version older than `before`, and what is wrong with those in between."""
-    damaged: list[str] = []
+def _last_good_version(storage: CheckpointStorage, before: int) -> str:
+    """The newest whole version older than `before`, for errors."""
     for version in reversed(storage.versions()):
         if version < before:
             try:
-                return read_version(storage, version), tuple(damaged)
-            except CorruptionError as error:
-                damaged.append(str(error))
-    return None, tuple(damaged)
+                read_version(storage, version)
+            except CorruptionError:
+                continue
+            return (
+                f"The last good version in {storage.name} is {version}; ask for it, or restore the operator with "
+                "fall_back=True, to go on from there. What later versions held is then lost."
+            )
+    return f"No earlier version in {storage.name} is whole."
 
 
 class StoredStates:
@@ -246,14 +239,9 @@ class StoredStates:
     def of(
         plain: Iterable[dict[str, Any]], declared: Iterable[StateDescriptor], key_schema: bytes, now_ms: int | None
     ) -> "StoredStates":
-        """From what a manifest or manifest says. An OptionError shows both schemas where a state cannot be read."""
+        """From what a manifest says. An OptionError shows both schemas where a state cannot be read."""
         stored = [StateDescriptor.decode(each) for each in plain]
         return StoredStates(stored, declared, pa.ipc.read_schema(pa.py_buffer(key_schema)), now_ms)
-
-    @property
-    def migrated(self) -> bool:
-        """Whether the rows of any state change their form on their way."""
-        return any(migrate is not None for migrate in self._migrations.values())
 
     @property
     def descriptors(self) -> tuple[StateDescriptor, ...]:

@@ -18,7 +18,6 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import chain
-from typing import Protocol
 from urllib.parse import quote
 
 import msgspec
@@ -29,14 +28,13 @@ import pyarrow.parquet as pq
 import xxhash
 
 from millpond.errors import CorruptionError, OptionError, UnavailableError
-from millpond.state.backend.protocols import Cells, KeyedStateBackend
-from millpond.state.checkpoint.format.manifest import Manifest, new_manifest
+from millpond.state.checkpoint.format.manifest import Manifest
 from millpond.state.checkpoint.format.object_columns import JSON_COLUMN, with_json
 from millpond.state.checkpoint.format.savepoint_manifest import SavepointFile, SavepointManifest
 from millpond.state.checkpoint.format.segment import CellCodec, sealed, unsealed
 from millpond.state.checkpoint.living_rows import living_rows
-from millpond.state.checkpoint.restoring import Restored, parts_of, read_version, row_pieces
-from millpond.state.checkpoint.starting import load_savepoint
+from millpond.state.checkpoint.next_manifest import Source
+from millpond.state.checkpoint.restoring import parts_of, read_version, row_pieces
 from millpond.state.checkpoint.storage.folder import Folder, shown
 from millpond.state.checkpoint.storage.interface import CheckpointStorage
 from millpond.state.types.descriptor import StateDescriptor
@@ -49,14 +47,6 @@ _FILE_BYTES = 4 << 20
 _ROW_GROUP_BYTES = 1 << 20
 _ROWS_AT_ONCE = 10_000
 """Cells that are made columns of at once."""
-
-
-class HasCells(Protocol):
-    """A snapshot, or a backend whose state is not changed meanwhile."""
-
-    def cells(self, name: str, key_group: int) -> Cells:
-        """Every cell of a state in one key group."""
-        ...
 
 
 @dataclass(frozen=True)
@@ -74,8 +64,8 @@ class ShardState:
     pieces: Callable[[StateDescriptor], Iterator[pa.Table]]
 
     @staticmethod
-    def of_snapshot(manifest: Manifest, snapshot: HasCells, states: Iterable[StateDescriptor]) -> "ShardState":
-        """What a snapshot holds, or a backend now. `head` is any of the shard's that has the savepoint's times.
+    def of_snapshot(manifest: Manifest, snapshot: Source, states: Iterable[StateDescriptor]) -> "ShardState":
+        """What a snapshot holds, or a backend now. `manifest` is any of the shard's that has the savepoint's times.
 
         It is read while the savepoint is written: keep the snapshot until then, or leave the backend alone.
         """
@@ -305,39 +295,6 @@ class Savepoint:
     def file_rows(self, file: SavepointFile) -> pa.Table:
         """The rows of one file, so that a large savepoint can be read by many tasks."""
         return _rows(self._proven(file), self._schema(file.state), None)
-
-    def restore(
-        self,
-        shard: int,
-        shards: int,
-        backend: KeyedStateBackend,
-        declared: Iterable[StateDescriptor] = (),
-        *,
-        lineage: str,
-        now_ms: int | None = None,
-    ) -> Restored:
-        """Load what belongs to a shard into an empty backend. The first checkpoint after it is a full one.
-
-        Args:
-            shard: its number, from 0.
-            shards: how many there are now; any number up to the maximum parallelism, which stays.
-            backend: of the shard's key groups.
-            declared: the states as the operator declares them; others stay as they are stored.
-            lineage: random; names the shard's new life.
-            now_ms: the time at which the lives of values begin where a TTL was added.
-        """
-        contents = self.contents
-        key_schema = pa.ipc.read_schema(pa.py_buffer(contents.key_schema))
-        if shards > contents.max_parallelism:
-            raise OptionError(
-                f"shards is {shards}; {self.location} has {contents.max_parallelism} key groups, and that many shards "
-                "at most."
-            )
-        manifest = new_manifest(lineage, shard, shards, contents.max_parallelism, key_schema)
-        manifest = msgspec.structs.replace(
-            manifest, watermark_ms=contents.watermark_ms, processing_ms=contents.processing_ms
-        )
-        return Restored(manifest, load_savepoint(self, manifest, backend, declared, now_ms))
 
     def _schema(self, state: str) -> pa.Schema:
         descriptor = {each.name: each for each in self.states()}[state]

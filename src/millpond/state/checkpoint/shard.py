@@ -1,63 +1,95 @@
-"""A shard in memory, and its way from version to version.
+"""A shard in memory, and its way from version to version: the one engine of checkpoints, on Spark and off it.
 
-On the data path this is the keyed state of one task: a backend, and the manifest that says which
-durable version its contents are. What a version consists of is `millpond.state.checkpoint.writer`'s business.
+A version ends with `end_version` and is turned into segments and a manifest by `encode`. Then it is stored, or it is
+not. Two kinds of owners differ in what they do about one that is not:
 
-Bases of the committed version are prepared between versions (`prepare_bases`), in small steps that
-a background thread may take while the stream is idle; what is still owed when the next version
-begins is made up then, so the log cannot outgrow its bound.
+- A state host on Spark goes back. `commit` ends and encodes a version in one step. The next `begin_at` says
+  which version was stored, and undoes the last one if it was not.
+- `Checkpointer`, off Spark, goes on. Versions are encoded and stored in another thread while records flow. One that
+  failed is passed to `lose`, and its changes are written by the next one.
 
-Where a restore changed the form of stored rows, because a state is declared otherwise now, or took
-them from a savepoint, no segment has them as they are in memory. The next version is then all bases,
-and drops every segment there was.
+What a version consists of is `millpond.state.checkpoint.writer`'s business.
 
-Each version begins by removing from live state what the bases just prepared left out: so what has expired
-goes as fast as bases go round, which is as fast as state is written, and needs no index of when what expires.
+A host prepares the bases that are owed to its last version between two versions (`prepare_bases`), in small steps that
+a background thread may take while the stream is idle. What is still owed when the next version begins is made up
+then, so the log cannot outgrow its bound. Without prepared bases `encode` takes them from the version's snapshot.
 
-Invariant: between versions, `head` describes exactly the backend's contents, but for their form where
-that was changed. `begin_at` is the only way to begin, and it proves that, by going one version back
-if need be, or says that only a restore will do.
+A version is full, which is all bases and no delta, where some change is in no segment as it is in memory: it came from
+a savepoint, its state is declared otherwise than it is stored, or it belongs to a version that was lost and could not
+be carried. A full version drops every segment there was.
+
+Bases leave out what has expired, and live state still has it. `remove_expired` removes it there, so expired cells go
+as fast as bases go round, and nothing needs an index of when what expires.
+
+Invariant: every change since `manifest` is in the open version, in a version that ended and is neither stored nor
+lost, or in `_unstored`.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import replace
 
 import pyarrow as pa
 
 from millpond.errors import OptionError
 from millpond.state.backend.expiry import alive, without_times
-from millpond.state.backend.protocols import ABSENT, Cells, KeyedStateBackend, Snapshot
+from millpond.state.backend.protocols import ABSENT, Cells, KeyedStateBackend
 from millpond.state.checkpoint.format.manifest import Manifest
-from millpond.state.checkpoint.owed_bases import owed_rows
-from millpond.state.checkpoint.restoring import SegmentSource, StoredStates, load_segments
+from millpond.state.checkpoint.next_manifest import Encode, at_once
+from millpond.state.checkpoint.owed_bases import Written, owed_rows
+from millpond.state.checkpoint.pending import PendingCheckpoint
+from millpond.state.checkpoint.restoring import SegmentSource, load_version
 from millpond.state.checkpoint.savepoint import Savepoint
+from millpond.state.checkpoint.segment_spool import SegmentSpool
 from millpond.state.checkpoint.starting import load_savepoint
 from millpond.state.checkpoint.storage.interface import Commit
-from millpond.state.checkpoint.writer import CheckpointWriter, Round
+from millpond.state.checkpoint.unstored import UnstoredChanges
+from millpond.state.checkpoint.writer import BASE_STEP_ROWS, CheckpointWriter, Round
 from millpond.state.operator.timers import TIMERS, Timers
 from millpond.state.types.descriptor import StateDescriptor
 
 
 class Shard:
-    """The state of one shard at one version. Not thread-safe: its owner holds a lock around it."""
+    """The state of one shard at one version. Not thread-safe: its owner holds a lock around it.
 
-    def __init__(self, manifest: Manifest, backend: KeyedStateBackend, timers: StateDescriptor = TIMERS) -> None:
+    Off Spark, `encode`, `stored` and `lose` may run in one other thread beside everything else.
+
+    Attributes:
+        manifest: of the newest version that counts: that was committed in memory, or stored.
+        backend: the state.
+        key_schema: of its keys.
+
+    Args:
+        manifest: of the version that the backend holds, or is about to be given.
+        backend: of the manifest's key groups.
+        timers: the state of the keys' timers.
+        last_version: versions are numbered after it, and after the manifest's.
+    """
+
+    def __init__(
+        self,
+        manifest: Manifest,
+        backend: KeyedStateBackend,
+        timers: StateDescriptor = TIMERS,
+        *,
+        last_version: int = 0,
+    ) -> None:
         self.manifest = manifest
         self.backend = backend
+        self.key_schema = pa.ipc.read_schema(pa.py_buffer(manifest.key_schema))
         self._timers_state = timers
-        self._before: Manifest | None = None
+        self._timers: Timers | None = None
+        self._writer = CheckpointWriter(self.key_schema)
+        self._last_version = max(manifest.version, last_version)
         # False once a commit could be neither finished nor undone: the contents are of no version.
         self._intact = True
         # False from `begin_at` to the end of the version: only then is there anything to roll back.
         self._ended = False
-        # Whether the contents, and those of the version before, are in no segment as they are in memory.
-        self._unwritten = False
-        self._unwritten_before = False
-        self.key_schema = pa.ipc.read_schema(pa.py_buffer(manifest.key_schema))
-        self._writer = CheckpointWriter(self.key_schema)
+        self._unstored = UnstoredChanges()
+        # Where bases left something out that live state still has.
+        self._outlived: dict[tuple[str, int], None] = {}
+        self._removal_rows = BASE_STEP_ROWS
         self._round = self._next_round()
-        self._round_before = self._round
-        self._timers: Timers | None = None
+        self._before: tuple[Manifest, Round] | None = None
 
     @property
     def timers(self) -> Timers:
@@ -86,11 +118,19 @@ class Shard:
         known = self._writer.states.get(descriptor.name)
         if known is None:
             self._writer.declare(descriptor)
+            # Segments written under an earlier declaration are not read under this one.
+            stored = next((each for each in self.manifest.states if each["name"] == descriptor.name), None)
+            if stored not in (None, descriptor.encode()):
+                self.write_anew()
         elif known != descriptor:
             raise OptionError(
                 f"state {descriptor.name!r} is known to its checkpoint as [{known.describe()}] and was declared as "
                 f"[{descriptor.describe()}]. Declare it as it was, or give the new state another name."
             )
+
+    def write_anew(self) -> None:
+        """Have the next version be a full one: the contents are in no segment as they are in memory."""
+        self._unstored.leave_to_full(self.manifest.version)
 
     def holds(self, declared: Iterable[StateDescriptor]) -> bool:
         """Whether its contents are in the form of these declarations: each is known as it is, or not known at all."""
@@ -105,6 +145,13 @@ class Shard:
                 if len(cells):
                     self.backend.write(name, replace(cells, values=[ABSENT] * len(cells)))
 
+    def living_cells(self, name: str, key_group: int) -> Cells:
+        """A state's cells in a key group as users know them: without what has expired, and without TTL's times."""
+        cells, descriptor = self.backend.cells(name, key_group), self._writer.states.get(name)
+        if descriptor is None or descriptor.ttl is None:
+            return cells
+        return without_times(alive(cells, descriptor.ttl, self.backend.context.now_ms), descriptor.kind)
+
     def restore(
         self, segments: SegmentSource, declared: Iterable[StateDescriptor] = (), now_ms: int | None = None
     ) -> None:
@@ -116,11 +163,8 @@ class Shard:
         missing or damaged segment raises a CorruptionError that names it; the shard must then be thrown away.
         """
         self._forget_queue()
-        states = StoredStates.of(self.manifest.states, declared, self.manifest.key_schema, now_ms)
-        for descriptor in states.descriptors:
+        for descriptor in load_version(self.manifest, segments, self.backend, declared, now_ms):
             self.declare(descriptor)
-        load_segments(self.manifest, segments, states, self.backend)
-        self._unwritten = states.migrated
 
     def start_from(
         self, savepoint: Savepoint, declared: Iterable[StateDescriptor] = (), now_ms: int | None = None
@@ -133,7 +177,7 @@ class Shard:
         self._forget_queue()
         for descriptor in load_savepoint(savepoint, self.manifest, self.backend, declared, now_ms):
             self.declare(descriptor)
-        self._unwritten = True
+        self.write_anew()
 
     def begin_at(self, manifest: Manifest) -> bool:
         """Begin a version at exactly this manifest, if memory allows: as it is, or by undoing the last version.
@@ -146,79 +190,129 @@ class Shard:
             self.rollback()
         if self.manifest.is_same_version_as(manifest):
             self.backend.acknowledge()
-        elif self._before is not None and self._before.is_same_version_as(manifest):
+            self._unstored.stored(manifest.version)
+        elif self._before is not None and self._before[0].is_same_version_as(manifest):
             self.backend.undo_commit()
             self._forget_queue()
-            self.manifest, self._round = self._before, self._round_before
-            self._unwritten = self._unwritten_before
+            self.manifest, self._round = self._before
+            self._last_version = self.manifest.version
         else:
             return False
-        self._before, self._round_before, self._unwritten_before = None, self._round, False
+        self._before = None
         self._ended = False
         while self.prepare_bases():
             continue
-        for name, key_group in self._round.outlived:
-            self._writer.remove_expired(self.backend, name, key_group)
+        self.remove_expired()
         return True
-
-    def _next_round(self) -> Round:
-        """The bases that are owed to the manifest."""
-        return Round(self.manifest, self.manifest.version, owed_rows(self.manifest))
 
     def prepare_bases(self) -> bool:
         """Encode the bases of the next few key groups, if any are owed; whether a step was taken.
 
         Only between versions: what is encoded is the committed version.
         """
-        if self._unwritten:
+        if self._unstored.holds(self.manifest.version):
             return False
-        return self._writer.add_bases(self._round, self.backend, self.backend.context.now_ms)
+        return self._writer.add_bases(
+            self._round, self.backend, self.manifest.version, self.backend.context.now_ms, self._writer.states
+        )
 
-    def living_cells(self, name: str, key_group: int) -> Cells:
-        """A state's cells in a key group as users know them: without what has expired, and without TTL's times."""
-        cells, descriptor = self.backend.cells(name, key_group), self._writer.states.get(name)
-        if descriptor is None or descriptor.ttl is None:
-            return cells
-        return without_times(alive(cells, descriptor.ttl, self.backend.context.now_ms), descriptor.kind)
+    def _next_round(self) -> Round:
+        """The bases that are owed to the manifest."""
+        return Round(self.manifest, owed_rows(self.manifest), self._outlived)
 
-    def commit(self, token: str, watermark_ms: int = -1, flushed: Callable[[], object] = lambda: None) -> Commit:
-        """End the version under the attempt's token. What is returned must be stored whole or not at all.
+    def remove_expired(self) -> None:
+        """Remove from live state, in the open version, what bases left out and what is still expired by now.
 
-        `flushed` is called when the backend has ended its version, caches flushed, and before the delta is encoded.
+        Belongs in the thread that processes records. Looks at whole key groups, until it has seen as many cells as the
+        last version had changed, and 50,000 at least; the rest waits for the next call.
         """
+        seen = 0
+        while self._outlived and seen < self._removal_rows:
+            (name, key_group), _ = self._outlived.popitem()
+            seen += self._writer.remove_expired(self.backend, name, key_group)
+
+    def end_version(self, watermark_ms: int = -1, *, full: bool = False) -> PendingCheckpoint:
+        """End the open version. Its snapshot must be released once it was encoded, or lost."""
         snapshot = self.backend.commit()
-        flushed()
+        self._last_version += 1
+        return PendingCheckpoint(
+            self._last_version, full, watermark_ms, self.backend.context.now_ms, snapshot, dict(self._writer.states)
+        )
+
+    def is_full(self, pending: PendingCheckpoint) -> bool:
+        """Whether a version will be all bases and no delta."""
+        return pending.full or self._unstored.ask_for_full(pending.version)
+
+    def encode(
+        self, pending: PendingCheckpoint, token: str, prepared: Round | None = None, encode: Encode = at_once
+    ) -> Commit:
+        """Turn a version that has ended into segments and the manifest that follows. Nothing counts yet.
+
+        Args:
+            pending: the version.
+            token: names the attempt, or the writer, in the manifest.
+            prepared: bases that were encoded before.
+            encode: makes segments, here or in another thread.
+
+        Raises:
+            OptionError: a state is in use that was not declared.
+        """
+        pending.refuse_undeclared()
+        if self.is_full(pending):
+            deltas, bases = [], Round(self.manifest, None, self._outlived)
+        else:
+            spool = SegmentSpool() if prepared is None else prepared.spool
+            delta = self._writer.delta(pending.version, pending.snapshot, spool)
+            deltas = [*self._unstored.deltas(pending.version), delta]
+            written = [Written(part.state, part.rows, part.length) for delta in deltas for part in delta.parts]
+            bases = prepared or Round(self.manifest, owed_rows(self.manifest, written), self._outlived, spool)
+        self._removal_rows = max(BASE_STEP_ROWS, bases.owed_rows or 0)
+        while self._writer.add_bases(bases, pending.snapshot, pending.version, pending.now_ms, pending.states, encode):
+            continue
+        return self._writer.commit(
+            self.manifest,
+            version=pending.version,
+            token=token,
+            watermark_ms=pending.watermark_ms,
+            processing_ms=pending.now_ms,
+            bases=bases.bases,
+            deltas=deltas,
+            states=pending.states,
+        )
+
+    def commit(self, token: str, watermark_ms: int = -1) -> Commit:
+        """End and encode a version, under the attempt's token: see `finish`."""
+        return self.finish(self.end_version(watermark_ms), token)
+
+    def finish(self, pending: PendingCheckpoint, token: str) -> Commit:
+        """Encode a version with the bases prepared for it, and stand at it. Where that fails it is undone.
+
+        What is returned must be stored whole or not at all; the next `begin_at` says which.
+        """
         try:
-            return self._committed(snapshot, token, watermark_ms)
+            commit = self.encode(pending, token, self._round)
         except BaseException:
             self._intact = False
             self.backend.undo_commit()
             self._intact = True
+            self._last_version = self.manifest.version
             self._forget_queue()
             raise
         finally:
-            snapshot.release()
-
-    def _committed(self, snapshot: Snapshot, token: str, watermark_ms: int) -> Commit:
-        version = self.manifest.version + 1
-        if self._unwritten:
-            everything = Round(self.manifest, version, None)
-            while self._writer.add_bases(everything, snapshot, None):
-                continue
-            bases, deltas = everything.bases, []
-        else:
-            bases, deltas = self._round.bases, [self._writer.delta(version, snapshot, self._round.spool)]
-        commit = self._writer.commit(
-            self.manifest,
-            version=version,
-            token=token,
-            watermark_ms=watermark_ms,
-            processing_ms=self.backend.context.now_ms,
-            bases=bases,
-            deltas=deltas,
-        )
-        self._before, self.manifest = self.manifest, commit.manifest
-        self._unwritten_before, self._unwritten = self._unwritten, False
-        self._round, self._round_before = self._next_round(), self._round
+            pending.snapshot.release()
+        self._before = self.manifest, self._round
+        self.manifest = commit.manifest
+        self._round = self._next_round()
         self._ended = True
         return commit
+
+    def stored(self, manifest: Manifest) -> None:
+        """Stand at a version that was encoded and is stored."""
+        self.manifest = manifest
+        self._unstored.stored(manifest.version)
+
+    def lose(self, pending: PendingCheckpoint) -> None:
+        """Leave the changes of a version that will not be stored to the next one."""
+        self._unstored.carry(
+            pending.version, lambda spool: self._writer.delta(pending.version, pending.snapshot, spool)
+        )

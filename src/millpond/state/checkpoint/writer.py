@@ -7,8 +7,8 @@ key groups, in turn), so that it costs what it touches, and a restore reads abou
 - bases go round the key groups in turn, so each gets a new one in time;
 - a delta older than every base, and a base whose key groups all have a newer one, is dropped.
 
-The writer knows what a version consists of. Who drives it decides when: `Shard` has bases written of the
-live backend between two versions, `Checkpointer` of a snapshot while records flow.
+The writer knows what a version consists of. `Shard` decides when, and whether bases are made of the live backend
+between two versions or of a snapshot while records flow.
 
 Bases leave out what has outlived its TTL. Live state still has it, and only the thread that processes
 records may change that. So a round notes where its bases left something out, and `remove_expired`
@@ -18,7 +18,6 @@ removes it from live state, key group by key group.
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from operator import is_not
-from typing import Protocol
 
 import pyarrow as pa
 
@@ -31,6 +30,7 @@ from millpond.state.checkpoint.next_manifest import (
     Base,
     Delta,
     Encode,
+    Source,
     at_once,
     encode_base,
     encode_delta,
@@ -46,25 +46,12 @@ BASE_STEP_ROWS = 50_000
 """Rows of one step of a round, about: key groups are whole."""
 
 
-class Source(Protocol):
-    """What bases are made of: a snapshot, or a backend whose state is not changed meanwhile."""
-
-    def cells(self, name: str, key_group: int) -> Cells:
-        """Every cell of a state in one key group."""
-        ...
-
-    def raw_cells(self, name: str, key_group: int) -> Pairs | None:
-        """The same as bytes, where they are at hand as such."""
-        ...
-
-
 @dataclass
 class Round:
-    """The bases of one version, as far as they are encoded.
+    """The bases that go with one version, as far as they are encoded.
 
     Attributes:
         manifest: that they are added to; its `next_base` says which key group comes first.
-        version: as of which they hold the cells.
         owed_rows: how many rows they shall hold; None for every key group.
         outlived: state and key group of what they left out and live state still has. Each use is one step of the
             interpreter, so that another thread may take places out.
@@ -73,7 +60,6 @@ class Round:
     """
 
     manifest: Manifest
-    version: int
     owed_rows: int | None
     outlived: dict[tuple[str, int], None] = field(default_factory=dict)
     spool: SegmentSpool = field(default_factory=SegmentSpool)
@@ -114,17 +100,19 @@ class CheckpointWriter:
         self,
         to: Round,
         source: Source,
-        now_ms: int | None,
-        states: Mapping[str, StateDescriptor] | None = None,
+        version: int,
+        now_ms: int,
+        states: Mapping[str, StateDescriptor],
         encode: Encode = at_once,
     ) -> bool:
         """Encode the bases of the next few key groups of a round; False where none are owed any more.
 
         Args:
             to: the round.
-            source: whose cells they hold: as of the round's version.
-            now_ms: by which values are judged to have outlived their TTL; None leaves nothing out.
-            states: that there were at that version; those of now unless given.
+            source: whose cells they hold.
+            version: as of which it holds them.
+            now_ms: by which values are judged to have outlived their TTL.
+            states: that there were at that version.
             encode: makes segments, here or in another thread.
         """
         groups = to.manifest.key_groups
@@ -134,18 +122,16 @@ class CheckpointWriter:
             wanted = min(wanted, to.owed_rows - sum(base.rows for base in to.bases))
         if wanted <= 0 or turn >= len(groups):
             return False
-        known = self.states if states is None else states
-        living = _Living(source, known, to, now_ms)
+        living = _Living(source, states, to, now_ms)
         start = (to.manifest.next_base + turn) % len(groups)
         to.bases.append(
             encode_base(
                 groups,
                 range(start, min(len(groups), start + len(groups) - turn)),
                 wanted,
-                to.version,
-                {name: self._codecs[name] for name in known},
-                living.cells,
-                living.pairs,
+                version,
+                {name: self._codecs[name] for name in states},
+                living,
                 encode,
                 to.spool,
             )
@@ -162,17 +148,16 @@ class CheckpointWriter:
         processing_ms: int,
         bases: list[Base],
         deltas: list[Delta],
-        states: Mapping[str, StateDescriptor] | None = None,
+        states: Mapping[str, StateDescriptor],
     ) -> Commit:
-        """The version that follows `head`, to be stored whole or not at all."""
-        known = self.states if states is None else states
+        """The version that follows `manifest`, to be stored whole or not at all."""
         return next_commit(
             manifest,
             version=version,
             token=token,
             watermark_ms=watermark_ms,
             processing_ms=processing_ms,
-            states=(descriptor.encode() for descriptor in known.values()),
+            states=(descriptor.encode() for descriptor in states.values()),
             bases=bases,
             deltas=deltas,
         )
@@ -190,9 +175,9 @@ class CheckpointWriter:
 
 
 class _Living:
-    """The cells of a source without what has outlived its TTL, where the TTL's `clean_up` asks for that."""
+    """A `Source`: the cells of another without what has outlived its TTL, where the TTL's `clean_up` asks for that."""
 
-    def __init__(self, source: Source, states: Mapping[str, StateDescriptor], to: Round, now_ms: int | None) -> None:
+    def __init__(self, source: Source, states: Mapping[str, StateDescriptor], to: Round, now_ms: int) -> None:
         self._source = source
         self._states = states
         self._to = to
@@ -201,18 +186,18 @@ class _Living:
     def cells(self, name: str, key_group: int) -> Cells:
         """Of one state and key group."""
         found, ttl = self._source.cells(name, key_group), self._states[name].ttl
-        if ttl is None or self._now_ms is None or not self._leaves_out(ttl):
+        if ttl is None or not self._leaves_out(ttl):
             return found
         kept = alive(found, ttl, self._now_ms)
         if len(kept) < len(found) or any(map(is_not, kept.values, found.values)):
             self._note(ttl, name, key_group)
         return kept
 
-    def pairs(self, name: str, key_group: int) -> Pairs | None:
+    def raw_cells(self, name: str, key_group: int) -> Pairs | None:
         """Those of one state and key group as bytes, where the source has them as such."""
         pairs, descriptor = self._source.raw_cells(name, key_group), self._states[name]
         ttl = descriptor.ttl
-        if pairs is None or ttl is None or self._now_ms is None or not self._leaves_out(ttl):
+        if pairs is None or ttl is None or not self._leaves_out(ttl):
             return pairs
         living, gone = living_pairs(descriptor, ttl, key_group, pairs, self._now_ms)
         if len(gone):

@@ -44,7 +44,7 @@ class States:
     declaration: a name twice, a type that cannot be stored, a default that is not of the type. `cache` is a `WriteBack`
     or a `TwoLayer` to stand in front of this state, below default and ttl, in place of what the options choose.
 
-    >>> from millpond.state import HeapBackend
+    >>> from millpond.state.spi import HeapBackend
     >>> backend = HeapBackend(range(128))
     >>> states = States(backend)
     >>> visits = states.value("visits", int, default=0)

@@ -66,7 +66,7 @@ class SpillableBackend:
 
     >>> import tempfile
     >>> import pyarrow as pa
-    >>> from millpond.state import StateKind
+    >>> from millpond.state.spi import StateKind
     >>> backend = SpillableBackend(range(128), Path(tempfile.mkdtemp()))
     >>> visits = backend.value_state(
     ...     StateDescriptor("visits", StateKind.VALUE, pa.schema([("count", pa.int64())])))

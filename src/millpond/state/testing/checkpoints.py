@@ -30,6 +30,7 @@ from millpond.state.checkpoint import (
     restore,
 )
 from millpond.state.checkpoint.savepoint import Savepoint, ShardState
+from millpond.state.checkpoint.starting import load_savepoint
 from millpond.state.operator.operator import Times
 from millpond.state.operator.shard import OperatorShard
 
@@ -79,7 +80,6 @@ class OperatorCheckpoints:
 
     def __init__(self, checkpointers: Sequence[Checkpointer]) -> None:
         self._checkpointers = checkpointers
-        self._begun: list[BegunCheckpoint] = []
         self._lock = threading.Lock()
 
     @staticmethod
@@ -126,9 +126,7 @@ class OperatorCheckpoints:
             for checkpointer, pending in parts:
                 checkpointer.abort(pending)
             raise
-        begun = BegunCheckpoint(self, parts)
-        self._begun.append(begun)
-        return begun
+        return BegunCheckpoint(self, parts)
 
     def remove_expired(self, begun: BegunCheckpoint) -> None:
         """Rid live state of what earlier checkpoints found expired. If that fails, the one just begun is given up."""
@@ -142,11 +140,8 @@ class OperatorCheckpoints:
     def write(self, begun: BegunCheckpoint) -> list[CheckpointStats]:
         """Store the oldest begun checkpoint, shard by shard."""
         with self._lock:
-            if not self._begun or self._begun[0] is not begun:
-                raise OptionError(
-                    f"checkpoint {begun.version} is not the oldest one begun: "
-                    f"{[each.version for each in self._begun]}. Write or abort checkpoints in the order begun."
-                )
+            for checkpointer, pending in begun.parts:
+                checkpointer.check_oldest(pending)
             stats = []
             left = sorted(begun.parts, key=lambda part: part[0].manifest.version)
             try:
@@ -156,25 +151,19 @@ class OperatorCheckpoints:
             finally:
                 for checkpointer, pending in left:
                     checkpointer.abort(pending)
-                self._begun.remove(begun)
             return stats
 
     def abort(self, begun: BegunCheckpoint) -> None:
         """Give a checkpoint up."""
         with self._lock:
-            if begun not in self._begun:
-                raise OptionError(f"checkpoint {begun.version} is over already.")
             for checkpointer, pending in begun.parts:
                 checkpointer.abort(pending)
-            self._begun.remove(begun)
 
     def abort_all(self) -> None:
         """Give up whatever was begun; one that is being written is waited for."""
-        for begun in list(self._begun):
-            with self._lock:
-                still_begun = begun in self._begun
-            if still_begun:
-                self.abort(begun)
+        with self._lock:
+            for checkpointer in self._checkpointers:
+                checkpointer.abort_all()
 
 
 def wanted_versions(storages: Sequence[CheckpointStorage], version: int | None) -> list[int]:
@@ -280,11 +269,10 @@ def restored_from_savepoint(
     opened = open_shards(shards, savepoint.contents.max_parallelism)
     try:
         for number, shard in enumerate(opened):
+            manifest = new_manifest("", number, shards, savepoint.contents.max_parallelism, key_schema)
             declared = list(shard.descriptors.values())
-            done = savepoint.restore(
-                number, shards, shard.backend, declared, lineage=secrets.token_hex(8), now_ms=at_ms
-            )
-            shard.descriptors.update((descriptor.name, descriptor) for descriptor in done.descriptors)
+            found_states = load_savepoint(savepoint, manifest, shard.backend, declared, at_ms)
+            shard.descriptors.update((descriptor.name, descriptor) for descriptor in found_states)
             shard.undone()
     except BaseException:
         _close(opened)

@@ -43,7 +43,8 @@ class CachedValues(ForwardingBackend):
         choice: the cache in front of each value state; None for those alone that `cached_value_state` asks for.
 
     >>> import pyarrow as pa
-    >>> from millpond.state import HeapBackend, StateKind, WriteBack
+    >>> from millpond.state import WriteBack
+    >>> from millpond.state.spi import HeapBackend, StateKind
     >>> backend = CachedValues(HeapBackend(range(128)), WriteBack(max_size=1000))
     >>> visits = backend.value_state(StateDescriptor("visits", StateKind.VALUE, pa.schema([("count", pa.int64())])))
     >>> backend.enter(7); backend.context.key = ("ann",)

@@ -30,7 +30,7 @@ class ForwardingBackend:
     Args:
         inner: where state is held; nobody else may use it from now on. It is closed with this one.
 
-    >>> from millpond.state import HeapBackend
+    >>> from millpond.state.spi import HeapBackend
     >>> class Counting(ForwardingBackend):
     ...     commits = 0
     ...

@@ -53,7 +53,7 @@ class TwoLayerCache:
         DataError: an `update` with None, or with what the state cannot keep.
 
     >>> import pyarrow as pa
-    >>> from millpond.state import CachedValues, HeapBackend, StateDescriptor, StateKind
+    >>> from millpond.state.spi import CachedValues, HeapBackend, StateDescriptor, StateKind
     >>> backend = CachedValues(HeapBackend(range(128)))
     >>> state = backend.value_state(StateDescriptor("visits", StateKind.VALUE, pa.schema([("count", pa.int64())])))
     >>> visits = TwoLayerCache(backend, state, max_size=1, max_size_l2=1)

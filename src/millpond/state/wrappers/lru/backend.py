@@ -102,7 +102,7 @@ class LruStateCache(ForwardingBackend):
         OptionError: neither limit is given, or one is below 1.
 
     >>> import pyarrow as pa
-    >>> from millpond.state import HeapBackend, StateKind
+    >>> from millpond.state.spi import HeapBackend, StateKind
     >>> cache = LruStateCache(HeapBackend(range(128)), max_entries=1)
     >>> visits = cache.value_state(
     ...     StateDescriptor("visits", StateKind.VALUE, pa.schema([("count", pa.int64())])))

@@ -1,4 +1,4 @@
-"""Shard routing_keys: one for each partition, by Spark's own hash."""
+"""Routing keys of shards: one for each partition, by Spark's own hash."""
 
 import pytest
 from hypothesis import given, settings

@@ -1,0 +1,128 @@
+"""The tiles of many keys, decoded and merged by columns.
+
+Place on the data path: the tails of one call of `fetch_many`. `TileDecoder` makes an object of each tile. Of a
+hundred tiles only the cells are wanted, so here there is one column for each cell, and what goes over a column
+is a loop in C.
+
+Invariant: equal to `TileDecoder` and `merge`, tile by tile. Tiles of another form, and those that do not
+decode, are left to them.
+"""
+
+import zlib
+from collections.abc import Sequence
+from itertools import accumulate
+from operator import itemgetter
+from typing import Any
+
+import msgspec
+
+from millpond.features.answering.tile_decoder import tile_head
+from millpond.features.cells.cell import Cell
+from millpond.features.plan import GroupByPlan
+from millpond.features.sealing import DECODE_ERRORS, HEADER
+from millpond.features.value_codec import VALUE_FORMAT_VERSION
+
+_NUMBERS = 4
+_header = HEADER.unpack_from
+_crc32 = zlib.crc32
+_unpack = msgspec.msgpack.Decoder(list[Any]).decode
+
+Column = Sequence[Cell]
+"""One cell of each tile, or of each key."""
+
+
+class TileColumns(msgspec.Struct, frozen=True, gc=False):
+    """Some tiles, each in the same place of every column; `cells` has a column for each cell of the plan."""
+
+    start_ms: Sequence[int]
+    size_ms: Sequence[int]
+    complete: Sequence[bool]
+    cells: Sequence[Column]
+
+
+class TileColumnDecoder:
+    """Decodes and merges tiles of one plan; immutable.
+
+    >>> from millpond.features import Aggregation, Field, GroupBy, Tile, compile_group_by
+    >>> plan = compile_group_by(GroupBy("route", (Field("origin", "string"),), (), (Aggregation("count"),)))
+    >>> tiles = [plan.encode_tile(b"EWR", Tile(start, 300_000, ir=(count,))) for start, count in ((0, 3), (300_000, 4))]
+    >>> decoder = TileColumnDecoder(plan)
+    >>> columns = decoder.decode([b"EWR", b"EWR"], tiles)
+    >>> columns.start_ms, columns.cells
+    ((0, 300000), [(3, 4)])
+    >>> decoder.merged(columns.cells, [2, 0])
+    [[7, 0]]
+    """
+
+    __slots__ = ("_decoders", "_empties", "_head", "_merges")
+
+    def __init__(self, plan: GroupByPlan) -> None:
+        cells = plan.tile_cells.cells
+        self._head = tile_head(plan)
+        self._decoders = tuple((place, cell.decode) for place, cell in enumerate(cells) if not cell.plain)
+        self._empties = tuple(cell.empty for cell in cells)
+        self._merges = tuple(cell.merge for cell in cells)
+
+    def decode(self, keys: Sequence[bytes], stored: Sequence[bytes]) -> TileColumns | None:
+        """Give the tiles that bytes hold; None if one of them is left to `TileDecoder`.
+
+        Args:
+            keys: the key of each tile.
+            stored: the bytes of each.
+        """
+        head = self._head
+        body_at, width = len(head), _NUMBERS + len(self._empties)
+        rows: list[list[Any]] = []
+        try:
+            former, seed = b"", _crc32(b"")
+            for key, data in zip(keys, stored, strict=True):
+                if key is not former:
+                    former, seed = key, _crc32(key)
+                body = data[HEADER.size :]
+                if not body.startswith(head) or _header(data) != (VALUE_FORMAT_VERSION, _crc32(body, seed)):
+                    return None
+                rows.append(_unpack(body[body_at:]))
+            if any(len(row) != width for row in rows):
+                return None
+            start_ms, size_ms, complete, _, *cells = zip(*rows, strict=True) if rows else ((),) * width
+            columns: list[Column] = list(cells)
+            for place, decode in self._decoders:
+                columns[place] = list(map(decode, columns[place]))
+        except DECODE_ERRORS:
+            return None
+        return TileColumns(start_ms, size_ms, complete, columns)
+
+    def merged(self, cells: Sequence[Column], counts: Sequence[int]) -> list[Column]:
+        """Give the cells of each key: those of its tiles merged, and of no tiles the empty ones.
+
+        Args:
+            cells: of the tiles, those of a key one behind the other.
+            counts: how many of the tiles each key has.
+        """
+        most = max(counts)
+        if min(counts) == most:
+            return [
+                self._merged_evenly(place, [cells[place][depth::most] for depth in range(most)], len(counts))
+                for place in range(len(self._empties))
+            ]
+        firsts = [0, *accumulate(counts)]
+        nowhere = firsts.pop()
+        picks = [
+            itemgetter(
+                *[first + depth if depth < count else nowhere for first, count in zip(firsts, counts, strict=True)]
+            )
+            for depth in range(most)
+        ]
+        return [
+            self._merged_evenly(place, [pick([*cells[place], empty]) for pick in picks], len(counts))
+            for place, empty in enumerate(self._empties)
+        ]
+
+    def _merged_evenly(self, place: int, columns: Sequence[Column], keys: int) -> Column:
+        """Merge one cell of the first tiles of all keys, with that of the second, and so on."""
+        if not columns:
+            return (self._empties[place],) * keys
+        merged = columns[0]
+        for column in columns[1:]:
+            merged = list(map(self._merges[place], merged, column))
+        return merged

@@ -1,0 +1,93 @@
+"""The cells of a tile as they lie in its bytes: MessagePack behind MessagePack, without a list around them.
+
+Place on the data path: between the cell operations and the stream of tiles. Events are combined into packed cells,
+state keeps them, and a tile's bytes end in them, so a tile that nothing is merged into is never decoded.
+
+The cells of many tiles, one behind the other, are one MessagePack list once they have its header: so the tiles that
+are merged in one batch are decoded by one call, and merged cell by cell. The sum of two stored fixed-point numbers
+is made from their mantissas; cells that are stored as they are need no decoding; all others are decoded, merged and
+encoded. `GroupByPlan.merge_tiles` is the oracle.
+"""
+
+import operator
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import msgspec
+
+from millpond.features.cells.cell import Cell, CellOperation, Ir
+from millpond.features.cells.counts_and_sums import add_encoded, encode_fixed_point
+
+_LIST_OF_32_BITS = b"\xdd"
+"""How a MessagePack list begins whose length takes four bytes."""
+
+_encode = msgspec.msgpack.Encoder().encode
+_decode = msgspec.msgpack.Decoder(list[Any]).decode
+
+
+class PackedCells:
+    r"""Packs, unpacks and merges the cells of tiles; immutable.
+
+    Args:
+        cells: the cell operations of an IR.
+
+    >>> from millpond.features.cells.counts_and_sums import count_cells
+    >>> packed = PackedCells((count_cells(None),))
+    >>> packed.pack((3,)), packed.unpack(packed.merge([packed.pack((3,))], [packed.pack((300,))])[0])
+    (b'\x03', (303,))
+    """
+
+    __slots__ = ("_decoders", "_encoders", "_header_bytes", "_merges")
+
+    def __init__(self, cells: Sequence[CellOperation]) -> None:
+        self._encoders = tuple(cell.encode for cell in cells)
+        self._decoders = tuple(cell.decode for cell in cells)
+        self._merges = tuple(map(_stored_merge, cells))
+        self._header_bytes = len(_encode([None] * len(cells))) - len(cells)
+
+    def pack(self, ir: Ir) -> bytes:
+        """Give the packed cells of an IR that knows them all."""
+        return _encode([encode(cell) for encode, cell in zip(self._encoders, ir, strict=True)])[self._header_bytes :]
+
+    def pack_columns(self, columns: Sequence[Sequence[Cell]], count: int) -> list[bytes]:
+        """Give the packed cells of some IRs, of which each column has one cell."""
+        stored = [map(encode, column) for encode, column in zip(self._encoders, columns, strict=True)]
+        return self._packed_rows(stored, count)
+
+    def unpack(self, packed: bytes) -> Ir:
+        """Give the IR of packed cells; raises what a cell's ``decode`` raises, or a MsgspecError."""
+        return tuple([decode(one) for decode, one in zip(self._decoders, self._stored([packed]), strict=True)])
+
+    def merge(self, lefts: Sequence[bytes], rights: Sequence[bytes]) -> list[bytes]:
+        """Merge packed cells with others, each with the one in its place."""
+        if not lefts:
+            return []
+        width, count = len(self._merges), len(lefts)
+        stored = self._stored([*lefts, *rights])
+        half = width * count
+        merged = [
+            map(merge, stored[place:half:width], stored[half + place :: width])
+            for place, merge in enumerate(self._merges)
+        ]
+        return self._packed_rows(merged, count)
+
+    def _packed_rows(self, columns: Sequence[Any], count: int) -> list[bytes]:
+        if not columns:
+            return [b""] * count
+        header = self._header_bytes
+        return [_encode(row)[header:] for row in zip(*columns, strict=True)]
+
+    def _stored(self, packed: Sequence[bytes]) -> list[Any]:
+        header = _LIST_OF_32_BITS + (len(packed) * len(self._merges)).to_bytes(4, "big")
+        stored: list[Any] = _decode(b"".join([header, *packed]))
+        return stored
+
+
+def _stored_merge(cell: CellOperation) -> Callable[[Any, Any], Any]:
+    """Give the function that merges two stored cells."""
+    if cell.plain:
+        return cell.merge
+    if cell.encode is encode_fixed_point and cell.merge is operator.add:
+        return add_encoded
+    encode, decode, merge = cell.encode, cell.decode, cell.merge
+    return lambda left, right: encode(merge(decode(left), decode(right)))

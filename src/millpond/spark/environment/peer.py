@@ -1,0 +1,32 @@
+"""Who is at the other end of a Unix socket.
+
+Both ends ask before they read or send anything: a host unpickles what a worker says, and a worker what a
+host says, so either would run the code of whoever took the other's place.
+"""
+
+import os
+import socket
+import struct
+
+from millpond.errors import UnavailableError
+
+_CREDENTIALS = struct.Struct("3i")
+
+
+def check_peer(sock: socket.socket, peer: str) -> None:
+    """Refuse the other end of a connection if it belongs to another user, where the system can tell.
+
+    Args:
+        sock: the connection.
+        peer: what the other end should be, for the error.
+
+    Raises:
+        UnavailableError: a process of another user is there.
+    """
+    if hasattr(socket, "SO_PEERCRED"):
+        _, uid, _ = _CREDENTIALS.unpack(sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size))
+        if uid != os.getuid():
+            raise UnavailableError(
+                f"a process of user {uid} is where {peer} of user {os.getuid()} was expected; nothing was read from "
+                "it. Find out who that is, and point TMPDIR at a folder where only this user can write."
+            )

@@ -1,0 +1,74 @@
+"""What a caller of `keyed` asks for: the arguments of its methods as one value, checked as far as they can be alone."""
+
+from dataclasses import dataclass
+from typing import Any
+
+from pyspark.sql import GroupedData
+from pyspark.sql.streaming import StatefulProcessor
+from pyspark.sql.types import StructType, _parse_datatype_string
+
+from millpond.errors import OptionError
+from millpond.spark.forms.arrow_processor import ArrowStatefulProcessor
+from millpond.spark.operator.processors import check_processor
+from millpond.spark.spec.operator import StateConfig
+
+
+@dataclass(frozen=True, kw_only=True)
+class OperatorRequest:
+    """One operator, as it is asked for. `KeyedData.transformWithState` explains the arguments.
+
+    Attributes:
+        form: in which user code gets rows: "rows", "pandas" or "arrow".
+
+    Raises:
+        OptionError: an argument is none of those that are known, or two do not go together.
+    """
+
+    form: str
+    processor: StatefulProcessor | ArrowStatefulProcessor
+    output: StructType | str
+    output_mode: str
+    time_mode: str
+    initial: GroupedData | None
+    event_time_column: str
+    late: str
+    on_error: str = "fail"
+    config: StateConfig | None
+    savepoint: str | None
+
+    def __post_init__(self) -> None:
+        check_processor(self.form, self.processor)
+        check_choice("timeMode", self.time_mode, ("None", "EventTime", "ProcessingTime"))
+        check_choice("outputMode", self.output_mode, ("Append", "Update"))
+        check_choice("late", self.late, ("drop", "keep"))
+        check_choice("on_error", self.on_error, ("fail", "dead-letter"))
+        if self.initial is not None and self.savepoint is not None:
+            raise OptionError("a new query begins with an initialState or with a savepoint; give one of them.")
+
+    @property
+    def sets_aside(self) -> bool:
+        """Whether a call that fails becomes a dead letter."""
+        return self.on_error.lower() == "dead-letter"
+
+    @property
+    def keeps_late(self) -> bool:
+        """Whether rows later than the watermark are kept."""
+        return self.late.lower() == "keep"
+
+    @property
+    def in_event_time(self) -> bool:
+        """Whether timers wait for the watermark."""
+        return self.time_mode.lower() == "eventtime"
+
+    def output_schema(self) -> StructType:
+        """The schema of what the processor yields. Spark must run, to parse DDL text."""
+        schema = _parse_datatype_string(self.output) if isinstance(self.output, str) else self.output
+        if not isinstance(schema, StructType):
+            raise OptionError(f"outputStructType must be a StructType or its DDL text, got {self.output!r}.")
+        return schema
+
+
+def check_choice(option: str, value: Any, known: tuple[str, ...]) -> None:
+    """Refuse a word that is none of the known ones, in any case."""
+    if str(value).lower() not in [choice.lower() for choice in known]:
+        raise OptionError(f"{option}={value!r}: expected one of {', '.join(map(repr, known))}.")

@@ -1,0 +1,62 @@
+"""Rows as a test writes and reads them, and the tables that a shard's batch takes and gives."""
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql import Row
+from pyspark.sql.types import StructType
+
+from millpond.errors import DataError, OptionError
+from millpond.spark.forms.handles import arrow_schema, outward_of, row_inward_of
+from millpond.spark.forms.rows import row_maker
+from millpond.spark.shuffle.pack import KEY_GROUP
+from millpond.spark.testing.ddl import parse_ddl
+from millpond.state.types.rows import RowCodec
+
+
+def schema_of(schema: StructType | str) -> StructType:
+    """A schema from itself or its DDL text, which is read without a session."""
+    if isinstance(schema, StructType):
+        return schema
+    if isinstance(schema, str):
+        return parse_ddl(schema)
+    raise OptionError(f"a schema must be a StructType or its DDL text, got {schema!r}.")
+
+
+class InputTables:
+    """Makes tables of rows, all of which lie in key group 0."""
+
+    def __init__(self, schema: StructType) -> None:
+        self._names = schema.names
+        self._codec = RowCodec(arrow_schema(schema), "a row")
+        self._inward = row_inward_of(schema)
+
+    def table(self, rows: Iterable[Any]) -> pa.Table:
+        """The rows, each a tuple in the schema's order, a dict or a Row. A DataError names the column that is wrong."""
+        checked = [self._codec.check(self._values(row)) for row in rows]
+        table = pa.table(self._codec.columns(checked), schema=self._codec.schema)
+        return table.append_column(KEY_GROUP, pa.array([0] * len(checked), type=pa.int16()))
+
+    def _values(self, row: Any) -> tuple[Any, ...]:
+        given = row.asDict() if isinstance(row, Row) and hasattr(row, "__fields__") else row
+        if isinstance(given, dict):
+            unknown = given.keys() - set(self._names)
+            if unknown:
+                raise DataError(
+                    f"a row has the fields {sorted(unknown)}, which are not among the columns {self._names}."
+                )
+            given = tuple(given.get(name) for name in self._names)
+        values: tuple[Any, ...] = given if self._inward is None else self._inward(given)
+        return values
+
+
+def rows_maker(schema: StructType) -> Callable[[pa.Table], list[Row]]:
+    """Makes Rows of a table's rows, as Spark would."""
+    outward, make_row = outward_of(schema), row_maker(schema.names)
+
+    def rows_of(table: pa.Table) -> list[Row]:
+        rows = RowCodec(table.schema, "output").rows([table.column(at) for at in range(table.num_columns)])
+        return [make_row(row if outward is None else outward(row)) for row in rows]
+
+    return rows_of
