@@ -368,7 +368,7 @@ DAMAGES = {
     "cut in the header": lambda data: data[:10],
     "empty": lambda data: b"",
     "longer than written": lambda data: data + b"\0",
-    "of another format version": lambda data: data[:4] + b"\x02" + data[5:],
+    "of another format version": lambda data: data[:4] + b"\x09" + data[5:],
     "a manifest": lambda data: new_manifest("lineage", 1, 3, 20, KEY).encode(),
 }
 
