@@ -8,8 +8,8 @@ import msgspec
 from millpond.errors import CorruptionError
 from millpond.features.sealing import DECODE_ERRORS, seal, unseal
 
-FORMAT_VERSION = 2
-"""Of a manifest. Format 1 had one row for each key; such a table is built anew."""
+FORMAT_VERSION = 3
+"""Of a manifest. Format 1 had one row for each key, and format 2 files sorted by key; such a table is built anew."""
 
 _ADDRESS = b"hop table"
 

@@ -12,7 +12,7 @@ import select
 import socket
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
@@ -28,7 +28,6 @@ from millpond.spark.host.process import executor_pid, hosts_folder_name, kill, r
 from millpond.spark.host.wire import (
     LISTENING,
     Blob,
-    Committed,
     Connection,
     End,
     Failed,
@@ -38,7 +37,9 @@ from millpond.spark.host.wire import (
     Restore,
     Segment,
 )
+from millpond.spark.spec.batch_done import BatchDone
 from millpond.spark.spec.operator import HOST_TIMEOUT
+from millpond.state.checkpoint import Commit, Manifest
 
 _MAX_SOCKET_PATH = 103
 _START_SECONDS = 60.0
@@ -95,8 +96,7 @@ class HostAddress:
             raise
         if timeout is None:
             return Connection(sock)
-        sock.settimeout(timeout.total_seconds())
-        return Connection(sock, partial(_replaced, host, timeout))
+        return Connection(sock, partial(_replaced, host, timeout), timeout)
 
     def _started(self, timeout: timedelta | None) -> Connection:
         with _locked(self.socket_path.with_suffix(".lock")):
@@ -179,23 +179,43 @@ def restore_wanted(connection: Connection) -> bool:
     return isinstance(_expect(connection, Ready, Restore)[0], Restore)
 
 
-def committed(connection: Connection) -> tuple[Committed, bytes, Iterator[tuple[int, bytes]]]:
-    """Wait for the commit: what to drop, the new manifest, and the new segments, to be read to their end."""
-    message, manifest = _expect(connection, Committed)
-    assert isinstance(message, Committed)  # noqa: S101 - for the type checker; _expect refused the rest
-    return message, manifest, _segments(connection)
+def committed(connection: Connection, parent: Manifest) -> tuple[BatchDone, Commit]:
+    """Wait for the commit: the batch's record, and the version that follows `parent`.
+
+    The version's segments come over the connection: they must be read, each once and in their order.
+    """
+    message, encoded = _expect(connection, BatchDone)
+    assert isinstance(message, BatchDone)  # noqa: S101 - for the type checker; _expect refused the rest
+    manifest = Manifest.decode(encoded, "the manifest sent by the state host")
+    ids = [ref.id for ref in manifest.segments if ref.id >= parent.next_segment]
+    return message, Commit(manifest, _ArrivingSegments(connection, ids), message.dropped, parent)
 
 
-def _segments(connection: Connection) -> Iterator[tuple[int, bytes]]:
-    while True:
-        message, data = _expect(connection, Segment, End)
-        if not isinstance(message, Segment):
-            return
-        yield message.id, data
+class _ArrivingSegments(Mapping[int, bytes]):
+    """New segments as the host sends them: one is held at a time."""
+
+    def __init__(self, connection: Connection, ids: list[int]) -> None:
+        self._connection = connection
+        self._ids = ids
+
+    def __getitem__(self, segment_id: int) -> bytes:
+        message, data = _expect(self._connection, Segment)
+        if message != Segment(segment_id):
+            raise UnavailableError(
+                f"the state host sent {message} where segment {segment_id} was expected. Both must run one Millpond."
+            )
+        return data
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(self._ids)
+
+    def __len__(self) -> int:
+        return len(self._ids)
 
 
 def output_blobs(connection: Connection) -> Iterator[bytes]:
-    """The output, to be read to its end."""
+    """The output, which follows the segments, to be read to its end."""
+    _expect(connection, End)
     while True:
         message, data = _expect(connection, Blob, End)
         if not isinstance(message, Blob):

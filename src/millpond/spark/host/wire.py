@@ -16,6 +16,7 @@ import contextlib
 import socket
 import struct
 from collections.abc import Callable
+from datetime import timedelta
 from types import TracebackType
 from typing import Self
 
@@ -23,7 +24,7 @@ import msgspec
 
 from millpond.errors import CorruptionError, UnavailableError
 from millpond.spark.host.raised import Raised
-from millpond.spark.spec.metrics import BatchMetrics
+from millpond.spark.spec.batch_done import BatchDone
 
 LISTENING = "listening"
 """The line with which a host that was just started says that it can be connected to. Any other says why it cannot."""
@@ -34,6 +35,7 @@ MOST_PAYLOAD_BYTES = 4 << 30
 
 _LENGTHS = struct.Struct("<IQ")
 _PIECE_BYTES = 16 << 20
+_TIMEVAL = struct.Struct("ll")
 _STDERR = 2
 _LOG = b"L"
 _GONE = (
@@ -93,15 +95,6 @@ class End(msgspec.Struct, tag=True, frozen=True):
     """No more of what was being sent."""
 
 
-class Committed(msgspec.Struct, tag=True, frozen=True):
-    """Host: the version is committed in memory. The payload is the new manifest; segments, blobs and End follow."""
-
-    dropped: tuple[int, ...]
-    next_timer_ms: int
-    metrics: BatchMetrics
-    additions: bytes
-
-
 class Failed(msgspec.Struct, tag=True, frozen=True):
     """Host: the version was rolled back, because of this error."""
 
@@ -126,7 +119,7 @@ class Found(msgspec.Struct, tag=True, frozen=True):
     counted: bytes
 
 
-Message = OpenLookups | Keys | Found | Open | Ready | Restore | Segment | Blob | End | Committed | Failed
+Message = OpenLookups | Keys | Found | Open | Ready | Restore | Segment | Blob | End | BatchDone | Failed
 
 _ENCODER = msgspec.msgpack.Encoder()
 _DECODER = msgspec.msgpack.Decoder(Message)
@@ -136,13 +129,24 @@ class Connection:
     """One end of a conversation. A context manager: leaving it closes the socket.
 
     Args:
-        sock: the socket, perhaps with a time-out.
-        hung: what to raise when that has passed without a byte of the peer.
+        sock: the socket, which blocks.
+        hung: what to raise when the time-out has passed without a byte of the peer.
+        timeout: how long to wait for the peer; for ever if None.
     """
 
-    def __init__(self, sock: socket.socket, hung: Callable[[], UnavailableError] = PeerGoneError) -> None:
+    def __init__(
+        self,
+        sock: socket.socket,
+        hung: Callable[[], UnavailableError] = PeerGoneError,
+        timeout: timedelta | None = None,
+    ) -> None:
         self._socket = sock
         self._hung = hung
+        if timeout is not None:
+            # The system's own time-outs: with Python's the socket would not block, and come in small pieces.
+            wait = _TIMEVAL.pack(timeout.days * 86_400 + timeout.seconds, timeout.microseconds)
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, wait)
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, wait)
 
     def __enter__(self) -> Self:
         return self
@@ -161,7 +165,7 @@ class Connection:
                 sent = self._socket.sendmsg(parts)
             except ConnectionError as error:
                 raise PeerGoneError from error
-            except TimeoutError as error:
+            except BlockingIOError as error:
                 raise self._hung() from error
             while parts and sent >= len(parts[0]):
                 sent -= len(parts.pop(0))
@@ -209,19 +213,18 @@ class Connection:
             self._socket.shutdown(socket.SHUT_RD)
 
     def _exactly(self, length: int) -> bytes:
-        # Grown as bytes arrive: a length alone takes no memory.
-        buffer, filled = bytearray(min(length, _PIECE_BYTES)), 0
-        while filled < length:
-            if filled == len(buffer):
-                buffer.extend(bytes(min(len(buffer), length - filled)))
+        # The system waits for a whole piece, so that a payload is received into its own bytes and not copied again. A
+        # length alone takes no more memory than one piece.
+        parts: list[bytes] = []
+        while length:
             try:
-                with memoryview(buffer) as view:
-                    received = self._socket.recv_into(view[filled:])
+                part = self._socket.recv(min(length, _PIECE_BYTES), socket.MSG_WAITALL)
             except ConnectionError as error:
                 raise PeerGoneError from error
-            except TimeoutError as error:
+            except BlockingIOError as error:
                 raise self._hung() from error
-            if not received:
+            if not part:
                 raise PeerGoneError
-            filled += received
-        return bytes(buffer)
+            parts.append(part)
+            length -= len(part)
+        return parts[0] if len(parts) == 1 else b"".join(parts)

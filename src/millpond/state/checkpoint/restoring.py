@@ -205,8 +205,8 @@ def _last_good_version(storage: CheckpointStorage, before: int) -> str:
             except CorruptionError:
                 continue
             return (
-                f"The last good version in {storage.name} is {version}; restore that one to go on from there. What "
-                "later versions held is then lost."
+                f"The last good version in {storage.name} is {version}; ask for it, or restore the operator with "
+                "fall_back=True, to go on from there. What later versions held is then lost."
             )
     return f"No earlier version in {storage.name} is whole."
 
