@@ -2,6 +2,7 @@
 
 import os
 import signal
+import threading
 from datetime import timedelta
 from pathlib import Path
 
@@ -57,4 +58,6 @@ def _backends():
 def test_a_batch_jobs_state_is_gone_with_its_last_task(spark):
     before = _backends()
     assert _counted(spark, Count(), StateConfig(backend="rocksdb")) == ALL
-    assert _backends() - before == set()
+    # A host drops a shard when its worker has all of it, so the last one may still be at it.
+    pause = threading.Event()
+    assert any(_backends() <= before or pause.wait(0.1) for _ in range(100))
