@@ -30,8 +30,10 @@ test: setup ## run all tests in two processes; ARGS="tests/cache -x" for some, A
 soak: setup ## run the whole product of conformance tests, random tests a hundred times as long, and kill a cluster at random: over an hour
 	$(BIN)/python -m pytest tests/state/conformance -m "soak or not soak" $(ARGS)
 	$(BIN)/python -m pytest tests/state -k runTest --hypothesis-profile=soak --timeout=0 $(ARGS)
+	$(BIN)/python -m pytest tests/state -m soak --timeout=0 $(ARGS)
 	$(BIN)/python -m pytest tests/faults tests/end_to_end -m soak --timeout=0 $(ARGS)
 	$(BIN)/python -m pytest tests/features/equality tests/features/test_decoders.py --hypothesis-profile=soak --timeout=0 $(ARGS)
+	MILLPOND_FUZZ_INPUTS=100000 $(BIN)/python -m pytest tests/fuzz --timeout=0 $(ARGS)
 	$(BIN)/python -m pytest tests/spark -m soak $(ARGS)
 	MILLPOND_EQUIVALENCE_STREAMS=30 $(BIN)/python -m pytest tests/spark/test_equivalence.py -m "soak or not soak" --timeout=0 $(ARGS)
 

@@ -149,7 +149,7 @@ def test_threads_over_a_failing_source_get_right_answers_or_its_error_and_nothin
     for number in range(40):
         assert cache.get_if_present((number,)) in (None, source.lookup((number,)))
     assert bool(doubled) <= invalidate, "a key was asked for while it was being asked for"
-    assert lookup._in_flight._requests == {}
+    assert lookup._in_flight._under_way == {}
     assert lookup._in_flight._waiting == {}
 
 

@@ -11,21 +11,35 @@ it may be older than what the caller knows.
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
-from typing import Any
+from functools import partial
+from typing import Any, Generic
 
 from millpond.cache.api import MISSING, Cache, CacheStats, K, Missing, V
-from millpond.cache.loading import Flight, Flights
+from millpond.cache.flights import Flight, Flights
+from millpond.cache.loading import reentry
+
+
+class _Load(Flight, Generic[V]):
+    """A load of one key, and its value or error once it is done."""
+
+    __slots__ = ("error", "value")
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.value: V | Missing = MISSING
+        self.error: BaseException | None = None
 
 
 class SharedCache(Cache[K, V]):
     """What `new_cache(..., shared=True)` makes; see there."""
 
-    __slots__ = ("_flights", "_inner", "_lock")
+    __slots__ = ("_failures", "_flights", "_inner", "_joined", "_loads", "_lock")
 
     def __init__(self, inner: Cache[K, V]) -> None:
         super().__init__(inner.name)
         self._inner = inner
-        self._flights: Flights[K, V] = Flights(inner.name)
+        self._flights: Flights[K, _Load[V]] = Flights(partial(reentry, inner.name))
+        self._loads = self._failures = self._joined = 0
         self._lock = threading.RLock()
 
     def get(self, key: K, default: Any = None) -> Any:
@@ -46,19 +60,19 @@ class SharedCache(Cache[K, V]):
     def put(self, key: K, value: V) -> None:
         """Cache `value`; a load of the key that is under way will not replace it."""
         with self._lock:
-            self._flights.detach(key)
+            self._flights.forget(key)
             self._inner.put(key, value)
 
     def invalidate(self, key: K) -> None:
         """Forget `key`."""
         with self._lock:
-            self._flights.detach(key)
+            self._flights.forget(key)
             self._inner.invalidate(key)
 
     def clear(self) -> None:
         """Forget every key."""
         with self._lock:
-            self._flights.detach_all()
+            self._flights.forget_all()
             self._inner.clear()
 
     def get_or_load(self, key: K, loader: Callable[[K], V]) -> V:
@@ -67,36 +81,42 @@ class SharedCache(Cache[K, V]):
             value: V | Missing = self._inner.get(key, MISSING)
             if value is not MISSING:
                 return value
-            joined = self._flights.join(key)
-            flight = joined or self._flights.start(key)
-        if joined is not None:
-            return self._wait(joined)
-        return self._load(key, flight, loader)
+            under_way = self._flights.get(key)
+            if under_way is None:
+                load: _Load[V] = _Load()
+                self._flights.start((key,), load)
+                self._loads += 1
+            else:
+                self._flights.wait_for(key, under_way)
+                self._joined += 1
+        return self._load(key, load, loader) if under_way is None else self._wait(under_way)
 
-    def _wait(self, flight: Flight[V]) -> V:
+    def _wait(self, load: _Load[V]) -> V:
         try:
-            flight.done.wait()
+            load.done.wait()
         finally:
             with self._lock:
-                self._flights.joined_until(flight)
-        if flight.error is not None:
-            raise flight.error
-        assert flight.value is not MISSING  # noqa: S101 - set before `done`, which we waited for
-        return flight.value
+                self._flights.waited()
+        if load.error is not None:
+            raise load.error
+        assert load.value is not MISSING  # noqa: S101 - set before `done`, which we waited for
+        return load.value
 
-    def _load(self, key: K, flight: Flight[V], loader: Callable[[K], V]) -> V:
+    def _load(self, key: K, load: _Load[V], loader: Callable[[K], V]) -> V:
         try:
-            flight.value = loader(key)
+            load.value = loader(key)
             with self._lock:
-                if self._flights.is_current(key, flight):
-                    self._inner.put(key, flight.value)
+                if self._flights.end((key,), load):
+                    self._inner.put(key, load.value)
         except BaseException as error:
-            flight.error = error
+            load.error = error
+            with self._lock:
+                self._flights.end((key,), load)
+                self._failures += 1
             raise
         finally:
-            with self._lock:
-                self._flights.land(key, flight)
-        return flight.value
+            load.done.set()
+        return load.value
 
     def items(self) -> Iterator[tuple[K, V]]:
         """A copy of what is cached, coldest first."""
@@ -106,13 +126,13 @@ class SharedCache(Cache[K, V]):
     def stats(self) -> CacheStats:
         """The counters and sizes of one moment."""
         with self._lock:
-            counted, flights = self._inner.stats(), self._flights
+            counted = self._inner.stats()
             return replace(
                 counted,
-                hits=counted.hits + flights.joined,
-                misses=counted.misses - flights.joined,
-                loads=flights.tried,
-                load_failures=flights.failed,
+                hits=counted.hits + self._joined,
+                misses=counted.misses - self._joined,
+                loads=self._loads,
+                load_failures=self._failures,
             )
 
     def __len__(self) -> int:

@@ -1,19 +1,26 @@
 """Which host a shard is given, and who starts it. Hosts are real processes here; what calls them is no Spark worker."""
 
 import os
+import socket
 import subprocess
 import sys
 import tempfile
 import threading
+from datetime import timedelta
 from pathlib import Path
 
+import msgspec
 import psutil
+import pyarrow as pa
 import pytest
 
 from millpond.errors import UnavailableError
 from millpond.spark.host import client
-from millpond.spark.host.client import HostAddress
-from millpond.spark.host.wire import End
+from millpond.spark.host.client import HostAddress, committed
+from millpond.spark.host.wire import Blob, Connection, End, PeerGoneError, Segment
+from millpond.spark.spec.batch_done import BatchDone
+from millpond.spark.spec.metrics import BatchMetrics
+from millpond.state.checkpoint import SegmentRef, new_manifest
 
 
 @pytest.fixture
@@ -101,3 +108,42 @@ def test_a_host_under_a_memory_limit_that_is_too_small_says_so(here, monkeypatch
     assert ended.returncode == 1
     assert "UnavailableError" in ended.stderr
     assert "spark.executor.pyspark.memory" in ended.stderr
+
+
+@pytest.mark.parametrize("sent", [Segment(6), Blob(), End()])
+def test_segments_of_a_new_version_come_in_the_order_of_its_manifest_or_are_refused(sent):
+    parent = msgspec.structs.replace(new_manifest("a", 0, 1, 4, pa.schema([("user", pa.string())])), next_segment=4)
+    refs = tuple(SegmentRef(number, False, 1, "count", 0, 3, 1, 1, 1) for number in (3, 4, 5))
+    manifest = msgspec.structs.replace(parent, version=1, segments=refs)
+    left, right = socket.socketpair()
+    with Connection(left) as host, Connection(right) as worker:
+        host.send(BatchDone(BatchMetrics(shard=0), -1, dropped=(1,)), manifest.encode())
+        host.send(Segment(4), b"four")
+        host.send(sent, b"other")
+        done, commit = committed(worker, parent)
+        assert (commit.manifest, commit.dropped, commit.parent) == (manifest, done.dropped, parent)
+        assert list(commit.segments) == [4, 5]
+        arriving = iter(commit.segments.items())
+        assert next(arriving) == (4, b"four")
+        with pytest.raises(UnavailableError, match=r"the state host sent .* was expected"):
+            next(arriving)
+
+
+def test_a_host_that_hangs_is_killed_and_replaced_and_the_error_says_so(here):
+    address = HostAddress.of_shard(0, 1, "app")
+    with address.connect(timedelta(seconds=1)) as connection:
+        (host,) = _hosts_of(address.socket_path)
+        host.suspend()
+        with pytest.raises(
+            UnavailableError, match=rf"no sign for 0:00:01, StateConfig\(host_timeout.*process {host.pid}"
+        ):
+            connection.receive()
+    host.wait(10)
+    with address.connect(timedelta(seconds=30)) as connection:
+        connection.send(End())
+        (again,) = _hosts_of(address.socket_path)
+        assert again.pid != host.pid
+        with pytest.raises(PeerGoneError):
+            connection.receive()
+    again.kill()
+    again.wait(10)

@@ -4,18 +4,23 @@ import os
 import socket
 import struct
 import threading
+import tracemalloc
+from datetime import UTC, datetime
 
+import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from millpond.errors import UnavailableError
+from millpond.errors import CorruptionError, UnavailableError
 from millpond.spark.environment.tracebacks import Place
 from millpond.spark.host import wire
 from millpond.spark.host.raised import Raised
-from millpond.spark.host.wire import Blob, Committed, Connection, End, Failed, Open, Ready, Restore, Segment
+from millpond.spark.host.wire import Blob, Connection, End, Failed, Open, Ready, Restore, Segment
+from millpond.spark.spec.batch_done import BatchDone
 from millpond.spark.spec.metrics import BatchMetrics
 
+OLDEST = datetime(2026, 7, 1, 12, 30, 15, 123456, tzinfo=UTC)
 MESSAGES = [
     Open(b"\x00head", "app-1", 7, 4711, "token", -1, 1_388_447_999_999, b"task_environment"),
     Ready(),
@@ -23,7 +28,7 @@ MESSAGES = [
     Segment(1 << 40),
     Blob(),
     End(),
-    Committed((1, 2, 3), -1, BatchMetrics(shard=1, rows=4, run_seconds=0.5), b"additions"),
+    BatchDone(BatchMetrics(shard=1, rows=4, run_seconds=0.5), -1, (None, OLDEST), (1, 2, 3), b"additions"),
     Failed(Raised(b"pickled", "ValueError: Mühle", (Place("job.py", "handle", 7, 7, 4, 9), Place("job.py", "f", 1)))),
 ]
 
@@ -48,6 +53,22 @@ def _sending(connection, *frames):
 def test_a_frame_arrives_as_it_was_sent(pair, message, payload):
     pair[0].send(message, payload)
     assert pair[1].receive() == (message, payload)
+
+
+def test_a_payload_is_received_into_memory_once():
+    payload = bytes(range(256)) * (32 << 10)
+    left, right = socket.socketpair()
+    with Connection(left) as a, Connection(right) as b:
+        tracemalloc.start()
+        try:
+            sending = _sending(a, (Blob(), payload))
+            _, received = b.receive()
+            _, peak = tracemalloc.get_traced_memory()
+        finally:
+            tracemalloc.stop()
+        sending.join()
+    assert received == payload
+    assert peak < 1.5 * len(payload), "nothing is held twice"
 
 
 @given(st.lists(st.tuples(st.sampled_from(MESSAGES), st.binary(max_size=50)), max_size=8))
@@ -144,3 +165,36 @@ def test_a_peer_that_goes_before_it_gave_its_log_is_unavailable():
     left.close()
     with Connection(right) as host, pytest.raises(UnavailableError):
         host.receive_log()
+
+
+@pytest.mark.parametrize(
+    "lengths", [(wire.MOST_MESSAGE_BYTES + 1, 0), (1, wire.MOST_PAYLOAD_BYTES + 1), (1, (1 << 64) - 1)]
+)
+def test_a_frame_that_says_it_is_larger_than_any_is_refused_before_memory_is_taken(lengths):
+    there, here = socket.socketpair()
+    with there, Connection(here) as connection:
+        there.sendall(struct.pack("<IQ", *lengths) + b"x")
+        with pytest.raises(CorruptionError, match=str(lengths[1])):
+            connection.receive()
+
+
+def test_a_length_alone_takes_no_memory():
+    there, here = socket.socketpair()
+    with Connection(here) as connection:
+        text = msgspec.msgpack.encode(Blob())
+        there.sendall(struct.pack("<IQ", len(text), 2 << 30) + text + b"x")
+        there.close()
+        tracemalloc.start()
+        with pytest.raises(UnavailableError, match="closed"):
+            connection.receive()
+        _, peak = tracemalloc.get_traced_memory()
+        tracemalloc.stop()
+    assert peak < 64 << 20
+
+
+def test_a_frame_of_another_message_is_refused():
+    there, here = socket.socketpair()
+    with there, Connection(here) as connection:
+        there.sendall(struct.pack("<IQ", 1, 0) + b"\xc1")
+        with pytest.raises(CorruptionError, match="does not decode"):
+            connection.receive()

@@ -2,6 +2,7 @@
 
 import math
 import tempfile
+from datetime import UTC, datetime
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -277,3 +278,39 @@ def test_a_row_at_the_watermark_of_the_batch_before_is_late_and_one_behind_it_is
         result = run.run((read_blob(blob, LAYOUT) for blob in _blobs(table, keys)), output)
     assert sorted(key[0] for key, _ in processor.calls) == ["behind", "without a time"]
     assert result.late_rows == 2
+
+
+def test_each_blob_of_output_comes_with_its_oldest_event_time(monkeypatch):
+    monkeypatch.setattr(shard_run, "OUTPUT_BLOB_ROWS", 1)
+    keys = pa.schema([("key", pa.string())])
+    schema = pa.schema([("key", pa.string()), ("at", pa.timestamp("us", tz="UTC"))])
+    seconds = {"ann": [30, 10, None], "bob": [20], "cid": [None]}
+    processor = Seeing(
+        lambda key, rows: iter([Row(key=key[0], at=at and datetime.fromtimestamp(at, UTC)) for at in seconds[key[0]]])
+    )
+    table = pa.table({"key": list(seconds), "at": [0, 1, 2]})
+    found = {}
+    for position in (1, None):
+        spec = _spec(processor, keys, output_schema=schema, output_event_time=position)
+        with Spool(_temporary) as output:
+            run = ShardRun(spec, _shard(keys), BatchTime(), Lease(Attempt("app", 1)))
+            done = run.run([read_blob(blob, LAYOUT) for blob in _blobs(table, keys)], output)
+            users = [pa.ipc.open_stream(pa.py_buffer(blob)).read_all()["key"][0].as_py() for blob in output]
+            found[position] = dict(zip(users, done.oldest, strict=True)) if done.oldest else done.oldest
+    assert found == {
+        1: {"ann": datetime.fromtimestamp(10, UTC), "bob": datetime.fromtimestamp(20, UTC), "cid": None},
+        None: (),
+    }
+
+
+def test_output_leaves_in_blobs_of_so_many_rows_or_bytes(monkeypatch):
+    tables = [pa.table({"x": pa.array([b"0123456789"] * 2)})] * 3
+
+    def rows_of_blobs():
+        return [table.num_rows for table in shard_run._joined(tables)]
+
+    assert rows_of_blobs() == [6]
+    monkeypatch.setattr(shard_run, "OUTPUT_BLOB_ROWS", 3)
+    assert rows_of_blobs() == [4, 2]
+    monkeypatch.setattr(shard_run, "OUTPUT_BLOB_BYTES", 10)
+    assert rows_of_blobs() == [2, 2, 2]

@@ -1,9 +1,11 @@
 """A shard's durable state while Spark's state store does not answer."""
 
+import pyarrow as pa
 import pytest
 
 from millpond.errors import UnavailableError
 from millpond.spark.runtime.state_store import ShardStore
+from millpond.state.checkpoint import Commit, new_manifest
 
 
 class Broken:
@@ -18,9 +20,9 @@ class Broken:
 
 @pytest.mark.parametrize("error", [EOFError(), BrokenPipeError(), ConnectionResetError()])
 def test_a_store_that_breaks_off_is_unavailable_and_the_shard_is_named(error):
-    broken = Broken(error)
+    broken, new = Broken(error), new_manifest("lineage", 3, 4, 128, pa.schema([("user", pa.string())]))
     with pytest.raises(UnavailableError, match=r"^shard 3 of .*the executor's log says why") as caught:
-        ShardStore(broken, broken, "shard 3 of Count").put_stream(iter([(0, b"segment")]), (), b"head")
+        ShardStore(broken, broken, "shard 3 of Count").put(Commit(new, {0: b"segment"}, (), new))
     assert caught.value.__cause__ is error
 
 

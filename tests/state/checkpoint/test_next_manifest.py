@@ -8,7 +8,8 @@ from hypothesis import strategies as st
 
 from millpond.state.checkpoint import next_manifest
 from millpond.state.checkpoint.format.segment import MAX_SEGMENT_BYTES, CellCodec, decode_segment
-from millpond.state.checkpoint.next_manifest import encode_base, encode_delta
+from millpond.state.checkpoint.next_manifest import at_once, encode_base, encode_delta
+from millpond.state.checkpoint.segment_spool import SegmentSpool
 from millpond.state.spi import Cells, StateDescriptor, StateKind
 
 KEY = pa.schema([("number", pa.int64())])
@@ -41,7 +42,7 @@ def test_every_cell_is_in_the_segments_once_and_in_order(sizes, rows_each, first
         mock.patch.object(next_manifest, "_FIRST_ROWS", first_rows),
         mock.patch.object(next_manifest, "MAX_SEGMENT_BYTES", max_bytes),
     ):
-        delta = encode_delta(1, pieces_of(cells, rows_each), {"s": CODEC})
+        delta = encode_delta(1, pieces_of(cells, rows_each), {"s": CODEC}, SegmentSpool())
     assert decoded(delta.parts) == list(zip(cells.keys, cells.values, strict=True))
     assert delta.rows == len(cells)
 
@@ -56,19 +57,20 @@ def test_no_column_is_made_of_many_more_cells_than_a_segment_holds():
 
     codec = Watched(StateDescriptor("s", StateKind.VALUE, pa.schema([("data", pa.binary())])), KEY)
     cells = cells_of_sizes([1_000] * 20_000)
-    delta = encode_delta(1, pieces_of(cells, 7_000), {"s": codec})
+    delta = encode_delta(1, pieces_of(cells, 7_000), {"s": codec}, SegmentSpool())
     assert max(asked) <= MAX_SEGMENT_BYTES
     assert 19 <= len(delta.parts) <= 28
 
 
 def test_many_small_cells_make_no_more_segments_than_their_size_asks_for():
-    delta = encode_delta(1, pieces_of(cells_of_sizes([10] * 100_000), 1_000), {"s": CODEC})
+    delta = encode_delta(1, pieces_of(cells_of_sizes([10] * 100_000), 1_000), {"s": CODEC}, SegmentSpool())
     assert len(delta.parts) <= 5
 
 
 def test_a_base_holds_whole_key_groups_until_there_are_as_many_rows_as_wanted():
     found = {group: cells_of_sizes([5] * (3 * group)) for group in range(8)}
-    base = encode_base(range(8), range(2, 8), 10, 1, {"s": CODEC}, lambda _, group: found[group])
+    source = mock.Mock(cells=lambda _, group: found[group], raw_cells=lambda _, group: None)
+    base = encode_base(range(8), range(2, 8), 10, 1, {"s": CODEC}, source, at_once, SegmentSpool())
     assert base.positions == range(2, 4)
     assert base.rows == 6 + 9
     assert decoded(base.parts) == [

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from millpond.errors import CorruptionError, DataError, UnavailableError
+from millpond.errors import CorruptionError, DataError, OptionError, UnavailableError
 from millpond.state.checkpoint import Manifest, Shard, new_manifest
 from millpond.state.checkpoint import next_manifest as next_manifest_module
 from millpond.state.checkpoint import writer as writer_module
@@ -368,7 +368,7 @@ DAMAGES = {
     "cut in the header": lambda data: data[:10],
     "empty": lambda data: b"",
     "longer than written": lambda data: data + b"\0",
-    "of another format version": lambda data: data[:4] + b"\x02" + data[5:],
+    "of another format version": lambda data: data[:4] + b"\x09" + data[5:],
     "a manifest": lambda data: new_manifest("lineage", 1, 3, 20, KEY).encode(),
 }
 
@@ -483,3 +483,20 @@ def test_a_shard_whose_failed_commit_could_not_be_undone_stands_nowhere():
         shard.commit("token")
     shard.rollback()
     assert not shard.begin_at(before)
+
+
+def test_a_state_that_was_not_declared_is_refused_by_name_and_the_version_can_be_run_again():
+    store = Store(new_manifest("lineage", 1, 3, 20, KEY))
+    shard = store.restored()
+    oracle, _ = _commit(store, shard, [(*_user(0), "update", 1)], {})
+    assert shard.begin_at(store.read_manifest())
+    stranger = shard.backend.value_state(StateDescriptor("stranger", StateKind.VALUE, NUMBER))
+    shard.backend.enter(GROUPS[0])
+    shard.backend.context.key = ("ann",)
+    stranger.update((1,))
+    with pytest.raises(OptionError, match="state 'stranger' is in use but was not declared"):
+        shard.commit("token")
+    assert contents(shard) == oracle
+    shard.declare(stranger.descriptor)
+    oracle, _ = _commit(store, shard, [(*_user(1), "update", 2)], oracle)
+    assert contents(store.restored()) == oracle

@@ -8,6 +8,7 @@ from millpond.state.checkpoint import Savepoint, Shard, ShardState, new_manifest
 from millpond.state.operator.timers import TIMERS
 from millpond.state.spi import HeapBackend, StateDescriptor, StateKind
 from millpond.state.types.key_groups import key_group_of, key_groups_of, max_parallelism, shard_of
+from millpond.state.types.ttl import Ttl
 from tests.state.checkpoint.faulty_files import Disk, FaultyFiles
 
 KEY = pa.schema([("user", pa.string())])
@@ -218,3 +219,24 @@ def test_a_file_of_the_savepoint_that_was_altered_is_named_and_nothing_is_loaded
     with pytest.raises(CorruptionError, match=last.name.rpartition("/")[2]):
         shard.start_from(savepoint)
     assert not any(len(shard.backend.cells("count", group)) for group in range(128))
+
+
+def test_the_first_version_after_a_savepoint_leaves_out_what_has_expired():
+    mortal = StateDescriptor("seen", StateKind.VALUE, pa.schema([("n", pa.int64())]), ttl=Ttl(100))
+    old = Shard(new_manifest("old", 0, 1, 4, KEY), HeapBackend(range(4)))
+    old.declare(mortal)
+    state = old.backend.value_state(mortal)
+    for user, born_ms in (("old", 0), ("young", 50)):
+        turn_to(old, user)
+        state.update(((1,), born_ms))
+    filesystem = FaultyFiles(Disk()).filesystem()
+    write_savepoint("folder", [ShardState.of_snapshot(old.manifest, old.backend, [mortal])], filesystem=filesystem)
+    new = Shard(new_manifest("new", 0, 1, 4, KEY), HeapBackend(range(4)))
+    new.start_from(Savepoint.open("folder", filesystem=filesystem), [mortal])
+    store = Store(new.manifest)
+    assert new.begin_at(store.manifest)
+    new.backend.context.now_ms = 120
+    store.put(new.commit("first"))
+    assert {key for key, _ in cells(store.restored([mortal]), [mortal])["seen"]} == {("young",)}
+    assert new.begin_at(store.manifest)
+    assert {key for key, _ in cells(new, [mortal])["seen"]} == {("young",)}, "it left live state too"

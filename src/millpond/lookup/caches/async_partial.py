@@ -4,7 +4,7 @@ The invariants are those of `partial`: one load per key at a time, only answers 
 fails for everyone who waits. Two more: **at most `capacity` requests are at the source at once**, and a
 caller that is cancelled does not take with it the load that others wait for: loads are tasks of their own.
 
-A load that waits for itself is found as in `in_flight`: a context variable says which load a coroutine
+A load that waits for itself is found as in `millpond.cache.flights`: a context variable says which load a coroutine
 works for, and each load which one it waits for.
 
 Everything here runs in one event loop, between whose steps nothing else happens, so there is no lock.

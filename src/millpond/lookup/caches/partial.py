@@ -20,8 +20,9 @@ import pyarrow as pa
 
 from millpond.cache import monotonic_ms
 from millpond.cache.api import Clock
+from millpond.cache.flights import Flights
 from millpond.lookup.caches.cache import LookupCache, find_present
-from millpond.lookup.caches.in_flight import InFlight, Request
+from millpond.lookup.caches.in_flight import Request, needs_itself
 from millpond.lookup.functions.answers import Answers, Halves, checked_answer, is_of_a_key
 from millpond.lookup.functions.columns import AnswersInColumns, FoundColumns
 from millpond.lookup.functions.function import Key, LookupFunction, Rows
@@ -69,7 +70,7 @@ class PartialCachingLookup(LookupFunction):
         self._retries = Retries() if retries is None else retries
         self._clock = clock
         self._lock = threading.Lock()
-        self._in_flight = InFlight(self._where)
+        self._in_flight: Flights[Key, Request] = Flights(partial(needs_itself, self._where))
 
     def open(self) -> None:
         """Open the function, with retries, and the cache."""

@@ -12,9 +12,11 @@ import select
 import socket
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from datetime import timedelta
+from functools import partial
 from pathlib import Path
 from typing import IO, cast
 
@@ -22,11 +24,10 @@ from millpond.errors import UnavailableError
 from millpond.spark.environment.folders import private_folder, user_folder
 from millpond.spark.environment.peer import check_peer
 from millpond.spark.host.memory import memory_limit_hint
-from millpond.spark.host.process import executor_pid, hosts_folder_name, remove_folders_of_ended_executors
+from millpond.spark.host.process import executor_pid, hosts_folder_name, kill, remove_folders_of_ended_executors
 from millpond.spark.host.wire import (
     LISTENING,
     Blob,
-    Committed,
     Connection,
     End,
     Failed,
@@ -36,9 +37,13 @@ from millpond.spark.host.wire import (
     Restore,
     Segment,
 )
+from millpond.spark.spec.batch_done import BatchDone
+from millpond.spark.spec.operator import HOST_TIMEOUT
+from millpond.state.checkpoint import Commit, Manifest
 
 _MAX_SOCKET_PATH = 103
 _START_SECONDS = 60.0
+_END_SECONDS = 10.0
 
 
 @dataclass(frozen=True)
@@ -68,13 +73,16 @@ class HostAddress:
             )
         return HostAddress(path, executor)
 
-    def connect(self) -> Connection:
-        """A connection to the host, which is started if it does not run. It has been given this worker's log."""
-        connection = self._connected() or self._started()
+    def connect(self, timeout: timedelta | None = HOST_TIMEOUT) -> Connection:
+        """A connection to the host, which is started if it does not run. It has been given this worker's log.
+
+        A host that gives no sign for so long hangs. It is killed, and what waits for it raises an UnavailableError.
+        """
+        connection = self._connected(timeout) or self._started(timeout)
         connection.send_log()
         return connection
 
-    def _connected(self) -> Connection | None:
+    def _connected(self, timeout: timedelta | None) -> Connection | None:
         sock = socket.socket(socket.AF_UNIX)
         try:
             sock.connect(str(self.socket_path))
@@ -82,17 +90,19 @@ class HostAddress:
             sock.close()
             return None
         try:
-            check_peer(sock, "a state host")
+            host = check_peer(sock, "a state host")
         except UnavailableError:
             sock.close()
             raise
-        return Connection(sock)
+        if timeout is None:
+            return Connection(sock)
+        return Connection(sock, partial(_replaced, host, timeout), timeout)
 
-    def _started(self) -> Connection:
+    def _started(self, timeout: timedelta | None) -> Connection:
         with _locked(self.socket_path.with_suffix(".lock")):
-            return self._connected() or self._spawned()
+            return self._connected(timeout) or self._spawned(timeout)
 
-    def _spawned(self) -> Connection:
+    def _spawned(self, timeout: timedelta | None) -> Connection:
         remove_folders_of_ended_executors(user_folder())
         self.socket_path.unlink(missing_ok=True)
         # A session of its own: the signal that ends the workers' daemon must not end the host.
@@ -106,7 +116,7 @@ class HostAddress:
         # The host says one line when it listens; what it prints later goes to its stderr.
         with cast("IO[bytes]", host.stdout) as lines:
             said = lines.readline().decode().strip() if select.select([lines], [], [], _START_SECONDS)[0] else ""
-        connection = self._connected() if said == LISTENING else None
+        connection = self._connected(timeout) if said == LISTENING else None
         if connection is None:
             host.kill()
             raise UnavailableError(
@@ -116,6 +126,18 @@ class HostAddress:
                 'StateConfig(host="inline").'
             )
         return connection
+
+
+def _replaced(host: int | None, timeout: timedelta) -> UnavailableError:
+    """Kill a host that hangs, so that the next task starts another; the error for the task that waited."""
+    became = "could not be killed, as this system does not tell which process it is"
+    if host is not None:
+        kill(host, _END_SECONDS)
+        became = f"was killed (process {host}), and the next task starts another"
+    return UnavailableError(
+        f"a state host gave no sign for {timeout}, StateConfig(host_timeout=...): it hangs, or a batch of one shard "
+        f"takes longer. It {became}. If batches take that long, give a longer host_timeout."
+    )
 
 
 def _place(folder: Path, shard: int) -> int:
@@ -157,23 +179,43 @@ def restore_wanted(connection: Connection) -> bool:
     return isinstance(_expect(connection, Ready, Restore)[0], Restore)
 
 
-def committed(connection: Connection) -> tuple[Committed, bytes, Iterator[tuple[int, bytes]]]:
-    """Wait for the commit: what to drop, the new manifest, and the new segments, to be read to their end."""
-    message, manifest = _expect(connection, Committed)
-    assert isinstance(message, Committed)  # noqa: S101 - for the type checker; _expect refused the rest
-    return message, manifest, _segments(connection)
+def committed(connection: Connection, parent: Manifest) -> tuple[BatchDone, Commit]:
+    """Wait for the commit: the batch's record, and the version that follows `parent`.
+
+    The version's segments come over the connection: they must be read, each once and in their order.
+    """
+    message, encoded = _expect(connection, BatchDone)
+    assert isinstance(message, BatchDone)  # noqa: S101 - for the type checker; _expect refused the rest
+    manifest = Manifest.decode(encoded, "the manifest sent by the state host")
+    ids = [ref.id for ref in manifest.segments if ref.id >= parent.next_segment]
+    return message, Commit(manifest, _ArrivingSegments(connection, ids), message.dropped, parent)
 
 
-def _segments(connection: Connection) -> Iterator[tuple[int, bytes]]:
-    while True:
-        message, data = _expect(connection, Segment, End)
-        if not isinstance(message, Segment):
-            return
-        yield message.id, data
+class _ArrivingSegments(Mapping[int, bytes]):
+    """New segments as the host sends them: one is held at a time."""
+
+    def __init__(self, connection: Connection, ids: list[int]) -> None:
+        self._connection = connection
+        self._ids = ids
+
+    def __getitem__(self, segment_id: int) -> bytes:
+        message, data = _expect(self._connection, Segment)
+        if message != Segment(segment_id):
+            raise UnavailableError(
+                f"the state host sent {message} where segment {segment_id} was expected. Both must run one Millpond."
+            )
+        return data
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(self._ids)
+
+    def __len__(self) -> int:
+        return len(self._ids)
 
 
 def output_blobs(connection: Connection) -> Iterator[bytes]:
-    """The output, to be read to its end."""
+    """The output, which follows the segments, to be read to its end."""
+    _expect(connection, End)
     while True:
         message, data = _expect(connection, Blob, End)
         if not isinstance(message, Blob):

@@ -16,15 +16,14 @@ import secrets
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import UTC, datetime
-from itertools import chain
+from itertools import chain, zip_longest
 from time import monotonic, perf_counter
 from typing import Any
 
 import msgspec
 import pyarrow as pa
-import pyarrow.compute as pc
 from pyspark import TaskContext, cloudpickle
 from pyspark.sql import Row
 from pyspark.sql.streaming import StatefulProcessor, StatefulProcessorHandle
@@ -38,18 +37,19 @@ from millpond.spark.environment.tracebacks import fold_own_frames
 from millpond.spark.environment.worker_garbage import leave_modules_out
 from millpond.spark.host.client import HostAddress, committed, output_blobs, restore_wanted
 from millpond.spark.host.wire import Blob, End, Open, Segment
-from millpond.spark.runtime.held_shard import HeldShard, run_batch, standing_at
+from millpond.spark.runtime.held_shard import HeldShard, reverting, standing_at
 from millpond.spark.runtime.opened_shard import described
 from millpond.spark.runtime.slots import Slot
 from millpond.spark.runtime.state_store import ShardStore
 from millpond.spark.shuffle.pack import Layout, read_blob
 from millpond.spark.shuffle.partitioner import partition_of
 from millpond.spark.shuffle.spool import Spool
+from millpond.spark.spec.batch_done import BatchDone
 from millpond.spark.spec.lease import Attempt, Lease
 from millpond.spark.spec.metrics import BatchMetrics, KeyedMetrics
 from millpond.spark.spec.observed_metrics import METRICS, METRICS_TYPE
 from millpond.spark.spec.operator import BatchTime, OperatorSpec
-from millpond.state.checkpoint import Manifest, new_manifest
+from millpond.state.checkpoint import Commit, Manifest, new_manifest
 from millpond.state.checkpoint.restoring import in_order
 
 OLDEST = "oldest"
@@ -197,21 +197,19 @@ class ShardProcessor(StatefulProcessor):  # type: ignore[misc]
         self, task: "_Task", manifest: Manifest, durable: ShardStore, blobs: Iterator[bytes], time: BatchTime
     ) -> Iterator[Row]:
         run = _run_in_host if self._spec.config.host == "process" else _run_inline
-        with run(self._spec, self._pickled, task, manifest, durable, blobs, time) as done:
+        with run(self._spec, self._pickled, task, manifest, durable, blobs, time) as (done, output):
             if self._spec.metrics is not None:
                 self._spec.metrics.add(KeyedMetrics.of(done.metrics, task.stage))
             self._set_shard_timer(time, done.next_timer_ms)
-            for blob in done.output:
-                yield self._output_row(blob)
+            for blob, oldest in zip_longest(output, done.oldest):
+                yield self._output_row(blob, oldest)
             if self._spec.observed:
                 yield self._metrics_row(done.metrics, time)
 
-    def _output_row(self, blob: bytes) -> Row:
-        position = self._spec.output_event_time
+    def _output_row(self, blob: bytes, oldest: datetime | None) -> Row:
         row: dict[str, Any] = {"blob": blob}
-        if position is not None:
-            with pa.ipc.open_stream(blob) as reader:
-                row[OLDEST] = pc.min(reader.read_all().column(position)).as_py()
+        if self._spec.output_event_time is not None:
+            row[OLDEST] = oldest
         if self._spec.observed:
             row[METRICS] = None
         return Row(**row)
@@ -291,13 +289,8 @@ class _Task:
         self.token = f"{secrets.token_hex(8)}-{self.attempt.order}"
 
 
-@dataclass(frozen=True)
-class _Done:
-    """A batch whose version is in Spark's store; what is left is to give out its output."""
-
-    metrics: BatchMetrics
-    next_timer_ms: int
-    output: Iterator[bytes]
+_Ran = tuple[BatchDone, Iterator[bytes]]
+"""A batch whose version is in Spark's store, and its output, which is left to be given out."""
 
 
 @contextmanager
@@ -309,8 +302,9 @@ def _run_in_host(
     durable: ShardStore,
     blobs: Iterator[bytes],
     time: BatchTime,
-) -> Iterator[_Done]:
-    with HostAddress.of_shard(manifest.shard, spec.hosts, spec.application).connect() as connection:
+) -> Iterator[_Ran]:
+    address = HostAddress.of_shard(manifest.shard, spec.hosts, spec.application)
+    with address.connect(spec.config.host_timeout) as connection:
         opened = Open(
             manifest=manifest.encode(),
             application=task.attempt.application,
@@ -320,6 +314,7 @@ def _run_in_host(
             processing_ms=time.processing_ms,
             watermark_ms=time.watermark_ms,
             task_environment=TaskEnvironment.of_worker().encode(),
+            comes_again=spec.streaming,
         )
         connection.send(opened, pickled_spec)
         if restore_wanted(connection):
@@ -331,10 +326,9 @@ def _run_in_host(
         for blob in blobs:
             connection.send(Blob(), blob)
         connection.send(End())
-        commit, new_manifest, segments = committed(connection)
-        add_to_accumulators(commit.additions)
-        stored = _stored(durable, segments, commit.dropped, new_manifest)
-        yield _Done(_with(commit.metrics, stored), commit.next_timer_ms, output_blobs(connection))
+        done, commit = committed(connection, manifest)
+        add_to_accumulators(done.additions)
+        yield _stored(durable, done, commit), output_blobs(connection)
 
 
 _INLINE: Slot[HeldShard] = Slot(monotonic)
@@ -350,7 +344,7 @@ def _run_inline(
     durable: ShardStore,
     blobs: Iterator[bytes],
     time: BatchTime,
-) -> Iterator[_Done]:
+) -> Iterator[_Ran]:
     # The processor is new in every batch, as in PySpark, although this worker has only one of it.
     spec = cloudpickle.loads(pickled_spec)
     held = standing_at(_INLINE, spec, manifest, time, lambda: durable.segments_of(manifest))
@@ -364,24 +358,17 @@ def _run_inline(
         for blob in blobs:
             received.add(blob)
         tables = (read_blob(blob, layout) for blob in received)
-        done = run_batch(_INLINE, held, spec, time, Lease(task.attempt), tables, output, task.token)
-        stored = _stored(
-            durable, iter(done.commit.segments.items()), done.commit.dropped, done.commit.manifest.encode()
-        )
-        yield _Done(_with(done.metrics, stored), done.next_timer_ms, map(bytes, output))
+        with reverting(_INLINE):
+            done, commit = held.run(spec, time, Lease(task.attempt), tables, output, task.token)
+        yield _stored(durable, done, commit), map(bytes, output)
 
 
-def _stored(
-    durable: ShardStore, segments: Iterator[tuple[int, bytes]], dropped: tuple[int, ...], manifest: bytes
-) -> float:
-    """Put a version into Spark's store; the seconds that it took, with the encoding of what comes from a host."""
+def _stored(durable: ShardStore, done: BatchDone, commit: Commit) -> BatchDone:
+    """Put a batch's version into Spark's store. The seconds that it takes count as the commit's."""
     began = perf_counter()
-    durable.put_stream(segments, dropped, manifest)
-    return perf_counter() - began
-
-
-def _with(metrics: BatchMetrics, stored_seconds: float) -> BatchMetrics:
-    return msgspec.structs.replace(metrics, commit_seconds=metrics.commit_seconds + stored_seconds)
+    durable.put(commit)
+    seconds = done.metrics.commit_seconds + perf_counter() - began
+    return msgspec.structs.replace(done, metrics=msgspec.structs.replace(done.metrics, commit_seconds=seconds))
 
 
 @contextmanager

@@ -19,7 +19,6 @@ from millpond.spark.host.process import Owners
 from millpond.spark.host.raised import Raised
 from millpond.spark.host.wire import (
     Blob,
-    Committed,
     Connection,
     End,
     Failed,
@@ -30,13 +29,14 @@ from millpond.spark.host.wire import (
     Segment,
 )
 from millpond.spark.lookup.hosted import serve_lookups
-from millpond.spark.runtime.held_shard import BatchDone, HeldShard, run_batch, standing_at
+from millpond.spark.runtime.held_shard import HeldShard, reverting, standing_at
 from millpond.spark.runtime.slots import Slot, Slots
 from millpond.spark.shuffle.pack import Layout, read_blob
 from millpond.spark.shuffle.spool import Spool
+from millpond.spark.spec.batch_done import BatchDone
 from millpond.spark.spec.lease import Attempt
 from millpond.spark.spec.operator import BatchTime, OperatorSpec
-from millpond.state.checkpoint import Manifest
+from millpond.state.checkpoint import Commit, Manifest
 
 M = TypeVar("M", bound=Segment | Blob)
 
@@ -56,7 +56,7 @@ def converse(connection: Connection, slots: Slots[HeldShard], owners: Owners) ->
     owners.add(message.parent)
     manifest = Manifest.decode(message.manifest, "the manifest sent by the worker")
     attempt = Attempt(message.application, message.task_attempt)
-    with slots.using(manifest.lineage) as slot:
+    with slots.using(manifest.lineage, comes_again=message.comes_again) as slot:
         try:
             _serve(connection, slot, attempt, message, manifest, payload)
         except (Exception, SystemExit) as error:  # noqa: BLE001 - whatever user code raises belongs to the worker
@@ -64,7 +64,7 @@ def converse(connection: Connection, slots: Slots[HeldShard], owners: Owners) ->
             if isinstance(error, MemoryError):
                 slots.drop_unused()
             return
-        while _prepare_bases(slot, attempt):
+        while message.comes_again and _prepare_bases(slot, attempt):
             continue
 
 
@@ -87,8 +87,10 @@ def _serve(
                 received.add(blob)
             layout = Layout(manifest.shards, manifest.max_parallelism)
             tables = (read_blob(blob, layout) for blob in received)
-            done = run_batch(slot, held, spec, time, lease, tables, output, opened.token)
-        _hand_over(connection, done, arrival.additions(), output)
+            with reverting(slot):
+                done, commit = held.run(spec, time, lease, tables, output, opened.token)
+        done = msgspec.structs.replace(done, additions=arrival.additions())
+        _hand_over(connection, done, commit, output)
 
 
 def _standing_at(
@@ -133,10 +135,8 @@ class _ArrivingSegments:
             continue
 
 
-def _hand_over(connection: Connection, done: BatchDone, additions: bytes, output: Spool) -> None:
-    commit = done.commit
-    message = Committed(commit.dropped, done.next_timer_ms, done.metrics, additions)
-    connection.send(message, commit.manifest.encode())
+def _hand_over(connection: Connection, done: BatchDone, commit: Commit, output: Spool) -> None:
+    connection.send(done, commit.manifest.encode())
     for segment_id, data in commit.segments.items():
         connection.send(Segment(segment_id), data)
     connection.send(End())

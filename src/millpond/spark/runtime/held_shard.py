@@ -7,10 +7,10 @@ Spark's state store: whatever cannot go on as it is, is closed and restored from
 import contextlib
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator
 from itertools import pairwise
 
+import msgspec
 import pyarrow as pa
 
 from millpond.errors import CorruptionError, UnavailableError
@@ -20,8 +20,8 @@ from millpond.spark.runtime.shard_backend import open_shard_backend
 from millpond.spark.runtime.shard_run import ShardRun
 from millpond.spark.runtime.slots import Slot
 from millpond.spark.shuffle.spool import Spool
+from millpond.spark.spec.batch_done import BatchDone
 from millpond.spark.spec.lease import Lease
-from millpond.spark.spec.metrics import BatchMetrics
 from millpond.spark.spec.operator import BatchTime, OperatorSpec
 from millpond.state.checkpoint import Commit, Manifest
 from millpond.state.checkpoint.restoring import SegmentSource
@@ -29,15 +29,6 @@ from millpond.state.options.operator import StateOptions
 from millpond.state.spillable.spill_metrics import MOVES
 from millpond.state.wrappers.lru.hit_ratio import REQUESTS
 from millpond.state.wrappers.undo import UndoableBackend
-
-
-@dataclass(frozen=True)
-class BatchDone:
-    """A batch that is committed in memory."""
-
-    commit: Commit
-    next_timer_ms: int
-    metrics: BatchMetrics
 
 
 class HeldShard:
@@ -82,21 +73,18 @@ class HeldShard:
         tables: Iterable[pa.Table],
         output: Spool,
         token: str,
-    ) -> BatchDone:
+    ) -> tuple[BatchDone, Commit]:
         """Run a batch and commit it in memory; what user code yields goes to `output`."""
         marks = [time.perf_counter()]
-        result = ShardRun(spec, self.shard, batch_time, lease).run(tables, output)
+        done = ShardRun(spec, self.shard, batch_time, lease).run(tables, output)
         marks.append(time.perf_counter())
         pending = self.shard.end_version(batch_time.watermark_ms)
         marks.append(time.perf_counter())
         commit = self.shard.finish(pending, token)
         marks.append(time.perf_counter())
         ran, flushed, committed = (later - earlier for earlier, later in pairwise(marks))
-        metrics = BatchMetrics(
-            shard=commit.manifest.shard,
-            rows=result.rows,
-            late_rows=result.late_rows,
-            dead_letters=result.dead_letters,
+        metrics = msgspec.structs.replace(
+            done.metrics,
             state_rows=sum(ref.rows for ref in commit.manifest.segments),
             state_bytes=sum(ref.bytes for ref in commit.manifest.segments),
             restores=int(self._restored),
@@ -105,7 +93,7 @@ class HeldShard:
             commit_seconds=committed,
             **self._heard.taken(),
         )
-        return BatchDone(commit, result.next_timer_ms, metrics)
+        return msgspec.structs.replace(done, metrics=metrics, dropped=commit.dropped), commit
 
     def revert(self, error: BaseException) -> bool:
         """Undo what a failed batch changed. False: the backend is damaged, or cannot; it is to be closed."""
@@ -134,21 +122,13 @@ def standing_at(
     return slot.shard
 
 
-def run_batch(
-    slot: Slot[HeldShard],
-    held: HeldShard,
-    spec: OperatorSpec,
-    batch_time: BatchTime,
-    lease: Lease,
-    tables: Iterable[pa.Table],
-    output: Spool,
-    token: str,
-) -> BatchDone:
-    """`HeldShard.run` on the slot's shard. Where it fails the shard is as before, or dropped."""
+@contextlib.contextmanager
+def reverting(slot: Slot[HeldShard]) -> Iterator[None]:
+    """Where a batch fails in here, the slot's shard is as before it, or dropped."""
     try:
-        return held.run(spec, batch_time, lease, tables, output, token)
+        yield
     except BaseException as error:
-        if not held.revert(error):
+        if slot.shard is not None and not slot.shard.revert(error):
             slot.drop()
         raise
 

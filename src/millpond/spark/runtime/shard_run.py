@@ -10,7 +10,8 @@ caller rolls the shard back, and the batch is run again.
 """
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from datetime import datetime
 
 import numpy as np
 import pyarrow as pa
@@ -24,28 +25,14 @@ from millpond.spark.forms.form import ShardBatch
 from millpond.spark.forms.handles import ProcessorHandle
 from millpond.spark.shuffle.pack import KEY_GROUP, is_initial
 from millpond.spark.shuffle.spool import Spool
+from millpond.spark.spec.batch_done import BatchDone
 from millpond.spark.spec.lease import Lease
+from millpond.spark.spec.metrics import BatchMetrics
 from millpond.spark.spec.operator import BatchTime, OperatorSpec
 from millpond.state.checkpoint import Shard
 
 OUTPUT_BLOB_ROWS = 100_000
-
-
-@dataclass(frozen=True)
-class RunResult:
-    """What a batch gave.
-
-    Attributes:
-        rows: how many rows the processor was given.
-        late_rows: how many rows were dropped because the watermark had passed them.
-        dead_letters: how many calls of the processor failed and were set aside.
-        next_timer_ms: the earliest timer left, or -1.
-    """
-
-    rows: int
-    late_rows: int
-    dead_letters: int
-    next_timer_ms: int
+OUTPUT_BLOB_BYTES = 64 << 20
 
 
 class ShardRun:
@@ -57,7 +44,7 @@ class ShardRun:
         self._time = time
         self._lease = lease
 
-    def run(self, tables: Iterable[pa.Table], output: Spool) -> RunResult:
+    def run(self, tables: Iterable[pa.Table], output: Spool) -> BatchDone:
         """Process the rows, then the timers that are due; what user code yields goes to `output` as Arrow IPC."""
         spec, time = self._spec, self._time
         # What TTL is counted by.
@@ -82,21 +69,30 @@ class ShardRun:
         if spec.initial is not None and initial:
             looks = replace(spec, key_positions=spec.initial.key_positions, row_names=spec.initial.row_names)
             form_of(ShardBatch(looks, self._shard, times, self._lease), given).initial(_key_groups(initial))
-        for blob in _blobs(form.rows(_key_groups(in_time))):
-            output.add(blob)
+        oldest = self._put(form.rows(_key_groups(in_time)), output)
         next_timer_ms = None
         if timers is not None:
             limit_ms = time.watermark_ms if spec.time_mode == "eventtime" else time.processing_ms
-            for blob in _blobs(form.timers(timers.due(limit_ms))):
-                output.add(blob)
+            oldest += self._put(form.timers(timers.due(limit_ms)), output)
             next_timer_ms = timers.next_expiry_ms()
         spec.processor.close()
-        return RunResult(
+        metrics = BatchMetrics(
+            shard=self._shard.manifest.shard,
             rows=sum(table.num_rows for table in in_time),
             late_rows=late_rows,
             dead_letters=batch.tally.dead_letters,
-            next_timer_ms=-1 if next_timer_ms is None else max(0, next_timer_ms),
         )
+        return BatchDone(metrics, -1 if next_timer_ms is None else max(0, next_timer_ms), tuple(oldest))
+
+    def _put(self, tables: Iterable[pa.Table], output: Spool) -> list[datetime | None]:
+        """Put tables into the output as blobs; the earliest event time in each, where the output has one."""
+        oldest = []
+        position = self._spec.output_event_time
+        for whole in _joined(tables):
+            output.add(_blob(whole))
+            if position is not None:
+                oldest.append(pc.min(whole.column(position)).as_py())
+        return oldest
 
     def _in_time(self, rows: pa.Table) -> pa.Table:
         """The rows that are not late, by Spark's rule: later than the watermark of the batch before this one."""
@@ -132,22 +128,23 @@ def _key_groups(tables: Iterable[pa.Table]) -> Iterator[tuple[int, pa.Table]]:
         yield key_group, pa.concat_tables(parts[key_group])
 
 
-def _blobs(tables: Iterable[pa.Table]) -> Iterator[bytes]:
-    """The tables as Arrow IPC, small ones together."""
+def _joined(tables: Iterable[pa.Table]) -> Iterator[pa.Table]:
+    """The tables, small ones together."""
     waiting: list[pa.Table] = []
+    rows = size = 0
     for table in tables:
         waiting.append(table)
-        if sum(each.num_rows for each in waiting) >= OUTPUT_BLOB_ROWS:
-            yield _blob(waiting)
-            waiting = []
+        rows, size = rows + table.num_rows, size + table.nbytes
+        if rows >= OUTPUT_BLOB_ROWS or size >= OUTPUT_BLOB_BYTES:
+            yield pa.concat_tables(waiting)
+            waiting, rows, size = [], 0, 0
     if any(each.num_rows for each in waiting):
-        yield _blob(waiting)
+        yield pa.concat_tables(waiting)
 
 
-def _blob(tables: list[pa.Table]) -> bytes:
-    whole = pa.concat_tables(tables).combine_chunks()
+def _blob(table: pa.Table) -> memoryview:
+    """A table as Arrow IPC."""
     sink = pa.BufferOutputStream()
-    with pa.ipc.new_stream(sink, whole.schema) as writer:
-        writer.write_table(whole)
-    data: bytes = sink.getvalue().to_pybytes()
-    return data
+    with pa.ipc.new_stream(sink, table.schema) as writer:
+        writer.write_table(table.combine_chunks())
+    return memoryview(sink.getvalue())

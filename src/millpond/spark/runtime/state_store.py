@@ -3,8 +3,6 @@
 Spark keeps versions, commits with the task, and cleans up; here is only what one batch reads and writes.
 """
 
-from collections.abc import Iterator
-
 from pyspark.sql.streaming.stateful_processor import MapState, ValueState
 
 from millpond.errors import CorruptionError, UnavailableError
@@ -70,21 +68,17 @@ class ShardStore:
         self._segments.clear()
 
     def put(self, commit: Commit) -> None:
-        """Store a version."""
-        self.put_stream(iter(commit.segments.items()), commit.dropped, commit.manifest.encode())
-
-    def put_stream(self, segments: Iterator[tuple[int, bytes]], dropped: tuple[int, ...], manifest: bytes) -> None:
-        """Store a version as it comes from a host: segments first, the manifest last.
+        """Store a version: segments first, the manifest last.
 
         Raises:
             UnavailableError: Spark's state store could not take it.
         """
         try:
-            for segment_id, data in segments:
+            for segment_id, data in commit.segments.items():
                 self._segments.updateValue((segment_id,), (data,))
-            for segment_id in dropped:
+            for segment_id in commit.dropped:
                 self._segments.removeKey((segment_id,))
-            self._manifest.update((manifest,))
+            self._manifest.update((commit.manifest.encode(),))
         except (EOFError, ConnectionError) as error:
             # Spark closes the connection to its store over an error, and keeps that to itself.
             raise UnavailableError(

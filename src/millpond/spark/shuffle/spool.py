@@ -36,7 +36,7 @@ class Spool:
     def __init__(self, folder: Callable[[], Path], memory_bytes: int = MEMORY_BYTES) -> None:
         self._folder = folder
         self._room = memory_bytes
-        self._in_memory: list[bytes] = []
+        self._in_memory: list[bytes | memoryview] = []
         self._lengths_in_file: list[int] = []
         self._file: IO[bytes] | None = None
 
@@ -48,7 +48,7 @@ class Spool:
     ) -> None:
         self.close()
 
-    def add(self, blob: bytes) -> None:
+    def add(self, blob: bytes | memoryview) -> None:
         """Keep one blob. An UnavailableError says that the disk does not take it."""
         if self._file is None and len(blob) <= self._room:
             self._in_memory.append(blob)

@@ -30,7 +30,7 @@ from millpond.spark.forms.rows import output_arrow_schema
 from millpond.spark.operator.declarations import declarations
 from millpond.spark.operator.processors import HARNESS, check_processor
 from millpond.spark.operator.request import check_choice
-from millpond.spark.runtime.held_shard import HeldShard, run_batch, standing_at
+from millpond.spark.runtime.held_shard import HeldShard, reverting, standing_at
 from millpond.spark.runtime.opened_shard import check_savepoint
 from millpond.spark.runtime.slots import Slot
 from millpond.spark.shuffle.spool import Spool
@@ -201,9 +201,10 @@ class ProcessorHarness:
         spec = replace(self._spec, processor=cloudpickle.loads(self._pickled))
         with Spool(user_folder) as spool:
             token = f"batch {held.shard.manifest.version}"
-            done = run_batch(self._slot, held, spec, time, _LEASE, [table], spool, token)
+            with reverting(self._slot):
+                done, commit = held.run(spec, time, _LEASE, [table], spool, token)
             output = [row for blob in spool for row in self._rows_of(blob)]
-        self._keep(done.commit)
+        self._keep(commit)
         self._time = time
         self.late_rows += done.metrics.late_rows
         return output

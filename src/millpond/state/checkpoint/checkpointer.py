@@ -23,11 +23,10 @@ from millpond.errors import OptionError
 from millpond.state.backend.protocols import KeyedStateBackend
 from millpond.state.checkpoint.format.manifest import Manifest
 from millpond.state.checkpoint.next_manifest import beside
-from millpond.state.checkpoint.shard import PendingCheckpoint, Shard
+from millpond.state.checkpoint.pending import PendingCheckpoint
+from millpond.state.checkpoint.shard import Shard
 from millpond.state.checkpoint.storage.interface import CheckpointStorage
 from millpond.state.types.descriptor import StateDescriptor
-
-_HISTORY = 10_000
 
 
 @dataclass(frozen=True)
@@ -74,7 +73,6 @@ class Checkpointer:
         last_version: int = 0,
         clock_ns: Callable[[], int] = time.perf_counter_ns,
     ) -> None:
-        self.history: deque[CheckpointStats] = deque(maxlen=_HISTORY)
         self._storage = storage
         self._writer = secrets.token_hex(8)
         self._clock_ns = clock_ns
@@ -136,9 +134,7 @@ class Checkpointer:
                 pending.snapshot.release()
             self._shard.stored(commit.manifest)
             sizes = [ref.bytes for ref in commit.manifest.segments if ref.id in commit.segments]
-            stats = CheckpointStats(pending.version, full, pending.blocking_ns, sum(sizes), len(sizes))
-            self.history.append(stats)
-            return stats
+            return CheckpointStats(pending.version, full, pending.blocking_ns, sum(sizes), len(sizes))
 
     def check_oldest(self, pending: PendingCheckpoint) -> None:
         """Refuse to write a checkpoint before those begun before it, or a second time."""

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass
 from itertools import chain
-from typing import Any
+from typing import Any, Protocol
 
 import msgspec
 import pyarrow as pa
@@ -20,7 +20,7 @@ from millpond.state.backend.pairs import Pairs
 from millpond.state.backend.protocols import Cells
 from millpond.state.checkpoint.format.manifest import Manifest, SegmentRef, check_restores
 from millpond.state.checkpoint.format.raw import raw_table
-from millpond.state.checkpoint.format.segment import MAX_SEGMENT_BYTES, CellCodec, encode_segments
+from millpond.state.checkpoint.format.segment import MAX_SEGMENT_BYTES, CellCodec, encode_segments, together
 from millpond.state.checkpoint.segment_spool import Part, Segments, SegmentSpool
 from millpond.state.checkpoint.storage.interface import Commit
 
@@ -28,8 +28,17 @@ _FIRST_ROWS = 100
 _ENCODED_AHEAD = 2
 """Segments that are encoded, or about to be, before the oldest of them is put away."""
 
-PairsOf = Callable[[str, int], "Pairs | None"]
-"""Gives every cell of a state in one key group as bytes, or None where there are none to copy."""
+
+class Source(Protocol):
+    """What bases are made of: a snapshot, or a backend whose state is not changed meanwhile."""
+
+    def cells(self, name: str, key_group: int) -> Cells:
+        """Every cell of a state in one key group."""
+        ...
+
+    def raw_cells(self, name: str, key_group: int) -> Pairs | None:
+        """The same as bytes, where they are at hand as such."""
+        ...
 
 
 Encoded = Callable[[], Sequence[Part]]
@@ -168,7 +177,7 @@ def encode_delta(
     version: int,
     changes: Iterable[tuple[str, Cells]],
     codecs: Mapping[str, CellCodec],
-    spool: SegmentSpool | None = None,
+    spool: SegmentSpool,
 ) -> Delta:
     """What a version changed, by state, in any number of pieces each. The segments wait in the spool."""
 
@@ -184,9 +193,8 @@ def encode_delta(
     return Delta(version, _spooled(encoded(), spool))
 
 
-def _spooled(encoded: Iterator[Encoded], spool: SegmentSpool | None) -> tuple[Part, ...]:
+def _spooled(encoded: Iterator[Encoded], spool: SegmentSpool) -> tuple[Part, ...]:
     """The segments, each put into the spool as soon as it is encoded. No more than a few are encoded ahead."""
-    spool = spool or SegmentSpool()
     waiting: deque[Encoded] = deque()
     parts: list[Part] = []
     for each in encoded:
@@ -199,7 +207,7 @@ def _spooled(encoded: Iterator[Encoded], spool: SegmentSpool | None) -> tuple[Pa
 
 
 def _parts(state: str, tables: Sequence[pa.Table]) -> Iterator[Part]:
-    for part, data in encode_segments(pa.concat_tables(tables).combine_chunks() if len(tables) > 1 else tables[0]):
+    for part, data in encode_segments(together(tables).combine_chunks() if len(tables) > 1 else tables[0]):
         groups = pc.min_max(part["key_group"]).as_py()
         yield Part.of(state, part.num_rows, groups["min"], groups["max"], data)
 
@@ -210,15 +218,13 @@ def encode_base(
     wanted_rows: int,
     version: int,
     codecs: Mapping[str, CellCodec],
-    cells: Callable[[str, int], Cells],
-    raw: PairsOf | None = None,
-    encode: Encode = at_once,
-    spool: SegmentSpool | None = None,
+    source: Source,
+    encode: Encode,
+    spool: SegmentSpool,
 ) -> Base:
     """Bases of the first of these positions, as many as it takes to hold the wanted rows.
 
-    What `raw` gives of a state and key group is copied as it is; where it gives None, and without it, `cells` are
-    taken. `encode` makes segments of either, which wait in the spool.
+    What the source has as bytes is copied as it is. `encode` makes segments, which wait in the spool.
     """
     encoders: dict[str, _Encoder] = {}
     copiers: dict[str, _Copier] = {}
@@ -228,9 +234,9 @@ def encode_base(
         nonlocal rows, stop
         while stop < positions.stop and rows < wanted_rows:
             for name, codec in codecs.items():
-                pairs = None if raw is None else raw(name, key_groups[stop])
+                pairs = source.raw_cells(name, key_groups[stop])
                 if pairs is None:
-                    found = cells(name, key_groups[stop])
+                    found = source.cells(name, key_groups[stop])
                     rows += len(found)
                     yield from encoders.setdefault(name, _Encoder(name, codec, encode)).add(found)
                 elif pairs:

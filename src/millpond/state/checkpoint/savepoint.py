@@ -18,7 +18,6 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import chain
-from typing import Protocol
 from urllib.parse import quote
 
 import msgspec
@@ -29,14 +28,15 @@ import pyarrow.parquet as pq
 import xxhash
 
 from millpond.errors import CorruptionError, OptionError, UnavailableError
-from millpond.state.backend.protocols import Cells
+from millpond.masking import masked
 from millpond.state.checkpoint.format.manifest import Manifest
 from millpond.state.checkpoint.format.object_columns import JSON_COLUMN, with_json
 from millpond.state.checkpoint.format.savepoint_manifest import SavepointFile, SavepointManifest
 from millpond.state.checkpoint.format.segment import CellCodec, sealed, unsealed
 from millpond.state.checkpoint.living_rows import living_rows
+from millpond.state.checkpoint.next_manifest import Source
 from millpond.state.checkpoint.restoring import parts_of, read_version, row_pieces
-from millpond.state.checkpoint.storage.folder import Folder, shown
+from millpond.state.checkpoint.storage.folder import Folder
 from millpond.state.checkpoint.storage.interface import CheckpointStorage
 from millpond.state.types.descriptor import StateDescriptor
 
@@ -48,14 +48,6 @@ _FILE_BYTES = 4 << 20
 _ROW_GROUP_BYTES = 1 << 20
 _ROWS_AT_ONCE = 10_000
 """Cells that are made columns of at once."""
-
-
-class HasCells(Protocol):
-    """A snapshot, or a backend whose state is not changed meanwhile."""
-
-    def cells(self, name: str, key_group: int) -> Cells:
-        """Every cell of a state in one key group."""
-        ...
 
 
 @dataclass(frozen=True)
@@ -73,7 +65,7 @@ class ShardState:
     pieces: Callable[[StateDescriptor], Iterator[pa.Table]]
 
     @staticmethod
-    def of_snapshot(manifest: Manifest, snapshot: HasCells, states: Iterable[StateDescriptor]) -> "ShardState":
+    def of_snapshot(manifest: Manifest, snapshot: Source, states: Iterable[StateDescriptor]) -> "ShardState":
         """What a snapshot holds, or a backend now. `manifest` is any of the shard's that has the savepoint's times.
 
         It is read while the savepoint is written: keep the snapshot until then, or leave the backend alone.
@@ -146,7 +138,9 @@ def check_empty(folder: Folder) -> None:
 
 def not_written(location: str, error: OSError) -> UnavailableError:
     """The error for a savepoint whose writing failed."""
-    return UnavailableError(f"the savepoint {shown(location)} could not be written: {error}. Write it to a new folder.")
+    return UnavailableError(
+        f"the savepoint {masked(location)} could not be written: {error}. Write it to a new folder."
+    )
 
 
 def finish_savepoint(
@@ -264,8 +258,8 @@ class Savepoint:
                 )
             body = unsealed(_MAGIC, folder.read(MANIFEST), name)
         except OSError as error:
-            raise UnavailableError(f"the savepoint {shown(location)} cannot be read: {error}.") from error
-        contents = msgspec.msgpack.decode(body, type=SavepointManifest)
+            raise UnavailableError(f"the savepoint {masked(location)} cannot be read: {error}.") from error
+        contents = SavepointManifest.decode(body, name)
         for file in contents.files:
             if sizes.get(file.name) != file.bytes:
                 has = f"has {sizes[file.name]} bytes" if file.name in sizes else "is missing"

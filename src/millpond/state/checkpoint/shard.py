@@ -25,16 +25,18 @@ Invariant: every change since `manifest` is in the open version, in a version th
 lost, or in `_unstored`.
 """
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Iterable
+from dataclasses import replace
 
 import pyarrow as pa
 
 from millpond.errors import OptionError
 from millpond.state.backend.expiry import alive, without_times
-from millpond.state.backend.protocols import ABSENT, Cells, KeyedStateBackend, Snapshot
+from millpond.state.backend.protocols import ABSENT, Cells, KeyedStateBackend
 from millpond.state.checkpoint.format.manifest import Manifest
 from millpond.state.checkpoint.next_manifest import Encode, at_once
+from millpond.state.checkpoint.owed_bases import Written, owed_rows
+from millpond.state.checkpoint.pending import PendingCheckpoint
 from millpond.state.checkpoint.restoring import SegmentSource, load_version
 from millpond.state.checkpoint.savepoint import Savepoint
 from millpond.state.checkpoint.segment_spool import SegmentSpool
@@ -44,29 +46,6 @@ from millpond.state.checkpoint.unstored import UnstoredChanges
 from millpond.state.checkpoint.writer import BASE_STEP_ROWS, CheckpointWriter, Round
 from millpond.state.operator.timers import TIMERS, Timers
 from millpond.state.types.descriptor import StateDescriptor
-
-
-@dataclass(frozen=True, eq=False)
-class PendingCheckpoint:
-    """A version that has ended in memory and is not stored yet.
-
-    Attributes:
-        version: its number.
-        full: whether it was asked to be a full one.
-        watermark_ms: the event-time watermark it was ended under, or -1.
-        now_ms: the processing time it was ended at, by which values that have outlived their TTL are left out.
-        snapshot: the state it holds.
-        states: every state declared by then.
-        blocking_ns: how long the stream stood still for it; 0 where nobody measures that.
-    """
-
-    version: int
-    full: bool
-    watermark_ms: int
-    now_ms: int
-    snapshot: Snapshot
-    states: Mapping[str, StateDescriptor]
-    blocking_ns: int = 0
 
 
 class Shard:
@@ -238,11 +217,8 @@ class Shard:
         )
 
     def _next_round(self) -> Round:
-        """The bases that are owed to the manifest: as many rows as its version changed."""
-        changed = sum(
-            ref.rows for ref in self.manifest.segments if not ref.base and ref.version == self.manifest.version
-        )
-        return Round(self.manifest, changed, self._outlived)
+        """The bases that are owed to the manifest."""
+        return Round(self.manifest, owed_rows(self.manifest), self._outlived)
 
     def remove_expired(self) -> None:
         """Remove from live state, in the open version, what bases left out and what is still expired by now.
@@ -281,14 +257,15 @@ class Shard:
         Raises:
             OptionError: a state is in use that was not declared.
         """
-        _refuse_undeclared(pending)
+        pending.refuse_undeclared()
         if self.is_full(pending):
             deltas, bases = [], Round(self.manifest, None, self._outlived)
         else:
             spool = SegmentSpool() if prepared is None else prepared.spool
             delta = self._writer.delta(pending.version, pending.snapshot, spool)
             deltas = [*self._unstored.deltas(pending.version), delta]
-            bases = prepared or Round(self.manifest, sum(delta.rows for delta in deltas), self._outlived, spool)
+            written = [Written(part.state, part.rows, part.length) for delta in deltas for part in delta.parts]
+            bases = prepared or Round(self.manifest, owed_rows(self.manifest, written), self._outlived, spool)
         self._removal_rows = max(BASE_STEP_ROWS, bases.owed_rows or 0)
         while self._writer.add_bases(bases, pending.snapshot, pending.version, pending.now_ms, pending.states, encode):
             continue
@@ -339,13 +316,3 @@ class Shard:
         self._unstored.carry(
             pending.version, lambda spool: self._writer.delta(pending.version, pending.snapshot, spool)
         )
-
-
-def _refuse_undeclared(pending: PendingCheckpoint) -> None:
-    """A state that the checkpoint does not know of would be lost without a word."""
-    for state in pending.snapshot.states():
-        if state not in pending.states:
-            raise OptionError(
-                f"state {state!r} is in use but was not declared to its checkpoints when version {pending.version} "
-                "ended. Call declare()."
-            )

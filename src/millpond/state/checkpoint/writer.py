@@ -18,7 +18,6 @@ removes it from live state, key group by key group.
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from operator import is_not
-from typing import Protocol
 
 import pyarrow as pa
 
@@ -31,6 +30,7 @@ from millpond.state.checkpoint.next_manifest import (
     Base,
     Delta,
     Encode,
+    Source,
     at_once,
     encode_base,
     encode_delta,
@@ -44,18 +44,6 @@ from millpond.state.types.ttl import Ttl
 
 BASE_STEP_ROWS = 50_000
 """Rows of one step of a round, about: key groups are whole."""
-
-
-class Source(Protocol):
-    """What bases are made of: a snapshot, or a backend whose state is not changed meanwhile."""
-
-    def cells(self, name: str, key_group: int) -> Cells:
-        """Every cell of a state in one key group."""
-        ...
-
-    def raw_cells(self, name: str, key_group: int) -> Pairs | None:
-        """The same as bytes, where they are at hand as such."""
-        ...
 
 
 @dataclass
@@ -143,8 +131,7 @@ class CheckpointWriter:
                 wanted,
                 version,
                 {name: self._codecs[name] for name in states},
-                living.cells,
-                living.pairs,
+                living,
                 encode,
                 to.spool,
             )
@@ -188,7 +175,7 @@ class CheckpointWriter:
 
 
 class _Living:
-    """The cells of a source without what has outlived its TTL, where the TTL's `clean_up` asks for that."""
+    """A `Source`: the cells of another without what has outlived its TTL, where the TTL's `clean_up` asks for that."""
 
     def __init__(self, source: Source, states: Mapping[str, StateDescriptor], to: Round, now_ms: int) -> None:
         self._source = source
@@ -206,7 +193,7 @@ class _Living:
             self._note(ttl, name, key_group)
         return kept
 
-    def pairs(self, name: str, key_group: int) -> Pairs | None:
+    def raw_cells(self, name: str, key_group: int) -> Pairs | None:
         """Those of one state and key group as bytes, where the source has them as such."""
         pairs, descriptor = self._source.raw_cells(name, key_group), self._states[name]
         ttl = descriptor.ttl
