@@ -14,14 +14,17 @@
     .venv/bin/python -m benchmarks.features             # about an hour
     .venv/bin/python -m benchmarks.features --quick     # small sizes, to see that it runs
     .venv/bin/python -m benchmarks.features --only upload --only bytes
+
+Each part holds its peer, so parts may be measured by themselves: a run replaces the parts that it measured, and the
+report has all parts as they were last measured.
 """
 
 import argparse
 import json
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pyspark.sql import SparkSession
 
@@ -30,8 +33,11 @@ from benchmarks.features_faults import FAULTS, faults
 from benchmarks.features_ingest import KEYS, ingest
 from benchmarks.features_stored import arithmetic_error, stored_bytes, tiles_read
 from benchmarks.features_upload import measure_upload
-from benchmarks.report import format_number, grouped_bars, report
+from benchmarks.report import RESULTS, format_number, report
 from millpond.spark import session
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 
 class Sizes(NamedTuple):
@@ -72,6 +78,13 @@ class Bar(NamedTuple):
         return (self.at_least is None or self.figure >= self.at_least) and (
             self.at_most is None or self.figure <= self.at_most
         )
+
+    @property
+    def margin(self) -> float | None:
+        """How many times better than its bar it is; None where that is no number above 0."""
+        if self.at_least is not None:
+            return self.figure / self.at_least
+        return self.at_most / self.figure if self.at_most and self.figure else None
 
     def line(self) -> tuple[str, str, str, str, str]:
         """A row of the table."""
@@ -237,36 +250,46 @@ _BARS: dict[str, Callable[[Any], list[Bar]]] = {
 }
 
 
+def with_kept(measured: Mapping[str, Any], kept: Path) -> dict[str, Any]:
+    """Give the parts just measured, and the others as a file keeps them from earlier runs."""
+    found: dict[str, Any] = json.loads(kept.read_text(encoding="utf-8")) if kept.exists() else {}
+    found.update(measured)
+    return {part: found[part] for part in PARTS if part in found}
+
+
+def draw_margins(axes: "Axes", held: Sequence[Bar]) -> None:
+    """Draw how many times better each figure is than its bar; those whose bar is 0 have no such ratio."""
+    found = {bar.what: margin for bar in reversed(held) if (margin := bar.margin) is not None}
+    axes.barh(list(found), list(found.values()), left=0)
+    axes.axvline(1, color="#333333")
+    axes.set_xscale("log")
+    axes.grid(visible=True, axis="x")
+    axes.set_xlabel("times better than its bar")
+
+
 def main() -> None:
-    """Measure and report; a part of the run, or a quick one, is printed and not kept."""
+    """Measure and report; a quick run is printed and not kept."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--quick", action="store_true", help="small sizes; the figures mean nothing")
     parser.add_argument("--only", action="append", choices=PARTS, help="measure this part; may be given several times")
     chosen = parser.parse_args()
     result = measure(chosen.only or PARTS, QUICK if chosen.quick else WHOLE)
+    if not chosen.quick:
+        result = with_kept(result, RESULTS / "features.json")
     held = bars(result)
     result["held"] = {bar.what: bar.held for bar in held}
-    if chosen.quick or chosen.only:
+    if chosen.quick:
         for bar in held:
             print("  ".join(bar.line()))
         print(json.dumps(result))
         return
-    ingested = result["ingest"]
     report(
         "features",
         title="Computing features",
         columns=("what", "measured", "beside", "bar", "held"),
         rows=[bar.line() for bar in held],
         result=result,
-        draw=lambda axes: grouped_bars(
-            axes,
-            ["dense", "sparse"],
-            {
-                "Spark window": [ingested[density]["spark"] for density in ("dense", "sparse")],
-                "millpond": [ingested[density]["millpond"] for density in ("dense", "sparse")],
-            },
-            ylabel="events per second",
-        ),
+        draw=lambda axes: draw_margins(axes, held),
     )
 
 

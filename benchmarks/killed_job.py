@@ -14,11 +14,13 @@ from typing import Self
 import psutil
 import pyspark
 
+from millpond.spark.runtime import server
+
 CLUSTER = "local-cluster[2,1,1024]"
 """Two executors of one core each."""
 
 _EXECUTOR = "CoarseGrainedExecutorBackend"
-_HOST = "millpond.spark.host.server"
+_HOST = server.__name__
 _SHORT_LIVED = {"JAVA_TOOL_OPTIONS": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"}
 """For JVMs that end before it pays to compile their code well."""
 

@@ -15,6 +15,7 @@ import tempfile
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -142,7 +143,8 @@ def _serve(folder: str, kind: str, length: int) -> None:
         return
     definition = next(one for one in group_bys() if one.name == "user_1")
     store = LmdbStore(folder, sync=False)
-    fetcher = Fetcher(store, [definition], enable_fetcher_caching=True)
+    # The requests ask for now, as most do and as the part in process does; else each would be one about the past.
+    fetcher = Fetcher(store, [definition], enable_fetcher_caching=True, now=partial(int, NOW_MS))
     with running_server(http_app(fetcher)) as url:
         print(url, flush=True)
         sys.stdin.read()

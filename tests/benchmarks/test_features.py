@@ -1,6 +1,10 @@
 """The benchmark of features measures what it says, and holds each figure to its bar."""
 
-from benchmarks.features import PARTS, bars
+import json
+
+import pytest
+
+from benchmarks.features import PARTS, Bar, bars, with_kept
 from benchmarks.features_stored import arithmetic_error, stored_bytes, tiles_read
 
 RESULT = {
@@ -35,3 +39,17 @@ def test_what_is_computed_without_spark_meets_its_bars():
     assert all(bar.held for bar in bars(found)), found
     assert set(found) | set(RESULT) == set(PARTS)
     assert found["layers"]["tiles_read"]["30d_only"] == 2
+
+
+def test_a_run_replaces_the_parts_that_it_measured_and_keeps_the_others(tmp_path):
+    kept = tmp_path / "features.json"
+    assert with_kept({"upload": 1}, kept) == {"upload": 1}
+    kept.write_text(json.dumps({"faults": 3, "upload": 1, "held": {}, "machine": {}}))
+    assert with_kept({"upload": 2, "ingest": 4}, kept) == {"ingest": 4, "upload": 2, "faults": 3}
+
+
+def test_a_margin_is_how_many_times_better_than_the_bar():
+    assert Bar("speed", 6.0, "", at_least=5).margin == pytest.approx(1.2)
+    assert Bar("seconds", 2.0, "", at_most=3).margin == pytest.approx(1.5)
+    assert Bar("lost", 0, "", at_most=0).margin is None
+    assert Bar("tiles", 0, "", at_most=2).margin is None

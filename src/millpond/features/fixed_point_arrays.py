@@ -1,16 +1,19 @@
 """Exact sums of many fixed-point numbers by array operations: numbers in words of 32 bits, words added as doubles.
 
-Place on the data path: under `array_cells`, which collects events, and under the hop table, which merges stored sums.
+Place on the data path: under `array_cells`, which collects events, and under the hop table, which merges stored sums
+and stores them again.
 
 A number is cut into limbs of 32 bits, each shifted into its two words. The words of one weight are added per group as
 doubles, of which up to 2**21 add up without rounding. Then carries go up through the words, and each group's words
-are read as one Python integer.
+are read as one Python integer, or written as `cells.counts_and_sums.encode_fixed_point` writes it.
 """
 
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+
+from millpond.features.packed_columns import PackedColumn, suffix_sums
 
 _WORD_BITS = 32
 _WORD_MASK = np.uint64((1 << _WORD_BITS) - 1)
@@ -20,6 +23,7 @@ _ADDED_AT_ONCE = 1 << (53 - _WORD_BITS)
 _BYTES = 0xC4
 """How MessagePack begins up to 255 bytes."""
 
+_MOST_BYTES = 0xFF
 _HEAD_BYTES = 2
 _SHIFT_BYTES = 2
 
@@ -59,8 +63,59 @@ class WordSums:
                 added = np.bincount(places[piece] + further, words[piece], self._totals.size)
                 self._totals += added.astype(np.int64).reshape(self._totals.shape)
 
+    def add_following(self, bounds: npt.NDArray[np.int64]) -> None:
+        """Let each sum have all sums that follow it in its run of groups.
+
+        Args:
+            bounds: where each run begins, and at last how many groups there are.
+        """
+        self._totals = suffix_sums(self._totals, bounds)
+
     def sums(self) -> list[int]:
         """Give the sum of each group."""
+        words = self._carried()
+        data, width, shift = words.tobytes(), 4 * words.shape[1], _WORD_BITS * self._first
+        from_bytes = int.from_bytes
+        return [
+            from_bytes(data[start : start + width], "little", signed=True) << shift
+            for start in range(0, len(data), width)
+        ]
+
+    def packed(self) -> PackedColumn | None:
+        """Give the MessagePack of each stored sum; None if one has more than 255 bytes."""
+        words = self._carried()
+        rows, width = np.arange(len(words)), words.shape[1]
+        first = (words != 0).argmax(axis=1)
+        lowest = words[rows, first].astype(np.int64)
+        present = np.flatnonzero(lowest)
+        zeros = np.maximum(np.frexp((lowest & -lowest).astype(np.float64))[1] - 1, 0)
+        mantissas, signs = _shifted_right(words, first, zeros)
+        magnitudes = mantissas ^ signs[:, None]
+        # The magnitude of a negative odd number is its inverted bits and one.
+        magnitudes[:, 0] |= 1
+        top = width - 1 - (magnitudes[:, ::-1] != 0).argmax(axis=1)
+        bits = _WORD_BITS * top + np.frexp(magnitudes[rows, top].astype(np.float64))[1]
+        sizes = np.zeros(len(words), np.int64)
+        sizes[present] = _SHIFT_BYTES + bits[present] // 8 + 1
+        if sizes.max() > _MOST_BYTES:
+            return None
+        bounds = np.concatenate([[0], np.cumsum(_HEAD_BYTES + sizes)])
+        begins, ends = bounds[:-1], bounds[1:]
+        data = np.empty(bounds[-1], np.uint8)
+        data[begins] = _BYTES
+        data[begins + 1] = sizes
+        shifts = (_WORD_BITS * (self._first + first) + zeros)[present]
+        data[begins[present] + _HEAD_BYTES] = shifts >> 8
+        data[begins[present] + _HEAD_BYTES + 1] = shifts & 0xFF
+        octets = mantissas.view(np.uint8).reshape(len(words), 4 * width)
+        lengths = sizes - _SHIFT_BYTES
+        for place in range(int(lengths.max())):
+            some = np.flatnonzero(lengths > place)
+            data[ends[some] - 1 - place] = octets[some, place]
+        return PackedColumn(data.tobytes(), bounds.tolist())
+
+    def _carried(self) -> npt.NDArray[np.uint32]:
+        """Give each sum as words of a two's complement, the lowest first."""
         words = np.empty((self._groups, self._words + 2), "<u4")
         carry = np.zeros(self._groups, np.int64)
         for number in range(self._words):
@@ -69,15 +124,24 @@ class WordSums:
             carry = total >> _WORD_BITS
         words[:, -2] = carry & 0xFFFFFFFF
         words[:, -1] = (carry >> _WORD_BITS) & 0xFFFFFFFF
-        data, width, shift = words.tobytes(), 4 * words.shape[1], _WORD_BITS * self._first
-        from_bytes = int.from_bytes
-        return [
-            from_bytes(data[start : start + width], "little", signed=True) << shift
-            for start in range(0, len(data), width)
-        ]
+        return words
 
 
-def merged_fixed_points(data: Any, bounds: Any, index: Any, groups: int) -> list[int]:
+def _shifted_right(
+    words: npt.NDArray[np.uint32], first: Any, bits: Any
+) -> tuple[npt.NDArray[np.uint32], npt.NDArray[np.uint32]]:
+    """Give numbers without their lowest words and bits, and the words that they go on with for ever: 0 or all ones."""
+    width = words.shape[1]
+    signs = np.where(words[:, -1] >> (_WORD_BITS - 1), np.uint32(0xFFFFFFFF), np.uint32(0))
+    longer = np.concatenate([words, signs[:, None]], axis=1).astype(np.uint64)
+    places = first[:, None] + np.arange(width)
+    low = np.take_along_axis(longer, np.minimum(places, width), axis=1)
+    high = np.take_along_axis(longer, np.minimum(places + 1, width), axis=1)
+    by = bits[:, None].astype(np.uint64)
+    return ((low >> by | high << (np.uint64(_WORD_BITS) - by)) & _WORD_MASK).astype("<u4"), signs
+
+
+def added_fixed_points(data: Any, bounds: Any, index: Any, groups: int) -> WordSums:
     """Add stored fixed-point numbers (`cells.counts_and_sums.encode_fixed_point`, as MessagePack) by group.
 
     Args:
@@ -90,7 +154,7 @@ def merged_fixed_points(data: Any, bounds: Any, index: Any, groups: int) -> list
         ValueError: the bytes are no fixed-point numbers.
 
     >>> data = np.frombuffer(bytes.fromhex("c403000105" "c400" "c403000aff"), np.uint8)
-    >>> merged_fixed_points(data, np.array([0, 5, 7, 12]), np.array([1, 0, 1]), groups=2)
+    >>> added_fixed_points(data, np.array([0, 5, 7, 12]), np.array([1, 0, 1]), groups=2).sums()
     [0, -1014]
     """
     begins, lengths = bounds[:-1], np.diff(bounds) - _HEAD_BYTES
@@ -99,7 +163,7 @@ def merged_fixed_points(data: Any, bounds: Any, index: Any, groups: int) -> list
     present = np.flatnonzero(lengths)
     begins, index, lengths = begins[present], index[present], lengths[present] - _SHIFT_BYTES
     if not len(present):
-        return [0] * groups
+        return WordSums(groups, np.zeros(1, np.int64), 0)
     ends = begins + _HEAD_BYTES + _SHIFT_BYTES + lengths
     if not ((lengths > 0).all() and (data[ends - 1] & 1).all()):
         raise ValueError("the stored cells are no fixed-point numbers in their shortest form")
@@ -118,4 +182,4 @@ def merged_fixed_points(data: Any, bounds: Any, index: Any, groups: int) -> list
         some = np.flatnonzero(is_negative)
         above = shifts[some] + _WORD_BITS * limbs
         sums.add(index[some], above, np.ones(len(some), np.uint64), np.full(len(some), -1.0))
-    return sums.sums()
+    return sums

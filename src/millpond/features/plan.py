@@ -130,6 +130,16 @@ class GroupByPlan:
         """Give the bytes of a key's batch IR; equal IRs give equal bytes."""
         return self._batches.encode(key, batch_ir)
 
+    def encode_packed_batch(self, key: bytes, batch_end_ms: int, columns: Sequence[bytes]) -> bytes:
+        """Give the bytes of a key's batch IR, from the MessagePack of its segments and of each column of stored cells.
+
+        Args:
+            key: the bytes of the key.
+            batch_end_ms: of the batch.
+            columns: lists, as MessagePack: the segments, then the stored cells of each cell of the plan.
+        """
+        return self._batches.encode_packed(key, batch_end_ms, columns)
+
     def decode_batch(self, key: bytes, data: bytes) -> BatchIr:
         """Give the batch IR that bytes hold.
 
@@ -289,7 +299,7 @@ class GroupByPlan:
             batch_end_ms,
             tuple(segments),
             tuple(
-                _suffixes(operation.merge, column) if operation.suffix else tuple(column)
+                suffixes(operation.merge, column) if operation.suffix else tuple(column)
                 for operation, column in zip(self.cells.cells, columns, strict=True)
             ),
         )
@@ -464,7 +474,7 @@ def compile_group_by(group_by: GroupBy) -> GroupByPlan:
     return GroupByPlan(group_by)
 
 
-def _suffixes(merge: Callable[[Any, Any], Any], column: Sequence[Any]) -> tuple[Any, ...]:
+def suffixes(merge: Callable[[Any, Any], Any], column: Sequence[Any]) -> tuple[Any, ...]:
     """Give for each cell what it and all later ones make together."""
     return tuple(accumulate(column[::-1], merge))[::-1]
 

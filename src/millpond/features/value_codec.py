@@ -29,6 +29,7 @@ from millpond.errors import DataError, OptionError
 from millpond.features.batch import BatchIr
 from millpond.features.cells.cell import Cell, CellOperation, Ir
 from millpond.features.packed_cells import PackedCells
+from millpond.features.packed_columns import list_header
 from millpond.features.partial_ir import UNKNOWN, PartialIr
 from millpond.features.scalar_values import UnfitError
 from millpond.features.sealing import DECODE_ERRORS, seal, unreadable, unseal
@@ -111,7 +112,7 @@ class TileCodec:
             if form == self.form:
                 return self.packed.unpack(packed)
             count = form[_FORM_BYTES]
-            return self._of_other_cells(form, _decode(_list_header(count) + packed))
+            return self._of_other_cells(form, _decode(list_header(count) + packed))
         except DECODE_ERRORS as cause:
             raise unreadable(self._what, str(cause)) from cause
 
@@ -170,11 +171,6 @@ class TileCodec:
         return PartialIr(found) if UNKNOWN in found else tuple(found)
 
 
-def _list_header(length: int) -> bytes:
-    # Each None takes one byte.
-    return _encode([None] * length)[: -length or None]
-
-
 class BatchCodec:
     """Encodes the batch rows of one form; immutable.
 
@@ -194,10 +190,14 @@ class BatchCodec:
     def encode(self, key: bytes, batch: BatchIr) -> bytes:
         """Give the bytes of a batch IR."""
         columns = [
-            [operation.encode(cell) for cell in column]
+            _encode([operation.encode(cell) for cell in column])
             for operation, column in zip(self._cells, batch.columns, strict=True)
         ]
-        body = self._form + _encode([batch.batch_end_ms, batch.segments, *columns])
+        return self.encode_packed(key, batch.batch_end_ms, [_encode(batch.segments), *columns])
+
+    def encode_packed(self, key: bytes, batch_end_ms: int, columns: Sequence[bytes]) -> bytes:
+        """Give the bytes of a batch IR, from the MessagePack of its segments and of the stored cells of each column."""
+        body = b"".join([self._form, list_header(1 + len(columns)), _encode(batch_end_ms), *columns])
         return seal(VALUE_FORMAT_VERSION, body, b"batch" + key)
 
     def decode(self, key: bytes, data: bytes) -> BatchIr:

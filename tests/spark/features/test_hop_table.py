@@ -376,12 +376,13 @@ MANIFEST = HopManifest(
 
 
 def test_the_current_version_still_writes_its_golden_bytes():
-    assert MANIFEST.encode() == (GOLDEN / "hop_manifest_v2.bin").read_bytes()
+    assert MANIFEST.encode() == (GOLDEN / "hop_manifest_v3.bin").read_bytes()
 
 
-def test_a_table_of_the_first_format_is_built_anew(uploads):
+@pytest.mark.parametrize("version", [1, 2])
+def test_a_table_of_an_earlier_format_is_built_anew(uploads, version):
     uploads.folder.mkdir()
-    (uploads.folder / "manifest-00000004").write_bytes((GOLDEN / "hop_manifest_v1.bin").read_bytes())
+    (uploads.folder / "manifest-00000004").write_bytes((GOLDEN / f"hop_manifest_v{version}.bin").read_bytes())
     rows = drawn(random.Random(10), 50, B - 9 * DAY_MS, B)
     assert uploads.check(rows, B) == len(rows)
     assert HopTable(PLAN, uploads.folder).state().version == 5

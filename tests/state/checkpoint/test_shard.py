@@ -441,6 +441,17 @@ def test_a_version_can_be_taken_back_only_once(stored):
     assert not shard.begin_at(manifest), "the version before was acknowledged"
 
 
+def test_what_a_version_that_broke_off_changed_is_not_in_the_next_one(stored):
+    store, oracle = stored
+    shard = store.restored()
+    assert shard.begin_at(store.read_manifest())
+    applied(shard, oracle, [(*_user(0), "update", 77)])
+    assert shard.begin_at(store.read_manifest())
+    assert contents(shard) == oracle
+    store.put(shard.commit("again"))
+    assert contents(store.restored()) == oracle
+
+
 def test_a_state_that_is_no_longer_declared_is_kept(stored):
     store, oracle = stored
     shard = store.restored()

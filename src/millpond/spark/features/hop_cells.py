@@ -6,7 +6,7 @@ A stored cell is the MessagePack of what its operation encodes. The cells of a c
 Arrow buffer, so behind the header of a MessagePack list they are one document, which is decoded in one call.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import pairwise
 from typing import Any
 
@@ -18,11 +18,16 @@ import pyarrow.compute as pc
 
 from millpond.features.cells.cell import Cell, CellOperation
 from millpond.features.cells.counts_and_sums import encode_fixed_point
-from millpond.features.fixed_point_arrays import merged_fixed_points
+from millpond.features.fixed_point_arrays import WordSums, added_fixed_points
+from millpond.features.packed_columns import packed_ints, suffix_sums
+from millpond.features.plan import suffixes
 from millpond.features.sealing import DECODE_ERRORS, unreadable
 
 _LIST_OF_32_BITS = b"\xdd"
 """How a MessagePack list begins whose length takes four bytes."""
+
+_BYTES_OF_16_BITS = 0xC5
+"""How MessagePack begins bytes whose length takes two bytes."""
 
 _encode = msgspec.msgpack.Encoder().encode
 _decode = msgspec.msgpack.Decoder(list[Any]).decode
@@ -67,16 +72,59 @@ def merged_column(operation: CellOperation, stored: pa.Array, order: npt.NDArray
 
     Exact sums of fractions are added from their bytes.
     """
-    if operation.encode is not encode_fixed_point or len(starts) == len(order):
-        return merged_cells(operation, decode_cells(operation, stored), order, starts)
+    sums = None if len(starts) == len(order) else _added(operation, stored, order, starts)
+    return merged_cells(operation, decode_cells(operation, stored), order, starts) if sums is None else sums.sums()
+
+
+def packed_suffixes(
+    operation: CellOperation, stored: pa.Array, order: npt.NDArray[np.int64], starts: Any, bounds: Any
+) -> Callable[[int, int], bytes]:
+    """Merge the stored cells of each group, and give what makes the column of a key's batch row.
+
+    Args:
+        operation: of the cells.
+        stored: one for each row.
+        order: the rows, those of a group together.
+        starts: where in the order each group begins.
+        bounds: where the groups of each key begin, and at last how many groups there are.
+
+    Returns:
+        From where the groups of a key begin and end, the MessagePack of its column.
+    """
+    packed = None
+    if operation.kind == "count":
+        counts = np.asarray(decode_cells(operation, stored), np.int64)
+        packed = packed_ints(suffix_sums(np.add.reduceat(counts[order], starts), bounds))
+    elif (sums := _added(operation, stored, order, starts)) is not None:
+        sums.add_following(bounds)
+        packed = sums.packed()
+    if packed is not None:
+        return packed.packed_list
+    cells = merged_column(operation, stored, order, starts)
+    encode, merge, is_suffix = operation.encode, operation.merge, operation.suffix
+
+    def packed_list(start: int, end: int) -> bytes:
+        column = suffixes(merge, cells[start:end]) if is_suffix else cells[start:end]
+        return _encode([encode(cell) for cell in column])
+
+    return packed_list
+
+
+def _added(operation: CellOperation, stored: pa.Array, order: npt.NDArray[np.int64], starts: Any) -> WordSums | None:
+    """Add the stored fixed-point numbers of each group; None for other cells, and for numbers over 255 bytes."""
+    if operation.encode is not encode_fixed_point:
+        return None
     index = np.empty(len(stored), np.int64)
     index[order] = np.repeat(np.arange(len(starts)), np.diff(starts, append=len(order)))
     if len(order) < len(stored):
         stored, index = stored.take(pa.array(np.sort(order))), index[np.sort(order)]
     _, offsets, data = stored.buffers()
     bounds = np.frombuffer(offsets, np.int32)[stored.offset : stored.offset + len(stored) + 1].astype(np.int64)
+    octets = np.frombuffer(data, np.uint8)
+    if (octets[bounds[:-1]] == _BYTES_OF_16_BITS).any():
+        return None
     try:
-        return list(merged_fixed_points(np.frombuffer(data, np.uint8), bounds, index, len(starts)))
+        return added_fixed_points(octets, bounds, index, len(starts))
     except ValueError as cause:
         raise unreadable(f"cell {operation.id!r} of a hop table", str(cause)) from cause
 

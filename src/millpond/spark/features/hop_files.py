@@ -1,4 +1,4 @@
-"""The files of a hop table: hops of one bucket of keys and one span of time, sorted by key.
+"""The files of a hop table: hops of one bucket of keys and one span of time, sorted by the hash of the key.
 
 Place on the data path: inside the tasks of backfill and upload. A span is a day, or all time before the days. Files are
 read side by side, some keys at a time: each lot has all hops of its keys, so memory does not depend on how many keys
@@ -10,12 +10,15 @@ import secrets
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
+import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from millpond.errors import CorruptionError
 from millpond.features.hops import BEFORE_MS
+
+KEY_HASH = "key_hash"
+"""The column by which files are sorted: Spark's 64-bit hash of the key. Keys of one hash lie side by side, unsorted."""
 
 _NAME = re.compile(r"hops-([0-9]{8})-([0-9]{5})-(before|-?[0-9]+)-[0-9a-f]{32}\.parquet")
 _ROWS_AT_ONCE = 1 << 15
@@ -75,7 +78,7 @@ class HopFiles:
         self.names: list[str] = []
 
     def add(self, span_ms: int, rows: pa.Table) -> None:
-        """Write rows whose keys come after those of the span's rows before."""
+        """Write rows whose hashes come after those of the span's rows before."""
         waiting = self._waiting.setdefault(span_ms, [])
         waiting.append(rows)
         if sum(map(len, waiting)) >= _ROWS_A_GROUP:
@@ -125,7 +128,7 @@ def _pieces(path: Path, files: int, columns: list[str]) -> Iterator[pa.Table]:
 
 
 class _Source:
-    """Rows sorted by key, in pieces, of which some are at hand."""
+    """Rows sorted by the hash of their key, in pieces, of which some are at hand."""
 
     def __init__(self, pieces: Iterable[pa.Table]) -> None:
         self._pieces = iter(pieces)
@@ -139,11 +142,11 @@ class _Source:
         return self._following is None
 
     @property
-    def last_key(self) -> bytes:
-        """The key of the last row at hand."""
+    def last_hash(self) -> int:
+        """The hash of the last row at hand."""
         assert self.rows is not None  # noqa: S101 - asked only where rows are at hand
-        key: bytes = self.rows["key"][-1].as_py()
-        return key
+        found: int = self.rows[KEY_HASH][-1].as_py()
+        return found
 
     def more(self) -> None:
         """Have the next piece at hand as well."""
@@ -151,12 +154,12 @@ class _Source:
             self.rows = self._following if self.rows is None else pa.concat_tables([self.rows, self._following])
             self._following = next(self._pieces, None)
 
-    def take(self, bound: bytes | None) -> pa.Table | None:
-        """Give the rows whose keys come before a bound, None for all; they are not at hand any more."""
+    def take(self, bound: int | None) -> pa.Table | None:
+        """Give the rows whose hashes come before a bound, None for all; they are not at hand any more."""
         rows = self.rows
         if rows is None:
             return None
-        count = len(rows) if bound is None else pc.sum(pc.less(rows["key"], pa.scalar(bound, pa.binary()))).as_py()
+        count = len(rows) if bound is None else int(np.searchsorted(rows[KEY_HASH].to_numpy(), bound))
         self.rows = rows.slice(count) if count < len(rows) else None
         if self.rows is None:
             self.more()
@@ -164,24 +167,24 @@ class _Source:
 
 
 def lots_of_keys(sources: Sequence[Iterable[pa.Table]]) -> Iterator[list[tuple[int, pa.Table]]]:
-    """Merge sources: each lot has all rows of its keys, with the number of the source; keys ascend from lot to lot.
+    """Merge sources: each lot has all rows of its keys, with the number of the source; hashes ascend from lot to lot.
 
     Args:
-        sources: tables, none of them empty, whose column ``key`` is sorted.
+        sources: tables, none of them empty, sorted by the column `KEY_HASH`.
 
-    >>> def keys(*names): return pa.table({"key": pa.array(names, pa.binary())})
-    >>> lots = lots_of_keys([[keys(b"a", b"b"), keys(b"b", b"d")], [keys(b"a", b"c")]])
-    >>> [[(number, rows["key"].to_pylist()) for number, rows in lot] for lot in lots]
-    [[(0, [b'a']), (1, [b'a'])], [(0, [b'b', b'b', b'd']), (1, [b'c'])]]
+    >>> def hashes(*found): return pa.table({"key_hash": found})
+    >>> lots = lots_of_keys([[hashes(1, 2), hashes(2, 4)], [hashes(1, 3)]])
+    >>> [[(number, rows["key_hash"].to_pylist()) for number, rows in lot] for lot in lots]
+    [[(0, [1]), (1, [1])], [(0, [2, 2, 4]), (1, [3])]]
     """
     made = [_Source(source) for source in sources]
     while any(source.rows is not None for source in made):
         going_on = [source for source in made if not source.is_over]
-        bound = min((source.last_key for source in going_on), default=None)
+        bound = min((source.last_hash for source in going_on), default=None)
         taken = [(number, rows) for number, source in enumerate(made) if (rows := source.take(bound)) is not None]
         if taken:
             yield taken
             continue
         for source in going_on:
-            if source.last_key == bound:
+            if source.last_hash == bound:
                 source.more()

@@ -1,31 +1,27 @@
 """The tasks of a hop table: events become hops of their keys, and hops become files of the table and rows of the batch.
 
-Place on the data path: inside the tasks of backfill and upload, before and after rows meet by key.
+Place on the data path: inside the tasks of backfill and upload, after rows met by key.
 
-A row is a hop of a key (`millpond.features.hops`): the key, where the hop starts, and a stored cell for each cell of
-the plan. Keys are divided into buckets, and one task has the whole of a bucket: the hops of new events come to it by
-a shuffle, and all others are in the bucket's files. It writes the files of the spans that change, and makes the rows
-of the batch of all hops.
+A row is a hop of a key (`millpond.features.hops`): the key and its hash, where the hop starts, and a stored cell for
+each cell of the plan. Keys are divided into buckets by their hash, and one task has the whole of a bucket: new events
+come to it by a shuffle, and all other hops are in the bucket's files. Both are sorted by the hash, which Spark can
+compute and a key's bytes it cannot. The task writes the files of the spans that change, and makes the rows of the
+batch of all hops.
 """
 
-import zlib
 from collections.abc import Iterable, Iterator
-from dataclasses import asdict
-from itertools import chain
+from itertools import chain, pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import msgspec
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.compute as pc
 
-from millpond.errors import DataError
 from millpond.features import GroupByPlan
 from millpond.features.hops import BEFORE_MS, Hops
+from millpond.features.packed_columns import packed_ints
 from millpond.features.windows import DAY_MS
-from millpond.spark.environment.worker_garbage import leave_modules_out
 from millpond.spark.features.arrow_lots import lots
 from millpond.spark.features.batch_rows_of_keys import (
     RowCounts,
@@ -34,28 +30,19 @@ from millpond.spark.features.batch_rows_of_keys import (
     segments_of,
     times_of,
 )
-from millpond.spark.features.hop_cells import encode_cells, merged_column, merged_stored
-from millpond.spark.features.hop_files import HopFiles, bucket_of, lots_of_keys, read_files
-from millpond.spark.features.key_groups import KeyGroups, groups_of_events
-from millpond.spark.shuffle.partitioner import partition_of, routing_keys
+from millpond.spark.features.hop_cells import encode_cells, merged_column, merged_stored, packed_suffixes
+from millpond.spark.features.hop_files import KEY_HASH, HopFiles, bucket_of, lots_of_keys, read_files
+from millpond.spark.features.key_groups import groups_of_events
+from millpond.spark.shuffle.partitioner import partition_of
 
 ROUTING_KEY = "routing_key"
 """The column that Spark divides rows by: the routing key of their bucket."""
-
-BUCKET_ROW, _PROBLEM_ROW, _COUNTS_ROW = range(3)
-"""What a row without a key is, in its start: it comes to each bucket, or says what the first step found."""
 
 
 def hop_schema(plan: GroupByPlan) -> pa.Schema:
     """Give the columns of a hop."""
     cells = [(name, pa.binary()) for name in _cell_names(plan)]
-    return pa.schema([("key", pa.binary()), ("start_ms", pa.int64()), *cells])
-
-
-def shuffled_columns(plan: GroupByPlan) -> str:
-    """Give the columns that meet by bucket, as Spark writes them."""
-    cells = "".join(f", {name} binary" for name in _cell_names(plan))
-    return f"{ROUTING_KEY} int, key binary, start_ms bigint{cells}"
+    return pa.schema([(KEY_HASH, pa.int64()), ("key", pa.binary()), ("start_ms", pa.int64()), *cells])
 
 
 def _cell_names(plan: GroupByPlan) -> list[str]:
@@ -70,47 +57,6 @@ def hops_of(plan: GroupByPlan, end_ms: int) -> Hops:
 def keeps_all(plan: GroupByPlan) -> bool:
     """Tell whether some window holds all time, so that what is before all days counts."""
     return any(window.window_ms is None for window in plan.windows)
-
-
-def combined_hops(
-    plan: GroupByPlan, end_ms: int, buckets: int, batches: Iterable[pa.RecordBatch]
-) -> Iterator[pa.RecordBatch]:
-    """Give the hops of a partition's events, in any order; then what of the events belonged nowhere.
-
-    A value that cannot be aggregated is an answer, not a failed task: trying it again would not mend it.
-    """
-    leave_modules_out()
-    hops = hops_of(plan, end_ms)
-    routing_key_of = routing_keys(buckets)
-    counts = RowCounts()
-    try:
-        for lot in lots(batches):
-            kept = kept_rows(plan, lot, counts)
-            if len(kept):
-                yield _hop_rows(plan, groups_of_events(plan, kept, hops.starts(times_of(kept))), routing_key_of)
-    except DataError as error:
-        yield _row_without_key(plan, routing_key_of[0], _PROBLEM_ROW, str(error).encode())
-    yield _row_without_key(plan, routing_key_of[0], _COUNTS_ROW, msgspec.msgpack.encode(asdict(counts)))
-
-
-def _hop_rows(plan: GroupByPlan, groups: KeyGroups, routing_key_of: tuple[int, ...]) -> pa.RecordBatch:
-    sizes = np.diff(groups.bounds)
-    keys = pa.array(groups.keys, pa.binary()).take(pa.array(np.repeat(np.arange(len(sizes)), sizes)))
-    of_keys = np.array([routing_key_of[zlib.crc32(key) % len(routing_key_of)] for key in groups.keys], np.int32)
-    cells = [encode_cells(one, column) for one, column in zip(plan.cells.cells, groups.columns, strict=True)]
-    return pa.record_batch(
-        [pa.array(np.repeat(of_keys, sizes)), keys, pa.array(groups.parts, pa.int64()), *cells],
-        names=[ROUTING_KEY, "key", "start_ms", *_cell_names(plan)],
-    )
-
-
-def _row_without_key(plan: GroupByPlan, routing_key: int, what: int, told: bytes) -> pa.RecordBatch:
-    names = _cell_names(plan)
-    cells = [pa.array([told if name == names[0] else None], pa.binary()) for name in names]
-    return pa.record_batch(
-        [pa.array([routing_key], pa.int32()), pa.nulls(1, pa.binary()), pa.array([what], pa.int64()), *cells],
-        names=[ROUTING_KEY, "key", "start_ms", *names],
-    )
 
 
 class HopTask(NamedTuple):
@@ -162,19 +108,19 @@ class HopAttempt:
         """Write the files of the spans that change, and give key and value of each row of the batch.
 
         Args:
-            batches: the columns of `shuffled_columns`, sorted by key and start.
-            counts: where the events of the first step are counted.
+            batches: new events, sorted by the hash of their key: the columns of `plan_columns` behind `ROUTING_KEY`
+                and `KEY_HASH`. A row without a hash only says which bucket it is.
+            counts: where rows without key or time are counted.
 
         Raises:
-            DataError: an event could not be aggregated.
+            DataError: a value cannot be aggregated, or a key is not as declared.
             CorruptionError: a file of the table cannot be read.
         """
-        encode = row_encoder(self._plan, self._task.end_ms)
+        is_temporal = self._plan.group_by.accuracy == "temporal"
         for lot in self._lots(batches, counts, unchanged=True):
             groups = self._by_segment(lot)
             if groups is not None:
-                for key, segments, columns in groups.by_key():
-                    yield key, encode(key, segments, columns)
+                yield from self._temporal_rows(lot, groups) if is_temporal else self._snapshot_rows(lot, groups)
 
     def _lots(self, batches: Iterable[pa.RecordBatch], counts: RowCounts, *, unchanged: bool) -> Iterator["_Lot"]:
         """Give the hops of all keys, some keys at a time, and write those that are new or moved."""
@@ -203,13 +149,26 @@ class HopAttempt:
         self.files = tuple(files.names)
 
     def _new_hops(self, batches: Iterable[pa.RecordBatch], counts: RowCounts) -> Iterator[pa.Table]:
-        """Give the hops of new events; rows without a key come first, and are told."""
-        for batch in batches:
-            without_key = batch["key"].null_count
-            for row in batch.slice(0, without_key).select(["start_ms", "cell_0"]).to_pylist():
-                _hear(row["start_ms"], row["cell_0"], counts)
-            if len(batch) > without_key:
-                yield pa.Table.from_batches([batch.slice(without_key)]).select(self._schema.names)
+        """Give the hops of new events, some events at a time."""
+        for rows in lots(batches):
+            events = kept_rows(self._plan, rows.filter(rows[KEY_HASH].is_valid()), counts)
+            if len(events):
+                yield self._hops_of(events)
+
+    def _hops_of(self, events: pa.Table) -> pa.Table:
+        groups = groups_of_events(self._plan, events, self._hops.starts(times_of(events)))
+        sizes = np.diff(groups.bounds)
+        of_groups = pa.array(np.repeat(np.arange(len(sizes)), sizes))
+        cells = [encode_cells(one, column) for one, column in zip(self._plan.cells.cells, groups.columns, strict=True)]
+        return pa.Table.from_arrays(
+            [
+                events[KEY_HASH].take(pa.array(groups.first_rows)).take(of_groups),
+                pa.array(groups.keys, pa.binary()).take(of_groups),
+                pa.array(groups.parts, pa.int64()),
+                *cells,
+            ],
+            schema=self._schema,
+        )
 
     def _write(self, lot: "_Lot", count: int, files: HopFiles) -> None:
         """Merge the first hops of a lot into those of the new end, and write them to the files of their spans."""
@@ -227,14 +186,14 @@ class HopAttempt:
             merged_stored(operation, lot.table[name].chunk(0), order, firsts)
             for operation, name in zip(self._plan.cells.cells, _cell_names(self._plan), strict=True)
         ]
-        keys = lot.table["key"].chunk(0).take(pa.array(rows))
-        hops = pa.Table.from_arrays([keys, pa.array(starts[rows]), *cells], schema=self._schema)
+        keys = lot.table.select([KEY_HASH, "key"]).take(pa.array(rows))
+        hops = pa.Table.from_arrays([*keys.columns, pa.array(starts[rows]), *cells], schema=self._schema)
         bounds = np.flatnonzero(np.diff(spans[rows], prepend=spans[rows[0]] - 1))
         for begin, end in zip(bounds, [*bounds[1:], len(rows)], strict=True):
             files.add(int(spans[rows[begin]]), hops.slice(begin, end - begin))
 
-    def _by_segment(self, lot: "_Lot") -> KeyGroups | None:
-        """Merge the hops of a lot into the batch's segments; None if no window reaches one."""
+    def _by_segment(self, lot: "_Lot") -> "_Groups | None":
+        """Group the hops of a lot by the batch's segments; None if no window reaches one."""
         segments = segments_of(self._plan, self._task.end_ms, lot.starts)
         order = np.lexsort((segments, lot.codes))
         order = order[segments[order] >= 0]
@@ -243,16 +202,49 @@ class HopAttempt:
         codes = lot.codes[order]
         firsts = _firsts(codes, segments[order])
         of_keys = codes[firsts]
-        bounds = np.flatnonzero(np.diff(of_keys, prepend=-1))
-        return KeyGroups(
-            lot.keys.take(pa.array(of_keys[bounds])).to_pylist(),
-            [*bounds.tolist(), len(firsts)],
-            segments[order[firsts]].tolist(),
-            [
-                merged_column(operation, lot.table[name].chunk(0), order, firsts)
+        bounds = np.append(np.flatnonzero(np.diff(of_keys, prepend=-1)), len(firsts))
+        keys = lot.keys.take(pa.array(of_keys[bounds[:-1]])).to_pylist()
+        return _Groups(keys, bounds, segments[order[firsts]], order, firsts)
+
+    def _temporal_rows(self, lot: "_Lot", groups: "_Groups") -> Iterator[tuple[bytes, bytes]]:
+        columns = [
+            packed_ints(groups.segments).packed_list,
+            *(
+                packed_suffixes(operation, lot.table[name].chunk(0), groups.order, groups.firsts, groups.bounds)
                 for operation, name in zip(self._plan.cells.cells, _cell_names(self._plan), strict=True)
-            ],
-        )
+            ),
+        ]
+        encode, end_ms = self._plan.encode_packed_batch, self._task.end_ms
+        for key, (start, end) in zip(groups.keys, pairwise(groups.bounds.tolist()), strict=True):
+            yield key, encode(key, end_ms, [packed(start, end) for packed in columns])
+
+    def _snapshot_rows(self, lot: "_Lot", groups: "_Groups") -> Iterator[tuple[bytes, bytes]]:
+        encode = row_encoder(self._plan, self._task.end_ms)
+        segments = groups.segments.tolist()
+        columns = [
+            merged_column(operation, lot.table[name].chunk(0), groups.order, groups.firsts)
+            for operation, name in zip(self._plan.cells.cells, _cell_names(self._plan), strict=True)
+        ]
+        for key, (start, end) in zip(groups.keys, pairwise(groups.bounds.tolist()), strict=True):
+            yield key, encode(key, segments[start:end], [column[start:end] for column in columns])
+
+
+class _Groups(NamedTuple):
+    """The hops of some keys, by segment of the batch.
+
+    Args:
+        keys: each once.
+        bounds: where the groups of each key begin, and at last how many groups there are.
+        segments: of each group; ascending within a key.
+        order: the hops, those of a group together.
+        firsts: where in the order each group begins.
+    """
+
+    keys: list[bytes]
+    bounds: npt.NDArray[np.int64]
+    segments: npt.NDArray[np.int64]
+    order: npt.NDArray[np.int64]
+    firsts: npt.NDArray[np.int64]
 
 
 class _Lot:
@@ -261,7 +253,7 @@ class _Lot:
     Attributes:
         table: the columns of `hop_schema`.
         starts: where each hop starts.
-        keys: the distinct keys, ascending.
+        keys: the distinct keys; their hashes ascend.
         codes: of each hop the place of its key among these.
     """
 
@@ -269,11 +261,14 @@ class _Lot:
         self.table = table
         self.starts: npt.NDArray[np.int64] = table["start_ms"].to_numpy()
         encoded = table["key"].chunk(0).dictionary_encode()
-        ascending = pc.array_sort_indices(encoded.dictionary)
+        codes = encoded.indices.to_numpy()
+        hashes = np.empty(len(encoded.dictionary), np.int64)
+        hashes[codes] = table[KEY_HASH].to_numpy()
+        ascending = np.argsort(hashes, kind="stable")
         places = np.empty(len(ascending), np.int64)
-        places[ascending.to_numpy()] = np.arange(len(ascending))
-        self.keys: pa.Array = encoded.dictionary.take(ascending)
-        self.codes: npt.NDArray[np.int64] = places[encoded.indices.to_numpy()]
+        places[ascending] = np.arange(len(ascending))
+        self.keys: pa.Array = encoded.dictionary.take(pa.array(ascending))
+        self.codes: npt.NDArray[np.int64] = places[codes]
 
 
 def _firsts(codes: npt.NDArray[np.int64], parts: npt.NDArray[np.int64]) -> Any:
@@ -281,13 +276,3 @@ def _firsts(codes: npt.NDArray[np.int64], parts: npt.NDArray[np.int64]) -> Any:
     begins = np.ones(len(codes), np.bool_)
     begins[1:] = (codes[1:] != codes[:-1]) | (parts[1:] != parts[:-1])
     return np.flatnonzero(begins)
-
-
-def _hear(what: int, told: bytes | None, counts: RowCounts) -> None:
-    """Take in what a row without a key says."""
-    if what == BUCKET_ROW or told is None:
-        return
-    if what == _PROBLEM_ROW:
-        raise DataError(told.decode())
-    for name, amount in msgspec.msgpack.decode(told).items():
-        setattr(counts, name, getattr(counts, name) + amount)

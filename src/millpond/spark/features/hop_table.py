@@ -19,11 +19,10 @@ The driver and all executors must see the folder under one path.
 import os
 import re
 import secrets
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
-import pyarrow as pa
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
@@ -33,23 +32,15 @@ from millpond.features import GroupByPlan
 from millpond.features.definitions import EventSource
 from millpond.features.hops import BEFORE_MS, KEPT_DAYS_MS
 from millpond.features.windows import DAY_MS
-from millpond.spark.features.columns import TIME
-from millpond.spark.features.hop_files import span_of, version_of
+from millpond.spark.features.columns import TIME, key_names
+from millpond.spark.features.hop_files import KEY_HASH, span_of, version_of
 from millpond.spark.features.hop_manifest import HopDay, HopManifest
-from millpond.spark.features.hop_rows import (
-    BUCKET_ROW,
-    ROUTING_KEY,
-    HopTask,
-    combined_hops,
-    hops_of,
-    keeps_all,
-    shuffled_columns,
-)
+from millpond.spark.features.hop_rows import ROUTING_KEY, HopTask, hops_of, keeps_all
 from millpond.spark.features.sources import sources_of
 from millpond.spark.shuffle.partitioner import routing_keys
 
 _MANIFEST = re.compile(r"manifest-([0-9]{8})")
-_FORMAT_1 = b"\x01"
+_EARLIER_FORMATS = (b"\x01", b"\x02")
 _EVENTS_A_BUCKET = 50_000
 """So many events of the days that stay apart make one more bucket, up to the session's partitions."""
 
@@ -58,7 +49,7 @@ class HopChange(NamedTuple):
     """One run's change of a hop table, before it is published.
 
     Args:
-        rows: the columns of `shuffled_columns`, by bucket, sorted by key and start: the hops of new events.
+        rows: new events by bucket, as `HopAttempt.batch_rows` takes them.
         task: what is done with them.
         days: the days as the manifest will have them, without the files that the tasks write.
         before: the files with all time before the days that stay as they are.
@@ -87,7 +78,10 @@ class HopTable:
             )
         self._plan = plan
         self._folder = Path(folder).absolute()
-        self._folder.mkdir(parents=True, exist_ok=True)
+        try:
+            self._folder.mkdir(parents=True, exist_ok=True)
+        except FileExistsError as error:
+            raise OptionError(f"{whose}: the hop table {self._folder} is a file; name a folder") from error
         self._definition = f"{plan.definition_hash}.{plan.batch_form}"
 
     def state(self) -> HopManifest | None:
@@ -126,7 +120,7 @@ class HopTable:
         buckets = _buckets(spark, sum(counted for counted, _ in found.values()))
         task = HopTask(self._plan, end_ms, self._folder, version, buckets, (), ())
         days = {day: HopDay(*counted, hops.last_size(day)) for day, counted in found.items()}
-        return HopChange(self._by_bucket(spark, events, task), task, days, ())
+        return HopChange(self._by_bucket(spark, events, buckets), task, days, ())
 
     def _continued(
         self, spark: SparkSession, events: DataFrame, end_ms: int, state: HopManifest, from_ms: int
@@ -156,7 +150,7 @@ class HopTable:
         task = HopTask(
             self._plan, end_ms, self._folder, state.version + 1, state.buckets, tuple(moved), tuple(unchanged)
         )
-        return HopChange(self._by_bucket(spark, events.where(_in_days(anew)), task), task, days, before)
+        return HopChange(self._by_bucket(spark, events.where(_in_days(anew)), state.buckets), task, days, before)
 
     def publish(self, change: HopChange, files: Iterable[str]) -> HopManifest:
         """Make a change the table's state, once its files are whole; then remove what no state needs any more.
@@ -209,30 +203,25 @@ class HopTable:
         """Read a manifest; None if it is of an earlier format."""
         path = self._path(version)
         data = path.read_bytes()
-        return None if data[:1] == _FORMAT_1 else HopManifest.decode(data, str(path))
+        return None if data[:1] in _EARLIER_FORMATS else HopManifest.decode(data, str(path))
 
     def _path(self, version: int) -> Path:
         return self._folder / f"manifest-{version:08}"
 
-    def _by_bucket(self, spark: SparkSession, events: DataFrame, task: HopTask) -> DataFrame:
-        """Give the hops of events by bucket; a row without a key comes to each bucket, as it may have no new hop."""
-        plan, end_ms, buckets = task.plan, task.end_ms, task.buckets
-
-        def combine(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-            return combined_hops(plan, end_ms, buckets, batches)
-
-        hops = events.mapInArrow(combine, shuffled_columns(plan))
+    def _by_bucket(self, spark: SparkSession, events: DataFrame, buckets: int) -> DataFrame:
+        """Give events by bucket; a row without a hash comes to each bucket, as it may have no new event."""
         routing_key_of = F.array(*(F.lit(routing_key) for routing_key in routing_keys(buckets)))
-        names = [name for name in hops.columns if name != ROUTING_KEY]
+        key_hash = F.xxhash64(*key_names(self._plan.group_by))
+        bucket = F.pmod(key_hash, F.lit(buckets)).cast("int")
+        of_events = events.select(
+            F.get(routing_key_of, bucket).alias(ROUTING_KEY), key_hash.alias(KEY_HASH), *events.columns
+        )
         of_buckets = spark.range(0, buckets, 1, 1).select(
             F.get(routing_key_of, F.col("id").cast("int")).alias(ROUTING_KEY),
-            *(
-                F.lit(BUCKET_ROW if name == "start_ms" else None).cast(hops.schema[name].dataType).alias(name)
-                for name in names
-            ),
+            *(F.lit(None).cast(field.dataType).alias(field.name) for field in of_events.schema.fields[1:]),
         )
-        together = hops.unionByName(of_buckets).repartition(buckets, ROUTING_KEY)
-        return together.sortWithinPartitions("key", "start_ms")
+        together = of_events.unionByName(of_buckets).repartition(buckets, ROUTING_KEY)
+        return together.sortWithinPartitions(KEY_HASH)
 
     def _remove_older(self, manifest: HopManifest) -> None:
         """Keep this state and the one before, for whoever still reads it; remove files of earlier versions.

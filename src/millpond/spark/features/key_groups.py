@@ -26,12 +26,14 @@ class KeyGroups(NamedTuple):
         bounds: where the groups of each key begin, and at last how many groups there are.
         parts: the part of each group; ascending within a key.
         columns: for each cell of the plan, the cell of each group.
+        first_rows: for each key the first row that has it, of the rows that were collected.
     """
 
     keys: Sequence[bytes]
     bounds: Sequence[int]
     parts: Sequence[int]
     columns: Sequence[Sequence[Cell]]
+    first_rows: npt.NDArray[np.int64]
 
     def by_key(self) -> Iterator[tuple[bytes, Sequence[int], list[Sequence[Cell]]]]:
         """Give key, parts and columns of each key."""
@@ -59,13 +61,14 @@ def groups_of_events(plan: GroupByPlan, table: pa.Table, parts: npt.NDArray[np.i
     collected = collect_table(plan.cells, groups, table[TIME].combine_chunks(), inputs)
     of_groups = by_key.numbers[groups.first_rows]
     firsts = np.flatnonzero(np.diff(of_groups, prepend=-1))
-    rows = keys.take(pa.array(by_key.first_rows[of_groups[firsts]]))
-    names = zip(*(column.to_pylist() for column in rows.columns), strict=True)
+    first_rows = by_key.first_rows[of_groups[firsts]]
+    names = zip(*(column.to_pylist() for column in keys.take(pa.array(first_rows)).columns), strict=True)
     return KeyGroups(
         [encoded_key(plan, name) for name in names],
         [*firsts.tolist(), len(of_groups)],
         parts[groups.first_rows].tolist(),
         collected.columns,
+        first_rows,
     )
 
 

@@ -21,13 +21,15 @@ import struct
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
 
+import msgspec
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import xxhash
 
-from millpond.errors import CorruptionError, DataError
+from millpond.errors import CorruptionError, DataError, MillpondError
 from millpond.state.backend.protocols import ABSENT, Appended, Cells
+from millpond.state.checkpoint.format.decoded_size import check_decoded_bytes
 from millpond.state.checkpoint.format.raw import is_raw, raw_cells
 from millpond.state.types.descriptor import StateDescriptor, StateKind
 from millpond.state.types.rows import RowCodec
@@ -35,6 +37,20 @@ from millpond.state.types.rows import RowCodec
 FORMAT_VERSION = 2
 """The newest; what needs nothing of it is written as version 1, which older releases read."""
 MAX_SEGMENT_BYTES = 1 << 20
+
+DECODE_ERRORS = (
+    msgspec.MsgspecError,
+    pa.ArrowException,
+    OSError,
+    ValueError,
+    TypeError,
+    LookupError,
+    OverflowError,
+    RecursionError,
+    MemoryError,
+    struct.error,
+)
+"""What reading a body can raise whose checksum fits though Millpond did not write it; Arrow has OSErrors of memory."""
 
 _MAGIC = b"MPSG"
 _RAW_MAGIC = b"MPSR"
@@ -116,7 +132,22 @@ class CellCodec:
         return self.table(raw_cells(self._descriptor, table)) if is_raw(table) else table
 
     def cells(self, table: pa.Table) -> Cells:
-        """The inverse of `table`, and of what a raw segment has in its place."""
+        """The inverse of `table`, and of what a raw segment has in its place.
+
+        Raises:
+            CorruptionError: the table has other columns, or bytes that are no values of the state.
+        """
+        try:
+            return self._cells(table)
+        except MillpondError:
+            raise
+        except DECODE_ERRORS as error:
+            raise CorruptionError(
+                f"state {self._state!r}: the cells of a segment do not decode: {type(error).__name__}: {error}. "
+                "Restore an earlier version."
+            ) from error
+
+    def _cells(self, table: pa.Table) -> Cells:
         if is_raw(table):
             return raw_cells(self._descriptor, table)
         cells = Cells(
@@ -216,8 +247,15 @@ def _cut(table: pa.Table) -> Iterator[pa.Table]:
 
 def decode_segment(data: bytes | memoryview, name: str) -> pa.Table:
     """The table in a segment. A CorruptionError names the segment when it is not whole."""
-    with pa.ipc.open_stream(pa.py_buffer(unsealed(_magic(data), data, name))) as reader:
-        return reader.read_all()
+    body = pa.py_buffer(unsealed(_magic(data), data, name))
+    try:
+        check_decoded_bytes(body)
+        with pa.ipc.open_stream(body) as reader:
+            table = reader.read_all()
+        table.validate(full=True)
+    except DECODE_ERRORS as error:
+        raise CorruptionError(f"{name} does not decode: {error}. Restore an earlier version.") from error
+    return table
 
 
 def verify_segment(data: bytes | memoryview, name: str) -> None:
