@@ -12,7 +12,7 @@ COMPILE := $(BIN)/uv pip compile --universal --generate-hashes --python-version 
 IN_TWO := -n 2 --dist loadfile --no-loadscope-reorder --max-worker-restart 0
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test soak coverage lint format bench figures lock dist matrix
+.PHONY: help setup demo test soak coverage mutations lint format bench figures lock dist matrix
 
 help: ## say what there is
 	@sed -n 's/^\([a-z]*\):.*## /  make \1\t/p' $(MAKEFILE_LIST)
@@ -30,13 +30,19 @@ test: setup ## run all tests in two processes; ARGS="tests/cache -x" for some, A
 soak: setup ## run the whole product of conformance tests, random tests a hundred times as long, and kill a cluster at random: over an hour
 	$(BIN)/python -m pytest tests/state/conformance -m "soak or not soak" $(ARGS)
 	$(BIN)/python -m pytest tests/state -k runTest --hypothesis-profile=soak --timeout=0 $(ARGS)
-	$(BIN)/python -m pytest tests/faults -m soak --timeout=0 $(ARGS)
+	$(BIN)/python -m pytest tests/state -m soak --timeout=0 $(ARGS)
+	$(BIN)/python -m pytest tests/faults tests/end_to_end -m soak --timeout=0 $(ARGS)
 	$(BIN)/python -m pytest tests/features/equality tests/features/test_decoders.py --hypothesis-profile=soak --timeout=0 $(ARGS)
-	MILLPOND_EQUIVALENCE_STREAMS=30 $(BIN)/python -m pytest tests/spark/test_equivalence.py --timeout=0 $(ARGS)
+	MILLPOND_FUZZ_INPUTS=100000 $(BIN)/python -m pytest tests/fuzz --timeout=0 $(ARGS)
+	$(BIN)/python -m pytest tests/spark -m soak $(ARGS)
+	MILLPOND_EQUIVALENCE_STREAMS=30 $(BIN)/python -m pytest tests/spark/test_equivalence.py -m "soak or not soak" --timeout=0 $(ARGS)
 
 coverage: setup ## run all tests and say which lines none of them reached
 	@scripts/test_servers.sh
 	$(BIN)/python -m pytest $(IN_TWO) --cov --cov-report=term-missing:skip-covered $(ARGS)
+
+mutations: setup ## break one guard after another, and see that the tests notice; ARGS="'the lease of a shard'" for some, by name
+	$(BIN)/python scripts/mutations.py $(ARGS)
 
 lint: setup ## formatting, lint, types and the directions of imports
 	$(BIN)/ruff format --check .

@@ -3,14 +3,15 @@
 The steps are switched on one by one: `off`; `batch_ir` keeps decoded batch rows; `batch_get` also skips
 their gets; `tile_ir` keeps closed tiles merged; `stream_get` also moves the start of the get; `all` is every
 step with everything beyond the seed. `mixed` asks for all ten GroupBys, `skewed` for those of the two kinds
-of keys that follow Zipf's law. Caches hold a tenth of each GroupBy's keys. Times are after the batch end.
+of keys that follow Zipf's law. Caches hold a tenth of each GroupBy's keys, and are asked ten times for each
+place in them before anything is measured. Times are after the batch end.
 
 Each store, time and kind of request is measured in a process of its own, in interleaved rounds of all
 steps; figures are medians of the rounds. `process_bytes` is what the process grew by while the caches
 filled. `useless` compares `all` with `off` where a cache cannot help: uniform keys and a tiny cache.
 `landing` asks while a batch lands again with other values: `wrong` counts answers that mix the two.
 
-    .venv/bin/python -m benchmarks.chip1 [--scale 0.1] [--stores redis,lmdb,cluster] [--times 12:00] [--steps off,all]
+    .venv/bin/python -m benchmarks.chip1 [--scale 0.1] [--stores redis,lmdb,cluster] [--every-step-at 12:00]
 """
 
 import argparse
@@ -62,7 +63,7 @@ def main() -> None:
         urls = {name: _url(name, stack) for name in options.stores.split(",")}
         for name, url in urls.items():
             asked = {"keys": keys, "requests": max(20, int(REQUESTS * options.scale)), "rounds": options.rounds}
-            result[name] = _of_store(url, options.times.split(","), asked | {"steps": options.steps.split(",")})
+            result[name] = _of_store(url, options.times.split(","), options.every_step_at.split(","), asked)
         first = next(iter(urls.values()))
         result |= {"useless": _useless(first, keys, options.rounds), "landing": _landing(first, keys)}
     _report(result)
@@ -74,7 +75,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--rounds", type=int, default=ROUNDS)
     parser.add_argument("--stores", default="redis,lmdb,cluster")
     parser.add_argument("--times", default=",".join(TIMES), help="after the batch end")
-    parser.add_argument("--steps", default=",".join(STEPS))
+    parser.add_argument("--every-step-at", default=",".join(TIMES), help="at other times `off` and `all` alone")
     parser.add_argument("--child", help=argparse.SUPPRESS)
     return parser.parse_args()
 
@@ -86,7 +87,7 @@ def _url(name: str, stack: ExitStack) -> str:
     return str(server.url)
 
 
-def _of_store(url: str, times: Sequence[str], asked: Mapping[str, Any]) -> dict[str, Any]:
+def _of_store(url: str, times: Sequence[str], every_step_at: Sequence[str], asked: Mapping[str, Any]) -> dict[str, Any]:
     """Write the world up to each time, and measure both kinds of requests there."""
     found: dict[str, Any] = {"mixed": {}, "skewed": {}}
     store = open_store(url)
@@ -96,7 +97,8 @@ def _of_store(url: str, times: Sequence[str], asked: Mapping[str, Any]) -> dict[
         now_ms = BATCH_END_MS + TIMES[label] + _MINUTES_PAST_MS
         world.stream_until(now_ms)
         for kind, of_times in found.items():
-            of_times[label] = _in_child({"url": url, "kind": kind, "now_ms": now_ms, **asked})
+            steps = list(STEPS) if label in every_step_at else ["off", "all"]
+            of_times[label] = _in_child({"url": url, "kind": kind, "now_ms": now_ms, "steps": steps, **asked})
             print(f"{url.split(':', maxsplit=1)[0]} {kind} {label} measured", file=sys.stderr, flush=True)
     store.close()
     return found
@@ -135,6 +137,7 @@ class _Run:
     ) -> None:
         self._fetcher = Fetcher(store, [wanted], steps=steps, refresh_ms=60_000, now=lambda: self._now_ms)
         self._wanted = wanted
+        self._steps = steps
         self._kinds = kinds
         self._asked = asked
         self._now_ms = asked["now_ms"]
@@ -148,7 +151,7 @@ class _Run:
         self._fetcher.fetch(self._wanted, draw.keys(self._kinds), self._now_ms)
         gc.collect()
         before = self._fetcher.stats().process_bytes
-        for _ in range(max(300, self._asked["keys"] // 2)):
+        for _ in range(self._asked["keys"] if self._steps else self._asked["requests"]):
             self._fetcher.fetch(self._wanted, draw.keys(self._kinds), self._now_ms)
         gc.collect()
         self._before = self._fetcher.stats()
@@ -319,6 +322,7 @@ def _report(result: dict[str, Any]) -> None:
         for steps, one in by_steps.items()
     ]
     shown = result[stores[0]]["skewed"]
+    common = [steps for steps in STEPS if all(steps in one for one in shown.values())]
     report(
         "chip1",
         title=f"CHIP-1 step by step, {stores[0]}, skewed keys: p50 of a Join in ms",
@@ -328,7 +332,7 @@ def _report(result: dict[str, Any]) -> None:
         draw=lambda axes: grouped_bars(
             axes,
             list(shown),
-            {steps: [one[steps]["p50_ms"] for one in shown.values()] for steps in next(iter(shown.values()))},
+            {steps: [one[steps]["p50_ms"] for one in shown.values()] for steps in common},
         ),
     )
 

@@ -21,6 +21,7 @@ from millpond.features.windows import DAY_MS
 from millpond.kv import LmdbStore
 from millpond.spark.features.stream import stream
 from millpond.spark.features.tile_combine import EventCounts, combiner
+from millpond.spark.features.tile_slots import decode_combined
 
 KEYS = 100_000
 OPERATIONS = ("count", "sum", "average", "min", "max")
@@ -119,7 +120,7 @@ def _events_per_second(query: Any) -> float:
 
 
 def _combine_ratio(files: Path) -> float:
-    """Events of one batch by the rows that cross the shuffle, as its tasks combine them."""
+    """Events of one batch by the tiles that cross the shuffle, as its tasks combine them."""
     rows = combined = 0
     combine = combiner(PLAN, B, EventCounts())
     for file in sorted(files.glob("0000-*.parquet")):
@@ -130,5 +131,7 @@ def _combine_ratio(files: Path) -> float:
         named = table.rename_columns(["key_0", "time_ms", "input_0"])
         named = named.append_column("event_time", pa.array(times).cast(pa.timestamp("us", tz="UTC")))
         rows += len(named)
-        combined += sum(len(batch) for batch in combine(iter(named.to_batches()))) - 1
+        for batch in combine(iter(named.to_batches())):
+            for tiles in batch.column("tiles").drop_null().to_pylist():
+                combined += sum(len(one.keys) for one in decode_combined(tiles).values())
     return rows / combined

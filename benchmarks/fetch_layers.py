@@ -2,8 +2,9 @@
 
 Ten features of one entity; all but the last tile is cached. Each layer is called by itself with what the
 fetch gives it, in interleaved rounds; a figure is the median of the rounds' medians, with the lowest and
-the highest round beside it. What has no call of its own is the difference to the layer above. Over HTTP
-there is one connection, to the service and in turn to a bare application on the same server.
+the highest round beside it. What has no call of its own is the difference to the layer above. The layers of
+fifty entities in one call are given for each entity. Over HTTP there is one connection, to the service and in
+turn to a bare application on the same server.
 
     .venv/bin/python -m benchmarks.fetch_layers [--scale 0.1]
 """
@@ -20,13 +21,15 @@ from typing import Any
 
 from benchmarks.http_load import load
 from benchmarks.report import grouped_bars, report
-from benchmarks.serving import definition
+from benchmarks.serving import ENTITIES, definition
 from benchmarks.serving_http import KEYS, NOW_MS, request_body, served
 from benchmarks.serving_world import World, key_name
 from millpond.features import MARKER_ADDRESS, stream_dataset
 from millpond.features.answering import TileDecoder
 from millpond.kv import Get, KVStore, LmdbStore
 from millpond.serving import Fetcher, FetchRequest, http_app
+from millpond.serving.cached_reader import CachedReader
+from millpond.serving.cached_reads import begin_many
 from millpond.serving.http import Limits
 from millpond.serving.http.json_bodies import JsonFetch, write_results
 
@@ -96,7 +99,35 @@ def _layers(store: KVStore, world: World) -> tuple[dict[str, Call], Callable[[in
         "json read": lambda n: read(bodies[n]),
         "json write": lambda n: write_results(answers[n]),
     }
-    return forms, ask, _functions_called(lambda: fetcher.fetch(plan.name, requests[0].keys, NOW_MS))
+    return (
+        forms | _layers_of_many(store, fetcher, requests[:ENTITIES], keys[:ENTITIES]),
+        ask,
+        _functions_called(lambda: fetcher.fetch(plan.name, requests[0].keys, NOW_MS)),
+    )
+
+
+def _layers_of_many(
+    store: KVStore, fetcher: Fetcher, requests: Sequence[FetchRequest], keys: Sequence[bytes]
+) -> dict[str, Call]:
+    """What is called for each layer of a fetch of several entities."""
+    part = fetcher.prepare(requests[0].name).single
+    assert part is not None
+    assert isinstance(part.reader, CachedReader)
+    assert part.finish_columns is not None
+    encode, reader, finish = part.group.plan.encode_key, part.reader, part.finish_columns
+    looked_up = begin_many(reader, keys, NOW_MS, NOW_MS)
+    assert looked_up is not None
+    tails = store.get_many(looked_up.gets)
+    columns = looked_up.columns(tails)
+    assert columns is not None
+    return {
+        "many key": lambda _: [encode(request.keys) for request in requests],
+        "many look-up": lambda _: begin_many(reader, keys, NOW_MS, NOW_MS),
+        "many read": lambda _: store.get_many(looked_up.gets),
+        "many decode": lambda _: looked_up.columns(tails),
+        "many finish": lambda _: finish(columns.bases, columns.tails),
+        "many fetch": lambda _: fetcher.fetch_many(requests),
+    }
 
 
 def _asgi_call(fetcher: Fetcher, path: str, bodies: Sequence[bytes]) -> Callable[[int], float]:
@@ -149,7 +180,7 @@ def _measured(forms: dict[str, Call], ask: Callable[[int], float], calls: int) -
         found["application"].append(1_000_000 * ask(calls))
         for name, form in forms.items():
             seconds = []
-            for number in range(calls):
+            for number in range(max(5, calls // 20) if name.startswith("many") else calls):
                 asked = number % KEYS
                 began = time.perf_counter()
                 form(asked)
@@ -182,12 +213,21 @@ def _rows(inside: dict[str, Spread], outside: dict[str, Spread]) -> list[tuple[s
         return middle, min(low, middle), max(high, middle)
 
     fetch, application = inside["fetch"], inside["application"]
+    each = {name: (m / ENTITIES, low / ENTITIES, high / ENTITIES) for name, (m, low, high) in inside.items()}
+    many = [each[f"many {name}"] for name in ("key", "look-up", "read", "decode", "finish")]
     layers = {
         "encode the key": inside["key"],
         "read the tail from LMDB": inside["read"],
         "decode the tail": inside["decode"],
         "caches, windows, merge, finish, answer": rest(fetch, inside["key"], inside["read"], inside["decode"]),
         "= a cached fetch in process": fetch,
+        "of fifty, each: encode the key": many[0],
+        "of fifty, each: look up what is closed": many[1],
+        "of fifty, each: read the tail from LMDB": many[2],
+        "of fifty, each: decode and merge the tail": many[3],
+        "of fifty, each: merge with what is closed, finish": many[4],
+        "of fifty, each: compare requests, answer, count": rest(each["many fetch"], *many),
+        "= one of fifty cached in process": each["many fetch"],
         "JSON in": inside["json read"],
         "JSON out": inside["json write"],
         "routing, limits, counts": rest(application, fetch, inside["json read"], inside["json write"]),

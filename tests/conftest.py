@@ -21,6 +21,15 @@ SESSION_TESTS = (
 )
 """What asks for `spark`. A test elsewhere may ask too, at the price of a second session where two processes run."""
 
+LONG = (
+    "tests/end_to_end/",
+    "tests/faults/",
+    "tests/spark/own_sessions/",
+    "tests/features/equality/",
+    "tests/state/models/",
+)
+"""Whose files take longest of all others: most start sessions of their own."""
+
 collect_ignore = ["spark/own_sessions/bare_job.py"]
 """A program for spark-submit, which imports what only its own run has."""
 
@@ -36,8 +45,15 @@ settings.load_profile("no deadline")
 if os.access(IN_MEMORY, os.W_OK) and shutil.disk_usage(IN_MEMORY).free > ROOMY_BYTES:
     os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", IN_MEMORY)
 
-# For every JVM of Spark that a test starts: none runs long enough for the second compiler to pay.
-os.environ.setdefault("SPARK_SUBMIT_OPTS", "-XX:TieredStopAtLevel=1")
+# For every JVM of Spark that a test starts: none runs long enough for the second compiler, for threads that collect
+# garbage beside the program, or for proofs of the bytecode in Spark's jars to pay.
+SHORT_LIVED = (
+    "-XX:TieredStopAtLevel=1",
+    "-XX:+UseSerialGC",
+    "-XX:+UnlockDiagnosticVMOptions",
+    "-XX:-BytecodeVerificationRemote",
+)
+os.environ.setdefault("SPARK_SUBMIT_OPTS", " ".join(SHORT_LIVED))
 
 
 def pytest_sessionstart():
@@ -70,10 +86,17 @@ def _is_of_the_session(nodeid: str) -> bool:
     return nodeid.startswith(SESSION_TESTS)
 
 
+def _turn(nodeid: str) -> int:
+    """When it comes where there are several processes: the session, which is the largest share, then long files."""
+    if _is_of_the_session(nodeid):
+        return 0
+    return 1 if nodeid.startswith(LONG) else 2
+
+
 def pytest_collection_modifyitems(config, items):
-    """Where there are several processes, begin with the tests of the session: they are the largest share."""
+    """Where there are several processes, begin with what takes longest, so that they end together."""
     if hasattr(config, "workerinput"):
-        items.sort(key=lambda item: not _is_of_the_session(item.nodeid))
+        items.sort(key=lambda item: _turn(item.nodeid))
 
 
 @pytest.hookimpl(optionalhook=True)

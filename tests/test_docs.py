@@ -15,7 +15,7 @@ import pytest
 from millpond.state.options import registry
 
 ROOT = Path(__file__).parents[1]
-PAGES = sorted([ROOT / "README.md", ROOT / "CHANGELOG.md", *(ROOT / "docs").rglob("*.md")])
+PAGES = sorted([ROOT / "README.md", ROOT / "CHANGELOG.md", ROOT / "SECURITY.md", *(ROOT / "docs").rglob("*.md")])
 
 _CODE = re.compile(
     r"^<!-- run first\n(?P<hidden>.*?)^-->$"

@@ -55,7 +55,8 @@ PUBLIC = {
         TimedCacheReloadTrigger cached write_kv_table
     """,
     "millpond.metrics": """
-        NO_METRICS RESULTS MemoryRecorder NullRecorder Recorder
+        METRICS NO_METRICS RESULTS VOCABULARY MemoryRecorder Metric NullRecorder PrometheusRecorder Recorder
+        prometheus_endpoint
     """,
     "millpond.serving": """
         AnswerLog AsyncFetchClient FetchClient FetchRequest FetchResponse Fetcher FetcherStats Freshness Histogram

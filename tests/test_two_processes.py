@@ -31,8 +31,8 @@ def suite(tmp_path):
     return tmp_path
 
 
-def _run(suite):
-    command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-p", "xdist", *FLAGS, "tests"]
+def _run(suite, *more):
+    command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-p", "xdist", *FLAGS, *more, "tests"]
     # Of all plugins that are installed only the one under test is loaded.
     env = {**os.environ, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
     return subprocess.run(command, cwd=suite, capture_output=True, text=True, timeout=120, check=False, env=env)
@@ -44,6 +44,16 @@ def test_all_tests_of_the_session_run_in_one_process_and_the_rest_in_the_other(s
     names = ("spark/test_a", "spark/test_b", "test_of_the_rest")
     first, second, rest = ((suite / "tests" / f"{name}.ran").read_text() for name in names)
     assert first == second != rest
+
+
+def test_what_takes_longest_begins_first(suite):
+    (suite / "tests" / "faults").mkdir()
+    (suite / "tests" / "faults" / "test_long.py").write_text(WHO_RAN)
+    done = _run(suite, "-n1")
+    assert done.returncode == 0, done.stdout
+    names = ("spark/test_a", "spark/test_b", "faults/test_long", "test_of_the_rest")
+    ran = [(suite / "tests" / f"{name}.ran").stat().st_mtime_ns for name in names]
+    assert ran == sorted(ran)
 
 
 def test_a_process_that_crashes_fails_the_run_and_is_named(suite):

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from millpond.demo.feature_store import store_url, without_password
+from millpond.demo.feature_store import store_url
 from millpond.errors import OptionError
 from millpond.kv import Put, open_store
 
@@ -30,8 +30,3 @@ def test_a_prefix_of_the_user_is_kept() -> None:
 def test_a_store_in_memory_is_refused() -> None:
     with pytest.raises(OptionError, match="memory of this process"):
         store_url("memory://", Path(), "run")
-
-
-def test_the_password_is_left_out_of_what_is_shown() -> None:
-    assert without_password("rediss://ada:se@cret@host:6379/0?prefix=x") == "rediss://host:6379/0?prefix=x"
-    assert without_password("lmdb:///var/lib/kv") == "lmdb:///var/lib/kv"

@@ -125,6 +125,9 @@ def redis_url():
         pytest.skip(str(error))
 
 
+# Every run tests the parts: RocksDB under `keyed` (tests/spark/test_keyed.py), the store (tests/kv), and that the
+# demo hands these options on (tests/demo/test_cli.py).
+@pytest.mark.soak
 def test_the_demo_on_rocksdb_serves_the_same_answers_from_redis(tmp_path: Path, redis_url: str) -> None:
     workdir = tmp_path / "run"
     finished(workdir, "--backend", "rocksdb", "--state-cache", "100", "--store", redis_url)

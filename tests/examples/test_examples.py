@@ -34,6 +34,10 @@ def test_counts_go_on_from_the_checkpoint_of_the_run_before(tmp_path):
     assert printed_by("page_counts", tmp_path) == ["ada / 2 3", "bob / 2 2", "ada /mills 2 4"]
 
 
+def test_a_wrapper_of_a_backend_sees_every_version():
+    assert printed_by("counting_backend") == ["[('ada', 1), ('bob', 1), ('ada', 2)]", "2 versions"]
+
+
 def test_a_lookup_asks_the_database_for_each_plane_once():
     assert printed_by("plane_lookup") == [
         "['A320', 'B738', 'A320', None, None]",

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from millpond.errors import CorruptionError
 from millpond.features import DAY_MS, UNKNOWN, Aggregation, Field, GroupBy, PartialIr, Tile, compile_group_by
-from millpond.features.answering import BatchDecoder, Finishers, Layout, TileDecoder, pair_merger
+from millpond.features.answering import BatchDecoder, Finishers, Layout, TileColumnDecoder, TileDecoder, pair_merger
 
 GROUP_BY = GroupBy(
     "route",
@@ -118,3 +118,67 @@ def test_a_compiled_finisher_gives_the_values_under_the_names_of_the_answer():
     named = Finishers(LAYOUT, list(names), names).compiled(LAYOUT.empties, tails)
     assert own == {"delay_max_7d": 5.0, "count_1h": 2}
     assert list(named.items()) == [("worst", 5.0), ("flights", 2)]
+
+
+KEYS = [PLAN.encode_key([name]) for name in ("EWR", "JFK", "LGA")]
+tails = st.lists(st.lists(irs, max_size=3), min_size=1, max_size=3)
+
+
+def stored_tails(tails):
+    """The keys and the bytes of some tiles, of each key in turn."""
+    found = [
+        (key, PLAN.encode_tile(key, Tile(number * PLAN.tile_ms, PLAN.tile_ms, False, 0, ir)))
+        for key, tail in zip(KEYS, tails, strict=False)
+        for number, ir in enumerate(tail)
+    ]
+    return [key for key, _ in found], [data for _, data in found]
+
+
+@given(tails=tails)
+@settings(max_examples=100, deadline=None)
+def test_columns_of_tiles_are_the_tiles_of_the_decoder_and_merge_as_they_do(tails):
+    keys, stored = stored_tails(tails)
+    decoder = TileColumnDecoder(PLAN)
+    columns = decoder.decode(keys, stored)
+    expected = [TileDecoder(PLAN).decode(key, data) for key, data in zip(keys, stored, strict=True)]
+    assert list(columns.start_ms) == [tile.start_ms for tile in expected]
+    assert list(columns.size_ms) == [tile.size_ms for tile in expected]
+    assert list(columns.complete) == [tile.complete for tile in expected]
+    assert [tuple(cells) for cells in columns.cells] == [
+        tuple(tile.ir[place] for tile in expected) for place in range(len(PLAN.new_ir()))
+    ]
+    merged = decoder.merged(columns.cells, [len(tail) for tail in tails])
+    assert list(zip(*merged, strict=True)) == [PLAN.merge_all([PLAN.new_ir(), *tail]) for tail in tails]
+
+
+@given(data=st.data(), tails=tails.filter(any))
+@settings(max_examples=100, deadline=None)
+def test_a_torn_tile_leaves_all_to_the_decoder_of_one(data, tails):
+    keys, stored = stored_tails(tails)
+    number = data.draw(st.integers(0, len(stored) - 1))
+    whole = stored[number]
+    place = data.draw(st.integers(0, len(whole) - 1))
+    altered = whole[:place] + bytes((whole[place] ^ data.draw(st.integers(1, 255)),)) + whole[place + 1 :]
+    for torn in (altered, whole[:place]):
+        assert TileColumnDecoder(PLAN).decode(keys, [*stored[:number], torn, *stored[number + 1 :]]) is None
+
+
+def test_a_tile_of_another_key_leaves_all_to_the_decoder_of_one():
+    keys, stored = stored_tails([[PLAN.new_ir()], [PLAN.new_ir()]])
+    assert TileColumnDecoder(PLAN).decode(keys[::-1], stored) is None
+
+
+@given(pairs=st.lists(st.tuples(irs, irs), min_size=1, max_size=4))
+@settings(max_examples=50, deadline=None)
+def test_finishing_by_columns_is_finishing_one_by_one(pairs):
+    bounds = []
+    names = {"delay_max_7d": "worst", "count_1h": "flights", "tail_unique_count_7d": "planes"}
+    finishers = Finishers(LAYOUT, list(names), names, on_bound=lambda: bounds.append(1))
+    bases = [[LAYOUT.project(place, base) for place in range(len(LAYOUT.windows))] for base, _ in pairs]
+    found = finishers.compiled_columns(bases, list(zip(*[tail for _, tail in pairs], strict=True)))
+    met_by_columns = len(bounds)
+    one_by_one = [
+        finishers.compiled(base, [tail] * len(LAYOUT.windows)) for base, (_, tail) in zip(bases, pairs, strict=True)
+    ]
+    assert [list(one.items()) for one in found] == [list(one.items()) for one in one_by_one]
+    assert met_by_columns == len(bounds) - met_by_columns

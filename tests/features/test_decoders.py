@@ -1,11 +1,9 @@
-"""Whatever bytes a store gives, a decoder gives a value or says that they are corrupt: soon, and in little memory.
+"""Whatever bytes a store gives, a decoder takes little memory; and what a cell or a key may be made of.
 
-Three kinds of wrong bytes: random ones; right ones with changes; and changed ones under a right checksum,
-as a fault before the seal, or a stranger, would leave them.
+That a decoder gives a value or says that the bytes are corrupt is tested in `tests/fuzz`.
 """
 
 import tracemalloc
-import zlib
 from datetime import UTC, date, datetime
 from decimal import Decimal
 from random import Random
@@ -16,265 +14,28 @@ from hypothesis import settings
 
 from millpond.errors import CorruptionError, DataError
 from millpond.features import (
-    CLOSING_KEY,
     Aggregation,
-    ClosingTime,
-    EntitySource,
     Field,
     GroupBy,
-    ServingInfo,
-    Tile,
-    closing_time,
     compile_group_by,
-    decode_marker,
-    encode_closing_time,
-    encode_marker,
 )
-from millpond.features.answering import BatchDecoder, TileDecoder
 from millpond.features.compiled_cells import compile_cells
-from millpond.features.format_1 import definition_hash
 from millpond.features.operations import OPERATIONS
-from millpond.features.sealing import HEADER, seal
 from millpond.features.types import parse_type
-from millpond.kv import Get, MemoryStore, Put
-from millpond.spark.features.upload_lease import LEASE_DATASET, UploadLease
-from tests.features.oracle import DAY, MINUTE
-from tests.features.test_codec import GOLDEN, golden_plan
 from tests.features.values import FEW
+from tests.fuzz.feature_values import FEATURE_DECODERS as DECODERS
+from tests.fuzz.mutations import HUGE, changed
 
 TRIES = 2_000
 USUAL_EXAMPLES = 100
 """Of Hypothesis; under ``--hypothesis-profile=soak`` every cell, too, gets all tries."""
 
-SEED = 20_240_229
-MOST_BYTES = 8 << 20
-"""Far above what any input of a few hundred bytes needs, and far below what a length in it can ask for."""
-
-B = 16_000 * DAY
 PARAMETERS = {"k": {"k": 3}, "percentiles": {"percentiles": (0.5,)}, None: {}}
 SHAPES = ("{}", "array<{}>", "map<string,{}>")
 
-
-def wide_plan():
-    """Every operation, over columns of several types and shapes."""
-    inputs = (
-        Field("n", "long"),
-        Field("x", "double"),
-        Field("t", "string"),
-        Field("d", "decimal(38,10)"),
-        Field("a", "array<long>"),
-        Field("m", "map<string,double>"),
-    )
-    declared = [
-        Aggregation(name, field.name, ("1h", None), **PARAMETERS[rule.parameter])
-        for name, rule in OPERATIONS.items()
-        for field in inputs
-        if parse_type(field.type).scalar.kind in rule.types
-    ]
-    return compile_group_by(GroupBy("wide", (Field("k", "string"),), inputs, tuple(declared)))
-
-
-WIDE = wide_plan()
-KEY = WIDE.encode_key(("EWR",))
-EVENTS = [
-    (B - 40 * DAY + n * 7 * DAY, (n, n / 3, f"t{n}", None, [n, None, 7], {"a": 0.5, "b": float(n)})) for n in range(6)
-]
-ROW = GroupBy(
-    "row",
-    (Field("k", "string"),),
-    tuple(
-        Field(f"c{n}", type_)
-        for n, type_ in enumerate((*FEW, "array<date>", "map<string,decimal(9,2)>", "map<long,timestamp>"))
-    ),
-    accuracy="snapshot",
-)
-VALUES = compile_group_by(ROW)
-OLD = golden_plan()
-OLD_KEY = OLD.encode_key(("JFK", -2, 0.5, True))
-INFO = ServingInfo("route", "c0ffee", DAY, DAY + 7, "route.batch.1.2", "route.stream.1", "c0ffee00", "ab" * 8, (1, 2))
-
-
-def lease(data):
-    """Read a lease as an upload does."""
-    store = MemoryStore()
-    store.put_many(LEASE_DATASET, [Put(b"route", data)])
-    return UploadLease(store, "route", lambda: 0)._read()
-
-
-def stored_lease():
-    store = MemoryStore()
-    UploadLease(store, "route", lambda: 0).take()
-    ((row,),) = store.get_many([Get(LEASE_DATASET, b"route")])
-    return row.value
-
-
-def old(body):
-    """Seal a body as format 1 did."""
-    return b"\x01" + bytes.fromhex(definition_hash(OLD.group_by)[:8]) + zlib.crc32(body).to_bytes(4, "big") + body
-
-
-def sealed(version, address):
-    return lambda body: seal(version, body, address)
-
-
-COLLECTED = WIDE.collect([time for time, _ in EVENTS], [inputs for _, inputs in EVENTS])
-TILE = WIDE.encode_tile(KEY, Tile(B, MINUTE, ir=COLLECTED))
-BATCH = WIDE.encode_batch(KEY, WIDE.batch_ir(EVENTS, B))
-VALUE_ROW = VALUES.encode_values(
-    KEY,
-    [
-        *(values[-1] for values in FEW.values()),
-        [FEW["date"][1], None],
-        {"a": FEW["decimal(9,2)"][2]},
-        {-1: FEW["timestamp"][0]},
-    ],
-    B,
-)
-HEAD = 5 + len(WIDE.cells.cells) * 4
-ENTITY = compile_group_by(
-    GroupBy(
-        "entity",
-        (Field("k", "string"),),
-        (Field("n", "long"), Field("m", "map<string,double>")),
-        (
-            Aggregation("sum", "n", ("1h", None)),
-            Aggregation("last_k", "n", ("1h",), k=2),
-            Aggregation("max", "m", ("1d",)),
-        ),
-        (EntitySource("rows", "changes"),),
-    )
-)
-ENTITY_TILE = ENTITY.encode_tile(
-    KEY,
-    Tile(B, ENTITY.tile_ms, ir=ENTITY.tile_cells.collect([B, B - DAY], [(1, {"a": 0.5}), (7, {"b": 1.0, "c": 2.0})])),
-)
-
-# decoder, right bytes, how a body is sealed, where the body begins, how much of the body is a fixed head
-DECODERS = {
-    "tile": (lambda data: WIDE.decode_tile(KEY, data), TILE, sealed(2, KEY), HEADER.size, HEAD),
-    "tile, as fetched": (lambda data: TileDecoder(WIDE).decode(KEY, data), TILE, sealed(2, KEY), HEADER.size, HEAD),
-    "batch row": (lambda data: WIDE.decode_batch(KEY, data), BATCH, sealed(2, b"batch" + KEY), HEADER.size, 4),
-    "batch row, as fetched": (
-        lambda data: BatchDecoder(WIDE).decode(KEY, data),
-        BATCH,
-        sealed(2, b"batch" + KEY),
-        HEADER.size,
-        4,
-    ),
-    "row of values": (
-        lambda data: VALUES.decode_values(KEY, data),
-        VALUE_ROW,
-        sealed(2, b"values" + KEY),
-        HEADER.size,
-        4,
-    ),
-    "marker": (
-        lambda data: decode_marker(KEY, data),
-        encode_marker(KEY, 300),
-        sealed(1, b"marker" + KEY),
-        HEADER.size,
-        0,
-    ),
-    "closing time": (
-        lambda data: closing_time([data]),
-        encode_closing_time(ClosingTime(0, 1, B)),
-        sealed(1, CLOSING_KEY),
-        HEADER.size,
-        0,
-    ),
-    "serving info": (ServingInfo.decode, INFO.encode(), sealed(2, b"serving_info"), HEADER.size, 0),
-    "serving info of format 1": (
-        ServingInfo.decode,
-        (GOLDEN / "serving_info_v1.bin").read_bytes(),
-        lambda body: b"\x01" + body,
-        1,
-        0,
-    ),
-    "batch row of format 1": (
-        lambda data: OLD.decode_batch(OLD_KEY, data),
-        (GOLDEN / "batch_v1.bin").read_bytes(),
-        old,
-        9,
-        0,
-    ),
-    "tile of format 1": (lambda data: OLD.decode_tile(OLD_KEY, data), (GOLDEN / "tile_v1.bin").read_bytes(), old, 9, 0),
-    "tile by own times": (
-        lambda data: ENTITY.decode_tile(KEY, data),
-        ENTITY_TILE,
-        sealed(2, KEY),
-        HEADER.size,
-        5 + len(ENTITY.tile_cells.cells) * 4,
-    ),
-    "tile by own times, as fetched": (
-        lambda data: TileDecoder(ENTITY).decode(KEY, data),
-        ENTITY_TILE,
-        sealed(2, KEY),
-        HEADER.size,
-        5 + len(ENTITY.tile_cells.cells) * 4,
-    ),
-    "upload lease": (lease, stored_lease(), sealed(1, b"route"), HEADER.size, 0),
-}
-
-NESTED = b"\x91" * 200_000
-HUGE = {
-    "lists in lists": NESTED,
-    "maps in maps": b"\x81\xa1a" * 100_000,
-    "a list of 4 billion items": b"\xdd\xff\xff\xff\xff",
-    "lists of 128 million items in each other": b"\xdd\x08\x00\x00\x00" * 40,
-    "a map of 4 billion items": b"\xdf\xff\xff\xff\xff",
-    "4 GiB of bytes": b"\xc6\xff\xff\xff\xff",
-    "a text that is no text": b"\x92\xa2\xff\xfe\x01",
-    "a date that cannot be": b"\x91\xc7\x0c\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff",
-    "unhashable keys": b"\x91\x82\x81\x01\x02\x03\x80\x04",
-}
-
-
-def changed(random, data):
-    """Give the bytes with some of them altered, left out, doubled or put in."""
-    data = bytearray(data)
-    for _ in range(random.choice((1, 1, 2, 5))):
-        place = random.randrange(len(data) + 1)
-        kind = random.randrange(5)
-        if kind == 0 and place < len(data):
-            data[place] = random.randrange(256)
-        elif kind == 1 and place < len(data):
-            data[place] ^= 1 << random.randrange(8)
-        elif kind == 2:
-            del data[place : place + random.randrange(1, 9)]
-        elif kind == 3:
-            data[place:place] = data[place : place + random.randrange(1, 20)]
-        else:
-            data[place:place] = random.choice((*HUGE.values(),))[:40] if random.random() < 0.3 else random.randbytes(3)
-    return bytes(data)
-
-
-def inputs_of(random, right, seal_body, begin, head):
-    """Random bytes, changed bytes, and changed bodies under a right checksum."""
-    body = right[begin:]
-    for number in range(TRIES):
-        kind = number % 4
-        if kind == 0:
-            yield random.randbytes(random.randrange(80))
-        elif kind == 1:
-            yield changed(random, right)
-        elif kind == 2:
-            yield seal_body(body[:head] + random.randbytes(random.randrange(40)))
-        else:
-            yield seal_body(body[:head] + changed(random, body[head:]))
-
-
-@pytest.mark.parametrize("name", DECODERS)
-def test_a_decoder_gives_a_value_or_says_that_the_bytes_are_corrupt(name):
-    decode, right, seal_body, begin, head = DECODERS[name]
-    decode(right)
-    assert seal_body(right[begin:]) == right
-    refused = 0
-    for data in inputs_of(Random(SEED), right, seal_body, begin, head):
-        try:
-            decode(data)
-        except CorruptionError:
-            refused += 1
-    assert refused > TRIES // 4
+SEED = 20_240_229
+MOST_BYTES = 8 << 20
+"""Far above what any input of a few hundred bytes needs, and far below what a length in it can ask for."""
 
 
 @pytest.mark.parametrize("rubbish", HUGE.values(), ids=HUGE)

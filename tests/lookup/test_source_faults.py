@@ -3,6 +3,7 @@
 import socket
 import threading
 from datetime import date
+from decimal import Decimal
 
 import psycopg
 import pyarrow as pa
@@ -11,8 +12,8 @@ import pytest
 import sqlalchemy
 
 from benchmarks import database_servers
-from millpond.errors import DataError, MissingDependencyError, OptionError, UnavailableError
-from millpond.kv import MemoryStore, Put
+from millpond.errors import CorruptionError, DataError, MissingDependencyError, OptionError, UnavailableError
+from millpond.kv import Get, MemoryStore, Put
 from millpond.lookup import (
     DefaultLookupCache,
     HttpLookup,
@@ -397,11 +398,88 @@ def test_a_scan_over_http_of_nothing_is_an_error(server):
     with pytest.raises(DataError, match="nothing"):
         HttpScan(server.url + "/all", CODE, GATE).scan()
     server.answers["GET", "/all"] = 200, [{"code": "JFK", "gate": 1 << 70}]
-    with pytest.raises(DataError, match="does not fit"):
+    with pytest.raises(DataError, match="expected int64"):
         HttpScan(server.url + "/all", CODE, GATE).scan()
 
 
+@pytest.mark.parametrize(
+    ("body", "told"),
+    [
+        (b'{"code": "\xff", "gate": 1}', "expected JSON"),
+        (b"[" * 100_000, "expected JSON"),
+        (b'{"gate": 123456789012345678901234567890}', "expected int64"),
+        (b'{"gate": 1' + b"0" * 5_000 + b"}", "expected JSON"),
+    ],
+    ids=["no text", "deep", "30 digits", "5,000 digits"],
+)
+def test_json_that_no_column_holds_is_bad_data(server, body, told):
+    server.answers["GET", "/JFK"] = 200, body
+    with pytest.raises(DataError, match=told):
+        HttpLookup(server.url + "/{code}", CODE, GATE).lookup(("JFK",))
+
+
+@pytest.mark.parametrize("text", ["1E+999999999", "1E-999999999", "NaN", "Infinity", "123456789", "0.001", "-1e8"])
+def test_a_decimal_that_its_type_does_not_hold_is_bad_data(text):
+    (read,) = readers("planes", pa.schema([("price", pa.decimal128(10, 2))]))
+    with pytest.raises(DataError, match=r"expected decimal128\(10, 2\)"):
+        read(text)
+    assert read("12345678.50") == Decimal("12345678.50")
+    assert read("0E+999999999") == 0
+
+
+@pytest.mark.parametrize(
+    ("path", "refused"),
+    [
+        ("{code}/x", ("", ".", "..")),
+        ("{code}", ("", ".", "..")),
+        ("a/{code}/b", ("", ".", "..")),
+        ("x.{code}", ("",)),
+        (".{code}", ("", ".")),
+    ],
+)
+def test_a_key_is_one_segment_of_a_path_and_never_dots_or_nothing(server, path, refused):
+    lookup = HttpLookup(f"{server.url}/api/{path}", CODE, GATE)
+    for code in refused:
+        with pytest.raises(DataError, match="another resource"):
+            lookup.lookup((code,))
+    assert server.asked == []
+    lookup.lookup(("../admin?x#y",))
+    assert server.asked[0][1] == "/api/" + path.format(code="..%2Fadmin%3Fx%23y")
+
+
+def test_two_keys_cannot_make_dots_together(server):
+    two = pa.schema([("one", pa.string()), ("other", pa.string())])
+    with pytest.raises(DataError, match="another resource"):
+        HttpLookup(server.url + "/api/{one}{other}/admin", two, GATE).lookup((".", "."))
+    with pytest.raises(OptionError, match="names no server"):
+        HttpLookup("http://{one}/{other}", two, GATE)
+    assert server.asked == []
+
+
 # --- the KV store
+
+
+def test_no_bit_of_a_stored_row_can_be_flipped_unnoticed():
+    store, table = MemoryStore(), pa.table({"code": ["JFK"], "gate": pa.array([7], pa.int64())})
+    write_kv_table(store, "gates", table, ["code"])
+    ((row,),) = store.get_many([Get("gates", b"\x91\xa3JFK")])
+    lookup = KvLookup(store, "gates", CODE, GATE)
+    assert lookup.lookup(("JFK",)) == [(7,)]
+    for bit in range(8 * len(row.value)):
+        altered = bytearray(row.value)
+        altered[bit // 8] ^= 1 << bit % 8
+        store.put_many("gates", [Put(b"\x91\xa3JFK", bytes(altered))])
+        with pytest.raises((CorruptionError, DataError), match="KV dataset 'gates'"):
+            lookup.lookup(("JFK",))
+    store.put_many("gates", [Put(b"\x91\xa3EWR", row.value)])
+    with pytest.raises(CorruptionError, match="of another key"):
+        lookup.lookup(("EWR",))
+
+
+def test_a_row_of_format_1_is_still_read():
+    store = MemoryStore()
+    store.put_many("gates", [Put(b"\x91\xa3JFK", b"\x92\x91\xa4gate\x91\x91\x07")])
+    assert KvLookup(store, "gates", CODE, GATE).lookup(("JFK",)) == [(7,)]
 
 
 def test_a_dataset_with_other_columns_or_other_bytes_is_refused():

@@ -61,3 +61,9 @@ def test_a_folder_that_cannot_be_written_drops_answers_and_fails_none(tmp_path):
 def test_a_wrong_option_is_named(tmp_path, option):
     with pytest.raises(OptionError, match=next(iter(option))):
         AnswerLog(tmp_path, **option)
+
+
+def test_a_folder_that_is_a_file_is_refused_by_name(tmp_path):
+    (tmp_path / "log").write_text("")
+    with pytest.raises(OptionError, match="log', which cannot be made"):
+        AnswerLog(tmp_path / "log")

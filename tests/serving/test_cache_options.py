@@ -96,33 +96,43 @@ def test_the_weights_are_within_a_fifth_of_what_entries_take(plan):
 
 
 def full_cache(hits):
-    """A doorkeeper of a full cache with so many hits."""
+    """A cache that is full and has so many hits, and its doorkeeper."""
     fetcher = Fetcher(WatchedStore(), [AIRCRAFT_PLAN], fetcher_cache_size=10)
-    (group,) = fetcher.groups
-    keeper = Doorkeeper(group.batch_cache)
+    cache = fetcher.groups[0].batch_cache
+    keeper = Doorkeeper(cache)
     for number in range(30):
-        group.batch_cache.put(b"%d" % number, BatchRow(None, None))
-    (kept, _), *_ = group.batch_cache.items()
+        cache.put(b"%d" % number, BatchRow(None, None))
+    (kept, _), *_ = cache.items()
     for _ in range(hits):
-        group.batch_cache.get(kept)
+        cache.get(kept)
     for number in range(32):
         keeper.admits(b"key %d" % number)
-    return keeper
+    return keeper, cache
 
 
-def test_a_full_cache_lets_in_only_keys_that_were_missed_before():
-    keeper = full_cache(hits=100)
-    assert [keeper.admits(b"new"), keeper.admits(b"new")] == [False, True]
+def test_a_full_cache_lets_in_only_keys_that_were_missed_twice_before():
+    keeper, _ = full_cache(hits=100)
+    assert [keeper.admits(b"new") for _ in range(3)] == [False, False, True]
+
+
+def test_a_cache_that_has_room_again_lets_every_key_in():
+    keeper, cache = full_cache(hits=100)
+    for key, _ in list(cache.items()):
+        cache.invalidate(key)
+    admitted = [keeper.admits(b"new %d" % number) for number in range(200)]
+    assert not admitted[0]
+    assert all(admitted[64:])
 
 
 def test_a_full_cache_makes_as_many_entries_as_its_hits_pay_for():
-    keeper = full_cache(hits=24)
+    keeper, _ = full_cache(hits=24)
     keys = [b"new %d" % number for number in range(7)]
-    assert not any(keeper.admits(key) for key in keys)
+    assert not any(keeper.admits(key) for key in keys * 2)
     assert [keeper.admits(key) for key in keys] == [True] * 3 + [False] * 4
 
 
 def test_a_full_cache_without_hits_still_tries_some_keys():
-    keeper = full_cache(hits=0)
-    keeper.admits(b"new")
+    keeper, _ = full_cache(hits=0)
+    assert not keeper.admits(b"new")
+    assert not keeper.admits(b"new")
     assert [keeper.admits(b"new") for _ in range(16)].count(True) == 2

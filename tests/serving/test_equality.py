@@ -137,7 +137,9 @@ class World:
         for key in KEYS[1:]:
             self.stream.add(key, self.events(30, 0, (self.now_ms - BATCH_END_MS) // HOUR_MS))
         self.stream.close(self.now_ms - 2 * HOUR_MS)
-        self.fetcher = Fetcher(self.store, PLANS, clock=self.clock, background=lambda work: work(), **caches)
+        self.fetcher = Fetcher(
+            self.store, PLANS, now=lambda: self.now_ms, clock=self.clock, background=lambda work: work(), **caches
+        )
 
     def events(self, count, first_hours, last_hours):
         """Some moments near the marks of tiles, where most goes wrong."""
@@ -159,7 +161,8 @@ class World:
         getattr(self, what.replace(" ", "_"))()
 
     def ask_now(self):
-        self.ask([(key, self.now_ms) for key in self.random.choices(KEYS, k=self.random.choice([1, 1, 3]))])
+        some = self.random.choice([KEYS, self.random.choices(KEYS, k=self.random.choice([1, 1, 3]))])
+        self.ask([(key, self.now_ms) for key in some])
 
     def ask_any_time(self):
         self.ask([(key, self.moment(self.batch_end_ms, self.now_ms)) for key in self.random.choices(KEYS, k=3)])

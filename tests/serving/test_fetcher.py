@@ -11,10 +11,21 @@ import pyarrow as pa
 import pytest
 
 from millpond.errors import DataError, OptionError, UnavailableError
-from millpond.features import DAY_MS, HOUR_MS, MINUTE_MS, Aggregation, Field, GroupBy, Join, JoinPart, compile_group_by
+from millpond.features import (
+    DAY_MS,
+    HOUR_MS,
+    MINUTE_MS,
+    Aggregation,
+    Field,
+    GroupBy,
+    Join,
+    JoinPart,
+    compile_group_by,
+    stream_dataset,
+)
 from millpond.features.cells.sets_and_maps import MAX_DISTINCT
 from millpond.features.derivations import Derivation
-from millpond.kv import Get, MemoryStore, Put
+from millpond.kv import Get, MemoryStore, PartlyReadError, Put
 from millpond.serving import Fetcher, FetchRequest
 
 from .world import (
@@ -331,6 +342,124 @@ def test_one_key_and_many_keys_get_equal_answers(fetcher):
     requests = [FetchRequest("route", keys, NOON_MS + step * MINUTE_MS) for keys in (EWR, JFK) for step in range(9)]
     for _ in range(2):
         assert fetcher.fetch_many(requests) == [fetcher.fetch(one.name, one.keys, one.at) for one in requests]
+
+
+ROUTES = [{"origin": f"A{number}", "carrier": "UA"} for number in range(6)]
+
+
+def world_of_routes(store):
+    """A batch of all routes, and a stream: each has an open tile, and every other one more before it."""
+    info = upload(
+        store,
+        ROUTE_PLAN,
+        {tuple(one.values()): [(BATCH_END_MS - HOUR_MS, (float(place), "N1"))] for place, one in enumerate(ROUTES)},
+    )
+    stream = Stream(store, ROUTE_PLAN)
+    for place, one in enumerate(ROUTES):
+        key = tuple(one.values())
+        stream.add(key, [(BATCH_END_MS + MINUTE_MS, (1.0, "N2"))])
+        if place:
+            stream.add(key, [(NOON_MS - MINUTE_MS * (1 + 5 * (place % 2)), (2.0, None))])
+        if place > 2:
+            stream.add(key, [(NOON_MS, (3.0, "N3"))])
+    stream.close(NOON_MS - 10 * MINUTE_MS)
+    return info, stream
+
+
+def requests_of(routes, at=NOON_MS + 1):
+    return [FetchRequest("route", keys, at) for keys in routes]
+
+
+def test_many_cached_keys_are_answered_as_each_alone_and_counted_alike():
+    store = WatchedStore()
+    info, stream = world_of_routes(store)
+    many, single = (
+        Fetcher(store, PLANS, enable_fetcher_caching=True, now=lambda: NOON_MS + 1) for _ in ("many", "single")
+    )
+    for _ in range(4):
+        answers = many.fetch_many(requests_of(ROUTES))
+        assert answers == [single.fetch("route", keys) for keys in ROUTES]
+        expected = [read_directly(store, ROUTE_PLAN, info, keys, NOON_MS + 1) for keys in ROUTES]
+        assert [answer.features for answer in answers] == expected
+    stream.add(tuple(ROUTES[1].values()), [(BATCH_END_MS + 2 * MINUTE_MS, (50.0, "N9"))])  # late: amends a closed tile
+    answers = many.fetch_many(requests_of(ROUTES))
+    assert answers == [single.fetch("route", keys) for keys in ROUTES]
+    assert answers[1].features == read_directly(store, ROUTE_PLAN, info, ROUTES[1], NOON_MS + 1)
+    counts, expected = (msgspec.structs.asdict(fetcher.stats()) for fetcher in (many, single))
+    for count in ("requests", "present", "null", "batch_gets", "stream_gets", "rows_read", "bytes_read", "tiles_read"):
+        assert counts[count] == expected[count], count
+    for count in ("batch_gets_saved", "tiles_saved"):
+        assert counts[count] == expected[count] > 0, count
+    for name, cache in counts["caches"].items():
+        assert (cache.hits, cache.misses) == (expected["caches"][name].hits, expected["caches"][name].misses)
+
+
+def test_many_keys_of_which_some_are_cached_are_one_call():
+    store = WatchedStore()
+    info, _ = world_of_routes(store)
+    fetcher = Fetcher(store, PLANS, enable_fetcher_caching=True, now=lambda: NOON_MS + 1)
+    fetcher.fetch_many(requests_of(ROUTES[:3]))
+    store.asked.clear()
+    before = fetcher.stats()
+    answers = fetcher.fetch_many(requests_of(ROUTES))
+    after = fetcher.stats()
+    assert len(store.asked) == after.kv_calls - before.kv_calls == 1
+    assert [get.dataset for get in store.asked[0]].count(info.batch_dataset) == 3
+    assert [one.features for one in answers] == [
+        read_directly(store, ROUTE_PLAN, info, keys, NOON_MS + 1) for keys in ROUTES
+    ]
+    assert after.requests - before.requests == len(ROUTES)
+
+
+def test_a_time_that_is_no_whole_number_is_refused_among_many_keys_too():
+    store = WatchedStore()
+    world_of_routes(store)
+    fetcher = Fetcher(store, PLANS, enable_fetcher_caching=True, now=lambda: NOON_MS + 1)
+    fetcher.fetch_many(requests_of(ROUTES))
+    odd = FetchRequest("route", ROUTES[1], float(NOON_MS))
+    with pytest.raises(DataError, match="whole milliseconds"):
+        fetcher.fetch_many([FetchRequest("route", ROUTES[0], NOON_MS), odd])
+
+
+def test_of_many_cached_keys_those_whose_server_fails_are_unavailable_and_the_others_answered():
+    class Partly(WatchedStore):
+        away = b""
+
+        def get_many(self, gets):
+            rows = super().get_many(gets)
+            if any(get.key == self.away for get in gets):
+                failure = UnavailableError("one server is away")
+                raise PartlyReadError(
+                    [failure if get.key == self.away else found for get, found in zip(gets, rows, strict=True)]
+                )
+            return rows
+
+    store = Partly()
+    world_of_routes(store)
+    fetcher = Fetcher(store, PLANS, enable_fetcher_caching=True, now=lambda: NOON_MS + 1)
+    expected = fetcher.fetch_many(requests_of(ROUTES[:5]))
+    store.away = ROUTE_PLAN.encode_key(ROUTES[2])
+    answers = fetcher.fetch_many(requests_of(ROUTES[:5]))
+    assert [answer for place, answer in enumerate(answers) if place != 2] == [*expected[:2], *expected[3:]]
+    assert answers[2].features == {}
+    assert "one server is away" in answers[2].errors["route"]
+    store.away = ROUTE_PLAN.encode_key(ROUTES[5])
+    answers = fetcher.fetch_many(requests_of(ROUTES))
+    assert answers[:5] == expected
+    assert "one server is away" in answers[5].errors["route"]
+
+
+def test_of_many_cached_keys_a_torn_tail_is_named_and_the_others_answered():
+    store = WatchedStore()
+    world_of_routes(store)
+    fetcher = Fetcher(store, PLANS, enable_fetcher_caching=True, now=lambda: NOON_MS + 1)
+    expected = fetcher.fetch_many(requests_of(ROUTES))
+    torn = Put(ROUTE_PLAN.encode_key(ROUTES[4]), b"\x02torn bytes", NOON_MS)
+    store.put_many(stream_dataset("route", ROUTE_PLAN.generation), [torn])
+    answers = fetcher.fetch_many(requests_of(ROUTES))
+    assert [answers[:4], answers[5:]] == [expected[:4], expected[5:]]
+    assert answers[4].features == {}
+    assert "cannot be read" in answers[4].errors["route"]
 
 
 def test_a_table_is_answered_row_by_row_in_declared_types(fetcher):

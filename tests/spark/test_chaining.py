@@ -10,6 +10,7 @@ from pyspark.sql.streaming import StatefulProcessor
 
 from millpond import DataError, OptionError
 from millpond.spark import keyed
+from tests.spark.pysparks_output import OPERATORS, given, plain
 from tests.spark.streams import FileStream
 
 pytestmark = pytest.mark.spark
@@ -93,18 +94,15 @@ def _by_the_end_of_a_window(by, events):
     [_before_a_window, _before_another_and_deduplication, _after_a_window, _by_the_end_of_a_window],
     ids=lambda chain: chain.__name__.strip("_"),
 )
-def test_a_chain_gives_what_it_gives_with_pysparks_own_operator(spark, tmp_path, chain):
-    outputs = []
-    for by in (_own, _millpond):
-        (tmp_path / by.__name__).mkdir()
-        stream = FileStream(spark, tmp_path / by.__name__)
-        for batch in BATCHES:
-            stream.add(batch)
-        events = stream.frame().withWatermark("at", "5 seconds")
-        batches = stream.run(chain(by, events), mode="append")
-        outputs.append([sorted((tuple(row) for row in batch), key=repr) for batch in batches])
-    assert outputs[0] == outputs[1]
-    assert any(outputs[0])
+@pytest.mark.parametrize("operator", OPERATORS)
+def test_a_chain_gives_what_it_gives_with_pysparks_own_operator(spark, tmp_path, chain, operator):
+    stream = FileStream(spark, tmp_path)
+    for batch in BATCHES:
+        stream.add(batch)
+    events = stream.frame().withWatermark("at", "5 seconds")
+    batches = stream.run(chain(_own if operator == "pyspark" else _millpond, events), mode="append")
+    assert plain(batches) == given(chain.__name__.strip("_"))
+    assert any(batches)
 
 
 def test_rows_older_than_the_watermark_are_refused_by_spark_itself(spark, tmp_path):

@@ -163,7 +163,7 @@ def sorted_tuples(batch):
 
 
 @pytest.mark.parametrize("number", range(STREAMS))
-@pytest.mark.parametrize("mode", ["None", "EventTime", "ProcessingTime"])
+@pytest.mark.parametrize("mode", [pytest.param("None", marks=pytest.mark.soak), "EventTime", "ProcessingTime"])
 def test_random_processors_and_streams_give_what_pyspark_gives(spark, tmp_path, mode, number):
     seed = f"{mode}-{number}"
     print(f"seed {seed}")

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from millpond import UnavailableError
-from millpond.spark.environment.folders import OwnedFolder, private_folder, remove_abandoned
+from millpond.spark.environment.folders import OwnedFolder, private_folder, remove_abandoned, user_folder
 
 OWNER = """
 import sys
@@ -63,3 +63,10 @@ def test_a_folder_that_others_can_enter_is_refused(tmp_path: Path) -> None:
     made.chmod(0o755)
     with pytest.raises(UnavailableError, match="mode 755"):
         private_folder(made)
+
+
+def test_a_file_in_place_of_the_parent_is_refused_by_name(tmp_path: Path) -> None:
+    (tmp_path / "disk").write_text("")
+    for parent in (tmp_path / "disk", tmp_path / "disk" / "below"):
+        with pytest.raises(UnavailableError, match=r"disk.* is no folder"):
+            user_folder(parent)

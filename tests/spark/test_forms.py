@@ -74,14 +74,20 @@ def _in_form(form: str, events: DataFrame, **options: Any) -> DataFrame:
     return by_user.transformWithStateInArrow(Arrow(), OUTPUT, "Update", "None", **options)
 
 
-@pytest.mark.parametrize("host", ["process", "inline"])
-def test_a_query_may_go_on_in_another_form_from_the_state_it_has(
-    spark: SparkSession, tmp_path: Path, host: str
-) -> None:
+FORMS_AND_HOSTS = [
+    ("rows", "process"),
+    ("arrow", "process"),
+    ("pandas", "inline"),
+    ("arrow", "inline"),
+    ("rows", "inline"),
+]
+
+
+def test_a_query_may_go_on_in_another_form_and_host_from_the_state_it_has(spark: SparkSession, tmp_path: Path) -> None:
     (tmp_path / "events").mkdir()
     plain: dict[Any, tuple[int, float]] = {}
     random = np.random.default_rng(5)
-    for batch, form in enumerate(["rows", "arrow", "pandas", "rows"]):
+    for batch, (form, host) in enumerate(FORMS_AND_HOSTS):
         users = [None if user == 7 else f"user-{user}" for user in random.integers(0, 30, size=50)]
         amounts = random.integers(-9, 9, size=50).astype(float)
         file = tmp_path / "events" / f"{batch}.parquet"
@@ -92,7 +98,7 @@ def test_a_query_may_go_on_in_another_form_from_the_state_it_has(
             plain[user] = events + 1, total + float(amount)
         found: list[Row] = []
         stream = spark.readStream.schema("user string, amount double").parquet(str(tmp_path / "events"))
-        writer = _in_form(form, stream, state=StateConfig()).writeStream.outputMode("update")
+        writer = _in_form(form, stream, state=StateConfig(host=host)).writeStream.outputMode("update")
         writer = writer.foreachBatch(lambda frame, _, found=found: found.extend(frame.collect()))
         writer = writer.option("checkpointLocation", str(tmp_path / "checkpoint")).trigger(availableNow=True)
         writer.start().awaitTermination()

@@ -9,6 +9,7 @@ from pyspark.sql.streaming import StatefulProcessor
 
 from millpond import DataError, OptionError
 from millpond.spark import StateConfig, keyed
+from tests.spark.pysparks_output import OPERATORS, given, plain
 from tests.spark.streams import FileStream
 
 pytestmark = pytest.mark.spark
@@ -51,18 +52,17 @@ def _told(batches):
     return [sorted(((row.user, row.kind, row.seen) for row in batch), key=repr) for batch in batches]
 
 
-@pytest.mark.parametrize("host", ["process", "inline"])
-def test_it_comes_before_the_rows_of_the_first_batch_and_only_there(spark, tmp_path, initial, host):
+def test_it_comes_before_the_rows_of_the_first_batch_and_only_there(spark, tmp_path, initial):
     stream = FileStream(spark, tmp_path)
     stream.add([("ann", 1, None), ("bob", 2, None)])
     stream.add([("ann", 3, None), ("cid", 4, None), (None, 5, None)])
 
-    def ledger():
+    def ledger(host):
         return keyed(stream.frame(), "user").transformWithState(
             Ledger(), OUTPUT, "Update", "None", initial.groupBy("who"), state=StateConfig(host=host)
         )
 
-    first, second = _told(stream.run(ledger()))
+    first, second = _told(stream.run(ledger("inline")))
     # The order of an initial state's rows of one key is the order in which Spark reads them.
     assert [(user, kind, sorted(seen)) for user, kind, seen in first] == [
         ("ann", "rows", [1, 100, 101]),
@@ -75,22 +75,20 @@ def test_it_comes_before_the_rows_of_the_first_batch_and_only_there(spark, tmp_p
         (None, "rows", [400, 5]),
     ]
     stream.add([("cid", 6, None)])
-    assert _told(stream.run(ledger())) == [[("cid", "rows", [300, 4, 6])]]
+    assert _told(stream.run(ledger("process"))) == [[("cid", "rows", [300, 4, 6])]]
 
 
-def test_the_output_is_that_of_pyspark(spark, tmp_path, initial):
-    outputs = []
-    for name in ("pyspark", "millpond"):
-        (tmp_path / name).mkdir()
-        stream = FileStream(spark, tmp_path / name)
-        stream.add([("ann", 1, None), ("bob", 2, None), ("cid", 7, None)])
-        stream.add([("ann", 3, None), ("dan", 4, None)])
-        grouped = stream.frame().groupBy("user") if name == "pyspark" else keyed(stream.frame(), "user")
-        batches = stream.run(
-            grouped.transformWithState(Ledger(), OUTPUT, "Update", "None", initialState=initial.groupBy("who"))
-        )
-        outputs.append([[(user, kind, sorted(seen)) for user, kind, seen in batch] for batch in _told(batches)])
-    assert outputs[0] == outputs[1]
+@pytest.mark.parametrize("operator", OPERATORS)
+def test_the_output_is_that_of_pyspark(spark, tmp_path, initial, operator):
+    stream = FileStream(spark, tmp_path)
+    stream.add([("ann", 1, None), ("bob", 2, None), ("cid", 7, None)])
+    stream.add([("ann", 3, None), ("dan", 4, None)])
+    grouped = stream.frame().groupBy("user") if operator == "pyspark" else keyed(stream.frame(), "user")
+    batches = stream.run(
+        grouped.transformWithState(Ledger(), OUTPUT, "Update", "None", initialState=initial.groupBy("who"))
+    )
+    told = [[(user, kind, sorted(seen)) for user, kind, seen in batch] for batch in _told(batches)]
+    assert plain(told) == given("initial_state")
 
 
 def test_a_batch_dataframe_has_one_too(spark, initial):

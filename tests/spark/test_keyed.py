@@ -17,6 +17,7 @@ from pyspark.sql.streaming import StatefulProcessor
 from millpond import DataError, OptionError
 from millpond.spark import StateConfig, keyed
 from millpond.spark.host.process import executor_name
+from tests.spark.pysparks_output import OPERATORS, given, plain
 from tests.spark.streams import FileStream as Stream
 
 pytestmark = pytest.mark.spark
@@ -86,8 +87,18 @@ def hosts(spark: SparkSession) -> list[psutil.Process]:
     return found
 
 
-@pytest.mark.parametrize("backend", ["heap", "rocksdb", "spillable"])
-@pytest.mark.parametrize("host", ["process", "inline"])
+# Each host and each backend; `make soak` runs every pair of them.
+PLACES = [
+    ("process", "heap"),
+    ("process", "spillable"),
+    ("inline", "rocksdb"),
+    pytest.param("process", "rocksdb", marks=pytest.mark.soak),
+    pytest.param("inline", "heap", marks=pytest.mark.soak),
+    pytest.param("inline", "spillable", marks=pytest.mark.soak),
+]
+
+
+@pytest.mark.parametrize(("host", "backend"), PLACES)
 def test_state_of_every_kind_goes_on_from_batch_to_batch_and_over_a_restart(
     stream: Stream, host: str, backend: str
 ) -> None:
@@ -105,7 +116,8 @@ def test_state_of_every_kind_goes_on_from_batch_to_batch_and_over_a_restart(
     assert [[(row.user, row.n, row.ids) for row in batch] for batch in again] == [[("bob", 2, [2, 7])]]
 
 
-@pytest.mark.parametrize("backend", ["heap", "rocksdb", "spillable"])
+# What goes on in RocksDB after a restore: `test_restarts.py`.
+@pytest.mark.parametrize("backend", ["heap", pytest.param("rocksdb", marks=pytest.mark.soak), "spillable"])
 def test_a_killed_host_is_replaced_and_restored(stream: Stream, backend: str) -> None:
     stream.add([(f"user-{at}", at, 0.0) for at in range(500)])
     stream.run(diary(stream, backend=backend))
@@ -207,24 +219,18 @@ class Alarm(StatefulProcessor):
 ALARM = "user string, n long, fired long, watermark long"
 
 
-def test_timers_watermarks_and_late_rows_are_those_of_pyspark(spark: SparkSession, tmp_path: Path) -> None:
-    """The same stream through PySpark's own operator and through Millpond's, batch by batch."""
-    outputs = {}
-    for name in ("pyspark", "millpond"):
-        folder = tmp_path / name
-        folder.mkdir()
-        stream = Stream(spark, folder)
-        stream.add([("ann", 1, 100.0), ("bob", 2, 101.0), ("cid", 3, 102.0)])
-        stream.add([("ann", 4, 108.0), ("dan", 5, 120.0)])
-        stream.add([("bob", 6, 104.0), ("eve", 7, 116.0), ("ann", 8, 117.0)])
-        stream.add([("fay", 9, 200.0), ("bob", 10, 112.0)])
-        stream.add([("ann", 11, 190.0), ("gus", 12, 260.0)])
-        events = stream.frame().withWatermark("at", "5 seconds")
-        grouped = events.groupBy("user") if name == "pyspark" else keyed(events, "user")
-        batches = stream.run(grouped.transformWithState(Alarm(), ALARM, "Update", "EventTime"))
-        outputs[name] = [sorted((tuple(row) for row in batch), key=repr) for batch in batches]
-    assert outputs["millpond"] == outputs["pyspark"]
-    assert any(row[2] for batch in outputs["millpond"] for row in batch)
+@pytest.mark.parametrize("operator", OPERATORS)
+def test_timers_watermarks_and_late_rows_are_those_of_pyspark(stream: Stream, operator: str) -> None:
+    stream.add([("ann", 1, 100.0), ("bob", 2, 101.0), ("cid", 3, 102.0)])
+    stream.add([("ann", 4, 108.0), ("dan", 5, 120.0)])
+    stream.add([("bob", 6, 104.0), ("eve", 7, 116.0), ("ann", 8, 117.0)])
+    stream.add([("fay", 9, 200.0), ("bob", 10, 112.0)])
+    stream.add([("ann", 11, 190.0), ("gus", 12, 260.0)])
+    events = stream.frame().withWatermark("at", "5 seconds")
+    grouped = events.groupBy("user") if operator == "pyspark" else keyed(events, "user")
+    batches = stream.run(grouped.transformWithState(Alarm(), ALARM, "Update", "EventTime"))
+    assert plain(batches) == given("alarms")
+    assert any(row.fired for batch in batches for row in batch)
 
 
 class Chatty(Diary):

@@ -1,7 +1,9 @@
 """What PySpark's stateful operators do, one behaviour a test: over rows and pandas, by PySpark's operators and ours.
 
-Each processor is written once. What differs between the forms is in `Both`, and each expectation stands here in full,
-so that a test says what Spark does, and that Millpond does it too.
+Each processor is written once.
+What differs between the forms is in `Both`.
+Each expectation stands here in full, so that a test says what Spark does.
+Every run holds Millpond to it; `make soak` and `make matrix` hold PySpark's own operator to it, too.
 """
 
 import datetime as dt
@@ -16,6 +18,7 @@ from pyspark.sql.streaming import StatefulProcessor
 
 from millpond.spark import keyed, read_state
 from millpond.spark.environment.versions import SPARK
+from tests.spark.pysparks_output import OPERATORS
 from tests.spark.streams import FileStream
 
 pytestmark = pytest.mark.spark
@@ -38,7 +41,10 @@ class Operator:
         return call(processor, output, output_mode, mode, initial, event_time)
 
 
-@pytest.fixture(params=[("pyspark", "rows"), ("millpond", "rows"), ("millpond", "pandas")], ids="-".join)
+ALL = [pytest.param(("pyspark", "rows"), marks=pytest.mark.soak), ("millpond", "rows"), ("millpond", "pandas")]
+
+
+@pytest.fixture(params=ALL, ids="-".join)
 def operator(request):
     """PySpark's operator in one form, ours in both."""
     return Operator(*request.param)
@@ -449,7 +455,7 @@ class Sizes(Both):
         ({RECORDS: "-1", BYTES: "64m"}, [4]),
     ],
 )
-@pytest.mark.parametrize("by", ["pyspark", "millpond"])
+@pytest.mark.parametrize("by", OPERATORS)
 def test_frames_keep_to_the_limits_in_rows_and_in_bytes(spark, conf, by, limits, sizes):
     if by == "pyspark" and SPARK < (4, 2) and int(limits.get(RECORDS, 1)) <= 0:
         pytest.skip("PySpark 4.1 gives each row a frame of its own where there is no limit; later versions give one")
@@ -466,7 +472,7 @@ def test_frames_keep_to_the_limits_in_rows_and_in_bytes(spark, conf, by, limits,
         assert told == [f"{sizes} after 2"]
 
 
-@pytest.mark.parametrize("by", ["pyspark", "millpond"])
+@pytest.mark.parametrize("by", OPERATORS)
 def test_rows_are_never_lost_however_small_the_batches_are(spark, conf, by):
     conf(**{RECORDS.replace(".", "__"): "1", BYTES.replace(".", "__"): "1"})
     df = spark.range(20).selectExpr("string(id % 2) AS user", "id")
@@ -493,7 +499,7 @@ class Costly(Both):
         yield pd.DataFrame({"user": [key[0]], "price": [12345]})
 
 
-@pytest.mark.parametrize("by", ["pyspark", "millpond"])
+@pytest.mark.parametrize("by", OPERATORS)
 def test_whole_numbers_become_decimals_only_where_the_session_allows_it(spark, conf, by):
     df = spark.createDataFrame([("ann",)], "user string")
     output = {"output": "user string, price decimal(10, 2)"}
@@ -578,7 +584,7 @@ def test_a_schema_may_gain_lose_widen_and_reorder_fields_and_not_narrow_them(ope
         run("word string, n int, added boolean")
 
 
-@pytest.mark.parametrize("by", ["pyspark", "millpond"])
+@pytest.mark.parametrize("by", OPERATORS)
 def test_a_state_whose_field_must_not_be_null_is_refused_by_pyspark_and_taken_by_us(stream, conf, by):
     conf(spark__sql__streaming__stateStore__encodingFormat="avro")
     stream.add([("ann", 1, 1.0)])
@@ -624,7 +630,7 @@ def test_sparks_readers_show_our_shards_and_read_state_shows_the_states(stream, 
     ]
 
 
-@pytest.mark.parametrize("by", ["pyspark", "millpond"])
+@pytest.mark.parametrize("by", OPERATORS)
 def test_available_now_does_not_end_in_processing_time(stream, by):
     stream.add([("ann", 1, 1.0)])
     output = Operator(by, "rows").of(stream.frame(), Counting(), "user", mode="ProcessingTime")

@@ -1,6 +1,7 @@
 """What a user may say of caches in front of keyed state, and that no cache is part of what state is."""
 
 import pickle
+from datetime import timedelta
 
 import pyarrow as pa
 import pytest
@@ -186,3 +187,10 @@ def test_a_hook_that_fails_while_dirty_entries_are_written_fails_the_commit_and_
     shard.backend.context.key = ("ann",)
     assert shard.backend.value_state(COUNT).get() == (1,)
     shard.backend.close()
+
+
+@pytest.mark.parametrize("timeout", [timedelta(0), timedelta(seconds=-1)])
+def test_a_host_timeout_that_is_none_is_refused(timeout):
+    with pytest.raises(OptionError, match=r"host_timeout=.*above 0"):
+        StateConfig(host_timeout=timeout)
+    assert StateConfig(host_timeout=None).host_timeout is None

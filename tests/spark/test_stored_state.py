@@ -132,7 +132,8 @@ def test_what_is_not_there_is_refused_by_name(streams: dict[str, FileStream], tm
         read_state(spark, location, "count", since=5)
 
 
-@pytest.mark.parametrize("shards", [1, 4])
+# To fewer shards without Spark: tests/state/testing/test_rescaling.py.
+@pytest.mark.parametrize("shards", [pytest.param(1, marks=pytest.mark.soak), 4])
 def test_a_new_query_of_another_number_of_shards_goes_on_from_a_savepoint(
     streams: dict[str, FileStream], tmp_path: Path, shards: int
 ) -> None:

@@ -5,9 +5,10 @@ none reads what another wrote. Passwords stay out of what is written down.
 """
 
 from pathlib import Path
-from urllib.parse import parse_qsl, quote, urlencode, urlsplit, urlunsplit
+from urllib.parse import parse_qsl, quote, urlencode, urlunsplit
 
 from millpond.errors import OptionError
+from millpond.masking import masked, split_url
 
 LMDB = "features.lmdb"
 
@@ -30,24 +31,13 @@ def store_url(given: str | None, workdir: Path, run: str) -> str:
     """
     if given is None:
         return f"lmdb://{quote(str((workdir / LMDB).resolve()))}"
-    parts = urlsplit(given)
+    parts = split_url(given)
     if parts.scheme.lower() == "memory":
         raise OptionError(
-            f"--store {given}: Spark's workers cannot write into the memory of this process. "
+            f"--store {masked(given)}: Spark's workers cannot write into the memory of this process. "
             "Give lmdb:///path or redis://host:port, or leave it out."
         )
     if parts.scheme.lower() == "lmdb" or "prefix" in dict(parse_qsl(parts.query)):
         return given
     own = urlencode({"prefix": f"millpond-demo-{run}"})
     return urlunsplit(parts._replace(query=f"{parts.query}&{own}" if parts.query else own))
-
-
-def without_password(url: str) -> str:
-    """The URL without user and password.
-
-    >>> without_password("redis://ada:secret@localhost:6379?prefix=shop")
-    'redis://localhost:6379?prefix=shop'
-    """
-    scheme, slashes, rest = url.partition("://")
-    place, slash, path = rest.partition("/")
-    return scheme + slashes + place.rpartition("@")[2] + slash + path

@@ -25,11 +25,12 @@ import pyarrow.parquet as pq
 
 from millpond.demo import answers, check, data, lookups, oracle, replay, report, spark_stages, stream
 from millpond.demo.definitions import DAILY, STREAMED
-from millpond.demo.feature_store import store_url, without_password
+from millpond.demo.feature_store import store_url
 from millpond.demo.report import CacheCount, Display, Measure, Outcome
 from millpond.demo.workdir import Asked, Workdir, open_workdir, replace_bytes, replace_json, replace_parquet
 from millpond.errors import OptionError
 from millpond.lookup import LookupTable
+from millpond.masking import masked
 from millpond.spark.features.check import EQUAL
 
 if TYPE_CHECKING:
@@ -281,7 +282,7 @@ def summarize(workdir: Workdir, url: str) -> Run:
         "records out of order": f"{replayed['out_of_order']:,}",
         "rows of aircraft's days": f"{workdir.facts('stream')['rows']:,}",
         "batch end": f"{batch_end:%Y-%m-%d %H:%MZ}",
-        "features in": without_password(url),
+        "features in": masked(url),
         "requests": f"{sum(day.requests for day in answered):,} in-process, as many over HTTP",
         "gets of batch rows": report.saved(counts, "batch_gets", "batch_gets_saved"),
         "tiles decoded": report.saved(counts, "tiles_read", "tiles_saved"),

@@ -15,9 +15,10 @@ import msgspec
 from rich.console import Console
 
 from millpond.demo import answers, job, report
-from millpond.demo.feature_store import LMDB, without_password
+from millpond.demo.feature_store import LMDB
 from millpond.demo.job import Run
 from millpond.demo.workdir import Asked, refused
+from millpond.masking import masked
 
 _BUSIEST = (
     '    PYTHON -c \'import duckdb; print(duckdb.sql("""SELECT tailnum, max(legs_today) legs, avg(ground_minutes) '
@@ -43,7 +44,7 @@ class Request:
     @property
     def asked(self) -> Asked:
         """What makes it this run and not another."""
-        store = None if self.store is None else without_password(self.store)
+        store = None if self.store is None else masked(self.store)
         return Asked(self.events, self.until, self.backend, self.state_cache, store)
 
 

@@ -109,6 +109,11 @@ class KeyCodec:
                     return b"".join(parts)
             except (KeyError, UnfitError):
                 pass  # the longer way below says what is wrong
+        elif type(key) is list and len(key) == len(self._parts):
+            try:
+                return b"".join([encode(value) for encode, value in zip(self._parts, key, strict=True)])
+            except UnfitError:
+                pass  # so it does of a part that is None
         values = self._ordered(key)
         encoded = b""
         lacks_part = False

@@ -381,7 +381,7 @@ def _by_register(keys: Iterable[bytes]) -> dict[int, list[bytes]]:
 def _decode_entry(dataset: str, raw: bytes) -> _Entry:
     try:
         entry = msgspec.json.decode(raw, type=_Entry)
-    except (msgspec.DecodeError, msgspec.ValidationError) as error:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         entry = None
         cause: Exception | None = error
     else:

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 from urllib.parse import parse_qsl, unquote, urlsplit
 
 from millpond.errors import OptionError
+from millpond.masking import split_url
 from millpond.suggestions import hint
 
 _DEFAULT_PORT = 6379
@@ -98,7 +99,7 @@ def redis_options(url: str, options: Mapping[str, Any]) -> RedisOptions:
     Raises:
         OptionError: the URL is none, or an option is unknown or out of its range.
     """
-    parts = urlsplit(url)
+    parts = split_url(url, "redis://host:port", several_hosts=True)
     if parts.scheme not in _SCHEMES:
         raise OptionError(f"a Redis store's URL begins with one of {', '.join(_SCHEMES)}; got {parts.scheme!r}")
     given: dict[str, Any] = {}
@@ -139,8 +140,8 @@ def _parsed(name: str, value: Any) -> Any:
 def _addresses(text: str) -> tuple[Address, ...]:
     found = []
     for one in text.split(","):
-        parts = urlsplit(f"//{one}")
         try:
+            parts = urlsplit(f"//{one}")
             found.append(Address(parts.hostname or "localhost", parts.port or _DEFAULT_PORT))
         except ValueError as error:
             raise OptionError(f"a Redis store's server is host:port, got {one!r} ({error})") from error

@@ -1,7 +1,7 @@
 """A store by its URL: what a command line or a settings file says."""
 
 from pathlib import Path
-from urllib.parse import parse_qsl, unquote, urlsplit
+from urllib.parse import parse_qsl, unquote
 
 from millpond import options
 from millpond.errors import OptionError
@@ -9,6 +9,7 @@ from millpond.kv.lmdb import LmdbStore
 from millpond.kv.memory import MemoryStore
 from millpond.kv.redis import RedisStore
 from millpond.kv.store import WalkableStore
+from millpond.masking import masked, split_url
 
 _LMDB_OPTIONS: options.Known = {
     "map_bytes": ("map_bytes", options.size_bytes()),
@@ -34,25 +35,25 @@ def open_store(url: str) -> WalkableStore:
     Traceback (most recent call last):
     millpond.errors.OptionError: 'redsi://localhost' names no store: ...
     """
-    parts = urlsplit(url)
+    parts = split_url(url, several_hosts=True)
     scheme = parts.scheme.lower()
     if scheme == "memory":
         if parts.netloc or parts.path or parts.query:
-            raise OptionError(f"a store in memory has no name and no options: write memory://, got {url!r}")
+            raise OptionError(f"a store in memory has no name and no options: write memory://, got {masked(url)!r}")
         return MemoryStore()
     if scheme == "lmdb":
         return _lmdb_store(url)
     if scheme.partition("+")[0] in ("redis", "rediss", "valkey", "valkeys"):
         return RedisStore(url)
     known = "memory://, lmdb:///path, redis://host:port, valkey://host:port, redis+cluster://host:port,host:port"
-    raise OptionError(f"{parts.scheme + '://' + parts.netloc.rpartition('@')[2]!r} names no store: known are {known}")
+    raise OptionError(f"{masked(url)!r} names no store: known are {known}")
 
 
 def _lmdb_store(url: str) -> LmdbStore:
-    parts = urlsplit(url)
+    parts = split_url(url, several_hosts=True)
     path = unquote(parts.netloc + parts.path)
-    problems: list[str] = [] if path else ["a path is needed, such as lmdb:///var/lib/kv"]
+    problems: list[str] = [] if path and "\0" not in path else ["a path is needed, such as lmdb:///var/lib/kv"]
     given = options.named(dict(parse_qsl(parts.query)), _LMDB_OPTIONS, problems)
     values = options.parsed(given, _LMDB_OPTIONS, problems)
-    options.refuse_problems(f"the store {url!r}", problems)
+    options.refuse_problems(f"the store {masked(url)!r}", problems)
     return LmdbStore(Path(path), **values)

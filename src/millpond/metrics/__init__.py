@@ -1,5 +1,18 @@
 """What is counted, and where the counts go."""
 
+from millpond.metrics.prometheus import PrometheusRecorder, prometheus_endpoint
 from millpond.metrics.recorder import NO_METRICS, RESULTS, MemoryRecorder, NullRecorder, Recorder
+from millpond.metrics.vocabulary import METRICS, VOCABULARY, Metric
 
-__all__ = ["NO_METRICS", "RESULTS", "MemoryRecorder", "NullRecorder", "Recorder"]
+__all__ = [
+    "METRICS",
+    "NO_METRICS",
+    "RESULTS",
+    "VOCABULARY",
+    "MemoryRecorder",
+    "Metric",
+    "NullRecorder",
+    "PrometheusRecorder",
+    "Recorder",
+    "prometheus_endpoint",
+]

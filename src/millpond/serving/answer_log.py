@@ -61,7 +61,10 @@ class AnswerLog:
             if type(value) is not int or value < 1:
                 raise OptionError(f"{option} is {value!r}; a whole number above 0 is needed.")
         self._folder = Path(folder)
-        self._folder.mkdir(parents=True, exist_ok=True)
+        try:
+            self._folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise OptionError(f"folder is {str(folder)!r}, which cannot be made: {error}; name another.") from error
         self._sample = sample
         self._queue_size = queue
         self._rows_per_file = rows_per_file

@@ -16,6 +16,7 @@ import msgspec
 from millpond.features import MARKER_ADDRESS, Ir, Tile
 from millpond.features.answering import pair_merger
 from millpond.kv import Get, TimedValue
+from millpond.serving.batch_rows import BatchRow
 from millpond.serving.closed_tiles import NO_MARKER, ClosedTiles, RecentTail, close, closed_end, has_unknown, tail_irs
 from millpond.serving.landed_batch import ALL_TIME_MS
 from millpond.serving.plain_reader import PlainRead, PlainReader
@@ -66,7 +67,7 @@ class CachedReader:
             return None
         closed: ClosedTiles | None = cache.get(key)
         if closed is None:
-            return self._missed(key, query_ms, now_ms)
+            return self._missed(key, query_ms)
         if closed.landed is not landed or closed.restarts != served.restarts or closed.is_partial:
             return None
         view, end_ms, tile_ms = closed.view, closed.end_ms, self._tile_ms
@@ -83,23 +84,29 @@ class CachedReader:
             return CachedRead((marker, Get(dataset, key, end_ms, last_ms)), self, key, query_ms, served, closed)
         return CachedRead((Get(dataset, key, end_ms, END_OF_STREAM),), self, key, query_ms, served, closed)
 
-    def begin_missed(self, key: bytes, query_ms: int, now_ms: int) -> PlainRead | None:
+    def begin_missed(self, key: bytes, query_ms: int, now_ms: int) -> PlainRead | None:  # noqa: ARG002 - see `begin` of `PlainReader`
         """Begin to read a key that a look-up of many did not give; None if the long way is to be taken."""
         cache = self._tile_cache
         if cache is None or cache.peek(key) is not None:
             return None
-        return self._missed(key, query_ms, now_ms)
+        return self._missed(key, query_ms)
 
-    def _missed(self, key: bytes, query_ms: int, now_ms: int) -> PlainRead | None:
+    def _missed(self, key: bytes, query_ms: int) -> PlainRead | None:
         """Begin to read a key that the cache does not let in; None if an entry is to be made of it."""
         group = self.group
-        landed = group.served.landed
+        served = group.served
+        landed = served.landed
         if landed is None or not landed.batch_end_ms <= query_ms <= landed.horizon_end_ms:
             return None
-        if landed.view(group.layout, query_ms).is_cacheable and group.doorkeeper.admits(key):
+        view, doorkeeper = landed.view(group.layout, query_ms), group.doorkeeper
+        if view.is_cacheable and doorkeeper.admits(key):
             return None
-        row = None if group.batch_cache is None else group.batch_cache.get(key)
-        return self.plain.begin(key, query_ms, now_ms, row if row is not None and row.landed is landed else None)
+        row: BatchRow | None = None
+        if doorkeeper.looks_for_rows and group.batch_cache is not None:
+            row = group.batch_cache.get(key)
+            if row is not None and row.landed is not landed:
+                row = None
+        return self.plain.read(key, query_ms, served, landed, view, row)
 
 
 class CachedRead(msgspec.Struct, frozen=True, gc=False):

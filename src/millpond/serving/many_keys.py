@@ -168,6 +168,7 @@ def many_keys(
         if (
             request.name != name
             or request.at != at
+            or type(request.at) is not type(at)
             or request.features != features
             or request.context is not None
             or request.explain

@@ -13,7 +13,7 @@ from millpond.kv import Get, TimedValue
 from millpond.serving.batch_rows import BatchRow, batch_bases, batch_get
 from millpond.serving.closed_tiles import has_unknown, tail_irs
 from millpond.serving.landed_batch import LandedBatch, View
-from millpond.serving.served_group import ServedGroup
+from millpond.serving.served_group import Served, ServedGroup
 from millpond.serving.short_read import ShortResult
 from millpond.serving.tile_spans import are_placed
 
@@ -34,26 +34,24 @@ class PlainReader:
         self.tail_of_none = group.plan.new_ir()
         self._spans: tuple[View, int, int, list[tuple[int, int]]] | None = None
 
-    def begin(
-        self,
-        key: bytes,
-        query_ms: int,
-        now_ms: int,  # noqa: ARG002 - every short reader is begun alike
-        row: BatchRow | None = None,
-    ) -> "PlainRead | None":
+    def begin(self, key: bytes, query_ms: int, now_ms: int) -> "PlainRead | None":  # noqa: ARG002 - as of every reader
         """Give what to read of a key; None if the long way is to be taken.
 
         Args:
             key: the encoded key.
             query_ms: the time that is asked for.
             now_ms: the present; a plain read ends at the query in any case.
-            row: the batch row, if it is cached.
         """
         served = self.group.served
         landed = served.landed
         if landed is None or not landed.batch_end_ms <= query_ms <= landed.horizon_end_ms:
             return None
-        view = landed.view(self.layout, query_ms)
+        return self.read(key, query_ms, served, landed, landed.view(self.layout, query_ms), None)
+
+    def read(
+        self, key: bytes, query_ms: int, served: Served, landed: LandedBatch, view: View, row: BatchRow | None
+    ) -> "PlainRead":
+        """Do as `begin`, with the window starts of the query, and with the batch row if it is cached."""
         dataset = landed.info.streaming_dataset
         gets = [Get(dataset, key, first, last) for first, last in self._ranges(view, query_ms, served.closed_ms)]
         if view.reads_batch and row is None:

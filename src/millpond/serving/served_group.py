@@ -82,7 +82,10 @@ class ServedGroup:
         self.tile_cache = tile_cache if keeps_tiles and "tile_ir" in steps else None
         self.skips_batch_get = "batch_get" in steps
         self.moves_start = "stream_get" in steps
-        self.doorkeeper = Doorkeeper(self.tile_cache if self.tile_cache is not None else self.batch_cache)
+        if self.tile_cache is None:
+            self.doorkeeper = Doorkeeper(self.batch_cache)
+        else:
+            self.doorkeeper = Doorkeeper(self.tile_cache, self.batch_cache)
         self.tail_freshness_ms = tail_freshness_ms
         self.is_cached = self.batch_cache is not None or self.tile_cache is not None
         self.is_hot = (

@@ -125,7 +125,8 @@ class Online:
                 columns = [
                     pa.array([row[name] for row in rows], type_) for name, type_ in zip(names, types, strict=True)
                 ]
-                written.append(pack(pa.table(columns, names=list(names))).to_batches())
+                tables = pack(pa.table(columns, names=list(names)))
+                written.append([batch for table in tables for batch in table.to_batches()])
         self.write(PlainFrame(written), 0)
 
     def arrow_batches(self, rows, at_once=3):

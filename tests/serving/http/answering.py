@@ -1,6 +1,7 @@
 """A fetcher that tests control: what it serves, what it answers, when it fails and when it hangs."""
 
 import asyncio
+import threading
 
 import msgspec
 import pyarrow as pa
@@ -46,14 +47,19 @@ TARGETS = {target.name: target for target in (ROUTE, TYPED)}
 
 
 class Gate:
-    """Holds up whoever waits at it, in an event loop, until it is opened from another thread."""
+    """Holds up whoever waits at it, in an event loop, until it is opened from another thread.
+
+    `reached` is set once somebody waits.
+    """
 
     def __init__(self):
         self._waiting = []
+        self.reached = threading.Event()
 
     async def wait(self):
         future = asyncio.get_running_loop().create_future()
         self._waiting.append(future)
+        self.reached.set()
         await future
 
     def open(self):

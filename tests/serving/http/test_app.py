@@ -110,7 +110,7 @@ def test_metrics_count_calls_by_route_method_and_status(serving, call):
     assert 'millpond_http_requests_total{path="/v1/fetch/route",method="POST",status="400"} 1' in lines
     assert 'millpond_http_requests_total{path="other",method="other",status="404"} 1' in lines
     assert 'millpond_http_request_duration_seconds_count{path="/v1/fetch/route"} 2' in lines
-    assert 'millpond_fetcher_cache_hits{name="route"} 1' in lines
+    assert 'millpond_cache_requests_total{cache="route",result="hit"} 1' in lines
 
 
 @pytest.mark.parametrize(

@@ -4,8 +4,12 @@ import http.client
 import json
 import socket
 import statistics
+import subprocess
 import sys
 import time
+from contextlib import suppress
+from pathlib import Path
+from subprocess import PIPE
 from urllib.parse import urlsplit
 
 import pytest
@@ -50,8 +54,9 @@ class FakeTransport:
 
 
 class FakeCycle:
-    def __init__(self, complete):
+    def __init__(self, complete, more_body=False):
         self.response_complete = complete
+        self.more_body = more_body
 
 
 class FakeConnection:
@@ -73,8 +78,8 @@ def clock():
 
 @pytest.fixture
 def connections(clock):
-    limits = Limits(max_connections=40, head_timeout_ms=1_000, timeout_ms=2_000, idle_timeout_ms=5_000)
-    return Connections(limits, clock)
+    limits = Limits(head_timeout_ms=1_000, timeout_ms=2_000, idle_timeout_ms=5_000)
+    return Connections(limits, clock, 40)
 
 
 def test_a_connection_that_sends_no_call_is_closed_after_a_while(connections, clock):
@@ -261,3 +266,68 @@ def test_ten_answers_on_one_connection_do_not_wait_for_a_delayed_acknowledgement
             assert read_answer(connection)[0] == 200
             took_ms.append((time.perf_counter() - began) * 1_000)
     assert statistics.median(took_ms) < 20
+
+
+def test_slow_senders_keep_nobody_out(connections, clock):
+    slow, working = FakeConnection(), FakeConnection()
+    for connection, more_body in ((slow, True), (working, False)):
+        connections.admit(connection)
+        connection.cycle = FakeCycle(complete=False, more_body=more_body)
+    for _ in range(38):
+        busy = FakeConnection()
+        connections.admit(busy)
+        busy.cycle = FakeCycle(complete=False)
+    clock.now_ms = 1
+    assert connections.admit(FakeConnection())
+    assert (slow.transport.ended, working.transport.ended) == ("reset", None)
+
+
+@pytest.mark.parametrize("loop", ["uvloop", "asyncio"])
+@pytest.mark.parametrize("half", [HEAD, HEAD + b"\r\n" + BODY[:10]], ids=["head", "body"])
+def test_400_half_open_calls_against_256_files_keep_nobody_out(loop, half, call):
+    program = [sys.executable, str(Path(__file__).with_name("few_files_program.py")), "256", loop]
+    with subprocess.Popen(program, stdin=PIPE, stdout=PIPE, stderr=PIPE, text=True) as process:
+        url = process.stdout.readline().strip()
+        half_open = []
+        for _ in range(400):
+            connection = connected(url)
+            with suppress(ConnectionError):
+                connection.sendall(half)
+            half_open.append(connection)
+        assert call(url, "POST", "/v1/fetch/route", BODY)[0] == 200
+        for connection in half_open:
+            connection.close()
+        assert call(url, "POST", "/v1/fetch/route", BODY)[0] == 200
+        lines = process.communicate(timeout=20)[1].splitlines()
+    assert lines
+    assert len(lines) <= 400
+    assert {json.loads(line)["level"] for line in lines} == {"WARNING"}
+
+
+def test_a_refused_connection_is_told_and_logged_in_one_line(serving, fetcher, caplog):
+    fetcher.gate = Gate()
+    url = serving(limits=Limits(max_connections=1, timeout_ms=5_000))
+    with connected(url) as busy:
+        busy.sendall(HEAD + b"\r\n" + BODY)
+        assert fetcher.gate.reached.wait(10)
+        with connected(url) as refused:
+            status, answer = read_answer(refused)
+        fetcher.gate.open()
+        assert read_answer(busy)[0] == 200
+    assert (status, answer["error"]["code"]) == (503, "unavailable")
+    assert [record.getMessage() for record in caplog.records if record.name == "millpond.serving"] == [
+        "a connection was refused"
+    ]
+
+
+@pytest.mark.parametrize(
+    "deep",
+    [b"[" * 100_000, b'{"requests":' + b"[" * 100_000, b'{"requests": [{"keys": ' + b'{"origin":' * 50_000],
+    ids=["arrays", "requests", "keys"],
+)
+def test_json_that_is_nested_too_deep_is_a_400_and_no_line_in_the_log(serving, call, caplog, deep):
+    status, _, answer = call(serving(), "POST", "/v1/fetch/route", deep)
+    assert (status, answer["error"]["code"]) == (400, "bad_request")
+    assert "\n" not in answer["error"]["message"]
+    assert len(answer["error"]["message"]) < 500
+    assert not caplog.records

@@ -22,6 +22,7 @@ from millpond.kv import Get, LmdbStore
 from millpond.metrics import MemoryRecorder
 from millpond.serving import Fetcher
 from millpond.spark.features.stream import stream, tile_updates
+from millpond.spark.features.tile_rows import OPENED
 from millpond.spark.features.training_set import training_set
 from millpond.spark.features.upload import upload
 from tests.features import oracle
@@ -134,6 +135,23 @@ def test_tiles_close_as_the_watermark_passes_them_and_late_events_amend_them(fli
     assert flights.counted("tiles_closed") == 2
     assert flights.counted("tiles_amended") == 4
     assert flights.recorder.level("millpond_stream_closing_time_seconds", name="route") == (B + HOUR_MS) / 1000
+
+
+def test_tiles_as_they_change_can_go_to_another_place_too(spark, tmp_path):
+    spark.createDataFrame([("JFK", 1.0, B), ("JFK", 3.0, B + 1)], SCHEMA).write.parquet(str(tmp_path / "events"))
+    events = spark.readStream.schema(SCHEMA).parquet(str(tmp_path / "events"))
+    updates = tile_updates(GROUP_BY, start_ms=B, lateness_ms=0, tables={"route": events})
+    writer = updates.writeStream.format("memory").queryName("tiles").outputMode("update")
+    assert (
+        writer.option("checkpointLocation", str(tmp_path / "to"))
+        .trigger(availableNow=True)
+        .start()
+        .awaitTermination(120)
+    )
+    key = PLAN.encode_key(("JFK",))
+    tiles = [row for row in spark.table("tiles").collect() if bytes(row.key) == key]
+    assert [(row.address, row.change) for row in tiles] == [(B, OPENED)]
+    assert PLAN.decode_tile(key, bytes(tiles[0].value)).ir[0] == 2
 
 
 def test_what_cannot_stream_is_refused_before_it_starts(spark):

@@ -34,6 +34,11 @@ def test_a_tile_of_any_layer_is_kept_by_its_own_start_and_a_marker_by_the_time_o
         }
     )
     store = Noting()
-    assert [one.num_rows for one in _writer("route.stream", store, KEEP_MS)(pack(rows).to_batches())] == [3]
+    assert [
+        one.num_rows
+        for one in _writer("route.stream", store, KEEP_MS)(
+            batch for table in pack(rows) for batch in table.to_batches()
+        )
+    ] == [3]
     assert [put.time_ms for put in store.puts] == addresses
     assert [put.keep_until_ms for put in store.puts] == [START_MS + KEEP_MS, START_MS + KEEP_MS, 0]

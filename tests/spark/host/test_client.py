@@ -6,6 +6,7 @@ import subprocess
 import sys
 import tempfile
 import threading
+from datetime import timedelta
 from pathlib import Path
 
 import msgspec
@@ -16,7 +17,7 @@ import pytest
 from millpond.errors import UnavailableError
 from millpond.spark.host import client
 from millpond.spark.host.client import HostAddress, committed
-from millpond.spark.host.wire import Blob, Connection, End, Segment
+from millpond.spark.host.wire import Blob, Connection, End, PeerGoneError, Segment
 from millpond.spark.spec.batch_done import BatchDone
 from millpond.spark.spec.metrics import BatchMetrics
 from millpond.state.checkpoint import SegmentRef, new_manifest
@@ -126,3 +127,23 @@ def test_segments_of_a_new_version_come_in_the_order_of_its_manifest_or_are_refu
         assert next(arriving) == (4, b"four")
         with pytest.raises(UnavailableError, match=r"the state host sent .* was expected"):
             next(arriving)
+
+
+def test_a_host_that_hangs_is_killed_and_replaced_and_the_error_says_so(here):
+    address = HostAddress.of_shard(0, 1, "app")
+    with address.connect(timedelta(seconds=1)) as connection:
+        (host,) = _hosts_of(address.socket_path)
+        host.suspend()
+        with pytest.raises(
+            UnavailableError, match=rf"no sign for 0:00:01, StateConfig\(host_timeout.*process {host.pid}"
+        ):
+            connection.receive()
+    host.wait(10)
+    with address.connect(timedelta(seconds=30)) as connection:
+        connection.send(End())
+        (again,) = _hosts_of(address.socket_path)
+        assert again.pid != host.pid
+        with pytest.raises(PeerGoneError):
+            connection.receive()
+    again.kill()
+    again.wait(10)

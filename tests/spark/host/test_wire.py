@@ -7,11 +7,12 @@ import threading
 import tracemalloc
 from datetime import UTC, datetime
 
+import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from millpond.errors import UnavailableError
+from millpond.errors import CorruptionError, UnavailableError
 from millpond.spark.environment.tracebacks import Place
 from millpond.spark.host import wire
 from millpond.spark.host.raised import Raised
@@ -164,3 +165,36 @@ def test_a_peer_that_goes_before_it_gave_its_log_is_unavailable():
     left.close()
     with Connection(right) as host, pytest.raises(UnavailableError):
         host.receive_log()
+
+
+@pytest.mark.parametrize(
+    "lengths", [(wire.MOST_MESSAGE_BYTES + 1, 0), (1, wire.MOST_PAYLOAD_BYTES + 1), (1, (1 << 64) - 1)]
+)
+def test_a_frame_that_says_it_is_larger_than_any_is_refused_before_memory_is_taken(lengths):
+    there, here = socket.socketpair()
+    with there, Connection(here) as connection:
+        there.sendall(struct.pack("<IQ", *lengths) + b"x")
+        with pytest.raises(CorruptionError, match=str(lengths[1])):
+            connection.receive()
+
+
+def test_a_length_alone_takes_no_memory():
+    there, here = socket.socketpair()
+    with Connection(here) as connection:
+        text = msgspec.msgpack.encode(Blob())
+        there.sendall(struct.pack("<IQ", len(text), 2 << 30) + text + b"x")
+        there.close()
+        tracemalloc.start()
+        with pytest.raises(UnavailableError, match="closed"):
+            connection.receive()
+        _, peak = tracemalloc.get_traced_memory()
+        tracemalloc.stop()
+    assert peak < 64 << 20
+
+
+def test_a_frame_of_another_message_is_refused():
+    there, here = socket.socketpair()
+    with there, Connection(here) as connection:
+        there.sendall(struct.pack("<IQ", 1, 0) + b"\xc1")
+        with pytest.raises(CorruptionError, match="does not decode"):
+            connection.receive()

@@ -12,6 +12,7 @@ import pytest
 
 from millpond.errors import UnavailableError
 from millpond.lookup import MappedTable
+from millpond.spark.lookup import copies as copies_module
 from millpond.spark.lookup.copies import FileServer, fetched
 from millpond.spark.lookup.files import Published, newest_path
 
@@ -116,6 +117,81 @@ def test_who_does_not_know_the_token_gets_nothing(published, server):
     connection.close()
 
 
+def _stranger(server):
+    return socket.create_connection((server.address.host, server.address.port), timeout=10)
+
+
+def test_strangers_keep_nobody_waiting_and_threads_are_bounded(published, server, monkeypatch):
+    monkeypatch.setattr(copies_module, "MOST_CONNECTIONS", 4)
+    before = threading.active_count()
+    strangers = []
+    for _ in range(20):
+        strangers.append(_stranger(server))
+        strangers[-1].sendall(b"GET / HT")
+    assert version_of(published.newest()) == 1
+    for evicted in strangers[:10]:
+        assert evicted.recv(1) == b"", "the oldest are closed"
+    assert threading.active_count() - before <= 4 + 1
+    for stranger in strangers:
+        stranger.close()
+
+
+def test_the_token_is_not_sent(server, tmp_path):
+    heard = []
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+
+        def listen():
+            connection, _ = listener.accept()
+            with connection:
+                heard.append(connection.recv(1 << 16))
+
+        thread = threading.Thread(target=listen)
+        thread.start()
+        with pytest.raises(UnavailableError):
+            fetched("gates", replace(server.address, port=listener.getsockname()[1]), tmp_path / "copies", ".table")
+        thread.join(20)
+    assert b"Millpond-Signature" in heard[0]
+    assert server.address.token.encode() not in heard[0]
+
+
+def _altered(server, folder, change):
+    """What is fetched where somebody between driver and worker changes the answer."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+
+        def pass_on():
+            connection, _ = listener.accept()
+            with connection, _stranger(server) as driver:
+                driver.sendall(connection.recv(1 << 16))
+                answer = b"".join(iter(lambda: driver.recv(1 << 16), b""))
+                connection.sendall(change(answer))
+
+        thread = threading.Thread(target=pass_on)
+        thread.start()
+        try:
+            return fetched("gates", replace(server.address, port=listener.getsockname()[1]), folder, ".table")
+        finally:
+            thread.join(20)
+
+
+def _later_name(answer):
+    return answer.replace(b"001.table", b"009.table")
+
+
+def test_a_table_that_was_altered_on_the_way_is_not_taken(server, tmp_path):
+    with pytest.raises(UnavailableError, match="not the one that was signed"):
+        _altered(server, tmp_path / "copies", lambda answer: answer[:-1] + bytes([answer[-1] ^ 1]))
+    with pytest.raises(UnavailableError, match="does not know the table's token"):
+        _altered(server, tmp_path / "copies", _later_name)
+    assert not list((tmp_path / "copies").glob("*.table"))
+
+
+def test_who_does_not_know_the_token_cannot_say_that_nothing_is_newer(published, server, folder, copies):
+    published.newest()
+    write(folder, 2)
+    with pytest.raises(UnavailableError, match="does not know the table's token"):
+        _altered(server, copies, lambda _: b"HTTP/1.0 304 Not Modified\r\n\r\n")
+
+
 def test_a_driver_that_does_not_answer_is_named_with_what_to_do(published, server):
     server.close()
     with pytest.raises(UnavailableError, match=rf"127.0.0.1:{server.address.port}.*TMPDIR"):
@@ -123,18 +199,6 @@ def test_a_driver_that_does_not_answer_is_named_with_what_to_do(published, serve
 
 
 def test_a_copy_that_breaks_off_is_not_taken_for_the_table(server, tmp_path):
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-
-        def break_off():
-            connection, _ = listener.accept()
-            with connection:
-                connection.recv(1 << 16)
-                connection.sendall(b"HTTP/1.1 200 OK\r\nETag: 001.table\r\nContent-Length: 100\r\n\r\nhalf")
-
-        thread = threading.Thread(target=break_off)
-        thread.start()
-        address = replace(server.address, port=listener.getsockname()[1])
-        with pytest.raises(UnavailableError, match="'gates'"):
-            fetched("gates", address, tmp_path / "copies", ".table")
-        thread.join(20)
+    with pytest.raises(UnavailableError, match=r"'gates'.*it sent \d+ of \d+ bytes"):
+        _altered(server, tmp_path / "copies", lambda answer: answer[:-10])
     assert not list((tmp_path / "copies").glob("*.table"))

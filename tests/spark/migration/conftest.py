@@ -1,10 +1,11 @@
-"""Checkpoints of PySpark's own operators, made once, which the tests only read."""
+"""Checkpoints of PySpark's own operators, and what is imported of them, made once: the tests only read them."""
 
 from contextlib import contextmanager
 
 import pytest
 from pyspark.sql.streaming.state import GroupStateTimeout
 
+from millpond.spark import import_state
 from millpond.spark.inspect.reading_session import reading_session
 from tests.spark.migration import jobs
 from tests.spark.streams import FileStream
@@ -93,3 +94,16 @@ def old_counted(spark, stream_of):
             )
         )
     return checkpoint_of(stream)
+
+
+@pytest.fixture(scope="package")
+def saved_ledger(spark, old_ledger, tmp_path_factory):
+    """The savepoint that `old_ledger` is imported into."""
+    return import_state(spark, old_ledger, str(tmp_path_factory.mktemp("saved") / "ledger"))
+
+
+@pytest.fixture(scope="package")
+def saved_recent(spark, old_recent, tmp_path_factory):
+    """The savepoint that `old_recent` is imported into."""
+    ttl_ms = dict.fromkeys(("total", "ids", "entries"), jobs.HOUR_MS)
+    return import_state(spark, old_recent, str(tmp_path_factory.mktemp("saved") / "recent"), ttl_ms=ttl_ms)

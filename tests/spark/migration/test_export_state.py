@@ -1,5 +1,7 @@
 """A savepoint as a DataFrame: one row a key, as `initialState` wants it."""
 
+import shutil
+
 import pytest
 from pyspark.sql import Row
 
@@ -11,15 +13,8 @@ from tests.spark.migration import jobs
 pytestmark = pytest.mark.spark
 
 
-@pytest.fixture(scope="module")
-def saved(spark, tmp_path_factory, old_ledger):
-    location = str(tmp_path_factory.mktemp("saved") / "ledger")
-    import_state(spark, old_ledger, location)
-    return location
-
-
-def test_a_key_has_one_row_with_all_of_its_states(spark, saved):
-    exported = export_state(spark, saved)
+def test_a_key_has_one_row_with_all_of_its_states(spark, saved_ledger):
+    exported = export_state(spark, saved_ledger.location)
     assert exported.columns == ["user", "entries", "ids", "total", "unused", "timers"]
     rows = {row.user: row for row in exported.collect()}
     assert rows.keys() == {"ann", "bob", None}
@@ -33,10 +28,8 @@ def test_a_key_has_one_row_with_all_of_its_states(spark, saved):
     assert (ann.unused, ann.timers) == (None, [1_110_000])
 
 
-def test_what_has_expired_is_left_out(spark, tmp_path, old_recent):
-    location = str(tmp_path / "saved")
-    ttl = dict.fromkeys(("total", "ids", "entries"), jobs.HOUR_MS)
-    values = import_state(spark, old_recent, location, ttl_ms=ttl).table("total")
+def test_what_has_expired_is_left_out(spark, saved_recent):
+    location, values = saved_recent.location, saved_recent.table("total")
     (ended_ms,) = {began_ms + jobs.HOUR_MS for began_ms in values["value.$alive_since_ms"].to_pylist()}
     alive = {row.user: row for row in export_state(spark, location, now_ms=ended_ms - 1).collect()}
     assert (alive["ann"].total.n, len(alive["ann"].ids), len(alive["ann"].entries)) == (2, 2, 2)
@@ -76,9 +69,9 @@ def test_states_of_python_objects_are_refused(spark, tmp_path):
         export_state(spark, str(tmp_path / "saved"))
 
 
-def test_a_file_that_was_altered_is_named(spark, tmp_path, old_ledger):
+def test_a_file_that_was_altered_is_named(spark, tmp_path, saved_ledger):
     location = tmp_path / "saved"
-    import_state(spark, old_ledger, str(location))
+    shutil.copytree(saved_ledger.location, location)
     file = next(location.glob("state-ids/*.parquet"))
     data = bytearray(file.read_bytes())
     data[len(data) // 2] ^= 1

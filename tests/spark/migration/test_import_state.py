@@ -87,8 +87,8 @@ def rows_of(saved, state):
     }
 
 
-def test_every_state_and_timer_of_each_key_is_there_and_an_empty_state_too(spark, tmp_path, old_ledger):
-    saved = import_state(spark, old_ledger, str(tmp_path / "saved"))
+def test_every_state_and_timer_of_each_key_is_there_and_an_empty_state_too(saved_ledger):
+    saved = saved_ledger
     assert {state.describe() for state in saved.states()} == {
         "value total (n: int64, last: timestamp[us, tz=UTC])",
         "list ids (id: int64)",
@@ -167,9 +167,8 @@ def _exact(part):
     return ("bits", struct.pack("<d", part)) if isinstance(part, float) else part
 
 
-def test_lives_end_when_spark_would_end_them(spark, tmp_path, old_recent):
-    ttl = dict.fromkeys(("total", "ids", "entries"), jobs.HOUR_MS)
-    saved = import_state(spark, old_recent, str(tmp_path / "saved"), ttl_ms=ttl)
+def test_lives_end_when_spark_would_end_them(spark, old_recent, saved_recent):
+    saved = saved_recent
     theirs = spark_states(spark, old_recent, "total")
     ours = {key[0]: row["value.$alive_since_ms"] + jobs.HOUR_MS for key, row in rows_of(saved, "total").items()}
     assert ours == {row.key.user: row.value.ttlExpirationMs for row in theirs}
@@ -237,9 +236,8 @@ def test_a_folder_that_holds_anything_is_refused(spark, tmp_path, old_ledger):
     assert [path.name for path in tmp_path.iterdir()] == ["mine"]
 
 
-def test_keyed_refuses_a_savepoint_of_another_schema_or_key(spark, tmp_path, stream_of, old_ledger):
-    saved = str(tmp_path / "saved")
-    import_state(spark, old_ledger, saved)
+def test_keyed_refuses_a_savepoint_of_another_schema_or_key(stream_of, saved_ledger):
+    saved = saved_ledger.location
     events = watermarked(stream_of([("ann", 1, 1)]))
     with pytest.raises(OptionError, match="'n' was int64 and cannot become string"):
         keyed(events, "user").transformWithState(Other(), "n long", "Update", "EventTime", savepoint=saved)
@@ -251,6 +249,5 @@ def test_keyed_refuses_a_savepoint_of_another_schema_or_key(spark, tmp_path, str
         )
 
 
-def test_a_savepoint_opens_again(spark, tmp_path, old_ledger):
-    written = import_state(spark, old_ledger, str(tmp_path / "saved"))
-    assert Savepoint.open(str(tmp_path / "saved")).contents == written.contents
+def test_a_savepoint_opens_again(saved_ledger):
+    assert Savepoint.open(saved_ledger.location).contents == saved_ledger.contents

@@ -21,9 +21,8 @@ def entries(*ids):
     return tuple(f"entry-{number}" + f"={number}" for number in ids)
 
 
-def test_the_row_form_with_every_kind_of_state_and_timers(spark, tmp_path, stream_of, old_ledger):
-    there, back = str(tmp_path / "there"), str(tmp_path / "back")
-    import_state(spark, old_ledger, there)
+def test_the_row_form_with_every_kind_of_state_and_timers(spark, tmp_path, stream_of, saved_ledger):
+    there, back = saved_ledger.location, str(tmp_path / "back")
 
     stream = stream_of([("ann", 5, 200), ("cid", 6, 200)])
     stream.add([("dan", 7, 1_150)])
@@ -57,9 +56,8 @@ def test_the_row_form_with_every_kind_of_state_and_timers(spark, tmp_path, strea
     }
 
 
-def test_the_pandas_form_with_times_to_live(spark, tmp_path, stream_of, old_recent):
-    there, back = str(tmp_path / "there"), str(tmp_path / "back")
-    import_state(spark, old_recent, there, ttl_ms=dict.fromkeys(("total", "ids", "entries"), jobs.HOUR_MS))
+def test_the_pandas_form_with_times_to_live(spark, tmp_path, stream_of, old_recent, saved_recent):
+    there, back = saved_recent.location, str(tmp_path / "back")
 
     stream = stream_of([("ann", 5, 200), ("cid", 6, 200)])
     output = keyed(stream.frame(), "user").transformWithStateInPandas(

@@ -12,7 +12,7 @@ import pytest
 
 from millpond.spark.environment.java import find_java
 from millpond.spark.environment.session import SESSION_SETTINGS
-from tests.faults.history_run import spark_home
+from tests.faults.history_run import SHORT_LIVED, spark_home
 
 pytestmark = pytest.mark.spark
 
@@ -62,7 +62,9 @@ def told_by(command, folder, **environ):
     job = subprocess.run(
         command,
         cwd=folder,
-        env={**os.environ, "PYSPARK_PYTHON": sys.executable, "JAVA_HOME": str(find_java().home), **environ},
+        env=os.environ
+        | SHORT_LIVED
+        | {"PYSPARK_PYTHON": sys.executable, "JAVA_HOME": str(find_java().home), **environ},
         capture_output=True,
         text=True,
         timeout=240,

@@ -259,3 +259,39 @@ def test_at_the_hosts_end_every_shard_that_nobody_holds_is_closed():
     with held.held(Attempt("app", 1)):
         slots.close()
         assert [shard.closed for shard in shards] == [0, 1]
+
+
+class Held:
+    """A shard that says when it was closed."""
+
+    def __init__(self):
+        self.closed = False
+
+    def close(self):
+        self.closed = True
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_a_shard_that_does_not_come_again_is_dropped_with_its_last_user(fails):
+    slots, held = Slots(Clock(), 1800.0), Held()
+    try:
+        with slots.using("lineage", comes_again=False) as slot:
+            slot.shard = held
+            with slots.using("lineage", comes_again=False) as same:
+                assert same is slot
+            assert not held.closed
+            assert not fails or 1 / 0
+    except ZeroDivisionError:
+        assert fails
+    assert held.closed
+    with slots.using("lineage") as slot:
+        assert slot.shard is None
+
+
+def test_a_shard_that_comes_again_stays():
+    slots, held = Slots(Clock(), 1800.0), Held()
+    with slots.using("lineage") as slot:
+        slot.shard = held
+    assert not held.closed
+    with slots.using("lineage") as slot:
+        assert slot.shard is held

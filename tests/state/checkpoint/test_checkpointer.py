@@ -253,6 +253,22 @@ def test_an_incremental_checkpoint_writes_what_changed_and_as_much_again(disk):
     assert counts(Operator(disk))["7-1"] == 5
 
 
+def test_what_a_failed_checkpoint_changed_goes_with_the_next_one(disk):
+    operator = Operator(disk)
+    for group in GROUPS:
+        counted(operator, {f"{group}-{number}": number for number in range(200)}, group)
+    operator.checkpointer.write(operator.checkpointer.begin(full=True))
+    for group in GROUPS:
+        counted(operator, {f"{group}-1": 5}, group)
+    operator.files.space = 0
+    with pytest.raises(UnavailableError):
+        operator.checkpointer.write(operator.checkpointer.begin())
+    operator.files.heal()
+    counted(operator, {"7-2": 6})
+    assert not operator.checkpointer.write(operator.checkpointer.begin()).full
+    assert Operator(disk).contents() == operator.contents()
+
+
 def test_the_blocking_part_is_the_commit_alone(disk):
     operator = Operator(disk)
     ticks = iter([100, 350])

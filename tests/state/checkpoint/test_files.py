@@ -208,6 +208,36 @@ def test_a_manifest_of_the_same_version_written_late_by_a_zombie_does_not_win(di
     assert stored(reader(disk)) == whole(first, second)
 
 
+@pytest.mark.parametrize("is_named", [True, False], ids=["with its lease", "whose lease was swept away"])
+def test_what_a_later_writer_is_writing_is_not_deleted(disk, monkeypatch, is_named):
+    _, zombie = on(disk, retain=1)
+    first = a_commit(BIRTH, "one", attempt="zombie")
+    zombie.put(first)
+    delete = zombie._delete_superfluous
+    written = {}
+
+    def the_successor_writes_half_a_manifest_first(manifest):
+        files, successor = on(disk, retain=1)
+        half_done = a_commit(successor.manifest(), "three", based=[1], attempt="successor")
+        files.space = sum(map(len, half_done.segments.values())) + len(half_done.manifest.encode()) // 2
+        before = set(disk.files)
+        with pytest.raises(UnavailableError, match="no space left"):
+            successor.put(half_done)
+        if not is_named:
+            (lease,) = [path for path in disk.files if "/writers/" in path and path not in leases]
+            del disk.files[lease]
+        written.update({path: disk.files[path] for path in disk.files if path not in before})
+        delete(manifest)
+
+    leases = {path for path in disk.files if "/writers/" in path}
+    monkeypatch.setattr(zombie, "_delete_superfluous", the_successor_writes_half_a_manifest_first)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # a zombie that sees the lease deletes nothing, and says so
+        zombie.put(a_commit(first.manifest, "two", attempt="zombie"))
+    assert len(written) == 3, "two segments and half a manifest"
+    assert written.items() <= disk.files.items()
+
+
 def test_going_back_to_an_earlier_version_passes_later_ones_by(disk):
     _, storage = on(disk)
     manifests = [BIRTH]

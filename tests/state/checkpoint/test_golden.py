@@ -74,6 +74,11 @@ EXPECTED = {
 }
 
 
+GROWN = ("log", 9, ("eve", 3), None)
+"""A list that was there and grew: from version 2 on its delta has what was added."""
+EXPECTED_OF = {1: EXPECTED, 2: EXPECTED | {GROWN: [(1, ["a"]), (2, None), (3, ["b", "c"])]}}
+
+
 def _contents(shard):
     found = {}
     for name in STATES:
@@ -97,7 +102,7 @@ def test_a_shard_written_by_every_version_is_restored(version):
     shard = Shard(manifest, HeapBackend(manifest.key_groups))
     shard.restore(segments)
     found = _contents(shard)
-    assert found == EXPECTED
+    assert found == EXPECTED_OF[version]
     lowest = found["everything", 7, ("ann", 1), None]
     assert math.copysign(1, lowest[5]) == -1, "minus zero keeps its sign"
     assert shard.begin_at(manifest)
@@ -158,6 +163,9 @@ def _write(folder):
                 everything.update(HIGHEST)
                 log.append((0, None))
                 visits.put(("/gone",), (1,))
+            backend.enter(GROWN[1])
+            backend.context.key = GROWN[2]
+            log.append(EXPECTED_OF[FORMAT_VERSION][GROWN][0])
         else:
             backend.enter(13)
             backend.context.key = ("gone", 0)
@@ -166,6 +174,9 @@ def _write(folder):
             backend.enter(7)
             backend.context.key = ("ann", 1)
             visits.clear()
+            backend.enter(GROWN[1])
+            backend.context.key = GROWN[2]
+            log.extend(EXPECTED_OF[FORMAT_VERSION][GROWN][1:])
             for (name, group, key, map_key), value in EXPECTED.items():
                 backend.enter(group)
                 backend.context.key = key
@@ -181,6 +192,20 @@ def _write(folder):
     (folder / "head.bin").write_bytes(commit.manifest.encode())
     for segment_id, data in stored.items():
         (folder / f"segment-{segment_id}.bin").write_bytes(data)
+
+
+def test_version_2_has_what_was_added_to_a_list():
+    _, segments = _files(2)
+    tables = [decode_segment(data, "a golden segment") for data in segments.values()]
+    [grew] = [table for table in tables if "added" in table.column_names]
+    rows = {row["key.user"]: row for row in grew.to_pylist()}
+    assert {user: row["added"] for user, row in rows.items()} == {
+        "ann": False,
+        "bob": False,
+        "eve": True,
+        "gone": False,
+    }
+    assert rows["eve"]["value"] == [{"at": 2, "words": None}, {"at": 3, "words": ["b", "c"]}]
 
 
 def test_the_writer_of_golden_files_writes_what_is_expected(tmp_path, monkeypatch):

@@ -98,7 +98,7 @@ def test_sealed_bytes_are_refused_with_any_bit_flipped_or_any_byte_cut(body, dat
 def test_another_format_version_is_named_with_the_one_that_is_read():
     later = bytearray(sealed(b"MPSG", b"body"))
     later[4] = 9
-    with pytest.raises(CorruptionError, match=r"format version 9; this Millpond reads version 1.*a later one"):
+    with pytest.raises(CorruptionError, match=r"format version 9; this Millpond reads versions up to 2.*a later one"):
         unsealed(b"MPSG", bytes(later), "it")
 
 
@@ -119,3 +119,21 @@ def test_a_value_that_cannot_be_written_is_named_with_its_state_and_key(kind):
     entry = r", map key \('/',\)" if is_map else ""
     with pytest.raises(DataError, match=rf"state 'counts' of key \('eve', 3\){entry}: .*RuntimeError: no threes"):
         CellCodec(descriptor, KEY).table(cells)
+
+
+def test_a_buffer_that_says_it_is_longer_than_its_bytes_can_stand_for_takes_no_memory():
+    sink = pa.BufferOutputStream()
+    column = pa.array([0] * 100_000, pa.int64())
+    with pa.ipc.new_stream(
+        sink, pa.schema([("a", pa.int64())]), options=pa.ipc.IpcWriteOptions(compression="lz4")
+    ) as writer:
+        writer.write_table(pa.table({"a": column}))
+    body = sink.getvalue().to_pybytes()
+    assert decode_segment(sealed(b"MPSG", body), "s")["a"].combine_chunks() == column
+    length = (800_000).to_bytes(8, "little")
+    assert body.count(length) == 1
+    before = pa.total_allocated_bytes()
+    altered = sealed(b"MPSG", body.replace(length, (1 << 40).to_bytes(8, "little")))
+    with pytest.raises(CorruptionError, match="when decoded"):
+        decode_segment(altered, "s")
+    assert pa.total_allocated_bytes() == before

@@ -368,7 +368,7 @@ DAMAGES = {
     "cut in the header": lambda data: data[:10],
     "empty": lambda data: b"",
     "longer than written": lambda data: data + b"\0",
-    "of another format version": lambda data: data[:4] + b"\x02" + data[5:],
+    "of another format version": lambda data: data[:4] + b"\x09" + data[5:],
     "a manifest": lambda data: new_manifest("lineage", 1, 3, 20, KEY).encode(),
 }
 
@@ -439,6 +439,17 @@ def test_a_version_can_be_taken_back_only_once(stored):
     first = shard.commit("first").manifest
     assert shard.begin_at(first)
     assert not shard.begin_at(manifest), "the version before was acknowledged"
+
+
+def test_what_a_version_that_broke_off_changed_is_not_in_the_next_one(stored):
+    store, oracle = stored
+    shard = store.restored()
+    assert shard.begin_at(store.read_manifest())
+    applied(shard, oracle, [(*_user(0), "update", 77)])
+    assert shard.begin_at(store.read_manifest())
+    assert contents(shard) == oracle
+    store.put(shard.commit("again"))
+    assert contents(store.restored()) == oracle
 
 
 def test_a_state_that_is_no_longer_declared_is_kept(stored):

@@ -5,12 +5,14 @@ A `Kind` makes values by number, so that the value a test expects is never the o
 
 import copy
 import datetime as dt
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Any
 
 import pyarrow as pa
 
+from millpond.state.backend.protocols import Appended
 from millpond.state.spi import ABSENT, Cells, KeyedStateBackend, StateDescriptor, StateKind
 from millpond.state.types.object_codec import OBJECT_SCHEMA
 from millpond.state.types.serializer import Serializer, msgspec_serializer
@@ -207,14 +209,27 @@ def placed(cells: Cells) -> dict[tuple[Any, ...], Any]:
     return dict(zip(places, map(copied, cells.values), strict=True))
 
 
-def changed(changes: Iterator[tuple[str, Cells]]) -> dict[str, dict[tuple[Any, ...], Any]]:
-    """All pieces of a snapshot's changes by state; a cell that came in two pieces would be a mistake of its own."""
+def changed(
+    changes: Iterator[tuple[str, Cells]], before: Mapping[str, Mapping[tuple[Any, ...], Any]] = MappingProxyType({})
+) -> dict[str, dict[tuple[Any, ...], Any]]:
+    """All pieces of a snapshot's changes by state; a cell that came in two pieces would be a mistake of its own.
+
+    What was added to a list is given with what it was added to: with the list of `before`, if there was any.
+    """
     states: dict[str, dict[tuple[Any, ...], Any]] = {}
     for name, cells in changes:
         state, piece = states.setdefault(name, {}), placed(cells)
         assert not state.keys() & piece.keys()
-        state |= piece
+        state |= {
+            place: grown(value, before.get(name, {}).get(place, [])) if type(given) is Appended else value
+            for (place, value), given in zip(piece.items(), cells.values, strict=True)
+        }
     return {name: state for name, state in states.items() if state}
+
+
+def grown(added: Any, before: Any) -> Any:
+    """A list after elements were added to it. A list that was not there has none."""
+    return [*(() if before is ABSENT else before), *added]
 
 
 def everything(source: Any, name: str) -> dict[tuple[Any, ...], Any]:

@@ -3,6 +3,7 @@
 import pytest
 
 from millpond.errors import DataError, OptionError
+from millpond.state.backend.protocols import Appended
 from millpond.state.spi import StateKind
 from tests.state.conformance.kinds import ANN, BOB, FLAT_ROW, changed, describe, turn_to
 
@@ -178,3 +179,36 @@ def test_a_list_given_away_is_not_the_state(backend):
     state.put(given)
     given.append((2, "b"))
     assert list(state.get()) == [(1, "a")]
+
+
+def test_the_delta_of_a_list_that_only_grew_has_what_was_added(state, kind, backend):
+    """A cache that the list does not leave meanwhile: what it gives to the backend within a version is whole."""
+    state.append(kind.make(1))
+    backend.commit().release()
+    backend.acknowledge()
+    turn_to(backend, 3, ANN)
+    state.append(kind.make(2))
+    state.extend([kind.make(1)])
+    snapshot = backend.commit()
+    turn_to(backend, 3, ANN)
+    state.append(kind.make(7))
+    [(_, cells)] = snapshot.changes()
+    assert [type(value) for value in cells.values] == [Appended]
+    assert list(cells.values[0]) == [kind.make(2), kind.make(1)]
+
+
+@pytest.mark.parametrize("replace", ["put", "clear"])
+def test_the_delta_of_a_list_that_was_replaced_has_the_whole_list(state, kind, backend, replace):
+    state.extend([kind.make(1), kind.make(2)])
+    backend.commit().release()
+    backend.acknowledge()
+    turn_to(backend, 3, ANN)
+    state.append(kind.make(3))
+    if replace == "put":
+        state.put([kind.make(1)])
+    else:
+        state.clear()
+    state.append(kind.make(4))
+    [(_, cells)] = backend.commit().changes()
+    assert [type(value) for value in cells.values] == [list]
+    assert cells.values == [[kind.make(1)] * (replace == "put") + [kind.make(4)]]

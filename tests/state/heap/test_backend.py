@@ -8,7 +8,9 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from millpond.errors import DataError, OptionError
+from millpond.state.backend.protocols import Appended
 from millpond.state.spi import ABSENT, Cells, HeapBackend, StateDescriptor, StateKind
+from tests.state.conformance.kinds import grown
 from tests.state.lengths import of_length
 
 GROUPS = range(3, 6)
@@ -217,7 +219,7 @@ class HeapAgainstDictionaries(RuleBasedStateMachine):
 
     def _changes(self, snapshot):
         """What a snapshot says has changed, against what did: cells set to what they were may be among them."""
-        changes = {name: _as_cells(cells) for name, cells in snapshot.changes()}
+        changes = self._changed(snapshot, self.committed)
         assert all(changes.values())
         for name in self.live:
             before, after = _flat(self.committed, name), _flat(self.live, name)
@@ -228,6 +230,16 @@ class HeapAgainstDictionaries(RuleBasedStateMachine):
             assert cells == {at: after.get(at, ABSENT) for at in cells}
         return {name: {at: _copied(value) for at, value in cells.items()} for name, cells in changes.items()}
 
+    @staticmethod
+    def _changed(snapshot, before):
+        return {
+            name: {
+                at: grown(value, _flat(before, name).get(at, ABSENT)) if type(value) is Appended else value
+                for at, value in _as_cells(cells).items()
+            }
+            for name, cells in snapshot.changes()
+        }
+
     def _begin(self):
         self.touched, self.handed, self.entered = set(), {}, None
 
@@ -236,14 +248,15 @@ class HeapAgainstDictionaries(RuleBasedStateMachine):
         snapshot = self.backend.commit()
         changes = self._changes(snapshot)
         if keep and len(self.snapshots) < 3:
-            self.snapshots.append((snapshot, copy.deepcopy(self.live), changes))
+            before = copy.deepcopy(self.committed)
+            self.snapshots.append((snapshot, copy.deepcopy(self.live), before, changes))
         self.earlier, self.committed = self.committed, copy.deepcopy(self.live)
         self._begin()
 
     @precondition(lambda self: self.snapshots)
     @rule(data=st.data())
     def release(self, data):
-        snapshot, _, _ = self.snapshots.pop(data.draw(st.integers(0, len(self.snapshots) - 1)))
+        snapshot, *_ = self.snapshots.pop(data.draw(st.integers(0, len(self.snapshots) - 1)))
         snapshot.release()
 
     @rule()
@@ -294,8 +307,8 @@ class HeapAgainstDictionaries(RuleBasedStateMachine):
 
     @invariant()
     def every_snapshot_is_as_it_was(self):
-        for snapshot, contents, changes in self.snapshots:
-            assert {name: _as_cells(cells) for name, cells in snapshot.changes()} == changes
+        for snapshot, contents, before, changes in self.snapshots:
+            assert self._changed(snapshot, before) == changes
             for name in self.live:
                 whole = _flat(contents, name)
                 for group in GROUPS:

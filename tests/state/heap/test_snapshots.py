@@ -13,7 +13,7 @@ import pyarrow as pa
 import pytest
 
 from millpond.errors import DataError, OptionError, UnavailableError
-from millpond.state.backend.protocols import Snapshot
+from millpond.state.backend.protocols import Appended, Snapshot
 from millpond.state.heap import backend as heap
 from millpond.state.heap import states as heap_states
 from millpond.state.heap import tables as heap_tables
@@ -21,6 +21,7 @@ from millpond.state.heap import versions as heap_versions
 from millpond.state.spi import ABSENT, Cells, HeapBackend, StateDescriptor, StateKind
 from millpond.state.types.object_codec import OBJECT_SCHEMA
 from millpond.state.types.serializer import pickle_serializer, raw_serializer
+from tests.state.conformance.kinds import grown
 
 NUMBER = pa.schema([("number", pa.int64())])
 NAME = pa.schema([("name", pa.string())])
@@ -157,7 +158,11 @@ class Reading:
     def check_changes(self):
         changes = {}
         for name, cells in self.snapshot.changes():
-            changes |= _places(name, cells)
+            added = [type(value) is Appended for value in cells.values]
+            changes |= {
+                at: grown(value, self.before.get(at, ABSENT)) if grew else value
+                for (at, value), grew in zip(_places(name, cells).items(), added, strict=True)
+            }
         assert changes == {at: self.contents.get(at, ABSENT) for at in changes}
         places = self.before.keys() | self.contents.keys()
         assert changes.keys() >= {at for at in places if self.before.get(at) != self.contents.get(at)}

@@ -72,7 +72,7 @@ class Kept:
 
     def check(self) -> None:
         """All cells; and as changes whatever differs, perhaps what was only touched, each as it was committed."""
-        changes = changed(self.snapshot.changes())
+        changes = changed(self.snapshot.changes(), self.before)
         assert changes.keys() <= KINDS.keys()
         for name, state in self.state.items():
             assert everything(self.snapshot, name) == state
@@ -361,7 +361,7 @@ class Versions(RuleBasedStateMachine):
         if self.pending is None:
             return
         snapshot, self.pending = self.pending.snapshot, None
-        for name, cells in changed(snapshot.changes()).items():
+        for name, cells in changed(snapshot.changes(), self.durable).items():
             for place, value in cells.items():
                 if value is ABSENT:
                     self.durable[name].pop(place, None)

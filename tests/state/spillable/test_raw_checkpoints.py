@@ -314,7 +314,7 @@ def test_a_shard_copies_what_is_spilled_behind(wrapper, tmp_path):
     for state in STATES:
         shard.declare(state)
     segments = {}
-    for turn in range(6):
+    for turn in range(12):
         if turn:
             assert shard.begin_at(shard.manifest)
         for number in range(turn, 200, 1 + turn):

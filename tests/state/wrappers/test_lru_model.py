@@ -6,8 +6,10 @@ import pyarrow as pa
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
+from millpond.state.backend.protocols import Appended
 from millpond.state.spi import ABSENT, Cells, HeapBackend, StateDescriptor, StateKind
 from millpond.state.wrappers.lru.backend import LruStateCache
+from tests.state.conformance.kinds import grown
 from tests.state.lengths import of_length
 
 GROUPS = range(3, 5)
@@ -213,7 +215,11 @@ class CacheAgainstDictionaries(RuleBasedStateMachine):
                 }
         delta = {name: {} for name in STATES}
         for name, cells in snapshot.changes():
-            piece = _as_cells(cells)
+            added = [type(value) is Appended for value in cells.values]
+            piece = {
+                cell: grown(value, before[name].get(cell, ABSENT)) if grew else value
+                for (cell, value), grew in zip(_as_cells(cells).items(), added, strict=True)
+            }
             assert not piece.keys() & delta[name].keys()
             delta[name] |= piece
         for name in STATES:

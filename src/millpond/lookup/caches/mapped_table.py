@@ -112,7 +112,7 @@ class MappedTable:
         self.file_bytes = len(mapped)
         try:
             self._read(mapped, footer, full_check=not is_checked(found))
-        except (pa.ArrowException, struct.error, ValueError, LookupError, TypeError, OverflowError) as error:
+        except (pa.ArrowException, OSError, struct.error, ValueError, LookupError, TypeError, OverflowError) as error:
             raise CorruptionError(not_whole(path, str(error))) from error
         remember_checked(found)
 
@@ -224,7 +224,10 @@ class MappedTable:
         spans_of = [self._places[start:end].tolist() for start, end in spans]
         taken = self.table if columns is None else self.table.select(columns)
         taken = taken.take(pa.array([place for places in spans_of for place in places], pa.int64()))
-        rows = iter(list(zip(*(column.to_pylist() for column in taken.columns), strict=True)))
+        try:
+            rows = iter(list(zip(*(column.to_pylist() for column in taken.columns), strict=True)))
+        except (ValueError, ArithmeticError) as error:
+            raise DataError(f"lookup table file {self.path}: a value is out of Python's range: {error}") from error
         return {key: [next(rows) for _ in places] for key, places in zip(keys, spans_of, strict=True)}
 
     def _first(self, entries: Positions) -> Positions:

@@ -12,6 +12,7 @@ from millpond.errors import MissingDependencyError, UnavailableError
 from millpond.lookup.push_down.conditions import Conditions, arrow_filter
 from millpond.lookup.push_down.narrowed import narrow_copy
 from millpond.lookup.sources.declared import declared_columns, declared_names, split_schema
+from millpond.masking import masked, tellable
 
 
 class DeltaScan:
@@ -50,7 +51,7 @@ class DeltaScan:
         try:
             table = delta.to_pyarrow_table(columns=names, filters=arrow_filter(self.conditions))
         except OSError as error:
-            raise self._unavailable(error) from error
+            raise self._unavailable(error) from tellable(error)
         return declared_columns(self._where, table, self.key_schema, self.row_schema)
 
     def pushed_down(self, columns: Sequence[str], where: Conditions) -> tuple[Self, Conditions]:
@@ -59,7 +60,7 @@ class DeltaScan:
 
     @property
     def _where(self) -> str:
-        return f"Delta table {self._uri}"
+        return f"Delta table {masked(self._uri)}"
 
     def _table(self) -> Any:
         try:
@@ -72,12 +73,13 @@ class DeltaScan:
         try:
             return DeltaTable(self._uri, storage_options=self._storage_options or None)
         except (DeltaError, OSError) as error:
-            raise self._unavailable(error) from error
+            raise self._unavailable(error) from tellable(error)
 
     def _unavailable(self, error: Exception) -> UnavailableError:
         return UnavailableError(
-            f"{self._where}: cannot be read ({type(error).__name__}: {error}); check the path and the storage options"
+            f"{self._where}: cannot be read ({type(error).__name__}: {masked(error)}); check the path and the storage "
+            "options"
         )
 
     def __repr__(self) -> str:
-        return f"DeltaScan({self._uri!r})"
+        return f"DeltaScan({masked(self._uri)!r})"

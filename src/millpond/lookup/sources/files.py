@@ -14,6 +14,7 @@ from millpond.errors import DataError, OptionError, UnavailableError
 from millpond.lookup.push_down.conditions import Conditions, arrow_filter
 from millpond.lookup.push_down.narrowed import narrow_copy
 from millpond.lookup.sources.declared import declared_columns, declared_names, declared_schema, split_schema
+from millpond.masking import masked, tellable
 
 if TYPE_CHECKING:
     import pyarrow.dataset as ds
@@ -59,15 +60,17 @@ class FileScan:
         types: dict[str, pa.DataType] | None = None,
     ) -> None:
         self._path = str(path)
+        self._where = masked(path)
         self._format = _FORMATS.get(Path(self._path).suffix.lower()) if format is None else format
         if self._format not in _FORMATS.values():
             raise OptionError(
-                f"lookup table {self._path}: expected format to be one of {', '.join(sorted(set(_FORMATS.values())))}, "
-                f"got {format!r}; name it, as the path has no suffix that tells"
+                f"lookup table {self._where}: expected format to be one of "
+                f"{', '.join(sorted(set(_FORMATS.values())))}, got {format!r}; name it, as the path has no suffix that "
+                "tells"
             )
         self._types = types or {}
         self.conditions: Conditions = ()
-        self.key_schema, self.row_schema = split_schema(self._path, self._schema(), keys, columns)
+        self.key_schema, self.row_schema = split_schema(self._where, self._schema(), keys, columns)
 
     def scan(self) -> pa.Table:
         """The declared columns of the files as they are now."""
@@ -81,16 +84,16 @@ class FileScan:
     def _batches(self) -> Iterator[pa.RecordBatch]:
         try:
             files = self._dataset()
-            names = declared_names(self._path, files.schema.names, self.key_schema, self.row_schema)
+            names = declared_names(self._where, files.schema.names, self.key_schema, self.row_schema)
             # One piece ahead: what was read and is not written yet is in memory beside the table.
             scanner = files.scanner(
                 columns=names, filter=arrow_filter(self.conditions), batch_readahead=1, fragment_readahead=1
             )
             for batch in scanner.to_batches():
                 table = pa.Table.from_batches([batch])
-                yield from declared_columns(self._path, table, self.key_schema, self.row_schema).to_batches()
+                yield from declared_columns(self._where, table, self.key_schema, self.row_schema).to_batches()
         except (OSError, pa.ArrowInvalid) as error:
-            raise self._unreadable(error) from error
+            raise self._unreadable(error) from tellable(error)
 
     def pushed_down(self, columns: Sequence[str], where: Conditions) -> tuple[Self, Conditions]:
         """The same files, of which fewer columns and rows are read."""
@@ -100,7 +103,7 @@ class FileScan:
         try:
             schema = self._dataset().schema
         except (OSError, pa.ArrowInvalid) as error:
-            raise self._unreadable(error) from error
+            raise self._unreadable(error) from tellable(error)
         return pa.schema([field.with_type(self._types.get(field.name, field.type)) for field in schema])
 
     def _dataset(self) -> "ds.Dataset":
@@ -120,10 +123,11 @@ class FileScan:
 
     def _unreadable(self, error: Exception) -> Exception:
         if isinstance(error, OSError):
-            return UnavailableError(f"lookup table {self._path}: cannot be read ({error}); check the path")
+            return UnavailableError(f"lookup table {self._where}: cannot be read ({masked(error)}); check the path")
         return DataError(
-            f"lookup table {self._path}: is not a whole {self._format} file, or has not the declared columns ({error})"
+            f"lookup table {self._where}: is not a whole {self._format} file, or has not the declared columns "
+            f"({masked(error)})"
         )
 
     def __repr__(self) -> str:
-        return f"FileScan({self._path!r})"
+        return f"FileScan({self._where!r})"

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from datetime import date, datetime
 from string import Formatter
 from typing import Any, TypeAlias
-from urllib.parse import quote, urlsplit
+from urllib.parse import quote
 
 import pyarrow as pa
 
@@ -20,7 +20,9 @@ from millpond.lookup.functions.function import Key, LookupFunction, Row, Rows
 from millpond.lookup.functions.keys import PlainKeys, check_key_types
 from millpond.lookup.sources.declared import declared_schema
 from millpond.lookup.sources.http_client import JsonClient
+from millpond.lookup.sources.json_text import shown
 from millpond.lookup.sources.values import readers
+from millpond.masking import masked, split_url
 
 RowsOf: TypeAlias = Callable[[Any], Any]
 """Takes the rows out of a decoded body: an object, a list of objects, or None for none."""
@@ -65,26 +67,30 @@ class HttpLookup(LookupFunction):
         headers: Mapping[str, str] | None = None,
         timeout_ms: int = 5_000,
     ) -> None:
-        self._url = url
+        self._where = masked(url)
         self._batch_url = batch_url
-        check_key_types(url, key_schema)
-        columns = [field for _, field, _, _ in Formatter().parse(url) if field is not None]
+        check_key_types(self._where, key_schema)
+        columns = _columns(url)
         if sorted(columns) != sorted(key_schema.names):
             raise OptionError(
-                f"{url}: expected each key column once in braces "
+                f"{self._where}: expected each key column once in braces "
                 f"({', '.join('{' + name + '}' for name in key_schema.names)}), got {', '.join(columns) or 'none'}"
             )
-        if batch_url is not None and urlsplit(batch_url)[:2] != urlsplit(url)[:2]:
-            raise OptionError(f"{batch_url}: expected the server of {url}")
-        path = url.partition("?")[0]
-        self._in_path = [name for name in columns if "{" + name + "}" in path.split("/")]
+        server = split_url(url)[:2]
+        if batch_url is not None and split_url(batch_url)[:2] != server:
+            raise OptionError(f"{masked(batch_url)}: expected the server of {self._where}")
+        if _columns("".join(server)):
+            raise OptionError(f"{self._where}: a key names no server; put the key columns into the path or the query")
+        path, mark, query = _target(url).partition("?")
+        self._segments = [(segment, bool(_columns(segment))) for segment in path.split("/")]
+        self._query = mark + query
         self._rows = rows
         self._client = JsonClient(url, headers or {}, timeout_ms)
         self.key_schema = key_schema
         self.row_schema = row_schema
         self._plain = PlainKeys(key_schema)
-        self._objects = _Objects(url, row_schema)
-        self._key_objects = _Objects(url, key_schema)
+        self._objects = _Objects(self._where, row_schema)
+        self._key_objects = _Objects(self._where, key_schema)
 
     @property
     def batched(self) -> bool:
@@ -99,14 +105,22 @@ class HttpLookup(LookupFunction):
         """The rows of one key, by a GET."""
         values = zip(self.key_schema.names, self._plain(keys), strict=True)
         quoted = {name: _quoted(value) for name, value in values}
-        for name in self._in_path:
-            if quoted[name] in ("", ".", ".."):
-                raise DataError(
-                    f"{self._url}, key column {name!r}: {quoted[name]!r} in a path is another resource than that of a "
-                    "key; leave such events out, or ask by batch_url"
-                )
-        url = self._url.format(**quoted)
-        return [self._objects.row(thing) for thing in _listed(self._client.get(_target(url)), self._rows)]
+        path = "/".join(self._segment(*segment, quoted) for segment in self._segments)
+        target = path + self._query.format(**quoted)
+        return [self._objects.row(thing) for thing in _listed(self._client.get(target), self._rows)]
+
+    def _segment(self, segment: str, has_key: bool, quoted: Mapping[str, str]) -> str:
+        """A part of the path between two slashes, which a key may fill but not leave."""
+        if not has_key:
+            return segment.format()
+        filled = segment.format(**quoted)
+        names = _columns(segment)
+        if filled in ("", ".", "..") or not all(quoted[name] for name in names):
+            raise DataError(
+                f"{self._where}, key column {names[0]!r}: {filled!r} in a path is another resource than that of a "
+                "key; leave such events out, or ask by batch_url"
+            )
+        return filled
 
     def lookup_many(self, keys: Sequence[Key]) -> dict[Key, Rows]:
         """The rows of every key, by one POST where the service has a URL for it."""
@@ -120,7 +134,7 @@ class HttpLookup(LookupFunction):
         return found
 
     def __repr__(self) -> str:
-        return f"HttpLookup({self._url!r})"
+        return f"HttpLookup({self._where!r})"
 
 
 class HttpScan:
@@ -149,7 +163,7 @@ class HttpScan:
         headers: Mapping[str, str] | None = None,
         timeout_ms: int = 30_000,
     ) -> None:
-        check_key_types(url, key_schema)
+        check_key_types(masked(url), key_schema)
         self._url = url
         self._rows = rows
         self._client = JsonClient(url, headers or {}, timeout_ms)
@@ -161,9 +175,9 @@ class HttpScan:
         body = self._client.get(_target(self._url))
         self._client.close()
         if body is None:
-            raise DataError(f"{self._url}: there is nothing (404, or null); check the URL")
+            raise DataError(f"{masked(self._url)}: there is nothing (404, or null); check the URL")
         schema = declared_schema(self.key_schema, self.row_schema)
-        objects = _Objects(self._url, schema)
+        objects = _Objects(masked(self._url), schema)
         rows = [objects.row(thing) for thing in _listed(body, self._rows)]
         columns = list(zip(*rows, strict=True)) or [()] * len(schema)
         try:
@@ -171,10 +185,10 @@ class HttpScan:
                 [pa.array(values, field.type) for values, field in zip(columns, schema, strict=True)], schema=schema
             )
         except (pa.ArrowInvalid, OverflowError) as error:
-            raise DataError(f"{self._url}: a value does not fit its declared type: {error}") from error
+            raise DataError(f"{masked(self._url)}: a value does not fit its declared type: {error}") from error
 
     def __repr__(self) -> str:
-        return f"HttpScan({self._url!r})"
+        return f"HttpScan({masked(self._url)!r})"
 
 
 class _Objects:
@@ -188,7 +202,7 @@ class _Objects:
         if not isinstance(thing, dict) or any(name not in thing for name, _ in self._read):
             raise DataError(
                 f"{self._where}: expected JSON objects with {', '.join(name for name, _ in self._read)}, got "
-                f"{thing!r}; mend the service, declare other columns, or take the rows out of the body with `rows`"
+                f"{shown(thing)}; mend the service, declare other columns, or take the rows out of the body with `rows`"
             )
         return tuple(read(thing[name]) for name, read in self._read)
 
@@ -200,8 +214,16 @@ def _listed(body: Any, rows: RowsOf | None) -> list[Any]:
     return things if isinstance(things, list) else [things]
 
 
+def _columns(template: str) -> list[str]:
+    """The names in braces."""
+    try:
+        return [field for _, field, _, _ in Formatter().parse(template) if field is not None]
+    except ValueError as error:
+        raise OptionError(f"{masked(template)}: {error}; write each key column in braces") from error
+
+
 def _target(url: str) -> str:
-    parts = urlsplit(url)
+    parts = split_url(url)
     return (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
 
 

@@ -11,11 +11,12 @@ import threading
 from collections.abc import Mapping
 from http.client import HTTPConnection, HTTPException, HTTPSConnection
 from typing import Any
-from urllib.parse import urlsplit
 
 import msgspec
 
 from millpond.errors import DataError, OptionError, UnavailableError
+from millpond.lookup.sources.json_text import decoded_json
+from millpond.masking import masked, split_url, tellable
 
 _PASSING = {408, 425, 429}
 _OK, _NOT_FOUND, _SERVER_ERROR = 200, 404, 500
@@ -31,9 +32,9 @@ class JsonClient:
     """
 
     def __init__(self, url: str, headers: Mapping[str, str], timeout_ms: int) -> None:
-        parts = urlsplit(url)
+        parts = split_url(url)
         if parts.scheme not in ("http", "https") or not parts.hostname:
-            raise OptionError(f"lookup URL {url!r}: expected http:// or https:// and a host")
+            raise OptionError(f"lookup URL {masked(url)!r}: expected http:// or https:// and a host")
         self._host = parts.hostname
         self._port = parts.port
         self._secure = parts.scheme == "https"
@@ -65,7 +66,7 @@ class JsonClient:
         return self._ask("POST", target, msgspec.json.encode(body))
 
     def _ask(self, method: str, target: str, body: bytes | None) -> Any:
-        where = f"{method} {self._host}{target}"
+        where = f"{method} {self._host}{masked(target)}"
         headers = self._headers if body is None else {**self._headers, "Content-Type": "application/json"}
         with self._lock:
             kept = self._idle.pop() if self._idle else None
@@ -78,7 +79,8 @@ class JsonClient:
                 connection.close()
                 if connection is kept and not isinstance(error, TimeoutError):
                     continue
-                raise UnavailableError(f"{where}: no answer ({type(error).__name__}: {error})") from error
+                told = f"{type(error).__name__}: {masked(error)}"
+                raise UnavailableError(f"{where}: no answer ({told})") from tellable(error)
             with self._lock:
                 self._idle.append(connection)
             return self._body(where, response.status, text)
@@ -98,11 +100,8 @@ class JsonClient:
                 f"{where}: expected status 200, or 404 where there is nothing, got {status}: {_beginning(text)}; check "
                 "the URL and the headers"
             )
-        try:
-            return msgspec.json.decode(text)
-        except msgspec.DecodeError as error:
-            raise DataError(f"{where}: expected JSON, got {_beginning(text)} ({error})") from error
+        return decoded_json(where, text)
 
 
 def _beginning(text: bytes) -> str:
-    return repr(text[:200].decode(errors="replace"))
+    return masked(repr(text[:200].decode(errors="replace")))

@@ -13,6 +13,7 @@ from millpond.errors import MissingDependencyError, OptionError, UnavailableErro
 from millpond.lookup.push_down.conditions import Condition, Conditions
 from millpond.lookup.push_down.narrowed import narrow_copy
 from millpond.lookup.sources.declared import declared_columns, declared_names, split_schema
+from millpond.masking import masked, tellable
 
 _PREDICATES = {
     "=": "EqualTo",
@@ -64,7 +65,7 @@ class IcebergScan:
         try:
             table = iceberg.scan(row_filter=_row_filter(self.conditions), selected_fields=tuple(names)).to_arrow()
         except OSError as error:
-            raise self._unavailable(error) from error
+            raise self._unavailable(error) from tellable(error)
         return declared_columns(self._where, table, self.key_schema, self.row_schema)
 
     def pushed_down(self, columns: Sequence[str], where: Conditions) -> tuple[Self, Conditions]:
@@ -88,10 +89,10 @@ class IcebergScan:
         except NoSuchTableError as error:
             raise OptionError(f"{self._where}: there is no such table; check its name and the catalog's") from error
         except (RESTError, OSError) as error:
-            raise self._unavailable(error) from error
+            raise self._unavailable(error) from tellable(error)
 
     def _unavailable(self, error: Exception) -> UnavailableError:
-        return UnavailableError(f"{self._where}: cannot be read ({type(error).__name__}: {error})")
+        return UnavailableError(f"{self._where}: cannot be read ({type(error).__name__}: {masked(error)})")
 
     def __repr__(self) -> str:
         return f"IcebergScan({self._table!r})"

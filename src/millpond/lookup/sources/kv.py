@@ -6,15 +6,21 @@ microseconds, without a server.
 
 The invariant: the columns are stored with the rows. A source that declares others than were written
 is an error, and never values under the wrong names.
+
+A value is sealed: format version (1 byte), CRC-32 (4 bytes), body. The checksum begins from the dataset and
+the key, so that a value under another key is refused as well as an altered one. Values of format 1, which
+had no seal, are still read; their first byte is that of a MessagePack list.
 """
 
+import struct
+import zlib
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import msgspec
 import pyarrow as pa
 
-from millpond.errors import DataError, OptionError
+from millpond.errors import CorruptionError, DataError, OptionError
 from millpond.kv import Get, KVStore, Put, WalkableStore
 from millpond.lookup.functions.function import Key, LookupFunction, Rows
 from millpond.lookup.functions.keys import PlainKeys, check_key_types
@@ -22,6 +28,10 @@ from millpond.lookup.sources.declared import batch_of_rows, declared_columns, de
 from millpond.lookup.sources.values import readers
 
 _BATCH = 1_000
+_FORMAT_VERSION = 2
+_LIST_OF_TWO = 0x92
+_SEAL = struct.Struct(">BI")
+_DECODE_ERRORS = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
 
 
 class _Stored(msgspec.Struct, array_like=True):
@@ -44,6 +54,7 @@ class KvLookup(LookupFunction):
     Raises:
         UnavailableError: the store does not answer.
         DataError: the dataset has other columns, or was written by something else.
+        CorruptionError: a value is torn or altered, or of another key.
 
     >>> from millpond.kv import MemoryStore
     >>> store = MemoryStore()
@@ -70,8 +81,12 @@ class KvLookup(LookupFunction):
 
     def lookup_many(self, keys: Sequence[Key]) -> dict[Key, Rows]:
         """The rows of every key, by one read."""
-        found = self._store.get_many([Get(self._dataset, _encoded(self._plain(key))) for key in keys])
-        return {key: self._rows(values[-1].value) if values else [] for key, values in zip(keys, found, strict=True)}
+        encoded = [_encoded(self._plain(key)) for key in keys]
+        found = self._store.get_many([Get(self._dataset, key) for key in encoded])
+        return {
+            key: self._rows(stored_key, values[-1].value) if values else []
+            for key, stored_key, values in zip(keys, encoded, found, strict=True)
+        }
 
     def scan(self) -> pa.Table:
         """The whole dataset. What is written while it is read may be in it or not.
@@ -95,14 +110,14 @@ class KvLookup(LookupFunction):
         read = readers(self._where, self.key_schema)
         after: bytes | None = None
         while page := store.next_keys(self._dataset, after, _BATCH):
-            found = {self._key(read, key): self._rows(values[-1].value) for key, values in page}
+            found = {self._key(read, key): self._rows(key, values[-1].value) for key, values in page}
             yield batch_of_rows(self._where, found, self.key_schema, self.row_schema)
             after = page[-1][0]
 
     def _key(self, read: Sequence[Callable[[Any], Any]], encoded: bytes) -> Key:
         try:
             values = msgspec.msgpack.decode(encoded, type=list[Any])
-        except (msgspec.DecodeError, msgspec.ValidationError) as error:
+        except _DECODE_ERRORS as error:
             raise DataError(f"{self._where}: a key was not written by write_kv_table ({error})") from error
         if len(values) != len(read):
             raise DataError(
@@ -111,11 +126,14 @@ class KvLookup(LookupFunction):
             )
         return tuple(one(value) for one, value in zip(read, values, strict=True))
 
-    def _rows(self, value: bytes) -> Rows:
+    def _rows(self, key: bytes, value: bytes) -> Rows:
+        body = value if value[:1] == bytes((_LIST_OF_TWO,)) else self._unsealed(key, value)
         try:
-            stored = msgspec.msgpack.decode(value, type=_Stored)
-        except (msgspec.DecodeError, msgspec.ValidationError) as error:
+            stored = msgspec.msgpack.decode(body, type=_Stored)
+        except _DECODE_ERRORS as error:
             raise DataError(f"{self._where}: a value was not written by write_kv_table ({error})") from error
+        if any(len(row) != len(stored.columns) for row in stored.rows):
+            raise DataError(f"{self._where}: a value has rows of other lengths than its columns; write the table anew")
         missing = [name for name in self.row_schema.names if name not in stored.columns]
         if missing:
             raise DataError(
@@ -124,6 +142,23 @@ class KvLookup(LookupFunction):
             )
         places = [stored.columns.index(name) for name in self.row_schema.names]
         return [tuple(read(row[place]) for read, place in zip(self._read, places, strict=True)) for row in stored.rows]
+
+    def _unsealed(self, key: bytes, value: bytes) -> bytes:
+        if len(value) < _SEAL.size:
+            raise DataError(f"{self._where}: a value of {len(value)} bytes was not written by write_kv_table")
+        version, checksum = _SEAL.unpack_from(value)
+        if version != _FORMAT_VERSION:
+            raise DataError(
+                f"{self._where}: a value has format version {version}, this Millpond reads 1 and {_FORMAT_VERSION}; "
+                "write the table anew, or read it with the release that wrote it"
+            )
+        body = value[_SEAL.size :]
+        if _checksum(self._dataset, key, body) != checksum:
+            raise CorruptionError(
+                f"{self._where}: a value does not fit its checksum (its bytes are torn or altered, or of another key); "
+                "write the table anew"
+            )
+        return body
 
     def __repr__(self) -> str:
         return f"KvLookup({self._dataset!r})"
@@ -156,8 +191,8 @@ def write_kv_table(
         if None not in key:
             rows_by_key.setdefault(key, []).append(list(row))
     puts = [
-        Put(_encoded(key), msgspec.msgpack.encode(_Stored(row_schema.names, found)))
-        for key, found in rows_by_key.items()
+        Put(encoded, _sealed(dataset, encoded, msgspec.msgpack.encode(_Stored(row_schema.names, found))))
+        for encoded, found in ((_encoded(key), found) for key, found in rows_by_key.items())
     ]
     for first in range(0, len(puts), _BATCH):
         store.put_many(dataset, puts[first : first + _BATCH])
@@ -166,3 +201,11 @@ def write_kv_table(
 def _encoded(key: Key) -> bytes:
     """Times in UTC, decimals and dates as text: equal keys of the columns' own types are equal bytes."""
     return msgspec.msgpack.encode(key)
+
+
+def _sealed(dataset: str, key: bytes, body: bytes) -> bytes:
+    return _SEAL.pack(_FORMAT_VERSION, _checksum(dataset, key, body)) + body
+
+
+def _checksum(dataset: str, key: bytes, body: bytes) -> int:
+    return zlib.crc32(body, zlib.crc32(key, zlib.crc32(dataset.encode())))

@@ -36,6 +36,7 @@ from millpond.lookup.sources.postgresql_types import (
     possible,
     sql_type,
 )
+from millpond.masking import masked, tellable
 
 if TYPE_CHECKING:
     from psycopg import Connection
@@ -169,7 +170,7 @@ class PostgresqlTable:
                     self._check_types(names, [column.type_code for column in cursor.description or ()])
                     yield self._batch(list(zip(*rows, strict=True)), names)
         except psycopg.Error as error:
-            raise self._failed(error) from error
+            raise self._failed(error) from tellable(error)
         finally:
             connection.close()
 
@@ -323,15 +324,15 @@ class PostgresqlTable:
                 # A plan that was prepared before a column changed its type is refused as not supported.
                 stale = isinstance(error, psycopg.errors.FeatureNotSupported)
                 if not stale and not connection.broken:
-                    raise self._failed(error) from error
+                    raise self._failed(error) from tellable(error)
                 connection.close()
                 self.close()
             except psycopg.Error as error:
-                raise self._failed(error) from error
+                raise self._failed(error) from tellable(error)
         try:
             return self._put_back(self._connect(), question)
         except psycopg.Error as error:
-            raise self._failed(error) from error
+            raise self._failed(error) from tellable(error)
 
     def _put_back(self, connection: "Connection[Any]", question: "Callable[[Connection[Any]], T]") -> T:
         try:
@@ -356,7 +357,7 @@ class PostgresqlTable:
                 options=f"{options} -c plan_cache_mode=force_generic_plan".strip(),
             )
         except psycopg.Error as error:
-            raise self._failed(error) from error
+            raise self._failed(error) from tellable(error)
         _register(connection)
         return connection
 
@@ -364,12 +365,17 @@ class PostgresqlTable:
         """The error to raise for one of psycopg's: one that is tried again, or one that is not."""
         psycopg = _psycopg()
         if isinstance(error, (psycopg.OperationalError, psycopg.InterfaceError)):
-            return UnavailableError(f"{self._where}: the database did not answer: {error}")
-        return DataError(f"{self._where}: the database refused the lookup: {error}")
+            return UnavailableError(f"{self._where}: the database did not answer: {masked(error)}")
+        return DataError(f"{self._where}: the database refused the lookup: {masked(error)}")
 
     @property
     def _where(self) -> str:
-        given = _psycopg().conninfo.conninfo_to_dict(self._url)
+        psycopg = _psycopg()
+        try:
+            given = psycopg.conninfo.conninfo_to_dict(self._url)
+        except psycopg.ProgrammingError as error:
+            # Not `from` it: libpq quotes what it cannot read, a password among it.
+            raise OptionError(f"{masked(self._url)} is no URL of PostgreSQL: {masked(error)}") from None
         return f"postgresql://{given.get('host', '')}/{given.get('dbname', '')}, table {self._table!r}"
 
 

@@ -17,7 +17,6 @@ from copy import copy
 from itertools import islice
 from typing import Any, Literal, Self, TypeAlias
 
-import msgspec
 import pyarrow as pa
 
 from millpond.errors import DataError, MissingDependencyError, OptionError, UnavailableError
@@ -26,8 +25,10 @@ from millpond.lookup.functions.keys import check_key_types
 from millpond.lookup.push_down.conditions import Conditions
 from millpond.lookup.push_down.narrowed import picked
 from millpond.lookup.sources.declared import batch_of_rows, declared_schema
+from millpond.lookup.sources.json_text import decoded_json, shown
 from millpond.lookup.sources.value_names import ValueNames
 from millpond.lookup.sources.values import readers
+from millpond.masking import masked, tellable
 
 RedisValue: TypeAlias = Literal["hash", "json"]
 _KEYS_A_PIPELINE = 1_000
@@ -99,7 +100,7 @@ class RedisLookup(LookupFunction):
             client.ping()
         except redis.exceptions.RedisError as error:
             client.close()
-            raise self._failed(error) from error
+            raise self._failed(error) from tellable(error)
         self._client = client
 
     def close(self) -> None:
@@ -119,7 +120,7 @@ class RedisLookup(LookupFunction):
         try:
             found = self._hashes(names) if self._value == "hash" else self._objects(names)
         except _redis().exceptions.RedisError as error:
-            raise self._failed(error) from error
+            raise self._failed(error) from tellable(error)
         return dict(zip(keys, found, strict=True))
 
     def scan(self) -> pa.Table:
@@ -148,7 +149,7 @@ class RedisLookup(LookupFunction):
                 if key is not None:
                     yield key
         except _redis().exceptions.RedisError as error:
-            raise self._failed(error) from error
+            raise self._failed(error) from tellable(error)
 
     def pushed_down(self, columns: Sequence[str], where: Conditions) -> tuple[Self, Conditions]:
         """The same values, of which fewer fields are fetched; conditions are checked by whoever asked."""
@@ -195,10 +196,7 @@ class RedisLookup(LookupFunction):
         ]
 
     def _parsed(self, text: bytes, name: str) -> list[Any]:
-        try:
-            parsed = msgspec.json.decode(text)
-        except msgspec.DecodeError as error:
-            raise DataError(f"{self._where}, value {name!r}: expected JSON, got {text[:60]!r} ({error})") from error
+        parsed = decoded_json(f"{self._where}, value {name!r}", text)
         return parsed if isinstance(parsed, list) else [parsed]
 
     def _row(self, read: Sequence[tuple[str, Any]], thing: Any, name: str) -> Row:
@@ -206,18 +204,20 @@ class RedisLookup(LookupFunction):
         if missing:
             raise DataError(
                 f"{self._where}, value {name!r}: expected a JSON object with {', '.join(self.row_schema.names)}, "
-                f"got {thing!r}"
+                f"got {shown(thing)}"
             )
         return tuple(one(thing[column]) for column, one in read)
 
     def _failed(self, error: Exception) -> Exception:
         exceptions = _redis().exceptions
         if isinstance(error, (exceptions.AuthenticationError, exceptions.AuthorizationError)):
-            return OptionError(f"{self._where}: Redis let us not in: {error}; check user and password in the URL")
+            return OptionError(
+                f"{self._where}: Redis let us not in: {masked(error)}; check user and password in the URL"
+            )
         if isinstance(error, (exceptions.ConnectionError, exceptions.TimeoutError)):
-            return UnavailableError(f"{self._where}: Redis did not answer: {error}")
+            return UnavailableError(f"{self._where}: Redis did not answer: {masked(error)}")
         return DataError(
-            f"{self._where}: Redis refused the lookup: {error}; is each of these values a "
+            f"{self._where}: Redis refused the lookup: {masked(error)}; is each of these values a "
             f"{'hash' if self._value == 'hash' else 'string'}?"
         )
 

@@ -22,6 +22,7 @@ from millpond.lookup.functions.keys import check_key_types
 from millpond.lookup.push_down.conditions import COMPARE, Condition, Conditions
 from millpond.lookup.sources.declared import declared_schema
 from millpond.lookup.sources.sql_types import arrow_type
+from millpond.masking import masked, tellable
 
 if TYPE_CHECKING:
     from sqlalchemy import Engine, Table
@@ -85,7 +86,7 @@ class SqlAlchemyTable:
         except sqlalchemy.exc.NoSuchTableError as error:
             raise OptionError(f"{self._where}: there is no such table; check its name and schema") from error
         except sqlalchemy.exc.SQLAlchemyError as error:
-            raise self._failed(error) from error
+            raise self._failed(error) from tellable(error)
         for column in self._table.columns:
             if isinstance(column.type, sqlalchemy.types.Float):
                 column.type.asdecimal = False  # MySQL's would give decimals
@@ -97,7 +98,11 @@ class SqlAlchemyTable:
 
     def _new_engine(self) -> "Engine":
         sqlalchemy = _sqlalchemy()
-        url = sqlalchemy.engine.make_url(self._url)
+        try:
+            url = sqlalchemy.engine.make_url(self._url)
+        except (sqlalchemy.exc.ArgumentError, ValueError) as error:
+            # Not `from` it, which may quote the password.
+            raise OptionError(f"{masked(self._url)!r} is no URL of a database: {masked(error)}") from None
         try:
             engine: Engine = sqlalchemy.create_engine(url, connect_args=_connect_args(url, self._timeout_ms))
         except (ImportError, sqlalchemy.exc.NoSuchModuleError) as error:
@@ -158,7 +163,7 @@ class SqlAlchemyTable:
                 for rows in cursor.partitions():
                     yield self._batch(rows, schema)
         except _sqlalchemy().exc.SQLAlchemyError as error:
-            raise self._failed(error) from error
+            raise self._failed(error) from tellable(error)
 
     def _batch(self, rows: Sequence[Any], schema: pa.Schema) -> pa.RecordBatch:
         try:
@@ -180,14 +185,14 @@ class SqlAlchemyTable:
             return self._executed(query)
         except sqlalchemy.exc.DBAPIError as error:
             if not error.connection_invalidated:
-                raise self._failed(error) from error
+                raise self._failed(error) from tellable(error)
         except sqlalchemy.exc.SQLAlchemyError as error:
-            raise self._failed(error) from error
+            raise self._failed(error) from tellable(error)
         # The connection was kept from before and is broken, and so the engine has let go of all that idle.
         try:
             return self._executed(query)
         except sqlalchemy.exc.SQLAlchemyError as error:
-            raise self._failed(error) from error
+            raise self._failed(error) from tellable(error)
 
     def _executed(self, query: Any) -> list[tuple[Any, ...]]:
         _, engine = self._opened()
@@ -213,16 +218,15 @@ class SqlAlchemyTable:
 
     @property
     def _where(self) -> str:
-        url = _sqlalchemy().engine.make_url(self._url)
-        return f"{url.render_as_string(hide_password=True)}, table {self._table_name!r}"
+        return f"{masked(self._url)}, table {self._table_name!r}"
 
     def _failed(self, error: Exception) -> Exception:
         """The error to raise for one of SQLAlchemy's: one that is tried again, or one that is not."""
         exc = _sqlalchemy().exc
         passing = (exc.OperationalError, exc.InterfaceError, exc.TimeoutError)
         if getattr(error, "connection_invalidated", False) or (isinstance(error, passing) and not _lasts(error)):
-            return UnavailableError(f"{self._where}: the database did not answer: {error}")
-        return DataError(f"{self._where}: the database refused the lookup: {error}")
+            return UnavailableError(f"{self._where}: the database did not answer: {masked(error)}")
+        return DataError(f"{self._where}: the database refused the lookup: {masked(error)}")
 
 
 def _lasts(error: Any) -> bool:

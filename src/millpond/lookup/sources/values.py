@@ -8,12 +8,13 @@ guessed.
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, date, datetime
-from decimal import Decimal, InvalidOperation
+from decimal import Context, Decimal, Inexact, InvalidOperation
 from typing import Any
 
 import pyarrow as pa
 
 from millpond.errors import DataError, OptionError
+from millpond.lookup.sources.json_text import shown
 
 
 def readers(where: str, schema: pa.Schema) -> list[Callable[[Any], Any]]:
@@ -40,20 +41,22 @@ class _Reader:
             return None
         try:
             return self.convert(value)
-        except (ValueError, TypeError, InvalidOperation) as error:
+        except (ValueError, TypeError, ArithmeticError) as error:
             raise DataError(
                 f"{self.where}, column {self.field.name!r}: expected {self.field.type}, got {type(value).__name__} "
-                f"{value!r}; mend the source or declare another type"
+                f"{shown(value)}; mend the source or declare another type"
             ) from error
 
 
 def _conversion(where: str, field: pa.Field) -> Callable[[Any], Any]:
     types, kind = pa.types, field.type
+    if types.is_integer(kind):
+        return _Integers.of(kind)
+    if types.is_decimal(kind):
+        return _Decimals(kind.precision, kind.scale)
     for is_kind, convert in (
         (types.is_boolean, _boolean),
-        (types.is_integer, _integer),
         (types.is_floating, _floating),
-        (types.is_decimal, _decimal),
         (types.is_string, _string),
         (types.is_binary, _binary),
         (types.is_date, _date),
@@ -87,10 +90,21 @@ def _boolean(value: Any) -> bool:
     raise ValueError
 
 
-def _integer(value: Any) -> int:
-    if isinstance(value, int) and not isinstance(value, bool):
-        return value
-    return int(_text(value))
+@dataclass(frozen=True, slots=True)
+class _Integers:
+    least: int
+    greatest: int
+
+    @classmethod
+    def of(cls, kind: pa.DataType) -> "_Integers":
+        signed = pa.types.is_signed_integer(kind)
+        return cls(-(1 << kind.bit_width - 1) if signed else 0, (1 << kind.bit_width - signed) - 1)
+
+    def __call__(self, value: Any) -> int:
+        number = value if isinstance(value, int) and not isinstance(value, bool) else int(_text(value))
+        if not self.least <= number <= self.greatest:
+            raise ValueError
+        return number
 
 
 def _floating(value: Any) -> float:
@@ -99,10 +113,22 @@ def _floating(value: Any) -> float:
     return float(_text(value))
 
 
-def _decimal(value: Any) -> Decimal:
-    if isinstance(value, int) and not isinstance(value, bool):
-        return Decimal(value)
-    return Decimal(repr(value) if isinstance(value, float) else _text(value))
+@dataclass(frozen=True, slots=True)
+class _Decimals:
+    precision: int
+    scale: int
+
+    def __call__(self, value: Any) -> Decimal:
+        if isinstance(value, int) and not isinstance(value, bool):
+            number = Decimal(value)
+        else:
+            number = Decimal(repr(value) if isinstance(value, float) else _text(value))
+        # By its exponent first: a number of few characters may have a billion digits.
+        if not number.is_finite() or (number and number.adjusted() >= self.precision - self.scale):
+            raise ValueError
+        exact = Context(prec=self.precision, traps=[InvalidOperation, Inexact])
+        number.quantize(Decimal(1).scaleb(-self.scale), context=exact)
+        return number
 
 
 def _string(value: Any) -> str:

@@ -6,13 +6,13 @@ Place on the data path: what both clients are made from.
 import ssl
 from pathlib import Path
 from typing import NamedTuple
-from urllib.parse import urlsplit
 
 from millpond.errors import OptionError
+from millpond.masking import masked, split_url
 
 
 class Address(NamedTuple):
-    """Where a service is."""
+    """Where a service is; `url` is what may be shown of it."""
 
     url: str
     host: str
@@ -29,15 +29,11 @@ def address_of(url: str) -> Address:
     >>> address_of("http://127.0.0.1:8765").port
     8765
     """
-    try:
-        parts = urlsplit(url)
-        port = parts.port
-    except ValueError as error:
-        raise OptionError(f"url is {url!r}: {error}; expected something like http://127.0.0.1:8765") from error
+    parts = split_url(url, "http://127.0.0.1:8765")
     if parts.scheme not in {"http", "https"} or not parts.hostname or parts.path.strip("/"):
-        raise OptionError(f"url is {url!r}; expected something like http://127.0.0.1:8765")
+        raise OptionError(f"url is {masked(url)!r}; expected something like http://127.0.0.1:8765")
     is_tls = parts.scheme == "https"
-    return Address(url, parts.hostname, port or (443 if is_tls else 80), is_tls)
+    return Address(masked(url), parts.hostname, parts.port or (443 if is_tls else 80), is_tls)
 
 
 def tls_context(address: Address, ca_file: Path | None) -> ssl.SSLContext | None:

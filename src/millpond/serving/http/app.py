@@ -30,12 +30,14 @@ from itertools import count
 
 from millpond.cache import monotonic_ms
 from millpond.errors import MillpondError
+from millpond.metrics.families import Family
 from millpond.serving.http.asgi import Call, Handler, Header, Receive, Reply, Route, Scope, Send, problem_reply
 from millpond.serving.http.auth import ApiKeys
 from millpond.serving.http.calls import Calls
+from millpond.serving.http.fetcher_families import fetcher_families
 from millpond.serving.http.in_flight import InFlight
 from millpond.serving.http.limits import Limits
-from millpond.serving.http.measures import CallMeasures, Family, fetcher_families
+from millpond.serving.http.measures import CallMeasures
 from millpond.serving.http.problems import RefusedError, code_of
 from millpond.serving.http.routes import OtherProcesses, routes_of
 from millpond.serving.served import Served
@@ -143,7 +145,7 @@ class HttpApp:
                 "status": reply.status,
                 "headers": [
                     *reply.headers,
-                    (b"content-length", str(len(reply.body)).encode()),
+                    (b"content-length", b"%d" % len(reply.body)),
                     (b"x-request-id", request_id),
                 ],
             }

@@ -4,8 +4,9 @@ Place on the data path: between uvicorn's HTTP protocol and the application. uvi
 what is added here is what it leaves open: callers who connect and send nothing, send the head of a call
 byte by byte, or do not read their answer.
 
-Invariant: however many connections are opened, at most `max_connections` stay, and a new one is always
-let in as long as one is idle. A connection moves on within its limit or is closed.
+Invariant: however many connections are opened, at most `max_connections` stay, or fewer where files do not
+suffice (`open_files`). A new one is let in as long as there is one that the service does not work for: a
+caller who sends slowly, or nothing, keeps nobody out. A connection moves on within its limit or is closed.
 
 Idea: a connection does nothing for this in a call. Once a second all of them are looked at: one whose
 phase did not change since the last look has been in it for so long.
@@ -13,17 +14,18 @@ phase did not change since the last look has been in it for so long.
 | phase   | until                          | limit                             |
 |---------|--------------------------------|-----------------------------------|
 | opening | the head of the first call     | `head_timeout_ms`                 |
+| sending | the body of the call is there  | twice `timeout_ms`; then reset    |
 | calling | the answer is written          | twice `timeout_ms`; then reset    |
 | idle    | the head of the next call      | `idle_timeout_ms`                 |
 """
 
 import asyncio
+import logging
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Literal
 
 from millpond.serving.http.asgi import problem_reply
 from millpond.serving.http.limits import Limits
-from millpond.serving.http.whole_answers import WholeAnswer
 
 if TYPE_CHECKING:
     from uvicorn import Server
@@ -31,21 +33,30 @@ if TYPE_CHECKING:
 LOOK_SECONDS = 1.0
 """How often the connections are looked at."""
 
-Phase = Literal["opening", "calling", "idle"]
+Phase = Literal["opening", "sending", "calling", "idle"]
 
 _CLOSED_AT_ONCE = 20
 """At the limit, a twentieth of the connections is closed: the look for the oldest is paid once for many."""
 
+log = logging.getLogger("millpond.serving")
+
 
 class Connections:
-    """All connections of a server; for one event loop."""
+    """All connections of a server; for one event loop.
 
-    def __init__(self, limits: Limits, clock: Callable[[], int]) -> None:
-        self._limits = limits
+    Args:
+        limits: how long a connection may do nothing.
+        clock: monotonic milliseconds.
+        most: how many connections there may be.
+    """
+
+    def __init__(self, limits: Limits, clock: Callable[[], int], most: int) -> None:
+        self.most = most
         self._clock = clock
         self._open: dict[Any, tuple[Phase, object, int]] = {}
         self._allowed_ms: dict[Phase, int] = {
             "opening": limits.head_timeout_ms,
+            "sending": 2 * limits.timeout_ms,
             "calling": 2 * limits.timeout_ms,
             "idle": limits.idle_timeout_ms,
         }
@@ -55,9 +66,9 @@ class Connections:
 
     def admit(self, connection: Any) -> bool:
         """Take a new connection in, at the price of those that were idle longest; False if there is no place."""
-        if len(self._open) >= self._limits.max_connections:
+        if len(self._open) >= self.most:
             self._close_idle()
-        if len(self._open) >= self._limits.max_connections:
+        if len(self._open) >= self.most:
             return False
         self._open[connection] = ("opening", None, self._clock())
         return True
@@ -83,7 +94,7 @@ class Connections:
             self.look()
 
     def _end(self, connection: Any, phase: Phase) -> None:
-        if phase == "calling":
+        if phase in ("sending", "calling"):
             # It does not read its answer: closing would wait for that.
             connection.transport.abort()
         else:
@@ -96,9 +107,13 @@ class Connections:
             (since_ms, place) for place, (phase, _, since_ms) in enumerate(self._open.values()) if phase != "calling"
         )
         connections = list(self._open)
-        for _, place in idle[: max(1, len(connections) // _CLOSED_AT_ONCE)]:
+        closed = idle[: max(1, len(connections) // _CLOSED_AT_ONCE)]
+        for _, place in closed:
             connections[place].transport.abort()
             self.remove(connections[place])
+        if closed:
+            fields = {"closed": len(closed), "most": self.most}
+            log.warning("idle connections were closed to let others in", extra={"fields": fields})
 
 
 def _phase(connection: Any) -> tuple[Phase, object]:
@@ -106,7 +121,9 @@ def _phase(connection: Any) -> tuple[Phase, object]:
     cycle = connection.cycle
     if cycle is None:
         return "opening", None
-    return ("idle" if cycle.response_complete else "calling"), cycle
+    if cycle.response_complete:
+        return "idle", cycle
+    return ("sending" if cycle.more_body else "calling"), cycle
 
 
 def protocol_class(connections: Connections, limits: Limits) -> type[asyncio.Protocol]:
@@ -116,7 +133,7 @@ def protocol_class(connections: Connections, limits: Limits) -> type[asyncio.Pro
     """
     parent: Any
     try:
-        from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol as parent  # noqa: N813
+        from millpond.serving.http.httptools_calls import HttpToolsCalls as parent  # noqa: N813
     except ImportError:
         from uvicorn.protocols.http.h11_impl import H11Protocol as parent  # noqa: N813
 
@@ -128,7 +145,8 @@ def protocol_class(connections: Connections, limits: Limits) -> type[asyncio.Pro
         def connection_made(self, transport: asyncio.Transport) -> None:
             super().connection_made(transport)
             if not connections.admit(self):
-                self._refuse("unavailable", f"{limits.max_connections} connections are open, the most that may be.")
+                log.warning("a connection was refused", extra={"fields": {"open": connections.most}})
+                self._refuse("unavailable", f"{connections.most} connections are open, the most that may be.")
 
         def connection_lost(self, exc: Exception | None) -> None:
             connections.remove(self)
@@ -143,12 +161,6 @@ def protocol_class(connections: Connections, limits: Limits) -> type[asyncio.Pro
                     self._refuse("head_too_large", f"the head of the call is over {limits.max_head_bytes} bytes.")
             else:
                 self._head_bytes = 0
-
-        def _start_asgi_task(self, cycle: Any, app: Any) -> None:
-            # To a HEAD there is no body that the head could wait for.
-            if cycle.scope["method"] != "HEAD":
-                cycle.transport = WholeAnswer(cycle.transport, cycle)
-            super()._start_asgi_task(cycle, app)
 
         def eof_received(self) -> bool:
             # A caller who has sent all it will send may still read: the answer to a whole call is given first.

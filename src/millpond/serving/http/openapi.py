@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 
-from millpond.serving.http import measures
+from millpond.metrics.families import MEDIA_TYPE
 from millpond.serving.http.asgi import ARROW_MEDIA_TYPE
 from millpond.serving.http.json_bodies import FetchResults, body_type
 from millpond.serving.http.limits import Limits
@@ -51,7 +51,7 @@ def openapi_document(targets: Iterable[Target], limits: Limits, *, with_keys: bo
         "/v1/stats": {"get": describe.get("The fetcher's counts.", {"type": "object"})},
         "/health": {"get": describe.get("Whether the process is alive.", refs["Status"], needs_key=False)},
         "/ready": {"get": describe.get("Whether every GroupBy can be answered.", refs["Status"], needs_key=False)},
-        "/metrics": {"get": describe.get("Counts for Prometheus.", {"type": "string"}, measures.MEDIA_TYPE)},
+        "/metrics": {"get": describe.get("Counts for Prometheus.", {"type": "string"}, MEDIA_TYPE)},
         "/openapi.json": {"get": describe.get("This document.", {"type": "object"})},
     }
     for target, body in zip(targets, schemas[len(_ANSWERS) :], strict=True):

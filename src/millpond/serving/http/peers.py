@@ -14,7 +14,7 @@ from pathlib import Path
 
 import msgspec
 
-from millpond.serving.http.measures import Family
+from millpond.metrics.families import Family
 
 PEER_SECONDS = 1.0
 

@@ -6,9 +6,9 @@ Invariant: a path is in this table or it is not found.
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING
 
+from millpond.metrics.families import MEDIA_TYPE, Family, of_processes, prometheus_text
 from millpond.serving.http.asgi import Call, Handler, Reply, Route, json_reply, problem_reply
 from millpond.serving.http.fetch_route import FetchRoute
-from millpond.serving.http.measures import MEDIA_TYPE, Family, of_processes, prometheus_text
 from millpond.serving.http.openapi import openapi_document
 from millpond.serving.http.readiness import Readiness
 from millpond.serving.http.request_bodies import RequestBodies

@@ -8,7 +8,6 @@ within `Limits.drain_ms` of being told to: calls in flight are answered, then co
 import asyncio
 import errno
 import gc
-import resource
 import signal
 import socket
 import threading
@@ -23,6 +22,12 @@ import msgspec
 from millpond.errors import MissingDependencyError, OptionError, UnavailableError
 from millpond.serving.http.app import HttpApp
 from millpond.serving.http.connections import Connections, close_all, protocol_class
+from millpond.serving.http.open_files import (
+    ACCEPTED_AT_ONCE,
+    allow_open_files,
+    connections_allowed,
+    report_refused_accepts,
+)
 
 if TYPE_CHECKING:
     from uvicorn import Server
@@ -30,7 +35,6 @@ if TYPE_CHECKING:
 _START_SECONDS = 30
 _MAX_PORT = 65_535
 _BACKLOG = 2_048
-_FILES_BESIDE_CONNECTIONS = 256
 
 
 class Tls(msgspec.Struct, frozen=True):
@@ -96,7 +100,7 @@ def run_server(
 
     `on_start` is awaited once it serves, `on_stop` called when it is told to stop.
     """
-    allow_open_files(app.limits.max_connections + _FILES_BESIDE_CONNECTIONS)
+    allow_open_files(app.limits.max_connections)
     server = make_server(app, tls, on_start=on_start, on_stop=on_stop)
     # What was made so far stays: the collector need not look at it again.
     gc.collect()
@@ -119,14 +123,18 @@ def make_server(
             "serving over HTTP needs the package uvicorn, which is not installed: pip install 'millpond[serving]'"
         ) from error
     limits = app.limits
-    connections = Connections(limits, app.clock)
+    connections = Connections(limits, app.clock, connections_allowed(limits.max_connections))
     app.open_connections = connections.__len__
 
     class DrainingServer(Server):
         """Watches its connections, and lets calls in flight end."""
 
         async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+            report_refused_accepts(asyncio.get_running_loop())
             await super().startup(sockets)
+            for listener in sockets or ():
+                # The queue of the system, which uvicorn made as short as what is accepted at once.
+                listener.listen(_BACKLOG)
             self.watching = asyncio.create_task(connections.watch())
             if on_start is not None:
                 await on_start(self)
@@ -157,7 +165,7 @@ def make_server(
         server_header=False,
         date_header=False,
         proxy_headers=False,
-        backlog=_BACKLOG,
+        backlog=ACCEPTED_AT_ONCE,
         timeout_keep_alive=-(-limits.idle_timeout_ms // 1_000),
         timeout_graceful_shutdown=limits.drain_ms / 1_000,  # type: ignore[arg-type]  # any number of seconds will do
         ssl_certfile=None if tls is None else str(tls.certificate),
@@ -200,14 +208,6 @@ def url_of(listener: socket.socket, tls: Tls | None = None) -> str:
     scheme = "http" if tls is None else "https"
     host, port = listener.getsockname()[:2]
     return f"{scheme}://[{host}]:{port}" if listener.family == socket.AF_INET6 else f"{scheme}://{host}:{port}"
-
-
-def allow_open_files(wanted: int) -> None:
-    """Raise the number of files this process may open, as far as the system lets it."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    most = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
-    if soft != resource.RLIM_INFINITY and soft < most:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
 
 
 def _setter(event: threading.Event) -> "Callable[[Server], Awaitable[None]]":

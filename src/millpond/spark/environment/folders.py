@@ -40,7 +40,10 @@ def user_folder(parent: Path | None = None) -> Path:
     if parent is None:
         parent = Path(tempfile.gettempdir())
     else:
-        parent.mkdir(parents=True, exist_ok=True)
+        try:
+            parent.mkdir(parents=True, exist_ok=True)
+        except (FileExistsError, NotADirectoryError) as error:
+            raise UnavailableError(f"{parent} is no folder ({error}); name a folder, or remove the file.") from error
     return private_folder(parent / f"millpond-{os.getuid()}")
 
 

@@ -13,8 +13,8 @@ from millpond.errors import UnavailableError
 _CREDENTIALS = struct.Struct("3i")
 
 
-def check_peer(sock: socket.socket, peer: str) -> None:
-    """Refuse the other end of a connection if it belongs to another user, where the system can tell.
+def check_peer(sock: socket.socket, peer: str) -> int | None:
+    """The process at the other end of a connection, where the system can tell: refused if it is of another user.
 
     Args:
         sock: the connection.
@@ -24,9 +24,11 @@ def check_peer(sock: socket.socket, peer: str) -> None:
         UnavailableError: a process of another user is there.
     """
     if hasattr(socket, "SO_PEERCRED"):
-        _, uid, _ = _CREDENTIALS.unpack(sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size))
+        pid, uid, _ = _CREDENTIALS.unpack(sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size))
         if uid != os.getuid():
             raise UnavailableError(
                 f"a process of user {uid} is where {peer} of user {os.getuid()} was expected; nothing was read from "
                 "it. Find out who that is, and point TMPDIR at a folder where only this user can write."
             )
+        return int(pid)
+    return None

@@ -78,7 +78,10 @@ class HopTable:
             )
         self._plan = plan
         self._folder = Path(folder).absolute()
-        self._folder.mkdir(parents=True, exist_ok=True)
+        try:
+            self._folder.mkdir(parents=True, exist_ok=True)
+        except FileExistsError as error:
+            raise OptionError(f"{whose}: the hop table {self._folder} is a file; name a folder") from error
         self._definition = f"{plan.definition_hash}.{plan.batch_form}"
 
     def state(self) -> HopManifest | None:

@@ -99,7 +99,7 @@ class TileProcessor(ArrowStatefulProcessor):
         tiles.count(LATE, late)
         forgotten = [part for place, part in parts.items() if place[1] <= oldest_ms]
         tiles.count(FORGOTTEN, sum(sum(one.events) for part in forgotten for one in part))
-        yield pack(tiles.written())
+        yield from pack(tiles.written())
 
     def handleExpiredTimers(self, keys: pa.Table, expiry_ms: pa.Array, timerValues: TimerValues) -> Iterator[pa.Table]:  # noqa: N802, N803
         """Close the tiles that end here, and forget those that ended a retention ago."""
@@ -109,7 +109,7 @@ class TileProcessor(ArrowStatefulProcessor):
             tiles.tell_closing_time()
         tiles.load_due((slot, time_ms) for slot, time_ms in due if slot != CLOSING_SLOT)
         tiles.close_due()
-        yield pack(tiles.written())
+        yield from pack(tiles.written())
 
     def _tiles(self, watermark_ms: int) -> TouchedTiles:
         return TouchedTiles(self._plan, self._retention_ms, self._states, watermark_ms)

@@ -64,21 +64,19 @@ class TileRows:
         return pa.table(arrays, schema=_TILES)
 
 
-def pack(rows: pa.Table) -> pa.Table:
-    """Give rows of tiles in packed rows.
+def pack(rows: pa.Table) -> Iterator[pa.Table]:
+    """Give rows of tiles in packed rows, each a table of its own.
 
     >>> rows = TileRows()
     >>> rows.add(b"EWR", 0, b"tile", OPENED, 0)
-    >>> [batch.num_rows for batch in unpack(pack(rows.table()).to_batches())]
+    >>> [batch.num_rows for table in pack(rows.table()) for batch in unpack(table.to_batches())]
     [1]
     """
-    packed = []
     for batch in rows.combine_chunks().to_batches(max_chunksize=_ROWS_AT_ONCE):
         sink = pa.BufferOutputStream()
         with pa.ipc.new_stream(sink, _TILES) as writer:
             writer.write_batch(batch)
-        packed.append(sink.getvalue().to_pybytes())
-    return pa.table([pa.array(packed, pa.binary())], schema=_PACKED)
+        yield pa.table([pa.array([sink.getvalue().to_pybytes()], pa.binary())], schema=_PACKED)
 
 
 def unpack(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

@@ -8,8 +8,7 @@ open was never emitted.
 """
 
 import heapq
-import zlib
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from itertools import repeat
 from typing import Any, NamedTuple
 
@@ -25,7 +24,7 @@ from millpond.features import (
     tile_start,
 )
 from millpond.features.rows import start_of
-from millpond.features.sealing import HEADER
+from millpond.features.sealing import seal_all
 from millpond.features.value_codec import VALUE_FORMAT_VERSION
 from millpond.spark.features.tile_ends import TileEnds
 from millpond.spark.features.tile_rows import AMENDED, CLOSED, CLOSING, MARKED, OPENED, TileRows
@@ -65,7 +64,6 @@ class TouchedTiles:
         self._states = states
         self._watermark_ms = watermark_ms
         self._blocks: dict[Place, Block | None] = {}
-        self._markers: dict[int, dict[bytes, int]] = {}
         self._changed: dict[Place, dict[bytes, int]] = {}
         self._marked: dict[int, dict[bytes, None]] = {}
         self._gone: dict[Place, None] = {}
@@ -252,25 +250,23 @@ class TouchedTiles:
 
     def _emit(self, place: Place, block: Block, changed: dict[bytes, int]) -> None:
         """Emit the tiles of a block that changed."""
-        if not changed:
-            return
         codec, address = self._plan.tile_codec, place[1]
-        layer = layer_of(address)
-        cells, versions, forms = block.cells, block.versions, block.forms
-        openings: dict[tuple[bytes, int], bytes] = {}
-        crc32, header, format_version = zlib.crc32, HEADER.pack, VALUE_FORMAT_VERSION
-        values = []
-        for key in changed:
-            form, version = forms.get(key, codec.form), versions.get(key, 0)
-            opening = openings.get((form, version))
-            if opening is None:
-                complete = block.complete or version > 0
-                opening = openings[form, version] = codec.opening(
-                    form, start_of(address), self._layers[layer], complete=complete, version=version
-                )
-            body = opening + cells[key]
-            values.append(header(format_version, crc32(body, crc32(key))) + body)
-        self._emitted.add_tiles(list(changed), address, values, list(changed.values()))
+        start_ms, size_ms = start_of(address), self._layers[layer_of(address)]
+        for (form, version), keys in self._alike(block, changed).items():
+            complete = block.complete or version > 0
+            opening = codec.opening(form, start_ms, size_ms, complete=complete, version=version)
+            values = seal_all(VALUE_FORMAT_VERSION, keys, [opening + block.cells[key] for key in keys])
+            self._emitted.add_tiles(keys, address, values, [changed[key] for key in keys])
+
+    def _alike(self, block: Block, keys: Collection[bytes]) -> dict[tuple[bytes, int], list[bytes]]:
+        """Give the keys of tiles that begin with the same bytes, by form and version."""
+        whole = self._plan.tile_codec.form
+        if not (block.forms or block.versions):
+            return {(whole, 0): list(keys)}
+        alike: dict[tuple[bytes, int], list[bytes]] = {}
+        for key in keys:
+            alike.setdefault((block.forms.get(key, whole), block.versions.get(key, 0)), []).append(key)
+        return alike
 
     def _raised_markers(self) -> dict[Place, bytes]:
         """Raise the markers of the keys whose closed tiles changed, and emit them."""

@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
@@ -135,7 +135,7 @@ def _with_part(
 def _queries_of(rows: DataFrame, join: Join, part: JoinPart, history: DataFrame, time_column: str) -> DataFrame:
     """Give the queries of a part in the columns that its events have, and last the whole row.
 
-    The row is the only element of an array: in Arrow, the null array of an event is an offset, while a null struct
+    The row is the only element of an array: in Arrow, the empty array of an event is an offset, while a null struct
     would take room for each of its fields.
     """
     group_by = part.group_by
@@ -152,9 +152,20 @@ def _queries_of(rows: DataFrame, join: Join, part: JoinPart, history: DataFrame,
         *keys,
         time_ms.alias(_ORDER),
         F.lit(True).alias(_IS_QUERY),
-        *(F.lit(None).cast(found[name]).alias(name) for name in _event_columns(history, group_by)),
+        *(_nothing(found[name]).alias(name) for name in _event_columns(history, group_by)),
         F.array(F.struct(*(F.col(quoted(name)) for name in rows.columns))).alias(_ROW),
     )
+
+
+def _nothing(type_: T.DataType) -> Column:
+    """Give what stands in a column that rows of the other kind have.
+
+    Not a null array or map: for each row that Spark writes to Arrow it looks at the size so far, and then goes over all
+    null ones since the last that was not null.
+    """
+    if isinstance(type_, T.ArrayType):
+        return F.array().cast(type_)
+    return F.create_map().cast(type_) if isinstance(type_, T.MapType) else F.lit(None).cast(type_)
 
 
 def _event_columns(history: DataFrame, group_by: GroupBy) -> list[str]:
@@ -172,7 +183,7 @@ def _events_of(history: DataFrame, asked: DataFrame, group_by: GroupBy, *, chang
         F.col(VISIBLE if changing else TIME).alias(_ORDER),
         F.lit(False).alias(_IS_QUERY),
         *_event_columns(history, group_by),
-        F.lit(None).cast(row_type).alias(_ROW),
+        _nothing(row_type).alias(_ROW),
     )
 
 

@@ -15,6 +15,8 @@ import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from datetime import timedelta
+from functools import partial
 from pathlib import Path
 from typing import IO, cast
 
@@ -22,7 +24,7 @@ from millpond.errors import UnavailableError
 from millpond.spark.environment.folders import private_folder, user_folder
 from millpond.spark.environment.peer import check_peer
 from millpond.spark.host.memory import memory_limit_hint
-from millpond.spark.host.process import executor_pid, hosts_folder_name, remove_folders_of_ended_executors
+from millpond.spark.host.process import executor_pid, hosts_folder_name, kill, remove_folders_of_ended_executors
 from millpond.spark.host.wire import (
     LISTENING,
     Blob,
@@ -36,10 +38,12 @@ from millpond.spark.host.wire import (
     Segment,
 )
 from millpond.spark.spec.batch_done import BatchDone
+from millpond.spark.spec.operator import HOST_TIMEOUT
 from millpond.state.checkpoint import Commit, Manifest
 
 _MAX_SOCKET_PATH = 103
 _START_SECONDS = 60.0
+_END_SECONDS = 10.0
 
 
 @dataclass(frozen=True)
@@ -69,13 +73,16 @@ class HostAddress:
             )
         return HostAddress(path, executor)
 
-    def connect(self) -> Connection:
-        """A connection to the host, which is started if it does not run. It has been given this worker's log."""
-        connection = self._connected() or self._started()
+    def connect(self, timeout: timedelta | None = HOST_TIMEOUT) -> Connection:
+        """A connection to the host, which is started if it does not run. It has been given this worker's log.
+
+        A host that gives no sign for so long hangs. It is killed, and what waits for it raises an UnavailableError.
+        """
+        connection = self._connected(timeout) or self._started(timeout)
         connection.send_log()
         return connection
 
-    def _connected(self) -> Connection | None:
+    def _connected(self, timeout: timedelta | None) -> Connection | None:
         sock = socket.socket(socket.AF_UNIX)
         try:
             sock.connect(str(self.socket_path))
@@ -83,17 +90,19 @@ class HostAddress:
             sock.close()
             return None
         try:
-            check_peer(sock, "a state host")
+            host = check_peer(sock, "a state host")
         except UnavailableError:
             sock.close()
             raise
-        return Connection(sock)
+        if timeout is None:
+            return Connection(sock)
+        return Connection(sock, partial(_replaced, host, timeout), timeout)
 
-    def _started(self) -> Connection:
+    def _started(self, timeout: timedelta | None) -> Connection:
         with _locked(self.socket_path.with_suffix(".lock")):
-            return self._connected() or self._spawned()
+            return self._connected(timeout) or self._spawned(timeout)
 
-    def _spawned(self) -> Connection:
+    def _spawned(self, timeout: timedelta | None) -> Connection:
         remove_folders_of_ended_executors(user_folder())
         self.socket_path.unlink(missing_ok=True)
         # A session of its own: the signal that ends the workers' daemon must not end the host.
@@ -107,7 +116,7 @@ class HostAddress:
         # The host says one line when it listens; what it prints later goes to its stderr.
         with cast("IO[bytes]", host.stdout) as lines:
             said = lines.readline().decode().strip() if select.select([lines], [], [], _START_SECONDS)[0] else ""
-        connection = self._connected() if said == LISTENING else None
+        connection = self._connected(timeout) if said == LISTENING else None
         if connection is None:
             host.kill()
             raise UnavailableError(
@@ -117,6 +126,18 @@ class HostAddress:
                 'StateConfig(host="inline").'
             )
         return connection
+
+
+def _replaced(host: int | None, timeout: timedelta) -> UnavailableError:
+    """Kill a host that hangs, so that the next task starts another; the error for the task that waited."""
+    became = "could not be killed, as this system does not tell which process it is"
+    if host is not None:
+        kill(host, _END_SECONDS)
+        became = f"was killed (process {host}), and the next task starts another"
+    return UnavailableError(
+        f"a state host gave no sign for {timeout}, StateConfig(host_timeout=...): it hangs, or a batch of one shard "
+        f"takes longer. It {became}. If batches take that long, give a longer host_timeout."
+    )
 
 
 def _place(folder: Path, shard: int) -> int:

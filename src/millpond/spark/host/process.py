@@ -1,8 +1,10 @@
 """Who an executor's state hosts belong to: the executor's JVM, found and watched from its workers."""
 
+import contextlib
 import os
 import select
 import shutil
+import signal
 import subprocess
 import threading
 import zlib
@@ -106,6 +108,16 @@ class ProcessWatch:
         except ProcessLookupError:
             return True
         return False
+
+
+def kill(pid: int, wait_seconds: float) -> None:
+    """Kill a process, and wait until it is gone, where the system tells; one that is stopped ends too."""
+    descriptor = _descriptor(pid)
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(pid, signal.SIGKILL)
+    if descriptor is not None:
+        select.select([descriptor], [], [], wait_seconds)
+        os.close(descriptor)
 
 
 WITHOUT_DAEMON_SECONDS = 5.0

@@ -15,19 +15,27 @@ would turn a second, empty write into a broken pipe.
 import contextlib
 import socket
 import struct
+from collections.abc import Callable
+from datetime import timedelta
 from types import TracebackType
 from typing import Self
 
 import msgspec
 
-from millpond.errors import UnavailableError
+from millpond.errors import CorruptionError, UnavailableError
 from millpond.spark.host.raised import Raised
 from millpond.spark.spec.batch_done import BatchDone
 
 LISTENING = "listening"
 """The line with which a host that was just started says that it can be connected to. Any other says why it cannot."""
 
+MOST_MESSAGE_BYTES = 256 << 20
+MOST_PAYLOAD_BYTES = 4 << 30
+"""What a frame may say that it has: more than a batch of Spark, whose values end at 2 GiB, can ask for."""
+
 _LENGTHS = struct.Struct("<IQ")
+_PIECE_BYTES = 16 << 20
+_TIMEVAL = struct.Struct("ll")
 _STDERR = 2
 _LOG = b"L"
 _GONE = (
@@ -50,7 +58,8 @@ class Open(msgspec.Struct, tag=True, frozen=True):
     """Worker: begin a version of a shard. The payload is the pickled operator spec.
 
     `application` and `task_attempt` say who asks, `parent` is the process that the worker belongs to;
-    `token` will name the version. `task_environment` are the task's, encoded.
+    `token` will name the version. `task_environment` are the task's, encoded. `comes_again` is False of a shard of a
+    batch job: the host lets go of it when it is done.
     """
 
     manifest: bytes
@@ -61,6 +70,7 @@ class Open(msgspec.Struct, tag=True, frozen=True):
     processing_ms: int
     watermark_ms: int
     task_environment: bytes
+    comes_again: bool = True
 
 
 class Ready(msgspec.Struct, tag=True, frozen=True):
@@ -116,10 +126,27 @@ _DECODER = msgspec.msgpack.Decoder(Message)
 
 
 class Connection:
-    """One end of a conversation. A context manager: leaving it closes the socket."""
+    """One end of a conversation. A context manager: leaving it closes the socket.
 
-    def __init__(self, sock: socket.socket) -> None:
+    Args:
+        sock: the socket, which blocks.
+        hung: what to raise when the time-out has passed without a byte of the peer.
+        timeout: how long to wait for the peer; for ever if None.
+    """
+
+    def __init__(
+        self,
+        sock: socket.socket,
+        hung: Callable[[], UnavailableError] = PeerGoneError,
+        timeout: timedelta | None = None,
+    ) -> None:
         self._socket = sock
+        self._hung = hung
+        if timeout is not None:
+            # The system's own time-outs: with Python's the socket would not block, and come in small pieces.
+            wait = _TIMEVAL.pack(timeout.days * 86_400 + timeout.seconds, timeout.microseconds)
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, wait)
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, wait)
 
     def __enter__(self) -> Self:
         return self
@@ -138,6 +165,8 @@ class Connection:
                 sent = self._socket.sendmsg(parts)
             except ConnectionError as error:
                 raise PeerGoneError from error
+            except BlockingIOError as error:
+                raise self._hung() from error
             while parts and sent >= len(parts[0]):
                 sent -= len(parts.pop(0))
             if parts:
@@ -146,7 +175,19 @@ class Connection:
     def receive(self) -> tuple[Message, bytes]:
         """Wait for one frame. A PeerGoneError says that the peer is gone."""
         text_length, payload_length = _LENGTHS.unpack(self._exactly(_LENGTHS.size))
-        message = _DECODER.decode(self._exactly(text_length))
+        if text_length > MOST_MESSAGE_BYTES or payload_length > MOST_PAYLOAD_BYTES:
+            raise CorruptionError(
+                f"a frame of a state host's socket says that it has {text_length} and {payload_length} bytes, expected "
+                f"{MOST_MESSAGE_BYTES} and {MOST_PAYLOAD_BYTES} at most. Both ends must run one Millpond; take smaller "
+                "batches if a batch is that large."
+            )
+        text = self._exactly(text_length)
+        try:
+            message = _DECODER.decode(text)
+        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+            raise CorruptionError(
+                f"a frame of a state host's socket does not decode: {error}. Both ends must run one Millpond."
+            ) from error
         return message, self._exactly(payload_length)
 
     def send_log(self) -> None:
@@ -172,13 +213,16 @@ class Connection:
             self._socket.shutdown(socket.SHUT_RD)
 
     def _exactly(self, length: int) -> bytes:
-        # The system waits for all of it, so that a large payload is received into its own bytes and not copied again.
+        # The system waits for a whole piece, so that a payload is received into its own bytes and not copied again. A
+        # length alone takes no more memory than one piece.
         parts: list[bytes] = []
         while length:
             try:
-                part = self._socket.recv(length, socket.MSG_WAITALL)
+                part = self._socket.recv(min(length, _PIECE_BYTES), socket.MSG_WAITALL)
             except ConnectionError as error:
                 raise PeerGoneError from error
+            except BlockingIOError as error:
+                raise self._hung() from error
             if not part:
                 raise PeerGoneError
             parts.append(part)

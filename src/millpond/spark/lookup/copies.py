@@ -7,8 +7,13 @@ there is nothing newer. The invariant: **a copy appears under its name when it i
 The first worker of an executor that hears of a new version fetches it under a file lock. The others go
 on with the version they have, or wait if there is none yet.
 
-Who may ask is told by a random token, which travels with the plan. Like Spark's own traffic by
-default, neither it nor the table is encrypted on the way.
+Both sides know a random token, which travels with the plan and never over this connection. The worker
+signs what it asks with it, and the driver signs what it answers, for that one question. So nobody without
+the token gets a table, and a worker takes none from anybody else. As with Spark's own traffic by default,
+the table is not encrypted on the way.
+
+Connections are bounded. When there are too many, the oldest that has not shown that it knows the token is
+closed, so that strangers keep no worker waiting.
 
 Trade-off: a port of the driver that executors must reach, beside Spark's. Spark's own ways of sending
 do not fit: a broadcast belongs to one plan and not to a reload after it, and what `addFile` has added
@@ -16,20 +21,21 @@ can never be taken away again.
 """
 
 import fcntl
+import hashlib
 import hmac
 import os
 import secrets
-import shutil
+import socket
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager
-from dataclasses import dataclass
+from contextlib import closing, contextmanager, suppress
+from dataclasses import dataclass, field
 from functools import partial
 from http import HTTPStatus
 from http.client import HTTPConnection, HTTPException, HTTPResponse
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from millpond.errors import UnavailableError
 from millpond.spark.environment.folders import owned_folder
@@ -40,7 +46,11 @@ TIMEOUT_S = 60.0
 _LOOK_UP_S = 0.1
 """How often the server looks whether it was closed."""
 
+MOST_CONNECTIONS = 64
+"""How many connections a server has at once, each with a thread."""
+
 _PIECE_BYTES = 1 << 20
+_NONCE, _SIGNATURE, _DIGEST = "Millpond-Nonce", "Millpond-Signature", "Millpond-Digest"
 
 
 @dataclass(frozen=True)
@@ -49,7 +59,7 @@ class ServerAddress:
 
     host: str
     port: int
-    token: str
+    token: str = field(repr=False)
 
 
 class FileServer:
@@ -65,10 +75,11 @@ class FileServer:
         token = secrets.token_urlsafe(32)
 
         class Handler(_Handler):
-            expected = f"Bearer {token}"
+            key = token.encode()
             newest_file = staticmethod(newest)
+            digests = _Digests()
 
-        self._server = ThreadingHTTPServer((bound, 0), Handler)
+        self._server = _BoundedServer((bound, 0), Handler)
         self.address = ServerAddress(host, self._server.server_address[1], token)
         serve = partial(self._server.serve_forever, _LOOK_UP_S)
         threading.Thread(target=serve, name="millpond-lookup-files", daemon=True).start()
@@ -79,23 +90,95 @@ class FileServer:
         self._server.server_close()
 
 
+class _BoundedServer(ThreadingHTTPServer):
+    """A thread a connection, and at most `MOST_CONNECTIONS`."""
+
+    def __init__(self, address: tuple[str, int], handler: type["_Handler"]) -> None:
+        super().__init__(address, handler)
+        self._strangers: dict[socket.socket, None] = {}
+        """Open connections that have not signed a question yet, oldest first."""
+        self._trusted: set[socket.socket] = set()
+        self._lock = threading.Lock()
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        """Serve a connection, in place of a stranger's where there are too many."""
+        with self._lock:
+            full = len(self._strangers) + len(self._trusted) >= MOST_CONNECTIONS
+            evicted = next(iter(self._strangers), None) if full else None
+            if evicted is not None:
+                del self._strangers[evicted]
+                with suppress(OSError):
+                    evicted.shutdown(socket.SHUT_RDWR)
+            if not full or evicted is not None:
+                self._strangers[request] = None
+                full = False
+        if full:
+            self.shutdown_request(request)
+        else:
+            super().process_request(request, client_address)
+
+    def trust(self, request: socket.socket) -> None:
+        """A connection has shown that it knows the token."""
+        with self._lock:
+            if request in self._strangers:
+                del self._strangers[request]
+                self._trusted.add(request)
+
+    def shutdown_request(self, request: Any) -> None:
+        """Close a connection."""
+        with self._lock:
+            self._strangers.pop(request, None)
+            self._trusted.discard(request)
+        super().shutdown_request(request)
+
+
+class _Digests:
+    """The digest of the newest file, which is read for it once."""
+
+    def __init__(self) -> None:
+        self._known: tuple[str, bytes] = ("", b"")
+        self._lock = threading.Lock()
+
+    def of(self, name: str, file: IO[bytes]) -> bytes:
+        """The digest of a file that never changes under its name."""
+        with self._lock:
+            if self._known[0] != name:
+                self._known = name, hashlib.file_digest(file, hashlib.blake2b).digest()  # type: ignore[arg-type]
+            return self._known[1]
+
+
+def _signature(key: bytes, *parts: str | bytes) -> str:
+    """What only one that knows the token can say of these parts."""
+    text = b"".join(len(part).to_bytes(8, "big") + part for part in map(_bytes, parts))
+    return hmac.digest(key, text, "sha256").hex()
+
+
+def _bytes(part: str | bytes) -> bytes:
+    return part if isinstance(part, bytes) else part.encode("latin-1", "replace")
+
+
 class _Handler(BaseHTTPRequestHandler):
     timeout = TIMEOUT_S
-    expected: str
+    key: bytes
     newest_file: Callable[[], Path]
+    digests: _Digests
+    server: _BoundedServer
 
     def do_GET(self) -> None:
         """The newest file, or nothing if that is the one the asker has."""
+        nonce, have = self.headers.get(_NONCE, ""), self.headers.get("If-None-Match", "")
+        signed = self.headers.get(_SIGNATURE, "").encode("latin-1", "replace")
         try:
-            if not hmac.compare_digest(self.headers.get("Authorization", "").encode(), self.expected.encode()):
+            if not hmac.compare_digest(signed, _signature(self.key, "ask", nonce, have).encode()):
                 self._answer(HTTPStatus.FORBIDDEN)
             else:
-                self._hand_out()
+                self.server.trust(self.connection)
+                self._hand_out(nonce)
         except (ConnectionError, TimeoutError):
             # Who asked went away in the middle, and asks again if it still wants the file.
             self.close_connection = True
 
-    def _hand_out(self) -> None:
+    def _hand_out(self, nonce: str) -> None:
         while True:
             try:
                 path = self.newest_file()
@@ -109,16 +192,22 @@ class _Handler(BaseHTTPRequestHandler):
             break
         with file:
             if self.headers.get("If-None-Match") == path.name:
-                self._answer(HTTPStatus.NOT_MODIFIED)
+                self._answer(HTTPStatus.NOT_MODIFIED, signature=_signature(self.key, "same", nonce, path.name))
                 return
+            digest = self.digests.of(path.name, file)
+            file.seek(0)
             self.send_response(HTTPStatus.OK)
+            self.send_header(_DIGEST, digest.hex())
+            self.send_header(_SIGNATURE, _signature(self.key, "table", nonce, path.name, digest))
             self.send_header("ETag", path.name)
             self.send_header("Content-Length", str(os.fstat(file.fileno()).st_size))
             self.end_headers()
             self.connection.sendfile(file)
 
-    def _answer(self, status: HTTPStatus, text: bytes = b"") -> None:
+    def _answer(self, status: HTTPStatus, text: bytes = b"", signature: str = "") -> None:
         self.send_response(status)
+        if signature:
+            self.send_header(_SIGNATURE, signature)
         if status != HTTPStatus.NOT_MODIFIED:
             self.send_header("Content-Length", str(len(text)))
         self.end_headers()
@@ -141,20 +230,23 @@ def fetched(name: str, server: ServerAddress, copies: Path, suffix: str) -> Path
         there = sorted(copies.glob(f"*{suffix}"))
         newest = there[-1] if there else None
         with closing(HTTPConnection(server.host, server.port, timeout=TIMEOUT_S)) as connection:
-            answer = _asked(name, server, connection, newest)
+            nonce = secrets.token_hex(16)
+            answer = _asked(name, server, connection, newest, nonce)
             if newest is not None and answer.status == HTTPStatus.NOT_MODIFIED:
                 return newest
             with _locked(copies / "lock", wait=newest is None) as locked:
                 if newest is not None and not locked:
                     return newest
                 if sorted(copies.glob(f"*{suffix}")) == there:
-                    _receive(name, server, answer, copies)
+                    _receive(name, server, answer, copies, suffix, nonce)
                     for outdated in there:
                         outdated.unlink(missing_ok=True)
 
 
-def _asked(name: str, server: ServerAddress, connection: HTTPConnection, have: Path | None) -> HTTPResponse:
-    headers = {"Authorization": f"Bearer {server.token}"} | ({} if have is None else {"If-None-Match": have.name})
+def _asked(name: str, server: ServerAddress, connection: HTTPConnection, have: Path | None, nonce: str) -> HTTPResponse:
+    key, known = server.token.encode(), "" if have is None else have.name
+    headers = {_NONCE: nonce, _SIGNATURE: _signature(key, "ask", nonce, known)}
+    headers |= {"If-None-Match": known} if known else {}
     try:
         connection.request("GET", "/", headers=headers)
         answer = connection.getresponse()
@@ -165,23 +257,44 @@ def _asked(name: str, server: ServerAddress, connection: HTTPConnection, have: P
         raise UnavailableError(text)
     if text or answer.status not in (HTTPStatus.OK, HTTPStatus.NOT_MODIFIED):
         raise _unreachable(name, server, f"it answered {answer.status} {answer.reason}")
+    if answer.status == HTTPStatus.NOT_MODIFIED:
+        _check_signature(name, server, answer, _signature(key, "same", nonce, known))
     return answer
 
 
-def _receive(name: str, server: ServerAddress, answer: HTTPResponse, copies: Path) -> None:
-    version = Path(str(answer.headers["ETag"])).name
+def _check_signature(name: str, server: ServerAddress, answer: HTTPResponse, expected: str) -> None:
+    said = (answer.headers[_SIGNATURE] or "").encode("latin-1", "replace")
+    if not hmac.compare_digest(said, expected.encode()):
+        raise _unreachable(name, server, "what answers there does not know the table's token, so nothing was taken")
+
+
+def _receive(name: str, server: ServerAddress, answer: HTTPResponse, copies: Path, suffix: str, nonce: str) -> None:
+    version, length = Path(str(answer.headers["ETag"])).name, str(answer.headers["Content-Length"])
+    if not version.endswith(suffix) or not length.isdecimal():
+        raise _unreachable(name, server, f"it gave no version and length, but {version!r} and {length!r}")
+    try:
+        digest = bytes.fromhex(answer.headers[_DIGEST] or "")
+    except ValueError as error:
+        raise _unreachable(name, server, "it gave no digest") from error
+    _check_signature(name, server, answer, _signature(server.token.encode(), "table", nonce, version, digest))
     unfinished = copies / f"{version}.unfinished"
+    found = hashlib.blake2b()
     try:
         with unfinished.open("wb") as file:
-            shutil.copyfileobj(answer, file, _PIECE_BYTES)
+            while piece := answer.read(_PIECE_BYTES):
+                found.update(piece)
+                file.write(piece)
             received = file.tell()
     except (OSError, HTTPException) as error:
         raise UnavailableError(
             f"lookup table {name!r}: its file could not be fetched from {server.host}:{server.port} to {unfinished} "
             f"({error}); is there room, and does the driver live?"
         ) from error
-    if received != int(answer.headers["Content-Length"]):
-        raise _unreachable(name, server, f"it sent {received} of {answer.headers['Content-Length']} bytes")
+    if received != int(length):
+        raise _unreachable(name, server, f"it sent {received} of {length} bytes")
+    if found.digest() != digest:
+        unfinished.unlink(missing_ok=True)
+        raise _unreachable(name, server, "the file is not the one that was signed")
     unfinished.rename(copies / version)
 
 

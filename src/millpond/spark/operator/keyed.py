@@ -237,6 +237,7 @@ class KeyedData:
             deleted=declared.deleted,
             savepoint=asked.savepoint,
             initial=None if initial is None else initial_rows(asked.initial, initial),
+            streaming=self._df.isStreaming,
             output_event_time=output_event_time,
             form=asked.form,
             pandas=_pandas_settings(self._df),

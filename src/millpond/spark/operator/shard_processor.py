@@ -303,7 +303,8 @@ def _run_in_host(
     blobs: Iterator[bytes],
     time: BatchTime,
 ) -> Iterator[_Ran]:
-    with HostAddress.of_shard(manifest.shard, spec.hosts, spec.application).connect() as connection:
+    address = HostAddress.of_shard(manifest.shard, spec.hosts, spec.application)
+    with address.connect(spec.config.host_timeout) as connection:
         opened = Open(
             manifest=manifest.encode(),
             application=task.attempt.application,
@@ -313,6 +314,7 @@ def _run_in_host(
             processing_ms=time.processing_ms,
             watermark_ms=time.watermark_ms,
             task_environment=TaskEnvironment.of_worker().encode(),
+            comes_again=spec.streaming,
         )
         connection.send(opened, pickled_spec)
         if restore_wanted(connection):

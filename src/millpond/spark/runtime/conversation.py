@@ -56,7 +56,7 @@ def converse(connection: Connection, slots: Slots[HeldShard], owners: Owners) ->
     owners.add(message.parent)
     manifest = Manifest.decode(message.manifest, "the manifest sent by the worker")
     attempt = Attempt(message.application, message.task_attempt)
-    with slots.using(manifest.lineage) as slot:
+    with slots.using(manifest.lineage, comes_again=message.comes_again) as slot:
         try:
             _serve(connection, slot, attempt, message, manifest, payload)
         except (Exception, SystemExit) as error:  # noqa: BLE001 - whatever user code raises belongs to the worker
@@ -64,7 +64,7 @@ def converse(connection: Connection, slots: Slots[HeldShard], owners: Owners) ->
             if isinstance(error, MemoryError):
                 slots.drop_unused()
             return
-        while _prepare_bases(slot, attempt):
+        while message.comes_again and _prepare_bases(slot, attempt):
             continue
 
 

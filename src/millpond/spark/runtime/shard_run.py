@@ -32,6 +32,7 @@ from millpond.spark.spec.operator import BatchTime, OperatorSpec
 from millpond.state.checkpoint import Shard
 
 OUTPUT_BLOB_ROWS = 100_000
+OUTPUT_BLOB_BYTES = 64 << 20
 
 
 class ShardRun:
@@ -130,11 +131,13 @@ def _key_groups(tables: Iterable[pa.Table]) -> Iterator[tuple[int, pa.Table]]:
 def _joined(tables: Iterable[pa.Table]) -> Iterator[pa.Table]:
     """The tables, small ones together."""
     waiting: list[pa.Table] = []
+    rows = size = 0
     for table in tables:
         waiting.append(table)
-        if sum(each.num_rows for each in waiting) >= OUTPUT_BLOB_ROWS:
+        rows, size = rows + table.num_rows, size + table.nbytes
+        if rows >= OUTPUT_BLOB_ROWS or size >= OUTPUT_BLOB_BYTES:
             yield pa.concat_tables(waiting)
-            waiting = []
+            waiting, rows, size = [], 0, 0
     if any(each.num_rows for each in waiting):
         yield pa.concat_tables(waiting)
 

@@ -117,8 +117,8 @@ class Slots(Generic[Held]):
         self._slots: dict[str, Slot[Held]] = {}
 
     @contextmanager
-    def using(self, lineage: str) -> Iterator[Slot[Held]]:
-        """The slot of a lineage, which is not dropped meanwhile."""
+    def using(self, lineage: str, *, comes_again: bool = True) -> Iterator[Slot[Held]]:
+        """The slot of a lineage, which is not dropped meanwhile; then at once, if nobody comes again."""
         with self._lock:
             slot = self._slots.setdefault(lineage, Slot(self._now))
             slot.users += 1
@@ -127,6 +127,8 @@ class Slots(Generic[Held]):
         finally:
             with self._lock:
                 slot.users -= 1
+                if not comes_again and not slot.users:
+                    self._slots.pop(lineage).drop()
 
     def drop_idle(self) -> int:
         """Forget slots that were not used for long; how many are left."""

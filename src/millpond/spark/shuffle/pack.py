@@ -104,15 +104,20 @@ def _record_batch(blobs: dict[int, bytes], layout: Layout) -> pa.RecordBatch:
 
 def read_blob(blob: bytes | memoryview, layout: Layout) -> pa.Table:
     """The rows of a blob, refused when it was packed for another layout."""
-    with pa.ipc.open_stream(pa.py_buffer(blob)) as reader:
-        packed_for = {name.decode(): int(value) for name, value in (reader.schema.metadata or {}).items()}
-        packed_for.pop(_INITIAL, None)
-        if packed_for != {"shards": layout.shards, "max_parallelism": layout.max_parallelism}:
-            raise CorruptionError(
-                f"rows were packed for {packed_for}, but this operator runs with {layout}. The query's number of "
-                "partitions must not change between its stages: leave spark.sql.shuffle.partitions alone."
-            )
-        return reader.read_all()
+    try:
+        with pa.ipc.open_stream(pa.py_buffer(blob)) as reader:
+            packed_for = {name.decode(): int(value) for name, value in (reader.schema.metadata or {}).items()}
+            packed_for.pop(_INITIAL, None)
+            if packed_for != {"shards": layout.shards, "max_parallelism": layout.max_parallelism}:
+                raise CorruptionError(
+                    f"rows were packed for {packed_for}, but this operator runs with {layout}. The query's number of "
+                    "partitions must not change between its stages: leave spark.sql.shuffle.partitions alone."
+                )
+            return reader.read_all()
+    except (pa.ArrowException, OSError, ValueError, EOFError) as error:
+        raise CorruptionError(
+            f"packed rows of {len(blob)} bytes cannot be read: {error}. Run the batch again."
+        ) from error
 
 
 def is_initial(rows: pa.Table) -> bool:

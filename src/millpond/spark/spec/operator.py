@@ -4,6 +4,7 @@ import secrets
 from collections.abc import Mapping
 from copy import copy
 from dataclasses import KW_ONLY, dataclass, field, replace
+from datetime import timedelta
 from typing import Any
 
 import pyarrow as pa
@@ -31,6 +32,10 @@ _OPTION_OF = {
 }
 
 
+HOST_TIMEOUT = timedelta(hours=1)
+"""How long a worker waits for a state host, unless it is told otherwise: longer than any batch should take."""
+
+
 @dataclass(frozen=True)
 class StateConfig:
     """Where a keyed operator holds its live state, and what is cached of it.
@@ -53,6 +58,9 @@ class StateConfig:
         on_lost_state: "fail", or "reset": what becomes of a shard whose manifest or segments are missing or altered.
             Reset on purpose, it begins without state, or with that of the query's savepoint, and goes on
             from where the query is.
+        host_timeout: how long a worker waits for a sign of its state host, which gives one at least when a batch of a
+            shard is done. A host that gives none hangs: it is killed, the task fails with an error that says so, and
+            the next task starts another host. None: for ever.
 
     Whatever is cached, what a batch changed is written before the batch is durable, and the next start may choose
     another cache, size or backend.
@@ -77,6 +85,7 @@ class StateConfig:
     max_size_l2: int | None = None
     hooks: CacheHooks | None = field(default=None, compare=False)
     on_lost_state: str = "fail"
+    host_timeout: timedelta | None = HOST_TIMEOUT
     parsed: StateOptions = field(init=False, repr=False, compare=False)
     opened_with: tuple[StateOptions, str] = field(init=False, repr=False, compare=False)
     """What a backend in memory must have been opened with to be of use: hooks are no data that could be compared."""
@@ -84,6 +93,10 @@ class StateConfig:
     def __post_init__(self) -> None:
         _one_of("host", self.host, ("process", "inline"))
         _one_of("on_lost_state", self.on_lost_state, ("fail", "reset"))
+        if self.host_timeout is not None and self.host_timeout <= timedelta(0):
+            raise OptionError(
+                f"StateConfig(host_timeout={self.host_timeout!r}): expected a timedelta above 0, or None for no limit."
+            )
         if self.hosts is not None and self.hosts < 1:
             raise OptionError(f"StateConfig(hosts={self.hosts!r}): expected 1 or more, or None for one a core.")
         named = {option: getattr(self, name) for name, option in _OPTION_OF.items() if getattr(self, name) is not None}
@@ -191,6 +204,7 @@ class OperatorSpec:
         hosts: how many state hosts an executor has; 0: one for each processor of its machine.
         config: where the live state is held.
         initial: what the rows of the initial state look like, or None where there is none.
+        streaming: whether the operator is of a stream; a batch job's shards never come again.
         output_event_time: the position of the output's column that carries the watermark on, or None.
         name: what errors call the operator, where the processor may not be: its class's name.
     """
@@ -213,6 +227,7 @@ class OperatorSpec:
     deleted: frozenset[str] = frozenset()
     savepoint: str | None = None
     initial: InitialRows | None = None
+    streaming: bool = True
     output_event_time: int | None = None
     observed: bool = False
     form: str = "rows"

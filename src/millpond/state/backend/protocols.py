@@ -41,6 +41,12 @@ class _Absent:
 ABSENT: Final = _Absent()
 
 
+class Appended(list[Any]):
+    """Elements that were added to the end of a list state's list. What was in the list before stays."""
+
+    __slots__ = ()
+
+
 @dataclass
 class Cells:
     """Many cells of one state, as parallel lists: what deltas and bases are made of.
@@ -50,6 +56,7 @@ class Cells:
         keys: of each cell, a tuple.
         map_keys: of each cell of a map state, a tuple; None for the other kinds.
         values: what the state's codec checked, for a list state a list of that, or ABSENT where the cell was deleted.
+            Among the changes of a version, and so in what a restore loads, a list that only grew may be `Appended`.
     """
 
     key_groups: list[int] = field(default_factory=list)

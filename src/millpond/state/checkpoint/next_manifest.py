@@ -20,7 +20,7 @@ from millpond.state.backend.pairs import Pairs
 from millpond.state.backend.protocols import Cells
 from millpond.state.checkpoint.format.manifest import Manifest, SegmentRef, check_restores
 from millpond.state.checkpoint.format.raw import raw_table
-from millpond.state.checkpoint.format.segment import MAX_SEGMENT_BYTES, CellCodec, encode_segments
+from millpond.state.checkpoint.format.segment import MAX_SEGMENT_BYTES, CellCodec, encode_segments, together
 from millpond.state.checkpoint.segment_spool import Part, Segments, SegmentSpool
 from millpond.state.checkpoint.storage.interface import Commit
 
@@ -207,7 +207,7 @@ def _spooled(encoded: Iterator[Encoded], spool: SegmentSpool) -> tuple[Part, ...
 
 
 def _parts(state: str, tables: Sequence[pa.Table]) -> Iterator[Part]:
-    for part, data in encode_segments(pa.concat_tables(tables).combine_chunks() if len(tables) > 1 else tables[0]):
+    for part, data in encode_segments(together(tables).combine_chunks() if len(tables) > 1 else tables[0]):
         groups = pc.min_max(part["key_group"]).as_py()
         yield Part.of(state, part.num_rows, groups["min"], groups["max"], data)
 

@@ -22,11 +22,14 @@ from millpond.state.checkpoint.format.segment import (
     CellCodec,
     checksum_of,
     decode_segment,
+    grew,
+    together,
     verify_segment,
+    whole_lists,
 )
 from millpond.state.checkpoint.living_rows import living_rows
 from millpond.state.checkpoint.storage.interface import CheckpointStorage
-from millpond.state.types.descriptor import StateDescriptor
+from millpond.state.types.descriptor import StateDescriptor, StateKind
 from millpond.state.types.schema_change import migration
 
 _PIECE_BYTES = 8 << 20
@@ -294,6 +297,7 @@ def newest_rows(version: Version, descriptor: StateDescriptor, key_groups: range
     codec = CellCodec(descriptor, pa.ipc.read_schema(pa.py_buffer(manifest.key_schema)))
     tables = [codec.schema.empty_table()]
     newest: dict[object, int] = {}
+    numbers: dict[object, int] = {}
     rows = 0
     for ref in in_order(manifest):
         if ref.state == descriptor.name and ref.first_group < wanted.stop and ref.last_group >= wanted.start:
@@ -302,9 +306,17 @@ def newest_rows(version: Version, descriptor: StateDescriptor, key_groups: range
                 group = table["key_group"]
                 table = table.filter(pc.and_(pc.greater_equal(group, wanted.start), pc.less(group, wanted.stop)))
             table = codec.plain(table)
-            newest.update(zip(codec.cell_keys(table), range(rows, rows + table.num_rows), strict=True))
+            cells = list(codec.cell_keys(table))
+            newest.update(zip(cells, range(rows, rows + table.num_rows), strict=True))
+            if descriptor.kind is StateKind.LIST:
+                numbered = [numbers.setdefault(cell, len(numbers)) for cell in cells]
+                table = table.append_column("cell", pa.array(numbered, type=pa.int64()))
             rows += table.num_rows
             tables.append(table)
-    found = pa.concat_tables(tables).take(pa.array(newest.values(), type=pa.int64()))
+    found = together(tables)
+    if grew(found):
+        found = whole_lists(found)
+    else:
+        found = found.select(codec.schema.names).take(pa.array(newest.values(), type=pa.int64()))
     found = found.filter(pc.invert(found["deleted"])).drop_columns(["deleted"])
     return living_rows(found, descriptor, manifest.processing_ms)

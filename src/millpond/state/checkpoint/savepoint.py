@@ -28,6 +28,7 @@ import pyarrow.parquet as pq
 import xxhash
 
 from millpond.errors import CorruptionError, OptionError, UnavailableError
+from millpond.masking import masked
 from millpond.state.checkpoint.format.manifest import Manifest
 from millpond.state.checkpoint.format.object_columns import JSON_COLUMN, with_json
 from millpond.state.checkpoint.format.savepoint_manifest import SavepointFile, SavepointManifest
@@ -35,7 +36,7 @@ from millpond.state.checkpoint.format.segment import CellCodec, sealed, unsealed
 from millpond.state.checkpoint.living_rows import living_rows
 from millpond.state.checkpoint.next_manifest import Source
 from millpond.state.checkpoint.restoring import parts_of, read_version, row_pieces
-from millpond.state.checkpoint.storage.folder import Folder, shown
+from millpond.state.checkpoint.storage.folder import Folder
 from millpond.state.checkpoint.storage.interface import CheckpointStorage
 from millpond.state.types.descriptor import StateDescriptor
 
@@ -137,7 +138,9 @@ def check_empty(folder: Folder) -> None:
 
 def not_written(location: str, error: OSError) -> UnavailableError:
     """The error for a savepoint whose writing failed."""
-    return UnavailableError(f"the savepoint {shown(location)} could not be written: {error}. Write it to a new folder.")
+    return UnavailableError(
+        f"the savepoint {masked(location)} could not be written: {error}. Write it to a new folder."
+    )
 
 
 def finish_savepoint(
@@ -255,8 +258,8 @@ class Savepoint:
                 )
             body = unsealed(_MAGIC, folder.read(MANIFEST), name)
         except OSError as error:
-            raise UnavailableError(f"the savepoint {shown(location)} cannot be read: {error}.") from error
-        contents = msgspec.msgpack.decode(body, type=SavepointManifest)
+            raise UnavailableError(f"the savepoint {masked(location)} cannot be read: {error}.") from error
+        contents = SavepointManifest.decode(body, name)
         for file in contents.files:
             if sizes.get(file.name) != file.bytes:
                 has = f"has {sizes[file.name]} bytes" if file.name in sizes else "is missing"

@@ -35,6 +35,7 @@ from millpond.state.backend.expiry import alive, without_times
 from millpond.state.backend.protocols import ABSENT, Cells, KeyedStateBackend
 from millpond.state.checkpoint.format.manifest import Manifest
 from millpond.state.checkpoint.next_manifest import Encode, at_once
+from millpond.state.checkpoint.owed_bases import Written, owed_rows
 from millpond.state.checkpoint.pending import PendingCheckpoint
 from millpond.state.checkpoint.restoring import SegmentSource, load_version
 from millpond.state.checkpoint.savepoint import Savepoint
@@ -45,6 +46,7 @@ from millpond.state.checkpoint.unstored import UnstoredChanges
 from millpond.state.checkpoint.writer import BASE_STEP_ROWS, CheckpointWriter, Round
 from millpond.state.operator.timers import TIMERS, Timers
 from millpond.state.types.descriptor import StateDescriptor
+from millpond.state.types.schema_change import migration
 
 
 class Shard:
@@ -117,9 +119,9 @@ class Shard:
         known = self._writer.states.get(descriptor.name)
         if known is None:
             self._writer.declare(descriptor)
-            # Segments written under an earlier declaration are not read under this one.
-            stored = next((each for each in self.manifest.states if each["name"] == descriptor.name), None)
-            if stored not in (None, descriptor.encode()):
+            # Rows of two forms are never in the segments of one version.
+            stored = [StateDescriptor.decode(each) for each in self.manifest.states if each["name"] == descriptor.name]
+            if any(migration(each, descriptor, 0) is not None for each in stored):
                 self.write_anew()
         elif known != descriptor:
             raise OptionError(
@@ -216,11 +218,8 @@ class Shard:
         )
 
     def _next_round(self) -> Round:
-        """The bases that are owed to the manifest: as many rows as its version changed."""
-        changed = sum(
-            ref.rows for ref in self.manifest.segments if not ref.base and ref.version == self.manifest.version
-        )
-        return Round(self.manifest, changed, self._outlived)
+        """The bases that are owed to the manifest."""
+        return Round(self.manifest, owed_rows(self.manifest), self._outlived)
 
     def remove_expired(self) -> None:
         """Remove from live state, in the open version, what bases left out and what is still expired by now.
@@ -266,7 +265,8 @@ class Shard:
             spool = SegmentSpool() if prepared is None else prepared.spool
             delta = self._writer.delta(pending.version, pending.snapshot, spool)
             deltas = [*self._unstored.deltas(pending.version), delta]
-            bases = prepared or Round(self.manifest, sum(delta.rows for delta in deltas), self._outlived, spool)
+            written = [Written(part.state, part.rows, part.length) for delta in deltas for part in delta.parts]
+            bases = prepared or Round(self.manifest, owed_rows(self.manifest, written), self._outlived, spool)
         self._removal_rows = max(BASE_STEP_ROWS, bases.owed_rows or 0)
         while self._writer.add_bases(bases, pending.snapshot, pending.version, pending.now_ms, pending.states, encode):
             continue

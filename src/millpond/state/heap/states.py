@@ -22,7 +22,7 @@ from millpond.state.backend.current_key import NoKeyGroup, Who, no_current_key
 from millpond.state.backend.protocols import ABSENT, Cells, KeyContext, cells_at
 from millpond.state.heap.batch_access import ManyInTables
 from millpond.state.heap.tables import EntryTables, FlatTables, ListTables
-from millpond.state.heap.versions import LoggedVersion, Table, Version
+from millpond.state.heap.versions import ListVersion, LoggedVersion, Table, Version, keep_list
 from millpond.state.types.descriptor import StateDescriptor
 from millpond.state.types.key_types import given_form, given_forms
 from millpond.state.types.rows import Row, RowCodec
@@ -238,13 +238,15 @@ class BoundState(HeapState):
 
 
 class HeapListState(BoundState):
-    """Lists are changed in place after a version's first touch, which leaves the old list to the undo map.
+    """Lists grow in place; the undo map says how long they were before (see `ListTables`).
 
     What is handed out of mutable elements is a second list, a copy of the live one as far as it goes.
     """
 
+    tables: ListTables
+
     def _new_tables(self) -> ListTables:
-        return ListTables(Version)
+        return ListTables(ListVersion)
 
     def look(self, place: tuple[int, Any]) -> Any:
         values = super().look(place)
@@ -262,12 +264,19 @@ class HeapListState(BoundState):
     def put(self, values: Iterable[Any]) -> None:
         given = list(values)
         checked = list(map(self._check, given))
-        key, table, undo = given_form(self._context.key), self._table, self._undo
-        if key not in undo:
-            undo[key] = table.get(key, ABSENT)
+        key, table = given_form(self._context.key), self._table
+        keep_list(self._undo, key, table.get(key, ABSENT), replaced=True)
         table[key] = checked
         if self._mutable:
             self._handed[key] = given if self._gives_back else []
+
+    def clear(self) -> None:
+        key, table = given_form(self._context.key), self._table
+        if key in table:
+            keep_list(self._undo, key, table[key], replaced=True)
+            del table[key]
+            if self._mutable:
+                self._handed.pop(key, None)
 
     def append(self, value: Any) -> None:
         self.extend((value,))
@@ -275,16 +284,9 @@ class HeapListState(BoundState):
     def extend(self, values: Iterable[Any]) -> None:
         given = list(values)
         checked = list(map(self._check, given))
-        key, table, undo = given_form(self._context.key), self._table, self._undo
-        touched = key in undo
-        if not checked:
-            return
-        if not touched:
-            old = undo[key] = table.get(key, ABSENT)
-            table[key] = checked.copy() if old is ABSENT else [*old, *checked]
-        else:
-            table.setdefault(key, []).extend(checked)
-        if self._gives_back and self._mutable and key in self._handed:
+        key = given_form(self._context.key)
+        self.tables.grow(self._undo, self._table, key, checked)
+        if checked and self._gives_back and self._mutable and key in self._handed:
             self._handed[key].extend(given)
 
 

@@ -25,8 +25,8 @@ from collections.abc import Iterable, Iterator
 from itertools import repeat
 from typing import Any, Generic, TypeVar
 
-from millpond.state.backend.protocols import ABSENT, Cells
-from millpond.state.heap.versions import Table, Version, undo_after
+from millpond.state.backend.protocols import ABSENT, Appended, Cells
+from millpond.state.heap.versions import ListVersion, Table, Version, keep_list, later_versions, undo_after
 from millpond.state.types.key_types import as_row, as_rows, given_forms
 from millpond.state.types.rows import Row
 
@@ -64,17 +64,17 @@ class FlatTables(Generic[V]):
 
     def roll_back(self) -> None:
         """Write the old values of the open version back, and begin another."""
-        for key_group, undo in self.open.undo.items():
+        for key_group in self.open.undo:
             table = self.live[key_group]
-            for key, old in undo.items():
+            for key, old in self.open.old_values(key_group).items():
                 _set(table, key, old)
         # Readers of earlier versions may be in the undo map: it stays as it is, in the chain.
         self.end_version()
 
     def revert(self, version: Version) -> None:
         """Undo a closed version, as a version of its own that nobody asks for the changes of."""
-        for key_group, undo in version.undo.items():
-            self.write(self._as_cells(key_group, undo))
+        for key_group in version.undo:
+            self.write(self._as_cells(key_group, version.old_values(key_group)))
         self.end_version()
 
     def keys(self) -> Iterator[tuple[int, Row]]:
@@ -90,7 +90,7 @@ class FlatTables(Generic[V]):
 
     def cells_as_of(self, version: Version, key_group: int) -> Cells:
         """Every cell of a key group, as of a closed version."""
-        found = self.live.get(key_group, {}).copy()
+        found = self._copied(self.live.get(key_group, {}))
         later = undo_after(version, key_group)
         for undo in reversed(later):
             found |= undo
@@ -98,7 +98,7 @@ class FlatTables(Generic[V]):
             found = {key: value for key, value in found.items() if value is not ABSENT}
         return self._as_cells(key_group, found)
 
-    def changes_of(self, version: Version) -> Cells:
+    def changes_of(self, version: V) -> Cells:
         """What a closed version changed, with the values as of it."""
         changed = Cells()
         for key_group, keys in sorted(version.changed_keys().items()):
@@ -113,18 +113,79 @@ class FlatTables(Generic[V]):
             changed.values.extend(values)
         return changed
 
+    @staticmethod
+    def _copied(table: Table) -> Table:
+        """What a table holds now, whatever becomes of it."""
+        return table.copy()
+
     def _as_cells(self, key_group: int, table: Table) -> Cells:
         return Cells([key_group] * len(table), as_rows(table), None, list(table.values()))
 
 
-class ListTables(FlatTables[Version]):
-    """Tables of list states. A list that the open version touched may still grow in place."""
+class ListTables(FlatTables[ListVersion]):
+    """Tables of list states. A live list grows in place, and an undo map says how long it was.
+
+    Whoever reads takes the length of a list, or a copy, before it walks the chain: what grows afterwards is not seen,
+    and what grew before is in the chain.
+    """
+
+    def write(self, cells: Cells) -> None:
+        """Put, delete or add to lists in the open version. What is given stays the giver's."""
+        for key_group, key, value in zip(cells.key_groups, given_forms(cells.keys), cells.values, strict=True):
+            table = self.live.setdefault(key_group, {})
+            if type(value) is Appended:
+                self.grow(self.open.maps.setdefault(key_group, {}), table, key, value)
+            else:
+                self.open.keep(key_group, key, table)
+                _set(table, key, value if value is ABSENT else list(value))
+
+    @staticmethod
+    def grow(undo: Table, table: Table, key: Any, values: list[Any]) -> None:
+        """Add to the list of a key, in the open version, whose undo map of the key group is given."""
+        old = table.get(key, ABSENT)
+        if not values:
+            return
+        keep_list(undo, key, old, replaced=False)
+        if old is ABSENT:
+            table[key] = list(values)
+        else:
+            old.extend(values)
+            # A table on disk must be told.
+            table[key] = old
 
     def cells(self, key_group: int) -> Cells:
         """Every list of a key group, as it is now."""
-        table = self.live.get(key_group, {})
-        touched = table.keys() & self.open.undo.get(key_group, {}).keys()
-        return self._as_cells(key_group, table | {key: table[key].copy() for key in touched} if touched else table)
+        return self._as_cells(key_group, self._copied(self.live.get(key_group, {})))
+
+    def changes_of(self, version: ListVersion) -> Cells:
+        """What a closed version changed: whole lists, or what was added to them."""
+        changed = Cells()
+        for key_group, undo in sorted(version.maps.items()):
+            now = dict(zip(undo, map(self.live[key_group].get, undo, repeat(ABSENT)), strict=True))
+            found = {key: values if values is ABSENT else (values, len(values)) for key, values in now.items()}
+            for later in reversed(list(later_versions(version))):
+                newer = later.undo.get(key_group, {}).copy()
+                for key in found.keys() & newer.keys():
+                    old = newer[key]
+                    found[key] = ABSENT if old is ABSENT else (old.values, old.length)
+            changed.key_groups.extend(repeat(key_group, len(found)))
+            changed.keys.extend(as_rows(found))
+            changed.values.extend(_change(undo[key], now_and_length) for key, now_and_length in found.items())
+        return changed
+
+    @staticmethod
+    def _copied(table: Table) -> Table:
+        return {key: values.copy() for key, values in table.copy().items()}
+
+
+def _change(old: Any, now: Any) -> Any:
+    """What became of a list: itself, or what was added to it."""
+    if now is ABSENT:
+        return ABSENT
+    values, length = now
+    if old is ABSENT or old.replaced:
+        return values[:length]
+    return Appended(values[old.length : length])
 
 
 class EntryTables(FlatTables[Version]):

@@ -25,6 +25,8 @@ Table = dict[Any, Any]
 _MANY: Any = object()
 """Stands for the key where an entry of a log is of many: their keys and old values stand for the old value."""
 
+_NOTHING: Table = {}
+
 _COUNTED = 20_000
 """Changes of a version, or up to twice as many, are enough to tell how they spread over key groups."""
 
@@ -61,6 +63,10 @@ class Version:
         undo = self.maps.setdefault(key_group, {})
         if key not in undo:
             undo[key] = table.get(key, ABSENT)
+
+    def old_values(self, key_group: int) -> Table:
+        """What was replaced in a key group so far, as a copy."""
+        return self.undo.get(key_group, _NOTHING).copy()
 
     def changed_keys(self) -> Mapping[int, Collection[Any]]:
         """By key group, the keys that were changed, each once. Only of a closed version."""
@@ -190,15 +196,59 @@ def _of_single(
         yield int(of_each[first]), keys[first:end], olds[first:end]
 
 
+class OldList:
+    """A list as it was when a version first touched it: a part of one that may have grown in place since.
+
+    Attributes:
+        values: the list, which loses and changes no element. It is replaced by another one where that is needed.
+        length: of the part that counts.
+        replaced: whether the version has put another list in its place, or none; if not, it only added to it.
+    """
+
+    __slots__ = ("length", "replaced", "values")
+
+    def __init__(self, values: list[Any], *, replaced: bool) -> None:
+        self.values = values
+        self.length = len(values)
+        self.replaced = replaced
+
+
+class ListVersion(Version):
+    """A version of list states: its undo maps hold `OldList`s, so that lists need not be copied to grow."""
+
+    __slots__ = ()
+
+    def keep(self, key_group: int, key: Any, table: Mapping[Any, Any]) -> None:
+        """Keep what a table holds of a key, which is about to be replaced."""
+        keep_list(self.maps.setdefault(key_group, {}), key, table.get(key, ABSENT), replaced=True)
+
+    def old_values(self, key_group: int) -> Table:
+        """What was in the lists before."""
+        return {
+            key: old if old is ABSENT else old.values[: old.length]
+            for key, old in super().old_values(key_group).items()
+        }
+
+
+def keep_list(undo: Table, key: Any, old: Any, *, replaced: bool) -> None:
+    """Keep in an undo map what a key's cell held before it is replaced, or grows in place."""
+    known = undo.get(key)
+    if known is None:
+        undo[key] = ABSENT if old is ABSENT else OldList(old, replaced=replaced)
+    elif replaced and known is not ABSENT:
+        known.replaced = True
+
+
 def undo_after(version: Version, key_group: int) -> list[Table]:
-    """The undo maps of every later version, oldest first, as copies: the newest one still grows."""
-    found = []
+    """What every later version replaced, oldest first, as copies: the newest one still grows."""
+    return [found for later in later_versions(version) if (found := later.old_values(key_group))]
+
+
+def later_versions(version: Version) -> Iterator[Version]:
+    """The versions after a version, oldest first."""
     later = version.next
     while later is not None:
         # Asked first: where a version closes after its map was read, the one behind it begins with what the map lacks.
         after = later.next
-        undo = later.undo.get(key_group)
-        if undo:
-            found.append(undo.copy())
+        yield later
         later = after
-    return found

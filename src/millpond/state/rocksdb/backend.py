@@ -11,14 +11,15 @@ snapshot before it. A `Snapshot` has a cursor of its own beside the database's s
 on to the memtables and files of its time until it is released.
 
 Invariant: `head` is the last committed version, and live data differs from it only in keys that are in a
-state's `changed`.
+state's `changed`. Where the disk has no room for a rollback, the database stays ahead and is read through
+`unreverted`, so that this holds for whoever reads; nothing is written before it is caught up with.
 
 The trade-off: every get decodes and every update encodes. A cache in front (`LruStateCache`) saves both.
 """
 
 import threading
-from collections.abc import Collection, Iterable, Iterator
-from itertools import islice
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 from weakref import WeakSet
@@ -28,12 +29,11 @@ from millpond.state.backend.declarations import Declarations, foreign_key_group,
 from millpond.state.backend.plain import PlainBackend, PlainSnapshot
 from millpond.state.backend.protocols import Cells, KeyContext, ListState, MapState, RawCells, Snapshot, ValueState
 from millpond.state.rocksdb.database import BLOCK_CACHE_BYTES, WRITE_BUFFER_BYTES, Database
-from millpond.state.rocksdb.states import RocksDbListState, RocksDbMapState, RocksDbState, RocksDbValueState
+from millpond.state.rocksdb.lists import RocksDbListState
+from millpond.state.rocksdb.states import Change, RocksDbMapState, RocksDbState, RocksDbValueState
+from millpond.state.rocksdb.unreverted import Unreverted
 from millpond.state.types.descriptor import StateDescriptor, StateKind
 from millpond.state.types.rows import Row
-
-_PIECE = 200
-"""Cells of a delta that are read at a time: they are objects, and the state may be larger than memory."""
 
 
 class RocksDbBackend(PlainBackend):
@@ -79,6 +79,7 @@ class RocksDbBackend(PlainBackend):
         self._snapshots: WeakSet[_RocksDbSnapshot] = WeakSet()
         self._manifest: Any = self._database.snapshot()
         self._before_manifest: Any = None
+        self._unreverted: Unreverted | None = None
 
     @property
     def context(self) -> KeyContext:
@@ -109,7 +110,9 @@ class RocksDbBackend(PlainBackend):
         return self._declared.declare(descriptor, RocksDbMapState)
 
     def _make(self, kind: type[RocksDbState], descriptor: StateDescriptor) -> RocksDbState:
-        return kind(descriptor, len(self._states), self._context, self._database)
+        made = kind(descriptor, len(self._states), self._context, self._database)
+        made.use(self._unreverted or self._database.handle)
+        return made
 
     def keys(self, name: str) -> Iterator[tuple[int, Row]]:
         """Key group and key of every key that has this state now, each once, in the order of the database."""
@@ -133,25 +136,23 @@ class RocksDbBackend(PlainBackend):
 
     def commit(self) -> Snapshot:
         """End the version: swap the sets of changed keys and take a snapshot of the database."""
+        if self._unreverted is not None:
+            self._unreverted.put_back()
         # Both at once: what fails here leaves the version open.
         taken = self._database.snapshot()
-        changed = {name: (state, state.changed) for name, state in self._states.items()}
-        snapshot = _RocksDbSnapshot(self._database, taken, changed)
-        for state in self._states.values():
-            state.committed_changed, state.changed = state.changed, set()
-            state.handed = {}
+        snapshot = _RocksDbSnapshot(self._database, taken, self._states)
+        snapshot.changed = {name: state.end_version() for name, state in self._states.items()}
         self._before_manifest, self._manifest = self._manifest, taken
         self._snapshots.add(snapshot)
         self._leave()
         return snapshot
 
     def rollback(self) -> bool:
-        """Put back what the last committed version has; whether there was any change."""
+        """Put back what the last committed version has; whether there was any change. It needs no space."""
         changed = any(state.changed for state in self._states.values())
         self._revert(self._manifest, (at for state in self._states.values() for at in state.changed))
         for state in self._states.values():
-            state.changed = set()
-            state.handed = {}
+            state.forget_changes()
         self._leave()
         return changed
 
@@ -175,7 +176,7 @@ class RocksDbBackend(PlainBackend):
         state = self._declared.restore(descriptor)
         if any(known.changed for known in self._states.values()):
             raise open_version(descriptor.name)
-        self._put_all(state.entries_of(cells))
+        self._database.write(*state.entries_of(cells))
         state.handed = {}
         self._manifest = self._database.snapshot()
         self.acknowledge()
@@ -189,23 +190,30 @@ class RocksDbBackend(PlainBackend):
         for snapshot in list(self._snapshots):
             snapshot.release()
         self._manifest = self._before_manifest = None
+        self._unreverted = self._database.unreverted = None
         self._leave()
         self._states.clear()
         self._database.close()
 
-    def _put_all(self, entries: Iterable[tuple[bytes, bytes | None]]) -> None:
-        batch = self._database.batch()
-        for at, data in entries:
-            if data is None:
-                batch.delete(at)
-            else:
-                batch.put(at, data)
-        self._database.write(batch)
-
     def _revert(self, version: Any, changed: Iterable[bytes]) -> None:
-        """One batch, so that a failure leaves all changes in place and in `changed`."""
-        read_from = self._database.read_from
-        self._put_all((at, read_from(version, at)) for at in changed)
+        """Have the database hold a version again, or be read as if it did."""
+        keys = set(changed) if self._unreverted is None else self._unreverted.keys.union(changed)
+        if not keys:
+            return
+        unreverted = Unreverted(self._database, version, keys, self._reverted)
+        try:
+            unreverted.put_back()
+        except UnavailableError:
+            # What could not be written is owed: reads are right all the same.
+            self._use(unreverted)
+
+    def _reverted(self) -> None:
+        self._use(None)
+
+    def _use(self, unreverted: Unreverted | None) -> None:
+        self._unreverted = self._database.unreverted = unreverted
+        for state in self._states.values():
+            state.use(unreverted or self._database.handle)
 
     def _leave(self) -> None:
         self._context.key_group = -1
@@ -213,17 +221,18 @@ class RocksDbBackend(PlainBackend):
 
 
 class _RocksDbSnapshot(PlainSnapshot):
-    """One committed version: the database as it was, and the keys that the version changed, by state."""
+    """One committed version: the database as it was, and `changed`, what the version changed of each state."""
 
     def __init__(
         self,
         database: Database,
         taken: Any,
-        states: dict[str, tuple[RocksDbState, set[bytes]]],
+        states: Mapping[str, RocksDbState],
     ) -> None:
+        self.changed: dict[str, Change] = {}
         self._database = database
         self._taken = taken
-        self._states = states
+        self._states = dict(states)
         self._cursor = database.cursor()
         self._scanning = threading.Lock()
 
@@ -234,18 +243,17 @@ class _RocksDbSnapshot(PlainSnapshot):
 
     def changes(self) -> Iterator[tuple[str, Cells]]:
         """The changed cells, in the order of the database, a few hundred at a time."""
-        taken, read_from = self._reader(), self._database.read_from
-        for name, (state, changed) in self._states.items():
-            remaining = iter(sorted(changed))
-            while piece := list(islice(remaining, _PIECE)):
-                yield name, state.cells_of((at, read_from(taken, at)) for at in piece)
+        read = partial(self._database.read_from, self._reader())
+        for name, change in self.changed.items():
+            for cells in change.cells(read):
+                yield name, cells
 
     def cells(self, name: str, key_group: int) -> Cells:
         """Every cell of a state in one key group as of this version."""
         self._reader()
         if name not in self._states:
             return Cells()
-        state, _ = self._states[name]
+        state = self._states[name]
         with self._scanning:
             return state.cells_of(self._database.scan(state.group_prefix(key_group), self._cursor))
 
@@ -253,6 +261,7 @@ class _RocksDbSnapshot(PlainSnapshot):
         """Let RocksDB drop what only this version needed. Idempotent."""
         self._taken = self._cursor = None
         self._states = {}
+        self.changed = {}
 
     def _reader(self) -> Any:
         if self._taken is None:

@@ -4,25 +4,30 @@ On the data path it lies under `RocksDbBackend`, which knows what the bytes mean
 leaves to its users. The database is a cache of a checkpoint, so whatever an earlier owner left in the
 folder is removed and nothing is written for the sake of surviving a crash: the write-ahead log is off.
 Otherwise it is set up as Flink does: 64 MiB write buffers, level compaction, LZ4, a block cache and a
-bloom filter.
+bloom filter. No write waits inside RocksDB, where nothing could end the wait (`stalls`).
 
 Invariant: the files are touched only by who holds the lock on `lock` in the folder; the lock ends with
 its process.
 
 rocksdict offers neither a merge operator nor a compaction filter that could read a value's own time (its
-TTL follows the machine's clock, which state never does). So a list is read to be appended to, and
+TTL follows the machine's clock, which state never does). So an append reads the end of its list (`lists`), and
 expired values go when the checkpoint rewrites their key group.
 """
 
 import contextlib
 import fcntl
 import shutil
-from collections.abc import Iterator
+import weakref
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from itertools import compress
+from operator import not_
 from pathlib import Path
 from types import ModuleType
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 from millpond.errors import CorruptionError, MillpondError, MissingDependencyError, UnavailableError
+from millpond.state.rocksdb.stalls import Stalls, is_full, is_stall
 from millpond.state.types.ordered_keys import after
 
 WRITE_BUFFER_BYTES: Final = 64 << 20
@@ -30,6 +35,8 @@ BLOCK_CACHE_BYTES: Final = 64 << 20
 
 _BLOOM_BITS = 10
 _BACKGROUND_JOBS = 2
+_LEVEL_ZERO_STOP = 36
+_PENDING_COMPACTION_STOP_BYTES = 256 << 30
 _METRICS = {
     "pending_compaction_bytes": "rocksdb.estimate-pending-compaction-bytes",
     "running_compactions": "rocksdb.num-running-compactions",
@@ -39,6 +46,18 @@ _METRICS = {
     "block_cache_bytes": "rocksdb.block-cache-usage",
     "entries": "rocksdb.estimate-num-keys",
 }
+
+
+class Laid(Protocol):
+    """What is laid over a database whose last rollback did not fit on the disk: see `unreverted`."""
+
+    def laid_over(self, prefix: bytes, live: Iterator[tuple[bytes, bytes]]) -> Iterator[tuple[bytes, bytes]]:
+        """What a scan gives, from what the database gives."""
+        ...
+
+    def put_back(self) -> None:
+        """Write what is missing, all or nothing."""
+        ...
 
 
 class Database:
@@ -56,9 +75,13 @@ class Database:
             self._take_lock()
             shutil.rmtree(folder / "db", ignore_errors=True)
             self.handle: Any = self._open(write_buffer_bytes, block_cache_bytes)
+            self._stalls = Stalls(folder, 2 * write_buffer_bytes, self._counter)
         except BaseException:
             self._lock.close()
             raise
+        # A close flushes, and would wait for room on a full disk: also one at the end of the process.
+        self._stop = weakref.finalize(self, self.handle.cancel_all_background, False)
+        self.unreverted: Laid | None = None
         self.closed = False
 
     def _take_lock(self) -> None:
@@ -88,25 +111,63 @@ class Database:
         options.set_max_background_jobs(_BACKGROUND_JOBS)
         options.set_is_fd_close_on_exec(enabled=True)
         options.set_keep_log_file_num(1)
+        # Writes are taken or refused: RocksDB would slow them down by letting them wait.
+        options.set_level_zero_slowdown_writes_trigger(_LEVEL_ZERO_STOP)
+        options.set_level_zero_stop_writes_trigger(_LEVEL_ZERO_STOP)
+        options.set_soft_pending_compaction_bytes_limit(_PENDING_COMPACTION_STOP_BYTES)
+        options.set_hard_pending_compaction_bytes_limit(_PENDING_COMPACTION_STOP_BYTES)
         try:
             handle = rocksdict.Rdict(str(self.folder / "db"), options)
         except Exception as error:
             raise self.failure(error) from error
         self._write_options = rocksdict.WriteOptions()
         self._write_options.disable_wal = True
+        self._write_options.no_slowdown = True
         handle.set_write_options(self._write_options)
         return handle
 
-    def batch(self) -> Any:
-        """An empty batch of writes for `write`."""
-        return self._rocksdict.WriteBatch(raw_mode=True)
+    def write(self, places: Sequence[bytes], values: Sequence[bytes | None]) -> None:
+        """Put, or for None delete, in one batch: all of it or nothing, once nothing is left unreverted."""
+        if self.unreverted is not None:
+            self.unreverted.put_back()
+        self.write_past(places, values)
 
-    def write(self, batch: Any) -> None:
-        """Write a batch, all of it or nothing."""
-        try:
+    def write_past(self, places: Sequence[bytes], values: Sequence[bytes | None]) -> None:
+        """The same, whatever is left unreverted."""
+        gone = [value is None for value in values]
+        puts = list(map(not_, gone))
+        has_gone = any(gone)
+
+        def write() -> None:
+            # rocksdict writes a batch once, so each try needs its own.
+            batch = self._rocksdict.WriteBatch(raw_mode=True)
+            # Loops in C: building a batch costs a tenth of writing it.
+            if has_gone:
+                deque(map(batch.delete, compress(places, gone)), maxlen=0)
+                deque(map(batch.put, compress(places, puts), compress(values, puts)), maxlen=0)
+            else:
+                deque(map(batch.put, places, values), maxlen=0)
             self.handle.write(batch, self._write_options)
-        except Exception as error:
-            raise self.failure(error) from error
+
+        try:
+            write()
+        except Exception as error:  # noqa: BLE001 - rocksdict raises nothing else
+            self.write_again(error, write)
+
+    def write_again(self, error: Exception, write: Callable[[], Any]) -> None:
+        """Do what failed with this error once more, as long as that may help.
+
+        Raises:
+            UnavailableError: it does not help: the disk is full, or the database is broken.
+        """
+        if isinstance(error, MillpondError):
+            raise error
+        left = self._stalls.outlast(error, write)
+        if left is not None:
+            raise self.failure(left) from left
+
+    def _counter(self, name: str) -> int:
+        return self.handle.property_int_value(name) or 0
 
     def snapshot(self) -> Any:
         """The database as it is now, for `read_from`, from any thread."""
@@ -139,6 +200,10 @@ class Database:
 
     def scan(self, prefix: bytes, cursor: Any = None) -> Iterator[tuple[bytes, bytes]]:
         """Keys that begin with `prefix`, in order, and their values: as of now, or of when the cursor was made."""
+        found = self._scan(prefix, cursor)
+        return found if cursor is not None or self.unreverted is None else self.unreverted.laid_over(prefix, found)
+
+    def _scan(self, prefix: bytes, cursor: Any) -> Iterator[tuple[bytes, bytes]]:
         try:
             if cursor is None:
                 # What is bounded does not walk over what was deleted behind the prefix.
@@ -173,7 +238,7 @@ class Database:
             return CorruptionError(
                 f"the RocksDB folder {self.folder} is damaged: {text}. It is only a cache of the checkpoint: restore."
             )
-        if "No space left" in text or "File too large" in text or "quota" in text.lower():
+        if is_full(error) or is_stall(error):
             return UnavailableError(
                 f"no space for keyed state in {self.folder}: {text}. Make room, or set state.backend.rocksdb.local-dir "
                 "to a folder on a larger disk; what the checkpoint has is safe."
@@ -185,6 +250,7 @@ class Database:
         if self.closed:
             return
         self.closed = True
+        self._stop()
         with contextlib.suppress(Exception):  # the files go; what could not be written to them is not missed
             self.handle.close()
         shutil.rmtree(self.folder / "db", ignore_errors=True)

@@ -12,12 +12,9 @@ that a version reads.
 """
 
 # ruff: noqa: D102 - the protocols in backend.py say what the methods of handles do
-import operator
-import struct
-from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from itertools import compress
-from typing import Any
+from itertools import islice
+from typing import Any, NamedTuple
 
 from millpond.state.backend.current_key import Who, no_current_key
 from millpond.state.backend.protocols import ABSENT, Cells, KeyContext
@@ -27,7 +24,19 @@ from millpond.state.types.descriptor import StateDescriptor
 from millpond.state.types.ordered_keys import GROUP_PREFIX, KEY_PREFIX, STATE_PREFIX, decode_key, encode_key
 from millpond.state.types.rows import Row, RowCodec
 
-_LENGTH = struct.Struct(">I")
+_PIECE = 200
+"""Cells of a delta that are read at a time: they are objects, and the state may be larger than memory."""
+
+
+class Change(NamedTuple):
+    """What a version changed of one state, to be read from the version's snapshot."""
+
+    state: "RocksDbState"
+    changed: Any
+
+    def cells(self, read: Callable[[bytes], bytes | None]) -> Iterator[Cells]:
+        """In pieces."""
+        return self.state.changes(self.changed, read)
 
 
 class RocksDbState:
@@ -42,8 +51,7 @@ class RocksDbState:
         self._number = number
         self._context = context
         self._database = database
-        self._db = database.handle
-        self._read = database.handle.get
+        self.use(database.handle)
         self.codec: ValueCodec = descriptor.codec(Who(f"state {descriptor.name!r}", context))
         self._check = self.codec.check
         self._mutable = self.codec.mutable
@@ -52,6 +60,11 @@ class RocksDbState:
         self._key: Row | None = None
         self._key_group = -1
         self._at = b""
+
+    def use(self, handle: Any) -> None:
+        """Read and write through this: the database's own handle, or what stands for it."""
+        self._db = handle
+        self._read = handle.get
 
     def key_prefix(self, key_group: int, key: Any, /) -> bytes:
         """The db key of a key's cell, or the beginning of those of its map's entries."""
@@ -67,19 +80,29 @@ class RocksDbState:
     def put_all(self, places: list[bytes], values: list[Any]) -> None:
         self.changed.update(places)
         self.handed = {}
-        batch = self._database.batch()
-        kept = [value is not None for value in values]
-        if not all(kept):
-            for gone in compress(places, map(operator.not_, kept)):
-                batch.delete(gone)
-            places, values = list(compress(places, kept)), list(compress(values, kept))
-        # A loop in C: building a batch costs a tenth of writing it.
-        deque(map(batch.put, places, map(self.dumps, values)), maxlen=0)
-        self._database.write(batch)
+        dumps = self.dumps
+        self._database.write(places, [None if value is None else dumps(value) for value in values])
 
     def of_key(self, key_group: int, key: Row) -> Cells:
         value = self.look(self.place(key_group, key))
         return Cells() if value is None else Cells([key_group], [key], None, [value])
+
+    def end_version(self) -> "Change":
+        """Begin another version; what this one changed."""
+        self.committed_changed, self.changed = self.changed, set()
+        self.handed = {}
+        return Change(self, self.committed_changed)
+
+    def forget_changes(self) -> None:
+        """Begin the version again."""
+        self.changed = set()
+        self.handed = {}
+
+    def changes(self, changed: Any, read: Callable[[bytes], bytes | None]) -> Iterator[Cells]:
+        """What a version changed, in the order of the database, a few hundred cells at a time."""
+        remaining = iter(sorted(changed))
+        while piece := list(islice(remaining, _PIECE)):
+            yield self.cells_of((at, read(at)) for at in piece)
 
     def group_prefix(self, key_group: int) -> bytes:
         """The beginning of every db key of a key group."""
@@ -95,11 +118,10 @@ class RocksDbState:
             cells.values.append(ABSENT if data is None else loads(data))
         return cells
 
-    def entries_of(self, cells: Cells) -> Iterator[tuple[bytes, bytes | None]]:
+    def entries_of(self, cells: Cells) -> tuple[list[bytes], list[bytes | None]]:
         """Db keys and what shall be there: the inverse of `cells_of`."""
         dumps = self.dumps
-        for at, value in zip(self._places(cells), cells.values, strict=True):
-            yield at, None if value is ABSENT else dumps(value)
+        return self._places(cells), [None if value is ABSENT else dumps(value) for value in cells.values]
 
     def _places(self, cells: Cells) -> list[bytes]:
         """The db key of each cell."""
@@ -161,16 +183,16 @@ class RocksDbState:
         self.changed.add(at)
         try:
             self._db[at] = data
-        except Exception as error:
-            raise self._database.failure(error) from error
+        except Exception as error:  # noqa: BLE001 - rocksdict raises nothing else
+            self._database.write_again(error, lambda: self._db.__setitem__(at, data))
 
     def _delete(self, at: bytes) -> None:
         self.changed.add(at)
         self.handed.pop(at, None)
         try:
             del self._db[at]
-        except Exception as error:
-            raise self._database.failure(error) from error
+        except Exception as error:  # noqa: BLE001 - rocksdict raises nothing else
+            self._database.write_again(error, lambda: self._db.__delitem__(at))
 
     def _value(self, at: bytes, data: bytes) -> Any:
         """What user code gets of a mutable value: the version's one copy."""
@@ -212,52 +234,10 @@ class RocksDbValueState(RocksDbState):
         self.changed.add(at)
         try:
             self._db[at] = data
-        except Exception as error:
-            raise self._database.failure(error) from error
+        except Exception as error:  # noqa: BLE001 - rocksdict raises nothing else
+            self._database.write_again(error, lambda: self._db.__setitem__(at, data))
         if self._mutable:
             self.handed[at] = checked
-
-
-class RocksDbListState(RocksDbState):
-    """A list is one cell: its elements' bytes, each after its length. Appending decodes none of them."""
-
-    def dumps(self, value: Iterable[Any]) -> bytes:
-        dumps, pack = self._dumps, _LENGTH.pack
-        return b"".join(part for data in map(dumps, value) for part in (pack(len(data)), data))
-
-    def loads(self, data: bytes) -> list[Any]:
-        loads, length_at, size, values, start = self._loads, _LENGTH.unpack_from, _LENGTH.size, [], 0
-        while start < len(data):
-            end = start + size + length_at(data, start)[0]
-            values.append(loads(data[start + size : end]))
-            start = end
-        return values
-
-    def get(self) -> Iterator[Any]:
-        at = self._turned()
-        data = self._data(at)
-        if data is None:
-            return iter(())
-        return iter(tuple(self._value(at, data)) if self._mutable else self.loads(data))
-
-    def put(self, values: Iterable[Any]) -> None:
-        at = self._turned()
-        checked = [self._check(value) for value in values]
-        self._put(at, self.dumps(checked))
-        if self._mutable:
-            self.handed[at] = checked
-
-    def append(self, value: Any) -> None:
-        self.extend((value,))
-
-    def extend(self, values: Iterable[Any]) -> None:
-        at = self._turned()
-        checked = [self._check(value) for value in values]
-        if not checked:
-            return
-        self._put(at, (self._data(at) or b"") + self.dumps(checked))
-        if at in self.handed:
-            self.handed[at].extend(checked)
 
 
 class RocksDbMapState(RocksDbState):

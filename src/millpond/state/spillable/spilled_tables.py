@@ -178,8 +178,11 @@ class SpilledTable(_Spilled, MutableMapping[Any, Any]):
         return value
 
     def unwritten(self) -> dict[Any, Any]:
-        """A copy of what is to be written, by key: from any thread."""
-        return {places.key_of(at): value for at, value in self.changed.copy().items()}
+        """A copy of what is to be written, by key: from any thread. Lists are copies too, since they grow in place."""
+        return {
+            places.key_of(at): value.copy() if type(value) is list else value
+            for at, value in self.changed.copy().items()
+        }
 
     def change(self, cells: Mapping[Any, Any]) -> None:
         """Change many cells, or delete those that are ABSENT."""

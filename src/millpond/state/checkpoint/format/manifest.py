@@ -11,7 +11,7 @@ import msgspec
 import pyarrow as pa
 
 from millpond.errors import CorruptionError, DataError, OptionError
-from millpond.state.checkpoint.format.segment import sealed, unsealed
+from millpond.state.checkpoint.format.segment import DECODE_ERRORS, sealed, unsealed
 from millpond.state.types.descriptor import StateDescriptor
 from millpond.state.types.key_groups import key_groups_of
 
@@ -91,7 +91,7 @@ class Manifest(msgspec.Struct, frozen=True):
         body = unsealed(_MAGIC, data, name)
         try:
             return msgspec.msgpack.decode(body, type=Manifest)
-        except msgspec.DecodeError as error:
+        except DECODE_ERRORS as error:
             raise CorruptionError(f"{name} does not decode: {error}. Restore an earlier version.") from error
 
 

@@ -4,6 +4,9 @@ from typing import Any
 
 import msgspec
 
+from millpond.errors import CorruptionError
+from millpond.state.checkpoint.format.segment import DECODE_ERRORS
+
 
 class SavepointFile(msgspec.Struct, frozen=True, array_like=True):
     """One Parquet file: which cells it holds, and how to know that it is whole."""
@@ -26,3 +29,11 @@ class SavepointManifest(msgspec.Struct, frozen=True):
     states: tuple[dict[str, Any], ...]
     files: tuple[SavepointFile, ...]
     processing_ms: int = -1
+
+    @staticmethod
+    def decode(body: bytes | memoryview, name: str) -> "SavepointManifest":
+        """The manifest in an unsealed body; a CorruptionError names it when it is none."""
+        try:
+            return msgspec.msgpack.decode(body, type=SavepointManifest)
+        except DECODE_ERRORS as error:
+            raise CorruptionError(f"{name} does not decode: {error}. Use another savepoint.") from error

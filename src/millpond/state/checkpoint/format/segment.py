@@ -6,7 +6,9 @@ A segment holds cells of one state as one Arrow IPC stream behind a short header
 
 Its columns are `key_group`, `deleted`, then `key.*`, `map_key.*` and `value.*` as the state's schemas
 name them (a list state has one column `value`, a list of structs). So an exported segment can be read by
-anything that reads Arrow. A *raw* segment (magic "MPSR") has bytes in place of the columns, see
+anything that reads Arrow. Where lists only grew since the version before, there is a column `added`: in its
+rows that are true, `value` is what was added to the list's end; such a segment has format version 2, and every other
+one 1. A *raw* segment (magic "MPSR") has bytes in place of the columns, see
 `millpond.state.checkpoint.format.raw`.
 
 Invariant: a segment is whole or refused. Nothing is taken from one whose magic, version, length or
@@ -16,26 +18,45 @@ checksum is not as written.
 import itertools
 import operator
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import pairwise
 
+import msgspec
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import xxhash
 
-from millpond.errors import CorruptionError, DataError
-from millpond.state.backend.protocols import ABSENT, Cells
+from millpond.errors import CorruptionError, DataError, MillpondError
+from millpond.state.backend.protocols import ABSENT, Appended, Cells
+from millpond.state.checkpoint.format.decoded_size import check_decoded_bytes
 from millpond.state.checkpoint.format.raw import is_raw, raw_cells
 from millpond.state.types.descriptor import StateDescriptor, StateKind
 from millpond.state.types.rows import RowCodec
 
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
+"""The newest; what needs nothing of it is written as version 1, which older releases read."""
 MAX_SEGMENT_BYTES = 1 << 20
+
+DECODE_ERRORS = (
+    msgspec.MsgspecError,
+    pa.ArrowException,
+    OSError,
+    ValueError,
+    TypeError,
+    LookupError,
+    OverflowError,
+    RecursionError,
+    MemoryError,
+    struct.error,
+)
+"""What reading a body can raise whose checksum fits though Millpond did not write it; Arrow has OSErrors of memory."""
 
 _MAGIC = b"MPSG"
 _RAW_MAGIC = b"MPSR"
 _HEADER = struct.Struct("<4sB3sQQ")
 _RESERVED = bytes(3)
+_ADDED = "added"
 _WRITE_OPTIONS = pa.ipc.IpcWriteOptions(compression="lz4")
 
 
@@ -72,6 +93,9 @@ class CellCodec:
         except Exception as error:
             self._refuse_unwritable(cells, deleted)
             raise DataError(f"state {self._state!r}: its values cannot be written: {error}") from error
+        added = [type(value) is Appended for value in cells.values] if self._kind is StateKind.LIST else ()
+        if any(added):
+            arrays[_ADDED] = pa.array(added, type=pa.bool_())
         return pa.table(arrays)
 
     def _refuse_unwritable(self, cells: Cells, deleted: list[bool]) -> None:
@@ -108,7 +132,22 @@ class CellCodec:
         return self.table(raw_cells(self._descriptor, table)) if is_raw(table) else table
 
     def cells(self, table: pa.Table) -> Cells:
-        """The inverse of `table`, and of what a raw segment has in its place."""
+        """The inverse of `table`, and of what a raw segment has in its place.
+
+        Raises:
+            CorruptionError: the table has other columns, or bytes that are no values of the state.
+        """
+        try:
+            return self._cells(table)
+        except MillpondError:
+            raise
+        except DECODE_ERRORS as error:
+            raise CorruptionError(
+                f"state {self._state!r}: the cells of a segment do not decode: {type(error).__name__}: {error}. "
+                "Restore an earlier version."
+            ) from error
+
+    def _cells(self, table: pa.Table) -> Cells:
         if is_raw(table):
             return raw_cells(self._descriptor, table)
         cells = Cells(
@@ -120,6 +159,9 @@ class CellCodec:
         if pc.any(table["deleted"]).as_py():
             deleted = table["deleted"].to_pylist()
             cells.values = [ABSENT if gone else row for row, gone in zip(cells.values, deleted, strict=True)]
+        if _ADDED in table.column_names:
+            added = table[_ADDED].to_pylist()
+            cells.values = [Appended(row) if grew else row for row, grew in zip(cells.values, added, strict=True)]
         return cells
 
     def cell_keys(self, table: pa.Table) -> Iterator[tuple[object, ...]]:
@@ -145,6 +187,37 @@ class CellCodec:
         return [rows[first:end] for first, end in pairwise(offsets)]
 
 
+def together(tables: Sequence[pa.Table]) -> pa.Table:
+    """Tables of one state as one; in some of them lists may have grown."""
+    return pa.concat_tables(tables, promote_options="default")
+
+
+def whole_lists(table: pa.Table) -> pa.Table:
+    """Rows of a list state in the order of their versions, each list's rows as one: the last one, with the whole list.
+
+    Rows of one cell are told by `cell`, a column of numbers, which is dropped.
+    """
+    lists = table["value"].combine_chunks()
+    added = pc.fill_null(table[_ADDED], fill_value=False).to_pylist()
+    rows: dict[int, list[int]] = {}
+    for row, (cell, grew) in enumerate(zip(table["cell"].to_pylist(), added, strict=True)):
+        if grew and cell in rows:
+            rows[cell].append(row)
+        else:
+            rows[cell] = [row]
+    parts = lists.take(pa.array(list(itertools.chain.from_iterable(rows.values())), type=pa.int64()))
+    part_ends = np.cumsum([0, *pc.fill_null(pc.list_value_length(parts), 0).to_pylist()], dtype=np.int64)
+    ends = part_ends[np.cumsum([0, *map(len, rows.values())], dtype=np.int64)]
+    whole = pa.ListArray.from_arrays(pa.array(ends, type=pa.int32()), parts.flatten()).cast(lists.type)
+    left = table.take(pa.array([of_cell[-1] for of_cell in rows.values()], type=pa.int64()))
+    return left.set_column(left.column_names.index("value"), "value", whole).drop_columns(["cell", _ADDED])
+
+
+def grew(table: pa.Table) -> bool:
+    """Whether rows of a table are additions to lists."""
+    return _ADDED in table.column_names
+
+
 def encode_segments(table: pa.Table) -> Iterator[tuple[pa.Table, bytes]]:
     """The table cut into segments of about `MAX_SEGMENT_BYTES` at most, each with the rows it holds.
 
@@ -154,7 +227,8 @@ def encode_segments(table: pa.Table) -> Iterator[tuple[pa.Table, bytes]]:
         sink = pa.BufferOutputStream()
         with pa.ipc.new_stream(sink, part.schema, options=_WRITE_OPTIONS) as writer:
             writer.write_table(part)
-        yield part, sealed(_RAW_MAGIC if is_raw(part) else _MAGIC, sink.getvalue().to_pybytes())
+        version = FORMAT_VERSION if _ADDED in part.column_names else 1
+        yield part, sealed(_RAW_MAGIC if is_raw(part) else _MAGIC, sink.getvalue().to_pybytes(), version)
 
 
 def _cut(table: pa.Table) -> Iterator[pa.Table]:
@@ -173,8 +247,15 @@ def _cut(table: pa.Table) -> Iterator[pa.Table]:
 
 def decode_segment(data: bytes | memoryview, name: str) -> pa.Table:
     """The table in a segment. A CorruptionError names the segment when it is not whole."""
-    with pa.ipc.open_stream(pa.py_buffer(unsealed(_magic(data), data, name))) as reader:
-        return reader.read_all()
+    body = pa.py_buffer(unsealed(_magic(data), data, name))
+    try:
+        check_decoded_bytes(body)
+        with pa.ipc.open_stream(body) as reader:
+            table = reader.read_all()
+        table.validate(full=True)
+    except DECODE_ERRORS as error:
+        raise CorruptionError(f"{name} does not decode: {error}. Restore an earlier version.") from error
+    return table
 
 
 def verify_segment(data: bytes | memoryview, name: str) -> None:
@@ -186,9 +267,9 @@ def _magic(data: bytes | memoryview) -> bytes:
     return _RAW_MAGIC if bytes(data[: len(_RAW_MAGIC)]) == _RAW_MAGIC else _MAGIC
 
 
-def sealed(magic: bytes, body: bytes) -> bytes:
+def sealed(magic: bytes, body: bytes, version: int = 1) -> bytes:
     """A body behind its header."""
-    return _HEADER.pack(magic, FORMAT_VERSION, _RESERVED, xxhash.xxh64_intdigest(body), len(body)) + body
+    return _HEADER.pack(magic, version, _RESERVED, xxhash.xxh64_intdigest(body), len(body)) + body
 
 
 def checksum_of(data: bytes | memoryview) -> int:
@@ -206,9 +287,9 @@ def unsealed(magic: bytes, data: bytes | memoryview, name: str) -> memoryview:
     body = memoryview(data)[_HEADER.size :]
     if found != magic:
         raise CorruptionError(f"{name} begins with {found!r}, expected {magic!r}. {mend}")
-    if version != FORMAT_VERSION:
+    if not 1 <= version <= FORMAT_VERSION:
         raise CorruptionError(
-            f"{name} has format version {version}; this Millpond reads version {FORMAT_VERSION}. "
+            f"{name} has format version {version}; this Millpond reads versions up to {FORMAT_VERSION}. "
             "Use the release that wrote it, or a later one."
         )
     if reserved != _RESERVED:

@@ -5,7 +5,6 @@ what was written is also synced, the bytes with the file and the names with `syn
 """
 
 import os
-import re
 from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
@@ -14,11 +13,11 @@ import pyarrow as pa
 import pyarrow.fs
 
 from millpond.errors import MissingDependencyError, OptionError
+from millpond.masking import masked
 
 _OBJECT_STORES = frozenset({"s3", "gcs", "abfs"})
 _HADOOPS_S3 = "s3a://"
 """What S3 is called in the locations that Spark is given."""
-_PASSWORD = re.compile(r"(://[^/:@]*:).*?(@)")
 _HADOOPS_LIBRARIES = ("libjvm", "libhdfs")
 
 
@@ -26,7 +25,7 @@ class Folder:
     """A folder. Names are relative to it, with slashes. What goes wrong is an OSError, as pyarrow raises it.
 
     Attributes:
-        location: as errors name it, see `shown`.
+        location: as errors name it, see `masked`.
 
     Args:
         location: a path, a URI (`file:///…`, `hdfs://…`, `s3://…`, `gs://…`, `abfs://…`) with its file system's
@@ -39,7 +38,7 @@ class Folder:
     """
 
     def __init__(self, location: str, filesystem: pa.fs.FileSystem | None = None) -> None:
-        self.location = shown(location)
+        self.location = masked(location)
         found, root = _opened(location) if filesystem is None else (filesystem, location)
         while isinstance(found, pa.fs.SubTreeFileSystem):
             found, root = found.base_fs, f"{found.base_path.rstrip('/')}/{root.lstrip('/')}"
@@ -102,15 +101,6 @@ class Folder:
             self._filesystem.delete_file(self.path(name))
 
 
-def shown(location: str) -> str:
-    """A location as errors name it: without the password that a URI may have.
-
-    >>> shown("s3://key:secret@bucket/state")
-    's3://key:…@bucket/state'
-    """
-    return _PASSWORD.sub(r"\1…\2", location)
-
-
 def _opened(location: str) -> tuple[pa.fs.FileSystem, str]:
     uri = location if "://" in location else str(Path(location).absolute())
     if uri.startswith(_HADOOPS_S3):
@@ -119,21 +109,22 @@ def _opened(location: str) -> tuple[pa.fs.FileSystem, str]:
         found: tuple[pa.fs.FileSystem, str] = pa.fs.FileSystem.from_uri(uri)
     except pa.ArrowNotImplementedError as error:
         raise MissingDependencyError(
-            f"the location {shown(location)!r} cannot be opened by this pyarrow ({pa.__version__}), which was built "
+            f"the location {masked(location)!r} cannot be opened by this pyarrow ({pa.__version__}), which was built "
             f'without its file system: {error}. Those from PyPI have it: pip install --force-reinstall "pyarrow>=20".'
         ) from error
     except (pa.ArrowInvalid, OSError) as error:
-        reason = str(error).partition("\n")[0].replace(uri, shown(uri))
+        # What is raised is not `from` it: it quotes the location, a password among it.
+        reason = masked(str(error).partition("\n")[0])
         if isinstance(error, OSError) and any(library in reason for library in _HADOOPS_LIBRARIES):
             raise MissingDependencyError(
-                f"the location {shown(location)!r} needs Hadoop's libhdfs and a Java runtime, which pyarrow loads: "
+                f"the location {masked(location)!r} needs Hadoop's libhdfs and a Java runtime, which pyarrow loads: "
                 f"{reason}. Install Java 17 and Hadoop, and set JAVA_HOME, HADOOP_HOME and CLASSPATH, the last to what "
                 "`$HADOOP_HOME/bin/hadoop classpath --glob` prints."
-            ) from error
+            ) from None
         raise OptionError(
-            f"the location {shown(location)!r} cannot be opened: {reason}. Expected a path or a URI such as "
+            f"the location {masked(location)!r} cannot be opened: {reason}. Expected a path or a URI such as "
             "file:///data/state, hdfs://…, s3://bucket/state, gs://… or abfs://…."
-        ) from error
+        ) from None
     return found
 
 

@@ -30,7 +30,7 @@ from typing import Any
 
 from millpond.state.backend.cell_bytes import cell_bytes, laid_over
 from millpond.state.backend.pairs import Pairs
-from millpond.state.backend.protocols import ABSENT, Cells, KeyedStateBackend, RawCells, cells_at
+from millpond.state.backend.protocols import ABSENT, Appended, Cells, KeyedStateBackend, RawCells, cells_at
 from millpond.state.types.descriptor import StateDescriptor
 from millpond.state.types.key_types import given_form
 from millpond.state.types.rows import Row
@@ -56,11 +56,12 @@ class Entry:
         version: in which it came into the cache or was changed.
         place: where the backend has it; None until that was asked.
         writable: see the module.
+        kept: of a list that the version in `version` has only added to, how many elements were there before; else -1.
         lent: what user code got of a mutable value in version `lent_in`.
         weight: in bytes, where the cache is sized so.
     """
 
-    __slots__ = ("bucket", "cell", "lent", "lent_in", "place", "value", "version", "weight", "writable")
+    __slots__ = ("bucket", "cell", "kept", "lent", "lent_in", "place", "value", "version", "weight", "writable")
 
     def __init__(self, bucket: "Bucket", cell: Row, value: Any, version: int, place: Any) -> None:
         self.bucket = bucket
@@ -69,6 +70,7 @@ class Entry:
         self.version = version
         self.place = place
         self.writable = CLEAN
+        self.kept = -1
         self.lent: Any = None
         self.lent_in = -1
         self.weight = 0
@@ -84,9 +86,10 @@ class Bucket:
         committed: `dirty` as the last commit saw it. The same dictionary until the first change after it.
         previous: `committed` as it was before that commit, while it may be taken back.
         carried: cells of earlier versions that the open version only wrote to the backend: no change of its own.
+        given: cells that the open version changed and wrote to the backend.
     """
 
-    __slots__ = ("carried", "committed", "dirty", "entries", "is_map", "key_group", "previous", "raw")
+    __slots__ = ("carried", "committed", "dirty", "entries", "given", "is_map", "key_group", "previous", "raw")
 
     def __init__(self, raw: RawCells, key_group: int, entries: dict[Row, Any], *, is_map: bool) -> None:
         self.raw = raw
@@ -97,6 +100,7 @@ class Bucket:
         self.committed: dict[Row, Entry] = {}
         self.previous: dict[Row, Entry] | None = None
         self.carried: set[Row] = set()
+        self.given: set[Row] = set()
 
     def find(self, cell: Row) -> Entry | None:
         """The cached entry of a cell."""
@@ -126,12 +130,12 @@ class Bucket:
     def commit(self) -> None:
         """The open version is committed as it is: nothing is copied."""
         self.previous, self.committed = self.committed, self.dirty
-        self.carried = set()
+        self.carried, self.given = set(), set()
 
     def roll_back(self) -> None:
         """Be as the last commit saw it."""
         self.dirty = self.committed
-        self.carried = set()
+        self.carried, self.given = set(), set()
 
     def undo_commit(self) -> None:
         """Be as the commit before the last one saw it, if that may still be asked for."""
@@ -148,6 +152,7 @@ class Bucket:
         self.dirty, self.committed = map(without, (self.dirty, self.committed))
         self.previous = None
         self.carried -= cells
+        self.given -= cells
 
 
 class Entries:
@@ -195,6 +200,7 @@ class Entries:
                 self.drop(entry)
             entry = self._admit(bucket, cell, value, place)
         entry.version = entry.writable = version
+        entry.kept = -1
         if bucket.dirty is bucket.committed:
             bucket.dirty = bucket.dirty.copy()
         bucket.dirty[cell] = entry
@@ -226,6 +232,7 @@ class Entries:
                 entry.value = value
                 entry.version = version
                 entry.place = place
+                entry.kept = -1
                 entry.lent, entry.lent_in = None, -1
             else:
                 self.drop(entry)
@@ -262,6 +269,7 @@ class Entries:
         self.puts += 1
         self.any_change = True
         bucket.carried.discard(cell)
+        bucket.given.add(cell)
 
     def write_through(self, bucket: Callable[[int], Bucket], name: str, cells: Cells) -> None:
         """Put cells that are not cached straight into the backend, as changes of the open version."""
@@ -323,6 +331,7 @@ class Entries:
             del bucket.dirty[entry.cell]
             if entry.version == version:
                 entry.writable = CLEAN
+                bucket.given.add(entry.cell)
                 if bucket.carried:
                     bucket.carried.discard(entry.cell)
             else:
@@ -355,6 +364,16 @@ def as_cells(entries: list[Entry]) -> Cells:
         list(map(_value, entries)),
         is_map=entries[0].bucket.is_map,
     )
+
+
+def as_changes(entries: list[Entry]) -> Cells:
+    """The same as what a version changed: of lists that it only added to, what it added."""
+    changes = as_cells(entries)
+    changes.values = [
+        value if entry.kept < 0 else Appended(value[entry.kept :])
+        for entry, value in zip(entries, changes.values, strict=True)
+    ]
+    return changes
 
 
 def places(cells: Cells) -> list[Any]:

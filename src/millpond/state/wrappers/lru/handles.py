@@ -251,7 +251,12 @@ class LruListState(LruState):
         if entry.writable == self._version and entry.value is not None:
             entry.value.extend(checked)
         else:
-            entry = self._entries.change(self._bucket, key, entry, [*(entry.value or ()), *checked])
+            old, kept = entry.value, entry.kept if entry.writable == version else -1
+            if entry.writable != version and old is not None:
+                kept = len(old)
+            entry = self._entries.change(self._bucket, key, entry, [*(old or ()), *checked])
+            # What the backend was given before is its to tell, and is not told beside a change of the cache's.
+            entry.kept = -1 if key in self._bucket.given else kept
         if lent is not None and self._mutable:
             more = given if self._gives_back else map(self._copy_element, checked)
             entry.lent, entry.lent_in = [*lent, *more], version

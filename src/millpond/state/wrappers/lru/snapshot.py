@@ -12,7 +12,7 @@ from millpond.state.backend.pairs import Pairs
 from millpond.state.backend.protocols import Cells, Snapshot
 from millpond.state.types.descriptor import StateDescriptor
 from millpond.state.types.rows import Row
-from millpond.state.wrappers.lru.entries import Bucket, Entry, as_cells, overlaid, overlaid_pairs, places, selected
+from millpond.state.wrappers.lru.entries import Bucket, Entry, as_changes, overlaid, overlaid_pairs, places, selected
 
 
 class Part(NamedTuple):
@@ -53,7 +53,7 @@ class LruSnapshot:
         for name, parts in self._parts.items():
             changed = [entry for part in parts.values() for entry in part.changed()]
             if changed:
-                yield name, as_cells(changed)
+                yield name, as_changes(changed)
         for name, cells in self._inner.changes():
             yield name, _without(cells, self._parts.get(name, {}))
 

@@ -1,0 +1,97 @@
+"""Metrics as Prometheus reads them: families of samples, and their text.
+
+Place on the data path: beside it, between whoever counts and an exporter. Names, labels and text are made only when
+somebody asks.
+
+Source: Prometheus, "Exposition formats", text format 0.0.4.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import accumulate
+from typing import NamedTuple
+
+from millpond.metrics.vocabulary import METRICS, Kind
+
+MEDIA_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+
+_ESCAPES = str.maketrans({"\\": r"\\", '"': r"\"", "\n": r"\n"})
+_HELP_ESCAPES = str.maketrans({"\\": r"\\", "\n": r"\n"})
+
+
+class Sample(NamedTuple):
+    """One number of a family: what follows its name, its labels, its value."""
+
+    suffix: str
+    labels: dict[str, str]
+    value: float
+
+
+class Family(NamedTuple):
+    """All numbers of one name."""
+
+    name: str
+    kind: Kind
+    help: str
+    samples: list[Sample]
+
+
+def family(name: str, samples: Iterable[Sample]) -> Family:
+    """Make the family of a metric of the vocabulary."""
+    metric = METRICS[name]
+    return Family(name, metric.kind, metric.help, list(samples))
+
+
+def level(name: str, value: float) -> Family:
+    """Make the family of a metric that is one number."""
+    return family(name, [Sample("", {}, value)])
+
+
+def histogram(
+    labels: Mapping[str, str], bounds: Sequence[float], counts: Sequence[float], seconds: float
+) -> list[Sample]:
+    """Make the samples of a histogram.
+
+    Args:
+        labels: of all of them.
+        bounds: the upper bound of each bucket but the last.
+        counts: how many fell into each bucket.
+        seconds: their sum.
+    """
+    totals = list(accumulate(counts))
+    buckets = [
+        Sample("_bucket", {**labels, "le": bound}, total)
+        for bound, total in zip([*map(str, bounds), "+Inf"], totals, strict=True)
+    ]
+    return [*buckets, Sample("_sum", dict(labels), seconds), Sample("_count", dict(labels), totals[-1])]
+
+
+def of_processes(families_of: Mapping[str, Sequence[Family]]) -> list[Family]:
+    """The families of several processes as one list, each sample with the label `process`."""
+    merged: dict[str, Family] = {}
+    for process, families in families_of.items():
+        for one in families:
+            into = merged.setdefault(one.name, one._replace(samples=[]))
+            into.samples.extend(
+                Sample(sample.suffix, {**sample.labels, "process": process}, sample.value) for sample in one.samples
+            )
+    return list(merged.values())
+
+
+def prometheus_text(families: Iterable[Family]) -> str:
+    """The text that Prometheus reads.
+
+    >>> print(prometheus_text([level("millpond_http_connections", 3)]), end="")
+    # HELP millpond_http_connections Connections that are open now.
+    # TYPE millpond_http_connections gauge
+    millpond_http_connections 3
+    """
+    lines: list[str] = []
+    for one in families:
+        lines += [f"# HELP {one.name} {one.help.translate(_HELP_ESCAPES)}", f"# TYPE {one.name} {one.kind}"]
+        lines += [f"{one.name}{sample.suffix}{_labels(sample.labels)} {sample.value}" for sample in one.samples]
+    return "".join(f"{line}\n" for line in lines)
+
+
+def _labels(labels: Mapping[str, str]) -> str:
+    written = ",".join(f'{name}="{value.translate(_ESCAPES)}"' for name, value in labels.items())
+    return f"{{{written}}}" if written else ""

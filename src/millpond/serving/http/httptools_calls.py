@@ -1,0 +1,134 @@
+"""Calls over httptools: uvicorn's protocol, with less done for each call.
+
+Place on the data path: between the connection and the application, where httptools is installed. uvicorn
+still parses, pipelines and controls the flow. What is replaced is what it does once for each call:
+
+- The head of an answer waits for its body, and both are one write. Two writes would be two system calls
+  and two packets, and would wake the caller twice, the first time for nothing.
+- No timer is set and cancelled: `connections` closes idle connections.
+- No more is read from a caller who sends calls ahead until all that came are answered.
+- Names and values of headers are not searched for line ends: all of them are the service's own, but for
+  the request id, which the application checks.
+
+Invariant: what is written is what uvicorn would have written, in the same order. An answer in several
+parts, an answer to HEAD, and one that the connection cannot take at once are left to uvicorn.
+"""
+
+import asyncio
+from typing import Any
+from urllib.parse import unquote
+
+import httptools
+from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
+
+
+class WholeAnswerCycle(RequestResponseCycle):
+    """One call, whose answer is written whole if it is given whole."""
+
+    _start: Any = None
+
+    async def receive(self) -> Any:
+        """Give the body at once if all of it is there, without asking for more."""
+        if self.more_body or self.waiting_for_100_continue or not self.message_event.is_set():
+            return await super().receive()
+        if self.disconnected or self.response_complete:
+            return {"type": "http.disconnect"}
+        self.message_event.clear()
+        body, self.body = self.body, bytearray()
+        return {"type": "http.request", "body": bytes(body), "more_body": False}
+
+    async def send(self, message: Any) -> None:
+        """Keep the head of an answer; write it with the body."""
+        if message["type"] == "http.response.start" and not self.response_started:
+            self._start = message
+            return
+        start, self._start = self._start, None
+        if start is not None:
+            if (
+                message.get("more_body", False)
+                or self.disconnected
+                or self.flow.write_paused
+                or self.scope["method"] == "HEAD"
+            ):
+                await super().send(start)
+            else:
+                self._write(start, message["body"])
+                return
+        await super().send(message)
+
+    def _write(self, start: Any, body: bytes) -> None:
+        self.response_started = self.response_complete = True
+        parts = [STATUS_LINE[start["status"]]]
+        for name, value in start["headers"]:
+            parts += (name, b": ", value, b"\r\n")
+        parts.append(b"\r\n" if self.keep_alive else b"connection: close\r\n\r\n")
+        parts.append(body)
+        self.transport.write(b"".join(parts))
+        self.message_event.set()
+        if not self.keep_alive:
+            self.transport.close()
+        self.on_response()
+
+
+class HttpToolsCalls(HttpToolsProtocol):
+    """Uvicorn's protocol with a `WholeAnswerCycle` for each call."""
+
+    def on_message_begin(self) -> None:
+        """Begin a call."""
+        self.url = b""
+        self.expect_100_continue = False
+        self.headers = []
+
+    def on_headers_complete(self) -> None:
+        """Start the application, or let the call wait for the one before it."""
+        version = self.parser.get_http_version()
+        url = httptools.parse_url(self.url)
+        path = url.path.decode("ascii")
+        scope: Any = {
+            "type": "http",
+            "asgi": {"version": "3.0", "spec_version": "2.3"},
+            "http_version": version,
+            "server": self.server,
+            "client": self.client,
+            "scheme": self.scheme,
+            "root_path": "",
+            "headers": self.headers,
+            "method": self.parser.get_method().decode("ascii"),
+            "path": unquote(path) if "%" in path else path,
+            "raw_path": url.path,
+            "query_string": url.query or b"",
+        }
+        former: Any = self.cycle
+        cycle = self.cycle = WholeAnswerCycle(
+            scope=scope,
+            transport=self.transport,
+            flow=self.flow,
+            logger=self.logger,
+            access_logger=self.access_logger,
+            access_log=False,
+            default_headers=[],
+            message_event=asyncio.Event(),
+            expect_100_continue=self.expect_100_continue,
+            keep_alive=version != "1.0" and self.parser.should_keep_alive(),
+            on_response=self.on_response_complete,
+        )
+        if former is None or former.response_complete:
+            self._start(cycle, self.app)
+        else:
+            self.flow.pause_reading()
+            self.pipeline.appendleft((cycle, self.app))
+
+    def on_response_complete(self) -> None:
+        """Go on with the next call that waits."""
+        self.server_state.total_requests += 1
+        if self.transport.is_closing():
+            return
+        if self.pipeline:
+            self._start(*self.pipeline.pop())
+        else:
+            self.flow.resume_reading()
+
+    def _start(self, cycle: RequestResponseCycle, app: Any) -> None:
+        task = self.loop.create_task(cycle.run_asgi(app))
+        task.add_done_callback(self.tasks.discard)
+        self.tasks.add(task)

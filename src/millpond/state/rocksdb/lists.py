@@ -1,0 +1,212 @@
+"""The handle of list states in RocksDB: an append writes what is appended, and at most one chunk.
+
+A list is a stream of bytes, each element's after its length, cut into *chunks*. The last one, the tail, lies under the
+key's own db key behind the number of the others; those lie under that db key and their number. An append reads and
+writes the tail. Once the tail is full it becomes a chunk, which is not touched again. So a short list is one cell, and
+a long one costs no more to append to.
+
+For its delta a version remembers of each list where in the stream it began to add, unless the list was replaced.
+
+Invariant: the chunks under a key are numbered from 0 without a gap, and only the tail changes.
+"""
+
+# ruff: noqa: D102 - the protocols in backend.py say what the methods of handles do
+import struct
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+from millpond.state.backend.protocols import ABSENT, Appended, Cells
+from millpond.state.rocksdb.states import Change, RocksDbState
+from millpond.state.types.ordered_keys import KEY_PREFIX, decode_key
+from millpond.state.types.rows import Row
+
+CHUNK_BYTES = 2048
+"""A tail of so many bytes becomes a chunk: each append reads and writes half of it on average."""
+
+_LENGTH = struct.Struct(">I")
+_NUMBER = struct.Struct(">I")
+_PIECE_BYTES = 1 << 20
+_Read = Callable[[bytes], bytes | None]
+
+
+class RocksDbListState(RocksDbState):
+    """A list in chunks.
+
+    Attributes:
+        added: of each list that the open version changed, the chunk and the byte in it from which on it was added to;
+            None where it was replaced.
+    """
+
+    def __init__(self, *given: Any) -> None:
+        super().__init__(*given)
+        self.added: dict[bytes, tuple[int, int] | None] = {}
+
+    def end_version(self) -> Change:
+        super().end_version()
+        added, self.added = self.added, {}
+        return Change(self, added)
+
+    def forget_changes(self) -> None:
+        super().forget_changes()
+        self.added = {}
+
+    def changes(self, changed: dict[bytes, tuple[int, int] | None], read: _Read) -> Iterator[Cells]:
+        remaining = iter(sorted(changed))
+        while piece := list(self._sized(remaining, changed, read)):
+            yield self._cells(piece)
+
+    def get(self) -> Iterator[Any]:
+        at = self._turned()
+        data = self._stream(at, self._data)
+        if data is None:
+            return iter(())
+        return iter(tuple(self._value(at, data)) if self._mutable else self.loads(data))
+
+    def put(self, values: Iterable[Any]) -> None:
+        at = self._turned()
+        checked = [self._check(value) for value in values]
+        self._write_all(self._replacing(at, self.dumps(checked)))
+        if self._mutable:
+            self.handed[at] = checked
+
+    def append(self, value: Any) -> None:
+        self.extend((value,))
+
+    def extend(self, values: Iterable[Any]) -> None:
+        at = self._turned()
+        checked = [self._check(value) for value in values]
+        if not checked:
+            return
+        writes = self._adding(at, self._data(at), self.dumps(checked))
+        tail = writes[at]
+        if len(writes) == 1 and tail is not None:
+            self._put(at, tail)
+        else:
+            self._write_all(writes)
+        if at in self.handed:
+            self.handed[at].extend(checked)
+
+    def clear(self) -> None:
+        at = self._turned()
+        self.handed.pop(at, None)
+        gone = self._replacing(at, None)
+        if gone:
+            self._write_all(gone)
+
+    def dumps(self, value: Iterable[Any]) -> bytes:
+        dumps, pack = self._dumps, _LENGTH.pack
+        return b"".join(part for data in map(dumps, value) for part in (pack(len(data)), data))
+
+    def loads(self, data: bytes) -> list[Any]:
+        loads, length_at, size, values, start = self._loads, _LENGTH.unpack_from, _LENGTH.size, [], 0
+        while start < len(data):
+            end = start + size + length_at(data, start)[0]
+            values.append(loads(data[start + size : end]))
+            start = end
+        return values
+
+    def look(self, place: bytes) -> Any:
+        data = self._stream(place, self._data)
+        return None if data is None else self.loads(data)
+
+    def put_all(self, places: list[bytes], values: list[Any]) -> None:
+        writes: dict[bytes, bytes | None] = {}
+        for at, value in zip(places, values, strict=True):
+            writes |= self._replacing(at, None if value is None else self.dumps(value))
+        self.handed = {}
+        self._write_all(writes)
+
+    def entries_of(self, cells: Cells) -> tuple[list[bytes], list[bytes | None]]:
+        writes: dict[bytes, bytes | None] = {}
+        for at, value in zip(self._places(cells), cells.values, strict=True):
+            if type(value) is Appended:
+                writes |= self._adding(at, self._data(at), self.dumps(value))
+            else:
+                writes |= self._replacing(at, None if value is ABSENT else self.dumps(value))
+        # Of a restore: nobody asks what it changed.
+        self.added = {}
+        return list(writes), list(writes.values())
+
+    def cells_of(self, entries: Iterable[tuple[bytes, bytes | None]]) -> Cells:
+        """Cells from a scan: the tail of a list comes first, then its chunks."""
+        found: list[tuple[bytes, Any]] = []
+        cell, tail, chunks = b"", b"", [b""]
+        for at, data in entries:
+            if cell and at.startswith(cell) and len(at) == len(cell) + _NUMBER.size:
+                chunks.append(data or b"")
+                continue
+            if cell:
+                found.append((cell, self.loads(b"".join((*chunks, tail)))))
+            cell, tail, chunks = at, (data or b"")[_NUMBER.size :], []
+        if cell:
+            found.append((cell, self.loads(b"".join((*chunks, tail)))))
+        return self._cells(found)
+
+    def _cells(self, found: list[tuple[bytes, Any]]) -> Cells:
+        key_groups, keys = [], []
+        for at, _ in found:
+            _, key_group, length = KEY_PREFIX.unpack_from(at)
+            key_groups.append(key_group)
+            keys.append(_key(at, length))
+        return Cells(key_groups, keys, None, [value for _, value in found])
+
+    def _sized(
+        self, places: Iterator[bytes], changed: dict[bytes, tuple[int, int] | None], read: _Read
+    ) -> Iterator[tuple[bytes, Any]]:
+        """Some of the changed lists, until they are large enough for a piece."""
+        size = 0
+        for at in places:
+            data = self._stream(at, read, changed[at] or (0, 0))
+            if data is None:
+                yield at, ABSENT
+            else:
+                values = self.loads(data)
+                yield at, values if changed[at] is None else Appended(values)
+                size += len(data)
+            if size >= _PIECE_BYTES:
+                return
+
+    def _stream(self, at: bytes, read: _Read, start: tuple[int, int] = (0, 0)) -> bytes | None:
+        """The bytes of a list, from a byte of a chunk on; None where there is no list."""
+        tail = read(at)
+        if tail is None:
+            return None
+        first, offset = start
+        chunks = [read(at + _NUMBER.pack(number)) or b"" for number in range(first, _chunks(tail))]
+        return b"".join((*chunks, tail[_NUMBER.size :]))[offset:]
+
+    def _adding(self, at: bytes, tail: bytes | None, data: bytes) -> dict[bytes, bytes | None]:
+        """What to write so that these bytes are at the end of a list, whose tail is given."""
+        if tail is None:
+            return self._replacing(at, data)
+        chunks, grown = _chunks(tail), tail[_NUMBER.size :] + data
+        self.added.setdefault(at, (chunks, len(tail) - _NUMBER.size))
+        if len(grown) < CHUNK_BYTES:
+            return {at: tail + data}
+        return {at + _NUMBER.pack(chunks): grown, at: _NUMBER.pack(chunks + 1)}
+
+    def _replacing(self, at: bytes, data: bytes | None) -> dict[bytes, bytes | None]:
+        """What to write so that these bytes, or nothing, are a list."""
+        tail = self._data(at)
+        if tail is None and data is None:
+            return {}
+        self.added[at] = None
+        gone: dict[bytes, bytes | None] = {at + _NUMBER.pack(number): None for number in range(_chunks(tail))}
+        if data is None:
+            return gone | {at: None}
+        if len(data) < CHUNK_BYTES:
+            return gone | {at: _NUMBER.pack(0) + data}
+        return gone | {at + _NUMBER.pack(0): data, at: _NUMBER.pack(1)}
+
+    def _write_all(self, writes: dict[bytes, bytes | None]) -> None:
+        self.changed.update(writes)
+        self._database.write(list(writes), list(writes.values()))
+
+
+def _chunks(tail: bytes | None) -> int:
+    """How many chunks stand before a tail."""
+    return 0 if tail is None else int(_NUMBER.unpack_from(tail)[0])
+
+
+def _key(at: bytes, length: int) -> Row:
+    return decode_key(at[KEY_PREFIX.size : KEY_PREFIX.size + length])

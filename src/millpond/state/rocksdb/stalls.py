@@ -1,0 +1,88 @@
+"""Waiting for RocksDB to take writes again, for a bounded time.
+
+RocksDB refuses writes while its write buffers are full and not flushed yet. It would rather let the writer wait; but
+where the disk is full it then waits until there is room, however long that takes, and cannot be interrupted. So writes
+are made with `no_slowdown`, which turns a wait into an error, and the wait happens here. A wait goes on while RocksDB
+flushes or compacts without failing: that is a slow disk. It ends where nothing has run for a while, or where what ran
+has failed, or has no room.
+
+RocksDB looks for room every five seconds after a disk was full, and refuses writes until it has found some. A write
+that is refused for lack of space although there is space is therefore tried again, too.
+"""
+
+import os
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+IDLE_SECONDS = 3.0
+"""How long a stalled RocksDB may do nothing before a write fails."""
+
+RECOVERY_SECONDS = 8.0
+"""How long a write waits for RocksDB to find the room that there is."""
+
+_PAUSE_SECONDS = 0.001
+_ERRORS = "rocksdb.background-errors"
+_RUNNING = ("rocksdb.num-running-flushes", "rocksdb.num-running-compactions")
+
+
+class Stalls:
+    """Tries writes again that RocksDB refused.
+
+    Args:
+        folder: where the files are.
+        needed_bytes: of free space, with which RocksDB is expected to go on.
+        counter: gives one of RocksDB's own counters.
+        clock: monotonic seconds.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        needed_bytes: int,
+        counter: Callable[[str], int],
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._folder = folder
+        self._needed_bytes = needed_bytes
+        self._counter = counter
+        self._clock = clock
+        self._pause = threading.Event()
+
+    def outlast(self, error: Exception, write: Callable[[], Any]) -> Exception | None:
+        """Try a write that failed with this error again, as long as that may help; the error that it ends with."""
+        began, failures = self._clock(), self._counter(_ERRORS)
+        worked = began
+        while self._may_help(error, began, worked):
+            self._pause.wait(_PAUSE_SECONDS)
+            if self._has_room() and self._counter(_ERRORS) == failures and any(map(self._counter, _RUNNING)):
+                worked = self._clock()
+            try:
+                write()
+            except Exception as again:  # noqa: BLE001 - rocksdict raises no others
+                error = again
+            else:
+                return None
+        return error
+
+    def _may_help(self, error: Exception, began: float, worked: float) -> bool:
+        if is_stall(error):
+            return self._clock() - worked < (RECOVERY_SECONDS if self._has_room() else IDLE_SECONDS)
+        return is_full(error) and self._has_room() and self._clock() - began < RECOVERY_SECONDS
+
+    def _has_room(self) -> bool:
+        found = os.statvfs(self._folder)
+        return found.f_bavail * found.f_frsize > self._needed_bytes
+
+
+def is_stall(error: Exception) -> bool:
+    """Whether RocksDB refused a write because its buffers are full."""
+    return "Write stall" in str(error)
+
+
+def is_full(error: Exception) -> bool:
+    """Whether an error of RocksDB's says that the disk is full, or that no more may be written to it."""
+    text = str(error)
+    return "No space left" in text or "File too large" in text or "quota" in text.lower()
