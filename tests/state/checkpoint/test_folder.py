@@ -71,8 +71,8 @@ def test_a_location_names_its_file_system_with_the_options_given(location, kind,
 @pytest.mark.parametrize(
     ("location", "shown"),
     [
-        ("s3://key:secret@bucket/state?region=eu-west-1", "s3://key:…@bucket/state?region=eu-west-1"),
-        ("abfs://:secret@account.dfs.core.windows.net/c", "abfs://:…@account.dfs.core.windows.net/c"),
+        ("s3://key:secret@bucket/state?region=eu-west-1", "s3://key:***@bucket/state?region=eu-west-1"),
+        ("abfs://:secret@account.dfs.core.windows.net/c", "abfs://:***@account.dfs.core.windows.net/c"),
         ("abfs://container@account.dfs.core.windows.net/c", "abfs://container@account.dfs.core.windows.net/c"),
     ],
 )

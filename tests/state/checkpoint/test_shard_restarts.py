@@ -240,3 +240,20 @@ def test_the_first_version_after_a_savepoint_leaves_out_what_has_expired():
     assert {key for key, _ in cells(store.restored([mortal]), [mortal])["seen"]} == {("young",)}
     assert new.begin_at(store.manifest)
     assert {key for key, _ in cells(new, [mortal])["seen"]} == {("young",)}, "it left live state too"
+
+
+def test_a_change_that_leaves_rows_as_they_are_writes_nothing_anew():
+    short, long = (
+        StateDescriptor("seen", StateKind.VALUE, pa.schema([("n", pa.int64())]), ttl=Ttl(ms)) for ms in (100, 200)
+    )
+    shard = Shard(new_manifest("lineage", 0, 1, 4, KEY), HeapBackend(range(4)))
+    store = Store(shard.manifest)
+    for number, declared in enumerate((short, long, short)):
+        shard = store.restored([declared])
+        state = handles(shard, [declared])["seen"]
+        turn_to(shard, f"user {number}")
+        state.update(((number,), 0))
+        store.put(shard.commit(f"version {number}"))
+        written = [(ref.base, ref.rows) for ref in store.manifest.segments if ref.version == store.manifest.version]
+        assert written == [(False, 1)], "a delta, where a full version is all bases"
+    assert len(cells(store.restored([short]), [short])["seen"]) == 3

@@ -49,7 +49,7 @@ def _owned_folder(disk: Path | None) -> OwnedFolder:
         if owner not in _FOLDERS:
             try:
                 _FOLDERS[owner] = OwnedFolder(user_folder(disk), _KIND)
-            except OSError as error:
+            except (OSError, UnavailableError) as error:
                 raise UnavailableError(
                     f"no folder for keyed state can be made in {disk or 'the temporary folder'}: {error}. Mend that, "
                     "or set state.backend.rocksdb.local-dir to a folder that every executor can write to."

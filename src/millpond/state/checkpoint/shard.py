@@ -46,6 +46,7 @@ from millpond.state.checkpoint.unstored import UnstoredChanges
 from millpond.state.checkpoint.writer import BASE_STEP_ROWS, CheckpointWriter, Round
 from millpond.state.operator.timers import TIMERS, Timers
 from millpond.state.types.descriptor import StateDescriptor
+from millpond.state.types.schema_change import migration
 
 
 class Shard:
@@ -118,9 +119,9 @@ class Shard:
         known = self._writer.states.get(descriptor.name)
         if known is None:
             self._writer.declare(descriptor)
-            # Segments written under an earlier declaration are not read under this one.
-            stored = next((each for each in self.manifest.states if each["name"] == descriptor.name), None)
-            if stored not in (None, descriptor.encode()):
+            # Rows of two forms are never in the segments of one version.
+            stored = [StateDescriptor.decode(each) for each in self.manifest.states if each["name"] == descriptor.name]
+            if any(migration(each, descriptor, 0) is not None for each in stored):
                 self.write_anew()
         elif known != descriptor:
             raise OptionError(

@@ -98,7 +98,7 @@ class FlatTables(Generic[V]):
             found = {key: value for key, value in found.items() if value is not ABSENT}
         return self._as_cells(key_group, found)
 
-    def changes_of(self, version: Version) -> Cells:
+    def changes_of(self, version: V) -> Cells:
         """What a closed version changed, with the values as of it."""
         changed = Cells()
         for key_group, keys in sorted(version.changed_keys().items()):

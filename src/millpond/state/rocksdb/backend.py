@@ -260,7 +260,8 @@ class _RocksDbSnapshot(PlainSnapshot):
     def release(self) -> None:
         """Let RocksDB drop what only this version needed. Idempotent."""
         self._taken = self._cursor = None
-        self._states = self.changed = {}
+        self._states = {}
+        self.changed = {}
 
     def _reader(self) -> Any:
         if self._taken is None:

@@ -78,8 +78,9 @@ class RocksDbListState(RocksDbState):
         if not checked:
             return
         writes = self._adding(at, self._data(at), self.dumps(checked))
-        if len(writes) == 1:
-            self._put(at, writes[at])
+        tail = writes[at]
+        if len(writes) == 1 and tail is not None:
+            self._put(at, tail)
         else:
             self._write_all(writes)
         if at in self.handed:

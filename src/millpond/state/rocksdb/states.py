@@ -98,7 +98,7 @@ class RocksDbState:
         self.changed = set()
         self.handed = {}
 
-    def changes(self, changed: set[bytes], read: Callable[[bytes], bytes | None]) -> Iterator[Cells]:
+    def changes(self, changed: Any, read: Callable[[bytes], bytes | None]) -> Iterator[Cells]:
         """What a version changed, in the order of the database, a few hundred cells at a time."""
         remaining = iter(sorted(changed))
         while piece := list(islice(remaining, _PIECE)):
