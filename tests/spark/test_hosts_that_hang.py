@@ -2,11 +2,11 @@
 
 import os
 import signal
+import threading
 from datetime import timedelta
 from pathlib import Path
 
 import pytest
-from pyspark.errors import PythonException
 from pyspark.sql.streaming import StatefulProcessor
 
 from millpond.spark import StateConfig, keyed
@@ -45,7 +45,7 @@ ALL = [(key, 4) for key in range(5)]
 
 def test_a_host_that_hangs_fails_its_task_with_an_error_that_says_so_and_the_next_one_has_another(spark, tmp_path):
     config, processor = StateConfig(host_timeout=timedelta(seconds=5)), Count(str(tmp_path / "stopped"))
-    with pytest.raises(PythonException, match=r"no sign for 0:00:05, StateConfig\(host_timeout"):
+    with pytest.raises(Exception, match=r"no sign for 0:00:05, StateConfig\(host_timeout"):
         _counted(spark, processor, config)
     assert _counted(spark, processor, config) == ALL
 
@@ -57,4 +57,6 @@ def _backends():
 def test_a_batch_jobs_state_is_gone_with_its_last_task(spark):
     before = _backends()
     assert _counted(spark, Count(), StateConfig(backend="rocksdb")) == ALL
-    assert _backends() - before == set()
+    # A host drops a shard when its worker has all of it, so the last one may still be at it.
+    pause = threading.Event()
+    assert any(_backends() <= before or pause.wait(0.1) for _ in range(100))

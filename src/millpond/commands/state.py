@@ -11,6 +11,7 @@ import click
 from millpond.commands.options import json_option, tell
 from millpond.commands.spark_command import pair, session_options, session_settings, spark_session
 from millpond.errors import OptionError
+from millpond.masking import masked
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -171,7 +172,9 @@ def import_(
     from millpond.commands.stored_state import is_query
 
     if not is_query(checkpoint):
-        raise OptionError(f"{checkpoint} is no query's checkpoint. Only the state of a PySpark query is imported.")
+        raise OptionError(
+            f"{masked(checkpoint)} is no query's checkpoint. Only the state of a PySpark query is imported."
+        )
     ttl_ms = dict(_ttl(text) for text in ttls)
     with _Session(master, settings) as session:
         from millpond.spark import import_state

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from millpond.errors import CorruptionError, MillpondError, OptionError, UnavailableError
+from millpond.masking import masked
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -84,7 +85,7 @@ def is_query(location: str) -> bool:
     if folders >= _QUERY_FOLDERS:
         return True
     raise OptionError(
-        f"{location} has no stored state. Expected a query's checkpointLocation (with the folders offsets and "
+        f"{masked(location)} has no stored state. Expected a query's checkpointLocation (with the folders offsets and "
         f"commits), the checkpoints of a harness (shard-00000, …) or a savepoint ({MANIFEST})."
     )
 

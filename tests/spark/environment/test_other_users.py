@@ -133,7 +133,7 @@ def test_a_file_in_place_of_the_folder_is_refused_by_name(shared):
 def test_a_peer_of_the_same_user_is_let_in():
     left, right = socket.socketpair()
     with left, right:
-        assert check_peer(left, "a worker") is None
+        assert check_peer(left, "a worker") == os.getpid()
 
 
 def _listening(path):

@@ -1,15 +1,25 @@
 """What becomes of a shard whose batch failed, or whose backend cannot go on."""
 
+import os
 import socket
 import threading
+from types import SimpleNamespace
 
+import pyarrow as pa
 import pytest
+from pyspark import cloudpickle
+from pyspark.sql.streaming import StatefulProcessor
 
 from millpond.errors import CorruptionError, UnavailableError
-from millpond.spark.host.wire import Connection, End, Segment
-from millpond.spark.runtime.conversation import _ArrivingSegments, _failure
+from millpond.spark.environment.task_environment import TaskEnvironment
+from millpond.spark.host.client import restore_wanted
+from millpond.spark.host.wire import Blob, Connection, End, Failed, Open, Segment
+from millpond.spark.runtime.conversation import _ArrivingSegments, _failure, converse
 from millpond.spark.runtime.held_shard import HeldShard, _opening
-from millpond.spark.spec.operator import StateConfig
+from millpond.spark.runtime.slots import Slots
+from millpond.spark.shuffle.pack import KEY_GROUP, Layout, _blob
+from millpond.spark.spec.operator import OperatorSpec, StateConfig
+from millpond.state.checkpoint import new_manifest
 
 
 class Shard:
@@ -126,3 +136,64 @@ def test_a_worker_that_still_sends_is_listened_to_until_it_has_ended(ends):
     arriving.pass_over()
     sending.join()
     assert host.receive() == (Segment(99), b"after")
+
+
+class Silent(StatefulProcessor):
+    """Says nothing, or fails."""
+
+    def __init__(self, *, fails):
+        self._fails = fails
+
+    def init(self, handle):
+        if self._fails:
+            raise ZeroDivisionError
+
+    def handleInputRows(self, key, rows, timerValues):
+        return iter(())
+
+    def close(self):
+        pass
+
+
+@pytest.mark.parametrize("fails", [False, True])
+@pytest.mark.parametrize("comes_again", [False, True])
+def test_the_shard_of_a_batch_job_is_let_go_of_with_its_task_and_that_of_a_stream_is_kept(ends, comes_again, fails):
+    host, worker = ends
+    key = pa.schema([("user", pa.string())])
+    spec = OperatorSpec(
+        application="app",
+        processor=Silent(fails=fails),
+        key_schema=key,
+        key_positions=(0,),
+        row_names=("user",),
+        output_schema=key,
+        time_mode="none",
+        event_time=None,
+        keep_late=False,
+        metrics=None,
+        hosts=1,
+        config=StateConfig(),
+    )
+    slots = Slots(lambda: 0.0, 1800.0)
+    owners = SimpleNamespace(add=lambda _: None)
+    serving = threading.Thread(target=converse, args=(host, slots, owners))
+    serving.start()
+    manifest = new_manifest("lineage", 0, 1, 128, key).encode()
+    environment = TaskEnvironment.of_worker().encode()
+    opened = Open(manifest, "app", 1, os.getpid(), "token", -1, -1, environment, comes_again)
+    worker.send(opened, cloudpickle.dumps(spec))
+    if restore_wanted(worker):
+        worker.send(End())
+        restore_wanted(worker)
+    table = pa.table({"user": ["ada"], KEY_GROUP: pa.array([0], pa.int16())})
+    worker.send(Blob(), _blob(table, Layout(1, 128)))
+    worker.send(End())
+    message, _ = worker.receive()
+    assert isinstance(message, Failed) == fails
+    while not fails and worker.receive()[0] != End():
+        continue
+    while not fails and worker.receive()[0] != End():
+        continue
+    serving.join(20)
+    assert not serving.is_alive()
+    assert slots.drop_idle() == comes_again

@@ -12,6 +12,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from millpond.errors import OptionError
+from millpond.masking import masked
 
 _OWN_STATES = {"head", "segments"}
 """The states that a keyed operator keeps in Spark's state store."""
@@ -46,7 +47,8 @@ class QueryOperator:
         """The batch that is asked for, or the last one. An OptionError says that Spark does not keep it."""
         if asked is not None and not self.first <= asked <= self.last:
             raise OptionError(
-                f"{location} has no version {asked}: Spark keeps those of the batches {self.first} to {self.last} "
+                f"{masked(location)} has no version {asked}: Spark keeps those of the batches "
+                f"{self.first} to {self.last} "
                 "(spark.sql.streaming.minBatchesToRetain)."
             )
         return self.last if asked is None else asked
@@ -65,7 +67,7 @@ def query_operators(spark: SparkSession, location: str) -> list[QueryOperator]:
         rows, cause = [], error
     if not rows:
         raise OptionError(
-            f"{location} is not the checkpoint of a stateful query that has committed a batch"
+            f"{masked(location)} is not the checkpoint of a stateful query that has committed a batch"
             f"{'' if cause is None else f' ({cause})'}. Give the query's checkpointLocation."
         ) from cause
     # An operator has a row for each of its state stores.

@@ -12,6 +12,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from millpond.errors import CorruptionError, OptionError
+from millpond.masking import masked
 from millpond.spark.environment.session import FORMAT_KEY, setting
 
 
@@ -39,7 +40,8 @@ def reading_session(spark: SparkSession, location: str) -> SparkSession:
         given = spark.conf.getAll
     except (AttributeError, PySparkException) as error:
         raise OptionError(
-            f"the query of {location} wrote its state under {FORMAT_KEY}={found}, and this session cannot make another "
+            f"the query of {masked(location)} wrote its state under {FORMAT_KEY}={found}, and this "
+            "session cannot make another "
             f"one to read it ({error}). Set {FORMAT_KEY} to {found} in this session first."
         ) from error
     for name, value in given.items():

@@ -16,6 +16,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from millpond.errors import CorruptionError, OptionError
+from millpond.masking import masked
 from millpond.spark.environment.folders import user_folder
 from millpond.spark.inspect.query_operators import QueryOperator, described, query_operators
 from millpond.spark.shuffle.spool import Spool
@@ -60,12 +61,13 @@ class StoredOperator:
         stored = _source(spark, location, operator, version, "head")
         manifests = {}
         for row in stored.select("partition_id", "value.head").collect():
-            name = f"the manifest of shard {row.partition_id} of operator {operator} in {location}, version {version}"
+            shard = f"shard {row.partition_id} of operator {operator}"
+            name = f"the manifest of {shard} in {masked(location)}, version {version}"
             manifests[int(row.partition_id)] = Manifest.decode(bytes(row.head), name)
         shards = {manifest.shards for manifest in manifests.values()} or {0}
         if manifests.keys() != set(range(max(shards))) or not manifests:
             raise CorruptionError(
-                f"{location}, operator {operator}, version {version}: manifests were found of the shards "
+                f"{masked(location)}, operator {operator}, version {version}: manifests were found of the shards "
                 f"{sorted(manifests)} of {max(shards)}. {_GONE}"
             )
         states = tuple(StateDescriptor.decode(plain) for plain in manifests[0].states)
@@ -129,7 +131,8 @@ def _found(spark: SparkSession, location: str, operator: int | None) -> QueryOpe
     others = [each for each in operators if not each.is_keyed]
     if not ours:
         raise OptionError(
-            f"{location} has no operator that keyed() made; its stateful operators are: {described(others)}. The state "
+            f"{masked(location)} has no operator that keyed() made; its stateful operators are: "
+            f"{described(others)}. The state "
             'of Spark\'s own operators is read with spark.read.format("statestore"), and that of '
             "transformWithState and applyInPandasWithState is imported with millpond.spark.import_state()."
         )
@@ -138,7 +141,7 @@ def _found(spark: SparkSession, location: str, operator: int | None) -> QueryOpe
     if operator is None or operator not in ours:
         asked = "several keyed operators" if operator is None else f"no keyed operator {operator}"
         raise OptionError(
-            f"{location} has {asked}; say which with operator=, one of {sorted(ours)}"
+            f"{masked(location)} has {asked}; say which with operator=, one of {sorted(ours)}"
             f"{f' (Spark has others of its own: {described(others)})' if others else ''}."
         )
     return ours[operator]

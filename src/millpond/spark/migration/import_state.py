@@ -22,6 +22,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import DoubleType, FloatType, StructType
 
 from millpond.errors import OptionError, UnavailableError
+from millpond.masking import masked
 from millpond.spark.forms.handles import arrow_schema
 from millpond.spark.migration.pyspark_operator import PySparkOperator, PySparkState
 from millpond.spark.shuffle.partitioner import routing_keys
@@ -100,7 +101,8 @@ def import_state(
     except PySparkException as error:
         reason = str(error).partition("\n")[0]
         raise UnavailableError(
-            f"the state of {checkpoint_location} could not be written to the savepoint {folder.location}: {reason} "
+            f"the state of {masked(checkpoint_location)} could not be written to the savepoint "
+            f"{folder.location}: {reason} "
             "Mend that, and write it to a new folder."
         ) from error
 
@@ -219,5 +221,5 @@ def _check_ttl(found: PySparkOperator, state: StateDescriptor, written: list[_Wr
         raise OptionError(
             f"ttl_ms={{{state.name!r}: {state.ttl.duration_ms}}}: values of this state expire up to {shortest} ms "
             f"after the last batch of {found.location}, so it lives longer. Say what the processor declares, and "
-            f"give a new folder in place of {location}."
+            f"give a new folder in place of {masked(location)}."
         )

@@ -19,6 +19,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
 from millpond.errors import CorruptionError, DataError, OptionError
+from millpond.masking import masked
 from millpond.spark.forms.handles import arrow_schema
 from millpond.spark.inspect.query_operators import QueryOperator, described, query_operators
 from millpond.spark.inspect.reading_session import reading_session
@@ -220,17 +221,19 @@ def _found(spark: SparkSession, location: str, operator: int | None) -> QueryOpe
         return fitting[operator]
     if keyed and (not fitting or operator in {each.id for each in keyed}):
         raise OptionError(
-            f"{location}, operator {keyed[0].id if operator is None else operator}: its state is Millpond's already. "
+            f"{masked(location)}, operator {keyed[0].id if operator is None else operator}: its state is "
+            "Millpond's already. "
             "Write a savepoint of it with millpond.spark.savepoint()."
         )
     if not fitting:
         raise OptionError(
-            f"{location} has no operator whose state can be imported: its stateful operators are {described(others)}. "
+            f"{masked(location)} has no operator whose state can be imported: its stateful operators are "
+            f"{described(others)}. "
             "PySpark's transformWithState, transformWithStateInPandas and applyInPandasWithState are."
         )
     asked = "several operators whose state can be imported" if operator is None else f"no such operator {operator}"
     raise OptionError(
-        f"{location} has {asked}; say which with operator=, one of {described(list(fitting.values()))}"
+        f"{masked(location)} has {asked}; say which with operator=, one of {described(list(fitting.values()))}"
         f"{f'. It also has {described(others)}, which cannot be imported' if others else ''}."
     )
 
