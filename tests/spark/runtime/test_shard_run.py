@@ -277,7 +277,7 @@ def test_a_row_at_the_watermark_of_the_batch_before_is_late_and_one_behind_it_is
     with Spool(_temporary) as output:
         result = run.run((read_blob(blob, LAYOUT) for blob in _blobs(table, keys)), output)
     assert sorted(key[0] for key, _ in processor.calls) == ["behind", "without a time"]
-    assert result.late_rows == 2
+    assert result.metrics.late_rows == 2
 
 
 def test_each_blob_of_output_comes_with_its_oldest_event_time(monkeypatch):
