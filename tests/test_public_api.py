@@ -75,7 +75,7 @@ PUBLIC = {
         user_serializer write_savepoint
     """,
     "millpond.state.spi": """
-        ABSENT BackendFactory CacheHooks CachedValues Cells Checkpointer ForwardingBackend
+        ABSENT Appended BackendFactory CacheHooks CachedValues Cells Checkpointer ForwardingBackend
         HeapBackend KeyContext KeyedStateBackend LruStateCache PlainBackend PlainSnapshot RawCells
         RocksDbBackend RowCodec Snapshot SpillableBackend StateDescriptor StateKind Ttl
         TwoLayerCache ValueCache Watch WriteBackCache open_backend register_backend

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from millpond.state.backend.plain import PlainBackend, PlainSnapshot
 from millpond.state.backend.protocols import (
     ABSENT,
+    Appended,
     Cells,
     KeyContext,
     KeyedStateBackend,
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "ABSENT",
+    "Appended",
     "BackendFactory",
     "CacheHooks",
     "CachedValues",
