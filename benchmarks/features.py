@@ -260,9 +260,12 @@ def with_kept(measured: Mapping[str, Any], kept: Path) -> dict[str, Any]:
 def draw_margins(axes: "Axes", held: Sequence[Bar]) -> None:
     """Draw how many times better each figure is than its bar; those whose bar is 0 have no such ratio."""
     found = {bar.what: margin for bar in reversed(held) if (margin := bar.margin) is not None}
-    axes.barh(list(found), list(found.values()), left=0)
+    axes.barh(list(found), list(found.values()))
     axes.axvline(1, color="#333333")
     axes.set_xscale("log")
+    axes.xaxis.set_major_formatter(lambda value, _: format_number(value))
+    axes.xaxis.set_minor_formatter(lambda value, _: format_number(value))
+    axes.grid(visible=False, axis="y")
     axes.grid(visible=True, axis="x")
     axes.set_xlabel("times better than its bar")
 

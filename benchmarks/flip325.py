@@ -155,7 +155,9 @@ def _count_cached_bare(
     collect: Collect,
 ) -> None:
     # What waits in the batch is read again only after more pairs have left than a batch holds.
-    get, batch = database.handle.get, database.batch()
+    get = database.handle.get
+    gone: list[bytes] = []
+    written: list[bytes] = []
     for x in xs:
         number = (x % 500) + 500 * ((x // 1000) % 2)
         value = hot.get(number)
@@ -164,16 +166,17 @@ def _count_cached_bare(
             value = 0 if data is None else decode(data)
             if len(hot) == size:
                 coldest, count_of_it = hot.popitem(last=False)
-                batch.put(places[coldest], encode(count_of_it))
-                if len(batch) == 64:
-                    database.write(batch)
-                    batch = database.batch()
+                gone.append(places[coldest])
+                written.append(encode(count_of_it))
+                if len(gone) == 64:
+                    database.write(gone, written)
+                    gone, written = [], []
         else:
             hot.move_to_end(number)
         value += 1
         hot[number] = value
         collect((number, value))
-    database.write(batch)
+    database.write(gone, written)
 
 
 def check(size: int, records: int, stats: LruStats) -> None:

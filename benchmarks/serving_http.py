@@ -6,6 +6,7 @@ of a call and answers a constant, as long as the service's own answer.
     .venv/bin/python -m benchmarks.serving_http FOLDER service|bare LENGTH    serves until stdin ends
 """
 
+import gc
 import json
 import os
 import socket
@@ -138,6 +139,9 @@ def _serve_bare(length: int) -> None:
 
 
 def _serve(folder: str, kind: str, length: int) -> None:
+    # As `millpond serve` does: what was loaded so far stays, and the collector need not look at it again.
+    gc.collect()
+    gc.freeze()
     if kind == "bare":
         _serve_bare(length)
         return

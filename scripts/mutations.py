@@ -168,9 +168,9 @@ MUTATIONS = [
     ),
     Mutation(
         "a load that began before an invalidation",
-        "cache/loading.py",
-        "return self._under_way.get(key) is flight",
-        "return True",
+        "cache/flights.py",
+        "            del self._under_way[key]\n        return current",
+        "            del self._under_way[key]\n        return list(keys)",
         ("tests/cache/test_contract.py", "tests/cache/test_shared.py"),
     ),
     Mutation(

@@ -34,6 +34,7 @@ SETTINGS = {
         "1 MB": "millpond.state.checkpoint.format.segment.MAX_SEGMENT_BYTES",
         "8 MB": "millpond.state.checkpoint.segment_spool.MEMORY_BYTES",
         "4 MB": "millpond.state.checkpoint.savepoint._FILE_BYTES",
+        "2 KB": "millpond.state.rocksdb.lists.CHUNK_BYTES",
     },
     "docs/how-to/serve.md": {"5 seconds": "millpond.serving.http.limits.Limits.drain_ms"},
     "docs/reference/serving-options.md": {"50 MB": "millpond.serving.cache_options.DEFAULT_BYTES"},

@@ -2,11 +2,11 @@
 
 from typing import assert_type
 
-from millpond.metrics import NO_METRICS, MemoryRecorder, NullRecorder, Recorder
+from millpond.metrics import NO_METRICS, MemoryRecorder, NullRecorder, PrometheusRecorder, Recorder
 
 
 def every_recorder_is_one() -> list[Recorder]:
-    return [MemoryRecorder(), NullRecorder(), NO_METRICS]
+    return [MemoryRecorder(), NullRecorder(), NO_METRICS, PrometheusRecorder()]
 
 
 def totals_are_numbers(recorder: MemoryRecorder) -> None:

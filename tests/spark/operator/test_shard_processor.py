@@ -156,7 +156,7 @@ class Job:
             output_event_time=2 if timed else None,
         )
 
-    def connect(self):
+    def connect(self, timeout):
         mine, theirs = socket.socketpair()
         thread = threading.Thread(target=self._serve, args=(theirs,))
         thread.start()

@@ -264,6 +264,22 @@ def test_large_output_is_cut_into_blobs_in_order(monkeypatch):
     assert [row["seen"] for row in output] == list(range(8))
 
 
+def test_a_row_at_the_watermark_of_the_batch_before_is_late_and_one_behind_it_is_not():
+    keys = pa.schema([("key", pa.string())])
+    shard = _shard(keys)
+    shard.commit("the batch before", watermark_ms=7)
+    assert shard.begin_at(shard.manifest)
+    times = pa.array([6_999, 7_000, 7_001, None], type=pa.timestamp("us", tz="UTC"))
+    table = pa.table({"key": ["before", "at", "behind", "without a time"], "at": times})
+    processor = Seeing()
+    spec = _spec(processor, keys, time_mode="eventtime", event_time=1)
+    run = ShardRun(spec, shard, BatchTime(), Lease(Attempt("app", 1)))
+    with Spool(_temporary) as output:
+        result = run.run((read_blob(blob, LAYOUT) for blob in _blobs(table, keys)), output)
+    assert sorted(key[0] for key, _ in processor.calls) == ["behind", "without a time"]
+    assert result.metrics.late_rows == 2
+
+
 def test_each_blob_of_output_comes_with_its_oldest_event_time(monkeypatch):
     monkeypatch.setattr(shard_run, "OUTPUT_BLOB_ROWS", 1)
     keys = pa.schema([("key", pa.string())])
@@ -298,19 +314,3 @@ def test_output_leaves_in_blobs_of_so_many_rows_or_bytes(monkeypatch):
     assert rows_of_blobs() == [4, 2]
     monkeypatch.setattr(shard_run, "OUTPUT_BLOB_BYTES", 10)
     assert rows_of_blobs() == [2, 2, 2]
-
-
-def test_a_row_at_the_watermark_of_the_batch_before_is_late_and_one_behind_it_is_not():
-    keys = pa.schema([("key", pa.string())])
-    shard = _shard(keys)
-    shard.commit("the batch before", watermark_ms=7)
-    assert shard.begin_at(shard.manifest)
-    times = pa.array([6_999, 7_000, 7_001, None], type=pa.timestamp("us", tz="UTC"))
-    table = pa.table({"key": ["before", "at", "behind", "without a time"], "at": times})
-    processor = Seeing()
-    spec = _spec(processor, keys, time_mode="eventtime", event_time=1)
-    run = ShardRun(spec, shard, BatchTime(), Lease(Attempt("app", 1)))
-    with Spool(_temporary) as output:
-        result = run.run((read_blob(blob, LAYOUT) for blob in _blobs(table, keys)), output)
-    assert sorted(key[0] for key, _ in processor.calls) == ["behind", "without a time"]
-    assert result.metrics.late_rows == 2

@@ -143,3 +143,20 @@ def test_bases_are_owed_once_there_are_bytes_for_a_key_group():
     for groups in (0.5, 1.5, 3.5):
         owed = owed_rows(manifest, [Written("other", 1, int(groups * of_group))])
         assert owed == max(0, round(int(groups) - 0.5))
+
+
+def test_a_ttl_that_is_removed_ends_what_was_added_and_not_what_it_was_added_to():
+    mortal = StateDescriptor("log", StateKind.LIST, LOG.value_schema, ttl=Ttl(10))
+    shard = Shard(BORN, HeapBackend(GROUPS))
+    shard.declare(mortal)
+    log, segments = shard.backend.list_state(mortal), {}
+    for number, (data, since) in enumerate(((b"alive", 45), (b"over", 0))):
+        assert shard.begin_at(shard.manifest)
+        shard.backend.enter(3)
+        shard.backend.context.key = ("ann",)
+        log.append(((data,), since))
+        commit = shard.commit(f"attempt {number}")
+        segments |= commit.segments
+    restored = Shard(commit.manifest, HeapBackend(GROUPS))
+    restored.restore(segments, [LOG], now_ms=50)
+    assert restored.backend.cells("log", 3).values == [[(b"alive",)]]

@@ -2,11 +2,15 @@
 
 Place on the data path: inside the tasks of backfill and upload. A span is a day, or all time before the days. Files are
 read side by side, some keys at a time: each lot has all hops of its keys, so memory does not depend on how many keys
-a bucket has. The pages of a file have checksums, so that an altered one is refused.
+a bucket has.
+
+The name of a file ends in the CRC-32 of its bytes, so that an altered one is refused. The checksums of Parquet cover
+the data of pages alone: a page whose header was altered may be passed over in silence.
 """
 
 import re
 import secrets
+import zlib
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
@@ -21,15 +25,17 @@ KEY_HASH = "key_hash"
 """The column by which files are sorted: Spark's 64-bit hash of the key. Keys of one hash lie side by side, unsorted."""
 
 _NAME = re.compile(r"hops-([0-9]{8})-([0-9]{5})-(before|-?[0-9]+)-[0-9a-f]{32}\.parquet")
+_CHECKSUM_DIGITS = 8
+_CHECKED_BYTES = 1 << 20
 _ROWS_AT_ONCE = 1 << 15
 _LOT_BYTES = 64 << 20
 _ROWS_A_GROUP = 50_000
 
 
-def file_name(version: int, bucket: int, span_ms: int) -> str:
-    """Give a name that no other attempt of a task writes."""
+def file_name(version: int, bucket: int, span_ms: int, checksum: int = 0) -> str:
+    """Give a name that no other attempt of a task writes; the checksum is 0 while the file is not whole."""
     span = "before" if span_ms == BEFORE_MS else span_ms
-    return f"hops-{version:08}-{bucket:05}-{span}-{secrets.token_hex(16)}.parquet"
+    return f"hops-{version:08}-{bucket:05}-{span}-{secrets.token_hex(12)}{checksum:08x}.parquet"
 
 
 def version_of(name: str) -> int | None:
@@ -68,12 +74,13 @@ class HopFiles:
     """Writes the hops of one bucket, a file for each span that has some; call `close` at the end.
 
     Attributes:
-        names: of the files so far.
+        names: of the files, once they are whole.
     """
 
     def __init__(self, folder: Path, version: int, bucket: int, schema: pa.Schema) -> None:
         self._folder, self._version, self._bucket, self._schema = folder, version, bucket, schema
         self._writers: dict[int, pq.ParquetWriter] = {}
+        self._unfinished: dict[int, Path] = {}
         self._waiting: dict[int, list[pa.Table]] = {}
         self.names: list[str] = []
 
@@ -88,16 +95,17 @@ class HopFiles:
         """Make the files whole."""
         for span_ms in self._waiting:
             self._write(span_ms)
-        for writer in self._writers.values():
+        for span_ms, writer in self._writers.items():
             writer.close()
+            unfinished = self._unfinished[span_ms]
+            name = file_name(self._version, self._bucket, span_ms, _checksum(unfinished))
+            unfinished.rename(self._folder / name)
+            self.names.append(name)
 
     def _write(self, span_ms: int) -> None:
         if span_ms not in self._writers:
-            name = file_name(self._version, self._bucket, span_ms)
-            self._writers[span_ms] = pq.ParquetWriter(
-                self._folder / name, self._schema, compression="zstd", use_dictionary=False, write_page_checksum=True
-            )
-            self.names.append(name)
+            path = self._unfinished[span_ms] = self._folder / file_name(self._version, self._bucket, span_ms)
+            self._writers[span_ms] = pq.ParquetWriter(path, self._schema, compression="zstd", use_dictionary=False)
         if self._waiting[span_ms]:
             self._writers[span_ms].write_table(pa.concat_tables(self._waiting[span_ms]))
             self._waiting[span_ms] = []
@@ -114,7 +122,8 @@ def read_files(folder: Path, names: Sequence[str], columns: Sequence[str]) -> li
 
 def _pieces(path: Path, files: int, columns: list[str]) -> Iterator[pa.Table]:
     try:
-        with pq.ParquetFile(path, page_checksum_verification=True) as file:
+        _check(path)
+        with pq.ParquetFile(path) as file:
             size = sum(file.metadata.row_group(n).total_byte_size for n in range(file.metadata.num_row_groups))
             row_bytes = max(1, size // max(1, file.metadata.num_rows))
             rows = max(1, min(_ROWS_AT_ONCE, _LOT_BYTES // files // row_bytes))
@@ -125,6 +134,20 @@ def _pieces(path: Path, files: int, columns: list[str]) -> Iterator[pa.Table]:
             f"{path} of a hop table cannot be read: {cause}; remove the folder, and the next run builds it anew from "
             "the events"
         ) from cause
+
+
+def _check(path: Path) -> None:
+    found = f"{_checksum(path):08x}"
+    if found != path.stem[-_CHECKSUM_DIGITS:]:
+        raise OSError(f"the CRC-32 of its bytes is {found}, not the one in its name")
+
+
+def _checksum(path: Path) -> int:
+    checksum = 0
+    with path.open("rb") as file:
+        while piece := file.read(_CHECKED_BYTES):
+            checksum = zlib.crc32(piece, checksum)
+    return checksum
 
 
 class _Source:

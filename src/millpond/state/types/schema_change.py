@@ -94,6 +94,9 @@ class _Migration:
             counted = pa.concat_arrays([pa.array([0], pa.int32()), pc.cumulative_sum(living.cast(pa.int32()))])
             ends = counted.take(ends)
             emptied = pc.and_(pc.greater(had, 0), pc.equal(ends[1:], ends[:-1]))
+            if "added" in table.column_names:
+                # What was added to a list is over: not what it was added to.
+                emptied = pc.and_not(emptied, pc.fill_null(table["added"].combine_chunks(), fill_value=False))
             table = _or_deleted(table, emptied)
         converted = self._columns(columns, len(next(iter(columns.values()))))
         migrated = pa.ListArray.from_arrays(ends, pa.StructArray.from_arrays(converted, fields=list(self.fields)))
