@@ -4,6 +4,8 @@ A decoder may give a value, or raise one of Millpond's errors. `expected` says w
 data are told apart from a wrong URL, which is an option, and from a peer that went away in a frame.
 """
 
+import atexit
+import os
 import socket
 import zlib
 from collections.abc import Callable
@@ -40,6 +42,8 @@ from millpond.state.types.descriptor import StateDescriptor, StateKind
 from tests.fuzz.feature_values import FEATURE_DECODERS
 
 SHELF = Path("/dev/shm") if Path("/dev/shm").is_dir() else Path("/tmp")  # noqa: S108 - files of this process alone
+TABLE_PATH = SHELF / f"millpond-fuzz-{os.getpid()}.table"
+atexit.register(TABLE_PATH.unlink, missing_ok=True)
 CODE = pa.schema([("code", pa.string())])
 GATE = pa.schema([("gate", pa.int32()), ("price", pa.decimal128(10, 2)), ("open", pa.timestamp("us", "UTC"))])
 ROWS = pa.table(
@@ -133,7 +137,7 @@ CHECKPOINTS = {
 
 
 def _mapped(data: bytes) -> object:
-    path = SHELF / "millpond-fuzz.table"
+    path = TABLE_PATH
     path.unlink(missing_ok=True)
     path.write_bytes(data)
     table = MappedTable(path)
@@ -141,7 +145,7 @@ def _mapped(data: bytes) -> object:
 
 
 def _table_bytes(rows: pa.Table) -> bytes:
-    path = SHELF / "millpond-fuzz.table"
+    path = TABLE_PATH
     MappedTable.of(rows, ["code"], path)
     return path.read_bytes()
 

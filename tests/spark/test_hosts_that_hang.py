@@ -7,6 +7,7 @@ from datetime import timedelta
 from pathlib import Path
 
 import pytest
+from pyspark.sql import Row
 from pyspark.sql.streaming import StatefulProcessor
 
 from millpond.spark import StateConfig, keyed
@@ -28,7 +29,7 @@ class Count(StatefulProcessor):
             os.kill(os.getpid(), signal.SIGSTOP)
         n = (self._count.get() or (0,))[0] + sum(1 for _ in rows)
         self._count.update((n,))
-        yield {"key": key[0], "n": n}
+        yield Row(key=key[0], n=n)
 
     def close(self):
         pass
