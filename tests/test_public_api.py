@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 
 import millpond
+import millpond.spark
 import millpond.state
 import millpond.state.spi
 import millpond.state.spillable
@@ -120,7 +121,7 @@ MODULES_BUDGET = {
     "millpond.lookup": 420,
     "millpond.metrics": 60,
     "millpond.serving": 450,
-    "millpond.spark": 850,
+    "millpond.spark": 300,
     "millpond.state": 400,
     "millpond.state.spi": 400,
 }
@@ -177,11 +178,16 @@ def test_reading_the_manifest_of_a_checkpoint_does_not_load_the_heap_that_spills
     assert {module.rpartition(".")[2] for module in spillable} <= {"options"}
 
 
+def test_a_worker_that_runs_keyed_loads_neither_features_nor_lookups():
+    loaded = {module for module in _loaded("millpond.spark.operator.shard_processor") if module.startswith("millpond.")}
+    assert {module.split(".")[1] for module in loaded} & {"features", "kv", "lookup", "serving"} == set()
+
+
 def test_the_version_is_that_of_the_distribution():
     assert millpond.__version__ == version("millpond")
 
 
-@pytest.mark.parametrize("package", [millpond, millpond.state, millpond.state.spi, millpond.state.spillable])
+@pytest.mark.parametrize("package", [millpond, millpond.spark, millpond.state, millpond.state.spi, millpond.state.spillable])
 def test_a_name_that_is_not_there_is_an_attribute_error(package):
     with pytest.raises(AttributeError, match=f"module '{package.__name__}' has no attribute 'Nothing'"):
         _ = package.Nothing

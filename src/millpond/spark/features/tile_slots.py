@@ -4,8 +4,10 @@ Place on the data path: between the events of a stream and the operator's state.
 its state holds the tiles of all keys of a slot that start together as one *block*. So what is done once for each key
 of the state (reading, writing, timers, the commit) is done once for hundreds of tiles.
 
-Trade-off: a batch that changes one tile of a block writes the block again. A stream whose batches change few of very
-many open tiles writes more bytes than it would key by key, and still does less work.
+Trade-off: a batch that changes one tile of a block reads and writes the whole block. So what a batch costs grows with
+the keys of the open tiles of the slots it touches, and not with its own events alone. This pays where a batch brings
+events for a good part of the keys that are active in a tile. A stream of long tiles, very many keys and short batches
+writes more bytes than it would key by key.
 
     block, sealed:   [form, complete, {key: packed cells}, {key: version}, {key: form}]
     combined tiles:  {start: [[key], [packed cells], [number of events]]}
