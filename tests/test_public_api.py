@@ -187,7 +187,9 @@ def test_the_version_is_that_of_the_distribution():
     assert millpond.__version__ == version("millpond")
 
 
-@pytest.mark.parametrize("package", [millpond, millpond.spark, millpond.state, millpond.state.spi, millpond.state.spillable])
+@pytest.mark.parametrize(
+    "package", [millpond, millpond.spark, millpond.state, millpond.state.spi, millpond.state.spillable]
+)
 def test_a_name_that_is_not_there_is_an_attribute_error(package):
     with pytest.raises(AttributeError, match=f"module '{package.__name__}' has no attribute 'Nothing'"):
         _ = package.Nothing

@@ -111,8 +111,11 @@ def test_the_backend_and_its_cache_reach_the_run_and_the_advice_to_go_on(no_run:
 def test_the_store_reaches_the_run_with_its_password_and_the_advice_without(no_run: list) -> None:
     _, out = invoke("--store", "redis://ada:secret@localhost:6379")
     ((asked, _, named),) = no_run
-    assert (asked.store, named["store"]) == ("redis://localhost:6379", "redis://ada:secret@localhost:6379")
-    assert "--store redis://localhost:6379" in out
+    assert (asked.store, named["store"]) == (
+        "redis://ada:***@localhost:6379",
+        "redis://ada:secret@localhost:6379",
+    )
+    assert "--store redis://ada:***@localhost:6379" in out
     assert "secret" not in out
 
 

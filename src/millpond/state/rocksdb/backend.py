@@ -148,7 +148,11 @@ class RocksDbBackend(PlainBackend):
         return snapshot
 
     def rollback(self) -> bool:
-        """Put back what the last committed version has; whether there was any change. It needs no space."""
+        """Put back what the last committed version has; whether there was any change. It needs no space.
+
+        Raises:
+            UnavailableError: RocksDB takes no more writes, with room or without. Restore into a new backend.
+        """
         changed = any(state.changed for state in self._states.values())
         self._revert(self._manifest, (at for state in self._states.values() for at in state.changed))
         for state in self._states.values():
@@ -203,7 +207,9 @@ class RocksDbBackend(PlainBackend):
         unreverted = Unreverted(self._database, version, keys, self._reverted)
         try:
             unreverted.put_back()
-        except UnavailableError:
+        except UnavailableError as error:
+            if not self._database.takes_writes_again(error):
+                raise
             # What could not be written is owed: reads are right all the same.
             self._use(unreverted)
 

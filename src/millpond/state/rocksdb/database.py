@@ -27,7 +27,7 @@ from types import ModuleType
 from typing import Any, Final, Protocol
 
 from millpond.errors import CorruptionError, MillpondError, MissingDependencyError, UnavailableError
-from millpond.state.rocksdb.stalls import Stalls, is_full, is_stall
+from millpond.state.rocksdb.stalls import Stalls, is_full, is_out_of_space, is_stall
 from millpond.state.types.ordered_keys import after
 
 WRITE_BUFFER_BYTES: Final = 64 << 20
@@ -165,6 +165,12 @@ class Database:
         left = self._stalls.outlast(error, write)
         if left is not None:
             raise self.failure(left) from left
+
+    @staticmethod
+    def takes_writes_again(error: MillpondError) -> bool:
+        """Whether a database that failed with this error takes writes once there is room; any other is made anew."""
+        cause = error.__cause__
+        return isinstance(cause, Exception) and (is_out_of_space(cause) or is_stall(cause))
 
     def _counter(self, name: str) -> int:
         return self.handle.property_int_value(name) or 0

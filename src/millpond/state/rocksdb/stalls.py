@@ -70,7 +70,7 @@ class Stalls:
     def _may_help(self, error: Exception, began: float, worked: float) -> bool:
         if is_stall(error):
             return self._clock() - worked < (RECOVERY_SECONDS if self._has_room() else IDLE_SECONDS)
-        return is_full(error) and self._has_room() and self._clock() - began < RECOVERY_SECONDS
+        return is_out_of_space(error) and self._has_room() and self._clock() - began < RECOVERY_SECONDS
 
     def _has_room(self) -> bool:
         found = os.statvfs(self._folder)
@@ -82,7 +82,12 @@ def is_stall(error: Exception) -> bool:
     return "Write stall" in str(error)
 
 
+def is_out_of_space(error: Exception) -> bool:
+    """Whether an error of RocksDB's says that the disk is full: the one error that RocksDB itself gets over."""
+    return "No space left" in str(error)
+
+
 def is_full(error: Exception) -> bool:
     """Whether an error of RocksDB's says that the disk is full, or that no more may be written to it."""
     text = str(error)
-    return "No space left" in text or "File too large" in text or "quota" in text.lower()
+    return is_out_of_space(error) or "File too large" in text or "quota" in text.lower()
