@@ -15,12 +15,13 @@
     .venv/bin/python -m benchmarks.features --quick     # small sizes, to see that it runs
     .venv/bin/python -m benchmarks.features --only upload --only bytes
 
-Each part holds its peer, so parts may be measured by themselves: a run replaces the parts that it measured, and the
-report has all parts as they were last measured.
+Each part holds its peer, so parts may be measured by themselves: a run replaces the parts that it measured, and keeps
+the others if they were measured on the same code.
 """
 
 import argparse
 import json
+import subprocess
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -28,6 +29,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pyspark.sql import SparkSession
 
+import millpond
 from benchmarks import columnar_ingest, training_set
 from benchmarks.features_faults import FAULTS, faults
 from benchmarks.features_ingest import KEYS, ingest
@@ -250,11 +252,25 @@ _BARS: dict[str, Callable[[Any], list[Bar]]] = {
 }
 
 
-def with_kept(measured: Mapping[str, Any], kept: Path) -> dict[str, Any]:
-    """Give the parts just measured, and the others as a file keeps them from earlier runs."""
+CHANGED = "changed"
+"""The tree of code that was changed since its commit."""
+
+
+def with_kept(measured: Mapping[str, Any], kept: Path, tree: str) -> dict[str, Any]:
+    """Give the parts just measured, and those that a file keeps from earlier runs of the same code."""
     found: dict[str, Any] = json.loads(kept.read_text(encoding="utf-8")) if kept.exists() else {}
+    if tree == CHANGED or found.get("tree") != tree:
+        found = {}
     found.update(measured)
-    return {part: found[part] for part in PARTS if part in found}
+    return {part: found[part] for part in PARTS if part in found} | {"tree": tree}
+
+
+def tree_of(folder: Path) -> str:
+    """Give git's hash of the code in a folder; code that was changed since has none that another run could match."""
+    git = ("git", "-C", str(folder))
+    if subprocess.run([*git, "status", "--porcelain", "."], capture_output=True, check=True).stdout:
+        return CHANGED
+    return subprocess.run([*git, "rev-parse", "HEAD:./"], capture_output=True, check=True, text=True).stdout.strip()
 
 
 def draw_margins(axes: "Axes", held: Sequence[Bar]) -> None:
@@ -278,7 +294,7 @@ def main() -> None:
     chosen = parser.parse_args()
     result = measure(chosen.only or PARTS, QUICK if chosen.quick else WHOLE)
     if not chosen.quick:
-        result = with_kept(result, RESULTS / "features.json")
+        result = with_kept(result, RESULTS / "features.json", tree_of(Path(millpond.__file__).parent))
     held = bars(result)
     result["held"] = {bar.what: bar.held for bar in held}
     if chosen.quick:

@@ -1,10 +1,11 @@
 """The benchmark of features measures what it says, and holds each figure to its bar."""
 
 import json
+import subprocess
 
 import pytest
 
-from benchmarks.features import PARTS, Bar, bars, with_kept
+from benchmarks.features import PARTS, Bar, bars, tree_of, with_kept
 from benchmarks.features_stored import arithmetic_error, stored_bytes, tiles_read
 
 RESULT = {
@@ -41,11 +42,25 @@ def test_what_is_computed_without_spark_meets_its_bars():
     assert found["layers"]["tiles_read"]["30d_only"] == 2
 
 
-def test_a_run_replaces_the_parts_that_it_measured_and_keeps_the_others(tmp_path):
+def test_a_run_replaces_the_parts_that_it_measured_and_keeps_the_others_of_the_same_code(tmp_path):
     kept = tmp_path / "features.json"
-    assert with_kept({"upload": 1}, kept) == {"upload": 1}
-    kept.write_text(json.dumps({"faults": 3, "upload": 1, "held": {}, "machine": {}}))
-    assert with_kept({"upload": 2, "ingest": 4}, kept) == {"ingest": 4, "upload": 2, "faults": 3}
+    assert with_kept({"upload": 1}, kept, "a") == {"upload": 1, "tree": "a"}
+    kept.write_text(json.dumps({"faults": 3, "upload": 1, "held": {}, "machine": {}, "tree": "a"}))
+    assert with_kept({"upload": 2, "ingest": 4}, kept, "a") == {"ingest": 4, "upload": 2, "faults": 3, "tree": "a"}
+    assert with_kept({"upload": 2}, kept, "b") == {"upload": 2, "tree": "b"}
+
+
+def test_code_is_known_by_its_tree_and_changed_code_matches_no_run(tmp_path):
+    git = ("git", "-C", str(tmp_path), "-c", "user.name=a", "-c", "user.email=a@b.c")
+    (tmp_path / "code").mkdir()
+    (tmp_path / "code" / "a.py").write_text("a = 1")
+    for command in (["init", "-q"], ["add", "."], ["commit", "-qm", "a"]):
+        subprocess.run([*git, *command], check=True)
+    first = tree_of(tmp_path / "code")
+    (tmp_path / "result").write_text("1")
+    assert tree_of(tmp_path / "code") == first
+    (tmp_path / "code" / "a.py").write_text("a = 2")
+    assert tree_of(tmp_path / "code") == "changed"
 
 
 def test_a_margin_is_how_many_times_better_than_the_bar():
