@@ -16,6 +16,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from statistics import median
 from typing import Any
 
@@ -75,7 +76,7 @@ def main() -> None:
 def _layers(store: KVStore, world: World) -> tuple[dict[str, Call], Callable[[int], float], int]:
     """What is called for each layer, the application, and how many functions of Python one fetch calls."""
     plan = world.plans[0]
-    fetcher = Fetcher(store, [plan], enable_fetcher_caching=True, refresh_ms=3_600_000)
+    fetcher = Fetcher(store, [plan], enable_fetcher_caching=True, refresh_ms=3_600_000, now=partial(int, NOW_MS))
     requests = [FetchRequest(plan.name, {"user": key_name("user", number)}, NOW_MS) for number in range(KEYS)]
     answers = [fetcher.fetch_many([request]) for request in requests * 2][KEYS:]
     keys = [plan.encode_key(request.keys) or b"" for request in requests]
