@@ -15,7 +15,7 @@ import pytest
 
 from millpond.errors import CorruptionError, MissingDependencyError, OptionError, UnavailableError
 from millpond.kv import Get, LmdbStore, MemoryStore, Put, lmdb_environment, lmdb_layout
-from millpond.kv.gate import Gate
+from millpond.kv.readers_writer_lock import ReadersWriterLock
 
 MIB = 1 << 20
 
@@ -306,13 +306,13 @@ def test_a_fork_waits_until_no_transaction_is_open(tmp_path, monkeypatch):
     writer.start()
     assert inside.wait(20)
     monkeypatch.setattr(lmdb_layout, "entered", write)
-    shut = Gate.shut
+    acquire = ReadersWriterLock.acquire_exclusive
 
-    def told(gate):
+    def told(lock):
         forking.set()
-        shut(gate)
+        acquire(lock)
 
-    monkeypatch.setattr(Gate, "shut", told)
+    monkeypatch.setattr(ReadersWriterLock, "acquire_exclusive", told)
     pid = os.fork()
     if pid == 0:
         status = 1

@@ -11,7 +11,7 @@ to run a transaction. It holds what LMDB leaves to its users [1]:
   it first needs one.
 - *The map has a size.* A write that does not fit (MapFull) is undone; the map is doubled and the write
   is run again. A map that another process has grown (MapResized) is adopted. Both need the process to
-  have no transaction open, so transactions pass a gate that a resize closes: nobody waits for a lock
+  have no transaction open, so transactions share a lock that a resize has alone: nobody waits for a mutex
   while a commit is being synced, except during a resize.
 - *After some failures it refuses all work* (a failed write of the meta page). So after any failure
   that is not understood, the handle is closed, and the next call opens a new one.
@@ -30,7 +30,7 @@ from types import ModuleType
 from typing import Any, TypeVar
 
 from millpond.errors import CorruptionError, MissingDependencyError, OptionError, UnavailableError
-from millpond.kv.gate import Gate
+from millpond.kv.readers_writer_lock import ReadersWriterLock
 
 _T = TypeVar("_T")
 _A = TypeVar("_A")
@@ -51,7 +51,7 @@ class Environment:
         self.leases = 0
         self._map_bytes = map_bytes
         self._lmdb = _import_lmdb()
-        self.gate = Gate()
+        self.transactions = ReadersWriterLock()
         self._handle: Any = None
 
     def read(self, body: Callable[[Any], _T]) -> _T:
@@ -60,8 +60,8 @@ class Environment:
 
     def read_with(self, body: Callable[[Any, _A], _T], argument: _A) -> _T:
         """Run `body(transaction, argument)` on one snapshot: `read` for the hot path, without closures."""
-        gate = self.gate
-        me = gate.enter()
+        transactions = self.transactions
+        me = transactions.acquire_shared()
         try:
             handle = self._handle
             if handle is not None:
@@ -73,7 +73,7 @@ class Environment:
         except self._lmdb.Error:
             pass  # the slower way below meets the same failure again, and knows what each calls for
         finally:
-            gate.leave(me)
+            transactions.release_shared(me)
         return self.read(lambda transaction: body(transaction, argument))
 
     def write(self, body: Callable[[Any], _T]) -> _T:
@@ -82,21 +82,21 @@ class Environment:
 
     def close_if_unused(self) -> None:
         """Wait for open transactions and close the handle, unless somebody has taken a lease meanwhile."""
-        with self.gate.alone():
+        with self.transactions.exclusive():
             if self.leases == 0:
                 self._close_handle()
 
     def start_anew(self) -> None:
         """In a forked child, before anything else: close the parent's handle, forget its threads."""
         self._close_handle()
-        self.gate = Gate()
+        self.transactions = ReadersWriterLock()
 
     def _run(self, body: Callable[[Any], _T], *, write: bool) -> _T:
         readers_swept = False
         while True:
             handle = None
             try:
-                with self.gate.shared():
+                with self.transactions.shared():
                     handle = self._handle
                     if handle is not None:
                         with handle.begin(write=write) as transaction:
@@ -112,12 +112,12 @@ class Environment:
                 readers_swept = True
                 self._sweep_readers()
             except self._lmdb.Error as error:
-                with self.gate.alone():
+                with self.transactions.exclusive():
                     self._close_handle()
                 raise self._failure(error) from error
 
     def _open(self) -> None:
-        with self.gate.alone():
+        with self.transactions.exclusive():
             if self._handle is not None:
                 return
             try:
@@ -140,7 +140,7 @@ class Environment:
 
     def _resize(self, seen: Any, factor: int) -> None:
         """Multiply the map, or with factor 0 adopt the size that another process gave it."""
-        with self.gate.alone():
+        with self.transactions.exclusive():
             if self._handle is None or self._handle is not seen:
                 return
             wanted = self._handle.info()["map_size"] * factor
@@ -152,7 +152,7 @@ class Environment:
             self._map_bytes = max(self._map_bytes, self._handle.info()["map_size"])
 
     def _sweep_readers(self) -> None:
-        with self.gate.shared():
+        with self.transactions.shared():
             if self._handle is not None:
                 self._handle.reader_check()
 
@@ -214,17 +214,17 @@ def _give_back(environment: Environment) -> None:
 def _before_fork() -> None:
     _registry_lock.acquire()
     for environment in _registry.values():
-        environment.gate.shut()
+        environment.transactions.acquire_exclusive()
 
 
 def _after_fork_in_parent() -> None:
     for environment in _registry.values():
-        environment.gate.reopen()
+        environment.transactions.release_exclusive()
     _registry_lock.release()
 
 
 def _after_fork_in_child() -> None:
-    # Threads that waited at a lock or gate when the process forked do not exist here: start with fresh ones.
+    # Threads that waited for a lock when the process forked do not exist here: start with fresh ones.
     global _registry_lock  # noqa: PLW0603
     _registry_lock = threading.RLock()
     for environment in _registry.values():

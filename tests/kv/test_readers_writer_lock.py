@@ -1,17 +1,17 @@
-"""The gate: many inside, or one alone, and nobody is forgotten outside."""
+"""The readers-writer lock: shared by many, or held by one, and nobody waits for ever."""
 
 import threading
 
 import pytest
 
-from millpond.kv.gate import Gate
+from millpond.kv.readers_writer_lock import ReadersWriterLock
 
 
-def test_any_number_are_inside_together():
-    gate, both = Gate(), threading.Barrier(3)
+def test_any_number_share_it_together():
+    lock, both = ReadersWriterLock(), threading.Barrier(3)
 
     def enter():
-        with gate.shared():
+        with lock.shared():
             both.wait(20)
 
     threads = [threading.Thread(target=enter) for _ in range(2)]
@@ -22,24 +22,24 @@ def test_any_number_are_inside_together():
         thread.join(20)
 
 
-def test_who_shuts_the_gate_waits_for_those_inside_and_those_outside_wait_for_him():
-    gate, entered, leave, order = Gate(), threading.Event(), threading.Event(), []
+def test_a_writer_waits_for_those_who_share_it_and_later_ones_wait_for_the_writer():
+    lock, entered, leave, order = ReadersWriterLock(), threading.Event(), threading.Event(), []
 
     def first():
-        with gate.shared():
+        with lock.shared():
             entered.set()
             assert leave.wait(20)
             order.append("first left")
 
     def alone():
-        with gate.alone():
+        with lock.exclusive():
             order.append("alone")
 
     def later():
-        while not gate.is_shut:
+        while not lock.is_exclusive:
             pass
         leave.set()
-        with gate.shared():
+        with lock.shared():
             order.append("later")
 
     threads = [threading.Thread(target=target) for target in (first, later)]
@@ -52,12 +52,12 @@ def test_who_shuts_the_gate_waits_for_those_inside_and_those_outside_wait_for_hi
     assert order == ["first left", "alone", "later"]
 
 
-def test_nobody_is_inside_while_one_is_alone():
-    gate, inside, worst, stop = Gate(), [], [], threading.Event()
+def test_nobody_shares_it_while_one_has_it_alone():
+    lock, inside, worst, stop = ReadersWriterLock(), [], [], threading.Event()
 
     def come_and_go():
         while not stop.wait(0):
-            with gate.shared():
+            with lock.shared():
                 inside.append(1)
                 inside.pop()
 
@@ -65,7 +65,7 @@ def test_nobody_is_inside_while_one_is_alone():
     for thread in threads:
         thread.start()
     for _ in range(50):
-        with gate.alone():
+        with lock.exclusive():
             worst.append(len(inside))
     stop.set()
     for thread in threads:
@@ -73,9 +73,9 @@ def test_nobody_is_inside_while_one_is_alone():
     assert worst == [0] * 50
 
 
-def test_a_user_that_fails_leaves_the_gate_open_for_the_next():
-    gate = Gate()
-    with pytest.raises(ZeroDivisionError), gate.shared():
+def test_a_failure_while_sharing_releases_it_for_the_next():
+    lock = ReadersWriterLock()
+    with pytest.raises(ZeroDivisionError), lock.shared():
         1 / 0  # noqa: B018
-    with gate.alone():
-        assert gate.is_shut
+    with lock.exclusive():
+        assert lock.is_exclusive
