@@ -25,6 +25,7 @@ demo: setup ## a year of real flights through every room; ARGS="--events 50000" 
 
 test: setup ## run all tests in two processes; ARGS="tests/cache -x" for some, ARGS="-n0" for one process
 	@scripts/test_servers.sh
+	@$(BIN)/python -m tests.jvms
 	$(BIN)/python -m pytest $(IN_TWO) $(ARGS)
 
 soak: setup ## run the whole product of conformance tests, random tests a hundred times as long, and kill a cluster at random: over an hour
@@ -39,6 +40,7 @@ soak: setup ## run the whole product of conformance tests, random tests a hundre
 
 coverage: setup ## run all tests and say which lines none of them reached
 	@scripts/test_servers.sh
+	@$(BIN)/python -m tests.jvms
 	$(BIN)/python -m pytest $(IN_TWO) --cov --cov-report=term-missing:skip-covered $(ARGS)
 
 mutations: setup ## break one guard after another, and see that the tests notice; ARGS="'the lease of a shard'" for some, by name

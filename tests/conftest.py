@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING
 import pytest
 from hypothesis import settings
 
+from tests import jvms
+
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
@@ -45,15 +47,7 @@ settings.load_profile("no deadline")
 if os.access(IN_MEMORY, os.W_OK) and shutil.disk_usage(IN_MEMORY).free > ROOMY_BYTES:
     os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", IN_MEMORY)
 
-# For every JVM of Spark that a test starts: none runs long enough for the second compiler, for threads that collect
-# garbage beside the program, or for proofs of the bytecode in Spark's jars to pay.
-SHORT_LIVED = (
-    "-XX:TieredStopAtLevel=1",
-    "-XX:+UseSerialGC",
-    "-XX:+UnlockDiagnosticVMOptions",
-    "-XX:-BytecodeVerificationRemote",
-)
-os.environ.setdefault("SPARK_SUBMIT_OPTS", " ".join(SHORT_LIVED))
+os.environ.setdefault("SPARK_SUBMIT_OPTS", jvms.options())
 
 
 def pytest_sessionstart():

@@ -81,8 +81,9 @@ class Job:
         self.workers = workers
         arguments = [str(folder / name) for name in ("events", "checkpoint", "output")]
         environment = os.environ | SHORT_LIVED
-        if master != LOCAL:
+        if master.startswith("local-cluster"):
             environment["SPARK_HOME"] = str(spark_home(folder))
+        if master != LOCAL:
             settings["spark__executorEnv__PYTHONPATH"] = os.pathsep.join(path for path in sys.path if path)
             # Executors that are killed on purpose are no reason to give up.
             settings.setdefault("spark__task__maxFailures", "8")

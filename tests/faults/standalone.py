@@ -12,10 +12,12 @@ from pathlib import Path
 from typing import Self
 
 import psutil
+import pyspark
 
 from millpond.spark.environment.java import find_java
-from tests.faults.history_run import SHORT_LIVED, spark_home
+from tests.faults.history_run import SHORT_LIVED
 
+SPARK_HOME = Path(pyspark.__file__).parent
 _PATIENCE_SECONDS = 60
 
 
@@ -55,12 +57,12 @@ class Cluster:
         environment = {
             **os.environ,
             **SHORT_LIVED,
-            "SPARK_HOME": str(spark_home(self.folder)),
+            "SPARK_HOME": str(SPARK_HOME),
             "JAVA_HOME": str(find_java().home),
             "SPARK_DAEMON_MEMORY": "256m",
             "SPARK_LOCAL_DIRS": str(self.folder / "local"),
         }
-        program = [self.folder / "spark/bin/spark-class", f"org.apache.spark.deploy.{daemon}", "--webui-port", "0"]
+        program = [SPARK_HOME / "bin/spark-class", f"org.apache.spark.deploy.{daemon}", "--webui-port", "0"]
         with (self.folder / f"{name}.log").open("w") as log:
             self._daemons.append(
                 psutil.Popen([*program, *arguments], stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=environment)
