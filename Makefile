@@ -12,7 +12,7 @@ COMPILE := $(BIN)/uv pip compile --universal --generate-hashes --python-version 
 IN_TWO := -n 2 --dist loadfile --no-loadscope-reorder --max-worker-restart 0
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test soak coverage mutations lint format bench figures lock dist matrix
+.PHONY: help setup demo test soak coverage mutations lint format bench figures docs lock dist matrix
 
 help: ## say what there is
 	@sed -n 's/^\([a-z]*\):.*## /  make \1\t/p' $(MAKEFILE_LIST)
@@ -61,6 +61,10 @@ bench: setup ## run all benchmarks; one: .venv/bin/python -m benchmarks.NAME
 
 figures: setup ## copy the measured tables into the README and the docs
 	$(BIN)/python -m benchmarks.figures
+
+docs: export NO_MKDOCS_2_WARNING := 1
+docs: setup ## build the documentation site into site/; read it with: .venv/bin/mkdocs serve
+	$(BIN)/mkdocs build --strict $(ARGS)
 
 dist: setup ## build wheel and source distribution, and try them in a blank environment for every extra; ARGS="-k redis" for some
 	rm -rf dist

@@ -76,6 +76,36 @@ def test_the_links_on_the_page_lead_to_files(page):
     assert dangling == []
 
 
+def anchors(page: Path) -> set[str]:
+    """What links can name of a page: its headings, as forges and the site make anchors of them."""
+    text = re.sub(r"^```.*?^```$|^<!--.*?-->$", "", page.read_text(), flags=re.MULTILINE | re.DOTALL)
+    found = set()
+    for heading in re.findall(r"^#+ (.+)$", text, re.MULTILINE):
+        said = re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", heading)
+        found.add(re.sub(r"[^\w\- ]", "", said.lower()).replace(" ", "-"))
+    return found
+
+
+@pytest.mark.parametrize("page", PAGES, ids=_name)
+def test_the_links_on_the_page_lead_to_headings(page):
+    links = re.findall(r"\]\((?!https?:)([^)#\s]*)#([^)\s]+)\)", page.read_text())
+    dangling = [
+        f"{path}#{anchor}"
+        for path, anchor in links
+        if not path or path.endswith(".md")
+        if anchor not in anchors((page.parent / path) if path else page)
+    ]
+    assert dangling == []
+
+
+def test_a_list_item_holds_only_what_forges_and_the_site_read_alike():
+    """The site wants four spaces where a forge takes two: before a table, a list or a paragraph within an item."""
+    for page in PAGES:
+        text = re.sub(r"^```.*?^```$|^<!--.*?-->$", "", page.read_text(), flags=re.MULTILINE | re.DOTALL)
+        found = re.findall(r"^ {1,3}(?:\||[-*] ).*$|^\n {1,3}\S.*$|^[^\s|-].*\n- .*$", text, re.MULTILINE)
+        assert found == [], page
+
+
 def test_a_block_runs_unless_a_reason_is_given(tmp_path):
     page = tmp_path / "page.md"
     page.write_text(

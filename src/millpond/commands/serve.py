@@ -38,7 +38,13 @@ def _limit_options(command: Callable[..., None]) -> Callable[..., None]:
 @click.command()
 @click.argument("definitions", nargs=-1, required=True, metavar="DEFINITIONS...")
 @click.option(
-    "--store", "store_url", required=True, metavar="URL", help="Where the features are: lmdb:///path, redis://host."
+    "--store",
+    "store_url",
+    required=True,
+    envvar="MILLPOND_STORE",
+    show_envvar=True,
+    metavar="URL",
+    help="Where the features are: lmdb:///path, redis://host. A URL with a password belongs into the environment.",
 )
 @click.option("--host", default="127.0.0.1", show_default=True, help="The address to listen on.")
 @click.option("--port", type=click.IntRange(0, 65535), default=8765, show_default=True, help="0 takes a free one.")
