@@ -65,19 +65,36 @@ class Arrow(ArrowStatefulProcessor):
         yield pa.table({"user": keys["user"], **after})
 
 
+class Combined(Arrow):
+    def combine(self, keys: pa.Table, rows: pa.Table, key_index: Any) -> pa.Table:
+        count = np.bincount(key_index, minlength=len(keys))
+        amount = np.bincount(key_index, weights=rows["amount"], minlength=len(keys))
+        return pa.table({"events": count, "user": keys["user"], "amount": amount})
+
+    def handleInputTable(self, keys: pa.Table, rows: pa.Table, key_index: Any, timerValues: Any) -> Iterator[pa.Table]:
+        for table in super().handleInputTable(keys, rows, key_index, timerValues):
+            count = np.bincount(key_index, weights=rows["events"], minlength=len(keys)).astype(int)
+            more = pc.subtract(pa.array(count), pa.array(np.bincount(key_index, minlength=len(keys))))
+            after = {"events": pc.add(table["events"], more), "total": table["total"]}
+            self.spending.update_many(keys, after)
+            yield pa.table({"user": keys["user"], **after})
+
+
 def _in_form(form: str, events: DataFrame, **options: Any) -> DataFrame:
     by_user = keyed(events, "user")
     if form == "rows":
         return by_user.transformWithState(Rows(), OUTPUT, "Update", "None", **options)
     if form == "pandas":
         return by_user.transformWithStateInPandas(Pandas(), OUTPUT, "Update", "None", **options)
-    return by_user.transformWithStateInArrow(Arrow(), OUTPUT, "Update", "None", **options)
+    processor = Combined() if form == "arrow, combined" else Arrow()
+    return by_user.transformWithStateInArrow(processor, OUTPUT, "Update", "None", **options)
 
 
 FORMS_AND_HOSTS = [
     ("rows", "process"),
     ("arrow", "process"),
     ("pandas", "inline"),
+    ("arrow, combined", "process"),
     ("arrow", "inline"),
     ("rows", "inline"),
 ]

@@ -67,7 +67,7 @@ def drawn(rng, count, begin_ms, end_ms):
 )
 @pytest.mark.parametrize("at_once", [1, 7, 1 << 15])
 def test_rows_of_files_and_of_new_events_are_those_of_all_events(tmp_path, monkeypatch, hash_of, at_once):
-    monkeypatch.setattr("millpond.spark.features.arrow_lots._ROWS_AT_ONCE", at_once)
+    monkeypatch.setattr("millpond.spark.shuffle.arrow_lots.ROWS_AT_ONCE", at_once)
     monkeypatch.setattr("millpond.spark.features.hop_files._ROWS_AT_ONCE", at_once)
     monkeypatch.setattr("millpond.spark.features.hop_files._ROWS_A_GROUP", at_once)
     rng = random.Random(at_once)

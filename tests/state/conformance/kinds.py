@@ -93,6 +93,7 @@ NESTED_ROW = Kind(
     _NESTED,
 )
 INTEGER = Kind("int", lambda number: number, "many", serializer=msgspec_serializer(int))
+FLOAT = Kind("float", lambda number: number / 2, "many", serializer=msgspec_serializer(float))
 LIST = Kind(
     "list",
     lambda number: [number] * (number % 3),

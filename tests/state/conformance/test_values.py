@@ -2,8 +2,9 @@
 
 import pytest
 
+from millpond.errors import DataError, OptionError
 from millpond.state.spi import StateKind
-from tests.state.conformance.kinds import ANN, BOB, FLAT_ROW, KINDS, describe, turn_to
+from tests.state.conformance.kinds import ANN, BOB, EVE, FLAT_ROW, FLOAT, INTEGER, KINDS, describe, turn_to
 
 KINDS_UNDER_TEST = KINDS
 
@@ -106,3 +107,98 @@ def test_a_value_can_be_read_changed_and_updated_again_and_again(state, kind, ba
         backend.commit().release()
         turn_to(backend, 3, ANN)
         assert state.get() == expected
+
+
+def test_a_value_is_changed_in_one_call(state, kind, backend):
+    assert state.update_with(lambda value: kind.make(1) if value is None else kind.make(7)) == kind.make(1)
+    assert state.get() == kind.make(1)
+    assert state.update_with(lambda value: kind.make(2) if value == kind.make(1) else kind.make(7)) == kind.make(2)
+    backend.commit().release()
+    turn_to(backend, 3, ANN)
+    assert state.update_with(lambda value: kind.make(0) if value == kind.make(2) else kind.make(7)) == kind.make(0)
+    assert state.get() == kind.make(0)
+    assert backend.rollback()
+    turn_to(backend, 3, ANN)
+    assert state.get() == kind.make(2)
+
+
+def test_what_a_change_gave_and_then_changed_in_place_is_no_state(state, kind, backend):
+    if kind.grow is None:
+        pytest.skip("values of this kind cannot be changed in place")
+    given = kind.make(1)
+    state.update_with(lambda _: given)
+    kind.grow(given)
+    backend.commit().release()
+    turn_to(backend, 3, ANN)
+    assert state.get() == kind.make(1)
+    read = []
+    state.update_with(lambda value: read.append(value) or kind.make(2))
+    kind.grow(read[0])
+    assert state.get() == kind.make(2)
+
+
+def test_a_change_that_fails_or_does_not_fit_changes_nothing(state, kind, backend):
+    state.update(kind.make(1))
+    backend.commit().release()
+    turn_to(backend, 3, ANN)
+    with pytest.raises(ZeroDivisionError):
+        state.update_with(lambda _: 1 // 0)
+    for unfit in (kind.unfit,) if kind.ttl else (kind.unfit, None):
+        with pytest.raises(DataError, match="'visits' of key"):
+            state.update_with(lambda _, unfit=unfit: unfit)
+    assert state.get() == kind.make(1)
+    assert not list(backend.commit().changes())
+
+
+def test_a_change_may_use_other_states_of_the_key(state, kind, backend):
+    others = [backend.value_state(describe(name, StateKind.VALUE, FLAT_ROW)) for name in ("one", "two")]
+
+    def change(_):
+        for number, other in enumerate(others):
+            other.update((number, None))
+        return kind.make(len([other for other in others if other.exists()]))
+
+    assert state.update_with(change) == kind.make(2)
+    assert state.get() == kind.make(2)
+    assert [other.get() for other in others] == [(0, None), (1, None)]
+
+
+@pytest.mark.parametrize("number", [INTEGER, FLOAT], ids=repr)
+def test_numbers_are_added_up(backend, number):
+    state = backend.value_state(describe("sum", StateKind.VALUE, number))
+    for turn in range(3):
+        for key in (ANN, BOB, EVE):
+            turn_to(backend, 3, key)
+            state.add(number.make(2))
+            assert state.add(number.make(1)) == number.make(3 * turn + 3)
+            assert state.get() == number.make(3 * turn + 3)
+            assert type(state.get()) is type(number.make(3))
+        if turn != 1:
+            backend.commit().release()
+    turn_to(backend, 3, ANN)
+    state.clear()
+    assert state.add(number.make(5)) == number.make(5)
+    backend.rollback()
+    turn_to(backend, 3, ANN)
+    assert state.get() == number.make(9)
+
+
+def test_what_does_not_fit_is_not_added(backend):
+    state = backend.value_state(describe("sum", StateKind.VALUE, INTEGER))
+    turn_to(backend, 3, ANN)
+    for before in (None, (1 << 64) - 1):
+        if before is not None:
+            state.update(before)
+        for unfit in ("1", True, 1.5, None, 1 << 64, *([1] if before else [])):
+            with pytest.raises(DataError, match="'sum' of key"):
+                state.add(unfit)
+        assert state.get() == before
+    assert state.add(-(1 << 63)) == (1 << 63) - 1
+
+
+def test_only_numbers_are_added_up(state, kind):
+    if kind is INTEGER:
+        pytest.skip("they are numbers")
+    with pytest.raises(OptionError, match=r"add\(\) adds to numbers, and state 'visits' is .*int or float"):
+        state.add(1)
+    assert not state.exists()

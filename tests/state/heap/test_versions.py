@@ -86,7 +86,7 @@ def test_many_keys_are_kept_as_one_after_the_other(turns):
         for key in keys:
             one.keep(key_group, key, table)
         if at_once:
-            some.keep_all(key_group, keys, table)
+            some.keep_all(key_group, keys, [table.get(key, ABSENT) for key in keys])
         else:
             for key in keys:
                 some.keep(key_group, key, table)
@@ -126,7 +126,7 @@ def test_a_key_that_is_changed_again_and_again_is_kept_once():
 
 def test_no_keys_change_nothing():
     log = LoggedVersion()
-    log.keep_all(3, [], {("ann",): 1})
+    log.keep_all(3, [], [])
     assert not log.changed()
     assert log.undo == {}
 

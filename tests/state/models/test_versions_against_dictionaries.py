@@ -42,6 +42,7 @@ from tests.state.conformance.subjects import IN_MEMORY, SUBJECTS, Subject
 KINDS = {
     "count": (StateKind.VALUE, FLAT_ROW),
     "recent": (StateKind.VALUE, NESTED_ROW),
+    "total": (StateKind.VALUE, INTEGER),
     "log": (StateKind.LIST, INTEGER),
     "batches": (StateKind.LIST, with_ttl(DICT)),
     "pages": (StateKind.MAP, FLAT_ROW),
@@ -148,6 +149,22 @@ class Versions(RuleBasedStateMachine):
         self._turn_to(user)
         self.states[name].update(KINDS[name][1].make(number))
         self._set(name, user, KINDS[name][1].make(number))
+
+    @rule(name=st.sampled_from(OF_SHAPE[StateKind.VALUE]), user=users, number=numbers)
+    def update_with(self, name, user, number):
+        self._turn_to(user)
+        kind, seen = KINDS[name][1], []
+        given = self.states[name].update_with(lambda value: seen.append(copied(value)) or kind.make(number))
+        self._is(seen[0], name, user)
+        assert given == kind.make(number)
+        self._set(name, user, kind.make(number))
+
+    @rule(user=users, number=numbers)
+    def add(self, user, number):
+        self._turn_to(user)
+        total = self.live["total"].get(user, 0) + number
+        assert self.states["total"].add(number) == total
+        self._set("total", user, total)
 
     @rule(name=st.sampled_from(OF_SHAPE[StateKind.VALUE]), user=users)
     def read_a_value(self, name, user):

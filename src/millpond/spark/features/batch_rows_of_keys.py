@@ -23,10 +23,10 @@ import pyarrow as pa
 from millpond.features import GroupByPlan, Ir
 from millpond.features.cells.cell import Cell
 from millpond.features.types import parse_type
-from millpond.spark.features.arrow_lots import lots
 from millpond.spark.features.columns import TIME, key_names
 from millpond.spark.features.key_groups import KeyGroups, encoded_key, groups_of_events
 from millpond.spark.features.tile_combine import input_values
+from millpond.spark.shuffle.arrow_lots import lots
 
 RowEncoder = Callable[[bytes, Sequence[int], Sequence[Sequence[Cell]]], bytes]
 """Gives a key's row of a batch, from the key, its segments (ascending) and a column of their cells for each cell."""

@@ -22,7 +22,6 @@ from millpond.features import GroupByPlan
 from millpond.features.hops import BEFORE_MS, Hops
 from millpond.features.packed_columns import packed_ints
 from millpond.features.windows import DAY_MS
-from millpond.spark.features.arrow_lots import lots
 from millpond.spark.features.batch_rows_of_keys import (
     RowCounts,
     kept_rows,
@@ -33,6 +32,7 @@ from millpond.spark.features.batch_rows_of_keys import (
 from millpond.spark.features.hop_cells import encode_cells, merged_column, merged_stored, packed_suffixes
 from millpond.spark.features.hop_files import KEY_HASH, HopFiles, bucket_of, lots_of_keys, read_files
 from millpond.spark.features.key_groups import groups_of_events
+from millpond.spark.shuffle.arrow_lots import lots
 from millpond.spark.shuffle.partitioner import partition_of
 
 ROUTING_KEY = "routing_key"

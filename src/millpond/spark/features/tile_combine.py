@@ -26,8 +26,8 @@ from millpond.features.cells.cell import Cell
 from millpond.features.columnar import Groups, collect_table, group_rows
 from millpond.features.types import DataType
 from millpond.spark.environment.worker_garbage import leave_modules_out
-from millpond.spark.features.arrow_lots import lots
 from millpond.spark.features.tile_slots import CLOSING_SLOT, CombinedTiles, encode_combined, slot_of
+from millpond.spark.shuffle.arrow_lots import lots
 
 COMBINED_SCHEMA = "slot int, tiles binary, event_time timestamp"
 """One row for each slot: the combined tiles of its keys, and a time up to which the watermark may go."""

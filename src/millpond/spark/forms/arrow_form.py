@@ -10,7 +10,7 @@ from millpond.errors import DataError
 from millpond.spark.forms.arrow_handles import ArrowProcessorHandle, cast_column
 from millpond.spark.forms.arrow_processor import ArrowStatefulProcessor
 from millpond.spark.forms.form import ShardBatch
-from millpond.spark.forms.grouping import canonical, grouped
+from millpond.spark.forms.grouping import keys_and_grouping, shown
 from millpond.spark.forms.rows import refuse_nulls
 from millpond.state.operator.timer_queue import DueTimer
 
@@ -66,13 +66,7 @@ class ArrowForm:
         self._batch.check_lease()
         spec = self._batch.spec
         rows = pa.concat_tables(rows for _, rows in key_groups)
-        grouping = grouped(rows.select(list(spec.key_positions)))
-        first = pa.array(grouping.first)
-        columns = [canonical(rows.column(at)).take(first) for at in spec.key_positions]
-        keys = pa.table(
-            [column.cast(field.type) for column, field in zip(columns, self._key_schema, strict=True)],
-            schema=self._key_schema,
-        )
+        keys, grouping = keys_and_grouping(rows, spec.key_positions, self._key_schema)
         # A key lies in one key group, and rows come key group by key group: so do the keys.
         ends_of_rows = np.cumsum([len(table) for _, table in key_groups])
         ends = np.searchsorted(grouping.first, ends_of_rows).tolist()
@@ -81,19 +75,7 @@ class ArrowForm:
             for (key_group, _), first, end in zip(key_groups, [0, *ends[:-1]], ends, strict=True)
         ]
         self._keys.begin(keys, runs)
-        return keys, self._shown(rows), pa.array(grouping.index)
-
-    def _shown(self, rows: pa.Table) -> pa.Table:
-        """The columns that user code sees, times in UTC as in state."""
-        names = self._batch.spec.row_names
-        fields = [
-            field.with_type(pa.timestamp(field.type.unit, tz="UTC"))
-            if pa.types.is_timestamp(field.type) and field.type.tz
-            else field
-            for field in rows.schema
-        ][: len(names)]
-        shown = rows.select(list(range(len(names)))).cast(pa.schema(fields))
-        return shown.rename_columns(list(names))
+        return keys, shown(rows, spec.row_names), pa.array(grouping.index)
 
     def _output(self, handler: str, result: Any) -> Iterator[pa.Table]:
         who = f"{type(self._processor).__name__}.{handler}"

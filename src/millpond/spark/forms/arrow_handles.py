@@ -1,8 +1,8 @@
 """The handle that an `ArrowStatefulProcessor` sees: states of many keys at once, over Arrow.
 
 The states are those of the other forms, declared by the same rules; only values cross in columns. A
-value state on the heap is read and written by a few calls a key group; everything else (lists, maps,
-timers, time to live, RocksDB, caches) goes key by key underneath, and is as right and not as fast.
+value state is read and written by a few calls a key group; everything else (lists, maps, timers, time to
+live, King's caches) goes key by key underneath, and is as right and not as fast.
 
 Invariant: keys are told by their values, so any table with the key's columns will do: that which
 `handleInputTable` got, a part of it, or one that user code made.
@@ -18,8 +18,8 @@ from pyspark.sql.types import StructType
 from millpond.errors import DataError
 from millpond.spark.forms.handles import DeletedState, ProcessorHandle
 from millpond.state import ListState, MapState, ValueState
+from millpond.state.backend.batch_access import ManyKeys, clear_many, each_key, get_many, update_many
 from millpond.state.checkpoint import Shard
-from millpond.state.heap.batch_access import ManyKeys, clear_many, each_key, get_many, update_many
 from millpond.state.types.key_groups import key_group_of
 from millpond.state.types.rows import MISFITS, Row, RowCodec, grouping_values
 

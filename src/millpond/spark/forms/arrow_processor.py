@@ -48,6 +48,39 @@ class ArrowStatefulProcessor(ABC):
             tables, or record batches, with the columns of the output schema.
         """
 
+    def combine(self, keys: pa.Table, rows: pa.Table, key_index: pa.Array) -> pa.Table:
+        """Make fewer rows of many, before they cross the shuffle. Optional: as it stands here it is not called.
+
+        Where a processor has a `combine` of its own, it is called in the task that reads the rows, with up to about a
+        million of them at a time. What it gives is shuffled in their place, and `handleInputTable` gets what the tasks
+        gave for a shard: of one key a row of each call, or several. It has no states and no times, and `init` was not
+        called. It is also called with no rows when the query is planned, to tell the columns.
+
+        Rows cannot be told to be late once they are combined, so in event time it needs `late="keep"`.
+
+        Args:
+            keys: the distinct keys of these rows.
+            rows: some rows of a batch, in the order in which they came; times are in UTC.
+            key_index: of each row, the number of its key in `keys` (int64).
+
+        Returns:
+            a table, or record batch, with the key's columns and any others.
+
+        >>> class Visits(ArrowStatefulProcessor):
+        ...     def init(self, handle):
+        ...         self.seen = handle.getValueState("seen", "count long")
+        ...
+        ...     def combine(self, keys, rows, key_index):
+        ...         return keys.append_column("count", pa.array(np.bincount(key_index, minlength=len(keys))))
+        ...
+        ...     def handleInputTable(self, keys, rows, key_index, timerValues):
+        ...         before = pc.fill_null(self.seen.get_many(keys)["count"], 0)
+        ...         more = np.bincount(key_index, weights=rows["count"], minlength=len(keys)).astype(int)
+        ...         self.seen.update_many(keys, {"count": pc.add(before, pa.array(more))})
+        ...         yield keys.append_column("visits", self.seen.get_many(keys)["count"])
+        """
+        raise NotImplementedError
+
     def handleExpiredTimers(
         self,
         keys: pa.Table,  # noqa: ARG002

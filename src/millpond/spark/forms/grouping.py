@@ -4,6 +4,7 @@ Keys are grouped as Spark groups them: null is a key like any other, every NaN i
 0.0 and -0.0.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -73,3 +74,23 @@ def canonical(column: pa.ChunkedArray) -> pa.ChunkedArray:
     # An addition leaves only one zero; the payload of a NaN does not survive a new one.
     numbers = pc.add(column, pa.scalar(0.0, type=column.type))
     return pc.if_else(pc.is_nan(numbers), pa.scalar(float("nan"), type=column.type), numbers)
+
+
+def keys_and_grouping(rows: pa.Table, positions: Sequence[int], schema: pa.Schema) -> tuple[pa.Table, Grouping]:
+    """The distinct keys of rows, under a schema, whose columns are at these positions; and which row has which."""
+    grouping = grouped(rows.select(list(positions)))
+    first = pa.array(grouping.first)
+    columns = [canonical(rows.column(at)).take(first) for at in positions]
+    keys = [column.cast(field.type) for column, field in zip(columns, schema, strict=True)]
+    return pa.table(keys, schema=schema), grouping
+
+
+def shown(rows: pa.Table, names: Sequence[str]) -> pa.Table:
+    """The columns that vectorised user code sees, the first ones, under these names; times in UTC as in state."""
+    fields = [
+        field.with_type(pa.timestamp(field.type.unit, tz="UTC"))
+        if pa.types.is_timestamp(field.type) and field.type.tz
+        else field
+        for field in rows.schema
+    ][: len(names)]
+    return rows.select(list(range(len(names)))).cast(pa.schema(fields)).rename_columns(list(names))

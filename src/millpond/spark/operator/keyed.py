@@ -24,6 +24,7 @@ from millpond.spark.environment.session import check_session, hosts_per_executor
 from millpond.spark.environment.task_environment import copied_on_driver
 from millpond.spark.environment.versions import require_state_packages, start_state_stores
 from millpond.spark.environment.worker_garbage import leave_modules_out
+from millpond.spark.forms.arrow_combine import Combining
 from millpond.spark.forms.arrow_processor import ArrowStatefulProcessor
 from millpond.spark.forms.dead_letters import letter_schema, with_dead_letters
 from millpond.spark.forms.handles import arrow_schema
@@ -184,7 +185,8 @@ class KeyedData:
     ) -> DataFrame:
         """`transformWithState` for vectorised code: one call a shard and batch, over Arrow tables.
 
-        PySpark has no such form. State is the same as that of the other forms.
+        PySpark has no such form. State is the same as that of the other forms. Where the processor has a `combine`,
+        rows are combined before the shuffle.
         """
         return self._operated(
             OperatorRequest(
@@ -243,8 +245,11 @@ class KeyedData:
             pandas=_pandas_settings(self._df),
         )
         check_savepoint(spec)
+        combining = Combining.planned(spec, copied_on_driver(asked.processor), arrow_schema(keys.data.schema))
+        if combining is not None:
+            spec = combining.spec(spec)
         operated = (
-            _packed(keys)
+            _packed(keys, combining=combining)
             .groupBy(SHARD)
             .transformWithState(
                 ShardProcessor(spec),
@@ -271,11 +276,13 @@ def keyed(df: DataFrame, *keys: str | Column) -> KeyedData:
     return KeyedData(df, keys)
 
 
-def _packed(keys: KeyColumns, *, initial: bool = False) -> DataFrame:
-    packed_schema = arrow_schema(keys.data.schema)
+def _packed(keys: KeyColumns, *, initial: bool = False, combining: Combining | None = None) -> DataFrame:
+    packed_schema = arrow_schema(keys.data.schema) if combining is None else combining.schema
 
     def pack_batches(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         leave_modules_out()
+        if combining is not None:
+            batches = combining.batches(batches)
         return pack(batches, packed_schema, initial=initial)
 
     # By position: a name may come twice.

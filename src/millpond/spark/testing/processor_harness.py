@@ -23,6 +23,7 @@ from pyspark.sql.types import StructType
 
 from millpond.errors import OptionError
 from millpond.spark.environment.folders import user_folder
+from millpond.spark.forms.arrow_combine import Combining
 from millpond.spark.forms.arrow_processor import ArrowStatefulProcessor
 from millpond.spark.forms.dead_letters import letter_schema, with_dead_letters
 from millpond.spark.forms.handles import arrow_schema
@@ -37,7 +38,7 @@ from millpond.spark.shuffle.spool import Spool
 from millpond.spark.spec.lease import Attempt, Lease
 from millpond.spark.spec.operator import DEAD_LETTER, BatchTime, OperatorSpec, StateConfig
 from millpond.spark.testing.ddl import parse_ddl
-from millpond.spark.testing.row_tables import InputTables, rows_maker, schema_of
+from millpond.spark.testing.row_tables import CombinedTables, InputTables, rows_maker, schema_of
 from millpond.state.checkpoint import Commit, Manifest, ShardState, new_manifest, write_savepoint
 from millpond.state.types.times import checked_ms
 from millpond.suggestions import did_you_mean
@@ -155,6 +156,10 @@ class ProcessorHarness:
             form=form,
         )
         self._input = InputTables(self._rows)
+        combining = Combining.planned(self._spec, cloudpickle.loads(self._pickled), arrow_schema(self._rows))
+        if combining is not None:
+            self._input = CombinedTables(self._rows, combining)
+            self._spec = combining.spec(self._spec)
         self._make_output = rows_maker(self._output)
         if self._letter is not None:
             with_dead_letters(self._output, self._letter)

@@ -8,6 +8,7 @@ from pyspark.sql import Row
 from pyspark.sql.types import StructType
 
 from millpond.errors import DataError, OptionError
+from millpond.spark.forms.arrow_combine import Combining
 from millpond.spark.forms.handles import arrow_schema, outward_of, row_inward_of
 from millpond.spark.forms.rows import row_maker
 from millpond.spark.shuffle.pack import KEY_GROUP
@@ -35,8 +36,10 @@ class InputTables:
     def table(self, rows: Iterable[Any]) -> pa.Table:
         """The rows, each a tuple in the schema's order, a dict or a Row. A DataError names the column that is wrong."""
         checked = [self._codec.check(self._values(row)) for row in rows]
-        table = pa.table(self._codec.columns(checked), schema=self._codec.schema)
-        return table.append_column(KEY_GROUP, pa.array([0] * len(checked), type=pa.int16()))
+        return _in_one_group(self._shuffled(pa.table(self._codec.columns(checked), schema=self._codec.schema)))
+
+    def _shuffled(self, rows: pa.Table) -> pa.Table:
+        return rows
 
     def _values(self, row: Any) -> tuple[Any, ...]:
         given = row.asDict() if isinstance(row, Row) and hasattr(row, "__fields__") else row
@@ -49,6 +52,22 @@ class InputTables:
             given = tuple(given.get(name) for name in self._names)
         values: tuple[Any, ...] = given if self._inward is None else self._inward(given)
         return values
+
+
+class CombinedTables(InputTables):
+    """The same of a processor that combines rows before the shuffle: there is one task."""
+
+    def __init__(self, schema: StructType, combining: Combining) -> None:
+        super().__init__(schema)
+        self._combining = combining
+
+    def _shuffled(self, rows: pa.Table) -> pa.Table:
+        # A batch without rows is combined in no task.
+        return self._combining.table(rows)[0] if len(rows) else self._combining.schema.empty_table()
+
+
+def _in_one_group(rows: pa.Table) -> pa.Table:
+    return rows.append_column(KEY_GROUP, pa.array([0] * len(rows), type=pa.int16()))
 
 
 def rows_maker(schema: StructType) -> Callable[[pa.Table], list[Row]]:

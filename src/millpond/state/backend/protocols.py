@@ -15,7 +15,7 @@ latest when the version ends. It never reaches a snapshot of an earlier version.
 `update` may be the state itself from then on, so change it no more without another `update`.
 """
 
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, Protocol
 
@@ -123,6 +123,23 @@ class ValueState(Protocol):
         """Set the current key's value. A DataError names state and key when it does not fit."""
         ...
 
+    def update_with(self, change: Callable[[Any], Any]) -> Any:
+        """Set the current key's value to what `change` makes of it (of None where there is none), and return that.
+
+        `change` may use other states of the key; it must not make another key current. If it raises, or what it gives
+        does not fit, nothing has changed.
+        """
+        ...
+
+    def add(self, number: Any) -> Any:
+        """Add to the current key's number, which is 0 where there is none; the sum.
+
+        Raises:
+            DataError: the number, or the sum, does not fit.
+            OptionError: values of this state are neither int nor float.
+        """
+        ...
+
     def clear(self) -> None:
         """Forget the current key's value."""
         ...
@@ -202,6 +219,10 @@ class RawCells(Protocol):
 
     def look(self, place: Any) -> Any:
         """A cell's value as it is now; None where there is none."""
+        ...
+
+    def look_all(self, places: list[Any]) -> list[Any]:
+        """The same of many cells."""
         ...
 
     def put_all(self, places: list[Any], values: list[Any]) -> None:

@@ -1,119 +1,14 @@
-"""A value state of many keys at once: for callers that hold a batch of keys, and not one after the other.
+"""A value state on the heap of many keys at once: see `millpond.state.backend.batch_access`."""
 
-What is asked of a thousand keys costs a thousand calls when it goes through a handle. A handle that can
-do better says so (`many`); for every other one the functions here go key by key, over any backend,
-cache or time to live, with the same result.
+from collections.abc import Sequence
+from itertools import repeat
+from typing import Any
 
-Invariant: these functions leave the backend as a call for each key in turn would, except that the
-current key is then any.
-"""
-
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from functools import cached_property
-from itertools import pairwise
-from typing import Any, Protocol, runtime_checkable
-
-from millpond.state.backend.protocols import KeyedStateBackend, ValueState
+from millpond.state.backend.batch_access import ManyKeys
+from millpond.state.backend.protocols import ABSENT
+from millpond.state.backend.sums import Sums
 from millpond.state.heap.tables import FlatTables
 from millpond.state.heap.versions import LoggedVersion
-from millpond.state.types.key_types import given_forms
-from millpond.state.types.rows import Row
-
-
-@dataclass(frozen=True)
-class ManyKeys:
-    """Keys of one shard, by runs of one key group each.
-
-    Attributes:
-        keys: the keys.
-        runs: (key group, first, end) of each run, in the order of the keys.
-    """
-
-    keys: Sequence[Row]
-    runs: Sequence[tuple[int, int, int]]
-
-    def __len__(self) -> int:
-        return len(self.keys)
-
-    @cached_property
-    def given(self) -> list[Any]:
-        """The keys in their given form."""
-        return given_forms(self.keys)
-
-    @staticmethod
-    def of(keys: Sequence[Row], key_groups: Sequence[int]) -> "ManyKeys":
-        """Keys with their key groups.
-
-        >>> ManyKeys.of([("a",), ("b",), ("c",)], [7, 7, 9]).runs
-        [(7, 0, 2), (9, 2, 3)]
-        """
-        starts = [at for at, group in enumerate(key_groups) if at == 0 or group != key_groups[at - 1]]
-        bounds = pairwise([*starts, len(keys)])
-        return ManyKeys(keys, [(key_groups[first], first, end) for first, end in bounds])
-
-
-class ManyValues(Protocol):
-    """What a value state's handle gives that can work on many keys at once."""
-
-    def get_many(self, many: ManyKeys) -> list[Any]:
-        """The value of each key, or None."""
-        ...
-
-    def update_many(self, many: ManyKeys, values: Sequence[Any]) -> None:
-        """Set the value of each key. Of a key that comes twice the last one counts. Values were checked."""
-        ...
-
-    def clear_many(self, many: ManyKeys) -> None:
-        """Forget the value of each key."""
-        ...
-
-
-@runtime_checkable
-class _WorksOnMany(Protocol):
-    def many(self) -> ManyValues | None: ...
-
-
-def _many(state: ValueState) -> ManyValues | None:
-    return state.many() if isinstance(state, _WorksOnMany) else None
-
-
-def each_key(backend: KeyedStateBackend, many: ManyKeys) -> Iterator[int]:
-    """The places of the keys, in turn, each the current key while it is at hand."""
-    context = backend.context
-    for key_group, first, end in many.runs:
-        backend.enter(key_group)
-        for at in range(first, end):
-            context.key = many.keys[at]
-            yield at
-
-
-def get_many(backend: KeyedStateBackend, state: ValueState, many: ManyKeys) -> list[Any]:
-    """The value of each key, or None."""
-    at_once = _many(state)
-    if at_once is not None:
-        return at_once.get_many(many)
-    return [state.get() for _ in each_key(backend, many)]
-
-
-def update_many(backend: KeyedStateBackend, state: ValueState, many: ManyKeys, values: Sequence[Any]) -> None:
-    """Set the value of each key. Of a key that comes twice the last one counts."""
-    at_once = _many(state)
-    if at_once is not None:
-        at_once.update_many(many, values)
-        return
-    for at in each_key(backend, many):
-        state.update(values[at])
-
-
-def clear_many(backend: KeyedStateBackend, state: ValueState, many: ManyKeys) -> None:
-    """Forget the value of each key."""
-    at_once = _many(state)
-    if at_once is not None:
-        at_once.clear_many(many)
-        return
-    for _ in each_key(backend, many):
-        state.clear()
 
 
 class ManyInTables:
@@ -121,10 +16,15 @@ class ManyInTables:
 
     The steps are those of a single update, each done for a whole run by one call that never leaves C: the
     old values into the undo log first, then the new ones into the table.
+
+    Args:
+        tables: of the state.
+        sums: adds up its numbers.
     """
 
-    def __init__(self, tables: FlatTables[LoggedVersion]) -> None:
+    def __init__(self, tables: FlatTables[LoggedVersion], sums: Sums) -> None:
         self._tables = tables
+        self._sums = sums
 
     def get_many(self, many: ManyKeys) -> list[Any]:
         """The value of each key, or None."""
@@ -139,14 +39,30 @@ class ManyInTables:
         for key_group, first, end in many.runs:
             keys = many.given[first:end]
             table = self._tables.live.setdefault(key_group, {})
-            self._tables.open.keep_all(key_group, keys, table)
+            self._tables.open.keep_all(key_group, keys, list(map(table.get, keys, repeat(ABSENT))))
             table.update(zip(keys, values[first:end], strict=True))
+
+    def add_many(self, many: ManyKeys, number: Any) -> None:
+        """Add to the number of each key."""
+        numbers = self._sums.numbers(number, len(many))
+        for key_group, first, end in many.runs:
+            keys = many.given[first:end]
+            table = self._tables.live.setdefault(key_group, {})
+            olds = list(map(table.get, keys))
+            sums = self._sums.at_once(olds, numbers[first:end]) if many.distinct else None
+            if sums is None:
+                each = self._sums.of_each(keys, olds, numbers[first:end])
+                self._tables.open.keep_all(key_group, keys, [ABSENT if old is None else old for old in olds])
+                table.update(each)
+            else:
+                self._tables.open.keep_all(key_group, keys, olds)
+                table.update(zip(keys, sums, strict=True))
 
     def clear_many(self, many: ManyKeys) -> None:
         """Forget the value of each key."""
         for key_group, first, end in many.runs:
             table = self._tables.live.setdefault(key_group, {})
             keys = [key for key in many.given[first:end] if key in table]
-            self._tables.open.keep_all(key_group, keys, table)
+            self._tables.open.keep_all(key_group, keys, list(map(table.get, keys, repeat(ABSENT))))
             for key in keys:
                 table.pop(key, None)

@@ -16,10 +16,11 @@ nothing becomes state without an update.
 
 # ruff: noqa: D102 - the protocols in backend.py say what the methods of handles do
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 from millpond.state.backend.current_key import NoKeyGroup, Who, no_current_key
 from millpond.state.backend.protocols import ABSENT, Cells, KeyContext, cells_at
+from millpond.state.backend.sums import PlainValue, Sums
 from millpond.state.heap.batch_access import ManyInTables
 from millpond.state.heap.tables import EntryTables, FlatTables, ListTables
 from millpond.state.heap.versions import ListVersion, LoggedVersion, Table, Version, keep_list
@@ -75,6 +76,9 @@ class HeapState:
         key_group, cell = place
         return self.tables.live.get(key_group, {}).get(given_form(cell))
 
+    def look_all(self, places: list[tuple[int, Any]]) -> list[Any]:
+        return list(map(self.look, places))
+
     def put_all(self, places: list[tuple[int, Any]], values: list[Any]) -> None:
         self.write(cells_at(places, values, is_map=False))
 
@@ -83,23 +87,23 @@ class HeapState:
         return Cells() if value is None else Cells([key_group], [key], None, [value])
 
 
-class HeapValueState(HeapState):
-    """One value per key.
-
-    Attributes:
-        get: the current key's value, or None.
-        update: set it.
-    """
+class HeapValueState(HeapState, PlainValue):
+    """One value per key. Of values that cannot be changed in place the methods are those of `_hot_path`."""
 
     tables: FlatTables[LoggedVersion]
 
     def __init__(self, descriptor: StateDescriptor, context: KeyContext) -> None:
         super().__init__(descriptor, context)
         self._live = self.tables.live
-        self._get, self._update, self._begin_version = _hot_path(context, self._live, self._table, self._check)
-        self.get: Callable[[], Any] = self._get_private if self._mutable else self._get
-        self.update: Callable[[Any], None] = self._update_mutable if self._mutable else self._update
-        self._begin_version(self.tables.open.log)
+        self._sums = Sums(descriptor, self._check)
+        self._hot = hot = _hot_path(context, self._live, self._table, self._check, self._sums)
+        if not self._mutable:
+            self.get = hot.get  # type: ignore[method-assign]
+            self.update = hot.update  # type: ignore[method-assign,assignment]
+            self.update_with = hot.update_with  # type: ignore[method-assign,assignment]
+            if self._sums.kind is not None:
+                self.add = hot.add  # type: ignore[method-assign,assignment]
+        self._hot.begin_version(self.tables.open.log)
 
     def _new_tables(self) -> FlatTables[LoggedVersion]:
         return FlatTables(LoggedVersion)
@@ -107,17 +111,17 @@ class HeapValueState(HeapState):
     def leave_version(self) -> None:
         """Another version is open."""
         super().leave_version()
-        self._begin_version(self.tables.open.log)
+        self._hot.begin_version(self.tables.open.log)
 
     def many(self) -> ManyInTables | None:
         """What works on many keys at once; None where a value that is handed out could be changed."""
-        return None if self._mutable else ManyInTables(self.tables)
+        return None if self._mutable else ManyInTables(self.tables, self._sums)
 
     def exists(self) -> bool:
         return given_form(self._context.key) in self._table()
 
-    def _get_private(self) -> Any:
-        value = self._get()
+    def get(self) -> Any:
+        value = self._hot.get()
         if value is None:
             return None
         key, handed = given_form(self._context.key), self._handed()
@@ -125,8 +129,8 @@ class HeapValueState(HeapState):
             handed[key] = self._copy(value)
         return handed[key]
 
-    def _update_mutable(self, value: Any) -> None:
-        self._update(value)
+    def update(self, value: Any) -> None:
+        self._hot.update(value)
         key, handed = given_form(self._context.key), self._handed()
         if self._gives_back:
             handed[key] = value
@@ -151,21 +155,36 @@ class HeapValueState(HeapState):
         return self._handed_out.setdefault(self._context.key_group, {})
 
 
-def _hot_path(
-    context: KeyContext, live: dict[int, Table], first_table: Callable[[], Table], check: Callable[[Any], Any]
-) -> tuple[Callable[[], Any], Callable[[Any], None], Callable[[list[Any]], None]]:
-    """A value state's `get`, `update`, and what tells them of the log of another version.
+class _HotPath(NamedTuple):
+    """The methods of a value state, and what tells them of the log of another version."""
 
-    They are functions over variables of their own, which the interpreter finds sooner than attributes.
+    get: Callable[[], Any]
+    update: Callable[[Any], None]
+    update_with: Callable[[Callable[[Any], Any]], Any]
+    add: Callable[[Any], Any]
+    begin_version: Callable[[list[Any]], None]
+
+
+def _hot_path(
+    context: KeyContext,
+    live: dict[int, Table],
+    first_table: Callable[[], Table],
+    check: Callable[[Any], Any],
+    sums: Sums,
+) -> _HotPath:
+    """Functions over variables of their own, which the interpreter finds sooner than attributes.
+
+    Each finds its key, and writes its log, by itself: a call would cost as much as all of that.
     """
     log: list[Any] = []
     logged: Any = _NO_KEY
     logged_group = -1
+    kind, low, high, given_number = sums.kind, sums.low, sums.high, sums.number
 
     def get() -> Any:
         key = context.key
         if len(key) == 1:  # as `given_form`, written out
-            (key,) = key
+            key = key[0]
         try:
             table = live[context.key_group]
         except KeyError:
@@ -177,7 +196,7 @@ def _hot_path(
         value = check(value)
         key_group, key = context.key_group, context.key
         if len(key) == 1:
-            (key,) = key
+            key = key[0]
         try:
             table = live[key_group]
         except KeyError:
@@ -188,11 +207,53 @@ def _hot_path(
             logged, logged_group = key, key_group
         table[key] = value
 
+    def update_with(change: Callable[[Any], Any]) -> Any:
+        nonlocal log, logged, logged_group
+        key_group, key = context.key_group, context.key
+        if len(key) == 1:
+            key = key[0]
+        try:
+            table = live[key_group]
+        except KeyError:
+            table = first_table()
+        old = table.get(key)
+        value = change(old)
+        kept = check(value)
+        if key is not logged or key_group != logged_group:
+            log += (key_group, key, ABSENT if old is None else old)
+            logged, logged_group = key, key_group
+        table[key] = kept
+        return value
+
+    def add(number: Any) -> Any:
+        nonlocal log, logged, logged_group
+        if type(number) is not kind:
+            number = given_number(number)
+        key_group, key = context.key_group, context.key
+        if len(key) == 1:
+            key = key[0]
+        try:
+            table = live[key_group]
+        except KeyError:
+            table = first_table()
+        old = table.get(key)
+        if old is None:
+            old, value = ABSENT, number
+        else:
+            value = old + number
+        if value > high or value < low:
+            value = check(value)
+        if key is not logged or key_group != logged_group:
+            log += (key_group, key, old)
+            logged, logged_group = key, key_group
+        table[key] = value
+        return value
+
     def begin_version(open_log: list[Any]) -> None:
         nonlocal log, logged
         log, logged = open_log, _NO_KEY
 
-    return get, update, begin_version
+    return _HotPath(get, update, update_with, add, begin_version)
 
 
 class BoundState(HeapState):

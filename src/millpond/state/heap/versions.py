@@ -123,11 +123,11 @@ class LoggedVersion(Version):
         """Keep what a table holds of a key, which is about to be changed."""
         self.log += (key_group, key, table.get(key, ABSENT))
 
-    def keep_all(self, key_group: int, keys: Sequence[Any], table: Mapping[Any, Any]) -> None:
-        """The same of many keys, as one entry."""
+    def keep_all(self, key_group: int, keys: Sequence[Any], olds: Sequence[Any]) -> None:
+        """Keep what a table holds of many keys, or ABSENT, as one entry."""
         if keys:
             self._has_many = True  # before: whoever reads the entry knows of it
-            self.log += (key_group, _MANY, (keys, list(map(table.get, keys, repeat(ABSENT)))))
+            self.log += (key_group, _MANY, (keys, olds))
 
     def changed_keys(self) -> Mapping[int, Collection[Any]]:
         """By key group, the keys that were changed, each once. Only of a closed version."""

@@ -34,17 +34,12 @@ class Aggregate(Protocol[In_contra, Acc, Out_co]):
 
 
 class ReducingState(Generic[T]):
-    """One value per key, that every added value is reduced into.
+    """One value per key, that every added value is reduced into."""
 
-    `so_far` gives the value that the next one is added to; it differs from the state's `get` where expired
-    values may still be seen.
-    """
+    __slots__ = ("_reduce", "_update_with", "clear", "exists", "get")
 
-    __slots__ = ("_reduce", "_so_far", "_state", "clear", "exists", "get")
-
-    def __init__(self, state: ValueState, so_far: Callable[[], T | None], reduce: Callable[[T, T], T]) -> None:
-        self._state = state
-        self._so_far = so_far
+    def __init__(self, state: ValueState, reduce: Callable[[T, T], T]) -> None:
+        self._update_with = state.update_with
         self._reduce = reduce
         self.exists = state.exists
         self.get: Callable[[], T | None] = state.get
@@ -52,18 +47,17 @@ class ReducingState(Generic[T]):
 
     def add(self, value: T) -> None:
         """Reduce one value into the current key's: `reduce(so_far, value)`, or the value where there is none."""
-        so_far = self._so_far()
-        self._state.update(value if so_far is None else self._reduce(so_far, value))
+        reduce = self._reduce
+        self._update_with(lambda so_far: value if so_far is None else reduce(so_far, value))
 
 
 class AggregatingState(Generic[In, Out]):
     """One accumulator per key, that values are added to and a result is read from."""
 
-    __slots__ = ("_aggregate", "_so_far", "_state", "clear", "exists")
+    __slots__ = ("_aggregate", "_state", "clear", "exists")
 
-    def __init__(self, state: ValueState, so_far: Callable[[], Any | None], aggregate: Aggregate[In, Any, Out]) -> None:
+    def __init__(self, state: ValueState, aggregate: Aggregate[In, Any, Out]) -> None:
         self._state = state
-        self._so_far = so_far
         self._aggregate = aggregate
         self.exists = state.exists
         self.clear = state.clear
@@ -75,6 +69,5 @@ class AggregatingState(Generic[In, Out]):
 
     def add(self, value: In) -> None:
         """Add one value for the current key."""
-        so_far = self._so_far()
-        accumulator = self._aggregate.create() if so_far is None else so_far
-        self._state.update(self._aggregate.add(accumulator, value))
+        aggregate = self._aggregate
+        self._state.update_with(lambda so_far: aggregate.add(aggregate.create() if so_far is None else so_far, value))

@@ -15,6 +15,7 @@ import pyarrow as pa
 from millpond.errors import OptionError
 from millpond.state.backend.expiry import alive
 from millpond.state.backend.protocols import KeyedStateBackend, MapState, ValueState
+from millpond.state.backend.sums import Sums
 from millpond.state.operator.folding import Aggregate, AggregatingState, ReducingState
 from millpond.state.operator.ttl_handles import TtlList, TtlMap, TtlValue
 from millpond.state.operator.typed import DefaultedValue, List, Map, Value
@@ -105,7 +106,14 @@ class States:
         chosen = _serializer(name, kind, serializer)
         descriptor = self._declare(name, StateKind.VALUE, chosen, ttl)
         state = self._value(descriptor, cache)
-        return state if default is None else _DefaultValue(descriptor, state, _default(name, default, chosen))
+        if default is None:
+            return state
+        made = _DefaultValue(
+            descriptor, state, _default(name, default, chosen), Sums.of_values(descriptor, self._backend.context)
+        )
+        if type(default) in {int, float} and default == 0:
+            made.add = state.add  # which adds to 0 by itself
+        return made
 
     def list(
         self, name: str, kind: type[T], *, ttl: _TtlOption = None, serializer: _SerializerOption = None
@@ -148,7 +156,7 @@ class States:
     ) -> ReducingState[T]:
         """A value per key that every added value is reduced into: `reduce(so_far, value)`."""
         state = self._value(self._declare(name, StateKind.VALUE, _serializer(name, kind, serializer), ttl), cache)
-        return ReducingState(state, _so_far(state), reduce)
+        return ReducingState(state, reduce)
 
     def aggregating(
         self,
@@ -163,7 +171,7 @@ class States:
         """An accumulator per key, that values of any type are added to and a result is read from."""
         chosen = _serializer(name, accumulator_kind, serializer)
         state = self._value(self._declare(name, StateKind.VALUE, chosen, ttl), cache)
-        return AggregatingState(state, _so_far(state), aggregate)
+        return AggregatingState(state, aggregate)
 
     def keys(self, name: str) -> Iterator[Any]:
         """Every key that has this state to be seen, each once: the field itself where a key has one, else a tuple.
@@ -233,13 +241,16 @@ class States:
 class _DefaultValue:
     """A value state that gives a default where there is no value."""
 
-    __slots__ = ("_default", "_get", "clear", "descriptor", "exists", "update")
+    __slots__ = ("_default", "_get", "_sums", "_update_with", "add", "clear", "descriptor", "exists", "update")
     adds = "a default"
 
-    def __init__(self, descriptor: StateDescriptor, state: ValueState, default: Callable[[], Any]) -> None:
+    def __init__(self, descriptor: StateDescriptor, state: ValueState, default: Callable[[], Any], sums: Sums) -> None:
         self.descriptor = descriptor
         self._default = default
         self._get = state.get
+        self._update_with = state.update_with
+        self._sums = sums
+        self.add: Callable[[Any], Any] = self._add_to_default
         self.exists = state.exists
         self.update = state.update
         self.clear = state.clear
@@ -247,6 +258,12 @@ class _DefaultValue:
     def get(self) -> Any:
         value = self._get()
         return self._default() if value is None else value
+
+    def update_with(self, change: Callable[[Any], Any]) -> Any:
+        return self._update_with(lambda value: change(self._default() if value is None else value))
+
+    def _add_to_default(self, number: Any) -> Any:
+        return self.update_with(self._sums.adding(number))
 
 
 class _AtomicKeyMap:
@@ -308,10 +325,6 @@ def _lives(name: str, ttl: _TtlOption) -> Ttl | None:
         return None if ttl is None else Ttl.of(ttl)
     except OptionError as error:
         raise OptionError(f"state {name!r}: {error}") from error
-
-
-def _so_far(state: ValueState) -> Callable[[], Any]:
-    return state.get_alive if isinstance(state, TtlValue) else state.get
 
 
 def _serializer(name: str, kind: Any, serializer: _SerializerOption) -> Serializer:

@@ -15,6 +15,7 @@ from typing import Any
 
 from millpond.state.backend.expiry import Sweep
 from millpond.state.backend.protocols import KeyContext, KeyedStateBackend, ListState, MapState, ValueState
+from millpond.state.backend.sums import PlainValue, Sums
 from millpond.state.types.descriptor import StateDescriptor
 from millpond.state.types.rows import Row
 from millpond.state.types.ttl import Ttl
@@ -56,16 +57,17 @@ class _Lives:
             self.sweep()
 
 
-class TtlValue:
+class TtlValue(PlainValue):
     """A value state whose value expires."""
 
-    __slots__ = ("_inner", "_lives", "descriptor")
+    __slots__ = ("_inner", "_lives", "_sums", "descriptor")
     adds = "a ttl"
 
     def __init__(self, backend: KeyedStateBackend, descriptor: StateDescriptor, ttl: Ttl) -> None:
         self.descriptor = descriptor
         self._inner: ValueState = backend.value_state(descriptor)
         self._lives = _Lives(backend, descriptor, ttl)
+        self._sums = Sums.of_values(descriptor, backend.context)
         if "incremental" in ttl.clean_up:
             self._lives.sweep = Sweep(backend, descriptor.name, ttl)
 
@@ -83,15 +85,22 @@ class TtlValue:
         lives.swept()
         return lives.outward(stamped) if stamped is not None and lives.visible(stamped) else None
 
-    def get_alive(self) -> Any:
-        """The current key's value if it is alive, or None: what a write may build on."""
-        stamped = self._inner.get()
-        return self._lives.outward(stamped) if stamped is not None and self._lives.alive(stamped) else None
-
     def update(self, value: Any) -> None:
         """Set the current key's value; its life begins now."""
         self._inner.update((value, self._lives.context.now_ms))
         self._lives.swept()
+
+    def update_with(self, change: Callable[[Any], Any]) -> Any:
+        """Set the value to what `change` makes of the one that is alive, or of None, whatever may still be seen."""
+        lives = self._lives
+
+        def changed(stamped: _Stamped | None) -> _Stamped:
+            alive = stamped if stamped is not None and lives.alive(stamped) else None
+            return change(None if alive is None else lives.outward(alive)), lives.context.now_ms
+
+        value = self._inner.update_with(changed)[0]
+        lives.swept()
+        return value
 
     def clear(self) -> None:
         """Forget the current key's value."""

@@ -1,6 +1,6 @@
 """What typed handles promise: the protocols of `millpond.state.backend.protocols` with the user's types in them."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Protocol, TypeVar
 
 T = TypeVar("T")
@@ -22,6 +22,17 @@ class Value(Protocol[T]):
         """Set the current key's value. A DataError names state and key when it cannot be stored."""
         ...
 
+    def update_with(self, change: Callable[[T | None], T]) -> T:
+        """Set the current key's value to what `change` makes of it (of None where there is none), and return that.
+
+        `change` may use other states of the key.
+        """
+        ...
+
+    def add(self, number: T) -> T:
+        """Add to the current key's number, which is 0 where there is none; the sum. For states of int or float."""
+        ...
+
     def clear(self) -> None:
         """Forget the current key's value."""
         ...
@@ -40,6 +51,17 @@ class DefaultedValue(Protocol[T]):
 
     def update(self, value: T) -> None:
         """Set the current key's value. A DataError names state and key when it cannot be stored."""
+        ...
+
+    def update_with(self, change: Callable[[T], T]) -> T:
+        """Set the current key's value to what `change` makes of it, or of the default, and return that.
+
+        `change` may use other states of the key.
+        """
+        ...
+
+    def add(self, number: T) -> T:
+        """Add to the current key's number, or to the default; the sum. For states of int or float."""
         ...
 
     def clear(self) -> None:

@@ -109,6 +109,9 @@ class RocksDbListState(RocksDbState):
         data = self._stream(place, self._data)
         return None if data is None else self.loads(data)
 
+    def look_all(self, places: list[bytes]) -> list[Any]:
+        return list(map(self.look, places))
+
     def put_all(self, places: list[bytes], values: list[Any]) -> None:
         writes: dict[bytes, bytes | None] = {}
         for at, value in zip(places, values, strict=True):

@@ -18,6 +18,8 @@ from typing import Any, NamedTuple
 
 from millpond.state.backend.current_key import Who, no_current_key
 from millpond.state.backend.protocols import ABSENT, Cells, KeyContext
+from millpond.state.backend.sums import PlainValue, Sums
+from millpond.state.rocksdb.batch_access import ManyInDatabase
 from millpond.state.rocksdb.database import Database
 from millpond.state.types.codec import ValueCodec
 from millpond.state.types.descriptor import StateDescriptor
@@ -76,6 +78,18 @@ class RocksDbState:
     def look(self, place: bytes) -> Any:
         data = self._data(place)
         return None if data is None else self.loads(data)
+
+    def look_all(self, places: list[bytes]) -> list[Any]:
+        loads = self.loads
+        return [None if data is None else loads(data) for data in self.data_of(places)]
+
+    def data_of(self, places: list[bytes]) -> list[bytes | None]:
+        """The bytes of many cells, in one read."""
+        try:
+            data: list[bytes | None] = self._read(places)
+        except Exception as error:
+            raise self._database.failure(error) from error
+        return data
 
     def put_all(self, places: list[bytes], values: list[Any]) -> None:
         self.changed.update(places)
@@ -202,8 +216,16 @@ class RocksDbState:
         return value
 
 
-class RocksDbValueState(RocksDbState):
+class RocksDbValueState(RocksDbState, PlainValue):
     """One value per key. `look`, `get` and `update` are the hot path, written out for it."""
+
+    def __init__(self, descriptor: StateDescriptor, number: int, context: KeyContext, database: Database) -> None:
+        super().__init__(descriptor, number, context, database)
+        self._sums = Sums(descriptor, self._check)
+
+    def many(self) -> ManyInDatabase:
+        """What works on many keys at once."""
+        return ManyInDatabase(self, self._sums)
 
     def look(self, place: bytes) -> Any:
         try:

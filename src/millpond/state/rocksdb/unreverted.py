@@ -31,8 +31,13 @@ class Unreverted:
         self.keys = keys
         self._done = done
 
-    def get(self, at: bytes) -> bytes | None:
-        """What the version has under a key."""
+    def get(self, at: bytes | list[bytes]) -> bytes | list[bytes | None] | None:
+        """What the version has under a key, or under each of many."""
+        if isinstance(at, list):
+            return [self._get(each) for each in at]
+        return self._get(at)
+
+    def _get(self, at: bytes) -> bytes | None:
         if at in self.keys:
             return self._database.read_from(self.version, at)
         data: bytes | None = self._database.handle.get(at)

@@ -8,7 +8,7 @@ goes run by run: key groups may move before a run, and never within one.
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from millpond.state.heap.batch_access import ManyKeys, ManyValues
+from millpond.state.backend.batch_access import ManyKeys, ManyValues
 from millpond.state.heap.states import HeapValueState
 
 
@@ -20,7 +20,7 @@ class CountedValue:
         turned_to: called before each run of keys, with its key group and the number of keys.
     """
 
-    __slots__ = ("_state", "_turned_to", "clear", "descriptor", "exists", "get", "update")
+    __slots__ = ("_state", "_turned_to", "add", "clear", "descriptor", "exists", "get", "update", "update_with")
 
     def __init__(self, state: HeapValueState, turned_to: Callable[[int, int], None]) -> None:
         self._state = state
@@ -29,6 +29,8 @@ class CountedValue:
         self.exists = state.exists
         self.get = state.get
         self.update = state.update
+        self.update_with = state.update_with
+        self.add = state.add
         self.clear = state.clear
 
     def many(self) -> ManyValues | None:
@@ -51,10 +53,15 @@ class _CountedMany:
         for key_group, first, end in many.runs:
             self._values.update_many(self._run(many, key_group, first, end), values[first:end])
 
+    def add_many(self, many: ManyKeys, number: Any) -> None:
+        for key_group, first, end in many.runs:
+            some = number[first:end] if isinstance(number, Sequence) else number
+            self._values.add_many(self._run(many, key_group, first, end), some)
+
     def clear_many(self, many: ManyKeys) -> None:
         for key_group, first, end in many.runs:
             self._values.clear_many(self._run(many, key_group, first, end))
 
     def _run(self, many: ManyKeys, key_group: int, first: int, end: int) -> ManyKeys:
         self._turned_to(key_group, end - first)
-        return ManyKeys(many.keys[first:end], [(key_group, 0, end - first)])
+        return ManyKeys(many.keys[first:end], [(key_group, 0, end - first)], many.distinct)

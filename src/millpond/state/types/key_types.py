@@ -61,14 +61,14 @@ def given_form(key: Row) -> Any:
 
 
 def given_forms(keys: Collection[Row]) -> list[Any]:
-    """The same of many keys.
+    """The same of many keys, of one schema.
 
     >>> given_forms([("ann",), ("bob",)])
     ['ann', 'bob']
     """
-    if set(map(len, keys)) == {1}:
+    if keys and len(next(iter(keys))) == 1:
         return list(chain.from_iterable(keys))
-    return list(map(given_form, keys))
+    return list(keys)
 
 
 def as_row(given: Any) -> Row:

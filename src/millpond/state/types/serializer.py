@@ -37,6 +37,7 @@ class Serializer:
             function given; None where there is no such test.
         mutable: whether the objects can be changed in place.
         copy: a deep copy.
+        number: int or float, where the objects are of that very type and can be added up; else None.
     """
 
     text: str
@@ -47,6 +48,7 @@ class Serializer:
     exactly: Callable[[Callable[[Any], Any]], Callable[[Any], Any]] | None = field(compare=False, default=None)
     mutable: bool = field(compare=False, default=False)
     copy: Callable[[Any], Any] = field(compare=False, default=bytes)
+    number: type | None = field(compare=False, default=None)
 
 
 def raw_serializer(text: str) -> Serializer:
@@ -99,6 +101,7 @@ def msgspec_serializer(kind: Any) -> Serializer:
         exactly=None if mutable else partial(compiled, info),
         mutable=mutable,
         copy=(lambda value: decode(encode(value))) if mutable else _itself,
+        number=kind if kind is int or kind is float else None,
     )
 
 

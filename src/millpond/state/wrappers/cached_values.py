@@ -191,6 +191,10 @@ class _CachedCells:
         self._cache.write_key(where)
         return self._inner.look(inner)
 
+    def look_all(self, places: list[tuple[Where, Any]]) -> list[Any]:
+        """The same of many keys."""
+        return list(map(self.look, places))
+
     def put_all(self, places: list[tuple[Where, Any]], values: list[Any]) -> None:
         """Put or delete values; the cache forgets what it knew of them."""
         self._inner.put_all([inner for _, inner in places], values)

@@ -126,6 +126,14 @@ class _UndoableValue:
         self._note()
         self._state.update(value)
 
+    def update_with(self, change: Callable[[Any], Any]) -> Any:
+        self._note()
+        return self._state.update_with(change)
+
+    def add(self, number: Any) -> Any:
+        self._note()
+        return self._state.add(number)
+
     def clear(self) -> None:
         self._note()
         self._state.clear()

@@ -27,6 +27,7 @@ from millpond.cache import Cache
 from millpond.errors import DataError, OptionError
 from millpond.state.backend.current_key import Who, no_current_key
 from millpond.state.backend.protocols import KeyContext, RawCells, ValueCache, ValueState
+from millpond.state.backend.sums import Sums
 from millpond.state.types.rows import Row
 
 Where: TypeAlias = tuple[int, Row]
@@ -137,6 +138,7 @@ class WatchedState:
         "_who",
         "_write_watch",
         "dirty",
+        "sums",
     )
 
     def __init__(
@@ -188,6 +190,7 @@ class WatchedState:
             self._is_mutable = _is_value if codec.mutable else _never
             # The pairs of a state with a ttl are made anew by its handle, and tuples by their check.
             self._gives_back = codec.mutable and descriptor.serializer is not None and descriptor.ttl is None
+        self.sums = Sums(descriptor, self._check)
         self._raw = raw
         # A state that is known makes another object itself of what it is given and can be changed.
         self._copy = (copy or (deepcopy if descriptor is None else None)) if backend.shares_objects else None

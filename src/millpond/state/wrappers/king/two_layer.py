@@ -20,6 +20,7 @@ from typing import Any, Unpack
 
 from millpond.cache import Cache, new_cache
 from millpond.state.backend.protocols import Cells, ValueState
+from millpond.state.backend.sums import PlainValue
 from millpond.state.wrappers.king.state_access import (
     Carrier,
     Entry,
@@ -31,7 +32,7 @@ from millpond.state.wrappers.king.state_access import (
 )
 
 
-class TwoLayerCache:
+class TwoLayerCache(PlainValue):
     """A write-back LRU layer over a write-through LRU layer in front of one value state, used like that state.
 
     - Key: the backend's current key and its key group.
@@ -83,6 +84,7 @@ class TwoLayerCache:
         self.max_size_l2 = checked_size("max_size_l2", max_size_l2)
         self.descriptor = getattr(state, "descriptor", None)
         self._below = WatchedState(backend, state, **watching)
+        self._sums = self._below.sums
         self._context = backend.context
         self._hit_tracker = hit_tracker
         self._hit_tracker_l2 = hit_tracker_l2

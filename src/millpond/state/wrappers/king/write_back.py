@@ -18,6 +18,7 @@ from typing import Any, Unpack
 
 from millpond.cache import Cache, new_cache
 from millpond.state.backend.protocols import Cells, ValueState
+from millpond.state.backend.sums import PlainValue
 from millpond.state.wrappers.king.state_access import (
     Carrier,
     Entry,
@@ -29,7 +30,7 @@ from millpond.state.wrappers.king.state_access import (
 )
 
 
-class WriteBackCache:
+class WriteBackCache(PlainValue):
     """A write-back LRU cache in front of one value state, used like that state.
 
     - Key: the backend's current key and its key group.
@@ -91,6 +92,7 @@ class WriteBackCache:
         self.max_size = checked_size("max_size", max_size)
         self.descriptor = getattr(state, "descriptor", None)
         self._below = WatchedState(backend, state, **watching)
+        self._sums = self._below.sums
         self._context = backend.context
         self._hit_tracker = hit_tracker
         self._entries: Cache[Where, Entry] = new_cache("write-back", max_entries=max_size, on_evict=self._evict)

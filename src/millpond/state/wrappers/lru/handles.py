@@ -15,8 +15,10 @@ from typing import Any
 
 from millpond.state.backend.current_key import NoKeyGroup, Who
 from millpond.state.backend.protocols import ABSENT, Cells, KeyContext, KeyedStateBackend, cells_at
+from millpond.state.backend.sums import Sums
 from millpond.state.types.descriptor import StateDescriptor, StateKind
 from millpond.state.types.rows import Row, RowCodec
+from millpond.state.wrappers.lru.batch_access import ManyInCache
 from millpond.state.wrappers.lru.entries import CLEAN, Bucket, Entries, Entry, overlaid, places, selected
 
 _NEVER = -3
@@ -42,7 +44,7 @@ class LruState:
         self.hits = self.misses = self.others = self.copies = 0
         self._inner = inner
         self._handle = handle
-        self._raw = raw = inner.raw(descriptor.name)
+        self.raw = raw = inner.raw(descriptor.name)
         self._inner_place, self._inner_look = raw.place, raw.look
         self._context = context
         self._entries = entries
@@ -70,7 +72,7 @@ class LruState:
         """The bucket of a key group."""
         bucket = self.buckets.get(key_group)
         if bucket is None:
-            bucket = Bucket(self._raw, key_group, self.entries, is_map=self.is_map)
+            bucket = Bucket(self.raw, key_group, self.entries, is_map=self.is_map)
             self.buckets[key_group] = bucket
         return bucket
 
@@ -98,11 +100,14 @@ class LruState:
         entry = self.bucket(key_group).find(cell)
         return self._inner_look(self._inner_place(key_group, cell)) if entry is None else entry.value
 
+    def look_all(self, places: list[tuple[int, Any]]) -> list[Any]:
+        return list(map(self.look, places))
+
     def put_all(self, places: list[tuple[int, Any]], values: list[Any]) -> None:
         self.write(cells_at(places, values, is_map=self.is_map))
 
     def of_key(self, key_group: int, key: Row) -> Cells:
-        return overlaid(self._raw.of_key(key_group, key), self.dirty_of(key_group, key))
+        return overlaid(self.raw.of_key(key_group, key), self.dirty_of(key_group, key))
 
     def write(self, cells: Cells) -> None:
         """Put or delete cells: those that are cached in the cache, the others in the backend."""
@@ -169,6 +174,17 @@ class LruState:
 class LruValueState(LruState):
     """One value per key."""
 
+    def __init__(
+        self, descriptor: StateDescriptor, inner: KeyedStateBackend, handle: Any, context: KeyContext, entries: Entries
+    ) -> None:
+        super().__init__(descriptor, inner, handle, context, entries)
+        self._sums = Sums(descriptor, self._check)
+        self._number_kind, self._low, self._high = self._sums.kind, self._sums.low, self._sums.high
+
+    def many(self) -> ManyInCache | None:
+        """What works on many keys at once; None where a value that is handed out could be changed."""
+        return None if self._mutable else ManyInCache(self, self._inner, self._entries, self._sums, self._check)
+
     def unbind(self) -> None:
         super().unbind()
         if self._mutable:
@@ -187,23 +203,60 @@ class LruValueState(LruState):
     def update(self, value: Any) -> None:
         checked = self._check(value)
         key = self._context.key
-        entry, version = self._cached.get(key), self._version
-        if entry is None or version == _NEVER:
-            self._change(key, entry, checked, value)
-        elif entry.writable == version:
+        entry = self._cached.get(key)
+        if entry is not None and entry.writable == self._version:
             entry.value = checked
             self._touch(entry)
-        elif entry.writable == CLEAN:
-            entry.value = checked
-            entry.version = entry.writable = version
-            self._touch(entry)
-            bucket = entry.bucket
-            if bucket.dirty is bucket.committed:
-                bucket.dirty = bucket.dirty.copy()
-            bucket.dirty[key] = entry
-            self._entries.any_change = True
         else:
-            self._change(key, entry, checked, value)
+            self._set(key, entry, checked, value)
+
+    def update_with(self, change: Callable[[Any], Any]) -> Any:
+        key = self._context.key
+        entry = self._entry(key)
+        value = change(self._lend(entry) if self._mutable else entry.value)
+        checked = self._check(value)
+        # Looked for again: a too heavy one is not kept, and by another state's one it may have been pushed out.
+        entry = self._cached.get(key)
+        if entry is not None and entry.writable == self._version:
+            entry.value = checked
+        else:
+            self._set(key, entry, checked, value)
+        return value
+
+    def add(self, number: Any) -> Any:
+        if type(number) is not self._number_kind:
+            number = self._sums.number(number)
+        key = self._context.key
+        entry = self._cached.get(key)
+        if entry is None:
+            entry = self._load(key)
+        else:
+            self.hits += 1
+            self._touch(entry)
+        value = entry.value
+        value = number if value is None else value + number
+        if value > self._high or value < self._low:
+            value = self._check(value)
+        if entry.writable == self._version:
+            entry.value = value
+        else:
+            self._set(key, self._cached.get(key), value, value)
+        return value
+
+    def _set(self, key: Row, entry: Entry | None, checked: Any, given: Any) -> None:
+        """The first change of a key in a version, or where the cache must weigh or lend."""
+        version = self._version
+        if entry is None or version == _NEVER or entry.writable != CLEAN:
+            self._change(key, entry, checked, given)
+            return
+        entry.value = checked
+        entry.version = entry.writable = version
+        self._touch(entry)
+        bucket = entry.bucket
+        if bucket.dirty is bucket.committed:
+            bucket.dirty = bucket.dirty.copy()
+        bucket.dirty[key] = entry
+        self._entries.any_change = True
 
 
 class LruListState(LruState):
@@ -285,7 +338,7 @@ class LruMapState(LruState):
     def _beyond(self, key_group: int, key: Row) -> list[Row]:
         """The map keys of a key that only the backend has."""
         cached = self.entries.get(key, _NOTHING)
-        return [map_key for map_key in self._raw.of_key(key_group, key).map_keys or () if map_key not in cached]
+        return [map_key for map_key in self.raw.of_key(key_group, key).map_keys or () if map_key not in cached]
 
     def get(self, map_key: Row) -> Any:
         entry = self._entry_of(self._check_key(map_key))

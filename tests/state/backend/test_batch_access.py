@@ -1,6 +1,7 @@
 """A value state of many keys at once is the same as one key after the other, on every backend."""
 
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -9,21 +10,28 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from millpond.state.heap.batch_access import ManyKeys, clear_many, get_many, update_many
+from millpond.errors import DataError, OptionError
+from millpond.state import WriteBack, msgspec_serializer
+from millpond.state.backend.batch_access import ManyKeys, add_many, clear_many, get_many, update_many
 from millpond.state.operator.ttl_handles import TtlValue
-from millpond.state.spi import HeapBackend, StateDescriptor, StateKind
+from millpond.state.spi import ABSENT, CachedValues, HeapBackend, RocksDbBackend, StateDescriptor, StateKind
+from millpond.state.types.object_codec import OBJECT_SCHEMA
 from millpond.state.types.ttl import Ttl
 from millpond.state.wrappers.lru.backend import LruStateCache
+from tests.state.conformance.subjects import IN_MEMORY
 from tests.state.spillable.restless import Restless
 
 FLAT = StateDescriptor("count", StateKind.VALUE, pa.schema([("n", pa.int64())]))
+NUMBER = StateDescriptor("number", StateKind.VALUE, OBJECT_SCHEMA, serializer=msgspec_serializer(int))
 MUTABLE = StateDescriptor("list", StateKind.VALUE, pa.schema([("l", pa.list_(pa.int64()))]))
 TTL = StateDescriptor("short", StateKind.VALUE, pa.schema([("n", pa.int64())]), ttl=Ttl(10))
 
 _KEYS = st.lists(st.integers(0, 11), max_size=12)
 _STEPS = st.lists(
     st.tuples(
-        st.sampled_from(["get", "update", "clear", "single", "commit", "rollback", "undo"]), _KEYS, st.integers(0, 9)
+        st.sampled_from(["get", "update", "add", "clear", "single", "commit", "rollback", "undo"]),
+        _KEYS,
+        st.integers(0, 9),
     ),
     max_size=12,
 )
@@ -31,28 +39,38 @@ _STEPS = st.lists(
 
 def _many(keys):
     """Three key groups; keys in any order, so that a group may come in several runs."""
-    return ManyKeys.of([(key,) for key in keys], [key % 3 for key in keys])
+    made = ManyKeys.of([(key,) for key in keys], [key % 3 for key in keys])
+    return replace(made, distinct=len(set(keys)) == len(keys))
+
+
+def _rocksdb(folder):
+    return RocksDbBackend(range(3), folder, write_buffer_bytes=1 << 20, block_cache_bytes=1 << 20)
 
 
 _OPEN = {
     "heap": lambda _: HeapBackend(range(3)),
     "lru": lambda _: LruStateCache(HeapBackend(range(3)), max_entries=2),
+    "lru of all": lambda _: LruStateCache(HeapBackend(range(3)), max_entries=20),
+    "lru of bytes": lambda _: LruStateCache(HeapBackend(range(3)), max_bytes=500),
+    "lru over rocksdb": lambda folder: LruStateCache(_rocksdb(folder), max_entries=4),
+    "rocksdb": _rocksdb,
+    "king": lambda _: CachedValues(HeapBackend(range(3)), WriteBack(max_size=2)),
     "spillable": lambda folder: Restless(range(3), folder),
 }
 
 
 @pytest.mark.parametrize("kind_of_backend", _OPEN)
-@pytest.mark.parametrize("descriptor", [FLAT, MUTABLE, TTL], ids=lambda descriptor: descriptor.name)
+@pytest.mark.parametrize("descriptor", [FLAT, NUMBER, MUTABLE, TTL], ids=lambda descriptor: descriptor.name)
 @given(steps=_STEPS)
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=25, deadline=None)
 def test_many_keys_are_read_and_changed_as_one_by_one(kind_of_backend, descriptor, steps):
-    with TemporaryDirectory() as folder, closing(_OPEN[kind_of_backend](Path(folder, "state"))) as backend:
+    with TemporaryDirectory(dir=IN_MEMORY) as folder, closing(_OPEN[kind_of_backend](Path(folder, "state"))) as backend:
         _compare_with_dictionaries(backend, descriptor, steps)
 
 
 def _compare_with_dictionaries(backend, descriptor, steps):
     state = backend.value_state(descriptor) if descriptor.ttl is None else TtlValue(backend, descriptor, descriptor.ttl)
-    value = (lambda n: ([n],)) if descriptor is MUTABLE else lambda n: (n,)
+    value = {"list": lambda n: ([n],), "number": lambda n: n}.get(descriptor.name, lambda n: (n,))
     live, committed, before, undoable = {}, {}, {}, False
     for kind, keys, number in steps:
         many = _many(keys)
@@ -61,6 +79,11 @@ def _compare_with_dictionaries(backend, descriptor, steps):
         elif kind == "update":
             update_many(backend, state, many, [value(number + at) for at in range(len(keys))])
             live.update((key, value(number + at)) for at, key in enumerate(keys))
+        elif kind == "add" and descriptor is NUMBER:
+            numbers = [number + at for at in range(len(keys))]
+            add_many(backend, state, many, numbers if number % 2 else number)
+            for key, each in zip(keys, numbers, strict=True):
+                live[key] = live.get(key, 0) + (each if number % 2 else number)
         elif kind == "clear":
             clear_many(backend, state, many)
             for key in keys:
@@ -76,7 +99,7 @@ def _compare_with_dictionaries(backend, descriptor, steps):
             if descriptor.ttl is None and descriptor.name in changes:
                 cells = changes[descriptor.name]
                 assert {key: live.get(key) for (key,) in cells.keys} == {
-                    key: found if isinstance(found, tuple) else None
+                    key: None if found is ABSENT else found
                     for (key,), found in zip(cells.keys, cells.values, strict=True)
                 }
             assert descriptor.name in changes or live == committed
@@ -112,3 +135,26 @@ def test_no_keys_at_all_change_nothing():
     update_many(backend, state, _many([]), [])
     assert get_many(backend, state, _many([])) == []
     assert not list(backend.commit().changes())
+
+
+@pytest.mark.parametrize("kind_of_backend", _OPEN)
+@pytest.mark.parametrize("unfit", [[1, "2"], [1, True], [1, 1 << 63], True, 1.5, [1 << 64, 1]], ids=str)
+@pytest.mark.parametrize("distinct", [True, False])
+def test_a_number_that_does_not_fit_is_refused_by_name(kind_of_backend, unfit, distinct):
+    with TemporaryDirectory(dir=IN_MEMORY) as folder, closing(_OPEN[kind_of_backend](Path(folder, "state"))) as backend:
+        state = backend.value_state(NUMBER)
+        many = replace(_many([0, 3]), distinct=distinct)
+        update_many(backend, state, many, [7, 1 << 63])
+        with pytest.raises(DataError, match="state 'number'"):
+            add_many(backend, state, many, unfit)
+        found = get_many(backend, state, many)
+        assert found[0] in (7, 8)
+        assert found[1] == 1 << 63
+
+
+@pytest.mark.parametrize("kind_of_backend", _OPEN)
+def test_only_numbers_are_added_up(kind_of_backend):
+    with TemporaryDirectory(dir=IN_MEMORY) as folder, closing(_OPEN[kind_of_backend](Path(folder, "state"))) as backend:
+        with pytest.raises(OptionError, match=r"add\(\) adds to numbers, and state 'count' is"):
+            add_many(backend, backend.value_state(FLAT), _many([0, 3]), 1)
+        assert get_many(backend, backend.value_state(FLAT), _many([0, 3])) == [None, None]

@@ -1,0 +1,129 @@
+"""Before the shuffle of the Arrow form: a processor's `combine` makes few rows of many.
+
+Place on the data path: in the map task, before rows are packed by shard. What crosses the shuffle, and what
+`handleInputTable` is given, are then the rows that `combine` made.
+
+Invariant: the columns are those that `combine` gave for no rows when the operator was planned, whatever it gives later;
+and each row has a key of the rows that it was made of, since it travels by that key's hash.
+"""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from millpond.errors import DataError, OptionError
+from millpond.spark.forms.arrow_handles import cast_column
+from millpond.spark.forms.arrow_processor import ArrowStatefulProcessor
+from millpond.spark.forms.grouping import grouped, keys_and_grouping, shown
+from millpond.spark.shuffle.arrow_lots import lots
+from millpond.spark.spec.operator import OperatorSpec
+
+_ROWS_AT_ONCE = 1_000_000
+"""The more rows are combined at once, the fewer are made of them."""
+
+
+def combines(processor: Any) -> bool:
+    """Whether a processor has a `combine` of its own."""
+    return (
+        isinstance(processor, ArrowStatefulProcessor) and type(processor).combine is not ArrowStatefulProcessor.combine
+    )
+
+
+@dataclass(frozen=True)
+class Combining:
+    """How rows are combined.
+
+    Attributes:
+        processor: whose `combine` it is.
+        key_schema: of the keys.
+        key_positions: where the keys are among the rows' columns.
+        row_names: the columns that user code sees.
+        schema: of what `combine` makes.
+    """
+
+    processor: ArrowStatefulProcessor
+    key_schema: pa.Schema
+    key_positions: tuple[int, ...]
+    row_names: tuple[str, ...]
+    schema: pa.Schema
+
+    @staticmethod
+    def planned(spec: OperatorSpec, copy: Any, rows: pa.Schema) -> "Combining | None":
+        """How a spec's processor combines rows of a schema, if it does. A copy of it is asked, with no rows.
+
+        Raises:
+            OptionError: rows that are late must be told, and could not be.
+            DataError: it gives no table, or one without the key's columns.
+        """
+        if not combines(spec.processor):
+            return None
+        if spec.time_mode == "eventtime" and not spec.keep_late:
+            raise OptionError(
+                f"{type(copy).__name__} combines rows before it is known which of them are late. Say late='keep', or "
+                "leave combine out."
+            )
+        key_schema = spec.key_schema
+        asked = Combining(copy, key_schema, spec.key_positions, spec.row_names, pa.schema([]))
+        made, _ = asked._called(rows.empty_table())
+        fields = [
+            key_schema.field(name) if name in key_schema.names else pa.field(name, made.schema.field(name).type)
+            for name in made.column_names
+        ]
+        return replace(asked, processor=spec.processor, schema=pa.schema(fields))
+
+    def spec(self, spec: OperatorSpec) -> OperatorSpec:
+        """The operator that is given combined rows."""
+        positions = tuple(map(self.schema.get_field_index, self.key_schema.names))
+        return replace(spec, key_positions=positions, row_names=tuple(self.schema.names))
+
+    def batches(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Combined rows of a task's rows, some hundred thousand at a time. The last column is the hash of the key."""
+        for rows in lots(batches, _ROWS_AT_ONCE):
+            made, first = self.table(rows)
+            hashes = rows.column(rows.num_columns - 1).take(pa.array(first))
+            yield from made.append_column("hash", hashes).combine_chunks().to_batches()
+
+    def table(self, rows: pa.Table) -> tuple[pa.Table, npt.NDArray[np.int64]]:
+        """Combined rows, and of each the number of the first row with its key."""
+        made, first_of_keys = self._called(rows)
+        if made.column_names != self.schema.names:
+            raise DataError(
+                f"{self._who} gave a table with the columns {made.column_names}; for no rows it gave "
+                f"{self.schema.names}. Give the same columns for any rows."
+            )
+        columns = [cast_column(made.column(field.name), field, f"output of {self._who}") for field in self.schema]
+        return pa.table(columns, schema=self.schema), first_of_keys
+
+    def _called(self, rows: pa.Table) -> tuple[pa.Table, npt.NDArray[np.int64]]:
+        keys, grouping = keys_and_grouping(rows, self.key_positions, self.key_schema)
+        made = self.processor.combine(keys, shown(rows, self.row_names), pa.array(grouping.index))
+        if not isinstance(made, pa.Table | pa.RecordBatch):
+            raise DataError(f"{self._who} gave {type(made).__name__} {made!r}; expected a pyarrow.Table.")
+        made = pa.table(made)
+        names = self.key_schema.names
+        if any(made.column_names.count(name) != 1 for name in names):
+            raise DataError(
+                f"{self._who} gave a table with the columns {made.column_names}; expected each of the key's columns "
+                f"{names} in it, once."
+            )
+        return made, grouping.first[self._key_numbers(keys, made.select(names))]
+
+    def _key_numbers(self, keys: pa.Table, of_made: pa.Table) -> npt.NDArray[np.int64]:
+        """Of each row that was made, the number of its key."""
+        given = pa.table([cast_column(of_made.column(f.name), f, self._who) for f in keys.schema], schema=keys.schema)
+        if given.equals(keys):
+            return np.arange(len(keys))
+        both = grouped(pa.concat_tables([keys, given]))
+        numbers = both.index[len(keys) :]
+        if len(both.first) > len(keys):
+            alien = given.slice(int(np.argmax(numbers >= len(keys))), 1).to_pylist()[0]
+            raise DataError(f"{self._who} gave a row for the key {alien}, which none of its rows has.")
+        return numbers
+
+    @property
+    def _who(self) -> str:
+        return f"{type(self.processor).__name__}.combine"
