@@ -75,6 +75,7 @@ PUBLIC = {
         TimedOperator Timer TwoLayer ValueState WriteBack msgspec_serializer pickle_serializer
         user_serializer write_savepoint
     """,
+    "millpond.ui": "",
     "millpond.state.spi": """
         ABSENT Appended BackendFactory CacheHooks CachedValues Cells Checkpointer ForwardingBackend
         HeapBackend KeyContext KeyedStateBackend LruStateCache PlainBackend PlainSnapshot RawCells
@@ -124,6 +125,7 @@ MODULES_BUDGET = {
     "millpond.spark": 300,
     "millpond.state": 400,
     "millpond.state.spi": 400,
+    "millpond.ui": 40,
 }
 """How many modules the import of a package may add to a bare interpreter: import time, without a clock."""
 
