@@ -64,9 +64,9 @@ PUBLIC = {
         HttpApp Limits Prepared Target Tls http_app running_server serve
     """,
     "millpond.spark": """
-        ArrowStatefulProcessor KeyedData KeyedMetrics ProcessorHarness ProcessorSnapshot SparkScan StateConfig backfill
-        check export_state import_state keyed lookup_join read_state savepoint session split_dead_letters stream
-        training_set upload
+        ArrowStatefulProcessor DriverPage KeyedData KeyedMetrics ProcessorHarness ProcessorSnapshot SparkScan
+        StateConfig backfill check export_state import_state keyed lookup_join read_state savepoint session
+        split_dead_letters stream training_set ui upload
     """,
     "millpond.state": """
         Aggregate AggregatingState BegunCheckpoint Context FileStorage Harness HitRatio KeyTimers
