@@ -64,9 +64,9 @@ PUBLIC = {
         HttpApp Limits Prepared Target Tls http_app running_server serve
     """,
     "millpond.spark": """
-        ArrowStatefulProcessor KeyedData KeyedMetrics ProcessorHarness ProcessorSnapshot SparkScan StateConfig backfill
-        check export_state import_state keyed lookup_join read_state savepoint session split_dead_letters stream
-        training_set upload
+        ArrowStatefulProcessor DriverPage KeyedData KeyedMetrics ProcessorHarness ProcessorSnapshot SparkScan
+        StateConfig backfill check export_state import_state keyed lookup_join read_state savepoint session
+        split_dead_letters stream training_set ui upload
     """,
     "millpond.state": """
         Aggregate AggregatingState BegunCheckpoint Context FileStorage Harness HitRatio KeyTimers
@@ -75,6 +75,7 @@ PUBLIC = {
         TimedOperator Timer TwoLayer ValueState WriteBack msgspec_serializer pickle_serializer
         user_serializer write_savepoint
     """,
+    "millpond.ui": "",
     "millpond.state.spi": """
         ABSENT Appended BackendFactory CacheHooks CachedValues Cells Checkpointer ForwardingBackend
         HeapBackend KeyContext KeyedStateBackend LruStateCache PlainBackend PlainSnapshot RawCells
@@ -124,6 +125,7 @@ MODULES_BUDGET = {
     "millpond.spark": 300,
     "millpond.state": 400,
     "millpond.state.spi": 400,
+    "millpond.ui": 40,
 }
 """How many modules the import of a package may add to a bare interpreter: import time, without a clock."""
 

@@ -34,14 +34,19 @@ EVENTS = pa.schema(
 )
 
 
-def fill(store: KVStore, events: pa.Table, batch_end_ms: int) -> None:
+def fill(store: KVStore, events: pa.Table, batch_end_ms: int, landing_ms: int = 1) -> None:
     """Write batch rows, tiles and serving infos of all three GroupBys."""
     for group_by in (ROUTE, AIRCRAFT, AIRPORT):
-        _fill(store, group_by, compile_group_by(group_by), events.to_pylist(), batch_end_ms)
+        _fill(store, group_by, compile_group_by(group_by), events.to_pylist(), batch_end_ms, landing_ms)
 
 
-def _fill(store: KVStore, group_by: GroupBy, plan: GroupByPlan, events: list[dict], batch_end_ms: int) -> None:
-    batch, stream = batch_dataset(group_by.name, batch_end_ms, 1), stream_dataset(group_by.name, plan.generation)
+def _fill(
+    store: KVStore, group_by: GroupBy, plan: GroupByPlan, events: list[dict], batch_end_ms: int, landing_ms: int
+) -> None:
+    batch, stream = (
+        batch_dataset(group_by.name, batch_end_ms, landing_ms),
+        stream_dataset(group_by.name, plan.generation),
+    )
     for key, seen in _by_key(group_by, plan, events).items():
         rows = plan.batch_ir(seen, batch_end_ms)
         if group_by is AIRPORT:
@@ -56,7 +61,7 @@ def _fill(store: KVStore, group_by: GroupBy, plan: GroupByPlan, events: list[dic
         group_by.name,
         plan.definition_hash,
         batch_end_ms,
-        1,
+        landing_ms,
         batch,
         stream,
         plan.generation,

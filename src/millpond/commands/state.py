@@ -16,8 +16,8 @@ from millpond.masking import masked
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from millpond.commands.stored_state import Rows, StoredState
     from millpond.state.checkpoint import Savepoint
+    from millpond.state.checkpoint.stored_state import Rows, StoredState
 
 _checkpoint_argument = click.argument("checkpoint", metavar="CHECKPOINT")
 _state_argument = click.argument("state_name", metavar="[STATE]", required=False)
@@ -75,7 +75,7 @@ def show(
     as_json: bool,
 ) -> None:
     """Show what STATE of CHECKPOINT holds, a row a value, element or entry."""
-    from millpond.commands.stored_state import Asked
+    from millpond.state.checkpoint.stored_state import Asked
 
     asked = Asked(_chosen(state_name, timers=timers), operator, version)
     with _Session(master, settings) as session:
@@ -108,7 +108,7 @@ def diff(
     as_json: bool,
 ) -> None:
     """Show what changed in STATE of CHECKPOINT since a version; the exit code is 1 if anything did."""
-    from millpond.commands.stored_state import Asked
+    from millpond.state.checkpoint.stored_state import Asked
 
     asked = Asked(_chosen(state_name, timers=timers), operator, version, since)
     with _Session(master, settings) as session:
@@ -169,7 +169,7 @@ def import_(
     as_json: bool,
 ) -> None:
     """Write the state of a PySpark query in CHECKPOINT to a savepoint in the empty folder LOCATION."""
-    from millpond.commands.stored_state import is_query
+    from millpond.state.checkpoint.stored_state import is_query
 
     if not is_query(checkpoint):
         raise OptionError(

@@ -24,11 +24,11 @@ from typing import TYPE_CHECKING, Any, Self
 
 from millpond.cache import monotonic_ms
 from millpond.errors import OptionError
-from millpond.features import ServingInfo
+from millpond.features import GroupBy, Join, ServingInfo
 from millpond.kv import KVStore
 from millpond.serving.answerer import Answerer
 from millpond.serving.answers import Stale
-from millpond.serving.cache_options import CacheSize, Sizes, bounds_of, make_cache
+from millpond.serving.cache_options import CacheBound, CacheSize, Sizes, bounds_of, make_cache
 from millpond.serving.cached_reader import CachedReader
 from millpond.serving.counters import Counters, FetcherStats, Tally
 from millpond.serving.entry_sizes import batch_row_size, closed_tiles_size
@@ -136,6 +136,11 @@ class Fetcher:
         for group in self._groups.values():
             if group.is_hot:
                 group.short_reader = CachedReader(group, clock)
+        self._bounds = {
+            f"{name}.{kind}": bound
+            for name, both in bounds.items()
+            for kind, bound in (("batch", both.batch), ("tiles", both.tiles))
+        }
         self._warm_keys = warm_keys
         self._infos = ServingInfos(
             store,
@@ -154,6 +159,16 @@ class Fetcher:
     def targets(self) -> Mapping[str, Target]:
         """Every GroupBy and Join that may be asked for, by name."""
         return self._targets.known()
+
+    @property
+    def definitions(self) -> Mapping[str, GroupBy | Join]:
+        """The same as they were defined, by name."""
+        return self._targets.definitions
+
+    @property
+    def cache_bounds(self) -> Mapping[str, CacheBound]:
+        """How large each cache may become, by its name in the statistics."""
+        return self._bounds
 
     @property
     def groups(self) -> tuple[ServedGroup, ...]:

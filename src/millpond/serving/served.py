@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Protocol
 
 import msgspec
 
-from millpond.features import ServingInfo
+from millpond.features import GroupBy, Join, ServingInfo
+from millpond.serving.cache_options import CacheBound
 from millpond.serving.messages import FetchRequest, FetchResponse, Target
 
 if TYPE_CHECKING:
@@ -23,6 +24,16 @@ class Served(Protocol):
     @property
     def targets(self) -> Mapping[str, Target]:
         """Every GroupBy and Join that may be asked for, by name."""
+        ...
+
+    @property
+    def definitions(self) -> Mapping[str, GroupBy | Join]:
+        """The same as they were defined, by name."""
+        ...
+
+    @property
+    def cache_bounds(self) -> Mapping[str, CacheBound]:
+        """How large each cache may become, by its name in the statistics."""
         ...
 
     async def fetch_many_async(self, requests: Sequence[FetchRequest]) -> list[FetchResponse]:

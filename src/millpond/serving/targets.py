@@ -51,6 +51,11 @@ class Targets:
         """Every GroupBy and Join that may be asked for."""
         return {name: resolved.target for name, resolved in self._resolved.items()}
 
+    @property
+    def definitions(self) -> Mapping[str, GroupBy | Join]:
+        """The definitions, by name."""
+        return self._definitions
+
     def name(self, target: TargetName) -> str:
         """Give the name of what is asked for.
 

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from millpond.spark.features.upload import upload
     from millpond.spark.forms.arrow_processor import ArrowStatefulProcessor
     from millpond.spark.forms.dead_letters import split_dead_letters
+    from millpond.spark.inspect.driver_page import DriverPage, ui
     from millpond.spark.inspect.read_state import read_state
     from millpond.spark.inspect.savepoints import savepoint
     from millpond.spark.lookup.join import lookup_join
@@ -43,6 +44,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "ArrowStatefulProcessor",
+    "DriverPage",
     "KeyedData",
     "KeyedMetrics",
     "ProcessorHarness",
@@ -61,11 +63,13 @@ __all__ = [
     "split_dead_letters",
     "stream",
     "training_set",
+    "ui",
     "upload",
 ]
 
 _HOMES = {
     "ArrowStatefulProcessor": "forms.arrow_processor",
+    "DriverPage": "inspect.driver_page",
     "KeyedData": "operator.keyed",
     "KeyedMetrics": "spec.metrics",
     "ProcessorHarness": "testing.processor_harness",
@@ -84,6 +88,7 @@ _HOMES = {
     "split_dead_letters": "forms.dead_letters",
     "stream": "features.stream",
     "training_set": "features.training_set",
+    "ui": "inspect.driver_page",
     "upload": "features.upload",
 }
 

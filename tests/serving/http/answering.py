@@ -7,7 +7,7 @@ import msgspec
 import pyarrow as pa
 
 from millpond.errors import DataError, OptionError
-from millpond.features import ServingInfo
+from millpond.features import Aggregation, Field, GroupBy, ServingInfo
 from millpond.features.types import parse_type
 from millpond.serving import FetchResponse, Target
 
@@ -34,6 +34,12 @@ EVERY_TYPE = {
     "a_timestamp": "timestamp",
     "a_decimal": "decimal(10,2)",
 }
+ROUTE_DEFINITION = GroupBy(
+    "route",
+    keys=(Field("origin", "string"), Field("carrier", "string")),
+    inputs=(Field("dep_delay", "double"),),
+    aggregations=(Aggregation("count", windows=("1h",)), Aggregation("average", "dep_delay", ("7d",))),
+)
 TYPED = Target(
     "typed",
     "join",
@@ -79,6 +85,8 @@ class Answering:
 
     def __init__(self, values=None):
         self.targets = dict(TARGETS)
+        self.definitions = {"route": ROUTE_DEFINITION}
+        self.cache_bounds = {}
         self.values = {"EWR": {"count_1h": 3, "dep_delay_average_7d": 12.5}} if values is None else values
         self.failure = None
         self.batches = {

@@ -107,7 +107,8 @@ def kept(folder: Path) -> list[list[Any]]:
 def counted(metrics: KeyedMetrics) -> dict[str, Any]:
     """All but the times, of which it tells whether there are any."""
     told = {**vars(metrics), "levels": len(metrics.levels), "state_rows": metrics.state_rows}
-    del told["stages"]
+    for inner in ("stages", "shards", "query"):
+        del told[inner]
     return {name: value > 0 if name.endswith("_seconds") else value for name, value in told.items()}
 
 

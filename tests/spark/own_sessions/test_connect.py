@@ -63,7 +63,7 @@ def test_a_stream_keeps_state_fires_timers_and_sets_failed_calls_aside(found):
     assert [(row["key"], row["error"]) for row in letters] == [({"user": "mallory"}, "ValueError: not you")]
 
 
-SECONDS = {"run_seconds": True, "flush_seconds": True, "commit_seconds": True}
+SECONDS = {f"{phase}_seconds": True for phase in ("shuffle", "run", "flush", "commit", "store")}
 
 
 def test_metrics_of_a_batch_dataframe_come_with_its_result(found):

@@ -1,7 +1,7 @@
 """The fetcher as a web service, and the processes that run it."""
 
+from millpond.api_keys import read_api_keys
 from millpond.serving.http.app import HttpApp, http_app
-from millpond.serving.http.auth import read_api_keys
 from millpond.serving.http.limits import Limits
 from millpond.serving.http.server import Tls, running_server, serve
 

@@ -11,6 +11,7 @@ Place on the data path: between the fetcher and a model in another process.
     GET  /ready             200 while the store answers and every GroupBy has a batch
     GET  /metrics           counts, as Prometheus reads them
     GET  /openapi.json      all this in OpenAPI 3.1
+    GET  /                  the web page, with its files and documents below /ui
 
 Invariant: every call is answered once. A failure is a JSON body with a code and a message and the status
 of `problems`. An `errors` within a result is the fetcher's own: the call was right, but this value could
@@ -28,11 +29,11 @@ import time
 from collections.abc import Callable, Iterable
 from itertools import count
 
+from millpond.api_keys import ApiKeys
 from millpond.cache import monotonic_ms
 from millpond.errors import MillpondError
 from millpond.metrics.families import Family
 from millpond.serving.http.asgi import Call, Handler, Header, Receive, Reply, Route, Scope, Send, problem_reply
-from millpond.serving.http.auth import ApiKeys
 from millpond.serving.http.calls import Calls
 from millpond.serving.http.fetcher_families import fetcher_families
 from millpond.serving.http.in_flight import InFlight

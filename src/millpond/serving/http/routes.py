@@ -10,6 +10,7 @@ from millpond.metrics.families import MEDIA_TYPE, Family, of_processes, promethe
 from millpond.serving.http.asgi import Call, Handler, Reply, Route, json_reply, problem_reply
 from millpond.serving.http.fetch_route import FetchRoute
 from millpond.serving.http.openapi import openapi_document
+from millpond.serving.http.page_routes import page_routes
 from millpond.serving.http.readiness import Readiness
 from millpond.serving.http.request_bodies import RequestBodies
 from millpond.serving.http.served_targets import ServedGroupBys, ServedJoins, Status, served_target
@@ -71,7 +72,8 @@ def routes_of(app: "HttpApp") -> dict[str, Route]:
         ("/health", health, False),
         ("/ready", ready, False),
     )
-    return routes | {path: Route(path, {"GET": handler}, needs_key) for path, handler, needs_key in small}
+    routes |= {path: Route(path, {"GET": handler}, needs_key) for path, handler, needs_key in small}
+    return routes | page_routes(app)
 
 
 def _described(app: "HttpApp", target: Target) -> Handler:

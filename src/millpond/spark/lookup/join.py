@@ -48,6 +48,7 @@ from millpond.spark.lookup.files import Published, PublishedTable
 from millpond.spark.lookup.queries import ReadingQueries
 from millpond.spark.lookup.rows import RowsWanted
 from millpond.spark.lookup.worker import Hosted, JoinPlan, join_batches
+from millpond.spark.spec.driver_counts import note_table
 from millpond.spark.spec.operator import DEAD_LETTER
 
 
@@ -190,6 +191,7 @@ def _planned(df: DataFrame, table: LookupTable, columns: tuple[str, ...]) -> _Pl
         queries = ReadingQueries(table_id)
         published = PublishedTable(table, used, df.sparkSession, queries) if full else None
         counted = context.accumulator(Counted(), SummedCounts())
+        note_table(table)
         table.watch(lambda: cast("Counted", counted.value).total(), lambda: _release(key))
         narrow = table if full or used is None else table.select(used)
         _PLANNED[key] = _Planned(table_id, narrow, published, queries, counted)

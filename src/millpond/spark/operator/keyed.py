@@ -9,6 +9,7 @@ micro-batch. Recovery: Spark's checkpoint; nothing else is written anywhere.
 """
 
 from collections.abc import Iterable, Iterator
+from typing import Any
 
 import pyarrow as pa
 from pyspark import Accumulator
@@ -37,6 +38,7 @@ from millpond.spark.operator.request import OperatorRequest
 from millpond.spark.operator.shard_processor import OLDEST, ShardProcessor, packed_output_schema
 from millpond.spark.runtime.opened_shard import check_savepoint
 from millpond.spark.shuffle.pack import PACKED_SCHEMA, SHARD, pack, unpack
+from millpond.spark.spec.driver_counts import PlannedOperator, note_operator
 from millpond.spark.spec.metrics import KeyedMetrics, MetricsParam
 from millpond.spark.spec.observed_metrics import ObservedMetrics
 from millpond.spark.spec.operator import OperatorSpec, PandasSettings, StateConfig
@@ -74,10 +76,13 @@ class KeyedData:
         totals = [each.value for each in self._metrics] + [each.total(query) for each in self._observed]
         return sum(totals, KeyedMetrics())
 
-    def _counted(self) -> "Accumulator[KeyedMetrics]":
+    def _counted(self, processor: Any) -> "Accumulator[KeyedMetrics]":
         """Where one more operator's metrics are added up."""
-        self._metrics.append(self._df.sparkSession.sparkContext.accumulator(KeyedMetrics(), MetricsParam()))
-        return self._metrics[-1]
+        context = self._df.sparkSession.sparkContext
+        counted = context.accumulator(KeyedMetrics(), MetricsParam())
+        self._metrics.append(counted)
+        note_operator(PlannedOperator(context.applicationId, type(processor).__name__, lambda: counted.value))
+        return counted
 
     def _observe(self, operated: DataFrame, operator: str) -> DataFrame:
         """Have Spark report one more operator's metrics with the query's progress."""
@@ -229,7 +234,7 @@ class KeyedData:
             time_mode=asked.time_mode.lower(),
             event_time=event_time_position(self._df) if asked.in_event_time else None,
             keep_late=asked.keeps_late,
-            metrics=None if observed else self._counted(),
+            metrics=None if observed else self._counted(asked.processor),
             observed=observed,
             hosts=config.hosts or hosts_per_executor(conf),
             config=config,

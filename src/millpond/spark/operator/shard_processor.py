@@ -47,7 +47,7 @@ from millpond.spark.shuffle.spool import Spool
 from millpond.spark.spec.batch_done import BatchDone
 from millpond.spark.spec.lease import Attempt, Lease
 from millpond.spark.spec.metrics import BatchMetrics, KeyedMetrics
-from millpond.spark.spec.observed_metrics import METRICS, METRICS_TYPE
+from millpond.spark.spec.observed_metrics import METRICS, METRICS_TYPE, metrics_row
 from millpond.spark.spec.operator import BatchTime, OperatorSpec
 from millpond.state.checkpoint import Commit, Manifest, new_manifest
 from millpond.state.checkpoint.restoring import in_order
@@ -199,7 +199,7 @@ class ShardProcessor(StatefulProcessor):  # type: ignore[misc]
         run = _run_in_host if self._spec.config.host == "process" else _run_inline
         with run(self._spec, self._pickled, task, manifest, durable, blobs, time) as (done, output):
             if self._spec.metrics is not None:
-                self._spec.metrics.add(KeyedMetrics.of(done.metrics, task.stage))
+                self._spec.metrics.add(KeyedMetrics.of(done.metrics, task.stage, task.query_id))
             self._set_shard_timer(time, done.next_timer_ms)
             for blob, oldest in zip_longest(output, done.oldest):
                 yield self._output_row(blob, oldest)
@@ -218,7 +218,7 @@ class ShardProcessor(StatefulProcessor):  # type: ignore[misc]
         # Spark refuses rows that are older than the watermark.
         timed = self._spec.output_event_time is not None
         oldest = {OLDEST: datetime.fromtimestamp(time.watermark_ms / 1000 + 1, UTC)} if timed else {}
-        return Row(blob=None, **oldest, **{METRICS: Row(**msgspec.structs.asdict(metrics))})
+        return Row(blob=None, **oldest, **{METRICS: metrics_row(metrics)})
 
     def _set_shard_timer(self, time: BatchTime, next_timer_ms: int) -> None:
         """Have Spark call this shard when time passes, even if no rows come for it.
@@ -285,7 +285,8 @@ class _Task:
         task = TaskContext.get()
         self.stage = task.stageId() if task else 0
         self.attempt = Attempt(application, task.taskAttemptId() if task else 0)
-        self.query = (task and task.getLocalProperty("sql.streaming.queryId")) or "a batch job"
+        self.query_id = (task and task.getLocalProperty("sql.streaming.queryId")) or ""
+        self.query = self.query_id or "a batch job"
         self.token = f"{secrets.token_hex(8)}-{self.attempt.order}"
 
 
@@ -323,12 +324,14 @@ def _run_in_host(
                 connection.send(Segment(ref.id), durable.segment(ref))
             connection.send(End())
             restore_wanted(connection)
+        began = perf_counter()
         for blob in blobs:
             connection.send(Blob(), blob)
         connection.send(End())
+        received = perf_counter() - began
         done, commit = committed(connection, manifest)
         add_to_accumulators(done.additions)
-        yield _stored(durable, done, commit), output_blobs(connection)
+        yield _stored(durable, done, commit, received), output_blobs(connection)
 
 
 _INLINE: Slot[HeldShard] = Slot(monotonic)
@@ -355,20 +358,23 @@ def _run_inline(
         Spool(user_folder) as received,
         Spool(user_folder) as output,
     ):
+        began = perf_counter()
         for blob in blobs:
             received.add(blob)
+        shuffle_seconds = perf_counter() - began
         tables = (read_blob(blob, layout) for blob in received)
         with reverting(_INLINE):
             done, commit = held.run(spec, time, Lease(task.attempt), tables, output, task.token)
-        yield _stored(durable, done, commit), map(bytes, output)
+        yield _stored(durable, done, commit, shuffle_seconds), map(bytes, output)
 
 
-def _stored(durable: ShardStore, done: BatchDone, commit: Commit) -> BatchDone:
-    """Put a batch's version into Spark's store. The seconds that it takes count as the commit's."""
+def _stored(durable: ShardStore, done: BatchDone, commit: Commit, shuffle_seconds: float) -> BatchDone:
+    """Put a batch's version into Spark's store, and complete what the batch counted by the worker's own seconds."""
     began = perf_counter()
     durable.put(commit)
-    seconds = done.metrics.commit_seconds + perf_counter() - began
-    return msgspec.structs.replace(done, metrics=msgspec.structs.replace(done.metrics, commit_seconds=seconds))
+    seconds = perf_counter() - began
+    metrics = msgspec.structs.replace(done.metrics, shuffle_seconds=shuffle_seconds, store_seconds=seconds)
+    return msgspec.structs.replace(done, metrics=metrics)
 
 
 @contextmanager

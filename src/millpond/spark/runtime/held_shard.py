@@ -9,6 +9,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from itertools import pairwise
+from typing import Any
 
 import msgspec
 import pyarrow as pa
@@ -22,8 +23,9 @@ from millpond.spark.runtime.slots import Slot
 from millpond.spark.shuffle.spool import Spool
 from millpond.spark.spec.batch_done import BatchDone
 from millpond.spark.spec.lease import Lease
+from millpond.spark.spec.metrics import ShardDetail
 from millpond.spark.spec.operator import BatchTime, OperatorSpec
-from millpond.state.checkpoint import Commit, Manifest
+from millpond.state.checkpoint import Commit, Manifest, Shard
 from millpond.state.checkpoint.restoring import SegmentSource
 from millpond.state.options.operator import StateOptions
 from millpond.state.spillable.spill_metrics import MOVES
@@ -51,6 +53,7 @@ class HeldShard:
         undoable = backend if spec.dead_letter is None else UndoableBackend(backend)
         self.shard = filled_shard(spec, manifest, segments, batch_time, undoable)
         self._restored = True
+        self._temperatures = _Temperatures(self.shard)
 
     def begins_at(self, spec: OperatorSpec, manifest: Manifest) -> bool:
         """Whether the shard stands at the manifest, if need be by undoing a version; False: it has to be restored.
@@ -83,8 +86,10 @@ class HeldShard:
         commit = self.shard.finish(pending, token)
         marks.append(time.perf_counter())
         ran, flushed, committed = (later - earlier for earlier, later in pairwise(marks))
+        detail = done.metrics.detail or ShardDetail()
         metrics = msgspec.structs.replace(
             done.metrics,
+            detail=msgspec.structs.replace(detail, **self._temperatures.now()),
             state_rows=sum(ref.rows for ref in commit.manifest.segments),
             state_bytes=sum(ref.bytes for ref in commit.manifest.segments),
             restores=int(self._restored),
@@ -135,6 +140,35 @@ def reverting(slot: Slot[HeldShard]) -> Iterator[None]:
 
 def _opening(spec: OperatorSpec) -> tuple[StateOptions, str, bool]:
     return *spec.config.opened_with, spec.dead_letter is not None
+
+
+class _Temperatures:
+    """Where a heap that spills has its key groups. To know it, all of them are counted: so at most once a second."""
+
+    def __init__(self, shard: Shard) -> None:
+        self._shard = shard
+        self._looked: float | None = None
+        self._found: dict[str, Any] = {}
+
+    def now(self) -> dict[str, Any]:
+        """Fields of `ShardDetail`; none of a backend that moves no key groups."""
+        at = time.monotonic()
+        if self._looked is None or at - self._looked >= 1:
+            self._looked = at
+            table = self._shard.backend.temperatures()
+            self._found = {} if table is None else _fields(table)
+        return self._found
+
+
+def _fields(temperatures: pa.Table) -> dict[str, Any]:
+    groups: dict[int, tuple[int, str, int, float]] = {}
+    held = Counter[str]()
+    for row in temperatures.to_pylist():
+        key_group, place, size = row["key_group"], row["place"], row["bytes"]
+        before = groups.get(key_group, (key_group, place, 0, row["rate"]))
+        groups[key_group] = key_group, place, before[2] + size, row["rate"]
+        held[place] += size
+    return {"groups": tuple(groups.values()), "heap_bytes": held["heap"], "disk_bytes": held["disk"]}
 
 
 _HEARD = {

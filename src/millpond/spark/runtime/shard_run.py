@@ -12,6 +12,8 @@ caller rolls the shard back, and the batch is run again.
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from datetime import datetime
+from heapq import nlargest
+from operator import itemgetter
 
 import numpy as np
 import pyarrow as pa
@@ -27,12 +29,14 @@ from millpond.spark.shuffle.pack import KEY_GROUP, is_initial
 from millpond.spark.shuffle.spool import Spool
 from millpond.spark.spec.batch_done import BatchDone
 from millpond.spark.spec.lease import Lease
-from millpond.spark.spec.metrics import BatchMetrics
+from millpond.spark.spec.metrics import BatchMetrics, ShardDetail
 from millpond.spark.spec.operator import BatchTime, OperatorSpec
 from millpond.state.checkpoint import Shard
 
 OUTPUT_BLOB_ROWS = 100_000
 OUTPUT_BLOB_BYTES = 64 << 20
+HOT_GROUPS = 5
+"""How many key groups with most rows a batch of a shard tells of."""
 
 
 class ShardRun:
@@ -69,7 +73,8 @@ class ShardRun:
         if spec.initial is not None and initial:
             looks = replace(spec, key_positions=spec.initial.key_positions, row_names=spec.initial.row_names)
             form_of(ShardBatch(looks, self._shard, times, self._lease), given).initial(_key_groups(initial))
-        oldest = self._put(form.rows(_key_groups(in_time)), output)
+        rows_of: dict[int, int] = {}
+        oldest = self._put(form.rows(_counted(_key_groups(in_time), rows_of)), output)
         next_timer_ms = None
         if timers is not None:
             limit_ms = time.watermark_ms if spec.time_mode == "eventtime" else time.processing_ms
@@ -81,6 +86,7 @@ class ShardRun:
             rows=sum(table.num_rows for table in in_time),
             late_rows=late_rows,
             dead_letters=batch.tally.dead_letters,
+            detail=ShardDetail(tuple(nlargest(HOT_GROUPS, rows_of.items(), key=itemgetter(1)))),
         )
         return BatchDone(metrics, -1 if next_timer_ms is None else max(0, next_timer_ms), tuple(oldest))
 
@@ -114,6 +120,13 @@ class ShardRun:
                 "states every time."
             )
         return self._spec.ddl[ddl]
+
+
+def _counted(groups: Iterable[tuple[int, pa.Table]], rows_of: dict[int, int]) -> Iterator[tuple[int, pa.Table]]:
+    """The same groups, with the rows of each noted."""
+    for key_group, rows in groups:
+        rows_of[key_group] = rows.num_rows
+        yield key_group, rows
 
 
 def _key_groups(tables: Iterable[pa.Table]) -> Iterator[tuple[int, pa.Table]]:

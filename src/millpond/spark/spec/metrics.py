@@ -20,6 +20,21 @@ _NEWEST_STAGES = 64
 """How many stages are remembered: more than queries that run one plan at a time."""
 
 
+class ShardDetail(msgspec.Struct, frozen=True):
+    """What a shard tells of its newest batch beside sums.
+
+    Attributes:
+        hot_groups: key groups with most rows in the batch, and their rows, the hottest first.
+        heap_bytes, disk_bytes: of a heap that spills, what is on the heap and on disk; None of other backends.
+        groups: of a heap that spills, each key group with its place, its bytes, and how often it is asked for.
+    """
+
+    hot_groups: tuple[tuple[int, int], ...] = ()
+    heap_bytes: int | None = None
+    disk_bytes: int | None = None
+    groups: tuple[tuple[int, str, int, float], ...] = ()
+
+
 class BatchMetrics(msgspec.Struct, frozen=True):
     """One batch of one shard. Times are in seconds.
 
@@ -35,9 +50,12 @@ class BatchMetrics(msgspec.Struct, frozen=True):
         spills: key groups that a heap which spills moved to disk.
         loads: key groups that it moved back.
         restores: 1 where the state had to be read from the checkpoint first.
+        shuffle_seconds: until all rows of the batch had come.
         run_seconds: in the processor, conversions included.
         flush_seconds: until the backend had what its caches held back.
-        commit_seconds: until the version was encoded, and stored in Spark's state store.
+        commit_seconds: until the version was encoded.
+        store_seconds: until it was in Spark's state store.
+        detail: what is no sum; None under Spark Connect.
     """
 
     shard: int
@@ -51,9 +69,18 @@ class BatchMetrics(msgspec.Struct, frozen=True):
     spills: int = 0
     loads: int = 0
     restores: int = 0
+    shuffle_seconds: float = 0.0
     run_seconds: float = 0.0
     flush_seconds: float = 0.0
     commit_seconds: float = 0.0
+    store_seconds: float = 0.0
+    detail: ShardDetail | None = None
+
+    def plus(self, later: "BatchMetrics") -> "BatchMetrics":
+        """The sum of the counters, with the later levels."""
+        return msgspec.structs.replace(
+            later, **{name: getattr(self, name) + getattr(later, name) for name in COUNTERS if name != "batches"}
+        )
 
 
 @dataclass(frozen=True)
@@ -70,11 +97,15 @@ class KeyedMetrics:
         spills: key groups that a heap which spills moved to disk.
         loads: key groups that it moved back.
         restores: how often a shard's state was read from the checkpoint.
+        shuffle_seconds: until all rows of a batch had come.
         run_seconds: in the processor, conversions included.
         flush_seconds: until backends had what their caches held back.
-        commit_seconds: until versions were encoded, and stored in Spark's state store.
+        commit_seconds: until versions were encoded.
+        store_seconds: until they were in Spark's state store.
         levels: of each shard, the rows and bytes of its state in the checkpoint.
         stages: the numbers of the newest stages that are counted as batches.
+        shards: the same of each shard, with its newest levels; none under Spark Connect.
+        query: the id of the query that ran them; empty for a batch DataFrame, and under Spark Connect.
 
     >>> metrics = KeyedMetrics.of(BatchMetrics(shard=0, rows=3, state_rows=2, cache_hits=3, cache_misses=1), stage=1)
     >>> metrics += KeyedMetrics.of(BatchMetrics(shard=1, rows=2, state_rows=2), stage=1)
@@ -92,24 +123,39 @@ class KeyedMetrics:
     spills: int = 0
     loads: int = 0
     restores: int = 0
+    shuffle_seconds: float = 0.0
     run_seconds: float = 0.0
     flush_seconds: float = 0.0
     commit_seconds: float = 0.0
+    store_seconds: float = 0.0
     levels: Mapping[int, tuple[int, int]] = field(default_factory=dict, repr=False)
     stages: frozenset[int] = field(default=frozenset(), repr=False)
+    shards: Mapping[int, BatchMetrics] = field(default_factory=dict, repr=False)
+    query: str = field(default="", repr=False)
 
     @staticmethod
-    def of(batch: BatchMetrics, stage: int) -> "KeyedMetrics":
+    def of(batch: BatchMetrics, stage: int, query: str = "") -> "KeyedMetrics":
         """Those of one batch of one shard, which ran in this stage of Spark's."""
         counted = {name: getattr(batch, name) for name in COUNTERS if name != "batches"}
         levels = {batch.shard: (batch.state_rows, batch.state_bytes)}
-        return KeyedMetrics(batches=1, **counted, levels=levels, stages=frozenset([stage]))
+        return KeyedMetrics(
+            batches=1,
+            **counted,
+            levels=levels,
+            stages=frozenset([stage]),
+            shards={batch.shard: batch},
+            query=query,
+        )
 
     def __add__(self, later: "KeyedMetrics") -> "KeyedMetrics":
         counted = {name: getattr(self, name) + getattr(later, name) for name in COUNTERS}
         counted["batches"] -= len(self.stages & later.stages)
         stages = frozenset(sorted(self.stages | later.stages)[-_NEWEST_STAGES:])
-        return KeyedMetrics(**counted, levels={**self.levels, **later.levels}, stages=stages)
+        shards = dict(self.shards)
+        for shard, batch in later.shards.items():
+            shards[shard] = shards[shard].plus(batch) if shard in shards else batch
+        levels = {**self.levels, **later.levels}
+        return KeyedMetrics(**counted, levels=levels, stages=stages, shards=shards, query=later.query or self.query)
 
     @property
     def state_rows(self) -> int:
@@ -128,7 +174,7 @@ class KeyedMetrics:
         return self.cache_hits / reads if reads else None
 
 
-COUNTERS = [each.name for each in fields(KeyedMetrics) if each.name not in {"levels", "stages"}]
+COUNTERS = [each.name for each in fields(KeyedMetrics) if each.name not in {"levels", "stages", "shards", "query"}]
 """The names of what grows."""
 
 

@@ -19,8 +19,17 @@ METRICS = "metrics"
 """The column of the operator's output with the metrics, null beside a blob."""
 
 _TYPES = {int: "long", float: "double"}
-METRICS_TYPE = f"struct<{', '.join(f'{name}: {_TYPES[kind]}' for name, kind in BatchMetrics.__annotations__.items())}>"
+_NUMBERS = {name: kind for name, kind in BatchMetrics.__annotations__.items() if kind in _TYPES}
+METRICS_TYPE = f"struct<{', '.join(f'{name}: {_TYPES[kind]}' for name, kind in _NUMBERS.items())}>"
 _LEVELS = "levels"
+
+OBSERVED = "millpond "
+"""How the names begin under which Spark reports these metrics."""
+
+
+def metrics_row(metrics: BatchMetrics) -> Row:
+    """The metrics of one batch of one shard as a value of `METRICS_TYPE`."""
+    return Row(**{name: getattr(metrics, name) for name in _NUMBERS})
 
 
 class ObservedMetrics:
@@ -32,7 +41,7 @@ class ObservedMetrics:
 
     def __init__(self, operator: str) -> None:
         # Spark wants the names within a query to differ.
-        self.name = f"millpond {operator} {secrets.token_hex(4)}"
+        self.name = f"{OBSERVED}{operator} {secrets.token_hex(4)}"
         self._of_batch: Any = None
 
     def on(self, operated: DataFrame) -> DataFrame:
@@ -63,7 +72,12 @@ class ObservedMetrics:
                 "after query = counts.writeStream.start(), metrics(query)."
             )
         observed = [each.observedMetrics.get(self.name) for each in query.recentProgress]
-        return sum((_metrics(_by_name(row)) for row in observed if row is not None), KeyedMetrics())
+        return sum((metrics_of(row) for row in observed if row is not None), KeyedMetrics())
+
+
+def metrics_of(row: Row) -> KeyedMetrics:
+    """Those of one batch, as its progress tells of them."""
+    return _metrics(_by_name(row))
 
 
 def _by_name(row: Row) -> dict[str, Any]:

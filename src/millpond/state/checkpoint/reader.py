@@ -85,6 +85,16 @@ class StateReader:
         manifest = self._storages[0].manifest(self._version(version))
         return () if manifest is None else tuple(StateDescriptor.decode(plain) for plain in manifest.states)
 
+    def sizes(self, version: int | None = None) -> Iterator[tuple[str, int, int]]:
+        """State, rows and bytes of each segment of a version, or of each file of a savepoint, without reading them."""
+        if self._savepoint is not None:
+            yield from ((file.state, file.rows, file.bytes) for file in self._savepoint.contents.files)
+        elif self.versions():
+            asked = self._version(version)
+            for storage in self._storages:
+                manifest = storage.manifest(asked)
+                yield from ((ref.state, ref.rows, ref.bytes) for ref in (manifest.segments if manifest else ()))
+
     def arrow(self, state: str, version: int | None = None) -> pa.Table:
         """Every cell of a state, as of a version; the newest that every shard has unless another is asked for.
 

@@ -1,0 +1,91 @@
+"""The paths of the web page: its files, and a JSON document for each view.
+
+Place on the data path: beside it. The files hold nothing of anybody's and are sent without an API key; the documents
+need one, as every answer with data does.
+"""
+
+from typing import TYPE_CHECKING
+from urllib.parse import parse_qs
+
+from millpond.errors import OptionError
+from millpond.metrics.families import Family, of_processes
+from millpond.serving.http.asgi import JSON_TYPE, Call, Handler, Header, Reply, Route, json_reply
+from millpond.serving.http.page_views import features_view
+from millpond.ui.cache_views import Bounds, cache_views
+from millpond.ui.static_files import GUARDS, StaticFile, static_files
+from millpond.ui.totals import totals
+from millpond.ui.views import Overview, Queries, StoredStates
+
+if TYPE_CHECKING:
+    from millpond.serving.http.app import HttpApp
+
+_GUARDS: list[Header] = [(name.encode(), value.encode()) for name, value in GUARDS.items()]
+_FILES = "/ui"
+
+
+def page_routes(app: "HttpApp") -> dict[str, Route]:
+    """The routes of the page, by path."""
+
+    async def overview(_call: Call) -> Reply:
+        return _document(Overview("millpond serve", totals(await _families(app))))
+
+    async def caches(call: Call) -> Reply:
+        families = await _families(app)
+        processes = len({one.labels.get("process") for each in families for one in each.samples}) or 1
+        bounds = {
+            name: Bounds(*(None if each is None else each * processes for each in (bound.entries, bound.max_bytes)))
+            for name, bound in app.fetcher.cache_bounds.items()
+        }
+        return _document(cache_views(families, bounds, _query(call, "filter").get("filter", "")))
+
+    async def features(call: Call) -> Reply:
+        asked = _query(call, "filter", "name")
+        return _document(features_view(app.fetcher, asked.get("filter", ""), asked.get("name")))
+
+    async def queries(_call: Call) -> Reply:
+        return _document(Queries())
+
+    async def state(_call: Call) -> Reply:
+        return _document(StoredStates())
+
+    views: dict[str, Handler] = {
+        "overview": overview,
+        "caches": caches,
+        "features": features,
+        "queries": queries,
+        "state": state,
+    }
+    files = {path: Route(_FILES, {"GET": _sender(file)}, needs_key=False) for path, file in static_files().items()}
+    return files | {f"/ui/{name}.json": Route(f"/ui/{name}.json", {"GET": view}) for name, view in views.items()}
+
+
+async def _families(app: "HttpApp") -> list[Family]:
+    """All that is counted; of all processes, if several share the port."""
+    families = app.families()
+    return families if app.process is None else of_processes({app.process: families, **await app.other_processes()})
+
+
+def _document(content: object) -> Reply:
+    reply = json_reply(content)
+    return Reply(reply.status, [JSON_TYPE, (b"cache-control", b"no-store"), *_GUARDS], reply.body)
+
+
+def _sender(file: StaticFile) -> Handler:
+    headers = [(name.encode(), value.encode()) for name, value in file.headers.items()]
+
+    async def send(call: Call) -> Reply:
+        if call.headers.get(b"if-none-match") == file.etag.encode():
+            return Reply(304, headers, b"")
+        return Reply(200, headers, file.body)
+
+    return send
+
+
+def _query(call: Call, *known: str) -> dict[str, str]:
+    """What the query string gives; an OptionError names what it may not have."""
+    text: bytes = call.scope.get("query_string", b"")
+    given = {name: values[-1] for name, values in parse_qs(text.decode("latin-1"), keep_blank_values=True).items()}
+    unknown = sorted(given.keys() - set(known))
+    if unknown:
+        raise OptionError(f"the query string has {unknown}; expected some of {sorted(known)}.")
+    return given

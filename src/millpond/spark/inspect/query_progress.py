@@ -1,0 +1,121 @@
+"""What Spark says of the progress of its streaming queries, kept for the page and the exporters.
+
+Place on the data path: beside it, on the driver. Spark calls a listener after each micro-batch. The newest batches of
+each query are kept, so the page has a history from its first look on.
+
+Invariant: memory is bounded, in queries and in batches. The listener never fails a query.
+"""
+
+import threading
+from collections import OrderedDict, deque
+from collections.abc import Mapping
+from datetime import datetime
+from typing import Any
+
+from pyspark.sql.streaming import StreamingQueryListener
+
+from millpond.spark.spec.metrics import KeyedMetrics
+from millpond.spark.spec.observed_metrics import OBSERVED, metrics_of
+from millpond.ui.views import BatchView
+
+KEPT_BATCHES = 120
+KEPT_QUERIES = 50
+
+_STEPS = {
+    "latestOffset": "find input",
+    "getOffset": "find input",
+    "getBatch": "find input",
+    "queryPlanning": "plan",
+    "addBatch": "run",
+    "walCommit": "log",
+    "commitOffsets": "log",
+    "commitBatch": "log",
+}
+"""What Spark's steps are called here."""
+
+
+class QueryProgress:
+    """One query: what is known of it."""
+
+    def __init__(self, query_id: str, name: str | None) -> None:
+        self.id = query_id
+        self.name = name or query_id[:8]
+        self.is_active = True
+        self.error: str | None = None
+        self.input_rows = 0
+        self.batches: deque[BatchView] = deque(maxlen=KEPT_BATCHES)
+        self.observed: dict[str, KeyedMetrics] = {}
+        """Under Spark Connect: what the keyed operators have counted, by the name of the observation."""
+
+
+class QueryProgressListener(StreamingQueryListener):  # type: ignore[misc]
+    """Keeps the progress of all queries of a session; thread-safe."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._queries: OrderedDict[str, QueryProgress] = OrderedDict()
+
+    def queries(self) -> list[QueryProgress]:
+        """All that are known, the newest first, and those that run before those that ended."""
+        with self._lock:
+            newest_first = [*self._queries.values()][::-1]
+        return sorted(newest_first, key=lambda query: not query.is_active)
+
+    def known(self, query_id: str, name: str | None) -> QueryProgress:
+        """Note a query that runs."""
+        with self._lock:
+            query = self._queries.setdefault(query_id, QueryProgress(query_id, name))
+            while len(self._queries) > KEPT_QUERIES:
+                self._queries.popitem(last=False)
+        return query
+
+    def onQueryStarted(self, event: Any) -> None:  # noqa: N802 - Spark's name
+        """Note a query that began, perhaps for another time."""
+        query = self.known(str(event.id), event.name)
+        query.is_active, query.error = True, None
+
+    def onQueryProgress(self, event: Any) -> None:  # noqa: N802
+        """Keep a batch."""
+        progress = event.progress
+        query = self.known(str(progress.id), progress.name)
+        query.batches.append(batch_view(progress))
+        query.input_rows += progress.numInputRows
+        for name, row in (progress.observedMetrics or {}).items():
+            if name.startswith(OBSERVED) and row is not None:
+                query.observed[name] = query.observed.get(name, KeyedMetrics()) + metrics_of(row)
+
+    def onQueryIdle(self, event: Any) -> None:  # noqa: N802
+        """Do nothing: there was no batch."""
+
+    def onQueryTerminated(self, event: Any) -> None:  # noqa: N802
+        """Note that a query ended, and why."""
+        query = self.known(str(event.id), None)
+        query.is_active = False
+        query.error = None if event.exception is None else str(event.exception).partition("\n")[0]
+
+
+def batch_view(progress: Any) -> BatchView:
+    """A batch as the page has it."""
+    duration: Mapping[str, float] = progress.durationMs
+    phases: dict[str, float] = {}
+    for step, name in _STEPS.items():
+        if step in duration:
+            phases[name] = phases.get(name, 0) + duration[step]
+    whole = duration.get("triggerExecution", sum(phases.values()))
+    phases["other"] = max(0, whole - sum(phases.values()))
+    watermark, newest = (_ms(progress.eventTime.get(name)) for name in ("watermark", "max"))
+    rate = progress.processedRowsPerSecond
+    return BatchView(
+        batch=progress.batchId,
+        time_ms=_ms(progress.timestamp) or 0,
+        ms=whole,
+        rows=progress.numInputRows,
+        rows_per_second=rate if rate is not None and abs(rate) < float("inf") else None,
+        phases_ms=phases,
+        watermark_ms=watermark or None,  # Spark calls it 1970 before there is one
+        lag_ms=None if not watermark or newest is None else max(0, newest - watermark),
+    )
+
+
+def _ms(text: str | None) -> int | None:
+    return None if text is None else round(datetime.fromisoformat(text).timestamp() * 1_000)

@@ -1,0 +1,70 @@
+"""The caches of a process for the page, from the families that its exporter has.
+
+Place on the data path: beside it. The families of several processes that share a port are summed up by cache, so the
+page shows the same whichever process answers.
+"""
+
+from collections.abc import Iterable, Mapping
+
+import msgspec
+
+from millpond.metrics.families import Family
+from millpond.ui.views import Caches, CacheView
+
+SHOWN = 100
+"""How many caches one answer has."""
+
+_FIELDS = {
+    ("millpond_cache_requests_total", "hit"): "hits",
+    ("millpond_cache_requests_total", "miss"): "misses",
+    ("millpond_cache_evictions_total", "size"): "evictions",
+    ("millpond_cache_evictions_total", "age"): "expirations",
+    ("millpond_cache_entries", ""): "entries",
+    ("millpond_cache_bytes", ""): "bytes",
+    ("millpond_lookup_requests_total", "hit"): "hits",
+    ("millpond_lookup_requests_total", "miss"): "misses",
+    ("millpond_lookup_cached_records", ""): "entries",
+    ("millpond_lookup_cached_bytes", ""): "bytes",
+    ("millpond_state_cache_requests_total", "hit"): "hits",
+    ("millpond_state_cache_requests_total", "miss"): "misses",
+}
+"""Field of a view, by the metric and its label `result` or `cause`."""
+
+_NAMES = {"cache": "", "table": "lookup "}
+"""The label that names a cache, and what stands before the name."""
+
+
+class Bounds(msgspec.Struct, frozen=True):
+    """The bounds of a cache, None where there is none of a kind."""
+
+    max_entries: int | None = None
+    max_bytes: int | None = None
+
+
+def cache_views(families: Iterable[Family], bounds: Mapping[str, Bounds], search: str = "") -> Caches:
+    """Give the caches whose name contains a text, those with most misses first."""
+    found: dict[str, dict[str, float]] = {}
+    for one in families:
+        for sample in one.samples:
+            field = _FIELDS.get((one.name, sample.labels.get("result") or sample.labels.get("cause") or ""))
+            if field is not None:
+                fields = found.setdefault(_name(sample.labels), {})
+                fields[field] = fields.get(field, 0) + sample.value
+    counted = [
+        CacheView(name=name, **({"hits": 0.0, "misses": 0.0} | fields), **_bounds(bounds.get(name)))  # type: ignore[arg-type]
+        for name, fields in found.items()
+        if search.lower() in name.lower()
+    ]
+    counted.sort(key=lambda cache: (-cache.misses, cache.name))
+    return Caches(counted[:SHOWN], len(counted))
+
+
+def _name(labels: Mapping[str, str]) -> str:
+    for label, before in _NAMES.items():
+        if label in labels:
+            return before + labels[label]
+    return "keyed state"
+
+
+def _bounds(bounds: Bounds | None) -> dict[str, int | None]:
+    return {} if bounds is None else msgspec.structs.asdict(bounds)

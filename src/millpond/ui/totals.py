@@ -1,0 +1,35 @@
+"""Every metric summed up for the page: few numbers, however many GroupBys, caches, tables and processes there are.
+
+Place on the data path: beside it, between the families of an exporter and the view *Overview*. Only labels with few
+values stay, such as the result or the phase.
+"""
+
+from collections.abc import Iterable
+
+from millpond.metrics.families import Family
+
+KEPT_LABELS = frozenset({"result", "state", "kind", "phase", "cause", "status", "place", "direction", "le"})
+"""The labels by which numbers stay apart."""
+
+_GREATEST = "_age_seconds"
+"""How the names of levels end of which the greatest counts, and not the sum."""
+
+
+def totals(families: Iterable[Family]) -> dict[str, dict[str, float]]:
+    """Sum up by name and kept labels.
+
+    >>> from millpond.metrics.families import Sample, family
+    >>> hits = family("millpond_cache_requests_total", [
+    ...     Sample("", {"cache": "route.batch", "result": "hit"}, 3), Sample("", {"cache": "b", "result": "hit"}, 4)])
+    >>> totals([hits])
+    {'millpond_cache_requests_total': {'result=hit': 7}}
+    """
+    found: dict[str, dict[str, float]] = {}
+    for one in families:
+        is_greatest = one.name.endswith(_GREATEST)
+        for sample in one.samples:
+            of = found.setdefault(one.name + sample.suffix, {})
+            labels = ",".join(f"{name}={value}" for name, value in sorted(sample.labels.items()) if name in KEPT_LABELS)
+            before = of.get(labels, 0)
+            of[labels] = max(before, sample.value) if is_greatest else before + sample.value
+    return found
