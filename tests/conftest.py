@@ -18,6 +18,7 @@ SESSION_TESTS = (
     "tests/spark/test_",
     "tests/spark/features/",
     "tests/spark/migration/",
+    "tests/faults/test_session_faults.py",
     "tests/test_docs.py",
     *(f"tests/commands/test_{name}.py" for name in ("backfill", "check", "state", "stream", "training_set", "upload")),
 )

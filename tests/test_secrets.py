@@ -15,6 +15,7 @@ from millpond.masking import masked
 from millpond.serving.client import AsyncFetchClient, FetchClient
 from millpond.spark.lookup.copies import ServerAddress, fetched
 from millpond.spark.lookup.files import Published
+from millpond.spark.lookup.tls import server_context
 from millpond.state import StateReader
 from millpond.state.checkpoint.savepoint import Savepoint
 from millpond.state.checkpoint.storage.files import FileStorage
@@ -25,6 +26,7 @@ KEY = pa.schema([("code", pa.string())])
 ROW = pa.schema([("gate", pa.int64())])
 NOWHERE = "127.0.0.1:1"
 """Where nobody listens."""
+CERTIFICATE = server_context()[1]
 
 
 def _sql(url):
@@ -95,7 +97,7 @@ MADE = {
     "a client of a wrong port": (lambda: FetchClient(f"http://ada:{SECRET}@host:x", api_key=SECRET), None),
     "a client for asyncio": (lambda: AsyncFetchClient(f"http://ada:{SECRET}@{NOWHERE}", api_key=SECRET), None),
     "where a full table is": (
-        lambda: Published("gates", None, ServerAddress("127.0.0.1", 1, SECRET)),
+        lambda: Published("gates", None, ServerAddress("127.0.0.1", 1, SECRET, CERTIFICATE)),
         None,
     ),
 }
@@ -131,7 +133,7 @@ def test_a_secret_is_nowhere_in_what_is_told_of(name, caplog, tmp_path, capfd):
 
 def test_a_full_table_that_cannot_be_fetched_tells_no_token(tmp_path):
     with pytest.raises(MillpondError) as told:
-        fetched("gates", ServerAddress("127.0.0.1", 1, SECRET), tmp_path / "copies", ".table")
+        fetched("gates", ServerAddress("127.0.0.1", 1, SECRET, CERTIFICATE), tmp_path / "copies", ".table")
     assert SECRET not in "".join(traceback.format_exception(told.value))
 
 

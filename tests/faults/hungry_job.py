@@ -4,19 +4,23 @@ LIMIT is `spark.executor.pyspark.memory`; for each deed FOLDER has a folder with
 of, and the query started again once there is room.
 """
 
+import mmap
 import os
 import resource
 import secrets
 import sys
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import psutil
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql.streaming import StatefulProcessor
 
 from millpond.spark import StateConfig, keyed, session
+from millpond.spark.host.memory import mapped_bytes, memory_limit_bytes
 
 STATE_BYTES = 100_000
 _ROOM = resource.RLIM_INFINITY
@@ -26,6 +30,9 @@ _FULL = {"fill": 64 << 10, "choke": 1 << 20}
 _CONFIGS = {"fill": StateConfig("rocksdb", options={"state.backend.rocksdb.write-buffer-size": "64kb"})}
 
 
+_LEAKED: list[mmap.mmap] = []
+
+
 class Hungry(StatefulProcessor):
     def init(self, handle: Any) -> None:
         self._count = handle.getValueState("count", "n long, padding string")
@@ -33,6 +40,8 @@ class Hungry(StatefulProcessor):
     def handleInputRows(self, key: Any, rows: Iterator[Row], timerValues: Any) -> Iterator[Row]:
         before = self._count.get()
         for row in rows:
+            with Path(row.folder, "hosts").open("a") as hosts:
+                hosts.write(f"{os.getpid()}\n")
             if not Path(row.folder, "fed").exists():
                 _misbehave(row.deed, Path(row.folder))
             before = ((before[0] if before else 0) + 1, secrets.token_hex(STATE_BYTES // 2))
@@ -46,12 +55,21 @@ class Hungry(StatefulProcessor):
 def _misbehave(deed: str, folder: Path) -> None:
     if deed == "eat":
         bytearray(64 << 30)
+    if deed == "leak" and not _LEAKED:
+        room = memory_limit_bytes() - mapped_bytes()
+        _LEAKED.append(mmap.mmap(-1, room * 91 // 100, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | mmap.MAP_NORESERVE))
     if deed in _FULL:
         # As on a disk that is full: files can grow no more, until somebody has made room.
         # A state host is told its executor as the last argument.
         victim = os.getpid() if deed == "fill" else int(sys.argv[-1])
         (folder / "victim").write_text(str(victim))
         resource.prlimit(victim, resource.RLIMIT_FSIZE, (_FULL[deed], _ROOM))
+
+
+def wait_until_gone(process: int) -> None:
+    pause = threading.Event()
+    if not any(not psutil.pid_exists(process) or pause.wait(0.1) for _ in range(600)):
+        raise TimeoutError(f"the host {process} was not replaced")
 
 
 def main() -> None:
@@ -75,6 +93,11 @@ def run(spark: SparkSession, folder: Path, deed: str) -> None:
     def tell(batch: DataFrame, batch_id: int) -> None:
         counts = {row.user: row.n for row in batch.collect()}
         print(deed, "batch", batch_id, sorted(set(counts.values())), len(counts), flush=True)
+        if deed == "leak":
+            hosts = list(dict.fromkeys((folder / "hosts").read_text().split()))
+            print(deed, "hosts", len(hosts), flush=True)
+            if batch_id == 1:
+                wait_until_gone(int(hosts[-1]))
 
     reader = spark.readStream.schema("user string, deed string, folder string").option("maxFilesPerTrigger", 1)
     counts = keyed(reader.json(str(folder / "events")), "user").transformWithState(

@@ -14,7 +14,7 @@ pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
 
 JOB = Path(__file__).parent / "hungry_job.py"
 USERS = [f"user-{at}" for at in range(40)]
-DEEDS = ["eat", "fill", "choke"]
+DEEDS = ["eat", "fill", "choke", "leak"]
 
 
 @pytest.fixture(scope="module")
@@ -68,3 +68,14 @@ def test_a_full_disk_under_sparks_state_store_fails_the_batch_and_is_used_again_
     failed = _failure(told, "choke")
     assert "UnavailableError: shard 0 of operator Hungry in query" in failed
     assert "Spark's state store broke off while it was given a new version" in failed
+
+
+def test_a_leaking_host_is_replaced_at_rest_and_no_batch_fails(told: list[str]) -> None:
+    assert [line for line in told if line.startswith("leak ")] == [
+        f"leak batch 0 [1] {len(USERS)}",
+        "leak hosts 1",
+        f"leak batch 1 [2] {len(USERS)}",
+        "leak hosts 1",
+        f"leak batch 2 [3] {len(USERS)}",
+        "leak hosts 2",
+    ]

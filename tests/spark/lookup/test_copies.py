@@ -2,19 +2,22 @@
 
 import fcntl
 import socket
+import sys
 import threading
+from contextlib import contextmanager, suppress
 from dataclasses import replace
-from http.client import HTTPConnection
+from http.client import HTTPSConnection
 from pathlib import Path
 
 import pyarrow as pa
 import pytest
 
-from millpond.errors import UnavailableError
+from millpond.errors import MissingDependencyError, UnavailableError
 from millpond.lookup import MappedTable
 from millpond.spark.lookup import copies as copies_module
 from millpond.spark.lookup.copies import FileServer, fetched
 from millpond.spark.lookup.files import Published, newest_path
+from millpond.spark.lookup.tls import client_context
 
 HIDDEN = Path("/hidden/from/here")
 
@@ -110,7 +113,8 @@ def test_who_does_not_know_the_token_gets_nothing(published, server):
     stranger = replace(published, server=replace(server.address, token=server.address.token[::-1]))
     with pytest.raises(UnavailableError, match=r"'gates'.*403 Forbidden"):
         stranger.newest()
-    connection = HTTPConnection(server.address.host, server.address.port, timeout=10)
+    context = client_context(server.address.certificate)
+    connection = HTTPSConnection(server.address.host, server.address.port, timeout=10, context=context)
     connection.request("GET", "/001.table")
     answer = connection.getresponse()
     assert (answer.status, answer.read()) == (403, b"")
@@ -127,7 +131,7 @@ def test_strangers_keep_nobody_waiting_and_threads_are_bounded(published, server
     strangers = []
     for _ in range(20):
         strangers.append(_stranger(server))
-        strangers[-1].sendall(b"GET / HT")
+        strangers[-1].sendall(b"\x16\x03\x01")  # as a handshake begins
     assert version_of(published.newest()) == 1
     for evicted in strangers[:10]:
         assert evicted.recv(1) == b"", "the oldest are closed"
@@ -136,60 +140,96 @@ def test_strangers_keep_nobody_waiting_and_threads_are_bounded(published, server
         stranger.close()
 
 
-def test_the_token_is_not_sent(server, tmp_path):
+@contextmanager
+def _between(server, change=lambda data: data):
+    """The address of somebody between worker and driver, who hears all, and changes what the driver sends."""
     heard = []
+
+    def pass_on(source, target, change):
+        with suppress(OSError):
+            while data := source.recv(1 << 16):
+                heard.append(data)
+                target.sendall(change(data))
+        for end in (source, target):
+            with suppress(OSError):
+                end.shutdown(socket.SHUT_RDWR)
+
+    def relay(worker):
+        with worker, _stranger(server) as driver:
+            back = threading.Thread(target=pass_on, args=(driver, worker, change))
+            back.start()
+            pass_on(worker, driver, lambda data: data)
+            back.join(20)
+
+    def listen():
+        while True:
+            worker, _ = listener.accept()
+            if done.is_set():
+                worker.close()
+                return
+            relay(worker)
+
+    done = threading.Event()
     with socket.create_server(("127.0.0.1", 0)) as listener:
-
-        def listen():
-            connection, _ = listener.accept()
-            with connection:
-                heard.append(connection.recv(1 << 16))
-
         thread = threading.Thread(target=listen)
         thread.start()
-        with pytest.raises(UnavailableError):
-            fetched("gates", replace(server.address, port=listener.getsockname()[1]), tmp_path / "copies", ".table")
-        thread.join(20)
-    assert b"Millpond-Signature" in heard[0]
-    assert server.address.token.encode() not in heard[0]
-
-
-def _altered(server, folder, change):
-    """What is fetched where somebody between driver and worker changes the answer."""
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-
-        def pass_on():
-            connection, _ = listener.accept()
-            with connection, _stranger(server) as driver:
-                driver.sendall(connection.recv(1 << 16))
-                answer = b"".join(iter(lambda: driver.recv(1 << 16), b""))
-                connection.sendall(change(answer))
-
-        thread = threading.Thread(target=pass_on)
-        thread.start()
         try:
-            return fetched("gates", replace(server.address, port=listener.getsockname()[1]), folder, ".table")
+            yield replace(server.address, port=listener.getsockname()[1]), heard
         finally:
+            done.set()
+            socket.create_connection(listener.getsockname()).close()
             thread.join(20)
 
 
-def _later_name(answer):
-    return answer.replace(b"001.table", b"009.table")
+def test_who_listens_on_the_way_reads_neither_the_token_nor_the_table(server, folder, tmp_path):
+    with _between(server) as (address, heard):
+        fetched("gates", address, tmp_path / "copies", ".table")
+    sent = b"".join(heard)
+    table = (folder / "001.table").read_bytes()
+    assert len(sent) > len(table)
+    assert table[:16] not in sent
+    assert b"001.table" not in sent
+    assert address.token.encode() not in sent
 
 
-def test_a_table_that_was_altered_on_the_way_is_not_taken(server, tmp_path):
-    with pytest.raises(UnavailableError, match="not the one that was signed"):
-        _altered(server, tmp_path / "copies", lambda answer: answer[:-1] + bytes([answer[-1] ^ 1]))
-    with pytest.raises(UnavailableError, match="does not know the table's token"):
-        _altered(server, tmp_path / "copies", _later_name)
+def test_an_impostor_is_not_told_the_token_and_nothing_of_his_is_taken(server, folder, tmp_path):
+    asked = []
+
+    def newest():
+        asked.append(1)
+        return folder / "001.table"
+
+    impostor = FileServer(newest, "127.0.0.1", "127.0.0.1")
+    try:
+        # He even knows the token.
+        address = replace(server.address, port=impostor.address.port, token=impostor.address.token)
+        with pytest.raises(UnavailableError, match=r"'gates'.*certificate verify failed"):
+            fetched("gates", address, tmp_path / "copies", ".table")
+    finally:
+        impostor.close()
+    assert asked == []
     assert not list((tmp_path / "copies").glob("*.table"))
 
 
-def test_who_does_not_know_the_token_cannot_say_that_nothing_is_newer(published, server, folder, copies):
-    published.newest()
-    write(folder, 2)
-    with pytest.raises(UnavailableError, match="does not know the table's token"):
-        _altered(server, copies, lambda _: b"HTTP/1.0 304 Not Modified\r\n\r\n")
+@pytest.mark.parametrize("at", [0, 300, -1])
+def test_a_table_that_was_altered_on_the_way_is_not_taken(server, tmp_path, at):
+    passed = []
+
+    def altered(data):
+        passed.append(data)
+        if sum(map(len, passed)) < 1000:
+            return data
+        return data[:at] + bytes([data[at] ^ 1]) + data[at:][1:]
+
+    with _between(server, altered) as (address, _), pytest.raises(UnavailableError, match="'gates'"):
+        fetched("gates", address, tmp_path / "copies", ".table")
+    assert not list((tmp_path / "copies").glob("*.table"))
+
+
+def test_a_server_without_cryptography_says_what_to_install(folder, monkeypatch):
+    monkeypatch.setitem(sys.modules, "cryptography.hazmat.primitives", None)
+    with pytest.raises(MissingDependencyError, match=r'pip install "millpond\[spark\]"'):
+        FileServer(lambda: newest_path("gates", folder), "127.0.0.1", "127.0.0.1")
 
 
 def test_a_driver_that_does_not_answer_is_named_with_what_to_do(published, server):
@@ -199,6 +239,14 @@ def test_a_driver_that_does_not_answer_is_named_with_what_to_do(published, serve
 
 
 def test_a_copy_that_breaks_off_is_not_taken_for_the_table(server, tmp_path):
-    with pytest.raises(UnavailableError, match=r"'gates'.*it sent \d+ of \d+ bytes"):
-        _altered(server, tmp_path / "copies", lambda answer: answer[:-10])
+    left = [2000]
+
+    def cut(data):
+        left[0] -= len(data)
+        if left[0] < 0:
+            raise ConnectionResetError
+        return data
+
+    with _between(server, cut) as (address, _), pytest.raises(UnavailableError, match="'gates'"):
+        fetched("gates", address, tmp_path / "copies", ".table")
     assert not list((tmp_path / "copies").glob("*.table"))

@@ -3,7 +3,8 @@
 `spark.executor.pyspark.memory` becomes a limit on a worker's address space, divided by the executor's
 cores, and whatever the worker starts has the same. It counts what is mapped, not what is used: shared
 libraries, and the map of an LMDB file in full. So a limit that a worker can live with may leave a host
-no room for state, and a host says so when it starts instead of failing in the middle of a batch.
+no room for state, and a host says so when it starts instead of failing in the middle of a batch. A host whose room has
+gone, to user code or a library that leaks, is replaced while it is at rest.
 """
 
 import resource
@@ -45,6 +46,19 @@ spark.executor.pyspark.memory to more, or leave it out.
             f"map {mapped >> 20} MiB; at least {MINIMUM_BYTES >> 20} MiB must be left for state. Set {_SETTING} to "
             "more, or leave it out."
         )
+
+
+def is_nearly_full(room_at_start: int | None, limit: int | None, mapped: int | None) -> bool:
+    """Whether a host that had so much room left when it started has less than a tenth of it, or too little for state.
+
+    >>> is_nearly_full(2000 << 20, 3000 << 20, 2790 << 20), is_nearly_full(2000 << 20, 3000 << 20, 2801 << 20)
+    (False, True)
+    >>> is_nearly_full(None, None, 2801 << 20)
+    False
+    """
+    if room_at_start is None or limit is None or mapped is None:
+        return False
+    return limit - mapped < max(MINIMUM_BYTES, room_at_start // 10)
 
 
 def memory_limit_hint() -> str:

@@ -13,6 +13,7 @@ from pyspark.sql.types import ArrayType, DataType, MapType, StructType
 
 from millpond.errors import OptionError
 from millpond.spark.inspect.stored_operator import StoredOperator
+from millpond.state.checkpoint.format.seal import Seal
 from millpond.state.checkpoint.format.segment import CellCodec
 from millpond.state.checkpoint.restoring import Version, row_pieces
 from millpond.state.operator.timers import TIMER_STATES, TIMERS
@@ -33,6 +34,7 @@ def read_state(
     version: int | None = None,
     since: int | None = None,
     timers: bool = False,
+    seal: Seal | bytes | None = None,
 ) -> DataFrame:
     """A state of a keyed operator, as a DataFrame. The query may be running, or have ended.
 
@@ -50,17 +52,18 @@ def read_state(
         since: an earlier batch; then the rows tell what changed since: `change_type` is `added`, `changed` or
             `removed`, and each value is there twice, with `old_` and `new_` before its name. Lists are whole.
         timers: read the keys' timers instead of a state.
+        seal: the key of the query's `StateConfig(seal=...)`.
 
     Raises:
-        OptionError: there is no such checkpoint, operator, version or state.
+        OptionError: there is no such checkpoint, operator, version or state; or the key is missing, or another one.
         CorruptionError: a manifest or segment is missing or altered; it is named. Segments are read with the DataFrame.
     """
     if timers == (state is not None):
         raise OptionError('read_state() reads one state or the timers: give state="…", or timers=True.')
-    newest = StoredOperator.open(spark, checkpoint_location, operator, version)
+    newest = StoredOperator.open(spark, checkpoint_location, operator, version, seal)
     if since is None:
         return _frame(newest, _descriptor(newest, state), flat=True)
-    earlier = StoredOperator.open(spark, checkpoint_location, newest.operator, since)
+    earlier = StoredOperator.open(spark, checkpoint_location, newest.operator, since, seal)
     if earlier.version >= newest.version:
         raise OptionError(f"since={since} must be an earlier batch than version {newest.version}.")
     descriptor = _descriptor(newest, state)

@@ -18,6 +18,7 @@ from millpond.errors import CorruptionError, UnavailableError
 from millpond.spark.inspect.stored_operator import StoredOperator
 from millpond.state.checkpoint import Savepoint
 from millpond.state.checkpoint.format.savepoint_manifest import SavepointFile
+from millpond.state.checkpoint.format.seal import Seal
 from millpond.state.checkpoint.restoring import Version, row_pieces
 from millpond.state.checkpoint.savepoint import check_empty, finish_savepoint, not_written, write_rows
 from millpond.state.checkpoint.storage.folder import Folder
@@ -31,6 +32,8 @@ def savepoint(
     *,
     operator: int | None = None,
     version: int | None = None,
+    seal: Seal | bytes | None = None,
+    savepoint_seal: Seal | bytes | None = None,
 ) -> Savepoint:
     """Write the whole state of a keyed operator to an empty folder, for a new query of any number of shards.
 
@@ -40,22 +43,28 @@ def savepoint(
         location: a path or URI that the driver and every executor can write to.
         operator: the operator's id, where the query has several keyed operators.
         version: the batch after which the state is saved, the last committed one unless another is asked for.
+        seal: the key of the query's `StateConfig(seal=...)`.
+        savepoint_seal: the key that the savepoint is sealed with; that of the query, unless it is given. With it a
+            new query can have a key where the old one had none, or another key.
 
     Raises:
-        OptionError: there is no such checkpoint, operator or version, or the folder is not empty.
+        OptionError: there is no such checkpoint, operator or version, or the folder is not empty; or the key is
+            missing, or another one.
         CorruptionError: a manifest or segment is missing or altered; it is named.
         UnavailableError: it could not be written; what is there is no savepoint, and is refused as such.
     """
-    stored = StoredOperator.open(spark, checkpoint_location, operator, version)
-    folder = Folder(location)
+    stored = StoredOperator.open(spark, checkpoint_location, operator, version, seal)
+    folder, new_seal = Folder(location), Seal.of(savepoint_seal) or stored.seal
     try:
         check_empty(folder)
         written = stored.read(
-            [state.name for state in stored.states], partial(_write_shard, location, stored.states), "file binary"
+            [state.name for state in stored.states],
+            partial(_write_shard, location, stored.states, new_seal),
+            "file binary",
         )
         files = [msgspec.msgpack.decode(row.file, type=SavepointFile) for row in written.collect()]
         files.sort(key=lambda file: file.name)
-        return finish_savepoint(folder, list(stored.manifests.values()), stored.states, files)
+        return finish_savepoint(folder, list(stored.manifests.values()), stored.states, files, new_seal)
     except OSError as error:
         raise not_written(location, error) from error
     except PySparkException as error:
@@ -65,9 +74,11 @@ def savepoint(
         ) from error
 
 
-def _write_shard(location: str, states: tuple[StateDescriptor, ...], version: Version) -> Iterator[pa.RecordBatch]:
+def _write_shard(
+    location: str, states: tuple[StateDescriptor, ...], seal: Seal | None, version: Version
+) -> Iterator[pa.RecordBatch]:
     folder, attempt = Folder(location), secrets.token_hex(4)
     for state in states:
         part = f"shard-{version.manifest.shard:05d}-{attempt}"
-        for file in write_rows(folder, state, part, row_pieces(version, state)):
+        for file in write_rows(folder, state, part, row_pieces(version, state), seal):
             yield pa.record_batch([pa.array([msgspec.msgpack.encode(file)], pa.binary())], names=["file"])

@@ -21,6 +21,7 @@ from millpond.spark.environment.folders import user_folder
 from millpond.spark.inspect.query_operators import QueryOperator, described, query_operators
 from millpond.spark.shuffle.spool import Spool
 from millpond.state.checkpoint import Manifest
+from millpond.state.checkpoint.format import seal as seals
 from millpond.state.checkpoint.restoring import Version, last_good, segment_name
 from millpond.state.types.descriptor import StateDescriptor
 
@@ -44,6 +45,7 @@ class StoredOperator:
         version: the batch.
         manifests: by the number of Spark's partition, which is the shard's.
         states: what it holds, timers included, as it was declared then.
+        seal: what manifests and segments are sealed with, if they are.
     """
 
     spark: SparkSession
@@ -52,10 +54,18 @@ class StoredOperator:
     version: int
     manifests: Mapping[int, Manifest]
     states: tuple[StateDescriptor, ...]
+    seal: seals.Seal | None = None
 
     @staticmethod
-    def open(spark: SparkSession, location: str, operator: int | None, version: int | None) -> "StoredOperator":
-        """Read the manifests. An OptionError says that there is no such checkpoint, operator or version."""
+    def open(
+        spark: SparkSession,
+        location: str,
+        operator: int | None,
+        version: int | None,
+        seal: seals.Seal | bytes | None = None,
+    ) -> "StoredOperator":
+        """Read the manifests. An OptionError says that there is no such checkpoint, operator or version, or no key."""
+        seal = seals.Seal.of(seal)
         found = _found(spark, location, operator)
         operator, version = found.id, found.version(version, location)
         stored = _source(spark, location, operator, version, "head")
@@ -63,7 +73,8 @@ class StoredOperator:
         for row in stored.select("partition_id", "value.head").collect():
             shard = f"shard {row.partition_id} of operator {operator}"
             name = f"the manifest of {shard} in {masked(location)}, version {version}"
-            manifests[int(row.partition_id)] = Manifest.decode(bytes(row.head), name)
+            encoded = seals.opened(seal, bytes(row.head), seals.MANIFEST, name)
+            manifests[int(row.partition_id)] = Manifest.decode(encoded, name)
         shards = {manifest.shards for manifest in manifests.values()} or {0}
         if manifests.keys() != set(range(max(shards))) or not manifests:
             raise CorruptionError(
@@ -71,7 +82,7 @@ class StoredOperator:
                 f"{sorted(manifests)} of {max(shards)}. {_GONE}"
             )
         states = tuple(StateDescriptor.decode(plain) for plain in manifests[0].states)
-        return StoredOperator(spark, location, operator, version, manifests, states)
+        return StoredOperator(spark, location, operator, version, manifests, states, seal)
 
     def key_schema(self) -> pa.Schema:
         """The key columns."""
@@ -89,13 +100,14 @@ class StoredOperator:
         ).where(F.col("id").isin(ids))
         manifests = {shard: manifest.encode() for shard, manifest in self.manifests.items()}
         name = f"{self.location}, operator {self.operator}, version {self.version}"
-        return segments.mapInArrow(partial(_read_shards, name, manifests, wanted, read_shard), schema)
+        return segments.mapInArrow(partial(_read_shards, name, manifests, wanted, self.seal, read_shard), schema)
 
 
 def _read_shards(
     name: str,
     manifests: Mapping[int, bytes],
     states: frozenset[str],
+    seal: seals.Seal | None,
     read_shard: ShardReader,
     batches: Iterable[pa.RecordBatch],
 ) -> Iterator[pa.RecordBatch]:
@@ -106,8 +118,9 @@ def _read_shards(
         ids: list[int] = []
         for batch in batches:
             ids += batch.column("id").to_pylist()
-            for data in batch.column("data"):
-                waiting.add(data.as_py())
+            for segment_id, data in zip(batch.column("id").to_pylist(), batch.column("data"), strict=True):
+                what = f"segment {segment_id} of shard {shard} in {name}"
+                waiting.add(seals.opened(seal, data.as_py(), seals.segment(segment_id), what))
         manifest = Manifest.decode(manifests[shard], name)
         segments = dict(zip(ids, waiting, strict=True))
         for ref in manifest.segments:

@@ -1,4 +1,4 @@
-"""How the file of a full table comes to a machine that does not see the driver's folder: over HTTP, once a version.
+"""How the file of a full table comes to a machine that does not see the driver's folder: over HTTPS, once a version.
 
 Between the driver and the workers of a full table. The driver serves one thing, the newest version;
 a worker asks for it with the version that its executor has (`If-None-Match`), and most often hears that
@@ -7,13 +7,12 @@ there is nothing newer. The invariant: **a copy appears under its name when it i
 The first worker of an executor that hears of a new version fetches it under a file lock. The others go
 on with the version they have, or wait if there is none yet.
 
-Both sides know a random token, which travels with the plan and never over this connection. The worker
-signs what it asks with it, and the driver signs what it answers, for that one question. So nobody without
-the token gets a table, and a worker takes none from anybody else. As with Spark's own traffic by default,
-the table is not encrypted on the way.
+The plan brings workers the server's certificate and a random token (`tls`). A worker speaks to the server of that
+certificate alone, and the server answers those who know the token. So nobody else gets a table, reads one on its way,
+or has a worker take one from him.
 
 Connections are bounded. When there are too many, the oldest that has not shown that it knows the token is
-closed, so that strangers keep no worker waiting.
+closed, so that strangers keep no worker waiting. A handshake is made in the connection's own thread.
 
 Trade-off: a port of the driver that executors must reach, beside Spark's. Spark's own ways of sending
 do not fit: a broadcast belongs to one plan and not to a reload after it, and what `addFile` has added
@@ -21,24 +20,26 @@ can never be taken away again.
 """
 
 import fcntl
-import hashlib
 import hmac
 import os
 import secrets
+import shutil
 import socket
+import ssl
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from http import HTTPStatus
-from http.client import HTTPConnection, HTTPException, HTTPResponse
+from http.client import HTTPException, HTTPResponse, HTTPSConnection
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 from millpond.errors import UnavailableError
 from millpond.spark.environment.folders import owned_folder
+from millpond.spark.lookup.tls import client_context, server_context
 
 TIMEOUT_S = 60.0
 """How long either side waits for the other's next bytes."""
@@ -50,16 +51,16 @@ MOST_CONNECTIONS = 64
 """How many connections a server has at once, each with a thread."""
 
 _PIECE_BYTES = 1 << 20
-_NONCE, _SIGNATURE, _DIGEST = "Millpond-Nonce", "Millpond-Signature", "Millpond-Digest"
 
 
 @dataclass(frozen=True)
 class ServerAddress:
-    """Where a file server listens, and what it wants to hear first."""
+    """Where a file server listens, what it wants to hear first, and its certificate, as PEM."""
 
     host: str
     port: int
     token: str = field(repr=False)
+    certificate: str = field(repr=False)
 
 
 class FileServer:
@@ -73,14 +74,14 @@ class FileServer:
 
     def __init__(self, newest: Callable[[], Path], host: str, bound: str) -> None:
         token = secrets.token_urlsafe(32)
+        context, certificate = server_context()
 
         class Handler(_Handler):
-            key = token.encode()
+            expected = _authorization(token)
             newest_file = staticmethod(newest)
-            digests = _Digests()
 
-        self._server = _BoundedServer((bound, 0), Handler)
-        self.address = ServerAddress(host, self._server.server_address[1], token)
+        self._server = _BoundedServer((bound, 0), Handler, context)
+        self.address = ServerAddress(host, self._server.server_address[1], token, certificate)
         serve = partial(self._server.serve_forever, _LOOK_UP_S)
         threading.Thread(target=serve, name="millpond-lookup-files", daemon=True).start()
 
@@ -91,14 +92,29 @@ class FileServer:
 
 
 class _BoundedServer(ThreadingHTTPServer):
-    """A thread a connection, and at most `MOST_CONNECTIONS`."""
+    """A thread a connection, and at most `MOST_CONNECTIONS`. All of them speak TLS."""
 
-    def __init__(self, address: tuple[str, int], handler: type["_Handler"]) -> None:
+    def __init__(self, address: tuple[str, int], handler: type["_Handler"], context: ssl.SSLContext) -> None:
         super().__init__(address, handler)
+        self._context = context
         self._strangers: dict[socket.socket, None] = {}
-        """Open connections that have not signed a question yet, oldest first."""
+        """Open connections that have not told the token yet, oldest first."""
         self._trusted: set[socket.socket] = set()
         self._lock = threading.Lock()
+
+    def get_request(self) -> tuple[socket.socket, Any]:
+        """Accept a connection. Its handshake is still to come: who accepts waits for nobody."""
+        accepted, address = super().get_request()
+        accepted.settimeout(TIMEOUT_S)
+        return self._context.wrap_socket(accepted, server_side=True, do_handshake_on_connect=False), address
+
+    def finish_request(self, request: Any, client_address: Any) -> None:
+        """In the connection's thread: make the handshake, and answer. What speaks no TLS is closed without a word."""
+        try:
+            request.do_handshake()
+        except OSError:
+            return
+        super().finish_request(request, client_address)
 
     def process_request(self, request: Any, client_address: Any) -> None:
         """Serve a connection, in place of a stranger's where there are too many."""
@@ -108,7 +124,8 @@ class _BoundedServer(ThreadingHTTPServer):
             if evicted is not None:
                 del self._strangers[evicted]
                 with suppress(OSError):
-                    evicted.shutdown(socket.SHUT_RDWR)
+                    # The socket itself: its TLS belongs to the thread that may be reading from it.
+                    socket.socket.shutdown(evicted, socket.SHUT_RDWR)
             if not full or evicted is not None:
                 self._strangers[request] = None
                 full = False
@@ -132,53 +149,31 @@ class _BoundedServer(ThreadingHTTPServer):
         super().shutdown_request(request)
 
 
-class _Digests:
-    """The digest of the newest file, which is read for it once."""
-
-    def __init__(self) -> None:
-        self._known: tuple[str, bytes] = ("", b"")
-        self._lock = threading.Lock()
-
-    def of(self, name: str, file: IO[bytes]) -> bytes:
-        """The digest of a file that never changes under its name."""
-        with self._lock:
-            if self._known[0] != name:
-                self._known = name, hashlib.file_digest(file, hashlib.blake2b).digest()  # type: ignore[arg-type]
-            return self._known[1]
-
-
-def _signature(key: bytes, *parts: str | bytes) -> str:
-    """What only one that knows the token can say of these parts."""
-    text = b"".join(len(part).to_bytes(8, "big") + part for part in map(_bytes, parts))
-    return hmac.digest(key, text, "sha256").hex()
-
-
-def _bytes(part: str | bytes) -> bytes:
-    return part if isinstance(part, bytes) else part.encode("latin-1", "replace")
+def _authorization(token: str) -> str:
+    """The header by which a worker shows that it knows the token."""
+    return f"Bearer {token}"
 
 
 class _Handler(BaseHTTPRequestHandler):
     timeout = TIMEOUT_S
-    key: bytes
+    expected: str
     newest_file: Callable[[], Path]
-    digests: _Digests
     server: _BoundedServer
 
     def do_GET(self) -> None:
         """The newest file, or nothing if that is the one the asker has."""
-        nonce, have = self.headers.get(_NONCE, ""), self.headers.get("If-None-Match", "")
-        signed = self.headers.get(_SIGNATURE, "").encode("latin-1", "replace")
+        told = self.headers.get("Authorization", "").encode("latin-1", "replace")
         try:
-            if not hmac.compare_digest(signed, _signature(self.key, "ask", nonce, have).encode()):
+            if not hmac.compare_digest(told, self.expected.encode()):
                 self._answer(HTTPStatus.FORBIDDEN)
             else:
                 self.server.trust(self.connection)
-                self._hand_out(nonce)
-        except (ConnectionError, TimeoutError):
+                self._hand_out()
+        except (ConnectionError, TimeoutError, ssl.SSLError):
             # Who asked went away in the middle, and asks again if it still wants the file.
             self.close_connection = True
 
-    def _hand_out(self, nonce: str) -> None:
+    def _hand_out(self) -> None:
         while True:
             try:
                 path = self.newest_file()
@@ -192,22 +187,16 @@ class _Handler(BaseHTTPRequestHandler):
             break
         with file:
             if self.headers.get("If-None-Match") == path.name:
-                self._answer(HTTPStatus.NOT_MODIFIED, signature=_signature(self.key, "same", nonce, path.name))
+                self._answer(HTTPStatus.NOT_MODIFIED)
                 return
-            digest = self.digests.of(path.name, file)
-            file.seek(0)
             self.send_response(HTTPStatus.OK)
-            self.send_header(_DIGEST, digest.hex())
-            self.send_header(_SIGNATURE, _signature(self.key, "table", nonce, path.name, digest))
             self.send_header("ETag", path.name)
             self.send_header("Content-Length", str(os.fstat(file.fileno()).st_size))
             self.end_headers()
-            self.connection.sendfile(file)
+            shutil.copyfileobj(file, self.wfile, _PIECE_BYTES)
 
-    def _answer(self, status: HTTPStatus, text: bytes = b"", signature: str = "") -> None:
+    def _answer(self, status: HTTPStatus, text: bytes = b"") -> None:
         self.send_response(status)
-        if signature:
-            self.send_header(_SIGNATURE, signature)
         if status != HTTPStatus.NOT_MODIFIED:
             self.send_header("Content-Length", str(len(text)))
         self.end_headers()
@@ -229,24 +218,22 @@ def fetched(name: str, server: ServerAddress, copies: Path, suffix: str) -> Path
     while True:
         there = sorted(copies.glob(f"*{suffix}"))
         newest = there[-1] if there else None
-        with closing(HTTPConnection(server.host, server.port, timeout=TIMEOUT_S)) as connection:
-            nonce = secrets.token_hex(16)
-            answer = _asked(name, server, connection, newest, nonce)
+        context = client_context(server.certificate)
+        with closing(HTTPSConnection(server.host, server.port, timeout=TIMEOUT_S, context=context)) as connection:
+            answer = _asked(name, server, connection, newest)
             if newest is not None and answer.status == HTTPStatus.NOT_MODIFIED:
                 return newest
             with _locked(copies / "lock", wait=newest is None) as locked:
                 if newest is not None and not locked:
                     return newest
                 if sorted(copies.glob(f"*{suffix}")) == there:
-                    _receive(name, server, answer, copies, suffix, nonce)
+                    _receive(name, server, answer, copies, suffix)
                     for outdated in there:
                         outdated.unlink(missing_ok=True)
 
 
-def _asked(name: str, server: ServerAddress, connection: HTTPConnection, have: Path | None, nonce: str) -> HTTPResponse:
-    key, known = server.token.encode(), "" if have is None else have.name
-    headers = {_NONCE: nonce, _SIGNATURE: _signature(key, "ask", nonce, known)}
-    headers |= {"If-None-Match": known} if known else {}
+def _asked(name: str, server: ServerAddress, connection: HTTPSConnection, have: Path | None) -> HTTPResponse:
+    headers = {"Authorization": _authorization(server.token)} | ({} if have is None else {"If-None-Match": have.name})
     try:
         connection.request("GET", "/", headers=headers)
         answer = connection.getresponse()
@@ -257,33 +244,17 @@ def _asked(name: str, server: ServerAddress, connection: HTTPConnection, have: P
         raise UnavailableError(text)
     if text or answer.status not in (HTTPStatus.OK, HTTPStatus.NOT_MODIFIED):
         raise _unreachable(name, server, f"it answered {answer.status} {answer.reason}")
-    if answer.status == HTTPStatus.NOT_MODIFIED:
-        _check_signature(name, server, answer, _signature(key, "same", nonce, known))
     return answer
 
 
-def _check_signature(name: str, server: ServerAddress, answer: HTTPResponse, expected: str) -> None:
-    said = (answer.headers[_SIGNATURE] or "").encode("latin-1", "replace")
-    if not hmac.compare_digest(said, expected.encode()):
-        raise _unreachable(name, server, "what answers there does not know the table's token, so nothing was taken")
-
-
-def _receive(name: str, server: ServerAddress, answer: HTTPResponse, copies: Path, suffix: str, nonce: str) -> None:
+def _receive(name: str, server: ServerAddress, answer: HTTPResponse, copies: Path, suffix: str) -> None:
     version, length = Path(str(answer.headers["ETag"])).name, str(answer.headers["Content-Length"])
     if not version.endswith(suffix) or not length.isdecimal():
         raise _unreachable(name, server, f"it gave no version and length, but {version!r} and {length!r}")
-    try:
-        digest = bytes.fromhex(answer.headers[_DIGEST] or "")
-    except ValueError as error:
-        raise _unreachable(name, server, "it gave no digest") from error
-    _check_signature(name, server, answer, _signature(server.token.encode(), "table", nonce, version, digest))
     unfinished = copies / f"{version}.unfinished"
-    found = hashlib.blake2b()
     try:
         with unfinished.open("wb") as file:
-            while piece := answer.read(_PIECE_BYTES):
-                found.update(piece)
-                file.write(piece)
+            shutil.copyfileobj(answer, file, _PIECE_BYTES)
             received = file.tell()
     except (OSError, HTTPException) as error:
         raise UnavailableError(
@@ -292,9 +263,6 @@ def _receive(name: str, server: ServerAddress, answer: HTTPResponse, copies: Pat
         ) from error
     if received != int(length):
         raise _unreachable(name, server, f"it sent {received} of {length} bytes")
-    if found.digest() != digest:
-        unfinished.unlink(missing_ok=True)
-        raise _unreachable(name, server, "the file is not the one that was signed")
     unfinished.rename(copies / version)
 
 

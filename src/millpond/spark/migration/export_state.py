@@ -20,6 +20,7 @@ from millpond.spark.inspect.read_state import StateColumns
 from millpond.spark.operator.key_columns import quoted
 from millpond.state.checkpoint import Savepoint
 from millpond.state.checkpoint.format.savepoint_manifest import SavepointFile
+from millpond.state.checkpoint.format.seal import Seal
 from millpond.state.operator.timers import TIMER_STATES
 from millpond.state.types.descriptor import StateDescriptor, StateKind
 
@@ -28,7 +29,14 @@ _BATCH_ROWS = 10_000
 _MOST_TASKS = 1_000
 
 
-def export_state(spark: SparkSession, location: str, *, prefix: str = "", now_ms: int | None = None) -> DataFrame:
+def export_state(
+    spark: SparkSession,
+    location: str,
+    *,
+    prefix: str = "",
+    now_ms: int | None = None,
+    seal: Seal | bytes | None = None,
+) -> DataFrame:
     """A savepoint as a DataFrame for PySpark's `initialState`, a row a key.
 
     The columns are the key's, then one for each state under its name, then `timers`:
@@ -47,13 +55,15 @@ def export_state(spark: SparkSession, location: str, *, prefix: str = "", now_ms
         location: the savepoint, of `savepoint`, `import_state` or a `ProcessorHarness`.
         prefix: put before the names of the states and of `timers`, where a key column has one of these names.
         now_ms: values that have expired by then are left out. None: those that have when the DataFrame is computed.
+        seal: the key that the savepoint is sealed with; None where it is not.
 
     Raises:
         OptionError: two columns would have the same name.
         DataError: a state holds Python objects, which have no columns.
         CorruptionError: the savepoint is not as it was written. Files are read when the DataFrame is.
     """
-    saved = Savepoint.open(location)
+    seal = Seal.of(seal)
+    saved = Savepoint.open(location, seal=seal)
     key_schema = pa.ipc.read_schema(pa.py_buffer(saved.contents.key_schema))
     states = [state for state in saved.states() if state.name not in TIMER_STATES]
     _check_names(saved, key_schema.names, [state.name for state in states], prefix)
@@ -63,7 +73,7 @@ def export_state(spark: SparkSession, location: str, *, prefix: str = "", now_ms
     columns: dict[str, Column] = {}
     for state in saved.states():
         name = prefix + (_TIMERS_COLUMN if state.name in TIMER_STATES else state.name)
-        part = _part(spark, location, saved, state).select("key.*", _content(state, now).alias(name))
+        part = _part(spark, location, saved, state, seal).select("key.*", _content(state, now).alias(name))
         parts.append(part.where(F.col(quoted(name)).isNotNull()))
         columns[name] = _of_key(state, F.col(quoted(name))).alias(name)
     if not parts:
@@ -90,20 +100,24 @@ def _check_names(saved: Savepoint, keys: Sequence[str], states: Sequence[str], p
         )
 
 
-def _part(spark: SparkSession, location: str, saved: Savepoint, state: StateDescriptor) -> DataFrame:
+def _part(spark: SparkSession, location: str, saved: Savepoint, state: StateDescriptor, seal: Seal | None) -> DataFrame:
     """One state in the columns of Spark's state data source, lists whole. A task reads some of its files."""
     files = [file for file in saved.contents.files if file.state == state.name]
     shape = StateColumns(state, flat=False)
     key_schema = pa.ipc.read_schema(pa.py_buffer(saved.contents.key_schema))
     numbers = spark.range(0, len(files), 1, max(1, min(len(files), _MOST_TASKS)))
-    return numbers.mapInArrow(partial(_read_files, location, files, shape), shape.schema(key_schema))
+    return numbers.mapInArrow(partial(_read_files, location, seal, files, shape), shape.schema(key_schema))
 
 
 def _read_files(
-    location: str, files: Sequence[SavepointFile], shape: StateColumns, batches: Iterable[pa.RecordBatch]
+    location: str,
+    seal: Seal | None,
+    files: Sequence[SavepointFile],
+    shape: StateColumns,
+    batches: Iterable[pa.RecordBatch],
 ) -> Iterator[pa.RecordBatch]:
     """In a task."""
-    saved = Savepoint.open(location)
+    saved = Savepoint.open(location, seal=seal)
     for batch in batches:
         for number in batch.column(0).to_pylist():
             yield from shape.table(saved.file_rows(files[number]), 0).to_batches(max_chunksize=_BATCH_ROWS)

@@ -28,6 +28,7 @@ from millpond.spark.migration.pyspark_operator import PySparkOperator, PySparkSt
 from millpond.spark.shuffle.partitioner import routing_keys
 from millpond.state.checkpoint import Savepoint, new_manifest
 from millpond.state.checkpoint.format.savepoint_manifest import SavepointFile
+from millpond.state.checkpoint.format.seal import Seal
 from millpond.state.checkpoint.format.segment import CellCodec
 from millpond.state.checkpoint.savepoint import check_empty, finish_savepoint, not_written, write_rows
 from millpond.state.checkpoint.storage.folder import Folder
@@ -51,6 +52,7 @@ def import_state(
     ttl_ms: Mapping[str, int] | None = None,
     group_state: str | None = None,
     time_mode: str | None = None,
+    seal: Seal | bytes | None = None,
 ) -> Savepoint:
     """Turn the state of a PySpark query into a savepoint, for `keyed(...)` of the same keys and states.
 
@@ -69,6 +71,7 @@ def import_state(
         group_state: what the state of `applyInPandasWithState` is called from now on; `"state"` by default.
         time_mode: for `applyInPandasWithState` with timeouts, `"EventTime"` or `"ProcessingTime"`. Spark's checkpoint
             does not tell it.
+        seal: the key that the savepoint is sealed with, for a query with the same `StateConfig(seal=...)`.
 
     Raises:
         OptionError: there is no such checkpoint, operator or version, an argument is missing or does not belong to the
@@ -80,13 +83,13 @@ def import_state(
     found = PySparkOperator.open(spark, checkpoint_location, operator, version)
     states = found.states(ttl_ms or {}, group_state, time_mode)
     keys = found.key_schema(states[0].rows)
-    folder = Folder(location)
+    folder, seal = Folder(location), Seal.of(seal)
     layout = _Layout(keys, found.operator.partitions, max_parallelism(found.operator.partitions))
     files: list[SavepointFile] = []
     try:
         check_empty(folder)
         for state in states:
-            written = _written(state, layout, location)
+            written = _written(state, layout, location, seal)
             files += [each.file for each in written]
             _check_ttl(found, state.descriptor, written, location)
         manifest = new_manifest(secrets.token_hex(8), 0, 1, layout.max_parallelism, arrow_schema(keys))
@@ -95,7 +98,7 @@ def import_state(
             watermark_ms=found.watermark_ms if TIMERS in [state.descriptor for state in states] else -1,
             processing_ms=found.timestamp_ms,
         )
-        return finish_savepoint(folder, [manifest], [state.descriptor for state in states], files)
+        return finish_savepoint(folder, [manifest], [state.descriptor for state in states], files, seal)
     except OSError as error:
         raise not_written(location, error) from error
     except PySparkException as error:
@@ -123,7 +126,7 @@ class _Written(msgspec.Struct, frozen=True):
     alive_since_ms: int | None
 
 
-def _written(state: PySparkState, layout: _Layout, location: str) -> list[_Written]:
+def _written(state: PySparkState, layout: _Layout, location: str, seal: Seal | None) -> list[_Written]:
     """Write the files of one state, in a task a shard."""
     cells = _cells(state, layout)
     columns = cells.columns
@@ -134,7 +137,7 @@ def _written(state: PySparkState, layout: _Layout, location: str) -> list[_Writt
     schema = schema.remove(schema.get_field_index("deleted"))
     # By position: names with dots are paths to Spark.
     renamed = spread.toDF(*(f"c{at}" for at in range(len(columns))))
-    write = partial(_write_files, location, state.descriptor, columns, schema)
+    write = partial(_write_files, location, seal, state.descriptor, columns, schema)
     rows = renamed.mapInArrow(write, "written binary").collect()
     written = [msgspec.msgpack.decode(row.written, type=_Written) for row in rows]
     return sorted(written, key=lambda each: each.file.name)
@@ -179,14 +182,19 @@ def _value_fields(descriptor: StateDescriptor, value: Column) -> dict[str, Colum
 
 
 def _write_files(
-    location: str, state: StateDescriptor, columns: list[str], schema: pa.Schema, batches: Iterable[pa.RecordBatch]
+    location: str,
+    seal: Seal | None,
+    state: StateDescriptor,
+    columns: list[str],
+    schema: pa.Schema,
+    batches: Iterable[pa.RecordBatch],
 ) -> Iterator[pa.RecordBatch]:
     """In a task: write one shard's rows of a state, in files of bounded size."""
     folder, task = Folder(location), TaskContext.get()
     part = f"shard-{task.partitionId() if task else 0:05d}"
     attempt = secrets.token_hex(4)
     for piece, table in enumerate(_pieces(batches, columns, schema)):
-        for file in write_rows(folder, state, f"{part}-{piece:04d}-{attempt}", [table]):
+        for file in write_rows(folder, state, f"{part}-{piece:04d}-{attempt}", [table], seal):
             written = msgspec.msgpack.encode(_Written(file, _newest_life(table)))
             yield pa.record_batch([pa.array([written], pa.binary())], names=["written"])
 

@@ -50,6 +50,7 @@ from millpond.spark.spec.metrics import BatchMetrics, KeyedMetrics
 from millpond.spark.spec.observed_metrics import METRICS, METRICS_TYPE, metrics_row
 from millpond.spark.spec.operator import BatchTime, OperatorSpec
 from millpond.state.checkpoint import Commit, Manifest, new_manifest
+from millpond.state.checkpoint.format.seal import Seal
 from millpond.state.checkpoint.restoring import in_order
 
 OLDEST = "oldest"
@@ -179,7 +180,7 @@ class ShardProcessor(StatefulProcessor):  # type: ignore[misc]
         task, layout = _Task(self._spec.application), Layout.of_task()
         shard = partition_of(routing_key, layout.shards)
         name = f"shard {shard} of operator {self._spec.name} in query {task.query}"
-        durable = ShardStore(self._stored_manifest, self._stored_segments, name)
+        durable = ShardStore(self._stored_manifest, self._stored_segments, name, Seal.of(self._spec.config.seal))
         time = BatchTime(timer_values.getCurrentProcessingTimeInMs(), timer_values.getCurrentWatermarkInMs())
         try:
             yield from self._batch(task, self._manifest(shard, layout, durable), durable, blobs, time)

@@ -23,7 +23,7 @@ def filled_shard(
     now_ms = max(0, time.processing_ms)
     try:
         if manifest.version == 0 and spec.savepoint is not None:
-            shard.start_from(Savepoint.open(spec.savepoint), spec.states, now_ms)
+            shard.start_from(Savepoint.open(spec.savepoint, seal=spec.config.seal), spec.states, now_ms)
         else:
             shard.restore(segments, spec.states, now_ms)
         shard.begin_at(manifest)
@@ -41,7 +41,7 @@ def check_savepoint(spec: OperatorSpec) -> None:
     """
     if spec.savepoint is None or not Folder(spec.savepoint).sizes(".", recursive=True):
         return
-    savepoint = Savepoint.open(spec.savepoint)
+    savepoint = Savepoint.open(spec.savepoint, seal=spec.config.seal)
     found = pa.ipc.read_schema(pa.py_buffer(savepoint.contents.key_schema))
     if not found.equals(spec.key_schema):
         raise OptionError(

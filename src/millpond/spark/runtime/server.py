@@ -4,7 +4,8 @@ Started by the first task that needs it (`millpond.spark.host.client`) with the 
 and the process id of its executor. It writes one line when it listens, or why it cannot. It belongs to
 one application on one executor, and ends when the executor's JVM ends; when every daemon whose workers
 came has ended, since Spark ends its daemons with the application and a JVM may outlive that; when its
-socket is gone, so that nobody can come any more; or when it has held no shard for a while.
+socket is gone, so that nobody can come any more; when it has held no shard for a while; or when it is at rest and has
+hardly any memory left under its limit. The next task then starts another one, which restores what it is asked for.
 
 Python's cycle collector is off while batches run: state is tuples and dictionaries without cycles,
 and searching them would cost more than building them. Between batches the collector runs over what
@@ -23,7 +24,7 @@ from pathlib import Path
 
 from millpond.errors import UnavailableError
 from millpond.spark.environment.peer import check_peer
-from millpond.spark.host.memory import check_memory_limit, mapped_bytes, memory_limit_bytes
+from millpond.spark.host.memory import check_memory_limit, is_nearly_full, mapped_bytes, memory_limit_bytes
 from millpond.spark.host.process import Owners
 from millpond.spark.host.wire import LISTENING, Connection, PeerGoneError
 from millpond.spark.runtime.conversation import converse
@@ -46,6 +47,8 @@ class HostServer:
         self._busy = 0
         self._busy_lock = threading.Lock()
         self._collected = time.monotonic()
+        limit, mapped = memory_limit_bytes(), mapped_bytes()
+        self._room_at_start = None if limit is None or mapped is None else limit - mapped
 
     def run(self) -> None:
         """Listen until nobody can come any more, or nothing was used for long."""
@@ -65,10 +68,25 @@ class HostServer:
                         last_used = time.monotonic()
                     elif time.monotonic() - last_used > IDLE_SECONDS:
                         break
+                    if not self._busy and self._is_nearly_full():
+                        break
                     self._collect_garbage()
             finally:
                 self._leave(listener, selector, mine)
                 self._slots.close()
+
+    def _is_nearly_full(self) -> bool:
+        limit, mapped = memory_limit_bytes(), mapped_bytes()
+        if not is_nearly_full(self._room_at_start, limit, mapped):
+            return False
+        print(  # noqa: T201 - the executor's log
+            f"millpond state host: it maps {(mapped or 0) >> 20} of {(limit or 0) >> 20} MiB, its limit "
+            "(spark.executor.pyspark.memory, divided by the executor's cores), and is replaced. If that happens often, "
+            "something leaks, or the state is too large: keep it on disk with StateConfig(backend='rocksdb').",
+            file=sys.stderr,
+            flush=True,
+        )
+        return True
 
     def _accept(self, listener: socket.socket) -> None:
         connection, _ = listener.accept()

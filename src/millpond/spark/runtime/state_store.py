@@ -7,16 +7,25 @@ from pyspark.sql.streaming.stateful_processor import MapState, ValueState
 
 from millpond.errors import CorruptionError, UnavailableError
 from millpond.state.checkpoint import Commit, Manifest, SegmentRef
+from millpond.state.checkpoint.format import seal as seals
 from millpond.state.checkpoint.restoring import StoredSegments, check_segment, last_good
 
 
 class ShardStore:
-    """One shard's newest version in Spark's state store: a `CheckpointStorage`. Spark itself keeps the earlier ones."""
+    """One shard's newest version in Spark's state store: a `CheckpointStorage`. Spark itself keeps the earlier ones.
 
-    def __init__(self, manifest: ValueState, segments: MapState, name: str) -> None:
+    Args:
+        manifest: where the manifest is.
+        segments: where the segments are, by id.
+        name: the shard and its query, for errors.
+        seal: what manifest and segments are sealed with, if they are.
+    """
+
+    def __init__(self, manifest: ValueState, segments: MapState, name: str, seal: seals.Seal | None = None) -> None:
         self._manifest = manifest
         self._segments = segments
         self._name = name
+        self._seal = seal
 
     @property
     def name(self) -> str:
@@ -34,7 +43,8 @@ class ShardStore:
         if not self._manifest.exists():
             return None
         stored = self._manifest.get()
-        manifest = Manifest.decode(bytes(stored[0]), f"the manifest of {self._name}")
+        name = f"the manifest of {self._name}"
+        manifest = Manifest.decode(seals.opened(self._seal, bytes(stored[0]), seals.MANIFEST, name), name)
         return manifest if version in (None, manifest.version) else None
 
     def segment(self, ref: SegmentRef) -> bytes:
@@ -44,7 +54,8 @@ class ShardStore:
             raise CorruptionError(
                 f"segment {ref.id}, written by version {ref.version}, state {ref.state!r} is missing. {last_good(ref)}"
             )
-        return bytes(stored[0])
+        name = f"segment {ref.id} of {self._name}, state {ref.state!r}"
+        return seals.opened(self._seal, bytes(stored[0]), seals.segment(ref.id), name)
 
     def segments_of(self, manifest: Manifest) -> StoredSegments:
         """The segments of a manifest, each read when it is asked for."""
@@ -75,10 +86,11 @@ class ShardStore:
         """
         try:
             for segment_id, data in commit.segments.items():
-                self._segments.updateValue((segment_id,), (data,))
+                sealed = seals.closed(self._seal, data, seals.segment(segment_id))
+                self._segments.updateValue((segment_id,), (sealed,))
             for segment_id in commit.dropped:
                 self._segments.removeKey((segment_id,))
-            self._manifest.update((commit.manifest.encode(),))
+            self._manifest.update((seals.closed(self._seal, commit.manifest.encode(), seals.MANIFEST),))
         except (EOFError, ConnectionError) as error:
             # Spark closes the connection to its store over an error, and keeps that to itself.
             raise UnavailableError(

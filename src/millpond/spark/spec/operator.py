@@ -13,6 +13,7 @@ from pyspark.sql.types import StructType
 
 from millpond.errors import OptionError
 from millpond.spark.spec.metrics import KeyedMetrics
+from millpond.state.checkpoint.format.seal import Seal
 from millpond.state.operator.timers import PROCESSING_TIMERS, TIMERS
 from millpond.state.options.operator import StateOptions
 from millpond.state.spillable.options import SpillableSettings
@@ -61,6 +62,9 @@ class StateConfig:
         host_timeout: how long a worker waits for a sign of its state host, which gives one at least when a batch of a
             shard is done. A host that gives none hangs: it is killed, the task fails with an error that says so, and
             the next task starts another host. None: for ever.
+        seal: a key of 16 to 64 random bytes, such as `secrets.token_bytes(32)`. What the query stores is then sealed
+            with a keyed MAC, and what is not sealed with this key is refused, its savepoint too: for checkpoints where
+            others can write. None: checksums, which find accidents. The key is shown nowhere and stored nowhere.
 
     Whatever is cached, what a batch changed is written before the batch is durable, and the next start may choose
     another cache, size or backend.
@@ -86,6 +90,7 @@ class StateConfig:
     hooks: CacheHooks | None = field(default=None, compare=False)
     on_lost_state: str = "fail"
     host_timeout: timedelta | None = HOST_TIMEOUT
+    seal: Seal | bytes | None = None
     parsed: StateOptions = field(init=False, repr=False, compare=False)
     opened_with: tuple[StateOptions, str] = field(init=False, repr=False, compare=False)
     """What a backend in memory must have been opened with to be of use: hooks are no data that could be compared."""
@@ -97,6 +102,7 @@ class StateConfig:
             raise OptionError(
                 f"StateConfig(host_timeout={self.host_timeout!r}): expected a timedelta above 0, or None for no limit."
             )
+        object.__setattr__(self, "seal", Seal.of(self.seal))
         if self.hosts is not None and self.hosts < 1:
             raise OptionError(f"StateConfig(hosts={self.hosts!r}): expected 1 or more, or None for one a core.")
         named = {option: getattr(self, name) for name, option in _OPTION_OF.items() if getattr(self, name) is not None}

@@ -16,6 +16,7 @@ import pyarrow.fs
 
 from millpond.errors import CorruptionError, MissingDependencyError, OptionError, UnavailableError
 from millpond.state.checkpoint.format.object_columns import decoded
+from millpond.state.checkpoint.format.seal import Seal
 from millpond.state.checkpoint.format.segment import CellCodec
 from millpond.state.checkpoint.restoring import Version, read_version, row_pieces
 from millpond.state.checkpoint.savepoint import MANIFEST, Savepoint, ShardState, write_savepoint
@@ -34,6 +35,7 @@ class StateReader:
     Args:
         location: a path, a URI, or a path in `filesystem`.
         filesystem: to be used instead of the one that the location's scheme names.
+        seal: the key that it is sealed with; None where it is not.
 
     >>> import tempfile
     >>> from millpond.state.spi import HeapBackend, StateDescriptor, StateKind
@@ -56,7 +58,10 @@ class StateReader:
     [{'change': 'changed', 'key_group': 3, 'key.user': 'ann', 'old.n': 1, 'new.n': 2}]
     """
 
-    def __init__(self, location: str, *, filesystem: pa.fs.FileSystem | None = None) -> None:
+    def __init__(
+        self, location: str, *, filesystem: pa.fs.FileSystem | None = None, seal: Seal | bytes | None = None
+    ) -> None:
+        self._seal = Seal.of(seal)
         folder = Folder(location, filesystem)
         self._location = folder.location
         try:
@@ -68,9 +73,10 @@ class StateReader:
             raise OptionError(
                 f"{self._location} holds neither checkpoints (shard-00000, …) nor a savepoint ({MANIFEST})."
             )
-        self._savepoint = Savepoint.open(location, filesystem=filesystem) if is_savepoint else None
+        self._savepoint = Savepoint.open(location, filesystem=filesystem, seal=self._seal) if is_savepoint else None
         self._storages = [
-            FileStorage(location, shard, filesystem=filesystem, read_only=True) for shard in sorted(shards)
+            FileStorage(location, shard, filesystem=filesystem, read_only=True, seal=self._seal)
+            for shard in sorted(shards)
         ]
 
     def versions(self) -> list[int]:
@@ -156,8 +162,12 @@ class StateReader:
         rows += [("removed", at, None) for cell, (at, _) in old_cells.items() if cell not in new_cells]
         return _difference(decoded(before, descriptor), decoded(after, descriptor), rows)
 
-    def savepoint(self, location: str, version: int | None = None) -> Savepoint:
+    def savepoint(
+        self, location: str, version: int | None = None, *, savepoint_seal: Seal | bytes | None = None
+    ) -> Savepoint:
         """Write every state to an empty folder, as of a version; the newest that every shard has, if none is given.
+
+        It is sealed with `savepoint_seal`, or with the key that this is sealed with.
 
         Raises:
             OptionError: this is a savepoint already, there is no such version, or the folder is not empty.
@@ -167,7 +177,8 @@ class StateReader:
         if self._savepoint is not None:
             raise OptionError(f"{self._location} is a savepoint already: copy the folder.")
         version = self._version(version)
-        return write_savepoint(location, (ShardState.of_storage(storage, version) for storage in self._storages))
+        shards = (ShardState.of_storage(storage, version) for storage in self._storages)
+        return write_savepoint(location, shards, seal=savepoint_seal or self._seal)
 
     def _stored(self, state: StateDescriptor, version: int | None) -> pa.Table:
         if self._savepoint is not None:

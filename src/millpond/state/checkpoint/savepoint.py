@@ -32,6 +32,7 @@ from millpond.masking import masked
 from millpond.state.checkpoint.format.manifest import Manifest
 from millpond.state.checkpoint.format.object_columns import JSON_COLUMN, with_json
 from millpond.state.checkpoint.format.savepoint_manifest import SavepointFile, SavepointManifest
+from millpond.state.checkpoint.format.seal import Seal, closed, opened
 from millpond.state.checkpoint.format.segment import CellCodec, sealed, unsealed
 from millpond.state.checkpoint.living_rows import living_rows
 from millpond.state.checkpoint.next_manifest import Source
@@ -43,6 +44,7 @@ from millpond.state.types.descriptor import StateDescriptor
 MANIFEST = "MANIFEST"
 
 _MAGIC = b"MPSP"
+_SEALED_AS = "savepoint"
 _FILE_BYTES = 4 << 20
 """Of rows in one file, before compression: it is in memory as a whole when it is written and when it is read."""
 _ROW_GROUP_BYTES = 1 << 20
@@ -97,15 +99,25 @@ class ShardState:
 
 
 def write_savepoint(
-    location: str, shards: Iterable[ShardState], *, filesystem: pa.fs.FileSystem | None = None
+    location: str,
+    shards: Iterable[ShardState],
+    *,
+    filesystem: pa.fs.FileSystem | None = None,
+    seal: Seal | bytes | None = None,
 ) -> "Savepoint":
     """Write a savepoint of every shard of an operator into an empty folder. The shards are taken one by one.
+
+    Args:
+        location: a path, a URI, or a path in `filesystem`.
+        shards: of the operator, all of them.
+        filesystem: to be used instead of the one that the location's scheme names.
+        seal: the key that it is sealed with, 16 to 64 random bytes; None for checksums alone.
 
     Raises:
         OptionError: the folder is not empty, or these are not the shards of one operator, each once.
         UnavailableError: it could not be written; what is there is no savepoint, and is refused as such.
     """
-    folder = Folder(location, filesystem)
+    folder, seal = Folder(location, filesystem), Seal.of(seal)
     try:
         check_empty(folder)
         manifests: list[Manifest] = []
@@ -122,8 +134,8 @@ def write_savepoint(
                         "declaration."
                     )
                 part = f"shard-{shard.manifest.shard:05d}"
-                files += write_rows(folder, state, part, shard.pieces(state))
-        return finish_savepoint(folder, manifests, states.values(), files)
+                files += write_rows(folder, state, part, shard.pieces(state), seal)
+        return finish_savepoint(folder, manifests, states.values(), files, seal)
     except OSError as error:
         raise not_written(location, error) from error
 
@@ -144,7 +156,11 @@ def not_written(location: str, error: OSError) -> UnavailableError:
 
 
 def finish_savepoint(
-    folder: Folder, manifests: Sequence[Manifest], states: Iterable[StateDescriptor], files: Sequence[SavepointFile]
+    folder: Folder,
+    manifests: Sequence[Manifest],
+    states: Iterable[StateDescriptor],
+    files: Sequence[SavepointFile],
+    seal: Seal | None = None,
 ) -> "Savepoint":
     """Write the manifest, which makes a savepoint of files that were written for every shard of an operator."""
     if len(manifests) != (manifests[0].shards if manifests else 1):
@@ -162,9 +178,9 @@ def finish_savepoint(
     folder.make(["."])
     for name in {file.name.partition("/")[0] for file in files}:
         folder.sync(name)
-    folder.write(MANIFEST, sealed(_MAGIC, msgspec.msgpack.encode(contents)))
+    folder.write(MANIFEST, closed(seal, sealed(_MAGIC, msgspec.msgpack.encode(contents)), _SEALED_AS))
     folder.sync(".")
-    return Savepoint(folder, contents)
+    return Savepoint(folder, contents, seal)
 
 
 def _refuse_strangers(location: str, manifests: Sequence[Manifest], manifest: Manifest) -> None:
@@ -184,7 +200,7 @@ def _refuse_strangers(location: str, manifests: Sequence[Manifest], manifest: Ma
 
 
 def write_rows(
-    folder: Folder, state: StateDescriptor, part: str, pieces: Iterable[pa.Table]
+    folder: Folder, state: StateDescriptor, part: str, pieces: Iterable[pa.Table], seal: Seal | None = None
 ) -> Iterator[SavepointFile]:
     """Write rows of one state to files of a few MB, named after the part of the operator that they are."""
     waiting: list[pa.Table] = []
@@ -192,10 +208,10 @@ def write_rows(
     for group in _row_groups(pieces):
         waiting.append(group)
         if sum(each.nbytes for each in waiting) >= _FILE_BYTES:
-            yield _written(folder, state, part, number, waiting)
+            yield _written(folder, state, part, number, waiting, seal)
             waiting, number = [], number + 1
     if waiting:
-        yield _written(folder, state, part, number, waiting)
+        yield _written(folder, state, part, number, waiting, seal)
 
 
 def _row_groups(pieces: Iterable[pa.Table]) -> Iterator[pa.Table]:
@@ -212,7 +228,7 @@ def _row_groups(pieces: Iterable[pa.Table]) -> Iterator[pa.Table]:
 
 
 def _written(
-    folder: Folder, state: StateDescriptor, part: str, number: int, groups: Sequence[pa.Table]
+    folder: Folder, state: StateDescriptor, part: str, number: int, groups: Sequence[pa.Table], seal: Seal | None
 ) -> SavepointFile:
     sink = pa.BufferOutputStream()
     # A row group is encoded alone: Parquet's writer takes several times the bytes of what it is given at once.
@@ -235,20 +251,27 @@ def _written(
         sum(group.num_rows for group in groups),
         data.size,
         xxhash.xxh64_intdigest(data),
+        "" if seal is None else seal.mac(data, f"file {name}").hex(),
     )
 
 
 class Savepoint:
     """A savepoint that is complete. What it holds is proven file by file, before anything is taken from one."""
 
-    def __init__(self, folder: Folder, contents: SavepointManifest) -> None:
+    def __init__(self, folder: Folder, contents: SavepointManifest, seal: Seal | None = None) -> None:
         self._folder = folder
+        self._seal = seal
         self.contents = contents
 
     @staticmethod
-    def open(location: str, *, filesystem: pa.fs.FileSystem | None = None) -> "Savepoint":
-        """Open a savepoint. A CorruptionError names what is missing, torn or altered."""
-        folder = Folder(location, filesystem)
+    def open(
+        location: str, *, filesystem: pa.fs.FileSystem | None = None, seal: Seal | bytes | None = None
+    ) -> "Savepoint":
+        """Open a savepoint. A CorruptionError names what is missing, torn or altered.
+
+        `seal` is the key that it was sealed with. An OptionError says that it is missing, or another one.
+        """
+        folder, seal = Folder(location, filesystem), Seal.of(seal)
         name = f"the manifest {folder.path(MANIFEST)}"
         try:
             sizes = folder.sizes(".", recursive=True)
@@ -256,7 +279,7 @@ class Savepoint:
                 raise CorruptionError(
                     f"{name} is missing: the savepoint was not finished, or is none. Use another savepoint."
                 )
-            body = unsealed(_MAGIC, folder.read(MANIFEST), name)
+            body = unsealed(_MAGIC, opened(seal, folder.read(MANIFEST), _SEALED_AS, name), name)
         except OSError as error:
             raise UnavailableError(f"the savepoint {masked(location)} cannot be read: {error}.") from error
         contents = SavepointManifest.decode(body, name)
@@ -267,7 +290,7 @@ class Savepoint:
                     f"file {folder.path(file.name)} {has}, expected {file.bytes} bytes: the savepoint is not as it was "
                     "written. Nothing was taken from it; use another one."
                 )
-        return Savepoint(folder, contents)
+        return Savepoint(folder, contents, seal)
 
     @property
     def location(self) -> str:
@@ -324,6 +347,11 @@ class Savepoint:
             raise CorruptionError(
                 f"file {path} does not match its checksum in the manifest. Nothing was taken from it; use another "
                 "savepoint."
+            )
+        if self._seal is not None and file.mac != self._seal.mac(data, f"file {file.name}").hex():
+            raise CorruptionError(
+                f"file {path} does not match its seal in the manifest: it was altered by somebody who does not have "
+                "the key. Nothing was taken from it; use another savepoint."
             )
         return data
 

@@ -9,7 +9,10 @@ from millpond.state.checkpoint.format.segment import DECODE_ERRORS
 
 
 class SavepointFile(msgspec.Struct, frozen=True, array_like=True):
-    """One Parquet file: which cells it holds, and how to know that it is whole."""
+    """One Parquet file: which cells it holds, and how to know that it is whole.
+
+    `mac` is that of its name and bytes, in hex, in a savepoint that is sealed; else empty.
+    """
 
     name: str
     state: str
@@ -18,6 +21,7 @@ class SavepointFile(msgspec.Struct, frozen=True, array_like=True):
     rows: int
     bytes: int
     checksum: int
+    mac: str = ""
 
 
 class SavepointManifest(msgspec.Struct, frozen=True):

@@ -48,6 +48,7 @@ import pyarrow as pa
 import xxhash
 
 from millpond.errors import CorruptionError, MillpondError, OptionError, UnavailableError
+from millpond.state.checkpoint.format import seal as seals
 from millpond.state.checkpoint.format.manifest import Manifest, SegmentRef
 from millpond.state.checkpoint.format.segment import checksum_of, verify_segment
 from millpond.state.checkpoint.storage.folder import Folder
@@ -112,6 +113,7 @@ class FileStorage:
         writer: names this writer; random unless given.
         read_only: leave no trace. Otherwise the first use, be it a read, takes the shard over from every earlier
             writer, whose next version will not count.
+        seal: the key that everything is sealed with, 16 to 64 random bytes; None for checksums alone.
 
     >>> import tempfile
     >>> storage = FileStorage(tempfile.mkdtemp(), shard=0)
@@ -128,6 +130,7 @@ class FileStorage:
         retain: int = 3,
         writer: str | None = None,
         read_only: bool = False,
+        seal: seals.Seal | bytes | None = None,
     ) -> None:
         if retain < 1:
             raise OptionError(f"retain is {retain}; at least 1 version must be kept.")
@@ -141,6 +144,7 @@ class FileStorage:
         self._retain = retain
         self._token = writer or secrets.token_hex(8)
         self._read_only = read_only
+        self._seal = seals.Seal.of(seal)
         self._writer: _Writer | None = None
         self._lineage = ""
         self._attempts = 0
@@ -165,22 +169,24 @@ class FileStorage:
         return None
 
     def _decoded(self, name: str) -> Manifest:
-        return Manifest.decode(self._read(name), f"manifest {self._folder.path(name)}")
+        what = f"manifest {self._folder.path(name)}"
+        return Manifest.decode(seals.opened(self._seal, self._read(name), seals.MANIFEST, what), what)
 
     def segment(self, ref: SegmentRef) -> bytes:
         """One segment. Any file with its id, checksum and length holds the same bytes."""
-        wanted = (ref.id, ref.checksum, ref.bytes)
+        wanted = (ref.id, ref.checksum, ref.bytes + (0 if self._seal is None else seals.SEAL_BYTES))
         if wanted not in self._segments:
             files = self._segment_files()
             self._segments = {(file.id, file.checksum, file.bytes): file.name for file in files if file.whole}
         if wanted not in self._segments:
             raise CorruptionError(
-                f"no file {self._folder.path('segments')}/{ref.id:012d}-{ref.checksum:016x}-* of {ref.bytes} bytes is "
+                f"no file {self._folder.path('segments')}/{ref.id:012d}-{ref.checksum:016x}-* of {wanted[2]} bytes is "
                 "there. Restore the file, an earlier version, or a savepoint."
             )
         name = self._segments[wanted]
-        data = self._read(name)
-        verify_segment(data, f"file {self._folder.path(name)}")
+        what = f"file {self._folder.path(name)}"
+        data = seals.opened(self._seal, self._read(name), seals.segment(ref.id), what)
+        verify_segment(data, what)
         return data
 
     def put(self, commit: Commit) -> None:
@@ -190,10 +196,11 @@ class FileStorage:
         manifest, what = commit.manifest, f"{self._name}: version {commit.manifest.version} was not stored"
         try:
             self._refuse_another_lineage(manifest)
-            manifest_path = self._manifest_path(commit)
+            encoded = seals.closed(self._seal, manifest.encode(), seals.MANIFEST)
+            manifest_path = self._manifest_path(commit, len(encoded))
             self._write_segments(commit)
             self._refuse_if_passed(what)
-            self._folder.write(manifest_path, manifest.encode())
+            self._folder.write(manifest_path, encoded)
             self._folder.sync("heads")
             self._refuse_if_passed(what)
             self._folder.write(_mark_of(manifest_path), b"")
@@ -216,8 +223,9 @@ class FileStorage:
             writing: deque[Future[None]] = deque()
             # Read one by one: all of them may be more than memory holds.
             for segment_id, data in commit.segments.items():
-                path = self._segment_path(commit.manifest, segment_id, data)
-                writing.append(threads.submit(self._folder.write, path, data))
+                stored = seals.closed(self._seal, data, seals.segment(segment_id))
+                path = self._segment_path(commit.manifest, segment_id, checksum_of(data), len(stored))
+                writing.append(threads.submit(self._folder.write, path, stored))
                 if len(writing) == _WRITTEN_AT_ONCE:
                     writing.popleft().result()
             for written in writing:
@@ -345,18 +353,15 @@ class FileStorage:
                 size == int(match["bytes"]),
             )
 
-    def _manifest_path(self, commit: Commit) -> str:
+    def _manifest_path(self, commit: Commit, length: int) -> str:
         manifest = commit.manifest
         return (
             f"heads/{manifest.version:012d}-{_identity(manifest)}-{_identity(commit.parent)}"
-            f"-{_hashed(manifest.lineage)}-{len(manifest.encode())}-{self._author}.head"
+            f"-{_hashed(manifest.lineage)}-{length}-{self._author}.head"
         )
 
-    def _segment_path(self, manifest: Manifest, segment_id: int, data: bytes) -> str:
-        return (
-            f"segments/{segment_id:012d}-{checksum_of(data):016x}-{_hashed(manifest.lineage)}-{len(data)}"
-            f"-{self._author}.segment"
-        )
+    def _segment_path(self, manifest: Manifest, segment_id: int, checksum: int, length: int) -> str:
+        return f"segments/{segment_id:012d}-{checksum:016x}-{_hashed(manifest.lineage)}-{length}-{self._author}.segment"
 
     @property
     def _author(self) -> str:
