@@ -130,7 +130,13 @@ def begin_many(reader: CachedReader, keys: Sequence[bytes], query_ms: int, now_m
     group = reader.group
     served, cache, tile_ms = group.served, group.tile_cache, group.tile_ms
     landed = served.landed
-    if landed is None or cache is None or reader.freshness_ms or query_ms > landed.horizon_end_ms:
+    if (
+        landed is None
+        or cache is None
+        or not reader.is_whole
+        or reader.freshness_ms
+        or query_ms > landed.horizon_end_ms
+    ):
         return None
     if -(-query_ms // tile_ms) * tile_ms < now_ms:
         return None

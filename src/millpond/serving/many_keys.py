@@ -17,6 +17,7 @@ from millpond.serving.counters import Tally
 from millpond.serving.fetch_call import FetchCall, Shared, ShortWays
 from millpond.serving.fetch_rounds import Answers, Round, Rounds
 from millpond.serving.messages import FetchRequest, FetchResponse
+from millpond.serving.one_join import OneJoin
 from millpond.serving.one_key import OneKey
 from millpond.serving.short_read import READ_COUNTS, ReadCounts
 
@@ -148,7 +149,9 @@ class ManyKeys:
 
 
 def many_keys(
-    shared: Shared, forms: Mapping[tuple[str, tuple[str, ...] | None], OneKey], requests: Sequence[FetchRequest]
+    shared: Shared,
+    forms: Mapping[tuple[str, tuple[str, ...] | None], OneKey | OneJoin],
+    requests: Sequence[FetchRequest],
 ) -> ManyKeys | None:
     """Give the form for many keys; None if the requests differ in more than their keys, or have no form for one.
 
@@ -160,7 +163,7 @@ def many_keys(
     if features is not None and type(features) is not tuple:
         return None
     one = forms.get((name, features))
-    if one is None or type(one.reader) is not CachedReader or not (at is None or type(at) is int):
+    if type(one) is not OneKey or type(one.reader) is not CachedReader or not (at is None or type(at) is int):
         return None
     encode = one.encode
     keys: list[bytes] = []

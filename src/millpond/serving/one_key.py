@@ -13,7 +13,7 @@ from millpond.serving.landed_batch import LandedBatch
 from millpond.serving.messages import FetchResponse, ValueState
 from millpond.serving.prepared import Prepared
 from millpond.serving.served_group import ServedGroup
-from millpond.serving.short_read import ShortReader, ShortResult
+from millpond.serving.short_read import ShortRead, ShortReader, ShortResult
 
 
 class OneKey:
@@ -48,6 +48,19 @@ class OneKey:
         self._name = prepared.target.name
         self.encode = group.plan.encode_key
 
+    def begin(self, keys: Mapping[str, Any], query_ms: int, now_ms: int) -> ShortRead | None:
+        """Begin the short read of a key; None if the long way is to be taken.
+
+        Raises:
+            DataError: the key is not of its declared type.
+        """
+        key = self.encode(keys)
+        return None if key is None else self.reader.begin(key, query_ms, now_ms)
+
+    def unconfirmed(self, found: ShortResult) -> list[tuple[ServedGroup, ShortResult]]:
+        """Give what may be used only if its batch is still served."""
+        return [] if found.is_confirmed else [(self.group, found)]
+
     def answer(self, keys: Mapping[str, Any], query_ms: int, found: ShortResult, kv_calls: int) -> FetchResponse:
         """Give the answer, and count it.
 
@@ -58,7 +71,7 @@ class OneKey:
             kv_calls: how many calls of the store it took.
         """
         features = self.finish(found.bases, found.tails)
-        states = _nulls(features) if None in features.values() else {}
+        states = nulls(features) if None in features.values() else {}
         null = len(states)
         self._counters.one_key(kv_calls, found.counts, null, len(features) - null)
         return FetchResponse(self._name, keys, query_ms, features, states, {}, found.landed.batch_end_ms)
@@ -74,13 +87,14 @@ class OneKey:
         name, end_ms = self._name, landed.batch_end_ms
         return [
             FetchResponse(
-                name, one, query_ms, features, _nulls(features) if None in features.values() else {}, {}, end_ms
+                name, one, query_ms, features, nulls(features) if None in features.values() else {}, {}, end_ms
             )
             for one, features in zip(keys, found, strict=True)
         ]
 
 
-def _nulls(features: Mapping[str, Any]) -> dict[str, ValueState]:
+def nulls(features: Mapping[str, Any]) -> dict[str, ValueState]:
+    """Give the states of the values that are null."""
     return {name: "null" for name, value in features.items() if value is None}
 
 
