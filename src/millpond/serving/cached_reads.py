@@ -6,6 +6,7 @@ are the usual ones, are decoded and merged by columns; any other is ended by the
 """
 
 from collections.abc import Sequence
+from typing import Any
 
 import msgspec
 
@@ -13,9 +14,9 @@ from millpond.errors import CorruptionError, UnavailableError
 from millpond.features.answering import Column
 from millpond.features.answering.layout import Projection
 from millpond.kv import Get, TimedValue
-from millpond.serving.cached_reader import CachedRead, CachedReader
-from millpond.serving.closed_tiles import NO_MARKER, ClosedTiles
-from millpond.serving.landed_batch import LandedBatch, View
+from millpond.serving.cached_reader import CachedRead, CachedReader, recent_tail
+from millpond.serving.closed_tiles import NO_MARKER, ClosedTiles, RecentTail
+from millpond.serving.landed_batch import ALL_TIME_MS, LandedBatch, View
 from millpond.serving.served_group import Served
 from millpond.serving.short_read import ReadCounts, ShortResult
 from millpond.serving.stream_read import END_OF_STREAM
@@ -33,7 +34,9 @@ class CachedReads(msgspec.Struct, frozen=True, gc=False):
         served: what was served when the keys were looked up.
         landed: the batch that answers.
         found: the closed tiles of each get.
-        missed: the places of the keys that have no get.
+        places: of the keys of the gets.
+        recent: the places of the keys of which the tail was read not long ago, with their closed tiles and that tail.
+        missed: the places of the other keys.
     """
 
     gets: list[Get]
@@ -42,6 +45,8 @@ class CachedReads(msgspec.Struct, frozen=True, gc=False):
     served: Served
     landed: LandedBatch
     found: list[ClosedTiles]
+    places: list[int]
+    recent: list[tuple[int, ClosedTiles, RecentTail]]
     missed: list[int]
 
     def columns(self, answers: Sequence[list[TimedValue] | UnavailableError]) -> "KeyColumns | None":
@@ -76,10 +81,13 @@ class CachedReads(msgspec.Struct, frozen=True, gc=False):
         ):
             return None
         found = [self.found[place] for place in places] if len(places) < len(self.found) else self.found
+        tails = group.tile_columns.merged(tiles.cells, counts)
+        if self.reader.freshness_ms:
+            self._keep_tails(found, tails, [answers[place] for place in places])
         return KeyColumns(
             places,
             [closed.bases for closed in found],
-            group.tile_columns.merged(tiles.cells, counts),
+            tails,
             (
                 0,
                 sum([closed.view.reads_batch for closed in found]),
@@ -87,6 +95,33 @@ class CachedReads(msgspec.Struct, frozen=True, gc=False):
                 len(stored),
                 sum(map(len, stored)),
                 len(stored),
+                sum([closed.tiles for closed in found]),
+            ),
+        )
+
+    def _keep_tails(self, found: Sequence[ClosedTiles], tails: Sequence[Column], read: Sequence[Any]) -> None:
+        """Keep the tails for the fetches of the next milliseconds."""
+        now_ms, windows = self.reader.clock(), len(self.reader.empty_tails)
+        for closed, rows, tail in zip(found, read, zip(*tails, strict=True), strict=True):
+            newest_ms = rows[-1].time_ms if rows else -ALL_TIME_MS
+            closed.recent_tail = (now_ms, newest_ms, ALL_TIME_MS, (tail,) * windows)
+
+    def recent_columns(self) -> "KeyColumns | None":
+        """Take the tails that were read not long ago and are the same for all windows; None if another is there."""
+        if not self.recent or any(tails[0] is not tails[-1] for _, _, (_, _, _, tails) in self.recent):
+            return None
+        found = [closed for _, closed, _ in self.recent]
+        return KeyColumns(
+            [place for place, _, _ in self.recent],
+            [closed.bases for closed in found],
+            list(zip(*[tails[0] for _, _, (_, _, _, tails) in self.recent], strict=True)),
+            (
+                0,
+                sum([closed.view.reads_batch for closed in found]),
+                0,
+                0,
+                0,
+                0,
                 sum([closed.tiles for closed in found]),
             ),
         )
@@ -106,7 +141,7 @@ class KeyColumns(msgspec.Struct, frozen=True, gc=False):
     """What was found of the keys that are alike.
 
     Attributes:
-        places: of their gets.
+        places: of their gets; of those without, of their keys.
         bases: of each key, for each window the cells of its closed part.
         tails: for each cell of the plan, that of the open part of each key.
         counts: what was read of all of them, see `READ_COUNTS`.
@@ -119,7 +154,7 @@ class KeyColumns(msgspec.Struct, frozen=True, gc=False):
 
 
 def begin_many(reader: CachedReader, keys: Sequence[bytes], query_ms: int, now_ms: int) -> CachedReads | None:
-    """Look up some keys at once; None if their tails end before the present, or are kept themselves.
+    """Look up some keys at once; None if their tails end before the present, or a step is off.
 
     Args:
         reader: the short way to one key.
@@ -130,13 +165,7 @@ def begin_many(reader: CachedReader, keys: Sequence[bytes], query_ms: int, now_m
     group = reader.group
     served, cache, tile_ms = group.served, group.tile_cache, group.tile_ms
     landed = served.landed
-    if (
-        landed is None
-        or cache is None
-        or not reader.is_whole
-        or reader.freshness_ms
-        or query_ms > landed.horizon_end_ms
-    ):
+    if landed is None or cache is None or not reader.is_whole or query_ms > landed.horizon_end_ms:
         return None
     if -(-query_ms // tile_ms) * tile_ms < now_ms:
         return None
@@ -146,7 +175,10 @@ def begin_many(reader: CachedReader, keys: Sequence[bytes], query_ms: int, now_m
     view: View | None = None
     gets: list[Get] = []
     found: list[ClosedTiles] = []
+    places: list[int] = []
+    recent: list[tuple[int, ClosedTiles, RecentTail]] = []
     missed: list[int] = []
+    since_ms = reader.clock() - reader.freshness_ms if reader.freshness_ms else None
     for place, key in enumerate(keys):
         closed = held.get(key)
         if closed is None or closed.landed is not landed or closed.restarts != restarts or closed.is_partial:
@@ -157,6 +189,12 @@ def begin_many(reader: CachedReader, keys: Sequence[bytes], query_ms: int, now_m
         if view is None or not earliest_ms < closed.end_ms < latest_ms:
             missed.append(place)
             continue
+        if since_ms is not None:
+            tail = recent_tail(closed, query_ms, since_ms)
+            if tail is not None:
+                recent.append((place, closed, tail))
+                continue
         gets.append(Get(dataset, key, closed.end_ms, END_OF_STREAM))
         found.append(closed)
-    return CachedReads(gets, reader, query_ms, served, landed, found, missed)
+        places.append(place)
+    return CachedReads(gets, reader, query_ms, served, landed, found, places, recent, missed)

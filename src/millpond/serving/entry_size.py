@@ -5,8 +5,8 @@ is exact and costs more than decoding did. So the first entries are walked and t
 more rarely up to one of `_MOST_BETWEEN`. The others are weighed by a number that is at hand (the bytes of the
 stored row, the cells of a closed part) times what one such unit took in those that were walked. Each cache
 has its own weigher: how a row's bytes turn into objects depends on the plan's cells.
-
 """
+
 import sys
 import threading
 from collections.abc import Callable
