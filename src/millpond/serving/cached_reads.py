@@ -37,6 +37,7 @@ class CachedReads(msgspec.Struct, frozen=True, gc=False):
         places: of the keys of the gets.
         recent: the places of the keys of which the tail was read not long ago, with their closed tiles and that tail.
         missed: the places of the other keys.
+        are_alike: whether no key of the gets has a late event, a window within its tail, or a tile that closed since.
     """
 
     gets: list[Get]
@@ -48,46 +49,40 @@ class CachedReads(msgspec.Struct, frozen=True, gc=False):
     places: list[int]
     recent: list[tuple[int, ClosedTiles, RecentTail]]
     missed: list[int]
+    are_alike: bool
 
     def columns(self, answers: Sequence[list[TimedValue] | UnavailableError]) -> "KeyColumns | None":
         """Take the tails that are alike: at most two tiles, all open, no late event; None if none is, or one is odd."""
-        query_ms, group = self.query_ms, self.reader.group
-        limit_ms, closed_ms = query_ms - query_ms % group.tile_ms, self.served.closed_ms
-        places: list[int] = []
-        counts: list[int] = []
-        tail_rows: list[TimedValue] = []
-        keys: list[bytes] = []
-        for place, (get, closed, rows) in enumerate(zip(self.gets, self.found, answers, strict=True)):
-            end_ms = closed.end_ms
-            if (
-                isinstance(rows, list)
-                and len(rows) <= _PAIR
-                and closed.marker == NO_MARKER
-                and closed.view.latest_start_ms <= end_ms
-                and (limit_ms <= end_ms or closed_ms <= end_ms)
-                and (not rows or rows[-1].time_ms < query_ms)
-            ):
-                places.append(place)
-                counts.append(len(rows))
-                tail_rows += rows
-                keys += [get.key] * len(rows)
+        group = self.reader.group
+        if self.are_alike and set(map(type, answers)) == {list} and len(max(answers, key=len)) <= _PAIR:  # type: ignore[arg-type]
+            places: Sequence[int] = range(len(answers))
+            tails: Sequence[Any] = answers
+        else:
+            places = [place for place, rows in enumerate(answers) if self._is_usual(place, rows)]
+            tails = [answers[place] for place in places]
+        counts = list(map(len, tails))
+        tail_rows: list[TimedValue] = [row for rows in tails for row in rows]
+        times = [row.time_ms for row in tail_rows]
+        if not places or (times and max(times) >= self.query_ms):
+            return None
+        keys = [self.gets[place].key for place, count in zip(places, counts, strict=True) for _ in range(count)]
         stored = [row.value for row in tail_rows]
-        tiles = group.tile_columns.decode(keys, stored) if places else None
+        tiles = group.tile_columns.decode(keys, stored)
         if (
             tiles is None
             or any(tiles.complete)
-            or [row.time_ms for row in tail_rows] != list(tiles.start_ms)
+            or times != list(tiles.start_ms)
             or tiles.size_ms.count(group.tile_ms) < len(stored)
         ):
             return None
         found = [self.found[place] for place in places] if len(places) < len(self.found) else self.found
-        tails = group.tile_columns.merged(tiles.cells, counts)
+        columns = group.tile_columns.merged(tiles.cells, counts)
         if self.reader.freshness_ms:
-            self._keep_tails(found, tails, [answers[place] for place in places])
+            self._keep_tails(found, columns, tails)
         return KeyColumns(
             places,
             [closed.bases for closed in found],
-            tails,
+            columns,
             (
                 0,
                 sum([closed.view.reads_batch for closed in found]),
@@ -97,6 +92,16 @@ class CachedReads(msgspec.Struct, frozen=True, gc=False):
                 len(stored),
                 sum([closed.tiles for closed in found]),
             ),
+        )
+
+    def _is_usual(self, place: int, rows: list[TimedValue] | UnavailableError) -> bool:
+        """Tell whether a tail is of at most two tiles, of which none amends or ends what is closed."""
+        closed = self.found[place]
+        return (
+            isinstance(rows, list)
+            and len(rows) <= _PAIR
+            and (not rows or rows[-1].time_ms < self.query_ms)
+            and _is_alike(closed, self.query_ms - self.query_ms % self.reader.group.tile_ms, self.served.closed_ms)
         )
 
     def _keep_tails(self, found: Sequence[ClosedTiles], tails: Sequence[Column], read: Sequence[Any]) -> None:
@@ -178,6 +183,8 @@ def begin_many(reader: CachedReader, keys: Sequence[bytes], query_ms: int, now_m
     places: list[int] = []
     recent: list[tuple[int, ClosedTiles, RecentTail]] = []
     missed: list[int] = []
+    least_ms = min(query_ms - query_ms % tile_ms, served.closed_ms)
+    are_alike = True
     since_ms = reader.clock() - reader.freshness_ms if reader.freshness_ms else None
     for place, key in enumerate(keys):
         closed = held.get(key)
@@ -186,15 +193,28 @@ def begin_many(reader: CachedReader, keys: Sequence[bytes], query_ms: int, now_m
             continue
         if closed.view is not view:
             view = closed.view if closed.view.holds(query_ms) else None
-        if view is None or not earliest_ms < closed.end_ms < latest_ms:
+        end_ms = closed.end_ms
+        if view is None or not earliest_ms < end_ms < latest_ms:
             missed.append(place)
             continue
+        if end_ms < least_ms or view.latest_start_ms > end_ms or closed.marker != NO_MARKER:
+            are_alike = False
         if since_ms is not None:
             tail = recent_tail(closed, query_ms, since_ms)
             if tail is not None:
                 recent.append((place, closed, tail))
                 continue
-        gets.append(Get(dataset, key, closed.end_ms, END_OF_STREAM))
+        gets.append(Get(dataset, key, end_ms, END_OF_STREAM))
         found.append(closed)
         places.append(place)
-    return CachedReads(gets, reader, query_ms, served, landed, found, places, recent, missed)
+    return CachedReads(gets, reader, query_ms, served, landed, found, places, recent, missed, are_alike)
+
+
+def _is_alike(closed: ClosedTiles, limit_ms: int, closed_ms: int) -> bool:
+    """Tell whether a key has no late event, no window within its tail, and no tile that closed since."""
+    end_ms = closed.end_ms
+    return (
+        closed.marker == NO_MARKER
+        and closed.view.latest_start_ms <= end_ms
+        and (limit_ms <= end_ms or closed_ms <= end_ms)
+    )
