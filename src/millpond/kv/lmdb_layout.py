@@ -161,12 +161,14 @@ def read_many(transaction: Transaction, gets: Sequence[Get]) -> list[list[TimedV
     places: dict[tuple[str, int | None, int | None], _Place | None] = {}
     cursor = transaction.cursor()
     found: list[list[TimedValue]] = []
+    dataset, start_ms, end_ms, place = None, None, None, None
     for get in gets:
-        asked = (get.dataset, get.start_ms, get.end_ms)
-        if asked in places:
-            place = places[asked]
-        else:
-            place = places[asked] = _place(transaction, get)
+        if get.dataset is not dataset or get.start_ms != start_ms or get.end_ms != end_ms:
+            asked = dataset, start_ms, end_ms = (get.dataset, get.start_ms, get.end_ms)
+            if asked in places:
+                place = places[asked]
+            else:
+                place = places[asked] = _place(transaction, get)
         found.append([] if place is None else _read(transaction, cursor, place, get.key))
     return found
 

@@ -1,8 +1,8 @@
 """How a fetcher asks its store: blocking or awaiting, one key or many.
 
-Place on the data path: between the fetcher's face and the reads. One key of one GroupBy takes the form
-for it (`OneKey`), several keys of one GroupBy take theirs (`ManyKeys`); everything else, and whatever the
-short ways do not answer, is a `FetchCall`.
+Place on the data path: between the fetcher's face and the reads. One request of a GroupBy or Join takes the
+form for it (`OneKey`, `OneJoin`), several keys of one GroupBy take theirs (`ManyKeys`); everything else, and
+whatever the short ways do not answer, is a `FetchCall`.
 
 Invariant: blocking and async differ only in how they wait. Both have all short ways.
 """
@@ -19,16 +19,21 @@ from millpond.serving.fetch_call import FetchCall, Shared, ShortWays
 from millpond.serving.fetch_rounds import run, run_async
 from millpond.serving.many_keys import ManyKeys, many_keys
 from millpond.serving.messages import FetchRequest, FetchResponse
+from millpond.serving.one_join import JoinRead, JoinResult, OneJoin
 from millpond.serving.one_key import OneKey
 from millpond.serving.prepared import Prepared
+from millpond.serving.served_group import ServedGroup
 from millpond.serving.short_read import ShortRead, ShortResult
 from millpond.serving.targets import Targets
 
 if TYPE_CHECKING:
     from millpond.serving.answer_columns import AnswerColumns
 
-Begun = tuple[OneKey, int, ShortRead]
-"""What answers, the time, and the short read that was begun."""
+Form = OneKey | OneJoin
+"""What answers one request."""
+
+Begun = tuple[Any, int, ShortRead | JoinRead]
+"""The form, the time, and the short read that was begun."""
 
 
 class Answerer:
@@ -48,47 +53,57 @@ class Answerer:
         self._counters = shared.counters
         self._log = shared.log
         self._now = shared.now
-        self._one_key = targets.one_key
+        self._forms = targets.forms
         self._fetches = 0
 
     def one(
         self, name: str, keys: Mapping[str, Any], at: int | None, features: tuple[str, ...] | None
     ) -> FetchResponse:
         """Answer for one key without context or explanation."""
-        one = self._one_key.get((name, features))
-        if one is None:
+        form = self._forms.get((name, features))
+        if form is None:
             return self._call((FetchRequest(name, keys, at, None, features),), "open")[0]
-        answer = self._fetch_one(one, keys, at)
+        answer = self._fetch_one(form, keys, at, features)
         if answer is None:
             return self._call((FetchRequest(name, keys, at, None, features),), "tried")[0]
         return answer
 
-    def _fetch_one(self, one: OneKey, keys: Mapping[str, Any], at: int | None) -> FetchResponse | None:
+    def _fetch_one(
+        self, form: Form, keys: Mapping[str, Any], at: int | None, features: tuple[str, ...] | None
+    ) -> FetchResponse | None:
         """Answer by a short way; None if the long one is to be taken, which also says what is wrong."""
         self._infos.ensure()
         self._fetches += 1
-        if not self._fetches % SAMPLED_ONE_IN:
-            return self._timed_one(one, keys, at)
-        begun = self._begin(one, keys, at)
+        is_timed = not self._fetches % SAMPLED_ONE_IN
+        began = time.perf_counter() if is_timed else 0.0
+        begun = self._begin(form, keys, at, features)
         if begun is None:
             return None
-        read = begun[2]
+        if isinstance(begun, FetchCall):
+            run(begun.rounds(), self._store.get_many)
+            return begun.responses()[0]
+        if is_timed:
+            return self._timed_one(begun, keys, began)
+        read, found = begun[2], None
         gets = read.gets
         try:
             found = read.end(self._store.get_many(gets) if gets else ())
         except (CorruptionError, PartlyReadError):
             return None  # the long way says what does not decode, and which server did not answer
+        finally:
+            if found is None:
+                read.close()
         return None if found is None else self._confirmed(begun, keys, found)
 
     def many(self, requests: Sequence[FetchRequest]) -> list[FetchResponse]:
         """Answer several requests, in their order, with one call of the store for all."""
         if len(requests) > 1:
-            many = many_keys(self._shared, self._one_key, requests)
+            many = many_keys(self._shared, self._forms, requests)
             return self._call(requests, "open") if many is None else self._run(many)
         short_ways: ShortWays = "open"
-        one = self._one_of(requests)
-        if one is not None:
-            answer = self._fetch_one(one, requests[0].keys, requests[0].at)
+        form = self._form_of(requests)
+        if form is not None:
+            answer = self._fetch_one(form, requests[0].keys, requests[0].at, requests[0].features)
             if answer is not None:
                 return [answer]
             short_ways = "tried"
@@ -133,15 +148,15 @@ class Answerer:
             await self._infos.ensure_async()
             # Such a store does not wait, and then neither does the blocking face.
             return self.many(requests)
-        many = many_keys(self._shared, self._one_key, requests) if len(requests) > 1 else None
+        many = many_keys(self._shared, self._forms, requests) if len(requests) > 1 else None
         if many is not None:
             await self._infos.ensure_async()
             await run_async(many.rounds(), store.get_many)
             return many.responses()
         short_ways: ShortWays = "open"
-        one = self._one_of(requests)
-        if one is not None:
-            answer = await self._one_async(store, one, requests[0])
+        form = self._form_of(requests)
+        if form is not None:
+            answer = await self._one_async(store, form, requests[0])
             if answer is not None:
                 return [answer]
             short_ways = "tried"
@@ -163,54 +178,69 @@ class Answerer:
         """Forget the connections of the parent process."""
         self._async_store = None
 
-    def _begin(self, one: OneKey, keys: Mapping[str, Any], at: int | None) -> Begun | None:
+    def _begin(
+        self, form: Form, keys: Mapping[str, Any], at: int | None, features: tuple[str, ...] | None
+    ) -> "Begun | FetchCall | None":
+        """Begin a short read; a `FetchCall` if a part of a Join takes the long way, None if all is to take it."""
         now_ms = self._now()
         if at is None:
             at = now_ms
         elif type(at) is not int:
             return None
-        key = one.encode(keys)
-        read = None if key is None else one.reader.begin(key, at, now_ms)
-        return None if read is None else (one, at, read)
+        read = form.begin(keys, at, now_ms)
+        if type(read) is list:
+            request = FetchRequest(form.prepared.target.name, keys, at, None, features)
+            return FetchCall(self._shared, (request,), short_ways="tried", now_ms=now_ms, begun=read)
+        return None if read is None else (form, at, read)  # type: ignore[return-value]  # the list is above
 
-    def _one_of(self, requests: Sequence[FetchRequest]) -> OneKey | None:
-        """Give the form for one key, if that is what is asked for."""
+    def _form_of(self, requests: Sequence[FetchRequest]) -> Form | None:
+        """Give the form for one request, if that is what is asked for."""
         request = requests[0] if len(requests) == 1 else None
         if request is None or request.explain or request.context is not None:
             return None
-        return self._one_key.get((request.name, request.features))
+        return self._forms.get((request.name, request.features))
 
-    async def _one_async(self, store: AsyncKVStore, one: OneKey, request: FetchRequest) -> FetchResponse | None:
+    async def _one_async(self, store: AsyncKVStore, form: Form, request: FetchRequest) -> FetchResponse | None:
         """Do as `_fetch_one`, without holding up the event loop."""
         await self._infos.ensure_async()
-        begun = self._begin(one, request.keys, request.at)
+        begun = self._begin(form, request.keys, request.at, request.features)
         if begun is None:
             return None
-        read = begun[2]
+        if isinstance(begun, FetchCall):
+            await run_async(begun.rounds(), store.get_many)
+            return begun.responses()[0]
+        read, found = begun[2], None
         try:
             found = read.end(await store.get_many(read.gets) if read.gets else ())
         except (CorruptionError, PartlyReadError):
             return None
+        finally:
+            if found is None:
+                read.close()
         if found is None:
             return None
         if found.is_confirmed:
             return self._answer(begun, request.keys, found)
-        (rows,) = await store.get_many((self._infos.confirm_get(one.group.name),))
-        return self._answer(begun, request.keys, found, rows)
-
-    def _timed_one(self, one: OneKey, keys: Mapping[str, Any], at: int | None) -> FetchResponse | None:
-        """Do as `_fetch_one`, and measure the parts."""
-        began = time.perf_counter()
-        begun = self._begin(one, keys, at)
-        if begun is None:
+        unconfirmed = form.unconfirmed(found)  # type: ignore[arg-type]  # a form takes what its own reads found
+        gets = [self._infos.confirm_get(group.name) for group, _ in unconfirmed]
+        try:
+            rows = await store.get_many(gets)
+        except PartlyReadError:
             return None
-        read = begun[2]
+        return self._answer(begun, request.keys, found) if self._is_confirmed(unconfirmed, rows) else None
+
+    def _timed_one(self, begun: Begun, keys: Mapping[str, Any], began: float) -> FetchResponse | None:
+        """Do as `_fetch_one`, and measure the parts."""
+        read, found = begun[2], None
         try:
             rows = self._timed_get_many(read.gets) if read.gets else ()
             read_s = time.perf_counter()
             found = read.end(rows)
         except (CorruptionError, PartlyReadError):
             return None
+        finally:
+            if found is None:
+                read.close()
         decoded_s = time.perf_counter()
         answer = None if found is None else self._confirmed(begun, keys, found)
         if answer is not None:
@@ -220,31 +250,42 @@ class Answerer:
             self._counters.timed("fetch", ended_s - began)
         return answer
 
-    def _confirmed(self, begun: Begun, keys: Mapping[str, Any], found: ShortResult) -> FetchResponse | None:
-        """Answer, after asking whether the batch is still served where its row was absent."""
+    def _confirmed(
+        self, begun: Begun, keys: Mapping[str, Any], found: ShortResult | JoinResult
+    ) -> FetchResponse | None:
+        """Answer, after asking whether the batches are still served of which a row was absent."""
         if found.is_confirmed:
             return self._answer(begun, keys, found)
-        (rows,) = self._store.get_many((self._infos.confirm_get(begun[0].group.name),))
-        return self._answer(begun, keys, found, rows)
+        unconfirmed = begun[0].unconfirmed(found)
+        try:
+            rows = self._store.get_many([self._infos.confirm_get(group.name) for group, _ in unconfirmed])
+        except PartlyReadError:
+            return None
+        return self._answer(begun, keys, found) if self._is_confirmed(unconfirmed, rows) else None
 
-    def _answer(
-        self,
-        begun: Begun,
-        keys: Mapping[str, Any],
-        found: ShortResult,
-        info_rows: Sequence[TimedValue] | None = None,
-    ) -> FetchResponse | None:
-        """Answer and count; None if the serving info that was read after the rows names another batch."""
-        one, at, read = begun
-        kv_calls = 1 if read.gets else 0
-        if info_rows is not None:
-            kv_calls += 1
+    def _is_confirmed(
+        self, unconfirmed: Sequence[tuple[ServedGroup, ShortResult]], rows: Sequence[Sequence[TimedValue]]
+    ) -> bool:
+        """Tell whether the serving infos that were read after the rows name the same batches; then keep what was read.
+
+        Equal GroupBys are asked for once each time they are a part.
+        """
+        for (group, found), info_rows in zip(unconfirmed, rows, strict=True):
             self._counters.info_get()
-            if self._infos.learn(one.group, info_rows).landed is not found.landed:
-                return None
-        answer = one.answer(keys, at, found, kv_calls)
+            if self._infos.learn(group, info_rows).landed is not found.landed:
+                return False
+        for _, found in unconfirmed:
+            if found.on_confirmed is not None:
+                found.on_confirmed()
+        return True
+
+    def _answer(self, begun: Begun, keys: Mapping[str, Any], found: ShortResult | JoinResult) -> FetchResponse:
+        """Answer and count."""
+        form, at, read = begun
+        kv_calls = (1 if read.gets else 0) + (not found.is_confirmed)
+        answer: FetchResponse = form.answer(keys, at, found, kv_calls)
         if self._log is not None:
-            self._log.offer(one.prepared, answer, {})
+            self._log.offer(form.prepared, answer, {})
         return answer
 
     def _timed_get_many(self, gets: Sequence[Get]) -> list[list[TimedValue]]:

@@ -1,8 +1,12 @@
-"""The short way to a key of which everything but the tail is cached.
+"""The short ways to a key of a GroupBy that is cached.
 
 Place on the data path: the usual read. The closed tiles are in the cache, with the batch in their bases,
 so the batch row is not looked up. The windows have not moved, and no closed tile was amended. Then one
-range is read: the tail and, behind it, the amendment marker.
+range is read: the tail and, behind it, the amendment marker. A key that is not there is read whole, and kept
+if it pays (`doorkeeper`).
+
+With some steps of CHIP-1 switched off, the same reads also get what they then must: the batch row, the tiles
+from their start.
 
 A query about the past reads two ranges in the same round: the marker, and the tail up to the query. So
 the tiles between the query and now are neither read nor decoded. The marker comes first: it must be read
@@ -13,12 +17,13 @@ from collections.abc import Callable, Sequence
 
 import msgspec
 
-from millpond.features import MARKER_ADDRESS, Ir, Tile
+from millpond.features import MARKER_ADDRESS, Ir, Tile, tile_range
 from millpond.features.answering import pair_merger
 from millpond.kv import Get, TimedValue
-from millpond.serving.batch_rows import BatchRow
+from millpond.serving.batch_rows import batch_get, cached_row
 from millpond.serving.closed_tiles import NO_MARKER, ClosedTiles, RecentTail, close, closed_end, has_unknown, tail_irs
-from millpond.serving.landed_batch import ALL_TIME_MS
+from millpond.serving.keeping_read import KeepingRead, KeepingReader
+from millpond.serving.landed_batch import ALL_TIME_MS, LandedBatch
 from millpond.serving.plain_reader import PlainRead, PlainReader
 from millpond.serving.served_group import Served, ServedGroup
 from millpond.serving.short_read import ShortResult
@@ -31,8 +36,8 @@ class CachedReader:
     """Reads the tails of keys of one GroupBy whose closed tiles are cached; immutable.
 
     Args:
-        group: the GroupBy, with both caches and all steps on.
-        clock: monotonic milliseconds, for `tailfreshness_ms`.
+        group: the GroupBy, with at least one cache.
+        clock: monotonic milliseconds, for `tail_freshness_ms`.
     """
 
     __slots__ = (
@@ -43,6 +48,8 @@ class CachedReader:
         "empty_tails",
         "freshness_ms",
         "group",
+        "is_whole",
+        "keeping",
         "merge",
         "plain",
     )
@@ -53,64 +60,93 @@ class CachedReader:
         self.merge = pair_merger(group.plan)
         self.plain = PlainReader(group, group.layout)
         self.empty_tails: Sequence[Ir] = (group.plan.new_ir(),) * len(group.layout.windows)
+        self.keeping = KeepingReader(group, self.empty_tails[0])
+        self.is_whole = group.skips_batch_get and group.moves_start
         self._tile_cache = group.tile_cache
         self._tile_ms = group.tile_ms
         self._longest_tail_ms = group.longest_tail_ms
         self.freshness_ms = group.tail_freshness_ms
 
-    def begin(self, key: bytes, query_ms: int, now_ms: int) -> "CachedRead | PlainRead | None":
+    def begin(self, key: bytes, query_ms: int, now_ms: int) -> "CachedRead | KeepingRead | PlainRead | None":
         """Look up a key; None if the long way is to be taken."""
         served = self.group.served
         landed = served.landed
         cache = self._tile_cache
-        if landed is None or cache is None or query_ms > landed.horizon_end_ms:
+        if landed is None or query_ms > landed.horizon_end_ms:
             return None
+        if cache is None:
+            return self._begin_row(key, query_ms, served, landed)
         closed: ClosedTiles | None = cache.get(key)
         if closed is None:
-            return self._missed(key, query_ms)
+            return self._missed(key, query_ms, now_ms, served, landed)
         if closed.landed is not landed or closed.restarts != served.restarts or closed.is_partial:
             return None
         view, end_ms, tile_ms = closed.view, closed.end_ms, self._tile_ms
         if not (view.from_ms <= query_ms < view.until_ms and -tile_ms < query_ms - end_ms < self._longest_tail_ms):
             return None
         if self.freshness_ms:
-            recent = closed.recent_tail
-            if recent is not None and query_ms <= recent[1] and self.clock() - recent[0] <= self.freshness_ms:
+            recent = recent_tail(closed, query_ms, self.clock() - self.freshness_ms)
+            if recent is not None:
                 return CachedRead((), self, key, query_ms, served, closed, recent)
         dataset = landed.info.streaming_dataset
         last_ms = -(-query_ms // tile_ms) * tile_ms
+        gets: tuple[Get, ...] = (Get(dataset, key, end_ms, END_OF_STREAM),)
         if last_ms < now_ms:
-            marker = Get(dataset, key, MARKER_ADDRESS, END_OF_STREAM)
-            return CachedRead((marker, Get(dataset, key, end_ms, last_ms)), self, key, query_ms, served, closed)
-        return CachedRead((Get(dataset, key, end_ms, END_OF_STREAM),), self, key, query_ms, served, closed)
+            gets = (Get(dataset, key, MARKER_ADDRESS, END_OF_STREAM), Get(dataset, key, end_ms, last_ms))
+        if self.is_whole:
+            return CachedRead(gets, self, key, query_ms, served, closed)
+        needless = self._needless(key, served, closed)
+        asks_batch = view.reads_batch and not self.group.skips_batch_get
+        return CachedRead((*gets, *needless), self, key, query_ms, served, closed, None, len(needless), asks_batch)
 
-    def begin_missed(self, key: bytes, query_ms: int, now_ms: int) -> PlainRead | None:  # noqa: ARG002 - see `begin` of `PlainReader`
+    def begin_missed(self, key: bytes, query_ms: int, now_ms: int) -> "KeepingRead | PlainRead | None":
         """Begin to read a key that a look-up of many did not give; None if the long way is to be taken."""
-        cache = self._tile_cache
-        if cache is None or cache.peek(key) is not None:
-            return None
-        return self._missed(key, query_ms)
-
-    def _missed(self, key: bytes, query_ms: int) -> PlainRead | None:
-        """Begin to read a key that the cache does not let in; None if an entry is to be made of it."""
-        group = self.group
-        served = group.served
+        cache, served = self._tile_cache, self.group.served
         landed = served.landed
-        if landed is None or not landed.batch_end_ms <= query_ms <= landed.horizon_end_ms:
+        if cache is None or landed is None or cache.peek(key) is not None:
+            return None
+        return self._missed(key, query_ms, now_ms, served, landed)
+
+    def _begin_row(self, key: bytes, query_ms: int, served: Served, landed: LandedBatch) -> PlainRead | None:
+        """Begin to read a key of which at most the batch row is cached."""
+        group = self.group
+        if query_ms < landed.batch_end_ms:
+            return None
+        view = landed.view(group.layout, query_ms)
+        row = cached_row(group, key, landed) if view.reads_batch else None
+        keeps_row = row is None and view.reads_batch and group.doorkeeper.admits(key)
+        return self.plain.read(key, query_ms, served, landed, view, row, keeps_row=keeps_row)
+
+    def _missed(
+        self, key: bytes, query_ms: int, now_ms: int, served: Served, landed: LandedBatch
+    ) -> "KeepingRead | PlainRead | None":
+        """Begin to read a key whole, for the caches if they let it in."""
+        group = self.group
+        if not landed.batch_end_ms <= query_ms <= landed.horizon_end_ms:
             return None
         view, doorkeeper = landed.view(group.layout, query_ms), group.doorkeeper
-        if view.is_cacheable and doorkeeper.admits(key):
+        keeps = view.is_cacheable and doorkeeper.admits(key)
+        if keeps and -(-query_ms // self._tile_ms) * self._tile_ms < now_ms:
             return None
-        row: BatchRow | None = None
-        if doorkeeper.looks_for_rows and group.batch_cache is not None:
-            row = group.batch_cache.get(key)
-            if row is not None and row.landed is not landed:
-                row = None
+        row = cached_row(group, key, landed) if keeps or doorkeeper.looks_for_rows else None
+        if keeps:
+            return self.keeping.begin(key, query_ms, served, landed, view, row)
         return self.plain.read(key, query_ms, served, landed, view, row)
+
+    def _needless(self, key: bytes, served: Served, closed: ClosedTiles) -> list[Get]:
+        """Give the gets that the steps that are off would save: of the closed tiles, and of the batch row."""
+        group, landed = self.group, closed.landed
+        gets: list[Get] = []
+        if not group.moves_start:
+            spans = group.plan.spans(closed.view.read_start_ms, closed.end_ms, served.closed_ms)
+            gets += [Get(landed.info.streaming_dataset, key, *tile_range(*span)) for span in spans]
+        if closed.view.reads_batch and not group.skips_batch_get:
+            gets.append(batch_get(landed, key))
+        return gets
 
 
 class CachedRead(msgspec.Struct, frozen=True, gc=False):
-    """One key of which the tail is read."""
+    """One key of which the tail is read, and after it what steps that are off do not save."""
 
     gets: tuple[Get, ...]
     reader: CachedReader
@@ -119,26 +155,28 @@ class CachedRead(msgspec.Struct, frozen=True, gc=False):
     served: Served
     closed: ClosedTiles
     recent: RecentTail | None = None
+    needless: int = 0
+    asks_batch: bool = False
 
     def end(self, answers: Sequence[Sequence[TimedValue]]) -> ShortResult | None:
         """Take the rows of the tail, and merge what of it is closed by now; None for the long way."""
         reader, closed, query_ms, recent = self.reader, self.closed, self.query_ms, self.recent
         if recent is not None:
-            _, _, held, tails = recent
-            if tails is None or (held and held[-1].start_ms >= query_ms):
-                tails = _tails(reader, closed, [tile for tile in held if tile.start_ms < query_ms])
-                if tails is None:
-                    return None
             counts = (0, closed.view.reads_batch, 0, 0, 0, 0, closed.tiles)
-            return ShortResult(closed.bases, tails, closed.landed, counts)
+            return ShortResult(closed.bases, recent[3], closed.landed, counts)
+        needless_rows = bytes_read = 0
+        if self.needless:
+            needless = [row for part in answers[-self.needless :] for row in part]
+            needless_rows, bytes_read = len(needless), sum([len(row.value) for row in needless])
+            answers = answers[: -self.needless]
         is_whole = len(answers) == 1
         rows = answers[0] if is_whole else [*answers[1], *answers[0]]
-        count = len(rows)
-        tiles_end, bytes_read = count, 0
+        tiles_end = count = len(rows)
         if rows and rows[-1].time_ms == MARKER_ADDRESS:
             if rows[-1].value != closed.marker:
                 return None
-            tiles_end, bytes_read = count - 1, len(closed.marker)
+            tiles_end = count - 1
+            bytes_read += len(closed.marker)
         elif closed.marker != NO_MARKER:
             return None
         group, key = reader.group, self.key
@@ -165,11 +203,31 @@ class CachedRead(msgspec.Struct, frozen=True, gc=False):
         tails = _tails(reader, closed, used)
         if tails is None or closed.is_partial:
             return None
-        if reader.freshness_ms:
+        if reader.freshness_ms and used is tiles:
             until_ms = ALL_TIME_MS if is_whole else -(-query_ms // tile_ms) * tile_ms
-            closed.recent_tail = (reader.clock(), until_ms, tiles, tails if used is tiles else None)
-        counts = (0, closed.view.reads_batch, len(answers), count, bytes_read, tiles_end, tiles_saved)
+            closed.recent_tail = (reader.clock(), tiles[-1].start_ms if tiles else -ALL_TIME_MS, until_ms, tails)
+        asks_batch = self.asks_batch
+        counts = (
+            int(asks_batch),
+            closed.view.reads_batch and not asks_batch,
+            len(answers) + self.needless - asks_batch,
+            count + needless_rows,
+            bytes_read,
+            tiles_end,
+            tiles_saved,
+        )
         return ShortResult(closed.bases, tails, closed.landed, counts)
+
+    def close(self) -> None:
+        """Give up; nobody waits for a tail."""
+
+
+def recent_tail(closed: ClosedTiles, query_ms: int, since_ms: int) -> RecentTail | None:
+    """Give the tail of a key that was read not long ago, if it answers a query."""
+    recent = closed.recent_tail
+    if recent is not None and recent[0] >= since_ms and recent[1] < query_ms <= recent[2]:
+        return recent
+    return None
 
 
 def _tails(reader: CachedReader, closed: ClosedTiles, tiles: Sequence[Tile]) -> Sequence[Ir] | None:

@@ -36,9 +36,8 @@ from millpond.serving.landed_batch import LandedBatch, View, is_short, short_hop
 Piece = tuple[int, Projection]
 """The start of a hop, and the cells of its tiles."""
 
-RecentTail = tuple[int, int, Sequence[Tile], Sequence[Ir] | None]
-"""When a tail was read, the latest query that it answers, its tiles, and what they are for each window, if the query
-was after all of them."""
+RecentTail = tuple[int, int, int, Sequence[Ir]]
+"""When a tail was read, where its newest tile starts, the latest query that it answers, and its IR for each window."""
 
 NO_MARKER = b""
 """Stands for the amendment marker of a key that has none."""

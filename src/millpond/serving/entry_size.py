@@ -1,10 +1,10 @@
 """How many bytes a cached entry takes in memory, learnt from real entries of each plan.
 
 Place on the data path: called by a cache for each entry that it takes. Walking every object of an entry
-is exact and costs more than decoding did. So entries are walked now and then, and the others are weighed
-by a number that is at hand (the bytes of the stored row, the cells of a closed part) times what one such
-unit took in those that were walked. Each cache has its own weigher: how a row's bytes turn into objects
-depends on the plan's cells.
+is exact and costs more than decoding did. So the first entries are walked and then one now and then, ever
+more rarely up to one of `_MOST_BETWEEN`. The others are weighed by a number that is at hand (the bytes of the
+stored row, the cells of a closed part) times what one such unit took in those that were walked. Each cache
+has its own weigher: how a row's bytes turn into objects depends on the plan's cells.
 """
 
 import sys
@@ -18,7 +18,9 @@ CACHE_BYTES = 270
 """What the structures of a cache take for an entry: places in its tables, links and counters."""
 
 _FIRST_WALKED = 64
-_THEN_ONE_IN = 32
+_SHARE_BETWEEN = 32
+"""Entries between two that are walked: those that were seen by then, divided by this."""
+_MOST_BETWEEN = 1_000
 _LEAST_INT, _MOST_INT = -5, 256
 """Whole numbers that exist once in a process."""
 
@@ -36,7 +38,7 @@ class EntrySize:
     640
     """
 
-    __slots__ = ("_bytes", "_count", "_lock", "_owns_key", "_parts", "_seen", "_units", "_units_of")
+    __slots__ = ("_bytes", "_lock", "_next", "_owns_key", "_parts", "_seen", "_units", "_units_of")
 
     def __init__(
         self, units: Callable[[Any], int], parts: Callable[[Any], tuple[Any, ...]], *, owns_key: bool = True
@@ -45,7 +47,7 @@ class EntrySize:
         self._parts = parts
         self._owns_key = owns_key
         self._lock = threading.Lock()
-        self._seen = self._count = self._bytes = self._units = 0
+        self._seen = self._next = self._bytes = self._units = 0
 
     def __call__(self, key: bytes, entry: Any) -> int:
         """Give the bytes that an entry takes with its key."""
@@ -53,7 +55,10 @@ class EntrySize:
         units = self._units_of(entry)
         with self._lock:
             self._seen += 1
-            if self._seen <= _FIRST_WALKED or self._seen % _THEN_ONE_IN == 0 or not self._units:
+            if self._seen >= self._next or not self._units:
+                self._next = self._seen + 1
+                if self._seen >= _FIRST_WALKED:
+                    self._next = self._seen + min(max(1, self._seen // _SHARE_BETWEEN), _MOST_BETWEEN)
                 walked = object_bytes(self._parts(entry))
                 self._bytes += walked
                 self._units += units

@@ -16,6 +16,7 @@ from millpond.serving.fetch_rounds import Rounds, WantedKey, rounds
 from millpond.serving.messages import FetchRequest, FetchResponse
 from millpond.serving.prepared import Prepared, PreparedPart
 from millpond.serving.serving_info import ServingInfos
+from millpond.serving.short_read import ShortRead
 
 if TYPE_CHECKING:
     from millpond.serving.answer_log import AnswerLog
@@ -55,6 +56,7 @@ class FetchCall:
         needs_context: whether a request must give the context.
         short_ways: whether keys may go a short way.
         now_ms: the present; None asks the clock.
+        begun: for each part of the only request, its short read if that was begun; such parts go no other short way.
     """
 
     __slots__ = ("_asked", "_now_ms", "_shared", "_tally", "wanted")
@@ -67,6 +69,7 @@ class FetchCall:
         needs_context: bool = True,
         short_ways: ShortWays = "open",
         now_ms: int | None = None,
+        begun: Sequence[ShortRead | None] = (),
     ) -> None:
         self._shared = shared
         self._tally = Tally()
@@ -94,6 +97,11 @@ class FetchCall:
             ]
             asked.append((request, prepared, at, context, parts))
         self._asked = asked
+        for one, read in zip(asked[0][4], begun, strict=True) if begun else ():
+            if one is not None and one.begun is None:
+                one.begun = read
+            elif read is not None:
+                read.close()  # another part has the same key
 
     def rounds(self) -> Rounds:
         """Read what is wanted."""

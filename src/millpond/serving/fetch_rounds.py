@@ -40,9 +40,10 @@ class WantedKey:
         data: what the long way found; None if `problem` tells why not, or no batch is served.
         problem: why nothing could be read.
         is_looked_up: whether the cache was asked for it before.
+        begun: its short read if that was begun before.
     """
 
-    __slots__ = ("data", "group", "is_looked_up", "key", "layout", "problem", "queries", "reader", "short")
+    __slots__ = ("begun", "data", "group", "is_looked_up", "key", "layout", "problem", "queries", "reader", "short")
 
     def __init__(
         self, group: ServedGroup, layout: Layout, reader: ShortReader | None, key: bytes, query_ms: int
@@ -50,6 +51,7 @@ class WantedKey:
         self.group = group
         self.reader = reader
         self.is_looked_up = False
+        self.begun: ShortRead | None = None
         self.short: ShortResult | None = None
         self.layout = layout
         self.key = key
@@ -59,8 +61,8 @@ class WantedKey:
 
     def begin_short(self, now_ms: int) -> ShortRead | None:
         """Begin the short read of this key, or give None if the long way is to be taken."""
-        if self.reader is None or len(self.queries) > 1:
-            return None
+        if self.begun is not None or self.reader is None or len(self.queries) > 1:
+            return self.begun
         if self.is_looked_up:
             return self.reader.begin_missed(self.key, self.queries[0], now_ms)
         self.is_looked_up = True
@@ -94,6 +96,7 @@ def rounds(wanted: Iterable[WantedKey], infos: ServingInfos, now_ms: int, tally:
     short: list[tuple[WantedKey, ShortRead]] = []
     unconfirmed: list[WantedKey] = []
     counts: list[ReadCounts] = []
+    ended = 0
     try:
         for one in wanted:
             begun = one.begin_short(now_ms)
@@ -129,8 +132,13 @@ def rounds(wanted: Iterable[WantedKey], infos: ServingInfos, now_ms: int, tally:
             long = [one for one in unconfirmed if not _confirm(one, failed)]
             unconfirmed = []
             for one, begun in short:
+                ended += 1
                 count = len(begun.gets)
-                found = None if one in short_failed else _end(begun, answers[at : at + count])
+                found = None
+                if one in short_failed:
+                    begun.close()
+                else:
+                    found = _end(begun, answers[at : at + count])
                 at += count
                 if found is None:
                     long.append(one)
@@ -139,7 +147,7 @@ def rounds(wanted: Iterable[WantedKey], infos: ServingInfos, now_ms: int, tally:
                 one.short = found
                 if not found.is_confirmed:
                     unconfirmed.append(one)
-            short = []
+            short, ended = [], 0
             for one, reading, asked in asking:
                 count = len(asked.gets)
                 if asked.confirm and one.group in failed:
@@ -154,6 +162,8 @@ def rounds(wanted: Iterable[WantedKey], infos: ServingInfos, now_ms: int, tally:
             setattr(tally, name, getattr(tally, name) + sum(amounts))
         for _, reading, _ in active:
             reading.close()
+        for _, begun in short[ended:]:
+            begun.close()
 
 
 def _begin(active: _Active, one: WantedKey, now_ms: int, tally: Tally) -> None:
@@ -173,7 +183,10 @@ def _end(begun: ShortRead, answers: list[list[TimedValue]]) -> ShortResult | Non
 
 def _confirm(one: WantedKey, failed: Collection[ServedGroup]) -> bool:
     """Tell whether the batch of a short read is still served, so that an absent row is believed."""
-    if one.short is not None and one.group not in failed and one.group.served.landed is one.short.landed:
+    short = one.short
+    if short is not None and one.group not in failed and one.group.served.landed is short.landed:
+        if short.on_confirmed is not None:
+            short.on_confirmed()
         return True
     one.short = None
     return False

@@ -134,7 +134,7 @@ class Fetcher:
             for name, plan in plans.items()
         }
         for group in self._groups.values():
-            if group.is_hot:
+            if group.is_cached and group.has_stream:
                 group.short_reader = CachedReader(group, clock)
         self._bounds = {
             f"{name}.{kind}": bound

@@ -143,7 +143,9 @@ def _read(
             if data is not None and data.landed is landed and _answers(data, queries):
                 tally.joined += 1
                 return data
-            return None if data is None else (yield from _read_rows(group, layout, key, row, stream, landed, tally))
+            if data is None and group.served.landed is not landed:
+                return None
+            return (yield from _read_rows(group, layout, key, row, stream, landed, tally))
         flight = group.flights[key] = Future()
         data = None
         try:

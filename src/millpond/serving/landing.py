@@ -34,7 +34,7 @@ def hottest_rows(group: ServedGroup, landed: LandedBatch, store: KVStore, most: 
     if cache is None or not most or not group.skips_batch_get:
         return {}
     # A hot key is answered by its closed tiles alone, so their cache knows which keys are hot.
-    hottest = group.tile_cache if group.is_hot and group.tile_cache is not None else cache
+    hottest = cache if group.tile_cache is None else group.tile_cache
     keys = [key for key, _ in hottest.items()][-most:]
     found: dict[bytes, BatchRow] = {}
     for part in _slices(keys):

@@ -1,8 +1,9 @@
-"""Many keys of one GroupBy at one time: what a batch of candidates is scored with.
+"""Many requests of one GroupBy or Join that differ in their keys alone: what a batch of candidates is scored with.
 
-Place on the data path: beside `FetchCall`, which answers everything, and `OneKey`. The keys are looked up in
-the cache together, and the tails of those that are there are read and merged in one pass. The others are a
-`FetchCall`, whose first gets leave in the same call of the store. A test compares all three.
+Place on the data path: beside `FetchCall`, which answers everything, and the forms of one request. The keys of
+each part are looked up in its cache together, and the tails of those that are there are read and merged in one
+pass (`part_reads`). Requests of which a key takes the long way are a `FetchCall`, whose first gets leave in the
+same call of the store. A test compares all three.
 """
 
 from collections.abc import Generator, Iterable, Mapping, Sequence
@@ -10,145 +11,179 @@ from concurrent.futures import Future
 from typing import Any
 
 from millpond.errors import UnavailableError
-from millpond.kv import PartlyReadError, TimedValue
-from millpond.serving.cached_reader import CachedReader
-from millpond.serving.cached_reads import CachedReads, begin_many
+from millpond.kv import PartlyReadError
 from millpond.serving.counters import Tally
-from millpond.serving.fetch_call import FetchCall, Shared, ShortWays
+from millpond.serving.fetch_call import FetchCall, Shared
 from millpond.serving.fetch_rounds import Answers, Round, Rounds
 from millpond.serving.messages import FetchRequest, FetchResponse
-from millpond.serving.one_key import OneKey
-from millpond.serving.short_read import READ_COUNTS, ReadCounts
+from millpond.serving.one_join import OneJoin
+from millpond.serving.one_key import OneKey, nulls
+from millpond.serving.part_reads import PartReads, Rows
+from millpond.serving.short_read import READ_COUNTS
 
-Tails = list[list[TimedValue] | UnavailableError]
-"""For each tail its rows, or the error of the server that has them."""
+Form = OneKey | OneJoin
 
 
 class ManyKeys:
-    """One call for several keys of one GroupBy; made by `many_keys`.
+    """One call for several requests; made by `many_keys`.
 
     Args:
         shared: what all calls share.
-        one: the GroupBy, the features wanted of it, and how an answer ends.
-        reader: the short way to its keys.
+        form: the GroupBy or Join, and the features wanted of it.
         requests: what is asked for; they differ in their keys alone.
-        keys: the encoded keys, each once.
+        keys: the encoded keys of each part, in the order of the requests.
         at: the time that is asked for.
         now_ms: the present.
     """
 
-    __slots__ = ("_answers", "_at", "_keys", "_now_ms", "_one", "_reader", "_requests", "_shared", "_tally")
+    __slots__ = ("_answers", "_at", "_ends", "_now_ms", "_parts", "_prepared", "_requests", "_shared", "_tally")
 
     def __init__(
         self,
         shared: Shared,
-        one: OneKey,
-        reader: CachedReader,
+        form: Form,
         requests: Sequence[FetchRequest],
-        keys: Sequence[bytes],
+        keys: Iterable[Sequence[bytes]],
         at: int,
         now_ms: int,
     ) -> None:
         self._shared = shared
-        self._one = one
-        self._reader = reader
+        self._prepared = form.prepared
         self._requests = requests
-        self._keys = keys
+        self._parts = [PartReads(part, of_part) for part, of_part in zip(form.prepared.parts, keys, strict=True)]
         self._at = at
         self._now_ms = now_ms
         self._tally = Tally()
-        self._answers: dict[int, FetchResponse] = {}
+        self._answers: list[FetchResponse | None] = [None] * len(requests)
 
     def rounds(self) -> Rounds:
         """Read what is wanted."""
-        everything = range(len(self._keys))
-        read = begin_many(self._reader, self._keys, self._at, self._now_ms)
-        if read is None or not read.gets:
-            yield from self._read_otherwise(everything, "open" if read is None else "missed")
-            return
-        tails = yield from self._read_together(read)
-        missed = frozenset(read.missed)
-        failed = self._answer([place for place in everything if place not in missed], read, tails)
-        if failed:
-            yield from self._read_otherwise(failed, "tried")
+        parts = self._parts
+        landed = [part.part.group.served.landed for part in parts]
+        self._ends: list[int | None] = [None if one is None else one.batch_end_ms for one in landed]
+        try:
+            for part in parts:
+                part.begin(self._at, self._now_ms)
+            failed = yield from self._read_together()
+        finally:
+            for part in parts:
+                part.close()
+        failed += yield from self._confirm()
+        for part, batch in zip(parts, landed, strict=True):
+            if part.part.group.served.landed is not batch:
+                # A batch landed meanwhile, and its first reads may have begun before and others after.
+                failed += [place for place, answer in enumerate(self._answers) if answer is None]
+        others = dict.fromkeys(place for place in failed if self._answers[place] is None)
+        self._finish(others)
+        if others:
+            yield from self._read_otherwise(list(others))
 
     def responses(self) -> list[FetchResponse]:
         """Give the answers, in the order of the requests."""
-        self._shared.counters.add(self._tally)
-        answers = self._answers
-        return [answers[place] for place in range(len(self._requests))]
+        tally = self._tally
+        for part in self._parts:
+            for name, amount in zip(READ_COUNTS, part.counts, strict=True):
+                setattr(tally, name, getattr(tally, name) + amount)
+        self._shared.counters.add(tally)
+        return [answer for answer in self._answers if answer is not None]
 
-    def _read_together(self, read: CachedReads) -> Generator[Round, Answers, Tails]:
-        """Read the tails, and in the same call of the store what the other keys ask for first; then all of those."""
-        others = self._call(read.missed, "missed") if read.missed else None
+    def _read_together(self) -> Generator[Round, Answers, list[int]]:
+        """Read all parts, and in the same call of the store what requests of the long way ask for first; then those."""
+        parts = self._parts
+        gets = [get for part in parts for get in part.gets] if len(parts) > 1 else parts[0].gets
+        long = sorted({place for part in parts for place in part.long})
+        others = self._call(long) if long else None
         theirs: Rounds = others.rounds() if others is not None else _nothing()
+        failed: list[int] = []
         try:
             asked = next(theirs, None)
-            if asked is None or isinstance(asked, Future):
-                self._tally.kv_calls = 1
-                tails, answers = _split((yield read.gets), len(read.gets))
-            else:
-                tails, answers = _split((yield [*read.gets, *asked]), len(read.gets))
+            joins = asked is not None and not isinstance(asked, Future)
+            sent = [*gets, *asked] if joins and not isinstance(asked, Future) and asked is not None else gets
+            self._tally.kv_calls += bool(gets) and not joins
+            read, answers = _split((yield sent) if sent else [], len(gets))
+            at = 0
+            for part in parts:
+                count = len(part.gets)
+                failed += part.end(read[at : at + count] if len(parts) > 1 else read)
+                at += count
+            # Only now others may be waited for: what they wait for of this call has been read.
+            if joins:
                 asked = _next(theirs, answers)
             while asked is not None:
                 asked = _next(theirs, (yield asked))
         finally:
             theirs.close()
         if others is not None:
-            self._answers |= zip(read.missed, others.responses(), strict=True)
-        return tails
-
-    def _read_otherwise(self, places: Sequence[int], short_ways: ShortWays) -> Rounds:
-        """Read and answer some keys as any other call does."""
-        call = self._call(places, short_ways)
-        yield from call.rounds()
-        self._answers |= zip(places, call.responses(), strict=True)
-
-    def _call(self, places: Sequence[int], short_ways: ShortWays) -> FetchCall:
-        requests = [self._requests[place] for place in places]
-        return FetchCall(self._shared, requests, short_ways=short_ways, now_ms=self._now_ms)
-
-    def _answer(self, places: Sequence[int], read: CachedReads, tails: Tails) -> list[int]:
-        """Answer the keys that were read, and count; give the places of those that were not."""
-        one = self._one
-        failed: list[int] = []
-        left: Iterable[int] = range(len(places))
-        columns = read.columns(tails)
-        if columns is not None:
-            self._add([places[at] for at in columns.places], one.finish_columns(columns.bases, columns.tails), read)
-            self._count(columns.counts)
-            left = sorted(set(left).difference(columns.places))
-        for at in left:
-            result = read.end(at, tails[at])
-            if result is None:
-                failed.append(places[at])
-            else:
-                self._add([places[at]], [one.finish(result.bases, result.tails)], read)
-                self._count(result.counts)
+            for place, answer in zip(long, others.responses(), strict=True):
+                self._answers[place] = answer
         return failed
 
-    def _add(self, places: Sequence[int], found: Sequence[dict[str, Any]], read: CachedReads) -> None:
-        """Keep some answers, and count their values."""
-        tally, log, requests = self._tally, self._shared.log, self._requests
-        answers = self._one.responses([requests[place].keys for place in places], self._at, found, read.landed)
-        self._answers.update(zip(places, answers, strict=True))
-        null = sum([len(answer.states) for answer in answers])
-        tally.requests += len(answers)
-        tally.null += null
-        tally.present += sum(map(len, found)) - null
-        if log is not None:
-            for answer in answers:
-                log.offer(self._one.prepared, answer, {})
+    def _confirm(self) -> Generator[Round, Answers, list[int]]:
+        """Ask whether the batches are still served of which a row was absent; give the requests to be read anew."""
+        absent = [(part, found, requests) for part in self._parts for found, requests in part.unconfirmed]
+        if not absent:
+            return []
+        infos, tally = self._shared.infos, self._tally
+        groups = list({part.part.group: None for part, _, _ in absent})
+        tally.kv_calls += 1
+        tally.info_gets += len(groups)
+        answers = yield [infos.confirm_get(group.name) for group in groups]
+        if isinstance(answers, PartlyReadError):
+            return [place for _, _, requests in absent for place in requests]
+        for group, rows in zip(groups, answers, strict=True):
+            infos.learn(group, rows)
+        failed: list[int] = []
+        for part, found, requests in absent:
+            if part.part.group.served.landed is found.landed:
+                if found.on_confirmed is not None:
+                    found.on_confirmed()
+                part.take(found, requests)
+            else:
+                failed += requests
+        return failed
 
-    def _count(self, counts: ReadCounts) -> None:
-        """Count what was read."""
-        tally = self._tally
-        for name, amount in zip(READ_COUNTS, counts, strict=True):
-            setattr(tally, name, getattr(tally, name) + amount)
+    def _read_otherwise(self, places: Sequence[int]) -> Rounds:
+        """Read and answer some requests as any other call does."""
+        call = self._call(places)
+        yield from call.rounds()
+        for place, answer in zip(places, call.responses(), strict=True):
+            self._answers[place] = answer
+
+    def _call(self, places: Sequence[int]) -> FetchCall:
+        requests = [self._requests[place] for place in places]
+        return FetchCall(self._shared, requests, short_ways="tried", now_ms=self._now_ms)
+
+    def _finish(self, without: Mapping[int, None]) -> None:
+        """Answer the requests of which every value is known, and count; not those that are read anew."""
+        prepared, at, answers, tally = self._prepared, self._at, self._answers, self._tally
+        name, log, values = prepared.target.name, self._shared.log, [part.values for part in self._parts]
+        single, wanted = prepared.single is not None, None if prepared.is_in_order else prepared.features
+        first, rest = values[0], values[1:]
+        present = null = count = 0
+        for place, request in enumerate(self._requests):
+            if answers[place] is not None or place in without:
+                continue
+            features = first[place]
+            assert features is not None  # noqa: S101 - else it is read anew
+            for of_part in rest:
+                features.update(of_part[place])  # type: ignore[arg-type]  # as above
+            if wanted is not None:
+                features = {name: features[name] for name in wanted}
+            states = nulls(features) if None in features.values() else {}
+            ends = self._ends[0] if single else dict(zip(prepared.labels, self._ends, strict=True))
+            answer = answers[place] = FetchResponse(name, request.keys, at, features, states, {}, ends)
+            count += 1
+            null += len(states)
+            present += len(features)
+            if log is not None:
+                log.offer(prepared, answer, {})
+        tally.requests += count
+        tally.null += null
+        tally.present += present - null
 
 
 def many_keys(
-    shared: Shared, forms: Mapping[tuple[str, tuple[str, ...] | None], OneKey], requests: Sequence[FetchRequest]
+    shared: Shared, forms: Mapping[tuple[str, tuple[str, ...] | None], Form], requests: Sequence[FetchRequest]
 ) -> ManyKeys | None:
     """Give the form for many keys; None if the requests differ in more than their keys, or have no form for one.
 
@@ -159,29 +194,34 @@ def many_keys(
     name, features, at = first.name, first.features, first.at
     if features is not None and type(features) is not tuple:
         return None
-    one = forms.get((name, features))
-    if one is None or type(one.reader) is not CachedReader or not (at is None or type(at) is int):
+    form = forms.get((name, features))
+    if form is None or not (at is None or type(at) is int):
         return None
-    encode = one.encode
-    keys: list[bytes] = []
+    kind = type(at)
     for request in requests:
         if (
-            request.name != name
-            or request.at != at
-            or type(request.at) is not type(at)
+            request.at != at
+            or request.name != name
+            or type(request.at) is not kind
             or request.features != features
             or request.context is not None
             or request.explain
         ):
             return None
-        key = encode(request.keys)
-        if key is None:
+    keys: list[Any]
+    if type(form) is OneKey:
+        encode = form.encode
+        keys = [encode(request.keys) for request in requests]
+        if None in keys:
             return None
-        keys.append(key)
-    if len(set(keys)) < len(keys):
-        return None
+        keys = [keys]
+    else:
+        encoded = form.prepared.encoded_keys
+        keys = list(zip(*[encoded(request.keys) for request in requests], strict=True))
+        if any(None in of_part for of_part in keys):
+            return None
     now_ms = shared.now()
-    return ManyKeys(shared, one, one.reader, requests, keys, now_ms if at is None else at, now_ms)
+    return ManyKeys(shared, form, requests, keys, now_ms if at is None else at, now_ms)
 
 
 def _nothing() -> Rounds:
@@ -197,10 +237,10 @@ def _next(rounds: Rounds, answers: Answers) -> Round | None:
         return None
 
 
-def _split(answers: Answers, count: int) -> tuple[Tails, Answers]:
+def _split(answers: Answers, count: int) -> tuple[Sequence[Rows], Answers]:
     """Take the first answers from the others, which keep an error of their own only."""
     if not isinstance(answers, PartlyReadError):
-        return [*answers[:count]], answers[count:]
+        return (answers, []) if len(answers) == count else (answers[:count], answers[count:])
     others = answers.answers[count:]
     if any(isinstance(rows, UnavailableError) for rows in others):
         return answers.answers[:count], PartlyReadError(others)

@@ -1,16 +1,18 @@
-"""The short way to a key of which nothing is kept: its batch row and its tiles, in one round.
+"""The short way to a key of which no closed tiles are kept: its batch row and its tiles, in one round.
 
-Place on the data path: GroupBys without caches, and keys that a full cache does not let in.
+Place on the data path: GroupBys without a cache of closed tiles, and keys that a full one does not let in. The
+batch row may be cached.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 
 import msgspec
 
 from millpond.features import tile_range
 from millpond.features.answering import Layout
 from millpond.kv import Get, TimedValue
-from millpond.serving.batch_rows import BatchRow, batch_bases, batch_get
+from millpond.serving.batch_rows import BatchRow, batch_bases, batch_get, decoded_row
 from millpond.serving.closed_tiles import has_unknown, tail_irs
 from millpond.serving.landed_batch import LandedBatch, View
 from millpond.serving.served_group import Served, ServedGroup
@@ -49,14 +51,33 @@ class PlainReader:
         return self.read(key, query_ms, served, landed, landed.view(self.layout, query_ms), None)
 
     def read(
-        self, key: bytes, query_ms: int, served: Served, landed: LandedBatch, view: View, row: BatchRow | None
+        self,
+        key: bytes,
+        query_ms: int,
+        served: Served,
+        landed: LandedBatch,
+        view: View,
+        row: BatchRow | None,
+        *,
+        keeps_row: bool = False,
     ) -> "PlainRead":
-        """Do as `begin`, with the window starts of the query, and with the batch row if it is cached."""
+        """Do as `begin`, with the window starts of the query.
+
+        Args:
+            key: the encoded key.
+            query_ms: the time that is asked for.
+            served: what is served.
+            landed: the batch that answers.
+            view: where the windows start.
+            row: the batch row if it is cached.
+            keeps_row: whether a batch row that is read is cached.
+        """
         dataset = landed.info.streaming_dataset
         gets = [Get(dataset, key, first, last) for first, last in self._ranges(view, query_ms, served.closed_ms)]
-        if view.reads_batch and row is None:
+        asks_batch = view.reads_batch and (row is None or not self.group.skips_batch_get)
+        if asks_batch:
             gets.append(batch_get(landed, key))
-        return PlainRead(gets, self, key, query_ms, landed, view, row)
+        return PlainRead(gets, self, key, query_ms, landed, view, row, asks_batch, keeps_row)
 
     def begin_missed(self, key: bytes, query_ms: int, now_ms: int) -> "PlainRead | None":
         """Do as `begin`: nothing of a key is looked up."""
@@ -84,28 +105,37 @@ class PlainRead(msgspec.Struct, frozen=True, gc=False):
     landed: LandedBatch
     view: View
     row: BatchRow | None
+    asks_batch: bool
+    keeps_row: bool
 
     def end(self, answers: Sequence[Sequence[TimedValue]]) -> ShortResult | None:
         """Take the rows; None if the long way is to be taken."""
         reader, key, view, landed, row = self.reader, self.key, self.view, self.landed, self.row
         layout, group = reader.layout, reader.group
         bases = layout.empties
-        rows_read = bytes_read = batch_gets = 0
+        rows_read = bytes_read = 0
         is_confirmed = True
-        if view.reads_batch:
-            if row is not None:
+        on_confirmed: Callable[[], None] | None = None
+        if self.asks_batch:
+            *answers, batch_rows = answers
+            if batch_rows:
+                rows_read, bytes_read = 1, len(batch_rows[-1].value)
+        if row is not None and view.reads_batch:
+            bases = row.bases(layout, view)
+        elif self.asks_batch:
+            is_confirmed = bool(batch_rows)
+            if self.keeps_row and group.batch_cache is not None:
+                row = decoded_row(group, landed, key, batch_rows)
                 bases = row.bases(layout, view)
-            else:
-                *answers, batch_rows = answers
-                batch_gets = 1
-                is_confirmed = bool(batch_rows)
-                if batch_rows:
-                    stored = batch_rows[-1].value
-                    batch = group.decode_batch(key, stored)
-                    if batch.batch_end_ms != landed.batch_end_ms:
-                        return None
-                    bases = batch_bases(layout, view, batch)
-                    rows_read, bytes_read = 1, len(stored)
+                if is_confirmed:
+                    group.batch_cache.put(key, row)
+                else:
+                    on_confirmed = partial(group.batch_cache.put, key, row)
+            elif batch_rows:
+                batch = group.decode_batch(key, batch_rows[-1].value)
+                if batch.batch_end_ms != landed.batch_end_ms:
+                    return None
+                bases = batch_bases(layout, view, batch)
         decode = group.decode_tile
         rows = [row for part in answers for row in part]
         tiles = [decode(key, row.value) for row in rows]
@@ -117,6 +147,9 @@ class PlainRead(msgspec.Struct, frozen=True, gc=False):
         if has_unknown(tails):
             return None
         bytes_read += sum([len(row.value) for row in rows])
-        saved = view.reads_batch and not batch_gets
-        counts = (batch_gets, saved, len(answers), rows_read + len(rows), bytes_read, len(rows), 0)
-        return ShortResult(bases, tails, landed, counts, is_confirmed)
+        saved = view.reads_batch and not self.asks_batch
+        counts = (int(self.asks_batch), saved, len(answers), rows_read + len(rows), bytes_read, len(rows), 0)
+        return ShortResult(bases, tails, landed, counts, is_confirmed, on_confirmed)
+
+    def close(self) -> None:
+        """Give up; nobody waits for a plain read."""

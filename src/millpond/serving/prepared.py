@@ -118,6 +118,8 @@ class Prepared:
     """
 
     __slots__ = (
+        "_key_makers",
+        "_key_places",
         "context",
         "derived",
         "derived_names",
@@ -158,6 +160,18 @@ class Prepared:
         self.is_in_order = self.features == tuple(named for part in parts for named in part.names.values())
         self.labels = tuple(part.label for part in parts)
         self.single = parts[0] if target.kind == "group_by" else None
+        # Parts whose keys are made of the same columns as the same types have the same key.
+        makers: dict[Any, int] = {}
+        self._key_makers: list[tuple[Callable[[list[Any]], bytes | None], tuple[str, ...]]] = []
+        places = []
+        for part in parts:
+            plan = part.group.plan
+            made_of = (part.columns, tuple(field.type for field in plan.group_by.keys))
+            if made_of not in makers:
+                makers[made_of] = len(makers)
+                self._key_makers.append((plan.encode_key, part.columns))
+            places.append(makers[made_of])
+        self._key_places = places if len(makers) < len(parts) else None
 
     def encoded_keys(self, keys: Mapping[str, Any]) -> list[bytes | None]:
         """Give the key of each part, None for one that lacks a part of its key.
@@ -178,7 +192,8 @@ class Prepared:
                 f"{did_you_mean(unknown, self.known_columns)}"
             )
         try:
-            return [part.group.plan.encode_key([keys[column] for column in part.columns]) for part in self.parts]
+            made = [encode([keys[column] for column in columns]) for encode, columns in self._key_makers]
+            return made if self._key_places is None else [made[place] for place in self._key_places]
         except KeyError as missing:
             raise DataError(
                 f"Join {self.target.name!r}: key {missing.args[0]!r} is missing; give it, or None where there is none"

@@ -88,9 +88,6 @@ class ServedGroup:
             self.doorkeeper = Doorkeeper(self.tile_cache, self.batch_cache)
         self.tail_freshness_ms = tail_freshness_ms
         self.is_cached = self.batch_cache is not None or self.tile_cache is not None
-        self.is_hot = (
-            self.tile_cache is not None and self.batch_cache is not None and self.skips_batch_get and self.moves_start
-        )
         self.tile_ms = plan.tile_ms
         self.longest_tail_ms = plan.layers[1] if len(plan.layers) > 1 else 1 << 62
         self.layout = Layout(plan)

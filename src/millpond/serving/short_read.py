@@ -1,8 +1,9 @@
 """The short ways to a key: one round, no generator, no work that a plan could have done.
 
 Place on the data path: most reads. `key_read` is the long way, for everything; a short one knows one case.
-`CachedReader` knows the key of which everything but the tail is cached, `PlainReader` the key of which
-nothing is kept. In any other case they give None, and the long way is taken from its start.
+`CachedReader` knows the key of which the closed tiles are cached, `KeepingRead` the key that is read whole
+for the cache, `PlainReader` the key of which nothing is kept. In any other case they give None, and the long
+way is taken from its start.
 
 A short read belongs to a GroupBy and not to a call, so Joins, many keys, one key and the async fetcher
 all go the same short ways. Both ways end in the same bases and tails, which a test compares.
@@ -11,7 +12,7 @@ An absent batch row is believed only if the same batch is still served after it 
 not `is_confirmed`, and whoever asked reads the serving info before it is used.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
 import msgspec
@@ -37,6 +38,7 @@ class ShortResult(msgspec.Struct, frozen=True, gc=False):
         landed: the batch that answers.
         counts: what was read, see `READ_COUNTS`.
         is_confirmed: whether it may be used as it is; else the batch row was absent.
+        on_confirmed: keeps what was read, once it is known that it may be used; None if nothing waits for that.
     """
 
     bases: Sequence[Projection]
@@ -44,6 +46,7 @@ class ShortResult(msgspec.Struct, frozen=True, gc=False):
     landed: LandedBatch
     counts: ReadCounts
     is_confirmed: bool = True
+    on_confirmed: Callable[[], None] | None = None
 
 
 class ShortRead(Protocol):
@@ -60,6 +63,10 @@ class ShortRead(Protocol):
         Raises:
             CorruptionError: a row does not decode. The long way says which.
         """
+        ...
+
+    def close(self) -> None:
+        """Give up a read that was not ended, so that nobody waits for it."""
         ...
 
 

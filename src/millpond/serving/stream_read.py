@@ -16,7 +16,7 @@ from millpond.serving.closed_tiles import NO_MARKER, ClosedTiles, close, closed_
 from millpond.serving.counters import Tally
 from millpond.serving.landed_batch import LandedBatch
 from millpond.serving.served_group import Served, ServedGroup
-from millpond.serving.tile_spans import are_placed, cacheable_spans
+from millpond.serving.tile_spans import are_placed, ranges_behind
 
 END_OF_STREAM = MARKER_ADDRESS + 1
 
@@ -85,19 +85,22 @@ class StreamRead:
             found = [Get(dataset, key, *tile_range(*span)) for span in wanted]
         else:
             closed_ms = min(self.closed_ms, self.first_ms // plan.tile_ms * plan.tile_ms)
-            if self.with_pieces:
-                wanted = cacheable_spans(self.group.form, self.view, self.after_ms, self.query_ms, closed_ms)
-            else:
-                last_ms = max(self.after_ms, self.last_ms)
-                wanted = plan.spans(self.after_ms, last_ms, closed_ms, self.cuts_ms) or [(0, last_ms, last_ms)]
-            last_ms = wanted.pop()[1] if wanted[-1][0] == 0 else wanted[-1][2]
+            tail_ms, ranges = ranges_behind(
+                self.group.form,
+                self.view,
+                self.after_ms,
+                self.query_ms,
+                closed_ms,
+                with_pieces=self.with_pieces,
+                cuts_ms=self.cuts_ms,
+            )
             if self.reads_to_end:
-                found = [Get(dataset, key, last_ms, END_OF_STREAM)]
+                found = [Get(dataset, key, tail_ms, END_OF_STREAM)]
             else:
                 found = [Get(dataset, key, MARKER_ADDRESS, END_OF_STREAM)]
-                if last_ms < self.last_ms:
-                    found.append(Get(dataset, key, last_ms, self.last_ms))
-            found += [Get(dataset, key, *tile_range(*span)) for span in wanted]
+                if tail_ms < self.last_ms:
+                    found.append(Get(dataset, key, tail_ms, self.last_ms))
+            found += [Get(dataset, key, *one) for one in ranges]
             if self.closed is not None and not self.group.moves_start:
                 needless = plan.spans(self.read_start_ms, self.after_ms, self.closed_ms)
                 found += [Get(dataset, key, *tile_range(*span)) for span in needless]

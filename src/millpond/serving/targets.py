@@ -10,6 +10,7 @@ from millpond.errors import OptionError
 from millpond.features import GroupBy, GroupByPlan, Join, compile_group_by
 from millpond.serving.counters import Counters
 from millpond.serving.messages import Target
+from millpond.serving.one_join import OneJoin, one_join
 from millpond.serving.one_key import OneKey, one_key
 from millpond.serving.prepared import Prepared, ResolvedTarget
 from millpond.serving.served_group import ServedGroup
@@ -26,7 +27,7 @@ class Targets:
     """The GroupBys and Joins that are served; safe to use from several threads.
 
     Attributes:
-        one_key: the form for one key of what was prepared, where there is one.
+        forms: the form for one request of what was prepared, where there is one.
 
     Args:
         definitions: the GroupBys (or their plans) and Joins, as `by_name` gives them.
@@ -34,7 +35,7 @@ class Targets:
         counters: where fetches are counted.
     """
 
-    __slots__ = ("_counters", "_definitions", "_prepared", "_resolved", "one_key")
+    __slots__ = ("_counters", "_definitions", "_prepared", "_resolved", "forms")
 
     def __init__(
         self, definitions: Mapping[str, GroupByPlan | Join], groups: Mapping[str, ServedGroup], counters: Counters
@@ -45,7 +46,7 @@ class Targets:
         }
         self._resolved = {name: ResolvedTarget(one, groups) for name, one in definitions.items()}
         self._prepared: dict[tuple[str, tuple[str, ...] | None], Prepared] = {}
-        self.one_key: dict[tuple[str, tuple[str, ...] | None], OneKey] = {}
+        self.forms: dict[tuple[str, tuple[str, ...] | None], OneKey | OneJoin] = {}
 
     def known(self) -> dict[str, Target]:
         """Every GroupBy and Join that may be asked for."""
@@ -86,9 +87,9 @@ class Targets:
             prepared = self._resolved[name].prepare(wanted, self._counters.bound)
             if len(self._prepared) < _MOST_PREPARED:
                 self._prepared[name, wanted] = prepared
-                single = one_key(prepared, self._counters)
-                if single is not None:
-                    self.one_key[name, wanted] = single
+                form = one_key(prepared, self._counters) or one_join(prepared, self._counters)
+                if form is not None:
+                    self.forms[name, wanted] = form
         return prepared
 
 

@@ -3,10 +3,10 @@
 Place on the data path: used by every read of tiles, the short ones and the long one.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from itertools import pairwise
 
-from millpond.features import GroupByPlan, Tile, tile_address
+from millpond.features import GroupByPlan, Tile, tile_address, tile_range
 from millpond.features.layers import Span, spans
 from millpond.kv import TimedValue
 from millpond.serving.closed_tiles import ClosedForm
@@ -53,3 +53,34 @@ def cacheable_spans(form: ClosedForm, view: View, start_ms: int, end_ms: int, cl
             joins = found and found[-1][0] == layer and found[-1][2] == first
             found.append((layer, found.pop()[1] if joins else first, last))
     return found
+
+
+def ranges_behind(
+    form: ClosedForm,
+    view: View,
+    after_ms: int,
+    query_ms: int,
+    closed_ms: int,
+    *,
+    with_pieces: bool,
+    cuts_ms: Iterable[int],
+) -> tuple[int, list[tuple[int, int]]]:
+    """Give where the tail of the smallest tiles begins that is read to its end, and the ranges before it.
+
+    Args:
+        form: which pieces there are.
+        view: where the windows start.
+        after_ms: where the reading starts.
+        query_ms: the latest query.
+        closed_ms: the closing time, no later than the earliest query.
+        with_pieces: whether the tiles must be small enough for pieces.
+        cuts_ms: where windows start; without pieces no tile reaches across one.
+    """
+    if with_pieces:
+        wanted = cacheable_spans(form, view, after_ms, query_ms, closed_ms)
+    else:
+        plan = form.layout.plan
+        last_ms = max(after_ms, -(-query_ms // plan.tile_ms) * plan.tile_ms)
+        wanted = plan.spans(after_ms, last_ms, closed_ms, cuts_ms) or [(0, last_ms, last_ms)]
+    tail_ms = wanted.pop()[1] if wanted[-1][0] == 0 else wanted[-1][2]
+    return tail_ms, [tile_range(*span) for span in wanted]

@@ -8,24 +8,32 @@ Invariant: equal to `TileDecoder` and `merge`, tile by tile. Tiles of another fo
 decode, are left to them.
 """
 
+import struct
 import zlib
-from collections.abc import Sequence
-from itertools import accumulate
+from collections.abc import Callable, Sequence
+from itertools import accumulate, repeat
 from operator import itemgetter
 from typing import Any
 
 import msgspec
 
 from millpond.features.answering.tile_decoder import tile_head
-from millpond.features.cells.cell import Cell
+from millpond.features.cells.cell import Cell, CellOperation
+from millpond.features.cells.stored_values import encode_int
 from millpond.features.plan import GroupByPlan
+from millpond.features.scalar_values import LONG_MAX, LONG_MIN
 from millpond.features.sealing import DECODE_ERRORS, HEADER
 from millpond.features.value_codec import VALUE_FORMAT_VERSION
 
 _NUMBERS = 4
 _header = HEADER.unpack_from
+_body = itemgetter(slice(HEADER.size, None))
+_ARRAY = struct.Struct(">BI")
+"""What an array of MessagePack begins with: its mark and its length."""
+
+_ARRAY_MARK = 0xDD
 _crc32 = zlib.crc32
-_unpack = msgspec.msgpack.Decoder(list[Any]).decode
+_unpack = msgspec.msgpack.Decoder(list[list[Any]]).decode
 
 Column = Sequence[Cell]
 """One cell of each tile, or of each key."""
@@ -54,12 +62,15 @@ class TileColumnDecoder:
     [[7, 0]]
     """
 
-    __slots__ = ("_decoders", "_empties", "_head", "_merges")
+    __slots__ = ("_cells_of", "_decoders", "_empties", "_head", "_head_of", "_merges")
 
     def __init__(self, plan: GroupByPlan) -> None:
         cells = plan.tile_cells.cells
         self._head = tile_head(plan)
-        self._decoders = tuple((place, cell.decode) for place, cell in enumerate(cells) if not cell.plain)
+        head_end = HEADER.size + len(self._head)
+        self._head_of = itemgetter(slice(HEADER.size, head_end))
+        self._cells_of = itemgetter(slice(head_end, None))
+        self._decoders = tuple((place, _column_decoder(cell)) for place, cell in enumerate(cells) if not cell.plain)
         self._empties = tuple(cell.empty for cell in cells)
         self._merges = tuple(cell.merge for cell in cells)
 
@@ -70,24 +81,24 @@ class TileColumnDecoder:
             keys: the key of each tile.
             stored: the bytes of each.
         """
-        head = self._head
-        body_at, width = len(head), _NUMBERS + len(self._empties)
-        rows: list[list[Any]] = []
+        count = len(stored)
+        if not count:
+            return TileColumns((), (), (), [()] * len(self._empties))
         try:
-            former, seed = b"", _crc32(b"")
-            for key, data in zip(keys, stored, strict=True):
-                if key is not former:
-                    former, seed = key, _crc32(key)
-                body = data[HEADER.size :]
-                if not body.startswith(head) or _header(data) != (VALUE_FORMAT_VERSION, _crc32(body, seed)):
-                    return None
-                rows.append(_unpack(body[body_at:]))
-            if any(len(row) != width for row in rows):
+            sums = map(_crc32, map(_body, stored), map(_crc32, keys))
+            if (
+                list(map(_header, stored)) != list(zip(repeat(VALUE_FORMAT_VERSION, count), sums, strict=True))
+                or list(map(self._head_of, stored)).count(self._head) < count
+            ):
                 return None
-            start_ms, size_ms, complete, _, *cells = zip(*rows, strict=True) if rows else ((),) * width
+            # As one MessagePack array: one call decodes all.
+            rows = _unpack(b"".join([_ARRAY.pack(_ARRAY_MARK, count), *map(self._cells_of, stored)]))
+            if len(rows) < count or set(map(len, rows)) != {_NUMBERS + len(self._empties)}:
+                return None
+            start_ms, size_ms, complete, _, *cells = zip(*rows, strict=True)
             columns: list[Column] = list(cells)
             for place, decode in self._decoders:
-                columns[place] = list(map(decode, columns[place]))
+                columns[place] = decode(columns[place])
         except DECODE_ERRORS:
             return None
         return TileColumns(start_ms, size_ms, complete, columns)
@@ -126,3 +137,19 @@ class TileColumnDecoder:
         for column in columns[1:]:
             merged = list(map(self._merges[place], merged, column))
         return merged
+
+
+def _column_decoder(cell: CellOperation) -> Callable[[Column], Column]:
+    """Give what decodes a column of stored cells; whole numbers of 64 bits are stored as they are."""
+    decode = cell.decode
+    if cell.decode_all is not None:
+        return cell.decode_all
+    if cell.encode is not encode_int:
+        return lambda column: list(map(decode, column))
+
+    def decode_ints(column: Column) -> Column:
+        if set(map(type, column)) == {int} and min(column) >= LONG_MIN and max(column) <= LONG_MAX:
+            return column
+        return list(map(decode, column))
+
+    return decode_ints

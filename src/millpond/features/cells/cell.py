@@ -45,6 +45,7 @@ class CellOperation:
         decode: the cell of what was stored; raises ValueError or TypeError on anything else, and needs
             no more memory than a small multiple of what it is given.
         size: about how many bytes the cell takes in memory.
+        decode_all: the cells of many stored ones, as ``decode`` gives each, in one loop; None for none.
         kind: what it is, such as ``"sum"``, for whoever collects whole tables with array operations; empty
             for kinds that have none.
         parameter: what its maker was told.
@@ -61,6 +62,7 @@ class CellOperation:
     encode: Callable[[Cell], Any]
     decode: Callable[[Any], Cell]
     size: Callable[[Cell], int]
+    decode_all: Callable[[Sequence[Any]], list[Cell]] | None = None
     kind: str = ""
     parameter: Parameter = None
 

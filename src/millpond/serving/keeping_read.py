@@ -1,0 +1,216 @@
+"""The short way to a key that is read whole for the caches.
+
+Place on the data path: keys that were missed and that a cache lets in. It does what the long way does for such
+a key, in the usual case: one query, up to the present, nothing cached but perhaps the batch row.
+
+Others that miss the same key meanwhile wait for it (`ServedGroup.flights`), so it must be ended or closed.
+"""
+
+from collections.abc import Sequence
+from concurrent.futures import Future
+from functools import partial
+
+from millpond.features import MARKER_ADDRESS, Ir, Tile, decode_marker
+from millpond.kv import Get, TimedValue
+from millpond.serving.batch_rows import BatchRow, batch_get, decoded_row
+from millpond.serving.closed_tiles import NO_MARKER, ClosedTiles, close, closed_end, has_unknown, tail_irs
+from millpond.serving.key_read import KeyData
+from millpond.serving.landed_batch import LandedBatch, View
+from millpond.serving.served_group import Served, ServedGroup
+from millpond.serving.short_read import ShortResult
+from millpond.serving.stream_read import END_OF_STREAM
+from millpond.serving.tile_spans import are_placed, ranges_behind
+
+
+class KeepingReader:
+    """Reads keys of one GroupBy whole, and keeps them; immutable but for the ranges it remembers.
+
+    Args:
+        group: the GroupBy, with a cache of closed tiles.
+        empty: the IR of no events.
+    """
+
+    __slots__ = ("_ranges", "empty", "group")
+
+    def __init__(self, group: ServedGroup, empty: Ir) -> None:
+        self.group = group
+        self.empty = empty
+        self._ranges: tuple[View, int, int, tuple[int, list[tuple[int, int]]]] | None = None
+
+    def begin(
+        self, key: bytes, query_ms: int, served: Served, landed: LandedBatch, view: View, row: BatchRow | None
+    ) -> "KeepingRead | None":
+        """Begin to read a key up to the present; None if another fetch is reading it.
+
+        Args:
+            key: the encoded key.
+            query_ms: the time that is asked for.
+            served: what is served.
+            landed: the batch that answers.
+            view: where the windows start.
+            row: the batch row if it is cached.
+        """
+        group = self.group
+        flight: Future[KeyData | None] = Future()
+        if group.flights.setdefault(key, flight) is not flight:
+            return None
+        dataset = landed.info.streaming_dataset
+        tail_ms, ranges = self._ranges_of(view, query_ms, served.closed_ms)
+        # The marker comes with the first range: it must be read no later than any tile.
+        gets = [Get(dataset, key, tail_ms, END_OF_STREAM)]
+        gets += [Get(dataset, key, first, last) for first, last in ranges]
+        asks_batch = view.reads_batch and (row is None or not group.skips_batch_get)
+        if asks_batch:
+            gets.append(batch_get(landed, key))
+        return KeepingRead(gets, self, key, query_ms, served, landed, view, row, flight, asks_batch=asks_batch)
+
+    def _ranges_of(self, view: View, query_ms: int, closed_ms: int) -> tuple[int, list[tuple[int, int]]]:
+        """Give the ranges of tiles, which stay for all queries that end in one tile."""
+        group = self.group
+        tile_ms = group.tile_ms
+        first_ms = query_ms // tile_ms * tile_ms
+        closed_ms = min(closed_ms, first_ms)
+        known = self._ranges
+        if known is None or known[0] is not view or known[1] != -(-query_ms // tile_ms) or known[2] != closed_ms:
+            ranges = ranges_behind(
+                group.form,
+                view,
+                view.read_start_ms,
+                query_ms,
+                closed_ms,
+                with_pieces=not group.form.kinds,
+                cuts_ms=[start for start in view.starts if start is not None],
+            )
+            known = self._ranges = (view, -(-query_ms // tile_ms), closed_ms, ranges)
+        return known[3]
+
+
+class KeepingRead:
+    """One key that is read whole and kept."""
+
+    __slots__ = ("_asks_batch", "_flight", "_landed", "_query_ms", "_reader", "_row", "_served", "_view", "gets", "key")
+
+    def __init__(
+        self,
+        gets: list[Get],
+        reader: KeepingReader,
+        key: bytes,
+        query_ms: int,
+        served: Served,
+        landed: LandedBatch,
+        view: View,
+        row: BatchRow | None,
+        flight: "Future[KeyData | None]",
+        *,
+        asks_batch: bool,
+    ) -> None:
+        self.gets = gets
+        self.key = key
+        self._reader = reader
+        self._query_ms = query_ms
+        self._served = served
+        self._landed = landed
+        self._view = view
+        self._row = row
+        self._flight = flight
+        self._asks_batch = asks_batch
+
+    def end(self, answers: Sequence[Sequence[TimedValue]]) -> ShortResult | None:
+        """Take the rows, keep what they give, and answer; None if the long way is to be taken."""
+        try:
+            return self._end(answers)
+        finally:
+            self.close()
+
+    def close(self) -> None:
+        """Let those go on who wait for this key; without what was read they read it themselves."""
+        flights, flight = self._reader.group.flights, self._flight
+        if flights.get(self.key) is flight:
+            del flights[self.key]
+        if not flight.done():
+            flight.set_result(None)
+
+    def _end(self, answers: Sequence[Sequence[TimedValue]]) -> ShortResult | None:
+        group, key, landed, view = self._reader.group, self.key, self._landed, self._view
+        layout, query_ms, row = group.layout, self._query_ms, self._row
+        batch_rows: Sequence[TimedValue] = ()
+        if self._asks_batch:
+            *answers, batch_rows = answers
+        rows = [row for part in answers for row in part]
+        row_count = len(rows) + len(batch_rows)
+        bytes_read = sum([len(one.value) for one in rows]) + sum([len(one.value) for one in batch_rows])
+        marker, last = NO_MARKER, answers[0]
+        if last and last[-1].time_ms == MARKER_ADDRESS:
+            marker = last[-1].value
+            decode_marker(key, marker)
+            del rows[len(last) - 1]
+        is_new, is_confirmed, bases = False, True, layout.empties
+        if view.reads_batch:
+            if row is None:
+                row, is_new = decoded_row(group, landed, key, batch_rows), True
+                is_confirmed = row.batch is not None
+            bases = row.bases(layout, view)
+        decode = group.decode_tile
+        tiles = [decode(key, one.value) for one in rows]
+        if not are_placed(group.plan, rows, tiles):
+            return None
+        if len(tiles) > 1:
+            tiles.sort(key=_start_of)
+        closed, rest = self._closed(tiles, bases, marker)
+        used = rest
+        if rest and rest[-1].start_ms >= query_ms:
+            used = [tile for tile in rest if tile.start_ms < query_ms]
+        tails = tail_irs(layout, view, used, closed.end_ms, self._reader.empty)
+        if closed.is_partial or has_unknown(tails):
+            return None
+        counts = (
+            int(self._asks_batch),
+            view.reads_batch and not self._asks_batch,
+            len(answers),
+            row_count,
+            bytes_read,
+            len(tiles),
+            0,
+        )
+        keep = partial(_keep, group, key, closed, row if is_new else None)
+        if not is_confirmed:
+            return ShortResult(closed.bases, tails, landed, counts, is_confirmed, keep)
+        keep()
+        from_ms = query_ms // group.tile_ms * group.tile_ms - group.tile_ms + 1
+        self._flight.set_result(
+            KeyData(landed, row, closed, rest, closed.end_ms, view, from_ms, stored_tiles=len(tiles))
+        )
+        return ShortResult(closed.bases, tails, landed, counts)
+
+    def _closed(
+        self, tiles: Sequence[Tile], bases: Sequence[tuple[object, ...]], marker: bytes
+    ) -> tuple[ClosedTiles, Sequence[Tile]]:
+        """Merge what is closed of the tiles; give it, and the tiles behind it."""
+        group, view, served = self._reader.group, self._view, self._served
+        limit_ms = self._query_ms // group.tile_ms * group.tile_ms
+        end_ms, count = closed_end(view.read_start_ms, tiles, served.closed_ms, limit_ms)
+        closed = close(
+            group.form,
+            None,
+            self._landed,
+            view,
+            bases,
+            tiles[:count],
+            end_ms,
+            served.restarts,
+            marker,
+            with_pieces=not group.form.kinds,
+        )
+        return closed, tiles[count:]
+
+
+def _keep(group: ServedGroup, key: bytes, closed: ClosedTiles, row: BatchRow | None) -> None:
+    """Put what was read into the caches."""
+    if group.tile_cache is not None:
+        group.tile_cache.put(key, closed)
+    if row is not None and group.batch_cache is not None:
+        group.batch_cache.put(key, row)
+
+
+def _start_of(tile: Tile) -> int:
+    return tile.start_ms
