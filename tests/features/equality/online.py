@@ -1,6 +1,7 @@
 """The online side without Spark: upload, combined events, the real operator, the real writer, and a store."""
 
 from collections import defaultdict
+from itertools import chain
 from types import SimpleNamespace
 
 import pyarrow as pa
@@ -11,10 +12,9 @@ from millpond.features.types import parse_type
 from millpond.kv import MemoryStore
 from millpond.spark.features.tile_combine import EventCounts, combiner
 from millpond.spark.features.tile_processor import TileProcessor
-from millpond.spark.features.tile_rows import pack
 from millpond.spark.features.tile_writer import tile_writer
 from tests.serving.world import upload, upload_values
-from tests.spark.features.arrow_states import OneShard
+from tests.spark.features.arrow_states import OneShard, blobs_of
 
 
 class PlainFrame:
@@ -22,6 +22,10 @@ class PlainFrame:
 
     def __init__(self, partitions):
         self.partitions = partitions
+        self.sparkSession = SimpleNamespace(sparkContext=SimpleNamespace(defaultParallelism=2))
+
+    def coalesce(self, count):
+        return PlainFrame([list(chain.from_iterable(self.partitions[number::count])) for number in range(count)])
 
     def mapInArrow(self, function, schema):
         written = []
@@ -125,8 +129,7 @@ class Online:
                 columns = [
                     pa.array([row[name] for row in rows], type_) for name, type_ in zip(names, types, strict=True)
                 ]
-                tables = pack(pa.table(columns, names=list(names)))
-                written.append([batch for table in tables for batch in table.to_batches()])
+                written.append([blobs_of(pa.table(columns, names=list(names)))])
         self.write(PlainFrame(written), 0)
 
     def arrow_batches(self, rows, at_once=3):

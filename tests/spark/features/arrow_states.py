@@ -3,7 +3,13 @@
 import pyarrow as pa
 from pyspark.sql.streaming.stateful_processor import TimerValues
 
-from millpond.spark.features.tile_rows import unpack
+
+def blobs_of(rows):
+    """Rows as an operator packs them, as one Arrow batch of one blob."""
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, rows.schema) as writer:
+        writer.write_table(rows)
+    return pa.record_batch({"blob": pa.array([sink.getvalue().to_pybytes()], pa.binary())})
 
 
 class OneShard:
@@ -42,7 +48,7 @@ class OneShard:
 
     @staticmethod
     def _called(tables):
-        return [row for table in tables for rows in unpack(table.to_batches()) for row in rows.to_pylist()]
+        return [row for table in tables for row in table.to_pylist()]
 
 
 class PlainMap:

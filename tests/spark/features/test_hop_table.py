@@ -11,6 +11,7 @@ from millpond.kv import Get, LmdbStore
 from millpond.metrics import MemoryRecorder
 from millpond.spark.features.backfill import backfill
 from millpond.spark.features.batch_rows_of_keys import RowCounts
+from millpond.spark.features.hop_days import count_days
 from millpond.spark.features.hop_manifest import HopDay, HopManifest
 from millpond.spark.features.hop_table import HopTable
 from millpond.spark.features.upload import upload
@@ -122,6 +123,29 @@ def test_days_with_late_events_are_collected_anew(uploads):
     assert uploads.check(rows, B) == 0
     rows = [row for row in rows if row[4] is None or not B - DAY_MS <= row[4] < B]
     assert uploads.check(rows, B + DAY_MS) == 0
+
+
+def test_days_are_counted_by_the_job_that_reads_them_unless_closed_days_have_changed(uploads, spark, monkeypatch):
+    counted = []
+
+    def counting(events):
+        counted.append(count_days(events))
+        return counted[-1]
+
+    monkeypatch.setattr("millpond.spark.features.hop_table.count_days", counting)
+    rng = random.Random(15)
+    rows = drawn(rng, 100, B - 9 * DAY_MS, B)
+    uploads.check(rows, B)
+    rows += drawn(rng, 40, B, B + 2 * DAY_MS)
+    uploads.check(rows, B + 2 * DAY_MS)
+    assert len(counted) == 1
+    expected = count_days(hop_table_events(spark, uploads, rows).where(f"time_ms >= {B}"))
+    days = HopTable(PLAN, uploads.folder).state().days
+    assert {day: (days[day].events, days[day].checksum) for day in expected} == expected
+    rows.append(("z", 1.0, "w", None, B - DAY_MS))
+    assert rows.pop(next(at for at, row in enumerate(rows) if row[4] and B - DAY_MS <= row[4] < B))
+    uploads.check(rows, B + 3 * DAY_MS)
+    assert len(counted) == 2
 
 
 def test_a_backfill_takes_in_events_of_any_age(uploads):

@@ -4,8 +4,9 @@ import pyarrow as pa
 
 from millpond.features import MARKER_ADDRESS, tile_address
 from millpond.kv import MemoryStore
-from millpond.spark.features.tile_rows import AMENDED, CLOSED, OPENED, pack
+from millpond.spark.features.tile_rows import AMENDED, CLOSED, OPENED
 from millpond.spark.features.tile_writer import _writer
+from tests.spark.features.arrow_states import blobs_of
 
 START_MS = 1_388_361_600_000
 KEEP_MS = 4 * 86_400_000
@@ -34,11 +35,6 @@ def test_a_tile_of_any_layer_is_kept_by_its_own_start_and_a_marker_by_the_time_o
         }
     )
     store = Noting()
-    assert [
-        one.num_rows
-        for one in _writer("route.stream", store, KEEP_MS)(
-            batch for table in pack(rows) for batch in table.to_batches()
-        )
-    ] == [3]
+    assert [one.num_rows for one in _writer("route.stream", store, KEEP_MS)(iter([blobs_of(rows)]))] == [3]
     assert [put.time_ms for put in store.puts] == addresses
     assert [put.keep_until_ms for put in store.puts] == [START_MS + KEEP_MS, START_MS + KEEP_MS, 0]

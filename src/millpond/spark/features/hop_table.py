@@ -10,7 +10,8 @@ it stands, and its files are still there; a task that runs twice writes other fi
 set. Of two runs at once one is refused, for a manifest's version is written once.
 
 Late events: days up to three days before the table's end are compared with their events again, by number and a checksum
-that does not depend on order, and those that have changed are collected anew; `backfill` compares older days too. A
+that does not depend on order, and those that have changed are collected anew; `backfill` compares older days too. An
+upload compares them in the job that reads its new days, and runs a second one only if they have changed (`hop_days`). A
 changed definition builds the table anew.
 
 The driver and all executors must see the folder under one path.
@@ -23,9 +24,8 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
-from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
-from pyspark.sql import types as T
 
 from millpond.errors import OptionError, UnavailableError
 from millpond.features import GroupByPlan
@@ -33,6 +33,7 @@ from millpond.features.definitions import EventSource
 from millpond.features.hops import BEFORE_MS, KEPT_DAYS_MS
 from millpond.features.windows import DAY_MS
 from millpond.spark.features.columns import TIME, key_names
+from millpond.spark.features.hop_days import DayCount, WatchedDays, count_days, in_days
 from millpond.spark.features.hop_files import KEY_HASH, span_of, version_of
 from millpond.spark.features.hop_manifest import HopDay, HopManifest
 from millpond.spark.features.hop_rows import ROUTING_KEY, HopTask, hops_of, keeps_all
@@ -44,6 +45,9 @@ _EARLIER_FORMATS = (b"\x01", b"\x02")
 _EVENTS_A_BUCKET = 50_000
 """So many events of the days that stay apart make one more bucket, up to the session's partitions."""
 
+_MOST_WATCHED_DAYS = 8
+"""Each day that a job watches costs it three more sums; more days than that are counted in a job of their own."""
+
 
 class HopChange(NamedTuple):
     """One run's change of a hop table, before it is published.
@@ -53,12 +57,14 @@ class HopChange(NamedTuple):
         task: what is done with them.
         days: the days as the manifest will have them, without the files that the tasks write.
         before: the files with all time before the days that stay as they are.
+        watched: the new days, if they are only counted while the job reads them; None if the days are complete.
     """
 
     rows: DataFrame
     task: HopTask
     days: Mapping[int, HopDay]
     before: tuple[str, ...]
+    watched: WatchedDays | None = None
 
 
 class HopTable:
@@ -94,7 +100,9 @@ class HopTable:
         state = None if newest is None else self._read(newest)
         return state if state is not None and state.definition == self._definition else None
 
-    def change(self, spark: SparkSession, events: DataFrame, end_ms: int, since_ms: int | None = None) -> HopChange:
+    def change(
+        self, spark: SparkSession, events: DataFrame, end_ms: int, since_ms: int | None = None, *, watch: bool = False
+    ) -> HopChange:
         """Give how the table goes on to an end.
 
         Args:
@@ -103,6 +111,8 @@ class HopTable:
             end_ms: where the history is to end; not before the table's end.
             since_ms: from which day on events are compared with the table; None for the last three days. If the
                 table cannot tell that day from those before, it is built anew.
+            watch: whether days may be compared while the job of the change reads them. It is then `settled` after
+                that.
         """
         version = 1 + (self._newest() or 0)
         state = self.state()
@@ -111,24 +121,35 @@ class HopTable:
         if state is None:
             return self._built(spark, events, end_ms, version)
         from_ms = (state.end_ms - KEPT_DAYS_MS if since_ms is None else since_ms) // DAY_MS * DAY_MS
-        return self._continued(spark, events, end_ms, state, from_ms)
+        new_days = range(state.end_ms // DAY_MS * DAY_MS, end_ms, DAY_MS)
+        if watch and 0 < len(new_days) <= _MOST_WATCHED_DAYS:
+            closed = {day: known for day, known in _known(state, from_ms).items() if day not in new_days}
+            watched = WatchedDays(closed, new_days)
+            recent = watched.watch(events.where(F.col(TIME) >= from_ms))
+            return self._continued(spark, recent, end_ms, state, frozenset(new_days), {})._replace(watched=watched)
+        found = count_days(events.where(F.col(TIME) >= from_ms))
+        return self._continued(spark, events, end_ms, state, _changed_days(state, found, from_ms), found)
 
     def _built(self, spark: SparkSession, events: DataFrame, end_ms: int, version: int) -> HopChange:
         """Give how the table is made of all events."""
         hops = hops_of(self._plan, end_ms)
-        found = _days(events.where(F.col(TIME) >= hops.first_ms))
-        buckets = _buckets(spark, sum(counted for counted, _ in found.values()))
+        found = count_days(events.where(F.col(TIME) >= hops.first_ms))
+        buckets = _buckets(spark, sum(counted.events for counted in found.values()))
         task = HopTask(self._plan, end_ms, self._folder, version, buckets, (), ())
         days = {day: HopDay(*counted, hops.last_size(day)) for day, counted in found.items()}
         return HopChange(self._by_bucket(spark, events, buckets), task, days, ())
 
     def _continued(
-        self, spark: SparkSession, events: DataFrame, end_ms: int, state: HopManifest, from_ms: int
+        self,
+        spark: SparkSession,
+        events: DataFrame,
+        end_ms: int,
+        state: HopManifest,
+        anew: frozenset[int],
+        found: Mapping[int, DayCount],
     ) -> HopChange:
-        """Give how a state goes on, with the days from a time on compared with their events."""
+        """Give how a state goes on, with some days collected anew."""
         hops = hops_of(self._plan, end_ms)
-        found = _days(events.where(F.col(TIME) >= from_ms))
-        anew = _changed_days(state, found, from_ms)
         going_on = {day: known for day, known in state.days.items() if day not in anew}
         days: dict[int, HopDay] = {}
         moved: list[str] = []
@@ -150,7 +171,22 @@ class HopTable:
         task = HopTask(
             self._plan, end_ms, self._folder, state.version + 1, state.buckets, tuple(moved), tuple(unchanged)
         )
-        return HopChange(self._by_bucket(spark, events.where(_in_days(anew)), state.buckets), task, days, before)
+        return HopChange(self._by_bucket(spark, events.where(in_days(anew)), state.buckets), task, days, before)
+
+    def settled(self, change: HopChange) -> HopChange | None:
+        """Give a change with its days complete, once its job is done.
+
+        None if closed days have changed: then the job has not read all that is needed, and `change` is to be asked
+        for another one, without ``watch``.
+        """
+        if change.watched is None:
+            return change
+        found = change.watched.new_days()
+        if found is None:
+            return None
+        hops = hops_of(self._plan, change.task.end_ms)
+        new_days = {day: HopDay(*count, hops.last_size(day)) for day, count in found.items() if day >= hops.first_ms}
+        return change._replace(days={**change.days, **new_days}, watched=None)
 
     def publish(self, change: HopChange, files: Iterable[str]) -> HopManifest:
         """Make a change the table's state, once its files are whole; then remove what no state needs any more.
@@ -245,39 +281,14 @@ def _buckets(spark: SparkSession, events: int) -> int:
     return min(most, 1 + events // _EVENTS_A_BUCKET)
 
 
-def _changed_days(state: HopManifest, found: Mapping[int, tuple[int, str]], from_ms: int) -> frozenset[int]:
+def _known(state: HopManifest, from_ms: int) -> dict[int, DayCount]:
+    """Give what the days from a time on had."""
+    return {day: DayCount(had.events, had.checksum) for day, had in state.days.items() if day >= from_ms}
+
+
+def _changed_days(state: HopManifest, found: Mapping[int, DayCount], from_ms: int) -> frozenset[int]:
     """Give the days that are collected anew: those whose events have changed, and all from the table's end on."""
-    known = {day: (had.events, had.checksum) for day, had in state.days.items() if day >= from_ms}
+    known = _known(state, from_ms)
     open_day = state.end_ms // DAY_MS * DAY_MS
     changed = {day for day in found.keys() | known.keys() if found.get(day) != known.get(day)}
     return frozenset(changed | {day for day in found if day >= open_day} | {open_day})
-
-
-def _in_days(days: Iterable[int]) -> Column:
-    """Give the condition that a time lies in one of some days; neighbouring days are one range."""
-    ranges: list[tuple[int, int]] = []
-    for day in sorted(days):
-        if ranges and ranges[-1][1] == day:
-            ranges[-1] = (ranges[-1][0], day + DAY_MS)
-        else:
-            ranges.append((day, day + DAY_MS))
-    condition = F.lit(False)
-    for begin, end in ranges:
-        condition |= (F.col(TIME) >= begin) & (F.col(TIME) < end)
-    return condition
-
-
-def _days(events: DataFrame) -> dict[int, tuple[int, str]]:
-    """Count the events of each day, and give a checksum of them that does not depend on their order."""
-    columns = [_hashable(events, field) for field in events.schema.fields]
-    day = F.col(TIME) - F.pmod(F.col(TIME), F.lit(DAY_MS))
-    counted = events.groupBy(day.alias("day")).agg(
-        F.count(F.lit(1)).alias("events"), F.sum(F.xxhash64(*columns).cast("decimal(20,0)")).alias("checksum")
-    )
-    return {row.day: (row.events, str(row.checksum)) for row in counted.collect()}
-
-
-def _hashable(events: DataFrame, field: T.StructField) -> Column:
-    """Give a column as Spark's hash takes it: a map as its entries in order."""
-    column = events[field.name]
-    return F.sort_array(F.map_entries(column)) if isinstance(field.dataType, T.MapType) else column

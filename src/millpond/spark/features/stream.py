@@ -29,9 +29,10 @@ from millpond.spark.features.columns import TIME, input_names, key_names
 from millpond.spark.features.sources import IS_DELETE, VISIBLE, Tables, sources_of, stream_rows
 from millpond.spark.features.tile_combine import COMBINED_SCHEMA, EVENT_TIME, OWN_TIME, EventCounts, combiner
 from millpond.spark.features.tile_processor import DEFAULT_RETENTION_MS, TileProcessor
-from millpond.spark.features.tile_rows import PACKED_SCHEMA, TILE_SCHEMA, unpack
+from millpond.spark.features.tile_rows import TILE_SCHEMA
 from millpond.spark.features.tile_writer import tile_writer
-from millpond.spark.operator.keyed import keyed
+from millpond.spark.operator.keyed import KeyedData, keyed
+from millpond.spark.operator.request import OperatorRequest
 from millpond.spark.spec.operator import StateConfig
 
 
@@ -90,15 +91,20 @@ def stream(
     """
     plan = compile_group_by(group_by)
     counts = _event_counts(spark)
-    updates = _packed_updates(
-        group_by,
-        start_ms=start_ms,
-        lateness_ms=lateness_ms,
-        retention_ms=retention_ms,
-        tables=tables,
-        state=state,
-        spark=spark,
-        counts=counts,
+    combined = _combined(plan, start_ms, lateness_ms, tables, spark, counts)
+    updates = combined.packed_output(
+        OperatorRequest(
+            form="arrow",
+            processor=TileProcessor(group_by, retention_ms),
+            output=TILE_SCHEMA,
+            output_mode="Update",
+            time_mode="EventTime",
+            initial=None,
+            event_time_column="",
+            late="keep",
+            config=state,
+            savepoint=None,
+        )
     )
     dataset = stream_dataset(plan.name, plan.generation)
     store.create(dataset, rows="many", ttl_ms=least_ttl_ms)
@@ -126,42 +132,27 @@ def tile_updates(
     Commonly used through `stream`; by itself when tiles go to another place as well. Arguments and
     errors are those of `stream`.
     """
-    updates = _packed_updates(
-        group_by,
-        start_ms=start_ms,
-        lateness_ms=lateness_ms,
-        retention_ms=retention_ms,
-        tables=tables,
-        state=state,
-        spark=spark,
-        counts=counts or EventCounts(),
+    combined = _combined(compile_group_by(group_by), start_ms, lateness_ms, tables, spark, counts or EventCounts())
+    return combined.transformWithStateInArrow(
+        TileProcessor(group_by, retention_ms), TILE_SCHEMA, "Update", "EventTime", late="keep", state=state
     )
-    return updates.mapInArrow(unpack, TILE_SCHEMA)
 
 
-def _packed_updates(
-    group_by: GroupBy,
-    *,
+def _combined(
+    plan: GroupByPlan,
     start_ms: int,
     lateness_ms: int,
-    retention_ms: int,
     tables: Tables | None,
-    state: StateConfig | None,
     spark: SparkSession | None,
     counts: EventCounts,
-) -> DataFrame:
-    """Give the stream of tiles as they change, packed (`tile_rows`)."""
-    plan = compile_group_by(group_by)
+) -> KeyedData:
+    """Give the stream of combined tiles, by slot."""
     _check(plan, start_ms, lateness_ms)
-    processor = TileProcessor(group_by, retention_ms)
     timed = _timed_rows(plan, spark or SparkSession.active(), tables).withWatermark(
         EVENT_TIME, f"{lateness_ms} milliseconds"
     )
     combine = combiner(plan, start_ms, counts)
-    combined = timed.mapInArrow(combine, _combined_schema(timed))
-    return keyed(combined, "slot").transformWithStateInArrow(
-        processor, PACKED_SCHEMA, "Update", "EventTime", late="keep", state=state
-    )
+    return keyed(timed.mapInArrow(combine, _combined_schema(timed)), "slot")
 
 
 def _check(plan: GroupByPlan, start_ms: int, lateness_ms: int) -> None:

@@ -38,6 +38,10 @@ EVENT_TIME = "event_time"
 OWN_TIME = "own_ms"
 """The column of the time that windows look at, where rows come and go."""
 
+_ROWS_AT_ONCE = 1_000_000
+_BYTES_AT_ONCE = 64 << 20
+"""Events of one key and tile in two lots cross the shuffle twice, so a lot is as large as memory allows."""
+
 _COMBINED = pa.schema([("slot", pa.int32()), ("tiles", pa.binary()), ("event_time", pa.timestamp("us", tz="UTC"))])
 
 
@@ -71,7 +75,7 @@ def combiner(
 
     def combine(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         leave_modules_out()
-        for table in lots(batches):
+        for table in lots(batches, _ROWS_AT_ONCE, _BYTES_AT_ONCE):
             events = _kept(table, key_width, start_ms, counts)
             if len(events):
                 yield _combined(plan, events, key_width)

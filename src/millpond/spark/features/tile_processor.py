@@ -37,7 +37,7 @@ from pyspark.sql.streaming.stateful_processor import TimerValues
 
 from millpond.errors import OptionError
 from millpond.features import HORIZON_MS, GroupBy, GroupByPlan, compile_group_by
-from millpond.spark.features.tile_rows import FORGOTTEN, LATE, pack
+from millpond.spark.features.tile_rows import FORGOTTEN, LATE
 from millpond.spark.features.tile_slots import CLOSING_SLOT, CombinedTiles, TileCells, add_tiles, decode_combined
 from millpond.spark.features.touched_tiles import TileStates, TouchedTiles
 from millpond.spark.forms.arrow_handles import ArrowProcessorHandle
@@ -48,7 +48,7 @@ DEFAULT_RETENTION_MS = HORIZON_MS + HORIZON_MS // 2
 
 
 class TileProcessor(ArrowStatefulProcessor):
-    """Keeps the tiles of a GroupBy's keys and emits those that changed, packed; for the time mode ``EventTime``.
+    """Keeps the tiles of a GroupBy's keys and emits those that changed; for the time mode ``EventTime``.
 
     Args:
         group_by: whose tiles.
@@ -99,7 +99,7 @@ class TileProcessor(ArrowStatefulProcessor):
         tiles.count(LATE, late)
         forgotten = [part for place, part in parts.items() if place[1] <= oldest_ms]
         tiles.count(FORGOTTEN, sum(sum(one.events) for part in forgotten for one in part))
-        yield from pack(tiles.written())
+        yield from tiles.written()
 
     def handleExpiredTimers(self, keys: pa.Table, expiry_ms: pa.Array, timerValues: TimerValues) -> Iterator[pa.Table]:  # noqa: N802, N803
         """Close the tiles that end here, and forget those that ended a retention ago."""
@@ -109,7 +109,7 @@ class TileProcessor(ArrowStatefulProcessor):
             tiles.tell_closing_time()
         tiles.load_due((slot, time_ms) for slot, time_ms in due if slot != CLOSING_SLOT)
         tiles.close_due()
-        yield from pack(tiles.written())
+        yield from tiles.written()
 
     def _tiles(self, watermark_ms: int) -> TouchedTiles:
         return TouchedTiles(self._plan, self._retention_ms, self._states, watermark_ms)

@@ -1,10 +1,10 @@
-"""The rows that the operator of a stream of tiles emits, and how they travel: packed, some ten thousand to one.
+"""The rows that the operator of a stream of tiles emits.
 
-Place on the data path: between the operator and whoever writes tiles. Spark turns each row that passes from one
-Python worker to the next into a row of its own and back; of a packed row it copies the bytes.
+Place on the data path: between the operator and whoever writes tiles.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
+from typing import Any
 
 import pyarrow as pa
 
@@ -13,9 +13,6 @@ TILE_SCHEMA = "key binary, address bigint, value binary, change int, amount bigi
 
 OPENED, CLOSED, AMENDED, MARKED, CLOSING, LATE, FORGOTTEN = range(7)
 """What a row is: an open, closed or amended tile; a marker; and in ``amount`` a closing time or a count of events."""
-
-PACKED_SCHEMA = "rows binary"
-"""How they travel: each row is an Arrow stream of them."""
 
 _TILES = pa.schema(
     [
@@ -26,7 +23,6 @@ _TILES = pa.schema(
         ("amount", pa.int64()),
     ]
 )
-_PACKED = pa.schema([("rows", pa.binary())])
 
 _ROWS_AT_ONCE = 50_000
 
@@ -57,31 +53,16 @@ class TileRows:
         self._changes += changes
         self._amounts += [0] * len(keys)
 
-    def table(self) -> pa.Table:
-        """Give the rows, in the columns of `TILE_SCHEMA`."""
-        columns = (self._keys, self._addresses, self._values, self._changes, self._amounts)
-        arrays = [pa.array(column, type_) for column, type_ in zip(columns, _TILES.types, strict=True)]
-        return pa.table(arrays, schema=_TILES)
+    def tables(self) -> Iterator[pa.Table]:
+        """Give the rows, in the columns of `TILE_SCHEMA`, some ten thousand at a time.
 
-
-def pack(rows: pa.Table) -> Iterator[pa.Table]:
-    """Give rows of tiles in packed rows, each a table of its own.
-
-    >>> rows = TileRows()
-    >>> rows.add(b"EWR", 0, b"tile", OPENED, 0)
-    >>> [batch.num_rows for table in pack(rows.table()) for batch in unpack(table.to_batches())]
-    [1]
-    """
-    for batch in rows.combine_chunks().to_batches(max_chunksize=_ROWS_AT_ONCE):
-        sink = pa.BufferOutputStream()
-        with pa.ipc.new_stream(sink, _TILES) as writer:
-            writer.write_batch(batch)
-        yield pa.table([pa.array([sink.getvalue().to_pybytes()], pa.binary())], schema=_PACKED)
-
-
-def unpack(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Give the rows of tiles that packed rows hold."""
-    for batch in batches:
-        for packed in batch.column("rows"):
-            with pa.ipc.open_stream(packed.as_buffer()) as reader:
-                yield from reader
+        >>> rows = TileRows()
+        >>> rows.add(b"EWR", 0, b"tile", OPENED, 0)
+        >>> [table.num_rows for table in rows.tables()]
+        [1]
+        """
+        columns: tuple[list[Any], ...] = (self._keys, self._addresses, self._values, self._changes, self._amounts)
+        for start in range(0, len(self._keys), _ROWS_AT_ONCE):
+            some = slice(start, start + _ROWS_AT_ONCE)
+            arrays = [pa.array(column[some], type_) for column, type_ in zip(columns, _TILES.types, strict=True)]
+            yield pa.table(arrays, schema=_TILES)

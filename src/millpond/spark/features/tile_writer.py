@@ -4,6 +4,9 @@ Place on the data path: last step of the stream of tiles, a ``foreachBatch`` fun
 write the tiles. Rows of one key lie in one partition, its marker last, so a marker never stands before its
 tile. When all partitions are done, the driver writes the closing time: a crash before that leaves it too
 early, never too late.
+
+Spark's partitions of state are written by no more tasks than there are cores. So the tiles of several partitions go
+to the store together: a store that keeps rows by key, as LMDB does, touches each of its pages once for all of them.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -18,14 +21,16 @@ from millpond.features import CLOSING_KEY, MARKER_ADDRESS, ClosingTime, encode_c
 from millpond.features.rows import start_of
 from millpond.kv import KVStore, Put
 from millpond.metrics import NO_METRICS, Recorder
+from millpond.spark.environment.session import is_connect
 from millpond.spark.environment.worker_garbage import leave_modules_out
 from millpond.spark.features.tile_combine import EventCounts
-from millpond.spark.features.tile_rows import AMENDED, CLOSED, CLOSING, FORGOTTEN, LATE, OPENED, unpack
+from millpond.spark.features.tile_rows import AMENDED, CLOSED, CLOSING, FORGOTTEN, LATE, OPENED
+from millpond.spark.shuffle.pack import unpack
 
 _WRITTEN = "change int, amount bigint"
 
-_ROWS_A_WRITE = 50_000
-_BYTES_A_WRITE = 32 << 20
+_ROWS_A_WRITE = 100_000
+_BYTES_A_WRITE = 64 << 20
 """A store writes many rows at once faster than the few of an Arrow batch: LMDB rewrites each page once."""
 
 
@@ -58,7 +63,7 @@ def tile_writer(
     *,
     keep_ms: int = 0,
 ) -> Callable[[DataFrame, int], None]:
-    """Give the ``foreachBatch`` function that writes what a `TileProcessor` emits, packed as `tile_rows` says.
+    """Give the ``foreachBatch`` function that writes what a `TileProcessor` emits, in the operator's blobs.
 
     Args:
         dataset: the dataset of the stream's generation.
@@ -71,7 +76,7 @@ def tile_writer(
     events = EventTotals(counts)
 
     def put(updates: DataFrame, _batch_id: int) -> None:
-        rows = updates.mapInArrow(_writer(dataset, store, keep_ms), _WRITTEN).collect()
+        rows = _by_few_tasks(updates).mapInArrow(_writer(dataset, store, keep_ms), _WRITTEN).collect()
         batch = summed((row.change, row.amount) for row in rows)
         if batch.closing_time_ms is not None:
             closing = ClosingTime(shard=0, shards=1, closed_ms=batch.closing_time_ms)
@@ -80,6 +85,12 @@ def tile_writer(
         record(recorder, name, batch, events.since_last())
 
     return put
+
+
+def _by_few_tasks(updates: DataFrame) -> DataFrame:
+    """Give the rows in no more partitions than there are cores; a client of Spark Connect is not told how many."""
+    spark = updates.sparkSession
+    return updates if is_connect(spark) else updates.coalesce(spark.sparkContext.defaultParallelism)
 
 
 def summed(rows: Iterable[tuple[int, int]]) -> TileCounts:

@@ -8,7 +8,7 @@ open was never emitted.
 """
 
 import heapq
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Iterator
 from itertools import repeat
 from typing import Any, NamedTuple
 
@@ -232,7 +232,7 @@ class TouchedTiles:
 
     # Writing.
 
-    def written(self) -> pa.Table:
+    def written(self) -> Iterator[pa.Table]:
         """Write back what changed, set the timers, and give the rows to emit: of each key its marker last."""
         codec = self._plan.tile_codec
         values: dict[Place, bytes] = {}
@@ -246,7 +246,7 @@ class TouchedTiles:
         if self._timers:
             times = pa.array([time_ms for _, time_ms in self._timers], pa.int64())
             self._states.handle.registerTimers(_slots([slot for slot, _ in self._timers]), times)
-        return self._emitted.table()
+        return self._emitted.tables()
 
     def _emit(self, place: Place, block: Block, changed: dict[bytes, int]) -> None:
         """Emit the tiles of a block that changed."""

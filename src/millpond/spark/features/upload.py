@@ -141,15 +141,14 @@ def upload(
         previous = read_serving_info(store, plan.name)
         _check_landing(plan, landing_ms, previous)
         dataset = batch_dataset(plan.name, batch_end_ms, landing_ms)
-        if previous is None or previous.batch_dataset != dataset:
-            store.drop(dataset)
-        store.create(
-            dataset, rows="one", ttl_ms=None if group_by.batch_ttl is None else parse_window(group_by.batch_ttl)
-        )
-        change = None if table is None else _change(spark, table, rows, batch_end_ms)
-        write = _writer(plan, store, dataset, batch_end_ms, change and change.task)
-        job = (_by_key(rows, group_by) if change is None else change.rows).mapInArrow(write, _OUTCOME)
-        outcomes = outcomes_of(job, f"GroupBy {plan.name!r}: nothing of this upload is served:")
+        change = None if table is None else _change(spark, table, rows, batch_end_ms, watch=True)
+        begin_anew = previous is None or previous.batch_dataset != dataset
+        outcomes = _written(plan, store, dataset, batch_end_ms, rows, change, begin_anew=begin_anew)
+        if table is not None and change is not None and (settled := table.settled(change)) is None:
+            change = _change(spark, table, rows, batch_end_ms, watch=False)
+            outcomes = _written(plan, store, dataset, batch_end_ms, rows, change, begin_anew=True)
+        elif table is not None and change is not None:
+            change = settled
         counts = _summed(plan, outcomes)
         info = ServingInfo(
             group_by=plan.name,
@@ -196,15 +195,49 @@ def _check_landing(plan: GroupByPlan, landing_ms: int, previous: ServingInfo | N
         )
 
 
+def _written(
+    plan: GroupByPlan,
+    store: KVStore,
+    dataset: str,
+    batch_end_ms: int,
+    rows: DataFrame,
+    change: HopChange | None,
+    *,
+    begin_anew: bool,
+) -> list[Row]:
+    """Run the job that writes all rows, and give what its tasks say.
+
+    Args:
+        plan: of the GroupBy.
+        store: where to.
+        dataset: of this upload.
+        batch_end_ms: where the history ends.
+        rows: of the sources.
+        change: of the hop table, if there is one.
+        begin_anew: whether what an earlier job may have written to the dataset is dropped.
+    """
+    if begin_anew:
+        store.drop(dataset)
+    batch_ttl = plan.group_by.batch_ttl
+    store.create(dataset, rows="one", ttl_ms=None if batch_ttl is None else parse_window(batch_ttl))
+    write = _writer(plan, store, dataset, batch_end_ms, change and change.task)
+    job = (_by_key(rows, plan.group_by) if change is None else change.rows).mapInArrow(write, _OUTCOME)
+    return outcomes_of(job, f"GroupBy {plan.name!r}: nothing of this upload is served:")
+
+
 def _by_key(rows: DataFrame, group_by: GroupBy) -> DataFrame:
     keys = key_names(group_by)
     return rows.repartition(*keys).sortWithinPartitions(*keys)
 
 
-def _change(spark: SparkSession, table: HopTable, rows: DataFrame, batch_end_ms: int) -> HopChange | None:
+def _change(
+    spark: SparkSession, table: HopTable, rows: DataFrame, batch_end_ms: int, *, watch: bool
+) -> HopChange | None:
     """Give how a hop table goes on to the batch end; None if it has gone further already."""
     state = table.state()
-    return None if state is not None and state.end_ms > batch_end_ms else table.change(spark, rows, batch_end_ms)
+    if state is not None and state.end_ms > batch_end_ms:
+        return None
+    return table.change(spark, rows, batch_end_ms, watch=watch)
 
 
 def _writer(

@@ -7,22 +7,33 @@ import pyarrow as pa
 ROWS_AT_ONCE = 200_000
 
 
-def lots(batches: Iterable[pa.RecordBatch], rows_at_once: int | None = None) -> Iterator[pa.Table]:
-    """Give the rows of a partition as tables of so many rows at least, but for the last one, in their order.
+def lots(
+    batches: Iterable[pa.RecordBatch], rows_at_once: int | None = None, bytes_at_once: int | None = None
+) -> Iterator[pa.Table]:
+    """Give the rows of a partition as tables of many rows, in their order.
+
+    Args:
+        batches: rows, some at a time.
+        rows_at_once: a table ends with the batch that brings it to so many rows; None for `ROWS_AT_ONCE`.
+        bytes_at_once: or to so many bytes of Arrow; None for no such limit.
 
     >>> batch = pa.record_batch([pa.array([1, 2])], names=["x"])
     >>> [table.num_rows for table in lots([batch, batch])]
     [4]
     >>> [table.num_rows for table in lots([batch, batch, batch], 3)]
     [4, 2]
+    >>> [table.num_rows for table in lots([batch, batch], bytes_at_once=16)]
+    [2, 2]
     """
     waiting: list[pa.RecordBatch] = []
-    rows, enough = 0, rows_at_once or ROWS_AT_ONCE
+    rows = size = 0
+    enough = rows_at_once or ROWS_AT_ONCE
     for batch in batches:
         waiting.append(batch)
         rows += len(batch)
-        if rows >= enough:
+        size += batch.nbytes
+        if rows >= enough or (bytes_at_once is not None and size >= bytes_at_once):
             yield pa.Table.from_batches(waiting)
-            waiting, rows = [], 0
+            waiting, rows, size = [], 0, 0
     if rows:
         yield pa.Table.from_batches(waiting)

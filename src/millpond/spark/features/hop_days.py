@@ -1,0 +1,107 @@
+"""The days of a history: how many events each has, and a checksum of them. By these, late events are found.
+
+Place on the data path: beside the hop table, which keeps both for each of its days.
+
+`count_days` is a Spark job. `WatchedDays` counts while another job reads the events anyway: those of each new day by
+itself, and those of all closed days together. If the closed days differ from what the table knows, which of them it
+is must be counted after all.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import NamedTuple
+
+from pyspark.sql import Column, DataFrame, Observation
+from pyspark.sql import functions as F
+from pyspark.sql import types as T
+
+from millpond.features.windows import DAY_MS
+from millpond.spark.features.columns import TIME
+
+_CLOSED = "closed"
+_HALF_BITS = 32
+_HALF = (1 << _HALF_BITS) - 1
+
+
+class DayCount(NamedTuple):
+    """What some events are counted as.
+
+    Args:
+        events: how many they are.
+        checksum: the sum of their hashes, whatever their order, as digits.
+    """
+
+    events: int
+    checksum: str
+
+
+def count_days(events: DataFrame) -> dict[int, DayCount]:
+    """Count the events of each day that has some, by the day's start."""
+    day = F.col(TIME) - F.pmod(F.col(TIME), F.lit(DAY_MS))
+    counted = events.groupBy(day.alias("day")).agg(
+        F.count(F.lit(1)).alias("events"), F.sum(_hash_of(events).cast("decimal(20,0)")).alias("checksum")
+    )
+    return {row.day: DayCount(row.events, str(row.checksum)) for row in counted.collect()}
+
+
+def in_days(days: Iterable[int]) -> Column:
+    """Give the condition that a time lies in one of some days; neighbouring days are one range."""
+    ranges: list[tuple[int, int]] = []
+    for day in sorted(days):
+        if ranges and ranges[-1][1] == day:
+            ranges[-1] = (ranges[-1][0], day + DAY_MS)
+        else:
+            ranges.append((day, day + DAY_MS))
+    condition = F.lit(False)
+    for begin, end in ranges:
+        condition |= (F.col(TIME) >= begin) & (F.col(TIME) < end)
+    return condition
+
+
+class WatchedDays:
+    """Counts the events of days while a job reads them.
+
+    Args:
+        closed: what the table knows of each closed day; a closed day without events is not in it.
+        new_days: the days that are counted one by one. All other events that pass count as those of closed days.
+    """
+
+    def __init__(self, closed: Mapping[int, DayCount], new_days: Sequence[int]) -> None:
+        self._known = (sum(day.events for day in closed.values()), sum(int(day.checksum) for day in closed.values()))
+        self._new_days = tuple(new_days)
+        self._observation = Observation()
+
+    def watch(self, events: DataFrame) -> DataFrame:
+        """Give the events, which are counted as they pass."""
+        hashed = _hash_of(events)
+        # Each half adds up in 64 bits, for up to two thousand million events.
+        halves = (F.shiftright(hashed, _HALF_BITS), hashed.bitwiseAND(F.lit(_HALF)))
+        parts = {_CLOSED: ~in_days(self._new_days)} | {str(day): in_days([day]) for day in self._new_days}
+        counted = [
+            F.sum(F.when(holds, value)).alias(f"{part} {number}")
+            for part, holds in parts.items()
+            for number, value in enumerate((F.lit(1).cast("long"), *halves))
+        ]
+        return events.observe(self._observation, *counted)
+
+    def new_days(self) -> dict[int, DayCount] | None:
+        """Give what each new day that has events was counted as, once the job is done; None if closed days differ."""
+        found = self._observation.get
+        if self._sums(found, _CLOSED) != self._known:
+            return None
+        counted = {day: self._sums(found, str(day)) for day in self._new_days}
+        return {day: DayCount(events, str(checksum)) for day, (events, checksum) in counted.items() if events}
+
+    @staticmethod
+    def _sums(found: Mapping[str, int | None], part: str) -> tuple[int, int]:
+        events, high, low = (found.get(f"{part} {number}") or 0 for number in range(3))
+        return events, (high << _HALF_BITS) + low
+
+
+def _hash_of(events: DataFrame) -> Column:
+    return F.xxhash64(*(_hashable(events, field) for field in events.schema.fields))
+
+
+def _hashable(events: DataFrame, field: T.StructField) -> Column:
+    """Give a column as Spark's hash takes it: a map as its entries in order."""
+    column = events[field.name]
+    return F.sort_array(F.map_entries(column)) if isinstance(field.dataType, T.MapType) else column
