@@ -26,7 +26,7 @@ PUBLIC = {
         CorruptionError DataError MillpondError MissingDependencyError OptionError UnavailableError
     """,
     "millpond.cache": """
-        MISSING Cache CacheStats Missing deep_size monotonic_ms new_cache
+        MISSING Bounds Cache CacheStats Missing deep_size monotonic_ms new_cache
     """,
     "millpond.commands": "",
     "millpond.demo": "",

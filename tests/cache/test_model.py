@@ -4,7 +4,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from millpond.cache import MISSING, new_cache
+from millpond.cache import MISSING, Bounds, new_cache
 
 KEYS = st.one_of(st.integers(0, 12), st.none())
 VALUES = st.one_of(st.none(), st.integers(0, 9))
@@ -66,6 +66,13 @@ class PlainModel:
             self.evicted.append((key, value, "size"))
             return
         self.entries.append([key, value, weight, now_ms, now_ms])
+        while self.is_over():
+            gone = self.entries.pop(0)
+            self.evicted.append((gone[0], gone[1], "size"))
+
+    def resize(self, max_entries, max_bytes, now_ms):
+        self.sweep(now_ms)
+        self.max_entries, self.max_bytes = max_entries, max_bytes
         while self.is_over():
             gone = self.entries.pop(0)
             self.evicted.append((gone[0], gone[1], "size"))
@@ -154,6 +161,12 @@ class LruMatchesAPlainList(RuleBasedStateMachine):
         self.cache.clear()
         self.model.clear()
 
+    @rule(max_entries=st.integers(0, 8), max_bytes=st.integers(0, 25))
+    def resize(self, max_entries, max_bytes):
+        weighs = self.model.max_bytes is not None
+        self.cache.resize(Bounds(max_entries, max_bytes if weighs else None))
+        self.model.resize(max_entries, max_bytes if weighs else None, self.now_ms)
+
     @rule(passed_ms=st.integers(1, 12))
     def move_the_clock(self, passed_ms):
         self.now_ms += passed_ms
@@ -212,6 +225,11 @@ class TinyLfuKeepsItsPromises(RuleBasedStateMachine):
     def invalidate(self, key):
         self.cache.invalidate(key)
         self.last_put.pop(key, None)
+
+    @rule(max_entries=st.one_of(st.none(), st.integers(0, 12)), max_bytes=st.integers(0, 40))
+    def resize(self, max_entries, max_bytes):
+        self.cache.resize(Bounds(max_entries, max_bytes))
+        self.max_entries, self.max_bytes = max_entries, max_bytes
 
     @rule(passed_ms=st.integers(1, 12))
     def move_the_clock(self, passed_ms):

@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from enum import Enum
-from typing import Final, Generic, Literal, TypeAlias, TypeVar, overload
+from typing import Final, Generic, Literal, NamedTuple, TypeAlias, TypeVar, overload
 
 K = TypeVar("K")
 V = TypeVar("V")
@@ -43,6 +43,13 @@ Clock: TypeAlias = Callable[[], int]
 def monotonic_ms() -> int:
     """Milliseconds of a clock that never goes back; its zero means nothing."""
     return time.monotonic_ns() // 1_000_000
+
+
+class Bounds(NamedTuple):
+    """The most that a cache holds; None is no bound of that kind."""
+
+    max_entries: int | None = None
+    max_bytes: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +81,7 @@ class CacheStats:
 class Cache(Generic[K, V]):
     """A bounded map from hashable keys to values; `new_cache` makes one, and says what it promises."""
 
-    __slots__ = ("name",)
+    __slots__ = ("__weakref__", "name")
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -129,6 +136,28 @@ class Cache(Generic[K, V]):
 
     def stats(self) -> CacheStats:
         """The counters and the sizes now."""
+        raise NotImplementedError
+
+    @property
+    def policy(self) -> Policy:
+        """What goes for want of room."""
+        raise NotImplementedError
+
+    @property
+    def bounds(self) -> Bounds:
+        """The most that it holds."""
+        raise NotImplementedError
+
+    def resize(self, bounds: Bounds) -> None:
+        """Change the bounds; what no longer fits goes, as for want of room.
+
+        Raises:
+            OptionError: a bound is negative, or one in bytes is given to a cache that weighs nothing.
+        """
+        raise NotImplementedError
+
+    def weigh(self, key: K, value: V) -> int:
+        """The bytes that an entry would count for here; an estimate where nothing is weighed."""
         raise NotImplementedError
 
     def __len__(self) -> int:

@@ -1,6 +1,7 @@
 """Makes a cache: checks its options and picks the form that fulfils them."""
 
 from millpond.cache.api import Cache, Clock, EvictionListener, K, Policy, V, Weigher, monotonic_ms
+from millpond.cache.bounds import checked_limits
 from millpond.cache.metered import MeteredCache
 from millpond.cache.plain import PlainLru
 from millpond.cache.shared import SharedCache
@@ -62,15 +63,17 @@ def new_cache(
     >>> planes.stats().hits, planes.stats().misses, planes.stats().evictions, len(planes)
     (1, 2, 2, 2)
     """
+    if policy not in ("lru", "w-tinylfu"):
+        raise OptionError(f"cache {name!r}, policy: expected 'lru' or 'w-tinylfu', got {policy!r}")
     limits = {
-        "max_entries": max_entries,
-        "max_bytes": max_bytes,
-        "expire_after_access_ms": expire_after_access_ms,
-        "expire_after_write_ms": expire_after_write_ms,
+        "max_entries": (max_entries, 0),
+        "max_bytes": (max_bytes, 0),
+        "expire_after_access_ms": (expire_after_access_ms, 1),
+        "expire_after_write_ms": (expire_after_write_ms, 1),
     }
-    _check(name, policy, limits)
+    checked_limits(name, limits)
     cache: Cache[K, V]
-    only_entries = [limit for limit, value in limits.items() if value is not None] == ["max_entries"]
+    only_entries = [limit for limit, (value, _) in limits.items() if value is not None] == ["max_entries"]
     if only_entries and max_entries is not None and weigher is None and policy == "lru":
         cache = PlainLru(name, max_entries=max_entries, on_evict=on_evict)
     else:
@@ -86,14 +89,3 @@ def new_cache(
             clock=clock,
         )
     return SharedCache(cache) if shared else cache
-
-
-def _check(name: str, policy: str, limits: dict[str, int | None]) -> None:
-    if policy not in ("lru", "w-tinylfu"):
-        raise OptionError(f"cache {name!r}, policy: expected 'lru' or 'w-tinylfu', got {policy!r}")
-    if all(limit is None for limit in limits.values()):
-        raise OptionError(f"cache {name!r} has no bound and would grow for ever: give one of {', '.join(limits)}")
-    for option, limit in limits.items():
-        least = 0 if option in ("max_entries", "max_bytes") else 1
-        if limit is not None and (isinstance(limit, bool) or not isinstance(limit, int) or limit < least):
-            raise OptionError(f"cache {name!r}, {option}: expected a whole number of at least {least}, got {limit!r}")

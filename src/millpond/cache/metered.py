@@ -14,6 +14,7 @@ from typing import Any, cast
 
 from millpond.cache.api import (
     MISSING,
+    Bounds,
     Cache,
     CacheStats,
     Cause,
@@ -24,11 +25,13 @@ from millpond.cache.api import (
     V,
     Weigher,
 )
+from millpond.cache.bounds import checked_bounds
 from millpond.cache.expiry import Expiry
 from millpond.cache.loading import Loads
 from millpond.cache.order import EvictionOrder, LruOrder
 from millpond.cache.tinylfu import TinyLfuOrder
 from millpond.cache.weight import deep_size
+from millpond.errors import OptionError
 
 
 class MeteredCache(Cache[K, V]):
@@ -46,6 +49,7 @@ class MeteredCache(Cache[K, V]):
         "_misses",
         "_on_evict",
         "_order",
+        "_policy",
         "_values",
         "_weigher",
         "_weights",
@@ -66,6 +70,7 @@ class MeteredCache(Cache[K, V]):
     ) -> None:
         super().__init__(name)
         self._bound(max_entries, max_bytes, weigher)
+        self._policy: Policy = policy
         order: EvictionOrder[K] = LruOrder() if policy == "lru" else TinyLfuOrder(max_entries, max_bytes)
         expires = expire_after_access_ms is not None or expire_after_write_ms is not None
         expiry = Expiry[K](expire_after_access_ms, expire_after_write_ms, clock) if expires else None
@@ -145,6 +150,9 @@ class MeteredCache(Cache[K, V]):
         self._weights[key] = weight
         if expiry is not None:
             expiry.wrote(key, now_ms)
+        self._keep_within_bounds()
+
+    def _keep_within_bounds(self) -> None:
         while len(self._values) > self._max_entries or self._bytes > self._max_bytes:
             self._evict(self._order.victim(), "size")
 
@@ -218,6 +226,33 @@ class MeteredCache(Cache[K, V]):
             entries=len(self._values),
             bytes=None if self._weigher is None else self._bytes,
         )
+
+    @property
+    def policy(self) -> Policy:
+        """What goes for want of room."""
+        return self._policy
+
+    @property
+    def bounds(self) -> Bounds:
+        """Entries and bytes."""
+        return Bounds(*(None if bound is inf else int(bound) for bound in (self._max_entries, self._max_bytes)))
+
+    def resize(self, bounds: Bounds) -> None:
+        """Change the bounds; what no longer fits goes in the policy's order."""
+        checked_bounds(self.name, bounds)
+        if bounds.max_bytes is not None and self._weigher is None:
+            raise OptionError(
+                f"cache {self.name!r} weighs nothing: it takes no max_bytes, got {bounds}; make it with max_bytes, or "
+                "give max_entries"
+            )
+        self._max_entries = inf if bounds.max_entries is None else bounds.max_entries
+        self._max_bytes = inf if bounds.max_bytes is None else bounds.max_bytes
+        self._order.resize(bounds.max_entries, bounds.max_bytes)
+        self._keep_within_bounds()
+
+    def weigh(self, key: K, value: V) -> int:
+        """The bytes of an entry by the weigher."""
+        return deep_size(key, value) if self._weigher is None else self._weigher(key, value)
 
     def __len__(self) -> int:
         if self._expiry is not None:

@@ -34,6 +34,9 @@ class EvictionOrder(Protocol[K]):
     def keys(self) -> Iterator[K]:
         """Every key, coldest first."""
 
+    def resize(self, max_entries: int | None, max_bytes: int | None) -> None:
+        """The cache has other bounds now; the victims to come are its own to ask for."""
+
 
 class Segment(Generic[K]):
     """Keys in the order of their use, with their weights and the room they may take."""
@@ -109,3 +112,6 @@ class LruOrder(Generic[K]):
     def keys(self) -> Iterator[K]:
         """The key used longest ago first."""
         return iter(self._keys)
+
+    def resize(self, max_entries: int | None, max_bytes: int | None) -> None:
+        """Nothing changes: the order knows no bounds."""

@@ -12,8 +12,11 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from typing import Any, cast
 
-from millpond.cache.api import MISSING, Cache, CacheStats, EvictionListener, K, V
+from millpond.cache.api import MISSING, Bounds, Cache, CacheStats, EvictionListener, K, Policy, V
+from millpond.cache.bounds import checked_bounds
 from millpond.cache.loading import Loads
+from millpond.cache.weight import deep_size
+from millpond.errors import OptionError
 
 
 class PlainLru(Cache[K, V]):
@@ -103,6 +106,31 @@ class PlainLru(Cache[K, V]):
             entries=len(self._entries),
             bytes=None,
         )
+
+    @property
+    def policy(self) -> Policy:
+        """LRU."""
+        return "lru"
+
+    @property
+    def bounds(self) -> Bounds:
+        """A number of entries."""
+        return Bounds(self._max_entries)
+
+    def resize(self, bounds: Bounds) -> None:
+        """Hold another number of entries; those used longest ago go if they are too many."""
+        checked_bounds(self.name, bounds)
+        if bounds.max_entries is None or bounds.max_bytes is not None:
+            raise OptionError(
+                f"cache {self.name!r} weighs nothing: it takes max_entries and no max_bytes, got {bounds}; give "
+                "max_entries, or make it with max_bytes"
+            )
+        self._max_entries = bounds.max_entries
+        self._evict()
+
+    def weigh(self, key: K, value: V) -> int:
+        """An estimate: nothing is weighed here."""
+        return deep_size(key, value)
 
     def __len__(self) -> int:
         return len(self._entries)

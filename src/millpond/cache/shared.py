@@ -14,7 +14,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, Generic
 
-from millpond.cache.api import MISSING, Cache, CacheStats, K, Missing, V
+from millpond.cache.api import MISSING, Bounds, Cache, CacheStats, K, Missing, Policy, V
 from millpond.cache.flights import Flight, Flights
 from millpond.cache.loading import reentry
 
@@ -138,3 +138,27 @@ class SharedCache(Cache[K, V]):
     def __len__(self) -> int:
         with self._lock:
             return len(self._inner)
+
+    @property
+    def policy(self) -> Policy:
+        """What goes for want of room."""
+        return self._inner.policy
+
+    @property
+    def bounds(self) -> Bounds:
+        """The most that it holds."""
+        return self._inner.bounds
+
+    def resize(self, bounds: Bounds) -> None:
+        """Change the bounds; what no longer fits goes."""
+        with self._lock:
+            self._inner.resize(bounds)
+
+    def weigh(self, key: K, value: V) -> int:
+        """The bytes of an entry."""
+        return self._inner.weigh(key, value)
+
+    def lay_around(self, layer: Callable[[Cache[K, V]], Cache[K, V]]) -> None:
+        """Put a layer around the cache under the lock: it is called in place of that cache from now on."""
+        with self._lock:
+            self._inner = layer(self._inner)

@@ -55,8 +55,7 @@ class TinyLfuOrder(Generic[K]):
     """The eviction order of `policy="w-tinylfu"`, for bounds in entries, bytes or both."""
 
     def __init__(self, max_entries: int | None, max_bytes: int | None) -> None:
-        self._max_entries: float = inf if max_entries is None else max_entries
-        self._max_bytes: float = inf if max_bytes is None else max_bytes
+        self._bound(max_entries, max_bytes)
         self._sketch = FrequencySketch()
         self._window: Segment[K] = Segment()
         self._probation: Segment[K] = Segment()
@@ -66,6 +65,19 @@ class TinyLfuOrder(Generic[K]):
         self._climber = WindowClimber()
         self._sampled_hits = 0
         self._sample = self._sample_left = _SAMPLE_PER_ENTRY * _LEAST_SAMPLED_ENTRIES
+        self._share()
+
+    def _bound(self, max_entries: int | None, max_bytes: int | None) -> None:
+        self._max_entries: float = inf if max_entries is None else max_entries
+        self._max_bytes: float = inf if max_bytes is None else max_bytes
+
+    def __contains__(self, key: K) -> bool:
+        return key in self._home
+
+    def resize(self, max_entries: int | None, max_bytes: int | None) -> None:
+        """The segments have their shares of the new bounds; what falls out of the window meets the main part."""
+        self._bound(max_entries, max_bytes)
+        self._candidates.clear()
         self._share()
 
     def added(self, key: K, weight: int) -> None:
@@ -157,7 +169,9 @@ class TinyLfuOrder(Generic[K]):
 
     def _share(self) -> None:
         window, main = self._climber.share, 1 - self._climber.share
-        if self._max_entries is not inf:
+        if self._max_entries == inf:
+            self._window.max_entries = self._protected.max_entries = inf
+        else:
             self._window.max_entries = max(1, int(self._max_entries * window))
             rest = max(0, self._max_entries - self._window.max_entries)
             self._protected.max_entries = int(rest * _PROTECTED_SHARE)

@@ -1,0 +1,177 @@
+"""What is recorded of one cache, to draw its hit-rate curves.
+
+Place on the data path: beside a cache, which tells it every key that is asked for. Most keys cost it a hash and a
+comparison; those of the sample are counted (`reuse_distances`, `miniatures`). The structures stay within `MOST_BYTES`,
+whatever the cache holds.
+
+The invariant: nothing here changes what the cache answers.
+"""
+
+import weakref
+from collections.abc import Callable, Hashable, Sequence
+from itertools import count
+from typing import Final, Protocol
+
+import numpy as np
+
+from millpond.cache.api import Bounds, Policy
+from millpond.cache.curves.curve import HitRateCurve, Point
+from millpond.cache.curves.miniatures import Miniatures
+from millpond.cache.curves.reuse_distances import ReuseDistances
+
+MOST_BYTES: Final = 300_000
+"""What a recording takes at most, with all its structures."""
+
+_POINTS = 48
+_LEAST_ENTRIES = 16
+_RESIZED = 2.0
+_USES_PER_FIT = 4_096
+_numbers = count()
+
+
+class Counted(Protocol):
+    """The counts of a cache that the recording needs, see `CacheStats`."""
+
+    # ruff: noqa: D102 - `CacheStats` and `Cache` say what these mean
+    @property
+    def hits(self) -> int: ...
+    @property
+    def misses(self) -> int: ...
+    @property
+    def entries(self) -> int: ...
+    @property
+    def bytes(self) -> int | None: ...
+
+
+class Recorded(Protocol):
+    """A cache, as far as a recording knows it: every `Cache`, and the LRU cache of state."""
+
+    name: str
+
+    @property
+    def bounds(self) -> Bounds: ...
+    @property
+    def policy(self) -> Policy: ...
+    def stats(self) -> Counted: ...
+    def resize(self, bounds: Bounds) -> None: ...
+
+
+class Recording:
+    """The recording of one cache; it does not keep the cache alive.
+
+    Args:
+        cache: the cache that tells of its keys.
+        policies: whose curves are wanted. LRU is always drawn.
+
+    Attributes:
+        name: the cache's.
+        number: grows from recording to recording.
+        requests: how many there were since the recording began.
+    """
+
+    __slots__ = (
+        "__weakref__",
+        "_cache",
+        "_distances",
+        "_limit",
+        "_miniatures",
+        "_simulates",
+        "name",
+        "number",
+        "requests",
+    )
+
+    def __init__(self, cache: Recorded, policies: tuple[Policy, ...] = ("lru", "w-tinylfu")) -> None:
+        self.name = cache.name
+        self.number = next(_numbers)
+        self.requests = 0.0
+        self._cache = weakref.ref(cache)
+        self._distances = ReuseDistances()
+        self._limit = self._distances.limit
+        self._simulates = "w-tinylfu" in policies
+        self._miniatures: Miniatures | None = None
+        self.fit_miniatures()
+
+    @property
+    def cache(self) -> Recorded | None:
+        """The cache, as long as there is one."""
+        return self._cache()
+
+    def asked(self, key: Hashable) -> None:
+        """A key is asked for."""
+        self.requests += 1
+        spread = hash((key,))
+        if spread < self._limit:
+            self._use(spread)
+
+    def asked_many(self, keys: Sequence[Hashable]) -> None:
+        """Some keys are asked for, one after the other."""
+        self.requests += len(keys)
+        limit = self._limit
+        for spread in [spread for spread in map(hash, zip(keys)) if spread < limit]:
+            self._use(spread)
+
+    def wrote(self, key: Hashable, weigh: Callable[[], int]) -> None:
+        """A key was put; `weigh` gives the bytes of its entry."""
+        spread = hash((key,))
+        if spread < self._limit:
+            self._distances.weigh(spread, weigh())
+
+    def _use(self, spread: int) -> None:
+        distances, miniatures = self._distances, self._miniatures
+        distance = distances.use(spread)
+        self._limit = distances.limit
+        if miniatures is not None and spread < miniatures.limit:
+            miniatures.use(spread, distance)
+        if not distances.now % _USES_PER_FIT:
+            self.fit_miniatures()
+
+    def fit_miniatures(self) -> None:
+        """Simulate W-TinyLFU around the cache's present size, if that is far from the former."""
+        cache = self._cache()
+        if cache is None or not self._simulates:
+            return
+        entries = self.present_entries(cache)
+        before = self._miniatures
+        if entries and (before is None or not 1 / _RESIZED < entries / before.entries < _RESIZED):
+            self._miniatures = Miniatures(entries, began=self.requests)
+
+    def present_entries(self, cache: Recorded) -> int:
+        """The size of the cache in entries; 0 where it is in bytes, and no entry was weighed yet."""
+        bounds = cache.bounds
+        if bounds.max_bytes is None:
+            return bounds.max_entries or 0
+        mean = self._mean_bytes(cache)
+        if not mean:
+            return 0
+        in_bytes = int(bounds.max_bytes / mean)
+        return in_bytes if bounds.max_entries is None else min(in_bytes, bounds.max_entries)
+
+    def curve(self, policy: Policy) -> HitRateCurve | None:
+        """The curve of a policy; None if it is not recorded, or nothing was asked for yet."""
+        cache, distances, miniatures = self._cache(), self._distances, self._miniatures
+        if cache is None or not self.requests or (policy == "w-tinylfu" and miniatures is None):
+            return None
+        most = max(2.0 * self.present_entries(cache), 1.1 * distances.keys(), 2.0 * _LEAST_ENTRIES)
+        sizes = np.geomspace(_LEAST_ENTRIES, most, _POINTS)
+        rates = distances.hit_rates(sizes, requests=self.requests)
+        if policy == "w-tinylfu" and miniatures is not None:
+            gains = miniatures.gains(sizes, requests=self.requests)
+            # With room for every key all policies are one.
+            rates = np.maximum.accumulate(np.clip(np.minimum(rates + gains, rates[-1]), 0.0, 1.0))
+        in_bytes = distances.bytes_of(sizes) if distances.mean_weight() else sizes * self._mean_bytes(cache)
+        return HitRateCurve(tuple(map(Point, sizes.tolist(), in_bytes.tolist(), rates.tolist())))
+
+    def age(self) -> None:
+        """Let what was recorded so far count half."""
+        self.requests /= 2
+        self._distances.age()
+        if self._miniatures is not None:
+            self._miniatures.age()
+
+    def _mean_bytes(self, cache: Recorded) -> float:
+        mean = self._distances.mean_weight()
+        if mean:
+            return mean
+        stats = cache.stats()
+        return stats.bytes / stats.entries if stats.bytes and stats.entries else 0.0

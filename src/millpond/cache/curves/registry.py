@@ -1,0 +1,99 @@
+"""Which caches of this process are recorded, and what there is to see of them.
+
+A recording is found here as long as its cache is in use. The view is plain data: what the server answers, what
+`millpond caches advise` reads, and what the web page shows.
+"""
+
+import threading
+import weakref
+from typing import Any
+
+import msgspec
+
+from millpond.cache.api import Cache, K, Policy, V
+from millpond.cache.curves.advice import advice_on
+from millpond.cache.curves.recording import Recording
+from millpond.cache.curves.report import CacheReport
+from millpond.cache.curves.watched import WatchedCache
+from millpond.cache.shared import SharedCache
+
+_lock = threading.Lock()
+_recordings: "weakref.WeakSet[Recording]" = weakref.WeakSet()
+
+
+def record(cache: Cache[K, V]) -> Cache[K, V]:
+    """Begin to record the hit-rate curves of a cache; the cache to be used from now on.
+
+    A cache for several threads (`shared=True`) is that cache itself, also for those who have it already. Any other is
+    a new one around it, and only what goes through the new one is recorded.
+
+    >>> from millpond.cache import new_cache
+    >>> planes = record(new_cache("planes", max_entries=1_000))
+    >>> planes.put("N101", "A320"); planes.get("N101")
+    'A320'
+    >>> [report.name for report in reports() if report.name == "planes"]
+    ['planes']
+    """
+    recording = Recording(cache)
+    register(recording)
+    if isinstance(cache, SharedCache):
+        cache.lay_around(lambda inner: WatchedCache(inner, recording))
+        return cache
+    return WatchedCache(cache, recording)
+
+
+def register(recording: Recording) -> None:
+    """Let a recording be seen as long as somebody has it."""
+    with _lock:
+        _recordings.add(recording)
+
+
+def recordings() -> dict[str, Recording]:
+    """The recordings of caches in use, by name; of several of one name, the others have a number behind it."""
+    with _lock:
+        found = sorted((one for one in _recordings if one.cache is not None), key=lambda one: (one.name, one.number))
+    named: dict[str, Recording] = {}
+    for one in found:
+        name, number = one.name, 1
+        while name in named:
+            number += 1
+            name = f"{one.name} ({number})"
+        named[name] = one
+    return named
+
+
+def reports() -> list[CacheReport]:
+    """Every recorded cache with its curves, by name."""
+    return [report for name, one in recordings().items() if (report := report_on(name, one)) is not None]
+
+
+def curves_view() -> dict[str, Any]:
+    """Everything recorded in this process as plain data for JSON, with the advice on each cache.
+
+    >>> sorted(curves_view())
+    ['caches']
+    """
+    caches = [{**msgspec.to_builtins(report), "advice": msgspec.to_builtins(advice_on(report))} for report in reports()]
+    return {"caches": caches}
+
+
+def report_on(name: str, recording: Recording) -> CacheReport | None:
+    """A recorded cache with its curves; None if it is gone."""
+    cache = recording.cache
+    if cache is None:
+        return None
+    stats, bounds = cache.stats(), cache.bounds
+    requests = stats.hits + stats.misses
+    policies: tuple[Policy, ...] = ("lru", "w-tinylfu")
+    return CacheReport(
+        name,
+        cache.policy,
+        bounds.max_entries,
+        bounds.max_bytes,
+        recording.present_entries(cache),
+        stats.entries,
+        stats.bytes,
+        int(recording.requests),
+        stats.hits / requests if requests else 0.0,
+        {policy: curve for policy in policies if (curve := recording.curve(policy)) is not None},
+    )

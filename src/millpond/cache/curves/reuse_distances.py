@@ -1,0 +1,209 @@
+"""How often an LRU cache of any size would have hit, from a sample of the keys.
+
+An LRU cache of `n` entries has a key exactly if fewer than `n` other keys were asked for since its last use. That
+number is the key's *reuse distance*. Its distribution is the hit rate of LRU at every size at once [1].
+
+To know all distances, all keys must be remembered. SHARDS [2] remembers those keys whose hash is below a limit. A
+sample of the keys, and not of the requests, keeps every request of the keys that it has, so the distances in the sample
+are true ones, scaled down by the share of keys that is sampled. Divided by that share they are distances again. When
+there are more than `_MOST_KEYS` keys, the limit is lowered, so the memory is bounded whatever comes.
+
+Which keys are in the sample is luck. A hot key in it brings too many requests, one that is not brings too few.
+SHARDS-adj sets that right: how many requests there were is known, and what the sample has too few or too many counts at
+distance 0, where hot keys are.
+
+Structure: arrays of numbers, no object per key. `_hashes` is in order, so a key is found by bisection, and the keys to
+drop when the limit falls are the last ones. `_uses` has the time of the last use of each of them. `_recency` has the
+same times in order: how many of them are later than a key's own is its distance. An insertion moves the rest of an
+array, some kilobytes, which costs less than a tree in Python.
+
+Distances are counted in a histogram with `_PER_OCTAVE` buckets to each doubling. A request counts with the reciprocal
+of the share that was sampled then. The invariant: `_hashes`, `_uses` and `_weights` have one element for each sampled
+key, `_recency` the elements of `_uses` in order, and all hashes are below the limit.
+
+For a cache that is bounded in bytes, the *profile* tells how many bytes the `n` keys used last take: an LRU cache holds
+as many of them as have room. It is a mean over time.
+
+1. Mattson, Gecsei, Slutz, Traiger: "Evaluation techniques for storage hierarchies" (1970).
+2. Waldspurger, Park, Garthwaite, Ahmad: "Efficient MRC construction with SHARDS" (FAST 2015).
+"""
+
+from array import array
+from bisect import bisect_left
+from math import log2
+
+import numpy as np
+import numpy.typing as npt
+
+_LEAST_HASH = -(1 << 63)
+_HASHES = 1 << 64
+_FIRST_SHARE = 0.25
+_MOST_KEYS = 8_192
+_KEPT_KEYS = _MOST_KEYS * 7 // 8
+_LATEST = (1 << 32) - 1
+_PER_OCTAVE = 32
+_BUCKETS = 40 * _PER_OCTAVE
+_DEPTHS = np.exp2(np.arange(40 * 4 + 1) / 4)
+"""At which numbers of entries the profile is kept."""
+
+_USES_PER_PROFILE = 2 * _MOST_KEYS
+_MOST_PROFILES = 16
+
+
+class ReuseDistances:
+    """The reuse distances of the keys that are asked for, as counts.
+
+    Args:
+        share: of the keys, to begin with; above 0, at most 1.
+
+    Attributes:
+        limit: the hashes below this are sampled.
+        now: how many requests of sampled keys there were, if not too many.
+        share: how much of all hashes that is.
+
+    >>> distances = ReuseDistances()
+    >>> for _ in range(20):
+    ...     for key in range(1000):
+    ...         if (spread := hash((key,))) < distances.limit:
+    ...             _ = distances.use(spread)
+    >>> small, large = distances.hit_rates(np.array([500, 2000]), requests=20_000).tolist()
+    >>> small < 0.1, large > 0.9
+    (True, True)
+    """
+
+    __slots__ = (
+        "_cold",
+        "_counts",
+        "_hashes",
+        "_profile",
+        "_profiles",
+        "_recency",
+        "_uses",
+        "_weights",
+        "limit",
+        "now",
+        "share",
+    )
+
+    def __init__(self, share: float = _FIRST_SHARE) -> None:
+        self.share = share
+        self.limit = _LEAST_HASH + int(share * _HASHES)
+        self._hashes = array("q")
+        self._uses = array("I")
+        self._weights = array("I")
+        self._recency = array("I")
+        self.now = 0
+        self._counts = array("d", bytes(8 * _BUCKETS))
+        self._cold = 0.0
+        self._profile = np.zeros(len(_DEPTHS))
+        self._profiles = 0
+
+    def use(self, spread: int) -> float:
+        """Count a request of a sampled key, given by its hash; its distance, infinite for one that is new."""
+        if self.now == _LATEST:
+            self._renumber()
+        hashes, uses, recency = self._hashes, self._uses, self._recency
+        self.now = now = self.now + 1
+        if now % _USES_PER_PROFILE == 0:
+            self._take_profile()
+        place = bisect_left(hashes, spread)
+        if place == len(hashes) or hashes[place] != spread:
+            hashes.insert(place, spread)
+            uses.insert(place, now)
+            self._weights.insert(place, 0)
+            recency.append(now)
+            self._cold += 1 / self.share
+            if len(hashes) > _MOST_KEYS:
+                self._lower_the_limit()
+            return float("inf")
+        used = bisect_left(recency, uses[place])
+        # The middle of what as many sampled keys stand for.
+        distance = (len(recency) - used - 0.5) / self.share
+        del recency[used]
+        recency.append(now)
+        uses[place] = now
+        self._counts[int(log2(distance + 1) * _PER_OCTAVE)] += 1 / self.share
+        return distance
+
+    def weigh(self, spread: int, weight: int) -> None:
+        """Note the bytes of a sampled key's entry."""
+        place = bisect_left(self._hashes, spread)
+        if place < len(self._hashes) and self._hashes[place] == spread:
+            self._weights[place] = min(weight, _LATEST)
+
+    def weight(self, spread: int) -> int:
+        """The bytes of a sampled key's entry; 0 where they are not known."""
+        place = bisect_left(self._hashes, spread)
+        found = place < len(self._hashes) and self._hashes[place] == spread
+        return self._weights[place] if found else 0
+
+    def mean_weight(self) -> float:
+        """The mean bytes of an entry; 0.0 where none is known."""
+        weights = _numbers(self._weights)
+        known = weights[weights > 0]
+        return float(known.mean()) if len(known) else 0.0
+
+    def keys(self) -> float:
+        """About how many keys there are."""
+        return len(self._hashes) / self.share
+
+    def hit_rates(self, sizes: npt.NDArray[np.float64], *, requests: float) -> npt.NDArray[np.float64]:
+        """The hit rate of LRU at each of some sizes in entries.
+
+        Args:
+            sizes: in entries, 0 or more.
+            requests: how many there were since the counts began.
+        """
+        counts = np.array(self._counts[:])
+        if requests <= 0:
+            return np.zeros(np.shape(sizes))
+        surplus = requests - counts.sum() - self._cold
+        hits = np.concatenate(([0.0], np.cumsum(counts))) + surplus
+        hits[0] = 0.0
+        hits = np.maximum.accumulate(np.clip(hits, 0.0, requests))
+        edges = np.exp2(np.arange(_BUCKETS + 1) / _PER_OCTAVE) - 1
+        return np.asarray(np.interp(sizes, edges, hits)) / requests
+
+    def bytes_of(self, entries: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+        """The bytes that so many entries take, those used last."""
+        if not self._profiles:
+            self._take_profile()
+        return np.interp(entries, _DEPTHS, self._profile)
+
+    def age(self) -> None:
+        """Let what was counted so far count half."""
+        self._counts = array("d", (count / 2 for count in self._counts))
+        self._cold /= 2
+
+    def _take_profile(self) -> None:
+        weights, uses = _numbers(self._weights), _numbers(self._uses)
+        mean = self.mean_weight()
+        known = min(len(weights), len(uses))
+        latest_first = np.where(weights > 0, weights, mean)[:known][np.argsort(uses[:known])[::-1]] / self.share
+        entries = np.arange(1, known + 1) / self.share
+        deepest = entries[-1] if known else 0.0
+        within = np.interp(_DEPTHS, np.append(0.0, entries), np.append(0.0, np.cumsum(latest_first)))
+        profile = within + mean * np.maximum(0.0, _DEPTHS - deepest)
+        before = min(self._profiles, _MOST_PROFILES)
+        self._profile = profile if not before else (self._profile * before + profile) / (before + 1)
+        self._profiles = before + 1
+
+    def _lower_the_limit(self) -> None:
+        limit = self._hashes[_KEPT_KEYS]
+        gone = set(self._uses[_KEPT_KEYS:])
+        del self._hashes[_KEPT_KEYS:], self._uses[_KEPT_KEYS:], self._weights[_KEPT_KEYS:]
+        self._recency = array("I", (used for used in self._recency if used not in gone))
+        self.limit = limit
+        self.share = (limit - _LEAST_HASH) / _HASHES
+
+    def _renumber(self) -> None:
+        """Give the uses the lowest numbers that keep their order."""
+        number = {used: place + 1 for place, used in enumerate(self._recency)}
+        self._uses = array("I", (number[used] for used in self._uses))
+        self._recency = array("I", range(1, len(number) + 1))
+        self.now = len(number)
+
+
+def _numbers(values: "array[int]") -> npt.NDArray[np.uint32]:
+    """A copy: an array that numpy looks at could not grow meanwhile."""
+    return np.array(values[:])

@@ -1,0 +1,99 @@
+"""A cache that tells somebody which keys it is asked for.
+
+A layer around a cache that is watched; a cache that is not has no such layer and pays nothing. Two listen: what draws
+hit-rate curves (`recording`) and what writes traces (`trace`).
+"""
+
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from typing import Any, Protocol
+
+from millpond.cache.api import Bounds, Cache, CacheStats, K, Policy, V
+
+
+class Watcher(Protocol):
+    """Who hears of the keys. A call of it is part of each call of the cache, under the cache's lock if it has one."""
+
+    def asked(self, key: Hashable) -> None:
+        """A key is asked for."""
+
+    def asked_many(self, keys: Sequence[Hashable]) -> None:
+        """Some keys are asked for, one after the other."""
+
+    def wrote(self, key: Hashable, weigh: Callable[[], int]) -> None:
+        """A key was put; `weigh` gives the bytes of its entry."""
+
+
+class WatchedCache(Cache[K, V]):
+    """A cache with a watcher; for everything else it is the cache within."""
+
+    __slots__ = ("_asked", "_inner", "_watcher")
+
+    def __init__(self, inner: Cache[K, V], watcher: Watcher) -> None:
+        super().__init__(inner.name)
+        self._inner = inner
+        self._watcher = watcher
+        self._asked = watcher.asked
+
+    def get(self, key: K, default: Any = None) -> Any:
+        """The value of `key`."""
+        self._asked(key)
+        return self._inner.get(key, default)
+
+    def get_present(self, keys: Iterable[K]) -> dict[K, V]:
+        """The values of those keys that are cached."""
+        keys = list(keys)
+        self._watcher.asked_many(keys)
+        return self._inner.get_present(keys)
+
+    def peek(self, key: K, default: Any = None) -> Any:
+        """The value of `key`, which is no use of it."""
+        return self._inner.peek(key, default)
+
+    def put(self, key: K, value: V) -> None:
+        """Cache `value`."""
+        self._inner.put(key, value)
+        self._watcher.wrote(key, lambda: self._inner.weigh(key, value))
+
+    def invalidate(self, key: K) -> None:
+        """Forget `key`."""
+        self._inner.invalidate(key)
+
+    def clear(self) -> None:
+        """Forget every key."""
+        self._inner.clear()
+
+    def get_or_load(self, key: K, loader: Callable[[K], V]) -> V:
+        """The value of `key`, loaded on a miss."""
+        self._asked(key)
+        value = self._inner.get_or_load(key, loader)
+        self._watcher.wrote(key, lambda: self._inner.weigh(key, value))
+        return value
+
+    def items(self) -> Iterator[tuple[K, V]]:
+        """A copy of what is cached, coldest first."""
+        return self._inner.items()
+
+    def stats(self) -> CacheStats:
+        """The counters and the sizes now."""
+        return self._inner.stats()
+
+    @property
+    def policy(self) -> Policy:
+        """What goes for want of room."""
+        return self._inner.policy
+
+    @property
+    def bounds(self) -> Bounds:
+        """The most that it holds."""
+        return self._inner.bounds
+
+    def resize(self, bounds: Bounds) -> None:
+        """Change the bounds."""
+        self._inner.resize(bounds)
+
+    def weigh(self, key: K, value: V) -> int:
+        """The bytes of an entry."""
+        return self._inner.weigh(key, value)
+
+    def __len__(self) -> int:
+        return len(self._inner)

@@ -1,0 +1,127 @@
+"""The curve of LRU is LRU's own hit rate where every key is sampled, and near it where few are."""
+
+import random
+from collections import Counter, OrderedDict
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from millpond.cache import new_cache
+from millpond.cache.curves import reuse_distances
+from millpond.cache.curves.reuse_distances import ReuseDistances
+
+KEYS = st.lists(st.integers(0, 25), min_size=1, max_size=300)
+
+
+def lru_hits(keys, size, weigh=lambda _key: 1):
+    """The oracle: an LRU list, and room for `size`."""
+    held, hits = OrderedDict(), 0
+    for key in keys:
+        if key in held:
+            held.move_to_end(key)
+            hits += 1
+        else:
+            held[key] = weigh(key)
+            while sum(held.values()) > size:
+                held.popitem(last=False)
+    return hits
+
+
+def told(keys, distances):
+    for key in keys:
+        spread = hash((key,))
+        if spread < distances.limit:
+            distances.use(spread)
+    return distances
+
+
+def rates(distances, sizes, requests):
+    return distances.hit_rates(np.array(sizes, dtype=float), requests=requests).tolist()
+
+
+@given(KEYS)
+def test_with_every_key_in_the_sample_the_curve_is_exact(keys):
+    distances = told(keys, ReuseDistances(share=1.0))
+    sizes = range(1, 27)
+    expected = [lru_hits(keys, size) / len(keys) for size in sizes]
+    assert rates(distances, sizes, len(keys)) == pytest.approx(expected)
+
+
+@given(KEYS)
+def test_renumbering_the_uses_changes_no_distance(keys):
+    plain, renumbered = ReuseDistances(share=1.0), ReuseDistances(share=1.0)
+    for key in keys:
+        assert renumbered.use(hash((key,))) == plain.use(hash((key,)))
+        renumbered._renumber()
+
+
+def test_uses_are_renumbered_when_their_numbers_end(monkeypatch):
+    monkeypatch.setattr(reuse_distances, "_LATEST", 40)
+    keys = [number % 7 for number in range(1_000)]
+    distances = told(keys, ReuseDistances(share=1.0))
+    assert rates(distances, [6, 7], 1_000) == pytest.approx([0.0, 0.993])
+
+
+def test_the_limit_falls_so_that_the_sample_stays_bounded(monkeypatch):
+    monkeypatch.setattr(reuse_distances, "_MOST_KEYS", 100)
+    monkeypatch.setattr(reuse_distances, "_KEPT_KEYS", 80)
+    distances = told(range(50_000), ReuseDistances())
+    assert 80 <= len(distances._hashes) <= 100
+    assert list(distances._hashes) == sorted(distances._hashes)
+    assert distances._hashes[-1] < distances.limit
+    assert list(distances._recency) == sorted(distances._uses)
+    assert distances.keys() == pytest.approx(50_000, rel=0.3)
+    assert rates(distances, [1_000_000], 50_000) == [0.0]
+
+
+@pytest.mark.parametrize("exponent", [0.8, 1.2])
+def test_a_sample_of_skewed_keys_is_within_a_point_on_average(exponent):
+    keys = zipf(exponent, count=100_000, of=40_000)
+    distances = told(keys, ReuseDistances())
+    sizes = np.geomspace(200, 40_000, 8).astype(int).tolist()
+    errors = np.abs(np.array(rates(distances, sizes, len(keys))) - [plain_rate(keys, size) for size in sizes])
+    assert errors.mean() < 0.01
+
+
+def test_the_bytes_of_the_last_used_entries_are_those_of_an_lru_cache_in_bytes():
+    keys = zipf(1.0, count=60_000, of=10_000)
+    # Hot keys are heavy: a mean weight for all would be far off.
+    hottest = {key for key, _ in Counter(keys).most_common(500)}
+    weight = {key: 1_000 if key in hottest else 50 for key in keys}
+    distances = ReuseDistances()
+    for key in keys:
+        spread = hash((key,))
+        if spread < distances.limit:
+            distances.use(spread)
+            distances.weigh(spread, weight[key])
+    entries = np.array([250.0, 1_000.0, 3_000.0])
+    for expected, size in zip(rates(distances, entries, len(keys)), distances.bytes_of(entries), strict=True):
+        cache = new_cache("bytes", max_bytes=int(size), weigher=lambda key, _: weight[key])
+        for key in keys:
+            if cache.get(key) is None:
+                cache.put(key, True)
+        assert cache.stats().hit_rate == pytest.approx(expected, abs=0.02)
+
+
+def test_what_was_counted_long_ago_counts_less():
+    distances = told([1, 2, 3] * 100, ReuseDistances(share=1.0))
+    distances.age()
+    scan = list(range(10, 160))
+    told(scan, distances)
+    assert rates(distances, [3], 300) == pytest.approx([297 / 600])
+
+
+def plain_rate(keys, size):
+    cache = new_cache("plain", max_entries=size)
+    for key in keys:
+        if cache.get(key) is None:
+            cache.put(key, True)
+    return cache.stats().hit_rate
+
+
+def zipf(exponent, *, count, of, seed=1):
+    generator = random.Random(seed)
+    names = [generator.getrandbits(60) for _ in range(of)]
+    return generator.choices(names, [1 / rank**exponent for rank in range(1, of + 1)], k=count)
