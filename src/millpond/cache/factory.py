@@ -68,7 +68,7 @@ def new_cache(
         "expire_after_access_ms": expire_after_access_ms,
         "expire_after_write_ms": expire_after_write_ms,
     }
-    _check(name, policy, limits)
+    check_limits(name, policy, limits)
     cache: Cache[K, V]
     only_entries = [limit for limit, value in limits.items() if value is not None] == ["max_entries"]
     if only_entries and max_entries is not None and weigher is None and policy == "lru":
@@ -88,7 +88,8 @@ def new_cache(
     return SharedCache(cache) if shared else cache
 
 
-def _check(name: str, policy: str, limits: dict[str, int | None]) -> None:
+def check_limits(name: str, policy: str, limits: dict[str, int | None]) -> None:
+    """Refuse a policy that is none, a bad limit, and a cache without any limit."""
     if policy not in ("lru", "w-tinylfu"):
         raise OptionError(f"cache {name!r}, policy: expected 'lru' or 'w-tinylfu', got {policy!r}")
     if all(limit is None for limit in limits.values()):

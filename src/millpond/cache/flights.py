@@ -50,6 +50,10 @@ class Flights(Generic[K, F]):
         self._under_way: dict[K, F] = {}
         self._waiting: dict[int, F] = {}
 
+    def __bool__(self) -> bool:
+        """Whether anything is under way."""
+        return bool(self._under_way)
+
     def get(self, key: K) -> F | None:
         """The flight that loads the key."""
         return self._under_way.get(key)

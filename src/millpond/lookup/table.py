@@ -7,7 +7,7 @@ opens the same table. What each process counts is added up here, in `stats`.
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from copy import copy, deepcopy
-from dataclasses import replace
+from dataclasses import asdict, replace
 from types import TracebackType
 from typing import Any, Self, TypeAlias, cast
 
@@ -22,6 +22,8 @@ from millpond.lookup.caches.cache import DefaultLookupCache
 from millpond.lookup.caches.full import FullCachingLookup
 from millpond.lookup.caches.full_home import FullHome
 from millpond.lookup.caches.partial import PartialCachingLookup
+from millpond.lookup.caches.partial_columns import ColumnCachingLookup
+from millpond.lookup.column_cache.cache import ColumnCache, ColumnCacheLimits
 from millpond.lookup.functions.async_function import AsyncLookupFunction
 from millpond.lookup.functions.function import LookupFunction
 from millpond.lookup.functions.retry import Retries
@@ -84,7 +86,7 @@ class LookupTable:
         self.name = name
         self.options = LookupOptions.parse({} if options is None else options)
         self._recorder = recorder
-        self._opened: list[OpenLookup | AsyncPartialCachingLookup] = []
+        self._opened: list[OpenLookup | ColumnCachingLookup | AsyncPartialCachingLookup] = []
         self._elsewhere: list[tuple[Callable[[], LookupStats], Callable[[], None]]] = []
         self._closed = LookupStats()
         if isinstance(source, LookupProvider):
@@ -169,6 +171,26 @@ class LookupTable:
         if isinstance(provider, AsyncLookupFunctionProvider | PartialCachingAsyncLookupProvider):
             return BlockingLookup(self.async_lookup_function(clock))
         return PartialCachingLookup(provider.function, self._cache(clock), metrics, retries, clock)
+
+    def open_in_columns(self, clock: Clock = monotonic_ms) -> ColumnCachingLookup | OpenLookup:
+        """Open the table for batches of keys in Arrow; as `open`, for which see.
+
+        Where its user made the cache, or the source is asynchronous, what is opened looks up rows.
+        """
+        if not self.in_columns:
+            return self.open(clock)
+        assert isinstance(self._provider, LookupFunctionProvider)  # noqa: S101 - that is what has columns
+        cache = ColumnCache(self._limits(), clock) if self.options.mode == "PARTIAL" else None
+        metrics, retries = self._metrics(clock), Retries(self.options.max_retries)
+        lookup = ColumnCachingLookup(self._provider.function, cache, metrics, retries, clock)
+        lookup.open()
+        self._opened.append(lookup)
+        return lookup
+
+    @property
+    def in_columns(self) -> bool:
+        """Whether `open_in_columns` keeps the rows of a batch in columns."""
+        return isinstance(self._provider, LookupFunctionProvider)
 
     async def open_async(self, clock: Clock = monotonic_ms) -> AsyncPartialCachingLookup:
         """Open the table in this event loop, to be awaited; close what it returns.
@@ -273,14 +295,16 @@ class LookupTable:
         provided = getattr(self._provider, "cache", None)
         if provided is not None or self.options.mode != "PARTIAL":
             return provided
-        return DefaultLookupCache(
+        return DefaultLookupCache(**asdict(self._limits()), clock=clock)
+
+    def _limits(self) -> ColumnCacheLimits:
+        return ColumnCacheLimits(
             max_rows=self.options.max_rows,
             max_bytes=self.options.max_bytes,
             policy="lru" if self.options.policy == "LRU" else "w-tinylfu",
             expire_after_access_ms=self.options.expire_after_access_ms,
             expire_after_write_ms=self.options.expire_after_write_ms,
             cache_missing_key=self.options.cache_missing_key,
-            clock=clock,
         )
 
 

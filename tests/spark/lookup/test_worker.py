@@ -97,10 +97,12 @@ def test_every_kind_of_table_joins_as_a_walk_over_rows_does(batches, table, inne
     mapped = MappedTable.of(arrow, ["code", "hour"], path)
     partial = make_plan(partial_table(source), inner=inner)
     full = make_plan(path.parent, inner=inner)
-    here = PartialRows(partial.wanted, partial.source.open())
+    in_rows = PartialRows(partial.wanted, partial.source.open())
+    here = PartialRows(partial.wanted, partial.source.open_in_columns())
     columns = InColumns(lambda code, hour: by_key.get((code, hour)), KEYS, ROWS)
-    uncached = PartialRows(partial.wanted, LookupTable("gates", columns).open())
-    every = [here, Elsewhere(here), uncached, Elsewhere(uncached)]
+    uncached = PartialRows(partial.wanted, LookupTable("gates", columns).open_in_columns())
+    cached = PartialRows(partial.wanted, LookupTable("gates", columns, PARTIAL).open_in_columns())
+    every = [in_rows, here, Elsewhere(here), uncached, Elsewhere(uncached), cached]
     for plan, rows in (*((partial, rows) for rows in every), (full, FullRows(full.wanted, mapped))):
         for keys in batches:
             batch = make_batch(keys)
@@ -111,7 +113,7 @@ def test_every_kind_of_table_joins_as_a_walk_over_rows_does(batches, table, inne
             expected = list(walk(keys, table, inner))
             assert (
                 answer == expected
-                if plan is full or rows in every[:2]
+                if plan is full or rows in every[:3]
                 else sorted(map(repr, answer)) == sorted(map(repr, expected))
             )
 

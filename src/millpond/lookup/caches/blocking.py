@@ -29,7 +29,6 @@ class BlockingLookup(LookupFunction):
     def __init__(self, lookup: AsyncPartialCachingLookup) -> None:
         self.key_schema = lookup.key_schema
         self.row_schema = lookup.row_schema
-        self.answers_in_columns = False
         self._lookup = lookup
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None

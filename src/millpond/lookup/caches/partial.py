@@ -6,8 +6,7 @@ key has at most one request under way, and only what the source answered is cach
 for everyone who waits for it, and is not remembered. A thread that is interrupted fails nobody else: who
 waits for its request asks the source itself.
 
-A function without a batched form of its own is asked key by key. Each key has its own retries and its
-own failure, which leaves the others their rows. A source that does not answer fails all.
+The source is asked by `requests`. For batches of keys in Arrow there is `ColumnCachingLookup`.
 
 Source: FLIP-221; Flink's `CachingLookupFunction`.
 """
@@ -16,17 +15,15 @@ import threading
 from collections.abc import Sequence
 from functools import partial
 
-import pyarrow as pa
-
 from millpond.cache import monotonic_ms
 from millpond.cache.api import Clock
 from millpond.cache.flights import Flights
 from millpond.lookup.caches.cache import LookupCache, find_present
 from millpond.lookup.caches.in_flight import Request, needs_itself
-from millpond.lookup.functions.answers import Answers, Halves, checked_answer, is_of_a_key
-from millpond.lookup.functions.columns import AnswersInColumns, FoundColumns
+from millpond.lookup.functions.answers import Answers
 from millpond.lookup.functions.function import Key, LookupFunction, Rows
 from millpond.lookup.functions.keys import KeyCheck, check_key_types, repeated
+from millpond.lookup.functions.requests import Requests
 from millpond.lookup.functions.retry import Retries
 from millpond.lookup.hit_history import HitRate
 from millpond.lookup.metrics import CacheMetricGroup, LookupStats
@@ -67,14 +64,14 @@ class PartialCachingLookup(LookupFunction):
         self._check = KeyCheck(self._where, self.key_schema)
         self._function = function
         self._cache = cache
-        self._retries = Retries() if retries is None else retries
+        self._requests = Requests(function, self._where, Retries() if retries is None else retries)
         self._clock = clock
         self._lock = threading.Lock()
         self._in_flight: Flights[Key, Request] = Flights(partial(needs_itself, self._where))
 
     def open(self) -> None:
         """Open the function, with retries, and the cache."""
-        self._retries.run(f"{self._where}: opening it", self._function.open)
+        self._requests.open()
         if self._cache is not None:
             self._cache.open(self._metrics)
 
@@ -150,24 +147,6 @@ class PartialCachingLookup(LookupFunction):
             answers.add(self._load(mine, request, isolate=isolate))
         return [key for key, under_way in others.items() if not self._taken_over(key, under_way, answers)]
 
-    @property
-    def answers_in_columns(self) -> bool:
-        """Whether `lookup_columns` may be called: nothing is cached, and the function can."""
-        return self._cache is None and isinstance(self._function, AnswersInColumns)
-
-    def lookup_columns(self, keys: Sequence[pa.Array]) -> FoundColumns:
-        """The rows of distinct keys of the declared types, without a Python object for each value."""
-        function, started_ms, count = self._function, self._clock(), len(keys[0])
-        assert isinstance(function, AnswersInColumns)  # noqa: S101 - the caller has asked
-        self._metrics.asked(hits=0, misses=count)
-        try:
-            found = self._retries.run(self._where, lambda: function.lookup_columns(keys))
-        except BaseException:
-            self._metrics.failed(count)
-            raise
-        self._metrics.loaded(count, self._clock() - started_ms)
-        return found
-
     def invalidate(self, keys: Sequence[Key]) -> None:
         """Forget keys, because their rows have changed; a load under way of one of them will not be cached."""
         with self._lock:
@@ -190,7 +169,7 @@ class PartialCachingLookup(LookupFunction):
         started_ms = self._clock()
         answers = request.answers
         try:
-            self._ask(mine, answers, isolate=isolate)
+            self._requests.rows(mine, answers, isolate=isolate)
         except Exception as error:
             request.error = error
             # Of keys that are asked for one by one, the last is the one that failed.
@@ -202,30 +181,6 @@ class PartialCachingLookup(LookupFunction):
             self._metrics.loaded(len(answers.rows), self._clock() - started_ms)
             self._end(mine, request)
         return Answers({key: list(rows) for key, rows in answers.rows.items()}, answers.failures)
-
-    def _ask(self, mine: list[Key], answers: Answers, *, isolate: bool) -> None:
-        """Fill in what becomes of the keys; raises what is no failure of a key."""
-        halves = Halves(mine)
-        parts = iter(halves.next, None) if self._function.batched else ([key] for key in mine)
-        for part in parts:
-            try:
-                answers.rows.update(self._asked(part))
-            except Exception as error:
-                if not is_of_a_key(error) or (self._function.batched and not isolate):
-                    raise
-                if self._function.batched:
-                    halves.failed(part, error)
-                else:
-                    answers.failures[part[0]] = error
-        answers.failures.update(halves.failures)
-
-    def _asked(self, keys: list[Key]) -> dict[Key, Rows]:
-        function, where = self._function, self._where
-        if function.batched:
-            answer = self._retries.run(where, lambda: function.lookup_many(keys))
-        else:
-            answer = {key: self._retries.run(where, partial(function.lookup, key)) for key in keys}
-        return checked_answer(where, keys, answer, self.row_schema)
 
     def _end(self, mine: list[Key], request: Request) -> None:
         """Nobody joins the request any more: from here on its answer is cached, or asked for anew."""
