@@ -2,7 +2,8 @@
 
 import pyarrow as pa
 
-from millpond.lookup import Answers, CacheMetricGroup, ColumnCachingLookup, Retries
+from millpond.lookup import Answers, CacheMetricGroup, Retries
+from millpond.lookup.caches.partial_columns import ColumnCachingLookup
 from millpond.lookup.column_cache.cache import ColumnCache, ColumnCacheLimits
 
 from . import partial_source

@@ -22,6 +22,9 @@ from typing import Generic, TypeVar
 from millpond.cache.api import K
 from millpond.errors import OptionError
 
+NOBODY = 0
+"""The owner of a load that no caller makes: nobody who waits for it keeps it waiting."""
+
 
 class Flight:
     """One load under way. What came of it is there once `done` is set."""

@@ -9,7 +9,6 @@ from millpond.lookup.caches.full_cache import LookupFullCache
 from millpond.lookup.caches.held_table import HeldTable
 from millpond.lookup.caches.mapped_table import MappedTable
 from millpond.lookup.caches.partial import PartialCachingLookup
-from millpond.lookup.caches.partial_columns import ColumnCachingLookup
 from millpond.lookup.functions.answers import Answers
 from millpond.lookup.functions.async_function import AsyncLookupFunction, ThreadedLookup
 from millpond.lookup.functions.columns import AnswersInColumns, FoundColumns
@@ -52,7 +51,6 @@ __all__ = [
     "CacheMetricGroup",
     "CacheReloadTrigger",
     "CachedFunction",
-    "ColumnCachingLookup",
     "Condition",
     "DefaultLookupCache",
     "DeltaScan",

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from millpond.spark.forms.dead_letters import split_dead_letters
     from millpond.spark.inspect.read_state import read_state
     from millpond.spark.inspect.savepoints import savepoint
+    from millpond.spark.lookup.invalidations import invalidate_from
     from millpond.spark.lookup.join import lookup_join
     from millpond.spark.lookup.scan import SparkScan
     from millpond.spark.migration.export_state import export_state
@@ -53,6 +54,7 @@ __all__ = [
     "check",
     "export_state",
     "import_state",
+    "invalidate_from",
     "keyed",
     "lookup_join",
     "read_state",
@@ -76,6 +78,7 @@ _HOMES = {
     "check": "features.check",
     "export_state": "migration.export_state",
     "import_state": "migration.import_state",
+    "invalidate_from": "lookup.invalidations",
     "keyed": "operator.keyed",
     "lookup_join": "lookup.join",
     "read_state": "inspect.read_state",

@@ -75,8 +75,8 @@ class BlockingLookup(LookupFunction):
         """The rows of every key, or its failure."""
         return self._wait(self._lookup.lookup_each(keys))
 
-    def invalidate(self, keys: Sequence[Key]) -> None:
-        """Forget keys, because their rows have changed."""
+    def invalidate(self, keys: Sequence[Key] | None) -> None:
+        """Forget keys, or all, because their rows have changed."""
 
         async def forget() -> None:
             self._lookup.invalidate(keys)

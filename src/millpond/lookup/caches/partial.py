@@ -6,19 +6,26 @@ key has at most one request under way, and only what the source answered is cach
 for everyone who waits for it, and is not remembered. A thread that is interrupted fails nobody else: who
 waits for its request asks the source itself.
 
+Where the cache says that keys are to be loaded again, their rows are given as they are, and one request for them
+runs in a thread of its own (`refresh-after-write`). Where the source does not answer, rows that are too old are
+given as long as the cache keeps them (`stale-if-error`).
+
 The source is asked by `requests`. For batches of keys in Arrow there is `ColumnCachingLookup`.
 
 Source: FLIP-221; Flink's `CachingLookupFunction`.
 """
 
+import contextlib
 import threading
 from collections.abc import Sequence
 from functools import partial
 
 from millpond.cache import monotonic_ms
 from millpond.cache.api import Clock
-from millpond.cache.flights import Flights
-from millpond.lookup.caches.cache import LookupCache, find_present
+from millpond.cache.flights import NOBODY, Flights
+from millpond.errors import UnavailableError
+from millpond.lookup.caches.background import Background
+from millpond.lookup.caches.cache import KnowsAges, LookupCache, find_present
 from millpond.lookup.caches.in_flight import Request, needs_itself
 from millpond.lookup.functions.answers import Answers
 from millpond.lookup.functions.function import Key, LookupFunction, Rows
@@ -67,6 +74,7 @@ class PartialCachingLookup(LookupFunction):
         self._requests = Requests(function, self._where, Retries() if retries is None else retries)
         self._clock = clock
         self._lock = threading.Lock()
+        self._background = Background("millpond-lookup-refresh")
         self._in_flight: Flights[Key, Request] = Flights(partial(needs_itself, self._where))
 
     def open(self) -> None:
@@ -76,7 +84,8 @@ class PartialCachingLookup(LookupFunction):
             self._cache.open(self._metrics)
 
     def close(self) -> None:
-        """Close both."""
+        """Close both; a refresh under way ends first."""
+        self._background.close()
         self._function.close()
         if self._cache is not None:
             self._cache.close()
@@ -122,6 +131,7 @@ class PartialCachingLookup(LookupFunction):
         answers = Answers()
         asked = self._check(keys)
         repeats = repeated(keys, asked)
+        self._background.count(self._metrics)
         while asked:
             asked, repeats = self._round(asked, answers, repeats, isolate=isolate), 0
         return answers
@@ -134,6 +144,7 @@ class PartialCachingLookup(LookupFunction):
         with self._lock:
             present = find_present(self._cache, asked)
             answers.rows.update(present)
+            self._refresh(list(present))
             for key in [key for key in asked if key not in present]:
                 if (under_way := self._in_flight.get(key)) is not None:
                     others[key] = under_way
@@ -144,16 +155,50 @@ class PartialCachingLookup(LookupFunction):
                 self._in_flight.start(mine, request)
         self._metrics.asked(hits=len(asked) - len(mine), misses=len(mine), repeats=repeats)
         if request is not None:
-            answers.add(self._load(mine, request, isolate=isolate))
+            try:
+                answers.add(self._load(mine, request, isolate=isolate, metrics=self._metrics))
+            except UnavailableError:
+                if not self._took_stale(mine, answers):
+                    raise
         return [key for key, under_way in others.items() if not self._taken_over(key, under_way, answers)]
 
-    def invalidate(self, keys: Sequence[Key]) -> None:
-        """Forget keys, because their rows have changed; a load under way of one of them will not be cached."""
+    def invalidate(self, keys: Sequence[Key] | None) -> None:
+        """Forget keys, or all, because their rows have changed; a load of one that is under way will not be cached."""
         with self._lock:
+            if keys is None:
+                self._in_flight.forget_all()
+                if self._cache is not None:
+                    self._cache.close()
+                    self._cache.open(self._metrics)
+                return
             for key in keys:
                 self._in_flight.forget(key)
                 if self._cache is not None:
                     self._cache.invalidate(key)
+
+    def _refresh(self, present: list[Key]) -> None:
+        """Load keys again in the background, unless a refresh is under way: they are due at their next use, too."""
+        if not isinstance(self._cache, KnowsAges) or not self._background.is_idle():
+            return
+        due = [key for key in self._cache.due(present) if self._in_flight.get(key) is None]
+        if not due:
+            return
+        request = Request()
+        request.owner = NOBODY
+
+        def load() -> None:
+            # Whoever asks while this runs finds the cached rows; a failure leaves them there until they expire.
+            with contextlib.suppress(Exception):
+                self._load(due, request, isolate=True, metrics=self._background)
+
+        self._in_flight.start(due, request)
+        self._background.run(load)
+
+    def _took_stale(self, keys: Sequence[Key], answers: Answers) -> bool:
+        """Take rows that are too old, as the source did not answer; False if one of the keys has none."""
+        stale: dict[Key, Rows] = self._cache.find_stale(keys) if isinstance(self._cache, KnowsAges) else {}
+        answers.rows.update(stale)
+        return len(stale) == len(keys)
 
     def _taken_over(self, key: Key, under_way: Request, answers: Answers) -> bool:
         """Whether another thread's request has an answer for the key."""
@@ -161,11 +206,17 @@ class PartialCachingLookup(LookupFunction):
             self._in_flight.wait_for(key, under_way)
         try:
             return under_way.wait_for(key, answers)
+        except UnavailableError:
+            if not self._took_stale([key], answers):
+                raise
+            return True
         finally:
             with self._lock:
                 self._in_flight.waited()
 
-    def _load(self, mine: list[Key], request: Request, *, isolate: bool) -> Answers:
+    def _load(
+        self, mine: list[Key], request: Request, *, isolate: bool, metrics: CacheMetricGroup | Background
+    ) -> Answers:
         started_ms = self._clock()
         answers = request.answers
         try:
@@ -173,12 +224,12 @@ class PartialCachingLookup(LookupFunction):
         except Exception as error:
             request.error = error
             # Of keys that are asked for one by one, the last is the one that failed.
-            self._metrics.failed(len(mine) if self._function.batched else 1 + len(answers.failures))
+            metrics.failed(len(mine) if self._function.batched else 1 + len(answers.failures))
             raise
         else:
-            self._metrics.failed(len(answers.failures))
+            metrics.failed(len(answers.failures))
         finally:
-            self._metrics.loaded(len(answers.rows), self._clock() - started_ms)
+            metrics.loaded(len(answers.rows), self._clock() - started_ms)
             self._end(mine, request)
         return Answers({key: list(rows) for key, rows in answers.rows.items()}, answers.failures)
 

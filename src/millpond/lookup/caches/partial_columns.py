@@ -4,12 +4,17 @@ Between the lookup join and the source, as `PartialCachingLookup` is for keys in
 promises: a key has at most one request under way; only what the source answered is cached; what fails, fails
 for everyone who waits for it and is not remembered; a thread that is interrupted fails nobody else.
 
+Where the cache says that entries are to be loaded again, their rows are given as they are, and one request for
+them runs in a thread of its own (`refresh-after-write`). Where the source does not answer, rows that are too old
+are given as long as the cache keeps them (`stale-if-error`).
+
 Keys are known by their hashes. Where two keys of one hash meet, the columns tell them apart, and the second
 one is asked for without being cached.
 
 Source: FLIP-221; Flink's `CachingLookupFunction`.
 """
 
+import contextlib
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -24,7 +29,9 @@ import pyarrow.compute as pc
 
 from millpond.cache import monotonic_ms
 from millpond.cache.api import Clock
-from millpond.cache.flights import Flight, Flights
+from millpond.cache.flights import NOBODY, Flight, Flights
+from millpond.errors import UnavailableError
+from millpond.lookup.caches.background import Background
 from millpond.lookup.caches.in_flight import needs_itself
 from millpond.lookup.column_cache.cache import ColumnCache
 from millpond.lookup.column_cache.chunks import Rows, joined_rows, taken_rows
@@ -83,6 +90,7 @@ class ColumnCachingLookup:
         self._function, self._cache, self._clock = function, cache, clock
         self._requests = Requests(function, where, Retries() if retries is None else retries)
         self._lock = threading.Lock()
+        self._background = Background("millpond-lookup-refresh")
         self._in_flight: Flights[Any, _Request] = Flights(partial(needs_itself, where))
 
     def open(self) -> None:
@@ -93,7 +101,8 @@ class ColumnCachingLookup:
             self._metrics.sizes(partial(self._locked, cache.__len__), partial(self._locked, lambda: cache.nbytes))
 
     def close(self) -> None:
-        """Close the function and forget every key."""
+        """Close the function and forget every key; a refresh under way ends first."""
+        self._background.close()
         self._function.close()
         if self._cache is not None:
             self._locked(self._cache.clear)
@@ -127,6 +136,7 @@ class ColumnCachingLookup:
         hashed, possible = HashedKeys.of(keys, self.key_schema)
         places = np.flatnonzero(possible)
         batch = _Batch(keys, hashed, len(possible))
+        self._background.count(self._metrics)
         while len(places):
             places = self._round(batch, places, isolate=isolate)
         if not isolate:
@@ -134,8 +144,15 @@ class ColumnCachingLookup:
                 raise failure
         return Matched(batch.rows(self.row_schema), batch.failures)
 
-    def invalidate(self, keys: Sequence[Key]) -> None:
-        """Forget keys, because their rows have changed; a load under way of one of them will not be cached."""
+    def invalidate(self, keys: Sequence[Key] | None) -> None:
+        """Forget keys, or all, because their rows have changed; a load of one that is under way will not be cached."""
+        if keys is None:
+            with self._lock:
+                self._in_flight.forget_all()
+                if self._cache is not None:
+                    self._cache.clear()
+            return
+        keys = self._requests.checked(keys)
         if not keys:
             return
         columns = zip(*keys, strict=True)
@@ -153,7 +170,8 @@ class ColumnCachingLookup:
         others: dict[_Request, list[tuple[int, int]]] = {}
         request: _Request | None = None
         with self._lock:
-            mine = self._missing(batch, places)
+            mine, due = self._missing(batch, places)
+            self._refresh(batch, due)
             alone = mine[:0]
             if len(mine) and self._in_flight:
                 others, mine, alone = self._under_way(batch, mine)
@@ -167,17 +185,37 @@ class ColumnCachingLookup:
         again = [self._taken_over(batch, other, pairs) for other, pairs in others.items()]
         return np.concatenate(again) if again else places[:0]
 
-    def _missing(self, batch: "_Batch", places: Positions) -> Positions:
-        """Take what is cached; the places of the keys that are not."""
+    def _missing(self, batch: "_Batch", places: Positions) -> tuple[Positions, Positions]:
+        """Take what is cached; the places of the keys that are not, and of those that are to be loaded again."""
         if self._cache is None:
-            return places
+            return places, places[:0]
         slots = self._cache.find(batch.hashed if len(places) == len(batch.hashed) else batch.hashed.take(places))
         present = slots >= 0
         found = self._cache.rows(slots[present])
         if found is not None:
             batch.add(places[present], found)
-        missing: Positions = places[~present]
-        return missing
+        return places[~present], places[present][self._cache.due(slots[present])]
+
+    def _refresh(self, batch: "_Batch", due: Positions) -> None:
+        """Load keys again in the background, unless a refresh is under way: they are due at their next use, too."""
+        if not len(due) or not self._background.is_idle():
+            return
+        hashed = batch.hashed.take(due)
+        free = [number for number, key in enumerate(hashed.hashes.tolist()) if self._in_flight.get(key) is None]
+        if not free:
+            return
+        numbers = np.array(free, np.int64)
+        request = _Request(hashed.take(numbers), len(numbers))
+        request.owner = NOBODY
+        keys = [pc.take(column, pa.array(due[numbers])) for column in batch.keys]
+
+        def load() -> None:
+            # Whoever asks while this runs finds the cached rows; a failure leaves them there until they expire.
+            with contextlib.suppress(Exception):
+                self._ask(keys, request, isolate=True, metrics=self._background)
+
+        self._in_flight.start(request.registered, request)
+        self._background.run(load)
 
     def _under_way(
         self, batch: "_Batch", places: Positions
@@ -199,27 +237,49 @@ class ColumnCachingLookup:
         return others, np.array(mine, np.int64), np.array(alone, np.int64)
 
     def _load(self, batch: "_Batch", asked: Positions, request: "_Request", *, isolate: bool) -> None:
+        keys = [pc.take(column, pa.array(asked)) for column in batch.keys]
+        try:
+            self._ask(keys, request, isolate=isolate, metrics=self._metrics)
+        except UnavailableError:
+            if not self._took_stale(batch, asked):
+                raise
+            return
+        batch.add(asked[request.answered], request.rows)
+        batch.failures.update({int(asked[number]): error for number, error in request.failures.items()})
+
+    def _took_stale(self, batch: "_Batch", places: Positions) -> bool:
+        """Take rows that are too old, as the source did not answer; False if one of the keys has none."""
+        if self._cache is None:
+            return False
+        with self._lock:
+            slots = self._cache.find_stale(batch.hashed.take(places))
+            found = self._cache.rows(slots) if bool((slots >= 0).all()) else None
+        if found is not None:
+            batch.add(places, found)
+        return found is not None
+
+    def _ask(
+        self, keys: Sequence[pa.Array], request: "_Request", *, isolate: bool, metrics: "CacheMetricGroup | Background"
+    ) -> None:
         started_ms = self._clock()
-        answers, keys = ColumnAnswers(), [pc.take(column, pa.array(asked)) for column in batch.keys]
+        answers = ColumnAnswers()
         try:
             self._requests.columns(keys, answers, isolate=isolate)
         except Exception as error:
             request.error = error
             # Of keys that are asked for one by one, the last is the one that failed.
-            self._metrics.failed(len(asked) if self._requests.batched else 1 + len(answers.failures))
+            metrics.failed(len(request.keys) if self._requests.batched else 1 + len(answers.failures))
             raise
         else:
-            self._metrics.failed(len(answers.failures))
+            metrics.failed(len(answers.failures))
         finally:
-            self._end(request, answers, started_ms)
-        batch.add(asked[request.answered], request.rows)
-        batch.failures.update({int(asked[number]): error for number, error in answers.failures.items()})
+            self._end(request, answers)
+            metrics.loaded(len(request.answered), self._clock() - started_ms)
 
-    def _end(self, request: "_Request", answers: ColumnAnswers, started_ms: int) -> None:
+    def _end(self, request: "_Request", answers: ColumnAnswers) -> None:
         """Nobody joins the request any more: from here on its answer is cached, or asked for anew."""
         try:
             request.answer(answers)
-            self._metrics.loaded(len(request.answered), self._clock() - started_ms)
         finally:
             try:
                 with self._lock:
@@ -251,14 +311,18 @@ class ColumnCachingLookup:
         there = answered < len(request.answered)
         there[there] = request.answered[answered[there]] == numbers[there]
         batch.add(places[there], request.rows.taken(answered[there]))
+        left = places[~there]
         again = []
-        for place, number in zip(places[~there].tolist(), numbers[~there].tolist(), strict=True):
+        for place, number in zip(left.tolist(), numbers[~there].tolist(), strict=True):
             if number in request.failures:
                 batch.failures[place] = request.failures[number]
-            elif request.error is not None:
-                raise request.error
             else:
                 again.append(place)
+        if again and request.error is not None:
+            passing = isinstance(request.error, UnavailableError)
+            if not passing or not self._took_stale(batch, np.array(again, np.int64)):
+                raise request.error
+            again = []
         return np.array(again, np.int64)
 
     def _locked(self, call: Callable[[], T]) -> T:

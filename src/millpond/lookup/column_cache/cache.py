@@ -23,7 +23,7 @@ from millpond.cache.api import Clock, Policy
 from millpond.cache.factory import check_limits
 from millpond.cache.steady_clock import SteadyClock
 from millpond.lookup.column_cache.chunks import Chunks, Rows
-from millpond.lookup.column_cache.hash_index import HashIndex, Slots
+from millpond.lookup.column_cache.hash_index import HashIndex, Slots, grown
 from millpond.lookup.column_cache.hashed_keys import HashedKeys
 from millpond.lookup.column_cache.order import LruOrder, Order, TinyLfu
 from millpond.lookup.column_cache.slot_log import SlotLog
@@ -40,7 +40,7 @@ _LIVE_SHARE = 0.75
 
 @dataclass(frozen=True, slots=True)
 class ColumnCacheLimits:
-    """What a column cache may hold, and for how long; as the arguments of `DefaultLookupCache`."""
+    """What a cache may hold, and for how long; as the arguments of `DefaultLookupCache`."""
 
     max_rows: int | None = None
     max_bytes: int | None = None
@@ -48,6 +48,9 @@ class ColumnCacheLimits:
     expire_after_access_ms: int | None = None
     expire_after_write_ms: int | None = None
     cache_missing_key: bool = True
+    refresh_after_write_ms: int | None = None
+    stale_if_error_ms: int = 0
+    expiry_jitter_ms: int = 0
 
 
 class ColumnCache:
@@ -56,6 +59,8 @@ class ColumnCache:
     - Key: the values of the key columns.
     - Capacity: `max_rows` keys, or `max_bytes` bytes as they lie in memory.
     - Freshness: a key goes `expire_after_write_ms` after it was put, or `expire_after_access_ms` after its last use.
+      It is not found any more up to `expiry_jitter_ms` before that, always as long for one key. For
+      `stale_if_error_ms` longer it is kept for `find_stale`.
     - Concurrent miss: the lookup around it sees to that. It belongs to one thread at a time.
 
     >>> cache = ColumnCache(ColumnCacheLimits(max_rows=100))
@@ -83,6 +88,9 @@ class ColumnCache:
         self._now_ms = SteadyClock(clock)
         expiries = (limits.expire_after_access_ms is not None) + (limits.expire_after_write_ms is not None)
         self._entry_bytes = ENTRY_BYTES + expiries * _EXPIRY_BYTES
+        self._write_limit_ms = None
+        if limits.expire_after_write_ms is not None:
+            self._write_limit_ms = limits.expire_after_write_ms + limits.stale_if_error_ms
         self._max_weight = None if limits.max_bytes is None else int(limits.max_bytes * _LIVE_SHARE)
         self.clear()
 
@@ -96,9 +104,10 @@ class ColumnCache:
         self._free = np.zeros(0, np.int64)
         self._used = SlotLog()
         self._written = SlotLog()
+        self._written_ms = np.zeros(0, np.int64)
 
     def __len__(self) -> int:
-        """How many keys are cached, missing ones included."""
+        """How many keys are cached, missing ones and those that are kept as stale included."""
         self._sweep()
         return len(self._index)
 
@@ -111,11 +120,31 @@ class ColumnCache:
         """The slot of every key, which counts as its use; -1 for those that are not cached."""
         now_ms = self._sweep()
         slots = self._found(keys)
+        if self._limits.expire_after_write_ms is not None and (
+            self._limits.stale_if_error_ms or self._limits.expiry_jitter_ms
+        ):
+            there = np.flatnonzero(slots >= 0)
+            jitter_ms = (keys.hashes[there] % np.uint64(self._limits.expiry_jitter_ms + 1)).astype(np.int64)
+            ages_ms = now_ms - self._written_ms[slots[there]]
+            slots[there[ages_ms >= self._limits.expire_after_write_ms - jitter_ms]] = -1
         used = slots[slots >= 0]
         self._order.read(used)
         if self._limits.expire_after_access_ms is not None:
             self._used.note(used, now_ms)
         return slots
+
+    def find_stale(self, keys: HashedKeys) -> Slots:
+        """The slot of every key that is there, too old or not, which is no use of it; -1 for the others."""
+        self._sweep()
+        return self._found(keys)
+
+    def due(self, slots: Slots) -> npt.NDArray[np.bool_]:
+        """Which of the slots that were found just now are so old that they are to be loaded again."""
+        if self._limits.refresh_after_write_ms is None:
+            return np.zeros(len(slots), np.bool_)
+        ages_ms = self._now_ms() - self._written_ms[slots]
+        old: npt.NDArray[np.bool_] = ages_ms >= self._limits.refresh_after_write_ms
+        return old
 
     def rows(self, slots: Slots) -> Rows | None:
         """The rows of slots that were found just now; None where there are none."""
@@ -141,6 +170,8 @@ class ColumnCache:
         slots[new] = self._taken_slots(len(new))
         self._index.add(keys.hashes[new], slots[new])
         self._hashes[slots] = keys.hashes
+        self._written_ms = grown(self._written_ms, int(slots.max(initial=-1)), 0)
+        self._written_ms[slots] = now_ms
         self._chunks.add(slots, keys, rows.taken(kept), weights)
         if self._limits.expire_after_access_ms is not None:
             self._used.note(slots, now_ms)
@@ -165,7 +196,7 @@ class ColumnCache:
         """Let go of what is too old; the time it is."""
         now_ms = self._now_ms()
         for log, limit_ms in (
-            (self._written, self._limits.expire_after_write_ms),
+            (self._written, self._write_limit_ms),
             (self._used, self._limits.expire_after_access_ms),
         ):
             if limit_ms is not None and log.first_ms is not None and log.first_ms <= now_ms - limit_ms:

@@ -51,6 +51,10 @@ class Requests:
         """Open the source, with retries."""
         self._retries.run(f"{self._where}: opening it", self._function.open)
 
+    def checked(self, keys: Sequence[Key]) -> list[Key]:
+        """The distinct keys that can match something; a `DataError` names a wrong one."""
+        return self._check(keys)
+
     def rows(self, keys: list[Key], answers: Answers, *, isolate: bool) -> None:
         """Fill in what becomes of distinct keys; raises what is no failure of a key.
 

@@ -6,6 +6,7 @@ batch is asked for once, and gets exactly the rows that were answered for it.
 Keys and rows stay in Arrow, unless the source, or a cache that the user made, has them as Python objects.
 """
 
+import threading
 import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -17,10 +18,12 @@ import pyarrow as pa
 
 from millpond.cache import Cache, new_cache
 from millpond.errors import DataError
-from millpond.lookup import ColumnCachingLookup, Key, LookupStats, LookupTable, MappedTable, PartialCachingLookup
+from millpond.lookup import Key, LookupOptions, LookupStats, LookupTable, MappedTable, PartialCachingLookup
+from millpond.lookup.caches.partial_columns import ColumnCachingLookup
 from millpond.lookup.metrics import Counting, counting
 from millpond.spark.environment.tracebacks import folded_texts
 from millpond.spark.lookup.counts import WORKER_IDLE_MS, Counted, level_now
+from millpond.spark.lookup.invalidations import Invalidated
 
 Positions = npt.NDArray[np.int64]
 
@@ -214,24 +217,44 @@ class FullRows:
         self._table, self._columns = None, []
 
 
-@dataclass(frozen=True)
 class _Opened:
-    cache_id: str
-    lookup: ColumnCachingLookup | PartialCachingLookup
+    """A table that is open in this process, and which invalidations its cache has heard of."""
+
+    def __init__(self, lookup: ColumnCachingLookup | PartialCachingLookup, version: int) -> None:
+        self.cache_id = uuid.uuid4().hex
+        self.lookup = lookup
+        self._version = version
+        self._lock = threading.Lock()
+
+    def hear(self, invalidated: Invalidated) -> None:
+        """Forget the keys that were invalidated since the last time."""
+        with self._lock:
+            if invalidated.version > self._version:
+                self.lookup.invalidate(invalidated.since(self._version))
+                self._version = invalidated.version
 
 
-def _close(_table_id: str, opened: _Opened, _cause: str) -> None:
+def _close(_key: tuple[str, LookupOptions], opened: _Opened, _cause: str) -> None:
     opened.lookup.close()
 
 
-_OPEN: Cache[str, _Opened] = new_cache("open lookup tables", max_entries=MOST_OPEN_TABLES, on_evict=_close, shared=True)
+_OPEN: Cache[tuple[str, LookupOptions], _Opened] = new_cache(
+    "open lookup tables", max_entries=MOST_OPEN_TABLES, on_evict=_close, shared=True
+)
 
 
-def opened(wanted: RowsWanted, table: LookupTable, idle_ms: int = WORKER_IDLE_MS) -> PartialRows:
-    """A table that is not cached in full, opened now or before in this process; joins of the same columns share it."""
-    known = _OPEN.get_or_load(wanted.table_id, lambda _: _open(table))
+def opened(
+    wanted: RowsWanted, table: LookupTable, idle_ms: int = WORKER_IDLE_MS, invalidated: bytes = b""
+) -> PartialRows:
+    """A table that is not cached in full, opened now or before in this process.
+
+    Joins of the same columns with the same options share it; with other options, as those of a share, it is another.
+    """
+    heard = Invalidated.decode(invalidated)
+    known = _OPEN.get_or_load((wanted.table_id, table.options), lambda _: _open(table, heard.version))
+    known.hear(heard)
     return PartialRows(wanted, known.lookup, known.cache_id, idle_ms)
 
 
-def _open(table: LookupTable) -> _Opened:
-    return _Opened(uuid.uuid4().hex, cast("ColumnCachingLookup | PartialCachingLookup", table.open_in_columns()))
+def _open(table: LookupTable, version: int) -> _Opened:
+    return _Opened(cast("ColumnCachingLookup | PartialCachingLookup", table.open_in_columns()), version)
