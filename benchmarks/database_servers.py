@@ -13,10 +13,11 @@ import subprocess
 import tempfile
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 START_S = 60.0
+_POSTGRESQL = "/usr/lib/postgresql/*/bin"
 _STOP_S = 20.0
 
 
@@ -27,16 +28,49 @@ class NotInstalledError(Exception):
 @contextmanager
 def postgresql() -> Iterator[str]:
     """A PostgreSQL server; the URL of its database, for SQLAlchemy with psycopg."""
-    server, initdb = (program(name, "/usr/lib/postgresql/*/bin") for name in ("postgres", "initdb"))
     with server_folder() as folder:
-        data, port = folder / "data", free_port()
-        _run(
-            [initdb, "-D", data, "-U", "millpond", "--auth=trust", "--no-sync", "--encoding=UTF8", "--locale=C"], folder
-        )
-        settings = {"listen_addresses": "127.0.0.1", "port": port, "unix_socket_directories": "", "fsync": "off"}
+        server = PostgresqlServer(folder)
+        server.start()
+        try:
+            yield f"postgresql+psycopg://millpond@127.0.0.1:{server.port}/postgres"
+        finally:
+            server.stop()
+
+
+class PostgresqlServer:
+    """A PostgreSQL server that can be stopped and started again at its port, and copied as a standby.
+
+    Args:
+        folder: an empty folder that belongs to the user that servers run as.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.port = free_port()
+        self._folder = folder
+        self._running = ExitStack()
+        if not (folder / "data").exists():
+            initdb = program("initdb", _POSTGRESQL)
+            settings = ["-U", "millpond", "--auth=trust", "--no-sync", "--encoding=UTF8", "--locale=C"]
+            _run([initdb, "-D", folder / "data", *settings], folder)
+
+    def start(self) -> None:
+        """Start it, and wait until it answers."""
+        settings = {"listen_addresses": "127.0.0.1", "port": self.port, "unix_socket_directories": "", "fsync": "off"}
         flags = [flag for name, value in settings.items() for flag in ("-c", f"{name}={value}")]
-        with _running([server, "-D", data, *flags], folder, port, signal.SIGINT, ready=_postgresql_is_ready):
-            yield f"postgresql+psycopg://millpond@127.0.0.1:{port}/postgres"
+        command = [program("postgres", _POSTGRESQL), "-D", self._folder / "data", *flags]
+        running = _running(command, self._folder, self.port, signal.SIGINT, ready=_postgresql_is_ready)
+        self._running.enter_context(running)
+
+    def stop(self) -> None:
+        """Stop it, which ends all connections; idempotent."""
+        self._running.close()
+
+    def standby(self, folder: Path) -> "PostgresqlServer":
+        """A copy of this server, which must be stopped, as a standby that is only read; not yet started."""
+        shutil.copytree(self._folder / "data", folder / "data")
+        (folder / "data" / "standby.signal").touch()
+        _give_away(folder)
+        return PostgresqlServer(folder)
 
 
 @contextmanager

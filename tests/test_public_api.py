@@ -65,8 +65,8 @@ PUBLIC = {
     """,
     "millpond.spark": """
         ArrowStatefulProcessor DriverPage KeyedData KeyedMetrics ProcessorHarness ProcessorSnapshot SparkScan
-        StateConfig backfill check export_state import_state keyed lookup_join read_state savepoint session
-        split_dead_letters stream training_set ui upload
+        StateConfig backfill check export_state import_state invalidate_from keyed lookup_join read_state savepoint
+        session split_dead_letters stream training_set ui upload
     """,
     "millpond.state": """
         Aggregate AggregatingState BegunCheckpoint Context FileStorage Harness HitRatio KeyTimers

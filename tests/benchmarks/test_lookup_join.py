@@ -53,7 +53,7 @@ def test_a_run_that_just_keeps_every_promise_passes_and_one_that_does_not_is_tol
     kept = {
         "rows_per_second": {"row_by_row": 10, "batched": 200, "full_reloading": 40, "spark_broadcast": 100},
         "ratio": {"batched_to_hand": 1.0, "partial_10_to_hand_cached": 1.2, "full_to_persisted_broadcast": 1.5},
-        "hit_rate": {"partial_10_shuffled": 0.75, "best_lru_10": 0.8},
+        "hit_rate": {"partial_10": 0.75, "best_lru_10": 0.8},
         "reload_stall_ms": 50,
         "full_bytes_per_host": {"at_rest": 20, "reloading": 35},
         "arrow_bytes": 10,
@@ -67,7 +67,7 @@ def test_a_run_that_just_keeps_every_promise_passes_and_one_that_does_not_is_tol
         ("ratio", "batched_to_hand"): 0.99,
         ("ratio", "partial_10_to_hand_cached"): 1.19,
         ("ratio", "full_to_persisted_broadcast"): 1.49,
-        ("hit_rate", "partial_10_shuffled"): 0.74,
+        ("hit_rate", "partial_10"): 0.74,
         ("reload_stall_ms",): 51,
         ("full_bytes_per_host", "at_rest"): 21,
         ("full_bytes_per_host", "reloading"): 36,

@@ -13,10 +13,13 @@ from millpond.lookup import (
     PythonLookup,
 )
 
-from .partial_source import KEYS, PATIENCE_S, ROWS, Source, open_lookup
+from .in_columns import EVERY_FORM
+from .partial_source import KEYS, PATIENCE_S, ROWS, Source
+
+pytestmark = pytest.mark.parametrize("open_lookup", EVERY_FORM.values(), ids=EVERY_FORM)
 
 
-def test_threads_that_miss_one_key_make_one_request_and_all_see_its_failure():
+def test_threads_that_miss_one_key_make_one_request_and_all_see_its_failure(open_lookup):
     entered, leave = threading.Event(), threading.Event()
     calls = []
 
@@ -40,7 +43,7 @@ def test_threads_that_miss_one_key_make_one_request_and_all_see_its_failure():
     assert calls == [1]
 
 
-def test_threads_with_crossing_batches_all_get_their_answers():
+def test_threads_with_crossing_batches_all_get_their_answers(open_lookup):
     source = Source()
     lookup = open_lookup(source, DefaultLookupCache(max_rows=5))
 
@@ -56,7 +59,7 @@ def test_threads_with_crossing_batches_all_get_their_answers():
     assert stats.load_count == stats.miss_count
 
 
-def test_a_function_that_needs_its_own_key_is_refused_instead_of_waiting_for_ever():
+def test_a_function_that_needs_its_own_key_is_refused_instead_of_waiting_for_ever(open_lookup):
     lookup = None
     function = PythonLookup(lambda n: lookup.lookup((n,)), KEYS, ROWS)
     lookup = open_lookup(function, DefaultLookupCache(max_rows=9))
@@ -67,7 +70,7 @@ def test_a_function_that_needs_its_own_key_is_refused_instead_of_waiting_for_eve
     assert nested.lookup((3,)) == [("0",)]
 
 
-def test_two_threads_whose_functions_need_each_others_keys_do_not_wait_for_ever():
+def test_two_threads_whose_functions_need_each_others_keys_do_not_wait_for_ever(open_lookup):
     both = threading.Barrier(2, timeout=PATIENCE_S)
     lookup = None
 
@@ -82,7 +85,7 @@ def test_two_threads_whose_functions_need_each_others_keys_do_not_wait_for_ever(
     assert all(isinstance(error, OptionError) for error in errors)
 
 
-def test_rows_that_were_loaded_before_an_invalidation_are_given_but_not_cached():
+def test_rows_that_were_loaded_before_an_invalidation_are_given_but_not_cached(open_lookup):
     entered, leave = threading.Event(), threading.Event()
     versions = ["old", "new"]
 
@@ -105,16 +108,20 @@ def test_rows_that_were_loaded_before_an_invalidation_are_given_but_not_cached()
 
 
 @pytest.mark.parametrize("invalidate", [False, True])
-def test_threads_over_a_failing_source_get_right_answers_or_its_error_and_nothing_wrong_is_cached(invalidate):
+def test_threads_over_a_failing_source_get_right_answers_or_its_error_and_nothing_wrong_is_cached(
+    open_lookup, invalidate
+):
     """The stress test: 8 threads, a cache for a quarter of the keys, one request in four fails."""
     failing, lock, under_way, doubled = random.Random(11), threading.Lock(), set(), []
 
     class Flaky(Source):
+        failing_share = 0.25
+
         def lookup_many(self, keys):
             with lock:
                 doubled.extend(under_way.intersection(keys))
                 under_way.update(keys)
-                fails = failing.random() < 0.25
+                fails = failing.random() < self.failing_share
             try:
                 if fails:
                     raise ConnectionError("reset")
@@ -124,7 +131,7 @@ def test_threads_over_a_failing_source_get_right_answers_or_its_error_and_nothin
                     under_way.difference_update(keys)
 
     source = Flaky()
-    lookup = open_lookup(source, cache := DefaultLookupCache(max_rows=10))
+    lookup = open_lookup(source, DefaultLookupCache(max_rows=10))
     failures = []
 
     def work(seed):
@@ -145,15 +152,16 @@ def test_threads_over_a_failing_source_get_right_answers_or_its_error_and_nothin
     assert stats.load_count == stats.miss_count
     assert 0 < stats.num_load_failure < stats.load_count
     assert failures
-    assert cache.size() <= 10
+    assert stats.num_cached_record <= 10
+    source.failing_share = 0
     for number in range(40):
-        assert cache.get_if_present((number,)) in (None, source.lookup((number,)))
+        assert lookup.lookup((number,)) == source.lookup((number,))
     assert bool(doubled) <= invalidate, "a key was asked for while it was being asked for"
     assert lookup._in_flight._under_way == {}
     assert lookup._in_flight._waiting == {}
 
 
-def test_a_thread_that_is_interrupted_ends_no_other():
+def test_a_thread_that_is_interrupted_ends_no_other(open_lookup):
     entered, leave = threading.Event(), threading.Event()
     calls = []
 

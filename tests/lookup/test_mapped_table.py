@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from millpond.errors import CorruptionError, DataError, OptionError, UnavailableError
 from millpond.lookup import MappedTable
 from millpond.lookup.caches import mapped_table
-from millpond.lookup.caches.key_hash import hashes, plain_column
+from millpond.lookup.column_cache.key_hash import hashes, plain_column
 
 KEYS = st.one_of(
     st.none(), st.tuples(st.text("aé", max_size=20), st.integers(-(1 << 63), (1 << 63) - 1) | st.integers(0, 3))

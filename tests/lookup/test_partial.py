@@ -18,7 +18,11 @@ from millpond.lookup import (
 )
 from millpond.metrics import MemoryRecorder
 
-from .partial_source import KEYS, ROWS, Source, open_lookup
+from .in_columns import EVERY_FORM
+from .partial_source import KEYS, ROWS, Source
+from .partial_source import open_lookup as open_in_rows
+
+EVERY_LOOKUP = pytest.mark.parametrize("open_lookup", EVERY_FORM.values(), ids=EVERY_FORM)
 
 
 @settings(deadline=None)
@@ -27,7 +31,8 @@ from .partial_source import KEYS, ROWS, Source, open_lookup
     max_rows=st.integers(0, 8),
     cache_missing_key=st.booleans(),
 )
-def test_any_cache_gives_the_answers_of_the_source(batches, max_rows, cache_missing_key):
+@EVERY_LOOKUP
+def test_any_cache_gives_the_answers_of_the_source(open_lookup, batches, max_rows, cache_missing_key):
     source = Source()
     lookup = open_lookup(source, DefaultLookupCache(max_rows=max_rows, cache_missing_key=cache_missing_key))
     for keys in batches:
@@ -38,7 +43,8 @@ def test_any_cache_gives_the_answers_of_the_source(batches, max_rows, cache_miss
     assert stats.num_cached_record <= max_rows
 
 
-def test_a_batch_is_one_request_for_its_distinct_missing_keys():
+@EVERY_LOOKUP
+def test_a_batch_is_one_request_for_its_distinct_missing_keys(open_lookup):
     source = Source()
     lookup = open_lookup(source, DefaultLookupCache(max_rows=10))
     lookup.lookup_many([(2,), (4,), (2,)])
@@ -49,7 +55,7 @@ def test_a_batch_is_one_request_for_its_distinct_missing_keys():
 def test_a_missing_key_is_remembered_as_an_empty_list_and_not_as_none():
     cache = DefaultLookupCache(max_rows=10)
     source = Source()
-    lookup = open_lookup(source, cache)
+    lookup = open_in_rows(source, cache)
     assert cache.get_if_present((1,)) is None
     assert lookup.lookup((1,)) == []
     assert cache.get_if_present((1,)) == []
@@ -57,7 +63,8 @@ def test_a_missing_key_is_remembered_as_an_empty_list_and_not_as_none():
     assert len(source.batches) == 1
 
 
-def test_a_missing_key_is_asked_again_when_missing_keys_are_not_cached():
+@EVERY_LOOKUP
+def test_a_missing_key_is_asked_again_when_missing_keys_are_not_cached(open_lookup):
     source = Source()
     lookup = open_lookup(source, DefaultLookupCache(max_rows=10, cache_missing_key=False))
     lookup.lookup((1,))
@@ -65,10 +72,11 @@ def test_a_missing_key_is_asked_again_when_missing_keys_are_not_cached():
     assert len(source.batches) == 2
 
 
-def test_a_key_with_several_rows_counts_as_one():
-    lookup = open_lookup(Source(), cache := DefaultLookupCache(max_rows=2))
+@EVERY_LOOKUP
+def test_a_key_with_several_rows_counts_as_one(open_lookup):
+    lookup = open_lookup(Source(), DefaultLookupCache(max_rows=2))
     lookup.lookup_many([(4,), (10,)])
-    assert cache.size() == lookup.stats().num_cached_record == 2
+    assert lookup.stats().num_cached_record == 2
     assert lookup.stats().num_cached_bytes > 0
 
 
@@ -79,7 +87,8 @@ def test_put_tells_what_was_there_before():
     assert cache.put((1,), [("b",)]) == []
 
 
-def test_rows_expire_by_the_injected_clock():
+@EVERY_LOOKUP
+def test_rows_expire_by_the_injected_clock(open_lookup):
     now_ms = 0
     cache = DefaultLookupCache(expire_after_write_ms=100, clock=lambda: now_ms)
     source = Source()
@@ -98,17 +107,19 @@ def test_a_cache_without_any_limit_is_refused():
         DefaultLookupCache()
 
 
-def test_a_row_of_the_wrong_width_names_function_key_and_columns():
+@EVERY_LOOKUP
+def test_a_row_of_the_wrong_width_names_function_key_and_columns(open_lookup):
     def broken(n):
         return [(n, n)]
 
-    lookup = open_lookup(PythonLookup(broken, KEYS, ROWS), cache := DefaultLookupCache(max_rows=9))
+    lookup = open_lookup(PythonLookup(broken, KEYS, ROWS), DefaultLookupCache(max_rows=9))
     with pytest.raises(DataError, match=r"broken.*\(7,\).*1 values \(text\).*\(7, 7\)"):
         lookup.lookup((7,))
-    assert cache.size() == 0
+    assert lookup.stats().num_cached_record == 0
 
 
-def test_metrics_reach_the_recorder_and_have_the_names_of_the_seed():
+@EVERY_LOOKUP
+def test_metrics_reach_the_recorder_and_have_the_names_of_the_seed(open_lookup):
     recorder = MemoryRecorder()
     lookup = open_lookup(Source(), DefaultLookupCache(max_rows=9), recorder=recorder)
     lookup.lookup((2,))
@@ -160,19 +171,21 @@ def test_a_scan_alone_cannot_be_cached_partially():
         ([("a",)], "expected a mapping from keys to rows, got list"),
     ],
 )
-def test_an_answer_that_is_none_is_refused_whole_and_not_cached(answer, complaint):
+@EVERY_LOOKUP
+def test_an_answer_that_is_none_is_refused_whole_and_not_cached(open_lookup, answer, complaint):
     class Wrong(Source):
         def lookup_many(self, keys):
             return answer
 
-    lookup = open_lookup(Wrong(), cache := DefaultLookupCache(max_rows=9))
+    lookup = open_lookup(Wrong(), DefaultLookupCache(max_rows=9))
     with pytest.raises(DataError, match=rf"'planes' \(.*Wrong\).*{complaint}"):
         lookup.lookup_many([(1,), (2,)])
-    assert cache.size() == 0
+    assert lookup.stats().num_cached_record == 0
     assert lookup.stats().num_load_failure == 2
 
 
-def test_keys_that_an_answer_leaves_out_have_no_rows_and_that_is_remembered():
+@EVERY_LOOKUP
+def test_keys_that_an_answer_leaves_out_have_no_rows_and_that_is_remembered(open_lookup):
     class Sparse(Source):
         def lookup_many(self, keys):
             return {key: rows for key, rows in super().lookup_many(keys).items() if rows}
@@ -185,7 +198,7 @@ def test_keys_that_an_answer_leaves_out_have_no_rows_and_that_is_remembered():
 
 
 def test_a_caller_who_changes_his_rows_changes_nobody_elses():
-    lookup = open_lookup(Source(), DefaultLookupCache(max_rows=9))
+    lookup = open_in_rows(Source(), DefaultLookupCache(max_rows=9))
     lookup.lookup((4,)).clear()
     lookup.lookup((4,)).append("x")
     assert lookup.lookup((4,)) == [("4.0",), ("4.1",)]
@@ -294,7 +307,8 @@ def one_by_one(poison, error=ValueError):
     return PythonLookup(look_up, KEYS, ROWS), asked
 
 
-def test_a_key_that_fails_leaves_the_others_of_its_batch_cached_and_counts_alone():
+@EVERY_LOOKUP
+def test_a_key_that_fails_leaves_the_others_of_its_batch_cached_and_counts_alone(open_lookup):
     source, asked = one_by_one(poison=2)
     lookup = open_lookup(source, DefaultLookupCache(max_rows=9))
     with pytest.raises(ValueError, match="poison"):
@@ -304,7 +318,8 @@ def test_a_key_that_fails_leaves_the_others_of_its_batch_cached_and_counts_alone
     assert (lookup.stats().num_load_failure, lookup.stats().load_count) == (1, 3)
 
 
-def test_a_source_that_does_not_answer_is_not_asked_for_every_key():
+@EVERY_LOOKUP
+def test_a_source_that_does_not_answer_is_not_asked_for_every_key(open_lookup):
     source, asked = one_by_one(poison=2, error=ConnectionError)
     lookup = open_lookup(source, DefaultLookupCache(max_rows=9))
     with pytest.raises(UnavailableError, match="poison"):
@@ -316,7 +331,8 @@ def test_a_source_that_does_not_answer_is_not_asked_for_every_key():
 
 @settings(deadline=None)
 @given(poison=st.sets(st.integers(0, 40), max_size=4), cached=st.booleans())
-def test_the_keys_that_fail_are_found_in_a_request_for_many(poison, cached):
+@EVERY_LOOKUP
+def test_the_keys_that_fail_are_found_in_a_request_for_many(open_lookup, poison, cached):
     source = Poisoned(*poison)
     lookup = open_lookup(source, DefaultLookupCache(max_rows=99) if cached else None)
     keys = [(number,) for number in range(41)]
@@ -326,7 +342,8 @@ def test_the_keys_that_fail_are_found_in_a_request_for_many(poison, cached):
     assert lookup.stats().num_load_failure == len(poison)
 
 
-def test_a_request_that_fails_for_whatever_keys_fails_the_batch_after_a_bounded_number_of_requests():
+@EVERY_LOOKUP
+def test_a_request_that_fails_for_whatever_keys_fails_the_batch_after_a_bounded_number_of_requests(open_lookup):
     source = Poisoned(*range(1_000))
     lookup = open_lookup(source, DefaultLookupCache(max_rows=9))
     with pytest.raises(ValueError, match="poison"):
@@ -334,8 +351,9 @@ def test_a_request_that_fails_for_whatever_keys_fails_the_batch_after_a_bounded_
     assert len(source.batches) <= 120
 
 
-def test_a_value_of_another_type_than_declared_is_refused_before_it_is_cached():
-    lookup = open_lookup(PythonLookup(lambda n: [(n,)], KEYS, ROWS), cache := DefaultLookupCache(max_rows=9))
+@EVERY_LOOKUP
+def test_a_value_of_another_type_than_declared_is_refused_before_it_is_cached(open_lookup):
+    lookup = open_lookup(PythonLookup(lambda n: [(n,)], KEYS, ROWS), DefaultLookupCache(max_rows=9))
     with pytest.raises(DataError, match=r"'text': expected string as declared"):
         lookup.lookup((7,))
-    assert cache.size() == 0
+    assert lookup.stats().num_cached_record == 0

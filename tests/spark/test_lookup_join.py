@@ -117,7 +117,8 @@ def test_a_stream_is_joined_with_its_watermark_and_one_cache_over_all_batches(sp
         assert stats.load_count < 3 * 40
 
 
-def test_a_worker_that_dies_changes_no_answer(spark, tmp_path):
+@pytest.mark.parametrize(("host", "told"), [("inline", "crashed"), ("process", "in the middle of a batch")])
+def test_a_worker_or_host_that_dies_changes_no_answer(spark, tmp_path, host, told):
     from millpond.spark import lookup_join
 
     died = tmp_path / "died"
@@ -131,12 +132,11 @@ def test_a_worker_that_dies_changes_no_answer(spark, tmp_path):
     keys, rows = pa.schema([("number", pa.int64())]), pa.schema([("square", pa.int64())])
     events = spark.range(0, 100, 1, 4).selectExpr("id", "id % 50 as number")
     with LookupTable("squares", PythonLookup(square, keys, rows), PARTIAL) as table:
-        joined = lookup_join(events, table, on="number")
         # A task of a local session has one try only, so the run itself is what is tried again.
-        with pytest.raises(Exception, match="crashed"):
-            joined.collect()
+        with pytest.raises(Exception, match=told):
+            lookup_join(events, table, on="number", host=host).collect()
         assert died.exists()
-        answer = rows_of(joined)
+        answer = rows_of(lookup_join(events, table, on="number", host=host))
     assert answer == sorted(((n, n % 50, (n % 50) ** 2) for n in range(100)), key=repr)
 
 
@@ -248,6 +248,82 @@ def test_keys_shuffled_to_their_hosts_are_loaded_once_whatever_workers_run(spark
         assert stats.load_count == stats.miss_count == stats.num_cached_record == 99
         assert stats.num_cached_bytes > 0
         assert stats.num_load_failure == 0
+
+
+def hits_of(spark, table, *, ended):
+    """The events' hit rate of five batches with skewed keys, with all Python workers ended before each, or not."""
+    from millpond.spark import lookup_join
+
+    def processes(batches):
+        for _ in batches:
+            yield pa.RecordBatch.from_pydict({"pid": [os.getpid()]})
+
+    seen, environment = set(), spark.sparkContext.environment
+    try:
+        for batch in range(5):
+            workers = {row.pid for row in spark.range(0, 4, 1, 4).mapInArrow(processes, "pid long").collect()}
+            if ended:
+                # Of another environment are other workers, so nobody is given one of those that end here.
+                environment["LOOKUP_BATCH"] = str(batch)
+                for worker in workers:
+                    os.kill(worker, signal.SIGKILL)
+                assert not workers & seen
+                seen |= workers
+            events = spark.range(0, 4_000, 1, 4).selectExpr(
+                "id", f"cast(200 * pow(rand({batch}), 3) as long) as number"
+            )
+            assert lookup_join(events, table, on="number").filter("square = number * number").count() == 4_000
+    finally:
+        environment.pop("LOOKUP_BATCH", None)
+    return table.stats().event_hit_rate
+
+
+def test_workers_that_end_between_batches_take_no_hit_along(spark, tmp_path):
+    limits = {**PARTIAL, "lookup.partial-cache.max-rows": 120}
+    rates = {}
+    for ended in (False, True):
+        calls = tmp_path / f"calls {ended}"
+        with LookupTable("squares", counting_squares(calls), limits) as table:
+            rates[ended] = hits_of(spark, table, ended=ended)
+            stats = table.stats()
+            assert stats.load_count == stats.miss_count == len(calls.read_text().splitlines())
+            assert stats.num_cached_record == 120
+        assert len({line.split()[0] for line in calls.read_text().splitlines()}) == 1, "one host asks the source"
+    assert abs(rates[True] - rates[False]) <= 0.02
+    assert rates[False] > 0.9
+
+
+@pytest.mark.parametrize("given", [{}, {"host": "inline"}, {"shuffle_by_key": True}])
+def test_invalidated_keys_are_loaded_anew_by_the_next_batch_wherever_the_cache_is(spark, tmp_path, given):
+    from millpond.spark import invalidate_from, lookup_join
+
+    calls = tmp_path / "calls"
+    events = spark.range(0, 6, 1, 1).withColumnRenamed("id", "number")
+    options = {**PARTIAL, "lookup.partial-cache.invalidation": True}
+
+    def asked(table):
+        before = len(calls.read_text().splitlines()) if calls.exists() else 0
+        assert lookup_join(events, table, on="number", **given).count() == 6
+        return sorted(int(line.split()[1]) for line in calls.read_text().splitlines()[before:])
+
+    with LookupTable("squares", counting_squares(calls), options) as table:
+        assert asked(table) == [0, 1, 2, 3, 4, 5]
+        table.invalidate([(3,), (3,), (77,)])
+        table.invalidate([(5,)])
+        assert asked(table) == [3, 5]
+        assert asked(table) == []
+        changes = spark.createDataFrame([(1,), (1,), (2,)], "number long")
+        invalidate_from(table)(changes, 0)
+        assert asked(table) == [1, 2]
+        events_of_debezium = spark.createDataFrame([('{"op": "d", "before": {"number": 4}}',)], "value string")
+        invalidate_from(table, debezium="value")(events_of_debezium, 1)
+        assert asked(table) == [4]
+        table.invalidate()
+        assert asked(table) == [0, 1, 2, 3, 4, 5]
+    with LookupTable("squares", counting_squares(calls), PARTIAL) as table:
+        asked(table)
+        with pytest.raises(OptionError, match=r"'squares'.*lookup\.partial-cache\.invalidation"):
+            table.invalidate([(3,)])
 
 
 def test_a_cache_in_hosts_has_the_configured_size_in_an_executor(spark, tmp_path):

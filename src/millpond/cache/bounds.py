@@ -1,9 +1,15 @@
-"""Whether the bounds of a cache are bounds at all."""
+"""Whether the options of a cache are such as there are."""
 
 from collections.abc import Mapping
 
 from millpond.cache.api import Bounds
 from millpond.errors import OptionError
+
+
+def checked_policy(name: str, policy: str) -> None:
+    """Refuse a policy that is none."""
+    if policy not in ("lru", "w-tinylfu"):
+        raise OptionError(f"cache {name!r}, policy: expected 'lru' or 'w-tinylfu', got {policy!r}")
 
 
 def checked_limits(name: str, limits: Mapping[str, tuple[int | None, int]]) -> None:

@@ -8,8 +8,8 @@ every queue that is in use, or in none; no deadline is before `earliest_ms`.
 An entry is due when its age **reaches** the limit. Trade-off: one relinking per read where there
 is an expiry after access, and no limit of its own per entry; a timer wheel would be needed for that.
 
-A clock that steps back would leave entries with later deadlines before earlier ones. So its steps back are
-taken out: the time between the two readings is lost, and ages go on from there.
+A clock that steps back would leave entries with later deadlines before earlier ones, so its steps back are
+taken out (`steady_clock`).
 
 Source: Caffeine's access-order and write-order queues.
 """
@@ -20,6 +20,7 @@ from math import inf
 from typing import Generic
 
 from millpond.cache.api import Clock, K
+from millpond.cache.steady_clock import SteadyClock
 
 
 class Expiry(Generic[K]):
@@ -30,10 +31,8 @@ class Expiry(Generic[K]):
         "_after_write_ms",
         "_by_access",
         "_by_write",
-        "_clock",
-        "_last_ms",
-        "_stepped_back_ms",
         "earliest_ms",
+        "now_ms",
     )
 
     def __init__(self, after_access_ms: int | None, after_write_ms: int | None, clock: Clock) -> None:
@@ -41,19 +40,8 @@ class Expiry(Generic[K]):
         self._after_write_ms = after_write_ms
         self._by_access: OrderedDict[K, int] = OrderedDict()
         self._by_write: OrderedDict[K, int] = OrderedDict()
-        self._clock = clock
-        self._last_ms = clock()
-        self._stepped_back_ms = 0
+        self.now_ms = SteadyClock(clock)
         self.earliest_ms: float = inf
-
-    def now_ms(self) -> int:
-        """The time by the clock, without its steps back."""
-        now_ms = self._clock() + self._stepped_back_ms
-        if now_ms < self._last_ms:
-            self._stepped_back_ms += self._last_ms - now_ms
-            now_ms = self._last_ms
-        self._last_ms = now_ms
-        return now_ms
 
     def wrote(self, key: K, now_ms: int) -> None:
         """The key was put now."""

@@ -1,11 +1,10 @@
 """Makes a cache: checks its options and picks the form that fulfils them."""
 
 from millpond.cache.api import Cache, Clock, EvictionListener, K, Policy, V, Weigher, monotonic_ms
-from millpond.cache.bounds import checked_limits
+from millpond.cache.bounds import checked_limits, checked_policy
 from millpond.cache.metered import MeteredCache
 from millpond.cache.plain import PlainLru
 from millpond.cache.shared import SharedCache
-from millpond.errors import OptionError
 
 
 def new_cache(
@@ -63,8 +62,7 @@ def new_cache(
     >>> planes.stats().hits, planes.stats().misses, planes.stats().evictions, len(planes)
     (1, 2, 2, 2)
     """
-    if policy not in ("lru", "w-tinylfu"):
-        raise OptionError(f"cache {name!r}, policy: expected 'lru' or 'w-tinylfu', got {policy!r}")
+    checked_policy(name, policy)
     limits = {
         "max_entries": (max_entries, 0),
         "max_bytes": (max_bytes, 0),

@@ -22,6 +22,9 @@ from typing import Generic, TypeVar
 from millpond.cache.api import K
 from millpond.errors import OptionError
 
+NOBODY = 0
+"""The owner of a load that no caller makes: nobody who waits for it keeps it waiting."""
+
 
 class Flight:
     """One load under way. What came of it is there once `done` is set."""
@@ -49,6 +52,10 @@ class Flights(Generic[K, F]):
         self._refusal = refusal
         self._under_way: dict[K, F] = {}
         self._waiting: dict[int, F] = {}
+
+    def __bool__(self) -> bool:
+        """Whether anything is under way."""
+        return bool(self._under_way)
 
     def get(self, key: K) -> F | None:
         """The flight that loads the key."""

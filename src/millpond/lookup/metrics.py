@@ -158,6 +158,10 @@ class CacheMetricGroup:
         self._recorder.count("millpond_lookup_loads_total", loads, name=self.name, result="ok")
         self._recorder.gauge("millpond_lookup_latest_load_seconds", took_ms / 1_000, name=self.name)
 
+    def unchanged(self) -> None:
+        """Add a reload that was skipped, as nothing has changed."""
+        self._recorder.count("millpond_lookup_loads_total", 1, name=self.name, result="unchanged")
+
     def failed(self, loads: int) -> None:
         """Add loads that failed."""
         if not loads:

@@ -24,6 +24,10 @@ ReloadStrategy: TypeAlias = Literal["PERIODIC", "TIMED"]
 
 _PARTIAL = "lookup.partial-cache."
 _LIMITS = tuple(_PARTIAL + limit for limit in ("max-rows", "max-bytes", "expire-after-access", "expire-after-write"))
+_EXPIRE = _PARTIAL + "expire-after-write"
+_REFRESH = _PARTIAL + "refresh-after-write"
+_STALE = _PARTIAL + "stale-if-error"
+_JITTER = _PARTIAL + "expiry-jitter"
 _RELOAD = "lookup.full-cache."
 _INTERVAL = _RELOAD + "periodic-reload.interval"
 _ISO_TIME = _RELOAD + "timed-reload.iso-time"
@@ -58,6 +62,10 @@ lookup.partial-cache.max-bytes, lookup.partial-cache.expire-after-access, lookup
     expire_after_access_ms: int | None = None
     expire_after_write_ms: int | None = None
     cache_missing_key: bool = True
+    refresh_after_write_ms: int | None = None
+    stale_if_error_ms: int = 0
+    expiry_jitter_ms: int = 0
+    invalidation: bool = False
     reload_strategy: ReloadStrategy = "PERIODIC"
     reload_interval_ms: int | None = None
     schedule_mode: ScheduleMode = "FIXED_DELAY"
@@ -82,6 +90,7 @@ lookup.partial-cache.max-bytes, lookup.partial-cache.expire-after-access, lookup
             problems.extend(_without_effect(name, chosen))
         if chosen["lookup.cache"] == "PARTIAL" and not any(limit in given for limit in _LIMITS):
             problems.append(f"lookup.cache = PARTIAL needs a limit; give one of {', '.join(_LIMITS)}")
+        problems.extend(_wrong_ages(given, values))
         if values.get("schedule_mode") is not None and _INTERVAL not in given:
             problems.append(f"a schedule-mode needs {_INTERVAL!r}")
         if chosen["lookup.cache"] == "FULL" and values.get("reload_strategy") == "TIMED" and _ISO_TIME not in given:
@@ -96,6 +105,21 @@ def _without_effect(name: str, chosen: Mapping[str, str | None]) -> list[str]:
         if name.startswith(beginning) and chosen[needed] not in (word, None):
             return [f"{name!r} has no effect with {needed} = {chosen[needed]}; remove it or choose {word}"]
     return []
+
+
+def _wrong_ages(given: Mapping[str, Any], values: Mapping[str, Any]) -> list[str]:
+    """What is wrong with the ages at which keys are loaded again, expire, or are kept."""
+    problems = [f"{name!r} needs {_EXPIRE!r}" for name in (_STALE, _JITTER) if name in given and _EXPIRE not in given]
+    expire_ms, jitter_ms = values.get("expire_after_write_ms"), values.get("expiry_jitter_ms") or 0
+    refresh_ms = values.get("refresh_after_write_ms")
+    if expire_ms is not None and jitter_ms >= expire_ms:
+        problems.append(f"{_JITTER} = {jitter_ms} ms: expected less than {_EXPIRE}, {expire_ms} ms")
+    elif expire_ms is not None and refresh_ms is not None and refresh_ms >= expire_ms - jitter_ms:
+        problems.append(
+            f"{_REFRESH} = {refresh_ms} ms: expected less than {_EXPIRE} less {_JITTER}, {expire_ms - jitter_ms} ms; "
+            "what has expired is not loaded ahead"
+        )
+    return problems
 
 
 def _at_least_one(value: Any) -> int:
@@ -118,6 +142,10 @@ _OPTIONS: Known = {
     _PARTIAL + "expire-after-access": ("expire_after_access_ms", duration_ms),
     _PARTIAL + "expire-after-write": ("expire_after_write_ms", duration_ms),
     _PARTIAL + "cache-missing-key": ("cache_missing_key", flag),
+    _REFRESH: ("refresh_after_write_ms", duration_ms),
+    _STALE: ("stale_if_error_ms", duration_ms),
+    _JITTER: ("expiry_jitter_ms", duration_ms),
+    _PARTIAL + "invalidation": ("invalidation", flag),
     _RELOAD + "reload-strategy": ("reload_strategy", choice("PERIODIC", "TIMED")),
     _INTERVAL: ("reload_interval_ms", duration_ms),
     _RELOAD + "periodic-reload.schedule-mode": ("schedule_mode", choice("FIXED_DELAY", "FIXED_RATE")),

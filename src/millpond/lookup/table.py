@@ -7,7 +7,7 @@ opens the same table. What each process counts is added up here, in `stats`.
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from copy import copy, deepcopy
-from dataclasses import replace
+from dataclasses import asdict, dataclass, replace
 from types import TracebackType
 from typing import Any, Self, TypeAlias, cast
 
@@ -22,8 +22,11 @@ from millpond.lookup.caches.cache import DefaultLookupCache
 from millpond.lookup.caches.full import FullCachingLookup
 from millpond.lookup.caches.full_home import FullHome
 from millpond.lookup.caches.partial import PartialCachingLookup
+from millpond.lookup.caches.partial_columns import ColumnCachingLookup
+from millpond.lookup.column_cache.cache import ColumnCache, ColumnCacheLimits
 from millpond.lookup.functions.async_function import AsyncLookupFunction
-from millpond.lookup.functions.function import LookupFunction
+from millpond.lookup.functions.function import Key, LookupFunction
+from millpond.lookup.functions.keys import KeyCheck
 from millpond.lookup.functions.retry import Retries
 from millpond.lookup.metrics import CacheMetricGroup, LookupStats
 from millpond.lookup.options import LookupOptions, Mode
@@ -84,15 +87,17 @@ class LookupTable:
         self.name = name
         self.options = LookupOptions.parse({} if options is None else options)
         self._recorder = recorder
-        self._opened: list[OpenLookup | AsyncPartialCachingLookup] = []
-        self._elsewhere: list[tuple[Callable[[], LookupStats], Callable[[], None]]] = []
+        self._opened: list[OpenLookup | ColumnCachingLookup | AsyncPartialCachingLookup] = []
+        self._elsewhere: list[_Elsewhere] = []
         self._closed = LookupStats()
         if isinstance(source, LookupProvider):
             self._provider: LookupProvider = source
             self.options = _as_provided(name, source, self.options)
         else:
             self._provider = _provider(name, source, self.options)
-        if not isinstance(self.source, AsyncLookupFunction):
+        if isinstance(self.source, AsyncLookupFunction):
+            _refuse_freshness_options(name, self.options)
+        else:
             _refuse_async_options(name, self.options)
 
     @property
@@ -170,6 +175,26 @@ class LookupTable:
             return BlockingLookup(self.async_lookup_function(clock))
         return PartialCachingLookup(provider.function, self._cache(clock), metrics, retries, clock)
 
+    def open_in_columns(self, clock: Clock = monotonic_ms) -> ColumnCachingLookup | OpenLookup:
+        """Open the table for batches of keys in Arrow; as `open`, for which see.
+
+        Where its user made the cache, or the source is asynchronous, what is opened looks up rows.
+        """
+        if not self.in_columns:
+            return self.open(clock)
+        assert isinstance(self._provider, LookupFunctionProvider)  # noqa: S101 - that is what has columns
+        cache = ColumnCache(self._limits(), clock) if self.options.mode == "PARTIAL" else None
+        metrics, retries = self._metrics(clock), Retries(self.options.max_retries)
+        lookup = ColumnCachingLookup(self._provider.function, cache, metrics, retries, clock)
+        lookup.open()
+        self._opened.append(lookup)
+        return lookup
+
+    @property
+    def in_columns(self) -> bool:
+        """Whether `open_in_columns` keeps the rows of a batch in columns."""
+        return isinstance(self._provider, LookupFunctionProvider)
+
     async def open_async(self, clock: Clock = monotonic_ms) -> AsyncPartialCachingLookup:
         """Open the table in this event loop, to be awaited; close what it returns.
 
@@ -198,9 +223,45 @@ class LookupTable:
             timeout_ms=self.options.async_timeout_ms,
         )
 
-    def watch(self, stats: Callable[[], LookupStats], close: Callable[[], None]) -> None:
-        """Add what is counted elsewhere to `stats`; `close` is called when the table closes."""
-        self._elsewhere.append((stats, close))
+    def watch(
+        self,
+        stats: Callable[[], LookupStats],
+        close: Callable[[], None],
+        invalidate: Callable[[Sequence[Key] | None], None] | None = None,
+    ) -> None:
+        """Add what is counted elsewhere to `stats`; `close` and `invalidate` are called when the table's own are."""
+        self._elsewhere.append(_Elsewhere(stats, close, invalidate))
+
+    def invalidate(self, keys: Sequence[Key] | None = None) -> None:
+        """Forget keys, because their rows have changed; all keys where none are given.
+
+        It reaches every cache of this table in this process, and with `lookup.partial-cache.invalidation` those on
+        Spark, for the partitions that begin from now on. A load of one of the keys that is under way is not cached.
+        What `open_async` opened is invalidated in its own event loop, by whoever opened it.
+
+        Raises:
+            DataError: a key is not of the declared types.
+            OptionError: the table is cached in full, or joined on Spark without that option.
+        """
+        if self.options.mode == "FULL":
+            raise OptionError(
+                f"lookup table {self.name!r}: a table that is cached in full has no keys to forget; use reload()"
+            )
+        if self.options.mode == "NONE":
+            return
+        checked = None
+        if keys is not None:
+            checked = KeyCheck(f"lookup table {self.name!r}, invalidate", self.key_schema)(keys)
+        for lookup in self._opened:
+            if not isinstance(lookup, AsyncPartialCachingLookup | FullCachingLookup):
+                lookup.invalidate(checked)
+        for elsewhere in self._elsewhere:
+            if elsewhere.invalidate is None:
+                raise OptionError(
+                    f"lookup table {self.name!r}: its caches on Spark are not told of what is invalidated; set "
+                    "lookup.partial-cache.invalidation to true"
+                )
+            elsewhere.invalidate(checked)
 
     def share(self, of: int) -> "LookupTable":
         """This declaration for one of several processes that divide its keys, with limits divided likewise."""
@@ -245,8 +306,8 @@ class LookupTable:
         for lookup in opened:
             if not isinstance(lookup, AsyncPartialCachingLookup):
                 lookup.close()
-        for _, close in elsewhere:
-            close()
+        for each in elsewhere:
+            each.close()
 
     def __enter__(self) -> Self:
         return self
@@ -259,7 +320,7 @@ class LookupTable:
     def stats(self) -> LookupStats:
         """The sums over everything that was opened or is watched."""
         here = [lookup.stats() for lookup in self._opened]
-        return sum([*here, *(stats() for stats, _ in self._elsewhere)], self._closed)
+        return sum([*here, *(each.stats() for each in self._elsewhere)], self._closed)
 
     def __getstate__(self) -> dict[str, Any]:
         """The declaration alone, for another process."""
@@ -273,15 +334,29 @@ class LookupTable:
         provided = getattr(self._provider, "cache", None)
         if provided is not None or self.options.mode != "PARTIAL":
             return provided
-        return DefaultLookupCache(
+        return DefaultLookupCache(**asdict(self._limits()), clock=clock)
+
+    def _limits(self) -> ColumnCacheLimits:
+        return ColumnCacheLimits(
             max_rows=self.options.max_rows,
             max_bytes=self.options.max_bytes,
             policy="lru" if self.options.policy == "LRU" else "w-tinylfu",
             expire_after_access_ms=self.options.expire_after_access_ms,
             expire_after_write_ms=self.options.expire_after_write_ms,
             cache_missing_key=self.options.cache_missing_key,
-            clock=clock,
+            refresh_after_write_ms=self.options.refresh_after_write_ms,
+            stale_if_error_ms=self.options.stale_if_error_ms,
+            expiry_jitter_ms=self.options.expiry_jitter_ms,
         )
+
+
+@dataclass(frozen=True)
+class _Elsewhere:
+    """What a join knows of the caches in other processes."""
+
+    stats: Callable[[], LookupStats]
+    close: Callable[[], None]
+    invalidate: Callable[[Sequence[Key] | None], None] | None
 
 
 def _provider(name: str, source: LookupSource, options: LookupOptions) -> LookupProvider:
@@ -321,6 +396,14 @@ def _refuse_async_options(name: str, options: LookupOptions) -> None:
         raise OptionError(
             f"lookup table {name!r}: table.exec.async-lookup.* has no effect on a source that is not asynchronous; "
             "remove it, or make the source asynchronous with ThreadedLookup"
+        )
+
+
+def _refuse_freshness_options(name: str, options: LookupOptions) -> None:
+    if options.refresh_after_write_ms is not None or options.stale_if_error_ms:
+        raise OptionError(
+            f"lookup table {name!r}: lookup.partial-cache.refresh-after-write and stale-if-error have no effect on an "
+            "asynchronous source; remove them, or give a LookupFunction"
         )
 
 

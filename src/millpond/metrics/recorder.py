@@ -19,7 +19,7 @@ from typing import Literal, Protocol, get_args
 
 from millpond.errors import OptionError
 
-Result = Literal["ok", "hit", "miss", "failure", "eviction", "expiration", "dropped"]
+Result = Literal["ok", "hit", "miss", "failure", "eviction", "expiration", "dropped", "unchanged"]
 """How a counted thing ended."""
 
 RESULTS: frozenset[str] = frozenset(get_args(Result))

@@ -95,7 +95,13 @@ VOCABULARY: dict[str, tuple[Metric, ...]] = {
     ),
     "Lookup tables": (
         _counter("lookup_requests", "table result", "Distinct keys, by result: hit or miss.", "hitCount", "missCount"),
-        _counter("lookup_loads", "table result", "Loads by result: ok or failure.", "loadCount", "numLoadFailure"),
+        _counter(
+            "lookup_loads",
+            "table result",
+            "Loads by result: ok, failure, or unchanged: a reload that was skipped.",
+            "loadCount",
+            "numLoadFailure",
+        ),
         _gauge("lookup_latest_load_seconds", "table", "How long the latest load took.", "latestLoadTime"),
         _gauge("lookup_cached_records", "table", "Keys in the cache.", "numCachedRecord"),
         _gauge("lookup_cached_bytes", "table", "Their estimated bytes.", "numCachedBytes"),

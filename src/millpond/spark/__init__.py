@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from millpond.spark.inspect.driver_page import DriverPage, ui
     from millpond.spark.inspect.read_state import read_state
     from millpond.spark.inspect.savepoints import savepoint
+    from millpond.spark.lookup.invalidations import invalidate_from
     from millpond.spark.lookup.join import lookup_join
     from millpond.spark.lookup.scan import SparkScan
     from millpond.spark.migration.export_state import export_state
@@ -55,6 +56,7 @@ __all__ = [
     "check",
     "export_state",
     "import_state",
+    "invalidate_from",
     "keyed",
     "lookup_join",
     "read_state",
@@ -80,6 +82,7 @@ _HOMES = {
     "check": "features.check",
     "export_state": "migration.export_state",
     "import_state": "migration.import_state",
+    "invalidate_from": "lookup.invalidations",
     "keyed": "operator.keyed",
     "lookup_join": "lookup.join",
     "read_state": "inspect.read_state",

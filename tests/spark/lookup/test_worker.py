@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from millpond.errors import DataError, UnavailableError
 from millpond.lookup import FoundColumns, LookupTable, MappedTable, PythonLookup
 from millpond.spark.lookup import files as lookup_files
+from millpond.spark.lookup import invalidations
 from millpond.spark.lookup.files import Published
 from millpond.spark.lookup.hosted import decoded, encoded
 from millpond.spark.lookup.rows import FullRows, PartialRows, RowsWanted, distinct_keys
@@ -19,6 +20,7 @@ from millpond.spark.lookup.worker import JoinPlan, join_batch, join_batches
 
 KEYS = pa.schema([("code", pa.string()), ("hour", pa.int64())])
 ROWS = pa.schema([("gate", pa.int64())])
+TEXTS = pa.schema([("gate", pa.string())])
 EVENT_KEY = st.tuples(st.one_of(st.none(), st.sampled_from("abc")), st.one_of(st.none(), st.integers(0, 2)))
 PARTIAL = {"lookup.cache": "PARTIAL", "lookup.partial-cache.max-rows": 3}
 
@@ -97,10 +99,12 @@ def test_every_kind_of_table_joins_as_a_walk_over_rows_does(batches, table, inne
     mapped = MappedTable.of(arrow, ["code", "hour"], path)
     partial = make_plan(partial_table(source), inner=inner)
     full = make_plan(path.parent, inner=inner)
-    here = PartialRows(partial.wanted, partial.source.open())
+    in_rows = PartialRows(partial.wanted, partial.source.open())
+    here = PartialRows(partial.wanted, partial.source.open_in_columns())
     columns = InColumns(lambda code, hour: by_key.get((code, hour)), KEYS, ROWS)
-    uncached = PartialRows(partial.wanted, LookupTable("gates", columns).open())
-    every = [here, Elsewhere(here), uncached, Elsewhere(uncached)]
+    uncached = PartialRows(partial.wanted, LookupTable("gates", columns).open_in_columns())
+    cached = PartialRows(partial.wanted, LookupTable("gates", columns, PARTIAL).open_in_columns())
+    every = [in_rows, here, Elsewhere(here), uncached, Elsewhere(uncached), cached]
     for plan, rows in (*((partial, rows) for rows in every), (full, FullRows(full.wanted, mapped))):
         for keys in batches:
             batch = make_batch(keys)
@@ -111,7 +115,7 @@ def test_every_kind_of_table_joins_as_a_walk_over_rows_does(batches, table, inne
             expected = list(walk(keys, table, inner))
             assert (
                 answer == expected
-                if plan is full or rows in every[:2]
+                if plan is full or rows in every[:3]
                 else sorted(map(repr, answer)) == sorted(map(repr, expected))
             )
 
@@ -154,6 +158,21 @@ def test_a_used_worker_keeps_its_cache_and_another_table_has_its_own():
         plan = make_plan(partial_table(PythonLookup(find, KEYS, ROWS)), table_id=f"kept {table_id}")
         list(join_batches(plan, iter([make_batch([("a", 1)])]), lambda _: None))
     assert asked == [("a", 1), ("a", 1)]
+
+
+def test_rows_that_were_cached_and_rows_that_were_loaded_reach_their_keys_from_a_host():
+    source = PythonLookup(lambda code, hour: [(f"{code}{hour}.{row}",) for row in range(hour)], KEYS, TEXTS)
+    wanted = RowsWanted("mixed", "gates", ("gate",), (pa.field("gate", pa.string()),))
+    table = LookupTable("gates", source, {**PARTIAL, "lookup.partial-cache.max-rows": 100})
+    rows = Elsewhere(PartialRows(wanted, table.open_in_columns()))
+    plan = replace(make_plan(table), wanted=wanted)
+    for last in (3, 5, 9):
+        keys = [(code, hour % 3) for hour in range(last) for code in "cab"[: 1 + hour % 3]]
+        batch = make_batch(keys)
+        numbers, asked = distinct_keys([batch.column(1), batch.column(2)])
+        joined = join_batch(plan, batch, numbers, rows.match(asked))
+        gates = [f"{code}{hour}.{row}" if hour else None for code, hour in keys for row in range(max(hour, 1))]
+        assert joined.column(2).to_pylist() == gates
 
 
 def test_a_failed_lookup_fails_the_batch():
@@ -264,3 +283,22 @@ def test_a_version_that_a_reload_removed_is_passed_over(tmp_path, monkeypatch):
     monkeypatch.setattr(lookup_files, "MappedTable", read_late)
     (joined,) = join_batches(make_plan(tmp_path, table_id="outdated"), iter([make_batch([("a", 1)])]), lambda _: None)
     assert joined.column(2).to_pylist() == [2]
+
+
+def test_a_cache_that_has_missed_invalidations_forgets_every_key(monkeypatch, spark):
+    monkeypatch.setattr(invalidations, "MOST_KEYS", 3)
+    driver = invalidations.PublishedInvalidations("gates", KEYS, spark)
+    try:
+        assert driver.place.newest() == b""
+        for hour in range(4):
+            driver.add([("a", hour)])
+        heard = invalidations.Invalidated.decode(driver.place.newest())
+        assert (heard.version, heard.since(3), heard.since(1)) == (4, [("a", 3)], [("a", 1), ("a", 2), ("a", 3)])
+        assert heard.since(0) is None
+        driver.add(None)
+        assert invalidations.Invalidated.decode(driver.place.newest()).since(4) is None
+        driver.add([("b", 1)])
+        heard = invalidations.Invalidated.decode(driver.place.newest())
+        assert (heard.since(5), heard.since(4)) == ([("b", 1)], None)
+    finally:
+        driver.close()

@@ -190,8 +190,14 @@ class AsyncPartialCachingLookup(AsyncLookupFunction):
                 task.cancel()
             await asyncio.gather(*waiting, return_exceptions=True)
 
-    def invalidate(self, keys: Sequence[Key]) -> None:
-        """Forget keys, because their rows have changed; a load under way of one of them will not be cached."""
+    def invalidate(self, keys: Sequence[Key] | None) -> None:
+        """Forget keys, or all, because their rows have changed; a load of one that is under way will not be cached."""
+        if keys is None:
+            self._in_flight.clear()
+            if self._cache is not None:
+                self._cache.close()
+                self._cache.open(self._metrics)
+            return
         for key in keys:
             self._in_flight.pop(key, None)
             if self._cache is not None:

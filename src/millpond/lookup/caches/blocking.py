@@ -29,7 +29,6 @@ class BlockingLookup(LookupFunction):
     def __init__(self, lookup: AsyncPartialCachingLookup) -> None:
         self.key_schema = lookup.key_schema
         self.row_schema = lookup.row_schema
-        self.answers_in_columns = False
         self._lookup = lookup
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
@@ -76,8 +75,8 @@ class BlockingLookup(LookupFunction):
         """The rows of every key, or its failure."""
         return self._wait(self._lookup.lookup_each(keys))
 
-    def invalidate(self, keys: Sequence[Key]) -> None:
-        """Forget keys, because their rows have changed."""
+    def invalidate(self, keys: Sequence[Key] | None) -> None:
+        """Forget keys, or all, because their rows have changed."""
 
         async def forget() -> None:
             self._lookup.invalidate(keys)

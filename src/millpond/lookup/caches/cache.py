@@ -53,6 +53,19 @@ class FindsPresent(Protocol):
         ...
 
 
+@runtime_checkable
+class KnowsAges(Protocol):
+    """A `LookupCache` that knows how old its entries are."""
+
+    def due(self, keys: Sequence[Key]) -> list[Key]:
+        """Those of the cached keys that are so old that they are to be loaded again."""
+        ...
+
+    def find_stale(self, keys: Sequence[Key]) -> dict[Key, Rows]:
+        """The rows of those keys that are there, too old or not, which is no use of them."""
+        ...
+
+
 def find_present(cache: LookupCache | None, keys: Sequence[Key]) -> dict[Key, Rows]:
     """The cached rows of those keys that are cached."""
     if cache is None:
@@ -69,7 +82,8 @@ class DefaultLookupCache:
     - Key: the tuple of key values.
     - Capacity: `max_rows` keys (a key with several rows is one), or `max_bytes` estimated bytes.
     - Freshness: a key goes `expire_after_write_ms` after it was looked up in the source, or
-      `expire_after_access_ms` after it was last used.
+      `expire_after_access_ms` after it was last used. `refresh_after_write_ms` after it was looked up it is due
+      to be looked up again; the lookup around it does that.
     - Concurrent miss: the lookup around it sees to it that one of the callers asks the source.
 
     Rows go in and come out as copies, so that nobody changes what is cached. Pickled, it is an empty
@@ -82,6 +96,9 @@ class DefaultLookupCache:
         expire_after_access_ms: age since the last use at which a key goes.
         expire_after_write_ms: age since its load at which a key goes.
         cache_missing_key: whether to remember that a key has no rows.
+        refresh_after_write_ms: age since its load at which a key is to be loaded again.
+        stale_if_error_ms: how much longer than `expire_after_write_ms` a key is kept for `find_stale`.
+        expiry_jitter_ms: how much earlier than `expire_after_write_ms` a key may go, always as much for one key.
         clock: monotonic milliseconds.
 
     Raises:
@@ -102,6 +119,9 @@ class DefaultLookupCache:
         expire_after_access_ms: int | None = None,
         expire_after_write_ms: int | None = None,
         cache_missing_key: bool = True,
+        refresh_after_write_ms: int | None = None,
+        stale_if_error_ms: int = 0,
+        expiry_jitter_ms: int = 0,
         clock: Clock = monotonic_ms,
     ) -> None:
         self._settings: dict[str, Any] = {
@@ -111,17 +131,28 @@ class DefaultLookupCache:
             "expire_after_access_ms": expire_after_access_ms,
             "expire_after_write_ms": expire_after_write_ms,
             "cache_missing_key": cache_missing_key,
+            "refresh_after_write_ms": refresh_after_write_ms,
+            "stale_if_error_ms": stale_if_error_ms,
+            "expiry_jitter_ms": expiry_jitter_ms,
             "clock": clock,
         }
         self._cache_missing_key = cache_missing_key
+        self._clock = clock
+        self._expire_ms, self._refresh_ms = expire_after_write_ms, refresh_after_write_ms
+        self._stale_ms, self._jitter_ms = stale_if_error_ms, expiry_jitter_ms
+        self._written_ms: dict[Key, int] | None = None
+        if refresh_after_write_ms is not None or stale_if_error_ms or expiry_jitter_ms:
+            self._written_ms = {}
+        expiries = (expire_after_access_ms is not None) + (expire_after_write_ms is not None)
         self._cache: Cache[Key, tuple[Row, ...]] = new_cache(
             "lookup",
             max_entries=max_rows,
             max_bytes=max_bytes,
             policy=policy,
-            weigher=entry_weigher((expire_after_access_ms is not None) + (expire_after_write_ms is not None), policy),
+            weigher=entry_weigher(expiries + (self._written_ms is not None), policy),
             expire_after_access_ms=expire_after_access_ms,
-            expire_after_write_ms=expire_after_write_ms,
+            expire_after_write_ms=None if expire_after_write_ms is None else expire_after_write_ms + stale_if_error_ms,
+            on_evict=None if self._written_ms is None else self._forget_age,
             clock=clock,
             shared=True,
         )
@@ -139,12 +170,33 @@ class DefaultLookupCache:
 
     def get_if_present(self, key: Key) -> Rows | None:
         """The cached rows, empty for a cached missing key; None where nothing is cached."""
-        rows = self._cache.get(key)
-        return None if rows is None else list(rows)
+        return self.find_present([key]).get(key)
 
     def find_present(self, keys: Sequence[Key]) -> dict[Key, Rows]:
         """The cached rows of those keys that are cached, as `get_if_present` for each."""
+        if self._written_ms is not None and self._expire_ms is not None:
+            keys = self._fresh(keys, self._written_ms, self._expire_ms)
         return {key: list(rows) for key, rows in self._cache.get_present(keys).items()}
+
+    def find_stale(self, keys: Sequence[Key]) -> dict[Key, Rows]:
+        """The rows of those keys that are there, too old or not, which is no use of them."""
+        there = ((key, self._cache.peek(key)) for key in keys)
+        return {key: list(rows) for key, rows in there if rows is not None}
+
+    def due(self, keys: Sequence[Key]) -> list[Key]:
+        """Those of the cached keys that are so old that they are to be loaded again."""
+        if self._refresh_ms is None or self._written_ms is None:
+            return []
+        latest_ms = self._clock() - self._refresh_ms
+        return [key for key in keys if self._written_ms.get(key, latest_ms + 1) <= latest_ms]
+
+    def _fresh(self, keys: Sequence[Key], written_ms: dict[Key, int], expire_ms: int) -> list[Key]:
+        latest_ms, jitter_ms = self._clock() - expire_ms, self._jitter_ms + 1
+        return [key for key in keys if written_ms.get(key, latest_ms) - hash(key) % jitter_ms > latest_ms]
+
+    def _forget_age(self, key: Key, *_: object) -> None:
+        if self._written_ms is not None:
+            self._written_ms.pop(key, None)
 
     def put(self, key: Key, rows: Rows) -> Rows | None:
         """Cache a copy of the rows; a missing key only if `cache_missing_key`.
@@ -159,19 +211,24 @@ class DefaultLookupCache:
             )
         before = self._cache.peek(key)
         if rows or self._cache_missing_key:
+            if self._written_ms is not None:
+                self._written_ms[key] = self._clock()
             self._cache.put(key, tuple(rows))
         else:
-            self._cache.invalidate(key)
+            self.invalidate(key)
         return None if before is None else list(before)
 
     def invalidate(self, key: Key) -> None:
         """Forget a key."""
         self._cache.invalidate(key)
+        self._forget_age(key)
 
     def size(self) -> int:
-        """How many keys are cached."""
+        """How many keys are cached, those that are kept as stale included."""
         return len(self._cache)
 
     def close(self) -> None:
         """Forget everything."""
         self._cache.clear()
+        if self._written_ms is not None:
+            self._written_ms.clear()

@@ -16,7 +16,7 @@ import sys
 import threading
 import time
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from concurrent.futures import Future
 from typing import Literal, TypeAlias
 
@@ -31,7 +31,7 @@ from millpond.lookup.functions.keys import KeyCheck, repeated
 from millpond.lookup.functions.retry import Retries
 from millpond.lookup.hit_history import HitRate
 from millpond.lookup.metrics import CacheMetricGroup, LookupStats
-from millpond.lookup.reload.scan import Closeable, LookupScan, ScansInBatches
+from millpond.lookup.reload.scan import Closeable, KnowsVersion, LookupScan, ScansInBatches
 from millpond.lookup.reload.trigger import CacheReloadTrigger
 
 OnReloadFailure: TypeAlias = Literal["keep", "fail"]
@@ -124,6 +124,7 @@ class FullCachingLookup(LookupFunction):
         self._run = run or (in_a_thread if home is None else in_a_thread_that_gives_way)
         self._failure: UnavailableError | None = None
         self._watermark_ms: int | None = None
+        self._version: Hashable | None = None
         self._closed = False
         self._lock = threading.Lock()
         self._opening = threading.Lock()
@@ -139,7 +140,7 @@ class FullCachingLookup(LookupFunction):
     def _open(self) -> None:
         self._closed = False
         self._failure = None
-        self._load()
+        self._load(skip_unchanged=False)
         self._cache.open(self._metrics)
         if self._trigger is not None:
             self._trigger.open(self)
@@ -237,7 +238,7 @@ class FullCachingLookup(LookupFunction):
         if self._failure is not None:
             return self._failure
         try:
-            self._load()
+            self._load(skip_unchanged=True)
         except Exception as error:  # noqa: BLE001 - whatever a scan raises, the last good table stays
             if self._fails:
                 self._fail(error)
@@ -261,9 +262,14 @@ class FullCachingLookup(LookupFunction):
             self._trigger.close()
         self._home.fail(failure)
 
-    def _load(self) -> None:
+    def _load(self, *, skip_unchanged: bool) -> None:
         started_ms = self._clock()
         try:
+            # Before the scan: what changes while that runs makes another version, and is seen by the next reload.
+            version = self._version_now()
+            if skip_unchanged and version is not None and version == self._version:
+                self._metrics.unchanged()
+                return
             table = self._retries.run(f"{self._where}: a scan", self._scanned)
             self._check_whole(table)
             if self._closed:
@@ -273,7 +279,14 @@ class FullCachingLookup(LookupFunction):
             self._metrics.failed(1)
             raise
         self._cache.swap(table)
+        self._version = version
         self._metrics.loaded(1, self._clock() - started_ms)
+
+    def _version_now(self) -> Hashable | None:
+        scan = self._scan
+        if not isinstance(scan, KnowsVersion):
+            return None
+        return self._retries.run(f"{self._where}: its version", scan.version)
 
     def _scanned(self) -> HeldTable:
         scan = self._scan

@@ -50,7 +50,6 @@ from millpond.lookup.caches.column_file import (
     write_columns,
 )
 from millpond.lookup.caches.held_table import exact_times
-from millpond.lookup.caches.key_hash import Hashes, equal, hashes, plain_column
 from millpond.lookup.caches.table_footer import (
     FOOTER_BYTES,
     Footer,
@@ -62,6 +61,7 @@ from millpond.lookup.caches.table_footer import (
     remember_checked,
     write_footer,
 )
+from millpond.lookup.column_cache.key_hash import Hashes, equal, hashes, plain_column
 from millpond.lookup.functions.function import Key, Rows
 from millpond.lookup.functions.keys import check_key_types
 

@@ -6,27 +6,31 @@ key has at most one request under way, and only what the source answered is cach
 for everyone who waits for it, and is not remembered. A thread that is interrupted fails nobody else: who
 waits for its request asks the source itself.
 
-A function without a batched form of its own is asked key by key. Each key has its own retries and its
-own failure, which leaves the others their rows. A source that does not answer fails all.
+Where the cache says that keys are to be loaded again, their rows are given as they are, and one request for them
+runs in a thread of its own (`refresh-after-write`). Where the source does not answer, rows that are too old are
+given as long as the cache keeps them (`stale-if-error`).
+
+The source is asked by `requests`. For batches of keys in Arrow there is `ColumnCachingLookup`.
 
 Source: FLIP-221; Flink's `CachingLookupFunction`.
 """
 
+import contextlib
 import threading
 from collections.abc import Sequence
 from functools import partial
 
-import pyarrow as pa
-
 from millpond.cache import monotonic_ms
 from millpond.cache.api import Clock
-from millpond.cache.flights import Flights
-from millpond.lookup.caches.cache import LookupCache, find_present
+from millpond.cache.flights import NOBODY, Flights
+from millpond.errors import UnavailableError
+from millpond.lookup.caches.background import Background
+from millpond.lookup.caches.cache import KnowsAges, LookupCache, find_present
 from millpond.lookup.caches.in_flight import Request, needs_itself
-from millpond.lookup.functions.answers import Answers, Halves, checked_answer, is_of_a_key
-from millpond.lookup.functions.columns import AnswersInColumns, FoundColumns
+from millpond.lookup.functions.answers import Answers
 from millpond.lookup.functions.function import Key, LookupFunction, Rows
 from millpond.lookup.functions.keys import KeyCheck, check_key_types, repeated
+from millpond.lookup.functions.requests import Requests
 from millpond.lookup.functions.retry import Retries
 from millpond.lookup.hit_history import HitRate
 from millpond.lookup.metrics import CacheMetricGroup, LookupStats
@@ -67,19 +71,21 @@ class PartialCachingLookup(LookupFunction):
         self._check = KeyCheck(self._where, self.key_schema)
         self._function = function
         self._cache = cache
-        self._retries = Retries() if retries is None else retries
+        self._requests = Requests(function, self._where, Retries() if retries is None else retries)
         self._clock = clock
         self._lock = threading.Lock()
+        self._background = Background("millpond-lookup-refresh")
         self._in_flight: Flights[Key, Request] = Flights(partial(needs_itself, self._where))
 
     def open(self) -> None:
         """Open the function, with retries, and the cache."""
-        self._retries.run(f"{self._where}: opening it", self._function.open)
+        self._requests.open()
         if self._cache is not None:
             self._cache.open(self._metrics)
 
     def close(self) -> None:
-        """Close both."""
+        """Close both; a refresh under way ends first."""
+        self._background.close()
         self._function.close()
         if self._cache is not None:
             self._cache.close()
@@ -125,6 +131,7 @@ class PartialCachingLookup(LookupFunction):
         answers = Answers()
         asked = self._check(keys)
         repeats = repeated(keys, asked)
+        self._background.count(self._metrics)
         while asked:
             asked, repeats = self._round(asked, answers, repeats, isolate=isolate), 0
         return answers
@@ -137,6 +144,7 @@ class PartialCachingLookup(LookupFunction):
         with self._lock:
             present = find_present(self._cache, asked)
             answers.rows.update(present)
+            self._refresh(list(present))
             for key in [key for key in asked if key not in present]:
                 if (under_way := self._in_flight.get(key)) is not None:
                     others[key] = under_way
@@ -147,34 +155,50 @@ class PartialCachingLookup(LookupFunction):
                 self._in_flight.start(mine, request)
         self._metrics.asked(hits=len(asked) - len(mine), misses=len(mine), repeats=repeats)
         if request is not None:
-            answers.add(self._load(mine, request, isolate=isolate))
+            try:
+                answers.add(self._load(mine, request, isolate=isolate, metrics=self._metrics))
+            except UnavailableError:
+                if not self._took_stale(mine, answers):
+                    raise
         return [key for key, under_way in others.items() if not self._taken_over(key, under_way, answers)]
 
-    @property
-    def answers_in_columns(self) -> bool:
-        """Whether `lookup_columns` may be called: nothing is cached, and the function can."""
-        return self._cache is None and isinstance(self._function, AnswersInColumns)
-
-    def lookup_columns(self, keys: Sequence[pa.Array]) -> FoundColumns:
-        """The rows of distinct keys of the declared types, without a Python object for each value."""
-        function, started_ms, count = self._function, self._clock(), len(keys[0])
-        assert isinstance(function, AnswersInColumns)  # noqa: S101 - the caller has asked
-        self._metrics.asked(hits=0, misses=count)
-        try:
-            found = self._retries.run(self._where, lambda: function.lookup_columns(keys))
-        except BaseException:
-            self._metrics.failed(count)
-            raise
-        self._metrics.loaded(count, self._clock() - started_ms)
-        return found
-
-    def invalidate(self, keys: Sequence[Key]) -> None:
-        """Forget keys, because their rows have changed; a load under way of one of them will not be cached."""
+    def invalidate(self, keys: Sequence[Key] | None) -> None:
+        """Forget keys, or all, because their rows have changed; a load of one that is under way will not be cached."""
         with self._lock:
+            if keys is None:
+                self._in_flight.forget_all()
+                if self._cache is not None:
+                    self._cache.close()
+                    self._cache.open(self._metrics)
+                return
             for key in keys:
                 self._in_flight.forget(key)
                 if self._cache is not None:
                     self._cache.invalidate(key)
+
+    def _refresh(self, present: list[Key]) -> None:
+        """Load keys again in the background, unless a refresh is under way: they are due at their next use, too."""
+        if not isinstance(self._cache, KnowsAges) or not self._background.is_idle():
+            return
+        due = [key for key in self._cache.due(present) if self._in_flight.get(key) is None]
+        if not due:
+            return
+        request = Request()
+        request.owner = NOBODY
+
+        def load() -> None:
+            # Whoever asks while this runs finds the cached rows; a failure leaves them there until they expire.
+            with contextlib.suppress(Exception):
+                self._load(due, request, isolate=True, metrics=self._background)
+
+        self._in_flight.start(due, request)
+        self._background.run(load)
+
+    def _took_stale(self, keys: Sequence[Key], answers: Answers) -> bool:
+        """Take rows that are too old, as the source did not answer; False if one of the keys has none."""
+        stale: dict[Key, Rows] = self._cache.find_stale(keys) if isinstance(self._cache, KnowsAges) else {}
+        answers.rows.update(stale)
+        return len(stale) == len(keys)
 
     def _taken_over(self, key: Key, under_way: Request, answers: Answers) -> bool:
         """Whether another thread's request has an answer for the key."""
@@ -182,50 +206,32 @@ class PartialCachingLookup(LookupFunction):
             self._in_flight.wait_for(key, under_way)
         try:
             return under_way.wait_for(key, answers)
+        except UnavailableError:
+            if not self._took_stale([key], answers):
+                raise
+            return True
         finally:
             with self._lock:
                 self._in_flight.waited()
 
-    def _load(self, mine: list[Key], request: Request, *, isolate: bool) -> Answers:
+    def _load(
+        self, mine: list[Key], request: Request, *, isolate: bool, metrics: CacheMetricGroup | Background
+    ) -> Answers:
         started_ms = self._clock()
         answers = request.answers
         try:
-            self._ask(mine, answers, isolate=isolate)
+            self._requests.rows(mine, answers, isolate=isolate)
         except Exception as error:
             request.error = error
             # Of keys that are asked for one by one, the last is the one that failed.
-            self._metrics.failed(len(mine) if self._function.batched else 1 + len(answers.failures))
+            metrics.failed(len(mine) if self._function.batched else 1 + len(answers.failures))
             raise
         else:
-            self._metrics.failed(len(answers.failures))
+            metrics.failed(len(answers.failures))
         finally:
-            self._metrics.loaded(len(answers.rows), self._clock() - started_ms)
+            metrics.loaded(len(answers.rows), self._clock() - started_ms)
             self._end(mine, request)
         return Answers({key: list(rows) for key, rows in answers.rows.items()}, answers.failures)
-
-    def _ask(self, mine: list[Key], answers: Answers, *, isolate: bool) -> None:
-        """Fill in what becomes of the keys; raises what is no failure of a key."""
-        halves = Halves(mine)
-        parts = iter(halves.next, None) if self._function.batched else ([key] for key in mine)
-        for part in parts:
-            try:
-                answers.rows.update(self._asked(part))
-            except Exception as error:
-                if not is_of_a_key(error) or (self._function.batched and not isolate):
-                    raise
-                if self._function.batched:
-                    halves.failed(part, error)
-                else:
-                    answers.failures[part[0]] = error
-        answers.failures.update(halves.failures)
-
-    def _asked(self, keys: list[Key]) -> dict[Key, Rows]:
-        function, where = self._function, self._where
-        if function.batched:
-            answer = self._retries.run(where, lambda: function.lookup_many(keys))
-        else:
-            answer = {key: self._retries.run(where, partial(function.lookup, key)) for key in keys}
-        return checked_answer(where, keys, answer, self.row_schema)
 
     def _end(self, mine: list[Key], request: Request) -> None:
         """Nobody joins the request any more: from here on its answer is cached, or asked for anew."""

@@ -10,12 +10,14 @@ A failure belongs to a key, or to the source. What belongs to a key leaves the o
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Generic, TypeVar
 
 import pyarrow as pa
 
 from millpond.errors import DataError, OptionError, UnavailableError
 from millpond.lookup.functions.function import Key, Rows
 
+K = TypeVar("K")
 _OF_THE_SOURCE = (UnavailableError, ConnectionError, TimeoutError, OptionError)
 _MOST_REQUESTS = 100
 """How many requests may look for the keys that fail; a batch that has more of them fails as a whole."""
@@ -45,7 +47,7 @@ def is_of_a_key(error: BaseException) -> bool:
     return isinstance(error, Exception) and not isinstance(error, _OF_THE_SOURCE)
 
 
-class Halves:
+class Halves(Generic[K]):
     """Which keys of a request that failed to ask for again, half by half, until the keys that fail stand alone.
 
     >>> halves, seen = Halves([1, 2, 3, 4]), []
@@ -57,16 +59,16 @@ class Halves:
     ([[1, 2, 3, 4], [1, 2], [3, 4], [3], [4]], [3])
     """
 
-    def __init__(self, keys: Sequence[Key]) -> None:
+    def __init__(self, keys: Sequence[K]) -> None:
         self._waiting = [list(keys)]
         self._requests = 0
-        self.failures: dict[Key, Exception] = {}
+        self.failures: dict[K, Exception] = {}
 
-    def next(self) -> list[Key] | None:
+    def next(self) -> list[K] | None:
         """The keys to ask for now; None where all were."""
         return self._waiting.pop() if self._waiting else None
 
-    def failed(self, keys: list[Key], error: Exception) -> None:
+    def failed(self, keys: list[K], error: Exception) -> None:
         """The request for these keys failed; raises the error if it is the source's, or if too many failed."""
         self._requests += 1
         if not is_of_a_key(error) or self._requests > _MOST_REQUESTS:

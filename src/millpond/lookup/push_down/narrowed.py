@@ -10,7 +10,7 @@ A source that can do it has a method `pushed_down`, and gives back the condition
 Source: FLIP-221, "Future Works"; Flink's `SupportsProjectionPushDown` and `SupportsFilterPushDown`.
 """
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from copy import copy
 from typing import Protocol, Self, TypeVar, cast, runtime_checkable
 
@@ -20,7 +20,7 @@ from millpond.errors import OptionError
 from millpond.lookup.functions.async_function import AsyncLookupFunction
 from millpond.lookup.functions.function import Key, LookupFunction, Rows
 from millpond.lookup.push_down.conditions import Conditions, RowFilter, arrow_filter
-from millpond.lookup.reload.scan import LookupScan
+from millpond.lookup.reload.scan import KnowsVersion, LookupScan
 from millpond.suggestions import hint
 
 F = TypeVar("F", LookupFunction, AsyncLookupFunction)
@@ -161,6 +161,9 @@ class _NarrowedScan:
         if expression is not None:
             table = table.filter(expression)
         return table.select(list(dict.fromkeys([*self.key_schema.names, *self.row_schema.names])))
+
+    def version(self) -> Hashable | None:
+        return self._scan.version() if isinstance(self._scan, KnowsVersion) else None
 
     def __repr__(self) -> str:
         return repr(self._scan)

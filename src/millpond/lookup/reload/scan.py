@@ -4,6 +4,7 @@ The invariant: a scan gives a whole, immutable Arrow table or raises; half a tab
 for the table.
 """
 
+from collections.abc import Hashable
 from typing import Protocol, runtime_checkable
 
 import pyarrow as pa
@@ -14,7 +15,8 @@ class LookupScan(Protocol):
     """A source that can be read whole. One of your own needs these three and no base class.
 
     If it has a `scan_batches()`, that is used instead of `scan()`; on Spark the driver then never has the whole table
-    in memory. If it has a `close()`, that is called when the table closes; it may be scanned again afterwards.
+    in memory. If it has a `version()`, a reload is skipped while that is the same. If it has a `close()`, that is
+    called when the table closes; it may be scanned again afterwards.
     """
 
     key_schema: pa.Schema
@@ -30,6 +32,14 @@ class ScansInBatches(Protocol):
 
     def scan_batches(self) -> pa.RecordBatchReader:
         """The same as `scan`, batch by batch; an error in the middle is raised by the reader."""
+
+
+@runtime_checkable
+class KnowsVersion(Protocol):
+    """A scan that tells whether the table has changed, for less than it takes to read it."""
+
+    def version(self) -> Hashable | None:
+        """What is another value after every change of the table; None where nobody knows. Asked before each load."""
 
 
 @runtime_checkable

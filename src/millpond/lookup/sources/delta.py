@@ -54,6 +54,10 @@ class DeltaScan:
             raise self._unavailable(error) from tellable(error)
         return declared_columns(self._where, table, self.key_schema, self.row_schema)
 
+    def version(self) -> int:
+        """The table's newest version."""
+        return int(self._table().version())
+
     def pushed_down(self, columns: Sequence[str], where: Conditions) -> tuple[Self, Conditions]:
         """The same table, of which fewer columns and rows are read."""
         return narrow_copy(self, columns, where), ()

@@ -6,7 +6,7 @@ Columns and conditions go down into the reader, which skips what it can.
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, Self, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, Self, TypeAlias
 
 import pyarrow as pa
 
@@ -92,6 +92,18 @@ class FileScan:
             for batch in scanner.to_batches():
                 table = pa.Table.from_batches([batch])
                 yield from declared_columns(self._where, table, self.key_schema, self.row_schema).to_batches()
+        except (OSError, pa.ArrowInvalid) as error:
+            raise self._unreadable(error) from tellable(error)
+
+    def version(self) -> tuple[tuple[Any, ...], ...]:
+        """Path, size, time of change and, on local disks, inode of every file."""
+        try:
+            files = self._dataset()
+            found = files.filesystem.get_file_info(files.files)
+            local = type(files.filesystem).__name__ == "LocalFileSystem"
+            inodes = [Path(each.path).stat().st_ino if local else 0 for each in found]
+            versions = zip(found, inodes, strict=True)
+            return tuple(sorted((each.path, each.size, each.mtime_ns, inode) for each, inode in versions))
         except (OSError, pa.ArrowInvalid) as error:
             raise self._unreadable(error) from tellable(error)
 

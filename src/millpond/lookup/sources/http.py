@@ -187,6 +187,12 @@ class HttpScan:
         except (pa.ArrowInvalid, OverflowError) as error:
             raise DataError(f"{masked(self._url)}: a value does not fit its declared type: {error}") from error
 
+    def version(self) -> str | None:
+        """The table's ETag, or when it was last modified, if the service answers a HEAD request with one of them."""
+        version = self._client.version(_target(self._url))
+        self._client.close()
+        return version
+
     def __repr__(self) -> str:
         return f"HttpScan({masked(self._url)!r})"
 

@@ -9,7 +9,7 @@ the request is made once more on a new one, as what we ask for changes nothing.
 
 import threading
 from collections.abc import Mapping
-from http.client import HTTPConnection, HTTPException, HTTPSConnection
+from http.client import HTTPConnection, HTTPException, HTTPResponse, HTTPSConnection
 from typing import Any
 
 import msgspec
@@ -65,7 +65,18 @@ class JsonClient:
         """The decoded answer to a JSON body; None where there is nothing."""
         return self._ask("POST", target, msgspec.json.encode(body))
 
+    def version(self, target: str) -> str | None:
+        """The strong ETag, or else the time of the last change, of what is at a path and query; None without either."""
+        response, _ = self._answer("HEAD", target, None)
+        etag = response.getheader("ETag")
+        known = etag if etag and not etag.startswith("W/") else response.getheader("Last-Modified")
+        return known if response.status == _OK else None
+
     def _ask(self, method: str, target: str, body: bytes | None) -> Any:
+        response, text = self._answer(method, target, body)
+        return self._body(f"{method} {self._host}{masked(target)}", response.status, text)
+
+    def _answer(self, method: str, target: str, body: bytes | None) -> tuple[HTTPResponse, bytes]:
         where = f"{method} {self._host}{masked(target)}"
         headers = self._headers if body is None else {**self._headers, "Content-Type": "application/json"}
         with self._lock:
@@ -83,7 +94,7 @@ class JsonClient:
                 raise UnavailableError(f"{where}: no answer ({told})") from tellable(error)
             with self._lock:
                 self._idle.append(connection)
-            return self._body(where, response.status, text)
+            return response, text
         raise AssertionError("a new connection answers or raises")
 
     def _new(self) -> HTTPConnection:

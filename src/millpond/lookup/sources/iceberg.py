@@ -68,6 +68,11 @@ class IcebergScan:
             raise self._unavailable(error) from tellable(error)
         return declared_columns(self._where, table, self.key_schema, self.row_schema)
 
+    def version(self) -> int | None:
+        """The newest snapshot's id; None before the first."""
+        snapshot = self._load().current_snapshot()
+        return None if snapshot is None else int(snapshot.snapshot_id)
+
     def pushed_down(self, columns: Sequence[str], where: Conditions) -> tuple[Self, Conditions]:
         """The same table, of which fewer columns and rows are read."""
         return narrow_copy(self, columns, where), ()

@@ -174,6 +174,14 @@ class PostgresqlTable:
         finally:
             connection.close()
 
+    def version(self, changed_by: str) -> tuple[Any, ...]:
+        """The greatest value of a column, and the number of rows."""
+        query = f"select max({self._quoted(changed_by)})::text, count(*) from {self._quoted(self._table)}".replace(
+            "%%", "%"
+        )
+        (row,) = self._ask(lambda connection: connection.execute(query).fetchall())
+        return tuple(row)
+
     def explain(self, keys: Sequence[pa.Array]) -> str:
         """How the database would look these keys up."""
         self.open()

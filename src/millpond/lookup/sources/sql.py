@@ -11,7 +11,7 @@ A connection that fails is an `UnavailableError`, which is tried again; a refuse
 
 from collections.abc import Iterator, Sequence
 from copy import copy
-from typing import Protocol, Self
+from typing import Any, Protocol, Self
 
 import numpy as np
 import pyarrow as pa
@@ -56,6 +56,10 @@ class SqlTable(Protocol):
         """Every row, keys first."""
         ...
 
+    def version(self, changed_by: str) -> tuple[Any, ...]:
+        """The greatest value of a column, and the number of rows."""
+        ...
+
 
 class SqlLookup(LookupFunction):
     """Rows of a database table by its key columns; also a scan, for a full cache.
@@ -69,6 +73,8 @@ class SqlLookup(LookupFunction):
         keys: the key columns.
         columns: the columns of a row.
         timeout_ms: how long the database may take to let us in, or to answer a query.
+        changed_by: a column whose greatest value grows with every change, such as the time of the change. While that
+            and the number of rows are the same, a full cache is not loaded again.
 
     Raises:
         OptionError: the table or a column is not there, or has a type without an Arrow equal.
@@ -81,11 +87,19 @@ class SqlLookup(LookupFunction):
     """
 
     def __init__(
-        self, url: str, table: str, keys: Sequence[str], columns: Sequence[str], *, timeout_ms: int = 30_000
+        self,
+        url: str,
+        table: str,
+        keys: Sequence[str],
+        columns: Sequence[str],
+        *,
+        timeout_ms: int = 30_000,
+        changed_by: str | None = None,
     ) -> None:
         if not keys:
             raise OptionError(f"SqlLookup of {table!r}: expected at least one key column, got none")
         self._name = table
+        self._changed_by = changed_by
         self.conditions: Conditions = ()
         self._schemas: tuple[pa.Schema, pa.Schema] | None = None
         kind = PostgresqlTable if url.partition("://")[0] in _PSYCOPG else SqlAlchemyTable
@@ -137,6 +151,10 @@ class SqlLookup(LookupFunction):
     def scan_batches(self) -> pa.RecordBatchReader:
         """The whole table, keys first, read in pieces: rows are Python objects for a moment only."""
         return pa.RecordBatchReader.from_batches(declared_schema(*self._described()), self._table.scan_batches())
+
+    def version(self) -> tuple[Any, ...] | None:
+        """The greatest value of the column that tells of changes, and the number of rows; None without one."""
+        return None if self._changed_by is None else self._table.version(self._changed_by)
 
     def pushed_down(self, columns: Sequence[str], where: Conditions) -> tuple[Self, Conditions]:
         """The same table with fewer columns in its queries, and conditions in their WHERE."""

@@ -180,7 +180,11 @@ class SqlAlchemyTable:
         row_columns = [table.columns[name].label(f"row_{place}") for place, name in enumerate(self._columns)]
         wanted = key_columns[0] if len(key_columns) == 1 else sqlalchemy.tuple_(*key_columns)
         values = [key[0] if len(key_columns) == 1 else key for key in keys]
-        query = self._filtered(sqlalchemy.select(*key_columns, *row_columns).where(wanted.in_(values)))
+        return self._answer(self._filtered(sqlalchemy.select(*key_columns, *row_columns).where(wanted.in_(values))))
+
+    def _answer(self, query: Any) -> list[tuple[Any, ...]]:
+        """What a query gives over a connection that was kept, or if that is broken, over a new one."""
+        sqlalchemy = _sqlalchemy()
         try:
             return self._executed(query)
         except sqlalchemy.exc.DBAPIError as error:
@@ -193,6 +197,18 @@ class SqlAlchemyTable:
             return self._executed(query)
         except sqlalchemy.exc.SQLAlchemyError as error:
             raise self._failed(error) from tellable(error)
+
+    def version(self, changed_by: str) -> tuple[Any, ...]:
+        """The greatest value of a column, and the number of rows."""
+        sqlalchemy = _sqlalchemy()
+        table, _ = self._opened()
+        if changed_by not in table.columns:
+            raise OptionError(
+                f"{self._where}, changed_by: there is no column {changed_by!r}; "
+                f"it has {', '.join(table.columns.keys())}"
+            )
+        count = sqlalchemy.select(sqlalchemy.func.max(table.columns[changed_by]), sqlalchemy.func.count())
+        return self._answer(count.select_from(table))[0]
 
     def _executed(self, query: Any) -> list[tuple[Any, ...]]:
         _, engine = self._opened()

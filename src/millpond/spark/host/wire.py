@@ -102,10 +102,14 @@ class Failed(msgspec.Struct, tag=True, frozen=True):
 
 
 class OpenLookups(msgspec.Struct, tag=True, frozen=True):
-    """Worker: look up in a table. The payload is pickled: what is wanted, and the table."""
+    """Worker: look up in a table. The payload is pickled: what is wanted, and the table.
+
+    `invalidated` are the keys that the driver has invalidated, as an Arrow IPC stream; empty where there are none.
+    """
 
     parent: int
     task_environment: bytes
+    invalidated: bytes = b""
 
 
 class Keys(msgspec.Struct, tag=True, frozen=True):
@@ -113,8 +117,12 @@ class Keys(msgspec.Struct, tag=True, frozen=True):
 
 
 class Found(msgspec.Struct, tag=True, frozen=True):
-    """Host: the rows of the keys, the payload being one Arrow IPC stream; rows a key; counts and failures, pickled."""
+    """Host: the rows of the keys, the payload being one Arrow IPC stream.
 
+    Of each key where its rows begin and how many they are; what was counted, and failures, pickled.
+    """
+
+    starts: bytes
     counts: bytes
     counted: bytes
 

@@ -18,7 +18,7 @@ the driver must have room for the table, and its network carries it to each host
 import contextlib
 import gc
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
@@ -62,11 +62,7 @@ class Published:
                 continue
 
     def _newest_path(self) -> Path:
-        if self.server is None or self.folder.is_dir():
-            return newest_path(self.name, self.folder)
-        # Spark removes this folder with the executor.
-        copies = Path(os.environ["SPARK_LOCAL_DIRS"].split(",")[0]) / f"millpond-{self.folder.name}"
-        return fetched(self.name, self.server, copies, _TABLE)
+        return found_path(self.name, self.folder, self.server, _TABLE)
 
 
 class PublishedTable:
@@ -89,11 +85,7 @@ class PublishedTable:
         folder = self._owned.path
         try:
             table.open(home=self, columns=columns)
-            if session.sparkContext.master.partition("[")[0] != "local":
-                conf = session.sparkContext.getConf()
-                host = conf.get("spark.driver.host") or "127.0.0.1"
-                bound = conf.get("spark.driver.bindAddress") or host
-                self._server = FileServer(lambda: newest_path(table.name, folder), host, bound)
+            self._server = served(session, lambda: newest_path(table.name, folder))
         except BaseException:
             self.close()
             raise
@@ -146,8 +138,26 @@ def spark_arrow_type(arrow_type: pa.DataType) -> pa.DataType:
     return to_arrow_type(spark_type)
 
 
-def newest_path(name: str, folder: Path) -> Path:
-    """The newest version of a table in the driver's folder.
+def served(session: SparkSession, newest: Callable[[], Path]) -> FileServer | None:
+    """What hands the newest file out to executors on other machines; None where there are none."""
+    if session.sparkContext.master.partition("[")[0] == "local":
+        return None
+    conf = session.sparkContext.getConf()
+    host = conf.get("spark.driver.host") or "127.0.0.1"
+    return FileServer(newest, host, conf.get("spark.driver.bindAddress") or host)
+
+
+def found_path(name: str, folder: Path, server: ServerAddress | None, suffix: str) -> Path:
+    """The newest version of a file of a table: in the driver's folder, or as a copy from its server."""
+    if server is None or folder.is_dir():
+        return newest_path(name, folder, suffix)
+    # Spark removes this folder with the executor.
+    copies = Path(os.environ["SPARK_LOCAL_DIRS"].split(",")[0]) / f"millpond-{folder.name}"
+    return fetched(name, server, copies, suffix)
+
+
+def newest_path(name: str, folder: Path, suffix: str = _TABLE) -> Path:
+    """The newest version of a file of a table in the driver's folder.
 
     Raises:
         UnavailableError: there is none, or a reload failed and readers are to fail with it.
@@ -155,7 +165,7 @@ def newest_path(name: str, folder: Path) -> Path:
     failed = folder / _FAILED
     if failed.exists():
         raise UnavailableError(failed.read_text(encoding="utf-8"))
-    there = versions(folder)
+    there = versions(folder, suffix)
     if there:
         return there[-1]
     raise UnavailableError(
@@ -164,6 +174,6 @@ def newest_path(name: str, folder: Path) -> Path:
     )
 
 
-def versions(folder: Path) -> list[Path]:
+def versions(folder: Path, suffix: str = _TABLE) -> list[Path]:
     """The whole files of a table, oldest first."""
-    return sorted(folder.glob(f"*{_TABLE}"))
+    return sorted(folder.glob(f"*{suffix}"))

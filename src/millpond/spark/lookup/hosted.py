@@ -1,7 +1,9 @@
 """The host's side of a partition's lookups: the one place where a partial cache outlives its workers.
 
-A worker whose rows were shuffled by key sends the distinct keys of each batch, and gets the columns of
-their rows. The invariant: all keys of a shard are looked up in one host, so each is in one cache.
+A worker sends the distinct keys of each batch, and gets the columns of their rows: one round trip a batch. An
+executor has one host for a table, whose cache all its workers share; or, where rows were shuffled by key, one
+for each shard. The invariant: a key is in one cache of an executor, and is loaded once by workers that want it
+at the same time.
 
 What a failed lookup counted would be lost with its task. It is kept, and goes out with the next answer.
 """
@@ -34,7 +36,7 @@ def serve_lookups(connection: Connection, message: OpenLookups, payload: bytes) 
         wanted: RowsWanted
         table: LookupTable
         wanted, table = arrival.load(payload)
-        rows = opened(wanted, table, HOST_IDLE_MS)
+        rows = opened(wanted, table, HOST_IDLE_MS, message.invalidated)
         while True:
             asked, keys = connection.receive()
             if isinstance(asked, End):
@@ -58,20 +60,18 @@ def _match(table_id: str, rows: PartialRows, keys: bytes) -> Matches:
 
 
 def encoded(wanted: RowsWanted, matches: Matches) -> tuple[Found, pa.Buffer]:
-    """An answer for the socket. Rows lie one key after the other, so their numbers are enough."""
+    """An answer for the socket."""
     batch = pa.RecordBatch.from_arrays(matches.rows, schema=pa.schema(wanted.row_fields))
-    if matches.places is not None:
-        batch = batch.take(pa.array(matches.places))
-    counts = matches.counts.astype(np.uint32).tobytes()
-    return Found(counts, cloudpickle.dumps((matches.counted, matches.failures))), one_batch(batch)
+    starts, counts = (array.astype(np.int64).tobytes() for array in (matches.starts, matches.counts))
+    return Found(starts, counts, cloudpickle.dumps((matches.counted, matches.failures))), one_batch(batch)
 
 
 def decoded(message: Found, payload: bytes) -> Matches:
     """The answer again."""
-    counts = np.frombuffer(message.counts, np.uint32).astype(np.int64)
+    starts, counts = (np.frombuffer(array, np.int64) for array in (message.starts, message.counts))
     rows = pa.ipc.open_stream(payload).read_next_batch()
     counted, failures = cloudpickle.loads(message.counted)
-    return Matches(np.cumsum(counts) - counts, counts, rows.columns, counted, failures=failures)
+    return Matches(starts, counts, rows.columns, counted, failures=failures)
 
 
 def one_batch(batch: pa.RecordBatch) -> pa.Buffer:

@@ -45,6 +45,7 @@ from millpond.spark.environment.versions import to_arrow_type
 from millpond.spark.forms.dead_letters import letter_schema, with_dead_letters
 from millpond.spark.lookup.counts import Counted, SummedCounts
 from millpond.spark.lookup.files import Published, PublishedTable
+from millpond.spark.lookup.invalidations import InvalidationsPlace, PublishedInvalidations
 from millpond.spark.lookup.queries import ReadingQueries
 from millpond.spark.lookup.rows import RowsWanted
 from millpond.spark.lookup.worker import Hosted, JoinPlan, join_batches
@@ -62,6 +63,7 @@ def lookup_join(
     prefix: str = "",
     shuffle_by_key: bool = False,
     on_error: Literal["fail", "dead-letter"] = "fail",
+    host: Literal["process", "inline"] = "process",
 ) -> DataFrame:
     """`df` with the matching rows of an external table beside its own columns.
 
@@ -70,9 +72,9 @@ def lookup_join(
     or not at all (`inner`). Watermarks pass through.
 
     - Delivery: as `df`'s; a lookup that fails, after its retries, fails the batch, or only its event.
-    - Freshness: the cache options of the table. A partial cache is in each Python worker, or with
-      `shuffle_by_key` one in each executor; a full one is a file that all workers of the machine map.
-    - Recovery: nothing is kept that is needed; a new worker or host starts with an empty cache.
+    - Freshness: the cache options of the table. A partial cache is one in each executor, in a state host that
+      outlives the workers; a full one is a file that all workers of the machine map.
+    - Recovery: nothing is kept that is needed; a new host starts with an empty cache.
 
     Args:
         df: the events.
@@ -84,12 +86,14 @@ def lookup_join(
         columns: which of the table's row columns to add; by default all but the keys that have the
             event's name. Only these are asked of the source and cached.
         prefix: put before the names of the added columns.
-        shuffle_by_key: have Spark bring equal keys together and look each up in the long-lived state host
-            of its shard, where the cache lives: one of the configured size an executor. Worth it where
-            the table is much larger than the cache, or where Spark's workers come and go.
+        shuffle_by_key: have Spark bring equal keys together, so that each is looked up, and cached, by one executor.
+            The cache of an executor is divided among its state hosts. Worth it where there are several executors and
+            the keys in use are many more than fit into the cache of one.
         on_error: what becomes of an event whose key the source fails for. `"fail"` fails the batch; with
             `"dead-letter"` the event goes into a further column, `dead_letter`, with the reason, see
             `split_dead_letters`. A source that does not answer fails the batch either way.
+        host: where a partial cache lives: `"process"`, in a state host beside the workers; or `"inline"`, one in each
+            worker, which Spark ends when it likes, for platforms that forbid subprocesses.
 
     Raises:
         OptionError: a column is not there, a name would be there twice, or key types do not match.
@@ -109,6 +113,13 @@ def lookup_join(
         raise OptionError(
             f"lookup_join with {table.name!r}, on_error: has no effect on a table that is cached in full, which the "
             "source is not asked for by key; leave it out"
+        )
+    if host not in ("process", "inline"):
+        raise OptionError(f"lookup_join with {table.name!r}, host: expected 'process' or 'inline', got {host!r}")
+    if host == "inline" and (shuffle_by_key or table.options.mode != "PARTIAL"):
+        raise OptionError(
+            f"lookup_join with {table.name!r}, host: 'inline' has an effect on a partial cache that keys are not "
+            "shuffled to; leave it out"
         )
     if shuffle_by_key and table.options.mode == "FULL":
         raise OptionError(
@@ -133,13 +144,16 @@ def lookup_join(
     wanted = RowsWanted(planned.table_id, table.name, tuple(added), row_fields, on_error == "dead-letter")
     source: LookupTable | Published | Hosted = planned.published.place if planned.published else planned.table
     if shuffle_by_key:
-        df, source = _shuffled(df, key_places, wanted, planned.table)
+        df, source = _shuffled(df, key_places, wanted, planned)
+    elif table.options.mode == "PARTIAL" and host == "process":
+        application = str(df.sparkSession.sparkContext.applicationId)
+        source = Hosted(wanted, planned.table, application, hosts=1, invalidations=planned.told)
     joined, letter = StructType([*events.fields, *added.values()]), None
     if on_error == "dead-letter":
         keys = StructType([StructField(event_column, events[event_column].dataType) for event_column, _ in pairs])
         joined = with_dead_letters(joined, letter_schema(keys, events))
         letter = to_arrow_type(joined[DEAD_LETTER].dataType)
-    plan = JoinPlan(source, tuple(key_places), kept, how == "inner", wanted, letter)
+    plan = JoinPlan(source, tuple(key_places), kept, how == "inner", wanted, letter, planned.told)
     counted = planned.counted
 
     def join(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -151,10 +165,10 @@ def lookup_join(
 
 
 def _shuffled(
-    df: DataFrame, key_places: Sequence[int], wanted: RowsWanted, table: LookupTable
+    df: DataFrame, key_places: Sequence[int], wanted: RowsWanted, planned: "_Planned"
 ) -> tuple[DataFrame, Hosted]:
     """The events by shards of their keys, and the table as the state hosts of these shards hold it."""
-    session = df.sparkSession
+    session, table = df.sparkSession, planned.table
     shards = int(session.conf.get("spark.sql.shuffle.partitions") or 0)
     context = session.sparkContext
     cores = context.getConf().get("spark.executor.cores")
@@ -163,7 +177,7 @@ def _shuffled(
     hosts = max(1, min(shards, int(cores or 1))) if table.divisible else 1
     # A number of partitions that is named is one that adaptive execution leaves alone.
     df = df.repartition(shards, *(df[df.columns[place]] for place in key_places))
-    return df, Hosted(wanted, table.share(hosts), str(context.applicationId), hosts)
+    return df, Hosted(wanted, table.share(hosts), str(context.applicationId), hosts, planned.told)
 
 
 @dataclass(frozen=True)
@@ -175,6 +189,12 @@ class _Planned:
     published: PublishedTable | None
     queries: ReadingQueries
     counted: Any
+    invalidations: PublishedInvalidations | None
+
+    @property
+    def told(self) -> InvalidationsPlace | None:
+        """Where workers find what was invalidated."""
+        return None if self.invalidations is None else self.invalidations.place
 
 
 _PLANNED: dict[tuple[str, LookupTable, tuple[str, ...]], _Planned] = {}
@@ -192,17 +212,22 @@ def _planned(df: DataFrame, table: LookupTable, columns: tuple[str, ...]) -> _Pl
         published = PublishedTable(table, used, df.sparkSession, queries) if full else None
         counted = context.accumulator(Counted(), SummedCounts())
         note_table(table)
-        table.watch(lambda: cast("Counted", counted.value).total(), lambda: _release(key))
+        told = None
+        if table.options.invalidation:
+            told = PublishedInvalidations(table.name, table.key_schema, df.sparkSession)
+        invalidate = None if told is None else told.add
+        table.watch(lambda: cast("Counted", counted.value).total(), lambda: _release(key), invalidate)
         narrow = table if full or used is None else table.select(used)
-        _PLANNED[key] = _Planned(table_id, narrow, published, queries, counted)
+        _PLANNED[key] = _Planned(table_id, narrow, published, queries, counted, told)
     _PLANNED[key].queries.add(df.sparkSession)
     return _PLANNED[key]
 
 
 def _release(key: tuple[str, LookupTable, tuple[str, ...]]) -> None:
     planned = _PLANNED.pop(key, None)
-    if planned is not None and planned.published is not None:
-        planned.published.close()
+    for owned in () if planned is None else (planned.published, planned.invalidations):
+        if owned is not None:
+            owned.close()
 
 
 def _pairs(

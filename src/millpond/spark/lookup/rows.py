@@ -3,10 +3,10 @@
 The inside of the lookup join, in workers and in state hosts. The invariant: every distinct key of a
 batch is asked for once, and gets exactly the rows that were answered for it.
 
-Keys stay in Arrow until somebody needs them as Python objects: a partial cache does, once a batch, for
-the distinct ones; a mapped table never does.
+Keys and rows stay in Arrow, unless the source, or a cache that the user made, has them as Python objects.
 """
 
+import threading
 import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -18,10 +18,12 @@ import pyarrow as pa
 
 from millpond.cache import Cache, new_cache
 from millpond.errors import DataError
-from millpond.lookup import Key, LookupStats, LookupTable, MappedTable, PartialCachingLookup
+from millpond.lookup import Key, LookupOptions, LookupStats, LookupTable, MappedTable, PartialCachingLookup
+from millpond.lookup.caches.partial_columns import ColumnCachingLookup
 from millpond.lookup.metrics import Counting, counting
 from millpond.spark.environment.tracebacks import folded_texts
 from millpond.spark.lookup.counts import WORKER_IDLE_MS, Counted, level_now
+from millpond.spark.lookup.invalidations import Invalidated
 
 Positions = npt.NDArray[np.int64]
 
@@ -103,15 +105,18 @@ def _numbered(column: pa.Array) -> tuple[Positions, pa.Array]:
 
 
 class PartialRows:
-    """A table behind a partial cache, or none: rows as Python tuples, made Arrow once per batch."""
+    """A table behind a partial cache, or none: what looks it up in columns, or in rows that are made Arrow here."""
 
     def __init__(
-        self, wanted: RowsWanted, lookup: PartialCachingLookup, cache_id: str = "", idle_ms: int = WORKER_IDLE_MS
+        self,
+        wanted: RowsWanted,
+        lookup: ColumnCachingLookup | PartialCachingLookup,
+        cache_id: str = "",
+        idle_ms: int = WORKER_IDLE_MS,
     ) -> None:
         self._wanted = wanted
         self._lookup = lookup
         self._places = [lookup.row_schema.get_field_index(name) for name in wanted.columns]
-        self._in_columns = lookup.answers_in_columns and not wanted.dead_letter
         self._cache_id = cache_id
         self._idle_ms = idle_ms
         self.failed = LookupStats()
@@ -121,35 +126,34 @@ class PartialRows:
         """Ask the cache and, for what it lacks, the source."""
         with counting() as counted:
             try:
-                if self._in_columns:
-                    return self._matched_columns(keys, counted)
-                return self._matched_rows(keys, counted)
+                if isinstance(self._lookup, ColumnCachingLookup):
+                    return self._matched_columns(self._lookup, keys, counted)
+                return self._matched_rows(self._lookup, keys, counted)
             except BaseException:
                 failures = counted.stats.num_load_failure
                 self.failed = LookupStats(load_count=failures, num_load_failure=failures)
                 raise
 
-    def _matched_columns(self, keys: Sequence[pa.Array], counted: Counting) -> Matches:
-        found = self._lookup.lookup_columns(keys)
-        counts = np.bincount(found.numbers, minlength=len(keys[0]))
+    def _matched_columns(self, lookup: ColumnCachingLookup, keys: Sequence[pa.Array], counted: Counting) -> Matches:
+        matched = lookup.match(keys, isolate=self._wanted.dead_letter)
         columns = [
-            _typed(self._wanted, found.rows.column(place), field)
+            _typed(self._wanted, matched.rows.rows.column(place), field)
             for place, field in zip(self._places, self._wanted.row_fields, strict=True)
         ]
-        order = np.argsort(found.numbers, kind="stable")
-        return Matches(np.cumsum(counts) - counts, counts, columns, self._counted(counted), order)
+        failures = {number: folded_texts(error) for number, error in matched.failures.items()}
+        return Matches(matched.rows.starts, matched.rows.counts, columns, self._counted(counted), failures=failures)
 
-    def _matched_rows(self, keys: Sequence[pa.Array], counted: Counting) -> Matches:
+    def _matched_rows(self, lookup: PartialCachingLookup, keys: Sequence[pa.Array], counted: Counting) -> Matches:
         asked: list[Key] = list(zip(*(column.to_pylist() for column in keys), strict=True))
         failures: dict[int, tuple[str, str]] = {}
         if self._wanted.dead_letter:
-            each = self._lookup.lookup_each(asked)
+            each = lookup.lookup_each(asked)
             found = each.rows
             failures = {
                 number: folded_texts(each.failures[key]) for number, key in enumerate(asked) if key in each.failures
             }
         else:
-            found = self._lookup.lookup_many(asked)
+            found = lookup.lookup_many(asked)
         answers = [found.get(key, []) for key in asked]
         counts = np.fromiter(map(len, answers), np.int64, len(asked))
         rows = [row for answer in answers for row in answer]
@@ -213,24 +217,44 @@ class FullRows:
         self._table, self._columns = None, []
 
 
-@dataclass(frozen=True)
 class _Opened:
-    cache_id: str
-    lookup: PartialCachingLookup
+    """A table that is open in this process, and which invalidations its cache has heard of."""
+
+    def __init__(self, lookup: ColumnCachingLookup | PartialCachingLookup, version: int) -> None:
+        self.cache_id = uuid.uuid4().hex
+        self.lookup = lookup
+        self._version = version
+        self._lock = threading.Lock()
+
+    def hear(self, invalidated: Invalidated) -> None:
+        """Forget the keys that were invalidated since the last time."""
+        with self._lock:
+            if invalidated.version > self._version:
+                self.lookup.invalidate(invalidated.since(self._version))
+                self._version = invalidated.version
 
 
-def _close(_table_id: str, opened: _Opened, _cause: str) -> None:
+def _close(_key: tuple[str, LookupOptions], opened: _Opened, _cause: str) -> None:
     opened.lookup.close()
 
 
-_OPEN: Cache[str, _Opened] = new_cache("open lookup tables", max_entries=MOST_OPEN_TABLES, on_evict=_close, shared=True)
+_OPEN: Cache[tuple[str, LookupOptions], _Opened] = new_cache(
+    "open lookup tables", max_entries=MOST_OPEN_TABLES, on_evict=_close, shared=True
+)
 
 
-def opened(wanted: RowsWanted, table: LookupTable, idle_ms: int = WORKER_IDLE_MS) -> PartialRows:
-    """A table that is not cached in full, opened now or before in this process; joins of the same columns share it."""
-    known = _OPEN.get_or_load(wanted.table_id, lambda _: _open(table))
+def opened(
+    wanted: RowsWanted, table: LookupTable, idle_ms: int = WORKER_IDLE_MS, invalidated: bytes = b""
+) -> PartialRows:
+    """A table that is not cached in full, opened now or before in this process.
+
+    Joins of the same columns with the same options share it; with other options, as those of a share, it is another.
+    """
+    heard = Invalidated.decode(invalidated)
+    known = _OPEN.get_or_load((wanted.table_id, table.options), lambda _: _open(table, heard.version))
+    known.hear(heard)
     return PartialRows(wanted, known.lookup, known.cache_id, idle_ms)
 
 
-def _open(table: LookupTable) -> _Opened:
-    return _Opened(uuid.uuid4().hex, cast("PartialCachingLookup", table.open()))
+def _open(table: LookupTable, version: int) -> _Opened:
+    return _Opened(cast("ColumnCachingLookup | PartialCachingLookup", table.open_in_columns()), version)

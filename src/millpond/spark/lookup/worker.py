@@ -8,7 +8,7 @@ exactly the rows that were answered.
 A batch is joined without touching its rows: its keys are numbered (`distinct_keys`), the distinct
 ones looked up, and both sides taken by position. Rows whose key has a null get number -1 and match
 nothing. Where the distinct keys are looked up depends on the table: here (`LookupTable`), in a file
-that all workers of the machine map (`Published`), or in the state host of their shard (`Hosted`).
+that all workers of the machine map (`Published`), or in a state host of the executor (`Hosted`).
 """
 
 import os
@@ -31,6 +31,7 @@ from millpond.spark.host.wire import End, Keys, OpenLookups
 from millpond.spark.lookup.counts import Counted
 from millpond.spark.lookup.files import Published
 from millpond.spark.lookup.hosted import decoded, one_batch
+from millpond.spark.lookup.invalidations import InvalidationsPlace
 from millpond.spark.lookup.letters import failed_events, letters
 from millpond.spark.lookup.rows import FullRows, Matches, Positions, Rows, RowsWanted, distinct_keys, opened
 from millpond.spark.spec.operator import DEAD_LETTER
@@ -44,6 +45,7 @@ class JoinPlan:
     stays on the driver, or a table that state hosts hold. `letter` is the type of a dead letter, None where a key that
     fails fails the batch. `key_places` are the event's columns that make
     its key, in the order of the table's keys; columns from `kept` on were added only to cast a key.
+    `invalidations` says where invalidated keys are found, for a cache in the worker.
     """
 
     source: "LookupTable | Published | Hosted"
@@ -52,19 +54,32 @@ class JoinPlan:
     inner: bool
     wanted: RowsWanted
     letter: pa.StructType | None = None
+    invalidations: InvalidationsPlace | None = None
 
 
 class Hosted:
-    """A table whose cache lives in the state hosts, for partitions that are shards of its keys.
+    """A table whose cache lives in state hosts, and so outlives the workers.
+
+    With one host all partitions share its cache. With several, partitions are shards of the keys, and each host has
+    the cache of its shards.
 
     Args:
         wanted: what of it is wanted.
         table: the table, with a host's share of its limits.
         application: whose hosts.
         hosts: how many an executor has for it.
+        invalidations: where invalidated keys are found; None where they are not told.
     """
 
-    def __init__(self, wanted: RowsWanted, table: LookupTable, application: str, hosts: int) -> None:
+    def __init__(
+        self,
+        wanted: RowsWanted,
+        table: LookupTable,
+        application: str,
+        hosts: int,
+        invalidations: InvalidationsPlace | None = None,
+    ) -> None:
+        self.invalidations = invalidations
         self._carried: Any = (wanted, table)
         self._pickled = b""
         self.application = application
@@ -75,9 +90,10 @@ class Hosted:
         return {**vars(self), "_carried": None, "_pickled": cloudpickle.dumps(self._carried)}
 
     def open(self) -> "HostRows":
-        """The table in the host of the running task's shard."""
+        """The table in the one host, or in that of the running task's shard."""
         task = TaskContext.get()
-        return HostRows(self, 0 if task is None else task.partitionId(), self._pickled)
+        shard = 0 if task is None or self.hosts == 1 else task.partitionId()
+        return HostRows(self, shard, self._pickled)
 
 
 class HostRows:
@@ -86,7 +102,8 @@ class HostRows:
     def __init__(self, source: Hosted, shard: int, pickled: bytes) -> None:
         self._connection = HostAddress.of_shard(shard, source.hosts, source.application).connect()
         self._waiting = False
-        self._connection.send(OpenLookups(os.getppid(), TaskEnvironment.of_worker().encode()), pickled)
+        invalidated = _newest(source.invalidations)
+        self._connection.send(OpenLookups(os.getppid(), TaskEnvironment.of_worker().encode(), invalidated), pickled)
 
     def match(self, keys: Sequence[pa.Array]) -> Matches:
         """Ask the host."""
@@ -172,11 +189,15 @@ def _of_events(numbers: Positions, matches: Matches) -> tuple[Positions, Positio
     return matches.starts[numbers], counts
 
 
+def _newest(invalidations: InvalidationsPlace | None) -> bytes:
+    return b"" if invalidations is None else invalidations.newest()
+
+
 def _opened(plan: JoinPlan) -> Rows:
     """The table as this join wants it."""
     source = plan.source
     if isinstance(source, LookupTable):
-        return opened(plan.wanted, source)
+        return opened(plan.wanted, source, invalidated=_newest(plan.invalidations))
     if isinstance(source, Hosted):
         return source.open()
     return FullRows(plan.wanted, source.newest())

@@ -1,9 +1,9 @@
 """Hashes of whole columns of keys, for an index that is searched a batch at a time.
 
-Under the index of a mapped table. The invariant: **keys that are equal have equal hashes**, whichever
-side of the join they come from and however wide its numbers are. So a column is first brought to one
-of two plain forms, which the type of the table's column decides: 64-bit integers (whole numbers,
-booleans, days, moments), or bytes (strings, binary, and decimals as their shortest text).
+Under the index of a mapped table, and of a partial cache in columns. The invariant: **keys that are equal
+have equal hashes**, whichever side of the join they come from and however wide its numbers are. So a column
+is first brought to one of two plain forms, which the type of the table's column decides: 64-bit integers
+(whole numbers, booleans, days, moments), or bytes (strings, binary, and decimals as their shortest text).
 
 Bytes are hashed eight at a time, all keys of a batch at once: round r takes the r-th word of every
 key that is long enough. So the work grows with the longest key, and no Python object is made a key.

@@ -1,0 +1,403 @@
+"""Partial caching for batches of keys in Arrow: the rows of a batch stay in columns from the source to the join.
+
+Between the lookup join and the source, as `PartialCachingLookup` is for keys in Python, and with the same
+promises: a key has at most one request under way; only what the source answered is cached; what fails, fails
+for everyone who waits for it and is not remembered; a thread that is interrupted fails nobody else.
+
+Where the cache says that entries are to be loaded again, their rows are given as they are, and one request for
+them runs in a thread of its own (`refresh-after-write`). Where the source does not answer, rows that are too old
+are given as long as the cache keeps them (`stale-if-error`).
+
+Keys are known by their hashes. Where two keys of one hash meet, the columns tell them apart, and the second
+one is asked for without being cached.
+
+Source: FLIP-221; Flink's `CachingLookupFunction`.
+"""
+
+import contextlib
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from types import TracebackType
+from typing import Any, Self, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from millpond.cache import monotonic_ms
+from millpond.cache.api import Clock
+from millpond.cache.flights import NOBODY, Flight, Flights
+from millpond.errors import UnavailableError
+from millpond.lookup.caches.background import Background
+from millpond.lookup.caches.in_flight import needs_itself
+from millpond.lookup.column_cache.cache import ColumnCache
+from millpond.lookup.column_cache.chunks import Rows, joined_rows, taken_rows
+from millpond.lookup.column_cache.hashed_keys import HashedKeys
+from millpond.lookup.functions.function import Key, LookupFunction
+from millpond.lookup.functions.keys import check_key_types
+from millpond.lookup.functions.requests import ColumnAnswers, Requests
+from millpond.lookup.functions.retry import Retries
+from millpond.lookup.hit_history import HitRate
+from millpond.lookup.metrics import CacheMetricGroup, LookupStats
+
+Positions = npt.NDArray[np.int64]
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Matched:
+    """What became of a batch of keys: the rows of each, and the failures of those that failed, by number."""
+
+    rows: Rows
+    failures: Mapping[int, Exception] = field(default_factory=dict)
+
+
+class ColumnCachingLookup:
+    """A lookup function that remembers columns; thread-safe if the function is.
+
+    Args:
+        function: the source.
+        cache: what stands before it; None asks the source always, but still once per key and batch.
+        metrics: what counts.
+        retries: how failures are tried again.
+        clock: monotonic milliseconds, for the time a load took.
+
+    >>> from millpond.lookup import PythonLookup
+    >>> from millpond.lookup.column_cache.cache import ColumnCacheLimits
+    >>> codes = PythonLookup(lambda code: [(code.lower(),)], pa.schema([("code", pa.string())]),
+    ...                      pa.schema([("lower", pa.string())]))
+    >>> with ColumnCachingLookup(codes, ColumnCache(ColumnCacheLimits(max_rows=10))) as lookup:
+    ...     _, found = lookup.match([pa.array(["EWR"])]), lookup.match([pa.array(["JFK", "EWR"])])
+    ...     [found.rows.rows.column(0)[start].as_py() for start in found.rows.starts], lookup.stats().hit_count
+    (['jfk', 'ewr'], 1)
+    """
+
+    def __init__(
+        self,
+        function: LookupFunction,
+        cache: ColumnCache | None,
+        metrics: CacheMetricGroup | None = None,
+        retries: Retries | None = None,
+        clock: Clock = monotonic_ms,
+    ) -> None:
+        self._metrics = CacheMetricGroup(repr(function)) if metrics is None else metrics
+        where = f"lookup table {self._metrics.name!r} ({function!r})"
+        self.key_schema, self.row_schema = function.key_schema, function.row_schema
+        check_key_types(where, self.key_schema)
+        self._function, self._cache, self._clock = function, cache, clock
+        self._requests = Requests(function, where, Retries() if retries is None else retries)
+        self._lock = threading.Lock()
+        self._background = Background("millpond-lookup-refresh")
+        self._in_flight: Flights[Any, _Request] = Flights(partial(needs_itself, where))
+
+    def open(self) -> None:
+        """Open the function, with retries."""
+        self._requests.open()
+        cache = self._cache
+        if cache is not None:
+            self._metrics.sizes(partial(self._locked, cache.__len__), partial(self._locked, lambda: cache.nbytes))
+
+    def close(self) -> None:
+        """Close the function and forget every key; a refresh under way ends first."""
+        self._background.close()
+        self._function.close()
+        if self._cache is not None:
+            self._locked(self._cache.clear)
+
+    def __enter__(self) -> Self:
+        self.open()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def stats(self) -> LookupStats:
+        """What was counted so far."""
+        return self._metrics.stats()
+
+    def hit_rates(self) -> list[HitRate]:
+        """Hits and misses of each of the last 60 minutes in which there was a lookup, oldest first."""
+        return self._metrics.hit_rates()
+
+    def match(self, keys: Sequence[pa.Array], *, isolate: bool = False) -> Matched:
+        """The rows of distinct keys, given as one array for each key column; none for a key with a null.
+
+        With `isolate` a key that fails leaves the others their rows; without it the first failure is raised.
+
+        Raises:
+            DataError: the source answered with something else than rows.
+            UnavailableError: the source did not answer, after all retries.
+        """
+        hashed, possible = HashedKeys.of(keys, self.key_schema)
+        places = np.flatnonzero(possible)
+        batch = _Batch(keys, hashed, len(possible))
+        self._background.count(self._metrics)
+        while len(places):
+            places = self._round(batch, places, isolate=isolate)
+        if not isolate:
+            for failure in batch.failures.values():
+                raise failure
+        return Matched(batch.rows(self.row_schema), batch.failures)
+
+    def invalidate(self, keys: Sequence[Key] | None) -> None:
+        """Forget keys, or all, because their rows have changed; a load of one that is under way will not be cached."""
+        if keys is None:
+            with self._lock:
+                self._in_flight.forget_all()
+                if self._cache is not None:
+                    self._cache.clear()
+            return
+        keys = self._requests.checked(keys)
+        if not keys:
+            return
+        columns = zip(*keys, strict=True)
+        arrays = [_key_array(values, field.type) for values, field in zip(columns, self.key_schema, strict=True)]
+        hashed, possible = HashedKeys.of(arrays, self.key_schema)
+        hashed = hashed.take(np.flatnonzero(possible))
+        with self._lock:
+            for key in hashed.hashes.tolist():
+                self._in_flight.forget(key)
+            if self._cache is not None:
+                self._cache.invalidate(hashed)
+
+    def _round(self, batch: "_Batch", places: Positions, *, isolate: bool) -> Positions:
+        """Look keys up by their places in the batch; those that another thread gave up are to be asked for again."""
+        others: dict[_Request, list[tuple[int, int]]] = {}
+        request: _Request | None = None
+        with self._lock:
+            mine, due = self._missing(batch, places)
+            self._refresh(batch, due)
+            alone = mine[:0]
+            if len(mine) and self._in_flight:
+                others, mine, alone = self._under_way(batch, mine)
+            asked = np.concatenate((mine, alone))
+            if len(asked):
+                request = _Request(batch.hashed.take(asked), len(mine))
+                self._in_flight.start(request.registered, request)
+        self._metrics.asked(hits=len(places) - len(asked), misses=len(asked))
+        if request is not None:
+            self._load(batch, asked, request, isolate=isolate)
+        again = [self._taken_over(batch, other, pairs) for other, pairs in others.items()]
+        return np.concatenate(again) if again else places[:0]
+
+    def _missing(self, batch: "_Batch", places: Positions) -> tuple[Positions, Positions]:
+        """Take what is cached; the places of the keys that are not, and of those that are to be loaded again."""
+        if self._cache is None:
+            return places, places[:0]
+        slots = self._cache.find(batch.hashed if len(places) == len(batch.hashed) else batch.hashed.take(places))
+        present = slots >= 0
+        found = self._cache.rows(slots[present])
+        if found is not None:
+            batch.add(places[present], found)
+        return places[~present], places[present][self._cache.due(slots[present])]
+
+    def _refresh(self, batch: "_Batch", due: Positions) -> None:
+        """Load keys again in the background, unless a refresh is under way: they are due at their next use, too."""
+        if not len(due) or not self._background.is_idle():
+            return
+        hashed = batch.hashed.take(due)
+        free = [number for number, key in enumerate(hashed.hashes.tolist()) if self._in_flight.get(key) is None]
+        if not free:
+            return
+        numbers = np.array(free, np.int64)
+        request = _Request(hashed.take(numbers), len(numbers))
+        request.owner = NOBODY
+        keys = [pc.take(column, pa.array(due[numbers])) for column in batch.keys]
+
+        def load() -> None:
+            # Whoever asks while this runs finds the cached rows; a failure leaves them there until they expire.
+            with contextlib.suppress(Exception):
+                self._ask(keys, request, isolate=True, metrics=self._background)
+
+        self._in_flight.start(request.registered, request)
+        self._background.run(load)
+
+    def _under_way(
+        self, batch: "_Batch", places: Positions
+    ) -> tuple[dict["_Request", list[tuple[int, int]]], Positions, Positions]:
+        """Of keys that are not cached: those that others load, with their number there; ours; and ours alone.
+
+        A key is loaded alone, and not registered, where another one of the same hash is under way.
+        """
+        others: dict[_Request, list[tuple[int, int]]] = {}
+        mine, alone = [], []
+        for place, key in zip(places.tolist(), batch.hashed.hashes[places].tolist(), strict=True):
+            other = self._in_flight.get(key)
+            if other is None:
+                mine.append(place)
+            elif (number := other.number_of(batch.hashed, place)) is None:
+                alone.append(place)
+            else:
+                others.setdefault(other, []).append((place, number))
+        return others, np.array(mine, np.int64), np.array(alone, np.int64)
+
+    def _load(self, batch: "_Batch", asked: Positions, request: "_Request", *, isolate: bool) -> None:
+        keys = [pc.take(column, pa.array(asked)) for column in batch.keys]
+        try:
+            self._ask(keys, request, isolate=isolate, metrics=self._metrics)
+        except UnavailableError:
+            if not self._took_stale(batch, asked):
+                raise
+            return
+        batch.add(asked[request.answered], request.rows)
+        batch.failures.update({int(asked[number]): error for number, error in request.failures.items()})
+
+    def _took_stale(self, batch: "_Batch", places: Positions) -> bool:
+        """Take rows that are too old, as the source did not answer; False if one of the keys has none."""
+        if self._cache is None:
+            return False
+        with self._lock:
+            slots = self._cache.find_stale(batch.hashed.take(places))
+            found = self._cache.rows(slots) if bool((slots >= 0).all()) else None
+        if found is not None:
+            batch.add(places, found)
+        return found is not None
+
+    def _ask(
+        self, keys: Sequence[pa.Array], request: "_Request", *, isolate: bool, metrics: "CacheMetricGroup | Background"
+    ) -> None:
+        started_ms = self._clock()
+        answers = ColumnAnswers()
+        try:
+            self._requests.columns(keys, answers, isolate=isolate)
+        except Exception as error:
+            request.error = error
+            # Of keys that are asked for one by one, the last is the one that failed.
+            metrics.failed(len(request.keys) if self._requests.batched else 1 + len(answers.failures))
+            raise
+        else:
+            metrics.failed(len(answers.failures))
+        finally:
+            self._end(request, answers)
+            metrics.loaded(len(request.answered), self._clock() - started_ms)
+
+    def _end(self, request: "_Request", answers: ColumnAnswers) -> None:
+        """Nobody joins the request any more: from here on its answer is cached, or asked for anew."""
+        try:
+            request.answer(answers)
+        finally:
+            try:
+                with self._lock:
+                    current = self._in_flight.end(request.registered, request)
+                    if self._cache is not None and len(request.answered):
+                        self._put(self._cache, request, current)
+            finally:
+                request.done.set()
+
+    def _put(self, cache: ColumnCache, request: "_Request", current: list[int]) -> None:
+        keys, rows = request.keys.take(request.answered), request.rows
+        if len(current) < len(keys):
+            kept = np.flatnonzero(np.isin(keys.hashes, np.array(current, np.uint64)))
+            keys, rows = keys.take(kept), rows.taken(kept)
+        cache.put(keys, rows)
+
+    def _taken_over(self, batch: "_Batch", request: "_Request", pairs: list[tuple[int, int]]) -> Positions:
+        """Take another thread's answers; the places of the keys for which it has none."""
+        key = tuple(column[pairs[0][0]].as_py() for column in batch.keys)
+        with self._lock:
+            self._in_flight.wait_for(key, request)
+        try:
+            request.done.wait()
+        finally:
+            with self._lock:
+                self._in_flight.waited()
+        places, numbers = (np.array(each, np.int64) for each in zip(*pairs, strict=True))
+        answered = np.searchsorted(request.answered, numbers)
+        there = answered < len(request.answered)
+        there[there] = request.answered[answered[there]] == numbers[there]
+        batch.add(places[there], request.rows.taken(answered[there]))
+        left = places[~there]
+        again = []
+        for place, number in zip(left.tolist(), numbers[~there].tolist(), strict=True):
+            if number in request.failures:
+                batch.failures[place] = request.failures[number]
+            else:
+                again.append(place)
+        if again and request.error is not None:
+            passing = isinstance(request.error, UnavailableError)
+            if not passing or not self._took_stale(batch, np.array(again, np.int64)):
+                raise request.error
+            again = []
+        return np.array(again, np.int64)
+
+    def _locked(self, call: Callable[[], T]) -> T:
+        with self._lock:
+            return call()
+
+
+class _Batch:
+    """The keys of a batch, and what was found of them so far, by their places."""
+
+    def __init__(self, keys: Sequence[pa.Array], hashed: HashedKeys, count: int) -> None:
+        self.keys, self.hashed = keys, hashed
+        self.failures: dict[int, Exception] = {}
+        self._starts, self._counts = np.zeros(count, np.int64), np.zeros(count, np.int64)
+        self._parts: list[pa.RecordBatch] = []
+        self._rows = 0
+
+    def add(self, places: Positions, found: Rows) -> None:
+        """The rows of some of the keys."""
+        self._starts[places] = found.starts + self._rows
+        self._counts[places] = found.counts
+        self._rows += int(found.counts.sum())
+        self._parts.append(found.rows)
+
+    def rows(self, schema: pa.Schema) -> Rows:
+        """The rows of all keys."""
+        return Rows(self._starts, self._counts, joined_rows(self._parts) if self._parts else empty(schema))
+
+
+class _Request(Flight):
+    """One request to the source, and what became of its keys once `done` is set.
+
+    `answered` are the numbers of the keys that have an answer, in ascending order, and `rows` their rows.
+    """
+
+    __slots__ = ("_numbers", "answered", "error", "failures", "keys", "registered", "rows")
+
+    def __init__(self, keys: HashedKeys, registered: int) -> None:
+        super().__init__()
+        self.keys = keys
+        self.registered = list(dict.fromkeys(keys.hashes[:registered].tolist()))
+        self._numbers: dict[int, int] | None = None
+        self.answered = np.zeros(0, np.int64)
+        self.rows = Rows(self.answered, self.answered, empty(pa.schema([])))
+        self.failures: Mapping[int, Exception] = {}
+        self.error: Exception | None = None
+
+    def answer(self, answers: ColumnAnswers) -> None:
+        """Take what the source answered: rows by key, in the order of the keys."""
+        self.failures = answers.failures
+        if not answers.answered:
+            return
+        self.answered = np.sort(np.concatenate(answers.answered))
+        numbers = np.concatenate([found.numbers for found in answers.found])
+        rows = joined_rows([found.rows for found in answers.found])
+        counts = np.bincount(numbers, minlength=len(self.keys))[self.answered]
+        if len(numbers) > 1 and bool((numbers[1:] < numbers[:-1]).any()):
+            rows = taken_rows(rows, np.argsort(numbers, kind="stable"))
+        self.rows = Rows(np.cumsum(counts) - counts, counts, rows)
+
+    def number_of(self, hashed: HashedKeys, place: int) -> int | None:
+        """The number of a key, known by its hash, in this request; None where that is another key."""
+        if self._numbers is None:
+            self._numbers = {key: number for number, key in reversed(list(enumerate(self.keys.hashes.tolist())))}
+        number = self._numbers[int(hashed.hashes[place])]
+        pairs = zip(self.keys.columns, hashed.columns, strict=True)
+        return number if all(there[number] == asked[place] for there, asked in pairs) else None
+
+
+def empty(schema: pa.Schema) -> pa.RecordBatch:
+    """No rows."""
+    arrays = [pa.array([], column.type) for column in schema]
+    return pa.RecordBatch.from_arrays(arrays, schema=schema)
+
+
+def _key_array(values: Sequence[object], key_type: pa.DataType) -> pa.Array:
+    number = pa.types.is_integer(key_type) or pa.types.is_decimal(key_type)
+    return pa.array(values) if number else pa.array(values, key_type)

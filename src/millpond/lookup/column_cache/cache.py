@@ -1,0 +1,257 @@
+"""The cache before a lookup function, for batches of keys: rows stay in columns, and no key is a Python object.
+
+Between the lookup join and the source, in a worker or a state host. It promises what `DefaultLookupCache`
+does: the same limits, the same order, the same expiry, and **an entry without rows is a cached missing key**.
+The tests run both side by side.
+
+A batch of keys is hashed (`hashed_keys`), the hashes lead to slots (`hash_index`), and the slots to rows in
+chunks (`chunks`). What goes for want of room is the `order`'s business, what goes for its age that of two logs
+(`slot_log`). Nothing is done key by key.
+
+Trade-off: a batch of one key costs as much as one of hundreds. So whoever looks up single keys has a
+`DefaultLookupCache`.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from millpond.cache import monotonic_ms
+from millpond.cache.api import Clock, Policy
+from millpond.cache.bounds import checked_limits, checked_policy
+from millpond.cache.steady_clock import SteadyClock
+from millpond.lookup.column_cache.chunks import Chunks, Rows
+from millpond.lookup.column_cache.hash_index import HashIndex, Slots, grown
+from millpond.lookup.column_cache.hashed_keys import HashedKeys
+from millpond.lookup.column_cache.order import LruOrder, Order, TinyLfu
+from millpond.lookup.column_cache.slot_log import SlotLog
+
+ENTRY_BYTES = 110
+"""What an entry takes in index and order, of which a part is free."""
+
+_EXPIRY_BYTES = 30
+"""What it takes for each kind of expiry."""
+
+_LIVE_SHARE = 0.75
+"""How much of the chunks is live, at least."""
+
+
+@dataclass(frozen=True, slots=True)
+class ColumnCacheLimits:
+    """What a cache may hold, and for how long; as the arguments of `DefaultLookupCache`."""
+
+    max_rows: int | None = None
+    max_bytes: int | None = None
+    policy: Policy = "lru"
+    expire_after_access_ms: int | None = None
+    expire_after_write_ms: int | None = None
+    cache_missing_key: bool = True
+    refresh_after_write_ms: int | None = None
+    stale_if_error_ms: int = 0
+    expiry_jitter_ms: int = 0
+
+
+class ColumnCache:
+    """A bounded map from keys to rows in columns.
+
+    - Key: the values of the key columns.
+    - Capacity: `max_rows` keys, or `max_bytes` bytes as they lie in memory.
+    - Freshness: a key goes `expire_after_write_ms` after it was put, or `expire_after_access_ms` after its last use.
+      It is not found any more up to `expiry_jitter_ms` before that, always as long for one key. For
+      `stale_if_error_ms` longer it is kept for `find_stale`.
+    - Concurrent miss: the lookup around it sees to that. It belongs to one thread at a time.
+
+    >>> cache = ColumnCache(ColumnCacheLimits(max_rows=100))
+    >>> codes = pa.schema([("code", pa.string())])
+    >>> keys, _ = HashedKeys.of([pa.array(["EWR", "LHR"])], codes)
+    >>> cache.put(keys, Rows(np.array([0, 2]), np.array([2, 0]), pa.record_batch({"gate": [7, 8]})))
+    >>> keys, _ = HashedKeys.of([pa.array(["LHR", "EWR", "JFK"])], codes)
+    >>> slots = cache.find(keys)
+    >>> slots.tolist(), cache.rows(slots[:2]).counts.tolist()
+    ([1, 0, -1], [0, 2])
+    """
+
+    def __init__(self, limits: ColumnCacheLimits, clock: Clock = monotonic_ms) -> None:
+        checked_policy("lookup", limits.policy)
+        checked_limits(
+            "lookup",
+            {
+                "max_entries": (limits.max_rows, 0),
+                "max_bytes": (limits.max_bytes, 0),
+                "expire_after_access_ms": (limits.expire_after_access_ms, 1),
+                "expire_after_write_ms": (limits.expire_after_write_ms, 1),
+            },
+        )
+        self._limits = limits
+        self._now_ms = SteadyClock(clock)
+        expiries = (limits.expire_after_access_ms is not None) + (limits.expire_after_write_ms is not None)
+        self._entry_bytes = ENTRY_BYTES + expiries * _EXPIRY_BYTES
+        self._write_limit_ms = None
+        if limits.expire_after_write_ms is not None:
+            self._write_limit_ms = limits.expire_after_write_ms + limits.stale_if_error_ms
+        self._max_weight = None if limits.max_bytes is None else int(limits.max_bytes * _LIVE_SHARE)
+        self.clear()
+
+    def clear(self) -> None:
+        """Forget every key."""
+        kind = LruOrder if self._limits.policy == "lru" else TinyLfu
+        self._order: Order = kind(self._limits.max_rows, self._max_weight)
+        self._index = HashIndex()
+        self._chunks = Chunks()
+        self._hashes = np.zeros(0, np.uint64)
+        self._free = np.zeros(0, np.int64)
+        self._used = SlotLog()
+        self._written = SlotLog()
+        self._written_ms = np.zeros(0, np.int64)
+
+    def __len__(self) -> int:
+        """How many keys are cached, missing ones and those that are kept as stale included."""
+        self._sweep()
+        return len(self._index)
+
+    @property
+    def nbytes(self) -> int:
+        """How many bytes are held."""
+        return len(self) * self._entry_bytes + self._chunks.nbytes
+
+    def find(self, keys: HashedKeys) -> Slots:
+        """The slot of every key, which counts as its use; -1 for those that are not cached."""
+        now_ms = self._sweep()
+        slots = self._found(keys)
+        if self._limits.expire_after_write_ms is not None and (
+            self._limits.stale_if_error_ms or self._limits.expiry_jitter_ms
+        ):
+            there = np.flatnonzero(slots >= 0)
+            jitter_ms = (keys.hashes[there] % np.uint64(self._limits.expiry_jitter_ms + 1)).astype(np.int64)
+            ages_ms = now_ms - self._written_ms[slots[there]]
+            slots[there[ages_ms >= self._limits.expire_after_write_ms - jitter_ms]] = -1
+        used = slots[slots >= 0]
+        self._order.read(used)
+        if self._limits.expire_after_access_ms is not None:
+            self._used.note(used, now_ms)
+        return slots
+
+    def find_stale(self, keys: HashedKeys) -> Slots:
+        """The slot of every key that is there, too old or not, which is no use of it; -1 for the others."""
+        self._sweep()
+        return self._found(keys)
+
+    def due(self, slots: Slots) -> npt.NDArray[np.bool_]:
+        """Which of the slots that were found just now are so old that they are to be loaded again."""
+        if self._limits.refresh_after_write_ms is None:
+            return np.zeros(len(slots), np.bool_)
+        ages_ms = self._now_ms() - self._written_ms[slots]
+        old: npt.NDArray[np.bool_] = ages_ms >= self._limits.refresh_after_write_ms
+        return old
+
+    def rows(self, slots: Slots) -> Rows | None:
+        """The rows of slots that were found just now; None where there are none."""
+        return self._chunks.rows(slots)
+
+    def put(self, keys: HashedKeys, rows: Rows) -> None:
+        """Cache the rows of distinct keys, in place of what was there; missing keys only if they are to be cached."""
+        now_ms = self._sweep()
+        kept = _first_of_each(keys.hashes)
+        weights = np.ones(len(keys), np.int64)
+        if self._max_weight is not None:
+            weights = self._entry_bytes + _weights(keys, rows)
+            kept = kept[weights[kept] <= self._max_weight]
+        if not self._limits.cache_missing_key:
+            kept = kept[rows.counts[kept] > 0]
+        if len(kept) < len(keys):
+            self.invalidate(keys.take(np.setdiff1d(np.arange(len(keys)), kept)))
+            keys, weights = keys.take(kept), weights[kept]
+        slots = self._index.find(keys.hashes)
+        new = np.flatnonzero(slots < 0)
+        known = slots[slots >= 0]
+        self._chunks.remove(known)
+        slots[new] = self._taken_slots(len(new))
+        self._index.add(keys.hashes[new], slots[new])
+        self._hashes[slots] = keys.hashes
+        self._written_ms = grown(self._written_ms, int(slots.max(initial=-1)), 0)
+        self._written_ms[slots] = now_ms
+        self._chunks.add(slots, keys, rows.taken(kept), weights)
+        if self._limits.expire_after_access_ms is not None:
+            self._used.note(slots, now_ms)
+        if self._limits.expire_after_write_ms is not None:
+            self._written.note(slots, now_ms)
+        self._let_go(self._order.put(slots, keys.hashes, weights))
+
+    def invalidate(self, keys: HashedKeys) -> None:
+        """Forget keys."""
+        slots = self._found(keys)
+        self._remove(np.unique(slots[slots >= 0]))
+
+    def _found(self, keys: HashedKeys) -> Slots:
+        slots = self._index.find(keys.hashes)
+        if keys.columns:
+            there = np.flatnonzero(slots >= 0)
+            same = self._chunks.have(slots[there], keys.take(there))
+            slots[there[~same]] = -1
+        return slots
+
+    def _sweep(self) -> int:
+        """Let go of what is too old; the time it is."""
+        now_ms = self._now_ms()
+        for log, limit_ms in (
+            (self._written, self._write_limit_ms),
+            (self._used, self._limits.expire_after_access_ms),
+        ):
+            if limit_ms is not None and log.first_ms is not None and log.first_ms <= now_ms - limit_ms:
+                self._remove(log.due(now_ms - limit_ms))
+        return now_ms
+
+    def _remove(self, slots: Slots) -> None:
+        self._order.removed(slots)
+        self._let_go(slots)
+
+    def _let_go(self, slots: Slots) -> None:
+        """Forget entries of which the order knows that they go."""
+        if not len(slots):
+            return
+        self._index.remove(self._hashes[slots])
+        self._chunks.remove(slots)
+        self._used.forget(slots)
+        self._written.forget(slots)
+        self._free = np.concatenate((self._free, slots))
+
+    def _taken_slots(self, count: int) -> Slots:
+        """Slots that are free, of which there are more if need be."""
+        missing = count - len(self._free)
+        if missing > 0:
+            before = len(self._hashes)
+            more = max(missing, before)
+            self._hashes = np.concatenate((self._hashes, np.zeros(more, np.uint64)))
+            self._free = np.concatenate((np.arange(before + more - 1, before - 1, -1), self._free))
+        cut = len(self._free) - count
+        taken, self._free = self._free[cut:][::-1], self._free[:cut]
+        return taken
+
+
+def _first_of_each(hashes: npt.NDArray[np.uint64]) -> Slots:
+    """The places of the keys, without those whose hash another key had before."""
+    _, first = np.unique(hashes, return_index=True)
+    return np.sort(first) if len(first) < len(hashes) else np.arange(len(hashes))
+
+
+def _weights(keys: HashedKeys, rows: Rows) -> npt.NDArray[np.int64]:
+    """How many bytes the chunks need for every key and its rows."""
+    weights = np.full(len(keys), 4 * np.dtype(np.int64).itemsize, np.float64)
+    for column in keys.columns:
+        weights += _value_bytes(column)
+    for column in rows.rows.columns:
+        sums = np.concatenate((np.zeros(1), np.cumsum(_value_bytes(column))))
+        weights += sums[rows.starts + rows.counts] - sums[rows.starts]
+    return weights.astype(np.int64)
+
+
+def _value_bytes(column: pa.Array) -> npt.NDArray[np.float64]:
+    """How many bytes every value takes; of nested ones the mean."""
+    kind, count = column.type, len(column)
+    width = 4 if kind in (pa.string(), pa.binary()) else 8 if kind in (pa.large_string(), pa.large_binary()) else 0
+    if not width or not count:
+        return np.full(count, column.nbytes / max(count, 1))
+    offsets = np.frombuffer(column.buffers()[1], f"<i{width}", count + 1, column.offset * width)
+    return np.diff(offsets) + float(width)

@@ -1,0 +1,117 @@
+"""Finds the slots of entries by 64-bit hashes, a batch at a time.
+
+Under the column cache. A slot is the number of an entry, from 0. The invariant: **a hash has one slot at
+most**, and a search meets no free place before it has met the hash.
+
+Open addressing with linear probing, in two arrays. All hashes of a batch are sought in step: a round looks
+at one place for each of them, and those that have found their own, or a free one, drop out. What is removed
+leaves a mark, so that searches go on behind it. When places in use and marks together fill three fifths,
+the arrays are built anew without marks.
+
+Source: Knuth, The Art of Computer Programming, volume 3, section 6.4.
+"""
+
+from typing import TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from millpond.lookup.column_cache.key_hash import Hashes
+
+Slots: TypeAlias = npt.NDArray[np.int64]
+
+_FREE, _REMOVED = -1, -2
+_LEAST_BITS = 10
+_HASH_BITS = 64
+_FULL = 0.6
+_ROOM = 2.5
+"""How many places there are for each entry after the arrays were built anew, at least."""
+
+
+def grown(array: npt.NDArray[np.int64], last: int, fill: int) -> npt.NDArray[np.int64]:
+    """An array by slot with room for one slot more, doubled where there is none."""
+    if last < len(array):
+        return array
+    more = max(last + 1 - len(array), len(array))
+    return np.concatenate((array, np.full(more, fill, np.int64)))
+
+
+class HashIndex:
+    """A map from hashes to slots.
+
+    >>> index = HashIndex()
+    >>> index.add(np.array([7, 8], np.uint64), np.array([0, 1]))
+    >>> index.remove(np.array([7], np.uint64))
+    >>> index.find(np.array([8, 7], np.uint64)).tolist()
+    [1, -1]
+    """
+
+    def __init__(self) -> None:
+        self._entries = self._taken = 0
+        self._build(np.zeros(0, np.uint64), np.zeros(0, np.int64))
+
+    def __len__(self) -> int:
+        return self._entries
+
+    def find(self, hashes: Hashes) -> Slots:
+        """The slot of every hash, -1 for those that are not there."""
+        places = self._places(hashes)
+        found = np.full(len(hashes), _FREE, np.int64)
+        there = places >= 0
+        found[there] = self._slots[places[there]]
+        return found
+
+    def add(self, hashes: Hashes, slots: Slots) -> None:
+        """Note the slots of hashes that are not there, each once."""
+        if self._taken + len(hashes) > _FULL * len(self._slots):
+            used = np.flatnonzero(self._slots >= 0)
+            more = np.concatenate((self._hashes[used], hashes))
+            self._build(more, np.concatenate((self._slots[used], slots)))
+            return
+        self._put(hashes, slots)
+
+    def remove(self, hashes: Hashes) -> None:
+        """Forget hashes that are there, each once."""
+        self._slots[self._places(hashes)] = _REMOVED
+        self._entries -= len(hashes)
+
+    def _build(self, hashes: Hashes, slots: Slots) -> None:
+        bits = max(_LEAST_BITS, int(len(hashes) * _ROOM).bit_length())
+        self._shift, self._last = np.uint64(_HASH_BITS - bits), (1 << bits) - 1
+        self._hashes = np.zeros(1 << bits, np.uint64)
+        self._slots: npt.NDArray[np.int32 | np.int64] = np.full(
+            1 << bits, _FREE, np.int32 if len(hashes) < 1 << 30 else np.int64
+        )
+        self._entries = self._taken = 0
+        self._put(hashes, slots)
+
+    def _home(self, hashes: Hashes) -> Slots:
+        return (hashes >> self._shift).astype(np.int64)
+
+    def _places(self, hashes: Hashes) -> Slots:
+        """The place of every hash, -1 for those that are not there."""
+        result = np.full(len(hashes), -1, np.int64)
+        seeking, at, sought = np.arange(len(hashes)), self._home(hashes), hashes
+        while len(seeking):
+            slots = self._slots[at]
+            hit = (self._hashes[at] == sought) & (slots >= 0)
+            result[seeking[hit]] = at[hit]
+            further = ~hit & (slots != _FREE)
+            seeking, sought = seeking[further], sought[further]
+            at = at[further] + 1 & self._last
+        return result
+
+    def _put(self, hashes: Hashes, slots: Slots) -> None:
+        at = self._home(hashes)
+        self._entries += len(hashes)
+        while len(slots):
+            before = self._slots[at]
+            free = np.flatnonzero(before < 0)
+            # Several may want one place: the last that is written has it.
+            self._slots[at[free]] = slots[free]
+            won = free[self._slots[at[free]] == slots[free]]
+            self._hashes[at[won]] = hashes[won]
+            self._taken += int(np.count_nonzero(before[won] == _FREE))
+            lost = np.ones(len(slots), np.bool_)
+            lost[won] = False
+            at, hashes, slots = at[lost] + 1 & self._last, hashes[lost], slots[lost]
