@@ -54,6 +54,28 @@ def test_a_java_that_only_millponds_session_finds_is_a_warning(monkeypatch, tmp_
     assert str(other) in java.found
 
 
+def test_a_java_home_that_has_no_java_is_a_warning_though_another_java_is_found(monkeypatch, tmp_path):
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path))
+    java = _of("Java", doctor.findings())
+    assert (java.level, java.fix.partition("=")[0]) == ("warning", "export JAVA_HOME")
+    assert f"JAVA_HOME={tmp_path}" in java.found
+
+
+def test_a_java_home_with_its_java_is_fine(monkeypatch):
+    found = _of("Java", doctor.findings())
+    home = found.fix.partition("=")[2] or found.found
+    monkeypatch.setenv("JAVA_HOME", home)
+    assert _of("Java", doctor.findings()).level == "ok"
+
+
+def test_a_tmpdir_that_python_passes_over_is_a_warning(monkeypatch, tmp_path):
+    monkeypatch.setenv("TMPDIR", str(tmp_path / "missing"))
+    folder = _of("temporary folder", doctor.findings())
+    assert folder.level == "warning"
+    assert f"TMPDIR={tmp_path / 'missing'}" in folder.found
+    assert folder.fix == f"make a folder there that you can write to: mkdir -p {tmp_path / 'missing'}"
+
+
 def test_a_temporary_folder_that_others_can_enter_is_a_problem(monkeypatch, tmp_path):
     own = tmp_path / f"millpond-{os.getuid()}"
     own.mkdir(mode=0o755)

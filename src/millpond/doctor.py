@@ -163,14 +163,16 @@ def _java() -> Iterator[Finding]:
         )
         return
     home = Path(asked.stdout.strip())
-    on_path = shutil.which("java")
-    if "JAVA_HOME" in os.environ or (on_path and Path(on_path).resolve().is_relative_to(home.resolve())):
+    set_home, on_path = os.environ.get("JAVA_HOME"), shutil.which("java")
+    taken = Path(set_home, "bin", "java") if set_home else on_path and Path(on_path)
+    if taken and taken.resolve().is_relative_to(home.resolve()):
         yield Finding("Java", "ok", str(home))
     else:
+        others = f"that of JAVA_HOME={set_home}" if set_home else on_path or "a java on PATH"
         yield Finding(
             "Java",
             "warning",
-            f"{home}, which only millpond.spark.session() finds: other sessions take {on_path or 'a java on PATH'}",
+            f"{home}, which only millpond.spark.session() finds: other sessions take {others}",
             f"export JAVA_HOME={home}",
         )
 
@@ -221,11 +223,19 @@ def _is_installed(package: str) -> bool:
 def _folder() -> Iterator[Finding]:
     folder = Path(tempfile.gettempdir())
     own = folder / f"millpond-{os.getuid()}"
+    wanted = os.environ.get("TMPDIR")
     if not os.access(folder, os.W_OK | os.X_OK):
         yield Finding("temporary folder", "problem", f"{folder} cannot be written", "point TMPDIR at a folder of yours")
     elif own.exists() and (own.stat().st_uid != os.getuid() or own.stat().st_mode & 0o077):
         mode = f"belongs to user {own.stat().st_uid} with mode {own.stat().st_mode & 0o777:o}"
         yield Finding("temporary folder", "problem", f"{own} {mode}", f"chmod 700 {own}, or point TMPDIR elsewhere")
+    elif wanted and not os.access(wanted, os.W_OK | os.X_OK):
+        yield Finding(
+            "temporary folder",
+            "warning",
+            f"{folder}, since TMPDIR={wanted} is no folder that can be written",
+            f"make a folder there that you can write to: mkdir -p {wanted}",
+        )
     else:
         yield Finding("temporary folder", "ok", str(folder))
     free = shutil.disk_usage(folder).free

@@ -1,7 +1,6 @@
 """Image, chart, compose file and unit run `millpond serve` as it is: its options, paths, times and memory."""
 
 import json
-import math
 import os
 import re
 import signal
@@ -9,14 +8,19 @@ import subprocess
 import sys
 import urllib.error
 import urllib.request
+from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 
 import psutil
 import pytest
 
+from benchmarks.database_servers import NotInstalledError
+from benchmarks.redis_servers import redis_server
+from millpond.commands.definitions import load_definitions
 from millpond.commands.serve import serve
-from millpond.kv import LmdbStore, MemoryStore
-from millpond.serving import Fetcher, Limits, http_app
+from millpond.features import DAY_MS, ServingInfo, compile_group_by, stream_dataset
+from millpond.kv import LmdbStore, MemoryStore, Put, open_store
+from millpond.serving import FetchClient, Fetcher, Limits, http_app
 from millpond.serving.http.ending import GRACE_SECONDS
 from millpond.serving.http.processes import _KILL_AFTER_MS
 from tests.deploy.conftest import (
@@ -138,29 +142,63 @@ def _status(url):
         return error.code
 
 
-def test_the_pods_command_serves_within_its_memory_and_ends_when_told(tmp_path):
-    """The chart's own arguments, on the definitions that the compose file serves."""
-    pod = container(rendered({"processes": 2}))
-    LmdbStore(tmp_path / "rows").close()
-    replaced = {
-        "/features/flights.py": str(DEPLOY / "features/definitions.py"),
-        "--host=0.0.0.0": "--host=127.0.0.1",
-        "--port=8765": "--port=0",
-    }
-    command = [str(Path(sys.executable).parent / "millpond"), *(replaced.get(each, each) for each in pod["args"])]
-    (tmp_path / "tmp").mkdir()
-    environ = {**os.environ, "MILLPOND_STORE": f"lmdb://{tmp_path}/rows", "TMPDIR": str(tmp_path / "tmp"), "HOME": "/"}
-    process = subprocess.Popen(command, cwd=DEPLOY, env=environ, stdout=subprocess.PIPE, text=True)
+@contextmanager
+def _serving(command, store_url, folder):
+    """The process and URL of a service that a file of `deploy/` starts, but on a free port of the loopback."""
+    at_home = {"0.0.0.0": "127.0.0.1", "8765": "0", "--host=0.0.0.0": "--host=127.0.0.1", "--port=8765": "--port=0"}  # noqa: S104
+    definitions = str(DEPLOY / "features/definitions.py")
+    arguments = [definitions if each.startswith("/features/") else at_home.get(each, each) for each in command]
+    environ = {**os.environ, "MILLPOND_STORE": store_url, "TMPDIR": str(folder), "HOME": "/"}
+    program = str(Path(sys.executable).parent / "millpond")
+    process = subprocess.Popen([program, *arguments], env=environ, stdout=subprocess.PIPE, text=True)
     try:
         said = process.stdout.readline()
         assert said.startswith("millpond: serving on http://"), said
-        url = said.split()[-1]
-        assert (_status(f"{url}/health"), _status(f"{url}/ready"), _status(f"{url}/metrics")) == (200, 503, 200)
-        everyone = [psutil.Process(process.pid), *psutil.Process(process.pid).children(recursive=True)]
-        assert len(everyone) == 3
-        used = sum(each.memory_full_info().uss for each in everyone)
-        assert used <= math.prod([1 << 20, int(re.fullmatch(r"(\d+)Mi", pod["resources"]["limits"]["memory"])[1])])
+        yield process, said.split()[-1]
     finally:
         process.send_signal(signal.SIGTERM)
         code = process.wait(timeout=60)
     assert code == 0
+
+
+def test_the_pods_command_serves_within_its_memory_and_ends_when_told(tmp_path):
+    pod = container(rendered({"processes": 2}))
+    LmdbStore(tmp_path / "rows").close()
+    with _serving(pod["args"], f"lmdb://{tmp_path}/rows", tmp_path) as (process, url):
+        assert (_status(f"{url}/health"), _status(f"{url}/ready"), _status(f"{url}/metrics")) == (200, 503, 200)
+        everyone = [psutil.Process(process.pid), *psutil.Process(process.pid).children(recursive=True)]
+        assert len(everyone) == 3
+        used = sum(each.memory_full_info().uss for each in everyone)
+        assert used <= int(re.fullmatch(r"(\d+)Mi", pod["resources"]["limits"]["memory"])[1]) << 20
+
+
+def test_the_service_of_the_compose_file_answers_from_the_redis_beside_it(tmp_path):
+    services = compose()["services"]
+    program, *options = services["redis"]["command"]
+    assert program == "redis-server"
+    with ExitStack() as opened:
+        try:
+            server = opened.enter_context(redis_server(*options))
+        except NotInstalledError as error:
+            pytest.skip(str(error))
+        (route,) = load_definitions([str(DEPLOY / "features/definitions.py")]).group_bys
+        with closing(open_store(server.url)) as store:
+            _land(route, store)
+        _, url = opened.enter_context(_serving(services["millpond"]["command"], server.url, tmp_path))
+        assert _status(f"{url}/ready") == 200
+        with FetchClient(url) as client:
+            found = client.fetch("route", {"origin": "EWR", "carrier": "UA"}, at=DAY_MS)
+        assert found.features["count_7d"] == 1
+
+
+def _land(route, store):
+    """What an upload leaves: a batch with one departure, and the record that points at it."""
+    plan = compile_group_by(route)
+    stream = stream_dataset("route", plan.generation)
+    info = ServingInfo(
+        "route", plan.definition_hash, DAY_MS, 7, "route.batch", stream, plan.generation, plan.batch_form, plan.layers
+    )
+    key = plan.encode_key(["EWR", "UA"])
+    batch = plan.batch_ir([(DAY_MS - 1, (20.0,))], DAY_MS)
+    store.put_many(info.batch_dataset, [Put(key, plan.encode_batch(key, batch), DAY_MS)])
+    store.put_many("serving_info", [Put(b"route", info.encode())])
