@@ -13,18 +13,23 @@ from pathlib import Path
 _SHARED = frozenset(
     {
         "__main__",
+        "code_tree",
         "database_servers",
         "features_faults",
         "features_ingest",
         "features_stored",
         "features_upload",
         "figures",
+        "flip50_limits",
+        "flip50_turns",
+        "flip50_words",
         "http_load",
         "king_report",
         "redis_servers",
         "report",
         "serving_http",
         "serving_world",
+        "spark_scala",
     }
 )
 

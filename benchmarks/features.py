@@ -21,7 +21,6 @@ the others if they were measured on the same code.
 
 import argparse
 import json
-import subprocess
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -31,6 +30,7 @@ from pyspark.sql import SparkSession
 
 import millpond
 from benchmarks import columnar_ingest, training_set
+from benchmarks.code_tree import CHANGED, tree_of
 from benchmarks.features_faults import FAULTS, faults
 from benchmarks.features_ingest import KEYS, ingest
 from benchmarks.features_stored import arithmetic_error, stored_bytes, tiles_read
@@ -252,10 +252,6 @@ _BARS: dict[str, Callable[[Any], list[Bar]]] = {
 }
 
 
-CHANGED = "changed"
-"""The tree of code that was changed since its commit."""
-
-
 def with_kept(measured: Mapping[str, Any], kept: Path, tree: str) -> dict[str, Any]:
     """Give the parts just measured, and those that a file keeps from earlier runs of the same code."""
     found: dict[str, Any] = json.loads(kept.read_text(encoding="utf-8")) if kept.exists() else {}
@@ -263,14 +259,6 @@ def with_kept(measured: Mapping[str, Any], kept: Path, tree: str) -> dict[str, A
         found = {}
     found.update(measured)
     return {part: found[part] for part in PARTS if part in found} | {"tree": tree}
-
-
-def tree_of(folder: Path) -> str:
-    """Give git's hash of the code in a folder; code that was changed since has none that another run could match."""
-    git = ("git", "-C", str(folder))
-    if subprocess.run([*git, "status", "--porcelain", "."], capture_output=True, check=True).stdout:
-        return CHANGED
-    return subprocess.run([*git, "rev-parse", "HEAD:./"], capture_output=True, check=True, text=True).stdout.strip()
 
 
 def draw_margins(axes: "Axes", held: Sequence[Bar]) -> None:

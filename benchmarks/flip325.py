@@ -15,9 +15,12 @@ with an integer's msgpack around them, and the same behind an `OrderedDict` of 2
 coldest in batches. They have one state, no versions and no handles, and take no checkpoint.
 
 The counters of the seed's analysis are asserted, per record: backend gets, puts and key switches are
-0, 0, 1 at 100 % and 1, 1, 2 at 0 %.
+0, 0, 1 at 100 % and 1, 1, 2 at 0 %. So many records are worked off, the seed's 20 million, that every run has
+checkpoints in it, and each row says how many; a run without one is no result. What a miss with its eviction costs is
+the time of a record at 0 % beyond that of one at 100 %.
 
-    .venv/bin/python -m benchmarks.flip325
+    .venv/bin/python -m benchmarks.flip325                          # about half an hour, with nothing else running
+    .venv/bin/python -m benchmarks.flip325 --records 200000         # quick: no result is kept
 """
 
 import argparse
@@ -29,7 +32,7 @@ from collections import OrderedDict
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 import pyarrow as pa
@@ -47,13 +50,15 @@ from millpond.state.types.rows import Row
 from millpond.state.types.serializer import msgspec_serializer
 from millpond.state.wrappers.lru.backend import LruStateCache, LruStats
 
-RECORDS = 1_000_000
+RECORDS = 20_000_000
 ROUNDS = 3
 PARALLELISM = 128
 COUNT = StateDescriptor("count", StateKind.VALUE, OBJECT_SCHEMA, serializer=msgspec_serializer(int))
 HIT_RATES = {250: 0.0, 500: 0.5, 1000: 1.0}
 SEED = {250: 0.956, 500: 1.87, 1000: 21.6}
 BARE = {"bare rocksdb": None, "bare 250": 250}
+BARS = {"0": 0.8, "50": 1.45, "100": 6.0}
+"""Times RocksDB alone at each hit rate, at least."""
 Collect = Callable[[tuple[int, int]], None]
 Encode = Callable[[Any], bytes]
 Decode = Callable[[bytes], int]
@@ -77,8 +82,22 @@ def count(
         collect((number, value))
 
 
-def run(make: Callable[[range, Path], KeyedStateBackend], records: int) -> tuple[float, LruStats | None]:
-    """Records per second, and the cache's counters."""
+class Run(NamedTuple):
+    """What one run found out.
+
+    Attributes:
+        rps: records a second.
+        checkpoints: that were written meanwhile.
+        stats: the cache's counters, where there is one.
+    """
+
+    rps: float
+    checkpoints: int
+    stats: LruStats | None = None
+
+
+def run(make: Callable[[range, Path], KeyedStateBackend], records: int) -> Run:
+    """Work off so many records."""
     groups = range(PARALLELISM)
     places = {number: (key_group_of((number,), [pa.int64()], PARALLELISM), (number,)) for number in range(1_000)}
     with tempfile.TemporaryDirectory(prefix="millpond-flip325-") as folder, ThreadPoolExecutor(1) as writer:
@@ -101,7 +120,7 @@ def run(make: Callable[[range, Path], KeyedStateBackend], records: int) -> tuple
             for write in writes:
                 write.result()
             assert sum(sum(backend.cells(COUNT.name, group).values) for group in groups) == records
-            return records / seconds, backend.stats() if isinstance(backend, LruStateCache) else None
+            return Run(records / seconds, len(writes), backend.stats() if isinstance(backend, LruStateCache) else None)
         finally:
             backend.close()
 
@@ -216,28 +235,48 @@ def main() -> None:
     set_ups = {"rocksdb": rocksdb, **{str(size): cached(size) for size in HIT_RATES}, "heap": heap}
     measured: dict[str, list[float]] = {name: [] for name in (*set_ups, *BARE)}
     stats: dict[int, LruStats] = {}
+    checkpoints: dict[str, list[int]] = {name: [] for name in set_ups}
     for number in range(chosen.rounds):
         for name, make in set_ups.items():
-            each, counted = run(make, chosen.records)
-            measured[name].append(each)
-            print(f"round {number + 1} {name:>8}: {each:>10,.0f} records/s", file=sys.stderr, flush=True)
-            if counted is not None:
-                check(int(name), chosen.records, counted)
-                stats[int(name)] = counted
+            done = run(make, chosen.records)
+            measured[name].append(done.rps)
+            checkpoints[name].append(done.checkpoints)
+            said = f"round {number + 1} {name:>8}: {done.rps:>10,.0f} records/s, {done.checkpoints} checkpoints"
+            print(said, file=sys.stderr, flush=True)
+            if done.stats is not None:
+                check(int(name), chosen.records, done.stats)
+                stats[int(name)] = done.stats
         for name, size in BARE.items():
             measured[name].append(run_bare(size, chosen.records))
             print(f"round {number + 1} {name:>8}: {measured[name][-1]:>10,.0f} records/s", file=sys.stderr, flush=True)
     rps = {name: statistics.median(rounds) for name, rounds in measured.items()}
     if chosen.records >= RECORDS:
-        _report(chosen.records, rps, stats)
+        assert min(min(rounds) for rounds in checkpoints.values()) > 0, checkpoints
+        _report(chosen.records, measured, stats, {name: min(rounds) for name, rounds in checkpoints.items()})
     else:
         print({name: round(value) for name, value in rps.items()})
 
 
-def _report(records: int, rps: dict[str, float], stats: dict[int, LruStats]) -> None:
+def _miss_us(rps: dict[str, float], cached: str, hit: str) -> float:
+    """What a miss with its eviction costs beyond a hit."""
+    return round(1e6 / rps[cached] - 1e6 / rps[hit], 3)
+
+
+def _report(
+    records: int, measured: dict[str, list[float]], stats: dict[int, LruStats], checkpoints: dict[str, int]
+) -> None:
+    rps = {name: statistics.median(rounds) for name, rounds in measured.items()}
     hit_rate = {str(size): round(each.hits / (each.hits + each.misses), 4) for size, each in stats.items()}
     speedup = {f"{HIT_RATES[size]:.0%}".rstrip("%"): round(rps[str(size)] / rps["rocksdb"], 3) for size in HIT_RATES}
-    rows: list[tuple[object, ...]] = [("RocksDB alone", "", "1", "1", "1", "1", f"{rps['rocksdb']:,.0f}", "1", "1")]
+    spread = {name: [round(min(rounds)), round(max(rounds))] for name, rounds in measured.items()}
+
+    def speed(name: str) -> str:
+        low, high = spread[name]
+        return f"{rps[name]:,.0f} ({low:,}–{high:,})"
+
+    rows: list[tuple[object, ...]] = [
+        ("RocksDB alone", "", "1", "1", "1", f"{checkpoints['rocksdb']}", "1", speed("rocksdb"), "1", "1")
+    ]
     for size, each in stats.items():
         rows.append(
             (
@@ -246,16 +285,18 @@ def _report(records: int, rps: dict[str, float], stats: dict[int, LruStats]) -> 
                 f"{each.gets / records:.3f}",
                 f"{each.puts / records:.3f}",
                 f"{1 + each.key_switches / records:.3f}",
+                f"{checkpoints[str(size)]}",
                 f"{rps[str(size)] / rps['heap']:.2f}" if size == 1000 else "",
-                f"{rps[str(size)]:,.0f}",
+                speed(str(size)),
                 f"{rps[str(size)] / rps['rocksdb']:.2f}",
                 f"{SEED[size]}",
             )
         )
-    rows.append(("heap", "", "", "", "1", "1", f"{rps['heap']:,.0f}", f"{rps['heap'] / rps['rocksdb']:.2f}", ""))
+    ratio = f"{rps['heap'] / rps['rocksdb']:.2f}"
+    rows.append(("heap", "", "", "", "1", f"{checkpoints['heap']}", "1", speed("heap"), ratio, ""))
     for name, label in {"bare rocksdb": "bare loop on RocksDB", "bare 250": "bare loop, LRU of 250"}.items():
-        rows.append((label, "", "1", "1", "", "", f"{rps[name]:,.0f}", f"{rps[name] / rps['rocksdb']:.2f}", ""))
-    rows[0] = (*rows[0][:5], f"{rps['rocksdb'] / rps['heap']:.2f}", *rows[0][6:])
+        rows.append((label, "", "1", "1", "", "none", "", speed(name), f"{rps[name] / rps['rocksdb']:.2f}", ""))
+    rows[0] = (*rows[0][:6], f"{rps['rocksdb'] / rps['heap']:.2f}", *rows[0][7:])
     report(
         "flip325",
         title="LRU cache over RocksDB: throughput, RocksDB alone = 1",
@@ -265,8 +306,9 @@ def _report(records: int, rps: dict[str, float], stats: dict[int, LruStats]) -> 
             "gets a record",
             "puts a record",
             "key switches a record",
+            "checkpoints",
             "÷ heap",
-            "records/s",
+            "records/s (least–most of the rounds)",
             "÷ RocksDB alone",
             "FLIP-325",
         ),
@@ -277,6 +319,17 @@ def _report(records: int, rps: dict[str, float], stats: dict[int, LruStats]) -> 
             "heap_rps": round(rps["heap"]),
             "hit_rate": hit_rate,
             "speedup": speedup,
+            "held": {rate: speedup[rate] >= least for rate, least in BARS.items()},
+            "checkpoints": checkpoints,
+            "spread": spread,
+            "counters": {
+                str(size): {
+                    name: round(getattr(each, name) / records, 4)
+                    for name in ("gets", "puts", "key_switches", "evictions")
+                }
+                for size, each in stats.items()
+            },
+            "miss_us": {"cache": _miss_us(rps, "250", "1000"), "rocksdb": round(1e6 / rps["rocksdb"], 3)},
             "bare_rps": {"rocksdb": round(rps["bare rocksdb"]), "250": round(rps["bare 250"])},
         },
         draw=lambda axes: grouped_bars(

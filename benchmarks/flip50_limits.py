@@ -4,6 +4,8 @@ One dictionary of all words, in a plain loop. And the least that a heap which sp
 (enter, get, update), over a dictionary for each key group on the heap, LMDB and a dictionary of what has changed for
 each on disk, and a log of the old values of a version. Nothing checks a value, can be read by a checkpoint, moves a key
 group, takes a lock, or knows how much memory there is.
+
+And RocksDB with as little around it: its get and put on keys that are made bytes for each record.
 """
 
 import contextlib
@@ -17,7 +19,9 @@ from typing import Any
 import lmdb
 import msgspec
 
+from benchmarks.flip50_turns import Round
 from benchmarks.flip50_words import (
+    ALL_IN_CACHE_BYTES,
     CHUNK,
     FIRST_COUNT,
     PARALLELISM,
@@ -27,10 +31,13 @@ from benchmarks.flip50_words import (
     words_in,
     words_of,
 )
+from millpond.state.rocksdb.database import WRITE_BUFFER_BYTES, Database
 
 _encode = msgspec.msgpack.Encoder().encode
 _decode = msgspec.msgpack.Decoder(int).decode
 _MAP_BYTES = 8 << 30
+_FIRST_BYTE = _encode("0123456789abcdef")[:1]
+"""Of every word, since all are of one length."""
 
 Word = tuple[int, str]
 """A record: its key group and the word itself, with no tuple around it."""
@@ -45,7 +52,9 @@ class Rounds:
         count: Callable[[list[Word]], None],
         end_version: Callable[[], None] = lambda: None,
         write_back: Callable[[], None] = lambda: None,
+        disk_share: float = 0.0,
     ) -> None:
+        self._disk_share = disk_share
         self._words = words_of(scale)
         self._each = records_of_round(scale)
         self._count, self._end_version, self._write_back = count, end_version, write_back
@@ -54,8 +63,8 @@ class Rounds:
         gc.freeze()
         gc.disable()
 
-    def __call__(self, number: int) -> float:
-        """Records a second of one round."""
+    def __call__(self, number: int) -> Round:
+        """One round."""
         seconds, done = 0.0, 0
         while done < self._each:
             drawn = records(self._words, CHUNK, hash((number, done)))
@@ -70,7 +79,7 @@ class Rounds:
         self._write_back()
         seconds += time.perf_counter() - started
         self._done += done
-        return done / seconds
+        return Round(done / seconds, self._disk_share)
 
     def check(self, total: int) -> None:
         """Whether all was counted."""
@@ -78,7 +87,7 @@ class Rounds:
 
 
 @contextlib.contextmanager
-def dictionary(scale: float) -> Iterator[Callable[[int], float]]:
+def dictionary(scale: float) -> Iterator[Callable[[int], Round]]:
     """One dictionary."""
     counts = {word: FIRST_COUNT for group in range(PARALLELISM) for word in words_in(group, words_of(scale))}
 
@@ -89,6 +98,30 @@ def dictionary(scale: float) -> Iterator[Callable[[int], float]]:
     rounds = Rounds(scale, count)
     yield rounds
     rounds.check(sum(counts.values()))
+
+
+@contextlib.contextmanager
+def rocksdb(scale: float) -> Iterator[Callable[[int], Round]]:
+    """RocksDB with everything in its cache, set up as the backend's."""
+    words = words_of(scale)
+    with tempfile.TemporaryDirectory(prefix="millpond-flip50-") as folder:
+        database = Database(Path(folder, "state"), WRITE_BUFFER_BYTES, ALL_IN_CACHE_BYTES)
+        handle = database.handle
+        get, first = handle.get, _encode(FIRST_COUNT)
+        for group in range(PARALLELISM):
+            keys = list(map(_encode, words_in(group, words)))
+            database.write(keys, [first] * len(keys))
+
+        def count(some: list[Word]) -> None:
+            for _, word in some:
+                at = _encode(word)
+                handle[at] = _encode(_decode(get(at)) + 1)
+
+        rounds = Rounds(scale, count)
+        yield rounds
+        total = sum(_decode(data) for _, data in database.scan(_FIRST_BYTE))
+        database.close()
+        rounds.check(total)
 
 
 class Handles:
@@ -133,7 +166,7 @@ class Handles:
 
 
 @contextlib.contextmanager
-def handles(percent: int, scale: float) -> Iterator[Callable[[int], float]]:
+def handles(percent: int, scale: float) -> Iterator[Callable[[int], Round]]:
     """`Handles` over dictionaries, and over LMDB for a part of the key groups."""
     words, on_disk = words_of(scale), round(percent / 100 * PARALLELISM)
     with tempfile.TemporaryDirectory(prefix="millpond-flip50-") as folder:
@@ -169,7 +202,7 @@ def handles(percent: int, scale: float) -> Iterator[Callable[[int], float]]:
                 _put(environment, database, tables[group])
                 tables[group] = {}
 
-        rounds = Rounds(scale, count, state.log.clear, write_back)
+        rounds = Rounds(scale, count, state.log.clear, write_back, on_disk / PARALLELISM)
         yield rounds
         total = sum(sum(table.values()) for table in tables)
         with environment.begin() as reader:

@@ -1,7 +1,8 @@
 """Set-ups of FLIP-50's benchmark that take turns with RocksDB, each in a process of its own.
 
-A machine's speed drifts by a fifth within minutes, which is as much as there is to measure. So RocksDB's process stays,
-and works off a round of records before each round of another set-up's; what counts is the median of the ratios.
+A machine's speed drifts by a fifth within minutes, which is as much as there is to measure. So two processes of RocksDB
+stay, one with everything in its cache and one with less memory, and each works off a round of records before each round
+of another set-up's; what counts is the median of the ratios, and their spread stands beside it.
 
 A process stands still while it is not its turn: what it has threads do in the background, as RocksDB's compaction, is
 done in its own time and in nobody else's.
@@ -12,27 +13,38 @@ import signal
 import statistics
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from typing import Any, NamedTuple, Self
 
 from millpond.state.spillable.process_memory import resident
 
 BASE = "rocksdb_all_memory"
+SAME_MEMORY = "rocksdb_same_memory"
+BASES = (BASE, SAME_MEMORY)
 TURNS = 5
 WARM_UP = 2
 """Rounds of a set-up that do not count."""
 WARM_UP_ROCKSDB = 13
 """Of RocksDB, whose rounds are shorter: it gets slower until its write buffers were compacted a few times."""
 
-SetUp = Callable[[float], AbstractContextManager[Callable[[int], float]]]
-"""Opened at a scale, gives what works off the records of a round, by its number; how many a second that were."""
+
+class Round(NamedTuple):
+    """A round of records: how many a second they were, and what share of the key groups was on disk then."""
+
+    rows_per_second: float
+    disk_share: float = 0.0
+
+
+SetUp = Callable[[float], AbstractContextManager[Callable[[int], Round]]]
+"""Opened at a scale, gives what works off the records of a round, by its number."""
 
 
 class Turn(NamedTuple):
-    """What a set-up says of a round: records a second, and what memory its process has of its own."""
+    """What a set-up says of a round; and what memory its process has of its own."""
 
     rows_per_second: float
+    disk_share: float
     own_bytes: int
 
 
@@ -41,7 +53,7 @@ def serve(set_up: SetUp, scale: float) -> None:
     with set_up(scale) as work_off:
         print("ready", flush=True)
         for number, _ in enumerate(sys.stdin):
-            print(json.dumps(Turn(work_off(number), resident().own)), flush=True)
+            print(json.dumps(Turn(*work_off(number), resident().own)), flush=True)
 
 
 class Served(AbstractContextManager["Served"]):
@@ -66,7 +78,8 @@ class Served(AbstractContextManager["Served"]):
         turn = Turn(*json.loads(self._answer()))
         self._process.send_signal(signal.SIGSTOP)
         self.rounds.append(turn)
-        print(f"{self._part}: {turn.rows_per_second:,.0f} records/s", file=sys.stderr, flush=True)
+        said = f"{self._part}: {turn.rows_per_second:,.0f} records/s, {turn.disk_share:.0%} on disk"
+        print(said, file=sys.stderr, flush=True)
         return turn
 
     def _answer(self) -> str:
@@ -91,7 +104,7 @@ class InTurn:
     def __init__(self, scale: float, stack: ExitStack) -> None:
         self._scale = scale
         self._stack = stack
-        self._base: Served | None = None
+        self._bases: dict[str, Served] = {}
 
     @classmethod
     @contextmanager
@@ -101,21 +114,29 @@ class InTurn:
             yield cls(scale, stack)
 
     def measure(self, part: str) -> dict[str, Any]:
-        """Medians of some turns; of RocksDB itself those of all its rounds so far."""
-        if self._base is None:
-            self._base = self._stack.enter_context(Served(BASE, self._scale))
-        if part == BASE:
-            turns = self._base.rounds or [self._base.round() for _ in range(TURNS)]
-            ratios = [1.0]
-        else:
-            with Served(part, self._scale) as set_up:
-                ratios = []
-                for _ in range(TURNS):
-                    of_base = self._base.round()
-                    ratios.append(set_up.round().rows_per_second / of_base.rows_per_second)
-                turns = set_up.rounds
-        return {
-            "rows_per_second": round(statistics.median(turn.rows_per_second for turn in turns)),
-            "ratio": statistics.median(ratios),
-            "own_bytes": turns[-1].own_bytes,
-        }
+        """Medians of some turns, by RocksDB's of the same rounds; of RocksDB itself those of all its rounds so far."""
+        for base in BASES:
+            if base not in self._bases:
+                self._bases[base] = self._stack.enter_context(Served(base, self._scale))
+        if part in BASES:
+            turns = self._bases[part].rounds or [self._bases[part].round() for _ in range(TURNS)]
+            return _figures(turns, {})
+        ratios: dict[str, list[float]] = {base: [] for base in BASES}
+        with Served(part, self._scale) as set_up:
+            for _ in range(TURNS):
+                of_bases = {base: served.round() for base, served in self._bases.items()}
+                ours = set_up.round()
+                for base, theirs in of_bases.items():
+                    ratios[base].append(ours.rows_per_second / theirs.rows_per_second)
+            return _figures(set_up.rounds, ratios)
+
+
+def _figures(turns: Sequence[Turn], ratios: Mapping[str, Sequence[float]]) -> dict[str, Any]:
+    return {
+        "rows_per_second": round(statistics.median(turn.rows_per_second for turn in turns)),
+        "spread": [round(each(turn.rows_per_second for turn in turns)) for each in (min, max)],
+        "disk_share": round(statistics.median(turn.disk_share for turn in turns), 3),
+        "ratio": {base: statistics.median(of_rounds) for base, of_rounds in ratios.items()},
+        "ratio_spread": {base: [min(of_rounds), max(of_rounds)] for base, of_rounds in ratios.items()},
+        "own_bytes": turns[-1].own_bytes,
+    }

@@ -11,6 +11,8 @@ CELL_BYTES = KEY_PREFIX.size + len(encode_key(("0123456789abcdef",))) + 2
 """Of a word and its count in RocksDB, before compression."""
 FIRST_COUNT = 200
 """Of each word: two bytes."""
+ALL_IN_CACHE_BYTES = 4 << 30
+"""RocksDB's block cache where it has room for everything."""
 RECORDS = 1_000_000
 """Of a round."""
 VERSION = 200_000

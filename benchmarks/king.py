@@ -7,17 +7,22 @@ event reads it, changes four substates and updates it.
 
 Every column runs in a process of its own: the same users loaded into RocksDB, the same events, a
 checkpoint every so many events, whose blocking part (flush and commit) stands in the stream's way while
-the rest is written by another thread. At first nothing is paced: one interval fills the caches, and half
-an interval, while its checkpoint is written, gives the column's capacity. Then events arrive at one rate
+the rest is written by another thread. At first nothing is paced: intervals pass until every layer is full,
+and half an interval, while a checkpoint is written, gives the column's capacity. Then events arrive at one rate
 for all columns, 75 % of the lowest capacity, whether or not the job is ready for them: an event's
 latency counts from its arrival, so a blocked stream shows in the latency of all events that waited.
+That a column is in its steady state is asserted: its layers are full, and the state is read as often in
+the second half of what is measured as in the first.
+
+All of it is run five times. Latencies are the medians of the runs', and the least and the most stand beside
+them; the blocking parts are those of all runs' checkpoints.
 
 King's figures are of another machine, job and scale; what is compared is the change from one layer to
 two. King's checkpoints grew by 25 % because RocksDB's files hold a key as often as it was written; a
 delta holds it once.
 
-    .venv/bin/python -m benchmarks.king            # about four minutes, with nothing else running
-    .venv/bin/python -m benchmarks.king --scale 0.05 --results /tmp/king
+    .venv/bin/python -m benchmarks.king            # about half an hour, with nothing else running
+    .venv/bin/python -m benchmarks.king --scale 0.05 --runs 2 --results /tmp/king
 
 Source: King's flink-state-cache, "Case study - caching in RBEA in King".
 """
@@ -26,6 +31,7 @@ import argparse
 import gc
 import multiprocessing
 import random
+import statistics
 import sys
 import tempfile
 import time
@@ -53,12 +59,19 @@ from millpond.state.types.object_codec import OBJECT_SCHEMA
 from millpond.state.types.serializer import msgspec_serializer
 from millpond.state.wrappers.cached_values import CachedValues
 from millpond.state.wrappers.choice import CacheHooks, TwoLayer, WriteBack
+from millpond.state.wrappers.king.two_layer import TwoLayerCache
 from millpond.state.wrappers.lru.backend import LruStateCache
 
 KEY_GROUPS = 128
 EVENTS_PER_BURST = 4
 BURSTS_PER_SESSION = 3
+RUNS = 5
 CHECKPOINTS = 3
+"""Of a run: in all runs there are more than ten of each column."""
+MOST_WARM_UP = 20
+"""Intervals in which the layers of a column must get full."""
+UNSTEADY = 0.2
+"""By so much of itself the rate of reads may differ from one half to the other."""
 UTILISATION = 0.75
 SAMPLE_SECONDS = 0.5
 SEED = 20
@@ -206,9 +219,9 @@ def profile(rng: random.Random) -> dict[str, Any]:
     }
 
 
-def stream(size: Size, events: int) -> array:
+def stream(size: Size, events: int, seed: int = SEED) -> array:
     """The users of the events: bursts of sessions, several hundred bursts at a time, thousands of sessions."""
-    rng = random.Random(SEED)
+    rng = random.Random(seed)
     idle = [[user, BURSTS_PER_SESSION] for user in rng.sample(range(size.users), size.sessions)]
     for session in idle:
         session[1] = rng.randint(1, BURSTS_PER_SESSION)
@@ -227,6 +240,15 @@ def stream(size: Size, events: int) -> array:
             idle[at], burst[0] = session, idle[at]
             burst[1] = EVENTS_PER_BURST
     return users
+
+
+def is_full(backend: Any, state: Any, size: Size) -> bool:
+    """Whether every layer of a column has as many entries as it may."""
+    if isinstance(backend, LruStateCache):
+        return backend.stats().entries == size.l1 + size.l2
+    if isinstance(state, TwoLayerCache):
+        return (state.size_l1(), state.size_l2()) == (size.l1, size.l2)
+    return bool(state.size() == size.single)
 
 
 def load(backend: RocksDbBackend, size: Size) -> None:
@@ -302,7 +324,7 @@ class Job:
         return now - start
 
 
-def run_column(name: str, size: Size, parent: Connection) -> None:
+def run_column(name: str, size: Size, seed: int, parent: Connection) -> None:
     """In a process of its own: load, warm up, tell the capacity, be told the rate, measure, tell the result."""
     gc.disable()  # as state hosts do: what the caches hold is long-lived, and has no cycles
     sys.setswitchinterval(0.0005)  # the stream waits less for the thread that writes checkpoints
@@ -315,10 +337,13 @@ def run_column(name: str, size: Size, parent: Connection) -> None:
         manifest = new_manifest("king", 0, 1, KEY_GROUPS, pa.schema([("user", pa.int64())]))
         storage = FileStorage(f"{folder}/checkpoints", shard=0)
         job = Job(backend, state, counted, hits, Checkpointer(storage, backend, manifest, [PROFILE]))
-        users = iter(stream(size, size.events * (CHECKPOINTS + 3)))
+        users = iter(stream(size, size.events * (CHECKPOINTS + MOST_WARM_UP + 2), seed))
 
         unpaced = float("inf")
-        job.run(users, size.events, size.events, unpaced, pool)
+        for _ in range(MOST_WARM_UP):
+            job.run(users, size.events, size.events, unpaced, pool)
+            if is_full(backend, state, size):
+                break
         seconds = job.run(users, size.events // 2, size.events, unpaced, pool)
         job.checkpoint(pool)
         for written in job.written:
@@ -326,13 +351,25 @@ def run_column(name: str, size: Size, parent: Connection) -> None:
         parent.send(size.events // 2 / seconds)
 
         rate = parent.recv()
+        assert is_full(backend, state, size), f"{name} is not full after {MOST_WARM_UP} intervals"
         counted.gets = counted.puts = hits.asked = hits.l1 = hits.l2 = 0
         job = Job(backend, state, counted, hits, job.checkpointer)
         before = cache_stats(backend)
         # Half an interval more: who waited for the last checkpoint counts too.
         job.run(users, size.events * CHECKPOINTS + size.events // 2, size.events, rate, pool)
+        assert is_full(backend, state, size), f"{name} was full, and is no more"
+        check_steady(name, job.samples)
         parent.send(measured(job, before, cache_stats(backend)))
         database.close()
+
+
+def check_steady(name: str, samples: list[Sample]) -> None:
+    """Whether events of the second half read the state as often as those of the first."""
+    first, middle, last = samples[0], samples[len(samples) // 2], samples[-1]
+    early, late = (
+        (to.gets - since.gets) / max(1, to.events - since.events) for since, to in ((first, middle), (middle, last))
+    )
+    assert abs(late - early) <= UNSTEADY * max(early, late), f"{name}: {early:.4f} reads an event, then {late:.4f}"
 
 
 def cache_stats(backend: Any) -> tuple[int, int]:
@@ -357,9 +394,10 @@ def measured(job: Job, before: tuple[int, int], after: tuple[int, int]) -> dict[
         "samples": job.samples,
         "result": {
             "max_latency_ms": ordered[-1] * 1e3,
+            "p999_latency_ms": ordered[int(events * 0.999)] * 1e3,
             "p99_latency_ms": ordered[int(events * 0.99)] * 1e3,
             "median_latency_ms": ordered[events // 2] * 1e3,
-            "blocking_ms": {"min": min(blocking), "mean": sum(blocking) / len(blocking), "max": max(blocking)},
+            "blocking_ms": blocking,
             "checkpoint_bytes": sum(checkpoint.bytes for checkpoint in checkpoints) / len(checkpoints),
             "blocking_cpu_ms": sum(job.blocking_cpu) / len(job.blocking_cpu) * 1e3,
             "puts_per_checkpoint": sum(job.flushed) / len(job.flushed),
@@ -370,7 +408,27 @@ def measured(job: Job, before: tuple[int, int], after: tuple[int, int]) -> dict[
     }
 
 
-def run_columns(size: Size) -> tuple[float, dict[str, dict[str, Any]]]:
+def of_all_runs(results: list[dict[str, Any]]) -> dict[str, Any]:
+    """What the runs of a column found out together: medians, the spread of latencies, and all blocking parts."""
+    found: dict[str, Any] = {
+        name: statistics.median(result[name] for result in results) for name in results[0] if name != "blocking_ms"
+    }
+    blocking = [each for result in results for each in result["blocking_ms"]]
+    found["checkpoints"] = len(blocking)
+    found["blocking_ms"] = {"min": min(blocking), "mean": statistics.mean(blocking), "max": max(blocking)}
+    found["spread"] = {
+        name: [min(values), max(values)]
+        for name in found
+        if name.endswith("_latency_ms")
+        for values in [[result[name] for result in results]]
+    }
+    if len(blocking) > 1:
+        low, _, high = statistics.quantiles(blocking, n=4)
+        found["spread"]["blocking_ms"] = [low, high]
+    return found
+
+
+def run_columns(size: Size, seed: int) -> tuple[float, dict[str, dict[str, Any]]]:
     """The arrival rate, and what every column found out; one process works at a time."""
     spawn = multiprocessing.get_context("spawn")
     pipes: dict[str, Connection] = {}
@@ -378,7 +436,7 @@ def run_columns(size: Size) -> tuple[float, dict[str, dict[str, Any]]]:
     children = []
     for name, label in LABELS.items():
         pipes[name], theirs = spawn.Pipe()
-        child = spawn.Process(target=run_column, args=(name, size, theirs))
+        child = spawn.Process(target=run_column, args=(name, size, seed, theirs))
         child.start()
         theirs.close()
         children.append(child)
@@ -399,17 +457,24 @@ def main() -> None:
     """Measure, write the pictures, report."""
     options = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     options.add_argument("--scale", type=float, default=1.0, help="of sizes, users and events; 1 is King's sizes")
+    options.add_argument("--runs", type=int, default=RUNS)
     options.add_argument("--results", type=Path, default=RESULTS)
     chosen = options.parse_args()
-    rate, found = run_columns(Size().scaled(chosen.scale))
-    results = {name: column["result"] for name, column in found.items()}
+    if chosen.results == RESULTS and (chosen.scale < 1 or chosen.runs < RUNS):
+        options.error("what is not whole is no result: name another folder, --results /tmp/king")
+    runs = []
+    for number in range(chosen.runs):
+        rate, found = run_columns(Size().scaled(chosen.scale), SEED + number)
+        runs.append(found)
+    results = {name: of_all_runs([found[name]["result"] for found in runs]) for name in LABELS}
+    # The pictures show the last run.
     write_pictures(found, rate, chosen.results)
     report(
         "king",
-        title=f"King's case study: checkpoints in a stream of {rate:,.0f} events/s",
+        title=f"King's case study: {len(runs)} runs, checkpoints in a stream of {rate:,.0f} events/s",
         columns=("", "King, change", "change", *LABELS.values()),
         rows=table(results),
-        result={**results, "arrivals_per_second": rate, "scale": chosen.scale},
+        result={**results, "arrivals_per_second": rate, "scale": chosen.scale, "runs": len(runs)},
         draw=partial(draw_checkpoints, results),
         folder=chosen.results,
     )

@@ -5,7 +5,8 @@ import subprocess
 
 import pytest
 
-from benchmarks.features import PARTS, Bar, bars, tree_of, with_kept
+from benchmarks.code_tree import tree_of
+from benchmarks.features import PARTS, Bar, bars, with_kept
 from benchmarks.features_stored import arithmetic_error, stored_bytes, tiles_read
 
 RESULT = {

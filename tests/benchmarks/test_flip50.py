@@ -2,6 +2,7 @@
 
 import gc
 import json
+import os
 from functools import partial
 
 import pytest
@@ -33,33 +34,62 @@ def test_records_are_known_words_of_their_own_key_group_and_repeat_with_their_se
 
 def test_it_counts_every_record():
     backend = HeapBackend(range(flip50.PARALLELISM))
-    flip50.fill(backend, 1_280, lambda _: None)
+    flip50.fill(backend, 1_280)
     flip50.work(backend, backend.value_state(flip50.COUNT), flip50.records(1_280, 700, seed=1))
     total = sum(sum(backend.cells("count", group).values) for group in range(flip50.PARALLELISM))
     assert total == 200 * 1_280 + 700
 
 
 def test_the_report_has_the_names_that_were_asked_for(tmp_path, capsys):
-    speeds = {"rocksdb_all_memory": 200, "heap": 100, "spillable_37": 600, "spillable_57": 700}
+    speeds = {"rocksdb_all_memory": 200, "rocksdb_same_memory": 100, "heap": 100, "spillable_37": 600}
     found = {
-        part: {"rows_per_second": speeds.get(part, 1), "own_bytes": 1, "ratio": speeds.get(part, 1) / 200}
+        part: {
+            "rows_per_second": speeds.get(part, 1),
+            "own_bytes": 1,
+            "disk_share": 0.4,
+            "ratio": {base: speeds.get(part, 1) / speeds[base] for base in flip50.BASES},
+            "ratio_spread": {base: [0.5, 4.0] for base in flip50.BASES},
+        }
         for part in flip50.SET_UPS
     }
-    found["burst"] = {
-        "limit_bytes": 9,
-        "peak_rss_bytes": 8,
-        "records_in": 7,
-        "records_counted": 7,
-        "longest_spill_block_ms": 12.5,
-    }
+    found["burst"] = dict.fromkeys(flip50.BURST_KEYS, 7) | {"longest_spill_block_ms": 12.5}
     found |= {"checkpoint": {"raw_copy": 1.0, "decoded": 2.0}}
     flip50._report(found, 5, tmp_path)
     result = json.loads(capsys.readouterr().out.splitlines()[-1])
     assert result["rows_per_second"]["spillable"].keys() == {"0", "20", "37", "57", "90"}
-    assert result["ratio"] == {"heap": 0.5, "spillable_37": 3.0, "spillable_57": 3.5}
-    assert result["burst"] == {"limit_bytes": 9, "peak_rss_bytes": 8, "records_in": 7, "records_counted": 7}
+    same_memory = {"heap": 1.0, "spillable_37": 6.0, "spillable_57": 0.01}
+    assert result["ratio"] == {"heap": 0.5, "spillable_37": 3.0, "spillable_57": 0.01, "same_memory": same_memory}
+    assert result["spread"]["same_memory"]["heap"] == [0.5, 4.0]
+    assert result["held"] == {"heap by rocksdb_all_memory": False, "spillable_57 by rocksdb_same_memory": False}
+    assert result["disk_share"]["57"] == 0.4
+    assert result["burst"] == dict.fromkeys(flip50.BURST_KEYS, 7)
     assert result["checkpoint_seconds"] == {"raw_copy": 1.0, "decoded": 2.0}
     assert result["longest_spill_block_ms"] == 12.5
+
+
+def test_parts_of_other_code_and_of_other_hours_are_not_put_together(tmp_path):
+    now = 1_000_000_000
+    trees = {"heap": ("a", 0), "spillable_0": ("b", 0), "spillable_20": ("a", 7), "spillable_37": ("a", 5)}
+    for part, (tree, hours) in trees.items():
+        file = flip50.part_file(tmp_path, part, 1.0)
+        file.write_text(json.dumps({"tree": tree, "found": {"of": part}}))
+        os.utime(file, (now - hours * 3600,) * 2)
+    flip50.part_file(tmp_path, "spillable_57", 1.0).write_text('{"rows_per_second": 5}')
+    assert flip50.kept_of(1.0, "a", tmp_path) == {"heap": {"of": "heap"}, "spillable_37": {"of": "spillable_37"}}
+    assert flip50.kept_of(1.0, "b", tmp_path) == {"spillable_0": {"of": "spillable_0"}}
+    assert flip50.kept_of(0.5, "a", tmp_path) == {}
+    flip50.part_file(tmp_path, "heap", 1.0).write_text('{"tree": "changed", "found": {}}')
+    assert flip50.kept_of(1.0, "changed", tmp_path) == {}
+
+
+def test_the_monitor_puts_on_disk_what_the_limit_leaves_no_room_for(tmp_path):
+    shares = {}
+    for percent in (20, 90):
+        with flip50.opened(f"spillable_{percent}", 0.02) as (backend, _):
+            shares[percent] = flip50._disk_share(backend)
+    gc.enable()
+    gc.unfreeze()
+    assert shares[20] < shares[90]
 
 
 @pytest.fixture
@@ -72,11 +102,16 @@ def collecting():
 
 def test_a_plain_loop_and_bare_handles_count_every_record(collecting):
     scale = 1_280 * flip50.PARALLELISM / flip50.words_of(1.0) / 100
-    set_ups = (flip50_limits.dictionary, partial(flip50_limits.handles, 0), partial(flip50_limits.handles, 57))
+    set_ups = (
+        flip50_limits.dictionary,
+        flip50_limits.rocksdb,
+        partial(flip50_limits.handles, 0),
+        partial(flip50_limits.handles, 57),
+    )
     for set_up in set_ups:
         # What was counted is checked as it ends.
         with set_up(scale) as work_off:
-            assert [work_off(number) > 0 for number in range(2)] == [True, True]
+            assert [work_off(number).rows_per_second > 0 for number in range(2)] == [True, True]
 
 
 def test_a_set_up_takes_turns_with_rocksdb(monkeypatch):
@@ -84,8 +119,9 @@ def test_a_set_up_takes_turns_with_rocksdb(monkeypatch):
     monkeypatch.setattr(flip50_turns, "TURNS", 2)
     with flip50_turns.InTurn.at(0.0005) as in_turn:
         heap, base = in_turn.measure("heap"), in_turn.measure(flip50_turns.BASE)
-    assert base["ratio"] == 1.0
-    assert heap["ratio"] > 0
+    assert base["ratio"] == {}
+    assert heap["ratio"].keys() == heap["ratio_spread"].keys() == set(flip50_turns.BASES)
+    assert all(low <= heap["ratio"][base] <= high for base, (low, high) in heap["ratio_spread"].items())
     assert min(base["rows_per_second"], heap["rows_per_second"], heap["own_bytes"]) > 0
 
 
