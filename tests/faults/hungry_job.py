@@ -57,7 +57,9 @@ def _misbehave(deed: str, folder: Path) -> None:
         bytearray(64 << 30)
     if deed == "leak" and not _LEAKED:
         room = memory_limit_bytes() - mapped_bytes()
-        _LEAKED.append(mmap.mmap(-1, room * 91 // 100, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | mmap.MAP_NORESERVE))
+        _LEAKED.append(
+            mmap.mmap(-1, room * 91 // 100, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | mmap.MAP_NORESERVE)
+        )
     if deed in _FULL:
         # As on a disk that is full: files can grow no more, until somebody has made room.
         # A state host is told its executor as the last argument.
