@@ -79,7 +79,7 @@ class Befallen(History):
 def befall(deed: str, task: Any) -> None:
     if deed == "killed host" and task.partitionId() == 0:
         os.kill(os.getpid(), signal.SIGKILL)
-    if deed == "killed worker":
+    if deed == "killed worker" and task.partitionId() == 0:
         # A state host is told its executor as the last argument.
         kill_workers(psutil.Process(int(sys.argv[-1])))
         wait_for(lambda: has_come_after(task.taskAttemptId()))
