@@ -32,6 +32,7 @@ soak: setup ## run the whole product of conformance tests, random tests a hundre
 	$(BIN)/python -m pytest tests/state -k runTest --hypothesis-profile=soak --timeout=0 $(ARGS)
 	$(BIN)/python -m pytest tests/state -m soak --timeout=0 $(ARGS)
 	$(BIN)/python -m pytest tests/faults tests/end_to_end -m soak --timeout=0 $(ARGS)
+	MILLPOND_SIMULATIONS=20000 $(BIN)/python -m pytest tests/simulation --timeout=0 $(ARGS)
 	$(BIN)/python -m pytest tests/features/equality tests/features/test_decoders.py --hypothesis-profile=soak --timeout=0 $(ARGS)
 	MILLPOND_FUZZ_INPUTS=100000 $(BIN)/python -m pytest tests/fuzz --timeout=0 $(ARGS)
 	$(BIN)/python -m pytest tests/spark -m soak $(ARGS)
@@ -60,7 +61,7 @@ bench: setup ## run all benchmarks; one: .venv/bin/python -m benchmarks.NAME
 figures: setup ## copy the measured tables into the README and the docs
 	$(BIN)/python -m benchmarks.figures
 
-dist: setup ## build wheel and source distribution, and try them in a blank environment for every extra; ARGS="-k redis" for some
+dist: setup ## build wheel, source distribution and bill of materials, and try them in a blank environment for every extra; ARGS="-k redis" for some, MILLPOND_ADVISORIES=1 to ask PyPI for advisories
 	rm -rf dist
 	$(BUILD)
 	$(BIN)/python -m pytest tests/dist -m dist $(ARGS)
