@@ -12,7 +12,7 @@ COMPILE := $(BIN)/uv pip compile --universal --generate-hashes --python-version 
 IN_TWO := -n 2 --dist loadfile --no-loadscope-reorder --max-worker-restart 0
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test soak coverage mutations lint format bench figures lock dist matrix
+.PHONY: help setup demo test soak kill coverage mutations lint format bench figures lock dist matrix
 
 help: ## say what there is
 	@sed -n 's/^\([a-z]*\):.*## /  make \1\t/p' $(MAKEFILE_LIST)
@@ -37,6 +37,9 @@ soak: setup ## run the whole product of conformance tests, random tests a hundre
 	MILLPOND_FUZZ_INPUTS=100000 $(BIN)/python -m pytest tests/fuzz --timeout=0 $(ARGS)
 	$(BIN)/python -m pytest tests/spark -m soak $(ARGS)
 	MILLPOND_EQUIVALENCE_STREAMS=30 $(BIN)/python -m pytest tests/spark/test_equivalence.py -m "soak or not soak" --timeout=0 $(ARGS)
+
+kill: setup ## kill what belongs to a stream at random, and judge what comes out; ROUNDS=3 for more
+	$(BIN)/python -m tests.faults.killer --rounds $(or $(ROUNDS),1) $(ARGS)
 
 coverage: setup ## run all tests and say which lines none of them reached
 	@scripts/test_servers.sh

@@ -269,7 +269,9 @@ _MORE = """
   Each is planted to see that it is found.
 - `tests/fuzz` feeds wrong bytes to every decoder.
 - `scripts/mutations.py` breaks one guard after another; a test must fail for each.
-- `make soak` runs more of all of it, and kills at random.
+- `make kill` kills hosts, workers, executors and the driver of a stream at random.
+  It has value, list and map state and timers, and a checker that knows the events alone.
+- `make soak` runs more of all of it.
 """
 
 

@@ -90,23 +90,24 @@ def is_query(location: str) -> bool:
     )
 
 
-def stored_state(location: str, session: "Callable[[], SparkSession]") -> StoredState:
-    """The stored state at a location. A session is made only where Spark is needed."""
+def stored_state(location: str, session: "Callable[[], SparkSession]", seal: bytes | None = None) -> StoredState:
+    """The stored state at a location, sealed with a key or not. A session is made only where Spark is needed."""
     if is_query(location):
-        return _OfQuery(session(), location)
+        return _OfQuery(session(), location, seal)
     from millpond.state.checkpoint.reader import StateReader
 
-    return _OfFiles(location, StateReader(location))
+    return _OfFiles(location, StateReader(location, seal=seal))
 
 
 class _OfQuery:
     """The states of a query's operators."""
 
-    def __init__(self, spark: "SparkSession", location: str) -> None:
+    def __init__(self, spark: "SparkSession", location: str, seal: bytes | None) -> None:
         from millpond.spark.inspect.reading_session import reading_session
 
         self._spark = reading_session(spark, location)
         self._location = location
+        self._seal = seal
 
     def states(self) -> list[dict[str, Any]]:
         from millpond.spark.inspect.query_operators import query_operators
@@ -121,7 +122,7 @@ class _OfQuery:
                 "partitions": operator.partitions,
             }
             if operator.is_keyed:
-                stored = StoredOperator.open(self._spark, self._location, operator.id, None)
+                stored = StoredOperator.open(self._spark, self._location, operator.id, None, self._seal)
                 records += [{**about, "state": state.name, "declared": state.describe()} for state in stored.states]
                 continue
             variables = operator.properties.get("stateVariables", ())
@@ -146,13 +147,14 @@ class _OfQuery:
             version=asked.version,
             since=asked.since,
             timers=asked.state is None,
+            seal=self._seal,
         )
         return _FrameRows(self._location, frame)
 
     def savepoint(self, location: str, operator: int | None, version: int | None) -> "Savepoint":
         from millpond.spark import savepoint
 
-        return savepoint(self._spark, self._location, location, operator=operator, version=version)
+        return savepoint(self._spark, self._location, location, operator=operator, version=version, seal=self._seal)
 
 
 class _FrameRows:
