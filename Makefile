@@ -12,7 +12,7 @@ COMPILE := $(BIN)/uv pip compile --universal --generate-hashes --python-version 
 IN_TWO := -n 2 --dist loadfile --no-loadscope-reorder --max-worker-restart 0
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test soak coverage mutations lint format bench figures docs lock dist matrix
+.PHONY: help setup demo test soak kill coverage mutations lint format bench figures docs lock dist matrix
 
 help: ## say what there is
 	@sed -n 's/^\([a-z]*\):.*## /  make \1\t/p' $(MAKEFILE_LIST)
@@ -33,10 +33,14 @@ soak: setup ## run the whole product of conformance tests, random tests a hundre
 	$(BIN)/python -m pytest tests/state -k runTest --hypothesis-profile=soak --timeout=0 $(ARGS)
 	$(BIN)/python -m pytest tests/state -m soak --timeout=0 $(ARGS)
 	$(BIN)/python -m pytest tests/faults tests/end_to_end -m soak --timeout=0 $(ARGS)
+	MILLPOND_SIMULATIONS=20000 $(BIN)/python -m pytest tests/simulation --timeout=0 $(ARGS)
 	$(BIN)/python -m pytest tests/features/equality tests/features/test_decoders.py --hypothesis-profile=soak --timeout=0 $(ARGS)
 	MILLPOND_FUZZ_INPUTS=100000 $(BIN)/python -m pytest tests/fuzz --timeout=0 $(ARGS)
 	$(BIN)/python -m pytest tests/spark -m soak $(ARGS)
 	MILLPOND_EQUIVALENCE_STREAMS=30 $(BIN)/python -m pytest tests/spark/test_equivalence.py -m "soak or not soak" --timeout=0 $(ARGS)
+
+kill: setup ## kill what belongs to a stream at random, and judge what comes out; ROUNDS=3 for more
+	$(BIN)/python -m tests.faults.killer --rounds $(or $(ROUNDS),1) $(ARGS)
 
 coverage: setup ## run all tests and say which lines none of them reached
 	@scripts/test_servers.sh
@@ -66,7 +70,7 @@ docs: export NO_MKDOCS_2_WARNING := 1
 docs: setup ## build the documentation site into site/; read it with: .venv/bin/mkdocs serve
 	$(BIN)/mkdocs build --strict $(ARGS)
 
-dist: setup ## build wheel and source distribution, and try them in a blank environment for every extra; ARGS="-k redis" for some
+dist: setup ## build wheel, source distribution and bill of materials, and try them in a blank environment for every extra; ARGS="-k redis" for some, MILLPOND_ADVISORIES=1 to ask PyPI for advisories
 	rm -rf dist
 	$(BUILD)
 	$(BIN)/python -m pytest tests/dist -m dist $(ARGS)

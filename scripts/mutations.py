@@ -31,6 +31,7 @@ class Mutation:
         guard: its text, which stands there once.
         broken: what stands there instead.
         tests: files or tests, of which one must fail.
+        also: other guards of the same file that break with it, and what stands there instead.
     """
 
     name: str
@@ -38,7 +39,25 @@ class Mutation:
     guard: str
     broken: str
     tests: tuple[str, ...]
+    also: tuple[tuple[str, str], ...] = ()
 
+    def broken_in(self, whole: str) -> str:
+        """The file with everything that this breaks. A ValueError says that a guard does not stand there once."""
+        for guard, broken in ((self.guard, self.broken), *self.also):
+            if whole.count(guard) != 1:
+                raise ValueError(f"{self.name}: {guard!r} stands {whole.count(guard)} times in {self.file}")
+            whole = whole.replace(guard, broken)
+        return whole
+
+
+_NEWEST_IS_MINE = (
+    "        if not chain or chain[0].identity != _identity(manifest):\n            return\n",
+    "        if not chain:\n            return\n",
+)
+_LOOK_BEFORE_DELETION = (
+    '        self._refuse_if_passed(f"{self._name}: nothing was deleted")\n',
+    "",
+)
 
 MUTATIONS = [
     Mutation(
@@ -81,9 +100,9 @@ MUTATIONS = [
         "state/checkpoint/storage/files.py",
         "            self._write_segments(commit)\n"
         "            self._refuse_if_passed(what)\n"
-        "            self._folder.write(manifest_path, manifest.encode())\n"
+        "            self._folder.write(manifest_path, encoded)\n"
         '            self._folder.sync("heads")\n',
-        "            self._folder.write(manifest_path, manifest.encode())\n"
+        "            self._folder.write(manifest_path, encoded)\n"
         '            self._folder.sync("heads")\n'
         "            self._refuse_if_passed(what)\n"
         "            self._write_segments(commit)\n",
@@ -109,6 +128,53 @@ MUTATIONS = [
         "            and found.writer <= self._mine\n            and (found.id",
         "            and (found.id",
         ("tests/state/checkpoint/test_files.py",),
+    ),
+    Mutation(
+        "deletion by who was passed by",
+        "state/checkpoint/storage/files.py",
+        *_NEWEST_IS_MINE,
+        ("tests/state/checkpoint/test_takeover.py",),
+    ),
+    Mutation(
+        "deletion under who is restoring",
+        "state/checkpoint/storage/files.py",
+        *_LOOK_BEFORE_DELETION,
+        ("tests/state/checkpoint/test_takeover.py",),
+    ),
+    Mutation(
+        "both guards of deletion",
+        "state/checkpoint/storage/files.py",
+        *_NEWEST_IS_MINE,
+        ("tests/state/checkpoint/test_takeover.py",),
+        also=(_LOOK_BEFORE_DELETION,),
+    ),
+    Mutation(
+        "an older base segment",
+        "state/checkpoint/restoring.py",
+        "bases[group - first] == ref.version if ref.base else",
+        "bases[group - first] >= ref.version if ref.base else",
+        ("tests/state/checkpoint/test_older_bases.py",),
+    ),
+    Mutation(
+        "the token of a manifest",
+        "state/checkpoint/format/manifest.py",
+        "return (self.lineage, self.version, self.token) == (other.lineage, other.version, other.token)",
+        "return (self.lineage, self.version) == (other.lineage, other.version)",
+        ("tests/state/checkpoint/test_shard.py",),
+    ),
+    Mutation(
+        "a record that was altered under its seal",
+        "state/checkpoint/format/seal.py",
+        "if not hmac.compare_digest(mac, self.mac(record, what)):",
+        "if not mac:",
+        ("tests/state/checkpoint/test_seal.py",),
+    ),
+    Mutation(
+        "a record without a seal",
+        "state/checkpoint/format/seal.py",
+        "        if not is_sealed(data):\n",
+        "        if not is_sealed(data):\n            return bytes(data)\n        if not data:\n",
+        ("tests/state/checkpoint/test_seal.py",),
     ),
     Mutation(
         "another shard's folder",
@@ -239,9 +305,7 @@ def main(chosen: list[str]) -> int:
 def _is_found(mutation: Mutation, folder: Path) -> bool:
     file = folder / SOURCE / mutation.file
     whole = file.read_text()
-    if whole.count(mutation.guard) != 1:
-        raise ValueError(f"{mutation.name}: its guard stands {whole.count(mutation.guard)} times in {mutation.file}")
-    _write(file, whole.replace(mutation.guard, mutation.broken))
+    _write(file, mutation.broken_in(whole))
     ran = _tested(folder, mutation.tests)
     _write(file, whole)
     failed = re.search(r"^FAILED (\S+)", ran.stdout, re.MULTILINE)

@@ -12,7 +12,7 @@ from millpond.cli import cli
 from millpond.errors import CorruptionError, OptionError, UnavailableError
 from millpond.spark import keyed
 from millpond.state import Harness
-from millpond.state.checkpoint import Savepoint
+from millpond.state.checkpoint import FileStorage, Savepoint
 from tests.spark.streams import FileStream
 
 
@@ -238,3 +238,20 @@ def test_the_help_names_the_commands(run):
     code, text = run("--help")
     assert code == 0
     assert all(name in text for name in ("diff", "import", "ls", "savepoint", "show"))
+
+
+def test_sealed_state_is_shown_and_saved_with_its_key(run, tmp_path):
+    key, folder = bytes(range(32)), tmp_path / "checkpoints"
+    (tmp_path / "key").write_bytes(key)
+    storage = lambda shard: FileStorage(str(folder), shard, seal=key)  # noqa: E731 - opened shard by shard
+    with Harness(Count, key=str, key_type=str, storage=storage) as harness:
+        harness.process_many(["ada", "ada", "bob"])
+        harness.checkpoint()
+    code, printed = run("show", folder, "seen", "--seal", tmp_path / "key", "--json")
+    assert code == 0
+    assert sorted(row["value.value"] for row in json.loads(printed)["rows"]) == [1, 2]
+    assert run("ls", folder, "--seal", tmp_path / "key")[0] == 0
+    assert run("savepoint", folder, tmp_path / "saved", "--seal", tmp_path / "key")[0] == 0
+    for location in (folder, tmp_path / "saved"):
+        with pytest.raises(OptionError, match="is sealed with a key"):
+            run("ls", location)

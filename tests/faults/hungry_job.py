@@ -27,10 +27,10 @@ _ROOM = resource.RLIM_INFINITY
 _FULL = {"fill": 64 << 10, "choke": 1 << 20}
 """To how many bytes a file may grow on a disk that is full: the host's own, or that of Spark's state store."""
 
+_NO_RESERVE = 0x4000
+"""Linux's MAP_NORESERVE, which Python names from 3.12 on."""
+
 _CONFIGS = {"fill": StateConfig("rocksdb", options={"state.backend.rocksdb.write-buffer-size": "64kb"})}
-
-
-_LEAKED: list[mmap.mmap] = []
 
 
 class Hungry(StatefulProcessor):
@@ -55,11 +55,11 @@ class Hungry(StatefulProcessor):
 def _misbehave(deed: str, folder: Path) -> None:
     if deed == "eat":
         bytearray(64 << 30)
-    if deed == "leak" and not _LEAKED:
+    if deed == "leak" and not hasattr(sys, "leaked"):
+        # Address space that is not used, and that no batch gives back.
         room = memory_limit_bytes() - mapped_bytes()
-        _LEAKED.append(
-            mmap.mmap(-1, room * 91 // 100, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | mmap.MAP_NORESERVE)
-        )
+        flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | _NO_RESERVE
+        sys.leaked = mmap.mmap(-1, room * 91 // 100, flags=flags)
     if deed in _FULL:
         # As on a disk that is full: files can grow no more, until somebody has made room.
         # A state host is told its executor as the last argument.

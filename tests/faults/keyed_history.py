@@ -1,7 +1,7 @@
 """A streaming job for the kill tests: every event has an id, and each key's state is the list of its ids.
 
-Run as a program of its own: `python keyed_history.py INPUT CHECKPOINT OUTPUT MASTER SETTINGS`, the last
-as JSON: Spark's settings, and `backend` and `duels` of the job's own. It works off all input files, a few
+Run as a program of its own: `python keyed_history.py INPUT CHECKPOINT OUTPUT MASTER SETTINGS`, the last as JSON:
+Spark's settings, and `backend`, `cache`, `everything` and `duels` of the job's own. It works off all input files, a few
 at a time, and ends. The sink keeps each batch under its id, so a batch that is run again replaces itself.
 """
 
@@ -36,6 +36,46 @@ class History(StatefulProcessor):
         pass
 
 
+class Everything(StatefulProcessor):
+    """Value, list and map state, and a timer for each event, `TIMER_S` after it. All of them tell the same."""
+
+    def init(self, handle: StatefulProcessorHandle) -> None:
+        self._handle = handle
+        self._count = handle.getValueState("count", "n long")
+        self._seen = handle.getListState("seen", "id long")
+        self._parities = handle.getMapState("parities", "parity long", "n long")
+
+    def handleInputRows(self, key: Any, rows: Iterator[Row], timerValues: Any) -> Iterator[Row]:
+        for row in rows:
+            self._count.update(((self._count.get() or (0,))[0] + 1,))
+            self._seen.appendValue((row.id,))
+            before = self._parities.getValue((row.id % 2,)) if self._parities.containsKey((row.id % 2,)) else (0,)
+            self._parities.updateValue((row.id % 2,), (before[0] + 1,))
+            self._handle.registerTimer(time_ms(row.id) + TIMER_S * 1000)
+        yield self._row(key[0], None)
+
+    def handleExpiredTimer(self, key: Any, timerValues: Any, expiredTimerInfo: Any) -> Iterator[Row]:
+        yield self._row(key[0], expiredTimerInfo.getExpiryTimeInMs())
+
+    def _row(self, user: str, fired: int | None) -> Row:
+        return Row(
+            user=user,
+            history=[seen[0] for seen in self._seen.get()],
+            n=self._count.get()[0],
+            parities={parity[0]: n[0] for parity, n in self._parities.iterator()},
+            fired=fired,
+        )
+
+    def close(self) -> None:
+        pass
+
+
+def time_ms(event: int) -> int:
+    """The event time of an event."""
+    return 1_700_000_000_000 + event * 10
+
+
+TIMER_S = 5
 COPY, ORIGINAL, ELSEWHERE = "the copy", "the original", "the one that is not where the last winner was"
 DUELS = {1: COPY, 2: ORIGINAL, 3: ELSEWHERE}
 """The batches with a duel, and which attempt wins it."""
@@ -87,6 +127,7 @@ def main() -> None:
     given = json.loads(settings)
     backend = given.pop("backend", "heap")
     duels = Path(given.pop("duels")) if "duels" in given else None
+    everything, cache = given.pop("everything", "") == "yes", given.pop("cache", "none")
     spark = session(
         "keyed-history",
         master=master,
@@ -107,13 +148,26 @@ def main() -> None:
     events = (
         spark.readStream.schema("id long, user string").option("maxFilesPerTrigger", FILES_PER_BATCH).parquet(source)
     )
-    histories = keyed(events, "user").transformWithState(
-        History() if duels is None else Duel(duels),
-        "user string, history array<long>",
-        "Update",
-        "None",
-        state=StateConfig(backend=backend),
-    )
+    state = StateConfig(backend=backend, **({"cache": "lru", "max_entries": 20} if cache == "lru" else {}))
+    if everything:
+        timed = events.selectExpr("*", f"timestamp_millis({time_ms(0)} + id * 10) AS at").withWatermark(
+            "at", "1 second"
+        )
+        histories = keyed(timed, "user").transformWithState(
+            Everything(),
+            "user string, history array<long>, n long, parities map<long,long>, fired long",
+            "Update",
+            "EventTime",
+            state=state,
+        )
+    else:
+        histories = keyed(events, "user").transformWithState(
+            History() if duels is None else Duel(duels),
+            "user string, history array<long>",
+            "Update",
+            "None",
+            state=state,
+        )
     writer = histories.writeStream.foreachBatch(keep).outputMode("update").option("checkpointLocation", checkpoint)
     writer.trigger(availableNow=True).start().awaitTermination()
     print("done", flush=True)

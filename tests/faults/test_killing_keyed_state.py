@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.faults.history_run import LOCAL, LOCAL_CLUSTER, Job, check_history, hosts_of, left_over, write_events
+from tests.faults.killer import run_round
 
 pytestmark = pytest.mark.spark
 
@@ -53,3 +54,13 @@ def test_random_kills_on_a_cluster(tmp_path: Path, seed: int, format_version: st
     assert not victims, "the job ended before all were killed"
     assert min(killed[victim] for victim in kinds) > 0, dict(killed)
     check_history(tmp_path)
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("seed", range(int(os.environ.get("MILLPOND_SOAK_ROUNDS", "5"))))
+def test_all_kinds_of_state_and_timers_through_random_kills(tmp_path: Path, seed: int) -> None:
+    """In every run: test_retried_tasks.py and test_standalone.py."""
+    done = run_round(tmp_path, seed, kills=20)
+    print(done)
+    assert sum(done.killed.values()) >= 20
+    assert done.timers

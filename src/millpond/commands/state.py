@@ -4,7 +4,7 @@ The commands run the functions of Python: `read_state`, `savepoint`, `import_sta
 """
 
 import sys
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, BinaryIO, Self
 
 import click
 
@@ -27,6 +27,12 @@ _version_option = click.option("--version", type=int, metavar="N", help="The ver
 _limit_option = click.option(
     "--limit", type=click.IntRange(min=0), default=20, show_default=True, help="Rows to print; 0 prints all."
 )
+_seal_option = click.option(
+    "--seal",
+    type=click.File("rb"),
+    metavar="FILE",
+    help="A file with the key that CHECKPOINT is sealed with.",
+)
 _parquet_option = click.option(
     "--parquet", metavar="PATH", help="Write all rows to this new path instead of printing them."
 )
@@ -42,12 +48,15 @@ def state() -> None:
 
 @state.command("ls")
 @_checkpoint_argument
+@_seal_option
 @session_options
 @json_option
-def list_states(*, checkpoint: str, master: str | None, settings: tuple[str, ...], as_json: bool) -> None:
+def list_states(
+    *, checkpoint: str, seal: BinaryIO | None, master: str | None, settings: tuple[str, ...], as_json: bool
+) -> None:
     """List the operators and states in CHECKPOINT."""
     with _Session(master, settings) as session:
-        records = _stored(checkpoint, session).states()
+        records = _stored(checkpoint, session, seal).states()
     _print_rows(records, as_json=as_json)
 
 
@@ -59,6 +68,7 @@ def list_states(*, checkpoint: str, master: str | None, settings: tuple[str, ...
 @_version_option
 @_limit_option
 @_parquet_option
+@_seal_option
 @session_options
 @json_option
 def show(
@@ -70,6 +80,7 @@ def show(
     version: int | None,
     limit: int,
     parquet: str | None,
+    seal: BinaryIO | None,
     master: str | None,
     settings: tuple[str, ...],
     as_json: bool,
@@ -79,7 +90,7 @@ def show(
 
     asked = Asked(_chosen(state_name, timers=timers), operator, version)
     with _Session(master, settings) as session:
-        _give(_stored(checkpoint, session).rows(asked), limit, parquet, as_json=as_json)
+        _give(_stored(checkpoint, session, seal).rows(asked), limit, parquet, as_json=as_json)
 
 
 @state.command()
@@ -91,6 +102,7 @@ def show(
 @_version_option
 @_limit_option
 @_parquet_option
+@_seal_option
 @session_options
 @json_option
 def diff(
@@ -103,6 +115,7 @@ def diff(
     version: int | None,
     limit: int,
     parquet: str | None,
+    seal: BinaryIO | None,
     master: str | None,
     settings: tuple[str, ...],
     as_json: bool,
@@ -112,7 +125,7 @@ def diff(
 
     asked = Asked(_chosen(state_name, timers=timers), operator, version, since)
     with _Session(master, settings) as session:
-        changed = _give(_stored(checkpoint, session).rows(asked), limit, parquet, as_json=as_json)
+        changed = _give(_stored(checkpoint, session, seal).rows(asked), limit, parquet, as_json=as_json)
     sys.exit(int(changed))
 
 
@@ -121,6 +134,7 @@ def diff(
 @click.argument("location", metavar="LOCATION")
 @_operator_option
 @_version_option
+@_seal_option
 @session_options
 @json_option
 def savepoint(
@@ -129,13 +143,14 @@ def savepoint(
     location: str,
     operator: int | None,
     version: int | None,
+    seal: BinaryIO | None,
     master: str | None,
     settings: tuple[str, ...],
     as_json: bool,
 ) -> None:
     """Write all state of CHECKPOINT to a savepoint in the empty folder LOCATION."""
     with _Session(master, settings) as session:
-        written = _stored(checkpoint, session).savepoint(location, operator, version)
+        written = _stored(checkpoint, session, seal).savepoint(location, operator, version)
     _tell_savepoint(written, as_json=as_json)
 
 
@@ -213,10 +228,10 @@ class _Session:
         return self._spark
 
 
-def _stored(location: str, session: _Session) -> "StoredState":
+def _stored(location: str, session: _Session, seal: BinaryIO | None) -> "StoredState":
     from millpond.commands.stored_state import stored_state
 
-    return stored_state(location, session)
+    return stored_state(location, session, None if seal is None else seal.read())
 
 
 def _chosen(name: str | None, *, timers: bool) -> str | None:

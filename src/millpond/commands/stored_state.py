@@ -9,12 +9,12 @@ if TYPE_CHECKING:
     from millpond.state.checkpoint.stored_state import StoredState
 
 
-def stored_state(location: str, session: "Callable[[], SparkSession]") -> "StoredState":
-    """The stored state at a location. A session is made only where Spark is needed."""
+def stored_state(location: str, session: "Callable[[], SparkSession]", seal: bytes | None = None) -> "StoredState":
+    """The stored state at a location, sealed with a key or not. A session is made only where Spark is needed."""
     from millpond.state.checkpoint.stored_state import FilesState, is_query
 
     if is_query(location):
         from millpond.spark.inspect.query_state import QueryState
 
-        return QueryState(session(), location)
-    return FilesState(location)
+        return QueryState(session(), location, seal)
+    return FilesState(location, seal)

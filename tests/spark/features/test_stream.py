@@ -1,7 +1,11 @@
+import os
 import random
+import signal
 
 import pytest
+from pyspark.errors import StreamingQueryException
 
+from benchmarks.redis_servers import redis_server
 from millpond.errors import DataError, OptionError
 from millpond.features import (
     CLOSING_KEY,
@@ -18,7 +22,7 @@ from millpond.features import (
     stream_dataset,
     tile_start,
 )
-from millpond.kv import Get, LmdbStore
+from millpond.kv import Get, LmdbStore, RedisStore
 from millpond.metrics import MemoryRecorder
 from millpond.serving import Fetcher
 from millpond.spark.features.stream import stream, tile_updates
@@ -46,15 +50,16 @@ def rows_of_day(rng, day):
 class Stream:
     """A folder that files of events land in, and the query that makes tiles of them."""
 
-    def __init__(self, spark, folder):
+    def __init__(self, spark, folder, store=None):
         self.spark, self.folder = spark, folder
-        self.store = LmdbStore(folder / "kv", sync=False)
+        self.store = store or LmdbStore(folder / "kv", sync=False)
         self.recorder = MemoryRecorder()
         (folder / "events").mkdir()
 
     def run(self, rows, lateness_ms=DAY_MS):
-        landed = self.spark.createDataFrame(rows, SCHEMA)
-        landed.coalesce(1).write.mode("append").parquet(str(self.folder / "events"))
+        if rows:
+            landed = self.spark.createDataFrame(rows, SCHEMA)
+            landed.coalesce(1).write.mode("append").parquet(str(self.folder / "events"))
         events = self.spark.readStream.schema(SCHEMA).parquet(str(self.folder / "events"))
         query = stream(
             GROUP_BY,
@@ -135,6 +140,49 @@ def test_tiles_close_as_the_watermark_passes_them_and_late_events_amend_them(fli
     assert flights.counted("tiles_closed") == 2
     assert flights.counted("tiles_amended") == 4
     assert flights.recorder.level("millpond_stream_closing_time_seconds", name="route") == (B + HOUR_MS) / 1000
+
+
+class Dying:
+    """A store whose server is killed in the middle of the next write, where a file says so."""
+
+    def __init__(self, store, order, server):
+        self.store, self.order, self.server = store, order, server
+
+    def __getattr__(self, name):
+        if name == "store":
+            raise AttributeError(name)
+        return getattr(self.store, name)
+
+    def put_many(self, dataset, puts):
+        puts = list(puts)
+        if self.order.exists() and len(puts) > 1:
+            self.order.unlink()
+            self.store.put_many(dataset, puts[: len(puts) // 2])
+            puts = puts[len(puts) // 2 :]
+            os.kill(self.server, signal.SIGKILL)
+        self.store.put_many(dataset, puts)
+
+
+def test_a_kv_store_down_in_the_middle_of_tile_writes(spark, tmp_path):
+    rng = random.Random(5)
+    rows = [rows_of_day(rng, 0), rows_of_day(rng, 1)]
+    with redis_server("--appendonly", "yes", "--appendfsync", "always") as server:
+        store = RedisStore(server.url, timeout_ms=500, retry_ms=100)
+        flights = Stream(spark, tmp_path, Dying(store, tmp_path / "kill", server._process.pid))
+        flights.run(rows[0])
+        closed_ms = flights.closed_ms()
+        (tmp_path / "kill").touch()
+        with pytest.raises(StreamingQueryException, match="UnavailableError"):
+            flights.run(rows[1])
+        server.start()
+        assert flights.closed_ms() == closed_ms, "nothing is called closed that is not written"
+        flights.run([])
+        for origin in ("JFK", "EWR"):
+            of_key = [(time, (delay,)) for each in rows for found, delay, time in each if found == origin]
+            for query in (B, B + 3 * HOUR_MS, B + 12 * HOUR_MS):
+                answer = PLAN.finish(query, B, None, flights.tiles(origin))
+                assert answer == oracle.features(GROUP_BY, of_key, query)
+        store.close()
 
 
 def test_tiles_as_they_change_can_go_to_another_place_too(spark, tmp_path):

@@ -26,9 +26,10 @@ class QueryState:
 
     kind = "query"
 
-    def __init__(self, spark: SparkSession, location: str) -> None:
+    def __init__(self, spark: SparkSession, location: str, seal: bytes | None = None) -> None:
         self._spark = reading_session(spark, location)
         self._location = location
+        self._seal = seal
 
     def states(self) -> list[dict[str, Any]]:
         """A record for each state of each operator."""
@@ -41,7 +42,7 @@ class QueryState:
                 "partitions": operator.partitions,
             }
             if operator.is_keyed:
-                stored = StoredOperator.open(self._spark, self._location, operator.id, None)
+                stored = StoredOperator.open(self._spark, self._location, operator.id, None, self._seal)
                 records += [{**about, "state": state.name, "declared": state.describe()} for state in stored.states]
                 continue
             variables = operator.properties.get("stateVariables", ())
@@ -58,7 +59,7 @@ class QueryState:
     def sizes(self) -> Sizes:
         """Rows and bytes by operator and state, of the keyed operators."""
         keyed = [operator.id for operator in query_operators(self._spark, self._location) if operator.is_keyed]
-        opened = [StoredOperator.open(self._spark, self._location, operator, None) for operator in keyed]
+        opened = [StoredOperator.open(self._spark, self._location, operator, None, self._seal) for operator in keyed]
         return summed_sizes(
             (operator.operator, ref.state, ref.rows, ref.bytes)
             for operator in opened
@@ -76,12 +77,13 @@ class QueryState:
             version=asked.version,
             since=asked.since,
             timers=asked.state is None,
+            seal=self._seal,
         )
         return _FrameRows(self._location, frame)
 
     def savepoint(self, location: str, operator: int | None, version: int | None) -> Savepoint:
         """Write a savepoint."""
-        return savepoint(self._spark, self._location, location, operator=operator, version=version)
+        return savepoint(self._spark, self._location, location, operator=operator, version=version, seal=self._seal)
 
 
 class _FrameRows:

@@ -119,9 +119,9 @@ def containing(table: pa.Table, search: str) -> pa.Table:
 class FilesState:
     """The states of a harness's checkpoints, or of a savepoint."""
 
-    def __init__(self, location: str) -> None:
+    def __init__(self, location: str, seal: bytes | None = None) -> None:
         self._location = location
-        self._reader = StateReader(location)
+        self._reader = StateReader(location, seal=seal)
         self.kind = "checkpoints" if self._reader.versions() else "savepoint"
 
     def states(self) -> list[dict[str, Any]]:

@@ -37,6 +37,8 @@ from millpond.state.types.rows import RowCodec
 FORMAT_VERSION = 2
 """The newest; what needs nothing of it is written as version 1, which older releases read."""
 MAX_SEGMENT_BYTES = 1 << 20
+MAX_CELL_BYTES = 1 << 30
+"""Of one value with its key, or one list: what Spark's state store takes with certainty. Its own limit is 2 GiB."""
 
 DECODE_ERRORS = (
     msgspec.MsgspecError,
@@ -96,17 +98,33 @@ class CellCodec:
         added = [type(value) is Appended for value in cells.values] if self._kind is StateKind.LIST else ()
         if any(added):
             arrays[_ADDED] = pa.array(added, type=pa.bool_())
-        return pa.table(arrays)
+        table = pa.table(arrays)
+        if table.nbytes > MAX_CELL_BYTES:
+            self._refuse_too_large(cells, table)
+        return table
+
+    def _refuse_too_large(self, cells: Cells, table: pa.Table) -> None:
+        for at in range(table.num_rows):
+            size = table.slice(at, 1).nbytes
+            if size > MAX_CELL_BYTES:
+                raise DataError(
+                    f"{self._called(cells, at)}: the value has {size} bytes, and a checkpoint takes {MAX_CELL_BYTES} "
+                    "at most. Nothing of it was written. Keep it in several keys, or as entries of a map state."
+                )
+
+    def _called(self, cells: Cells, at: int) -> str:
+        """What errors call a cell."""
+        entry = "" if cells.map_keys is None else f", map key {cells.map_keys[at]!r}"
+        return f"state {self._state!r} of key {cells.keys[at]!r}{entry}"
 
     def _refuse_unwritable(self, cells: Cells, deleted: list[bool]) -> None:
         """Try one cell after the other, and name the first that fails."""
-        for at, key in enumerate(cells.keys):
+        for at in range(len(cells)):
             try:
                 self._value_arrays(cells.part(at, 1), deleted[at : at + 1])
             except Exception as error:
-                entry = "" if cells.map_keys is None else f", map key {cells.map_keys[at]!r}"
                 raise DataError(
-                    f"state {self._state!r} of key {key!r}{entry}: the value cannot be written: "
+                    f"{self._called(cells, at)}: the value cannot be written: "
                     f"{type(error).__name__}: {error}. Let its serializer write every value that it takes."
                 ) from error
 
