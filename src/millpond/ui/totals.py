@@ -26,10 +26,15 @@ def totals(families: Iterable[Family]) -> dict[str, dict[str, float]]:
     """
     found: dict[str, dict[str, float]] = {}
     for one in families:
-        is_greatest = one.name.endswith(_GREATEST)
+        takes_greatest = is_greatest(one.name)
         for sample in one.samples:
             of = found.setdefault(one.name + sample.suffix, {})
             labels = ",".join(f"{name}={value}" for name, value in sorted(sample.labels.items()) if name in KEPT_LABELS)
             before = of.get(labels, 0)
-            of[labels] = max(before, sample.value) if is_greatest else before + sample.value
+            of[labels] = max(before, sample.value) if takes_greatest else before + sample.value
     return found
+
+
+def is_greatest(name: str) -> bool:
+    """Whether of a metric the greatest sample counts, and not the sum."""
+    return name.endswith(_GREATEST)
