@@ -9,14 +9,21 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from benchmarks.redis_servers import redis_cluster, redis_server
-from millpond.features import DAY_MS, HOUR_MS, MINUTE_MS
+from millpond.features import DAY_MS, HOUR_MS, MINUTE_MS, Join, JoinPart
 from millpond.kv import MemoryStore, open_store
-from millpond.serving import Fetcher, FetchRequest
+from millpond.serving import Fetcher, FetchRequest, FetchResponse
 from millpond.serving.served_group import STEPS
 
-from .world import BATCH_END_MS, PLANS, ROUTE_PLAN, Clock, Stream, read_directly, upload
+from .world import BATCH_END_MS, PLANS, ROUTE, ROUTE_PLAN, Clock, Stream, read_directly, upload
 
 KEYS = [("EWR", "UA"), ("JFK", "B6"), ("LGA", "DL")]
+PAIR = Join(
+    "pair",
+    parts=(
+        JoinPart(ROUTE, prefix="own"),
+        JoinPart(ROUTE, key_mapping={"other_origin": "origin", "other_carrier": "carrier"}, prefix="other"),
+    ),
+)
 CACHES = {
     "off": {},
     "batch rows": {"fetcher_cache_size": 100},
@@ -138,7 +145,12 @@ class World:
             self.stream.add(key, self.events(30, 0, (self.now_ms - BATCH_END_MS) // HOUR_MS))
         self.stream.close(self.now_ms - 2 * HOUR_MS)
         self.fetcher = Fetcher(
-            self.store, PLANS, now=lambda: self.now_ms, clock=self.clock, background=lambda work: work(), **caches
+            self.store,
+            [*PLANS, PAIR],
+            now=lambda: self.now_ms,
+            clock=self.clock,
+            background=lambda work: work(),
+            **caches,
         )
 
     def events(self, count, first_hours, last_hours):
@@ -226,6 +238,36 @@ class World:
 
     def answers(self, requests):
         """All at once, or one by one: what is hot goes a shorter way."""
-        if self.random.random() < 0.5:
+        how = self.random.random()
+        if how < 0.25:
             return self.fetcher.fetch_many(requests)
+        if how < 0.5:
+            return self.joined_answers(requests)
         return [self.fetcher.fetch(one.name, one.keys, one.at) for one in requests]
+
+    def joined_answers(self, requests):
+        """The same by a Join that asks for two routes each; those with the same time must agree."""
+        pairs = [(one, other) for one, other in zip(requests, [*requests[1:], requests[0]], strict=True)]
+        asked = [
+            FetchRequest("pair", one.keys | {f"other_{name}": key for name, key in other.keys.items()}, one.at)
+            for one, other in pairs
+        ]
+        found = (
+            self.fetcher.fetch_many(asked)
+            if self.random.random() < 0.5
+            else [self.fetcher.fetch(one.name, one.keys, one.at) for one in asked]
+        )
+        own, others = ([unprefixed(answer, prefix) for answer in found] for prefix in ("own_", "other_"))
+        for place, (one, other) in enumerate(pairs):
+            if one.at == other.at:
+                assert others[place] == own[(place + 1) % len(pairs)]
+        return own
+
+
+def unprefixed(answer, prefix):
+    """The part of an answer that has a prefix, under the names of the GroupBy."""
+    features, errors = (
+        {name.removeprefix(prefix): value for name, value in found.items() if name.startswith(prefix)}
+        for found in (answer.features, answer.errors)
+    )
+    return FetchResponse("route", {}, answer.at, features, {}, errors)

@@ -3,11 +3,8 @@
 import asyncio
 import os
 import threading
-from datetime import date
-from decimal import Decimal
 
 import msgspec
-import pyarrow as pa
 import pytest
 
 from millpond.errors import DataError, OptionError, UnavailableError
@@ -21,21 +18,20 @@ from millpond.features import (
     Join,
     JoinPart,
     compile_group_by,
-    stream_dataset,
 )
 from millpond.features.cells.sets_and_maps import MAX_DISTINCT
-from millpond.features.derivations import Derivation
-from millpond.kv import Get, MemoryStore, PartlyReadError, Put
+from millpond.kv import Get, MemoryStore, Put
 from millpond.serving import Fetcher, FetchRequest
 
 from .world import (
-    AIRCRAFT,
     AIRCRAFT_PLAN,
     BATCH_END_MS,
     EWR,
+    FLIGHT,
     JFK,
     NOBODY,
     NOON_MS,
+    PLANE,
     PLANS,
     ROUTE,
     ROUTE_PLAN,
@@ -46,43 +42,7 @@ from .world import (
     read_directly,
     small_world,
     upload,
-    upload_values,
 )
-
-OWNER = GroupBy(
-    "owner",
-    keys=(Field("tail", "string"),),
-    inputs=(Field("name", "string"), Field("since", "date"), Field("seats", "array<int>")),
-    accuracy="snapshot",
-)
-OWNER_PLAN = compile_group_by(OWNER)
-FLIGHT = Join(
-    "flight",
-    parts=(
-        JoinPart(ROUTE, prefix="r"),
-        JoinPart(AIRCRAFT, key_mapping={"plane": "tail"}),
-        JoinPart(OWNER, key_mapping={"plane": "tail"}, prefix=""),
-    ),
-    context=(Field("price", "double"),),
-    derivations=(
-        Derivation("price_per_flight", "price / r_count_1d"),
-        Derivation("is_known", "name is not null"),
-    ),
-)
-PLANE = {"origin": "EWR", "carrier": "UA", "plane": "N7"}
-
-
-@pytest.fixture
-def world():
-    store, info, stream = small_world()
-    upload(store, AIRCRAFT_PLAN, {("N7",): [(BATCH_END_MS - HOUR_MS, (30.0,))]})
-    upload_values(store, OWNER_PLAN, {("N7",): ("Ann", date(2020, 1, 2), [1, 2])})
-    return store, info, stream
-
-
-@pytest.fixture(params=[{}, {"enable_fetcher_caching": True}], ids=["uncached", "cached"])
-def fetcher(request, world):
-    return Fetcher(world[0], [FLIGHT], now=lambda: NOON_MS, **request.param)
 
 
 def test_a_group_by_is_asked_by_name_or_definition(fetcher, world):
@@ -342,185 +302,6 @@ def test_one_key_and_many_keys_get_equal_answers(fetcher):
     requests = [FetchRequest("route", keys, NOON_MS + step * MINUTE_MS) for keys in (EWR, JFK) for step in range(9)]
     for _ in range(2):
         assert fetcher.fetch_many(requests) == [fetcher.fetch(one.name, one.keys, one.at) for one in requests]
-
-
-ROUTES = [{"origin": f"A{number}", "carrier": "UA"} for number in range(6)]
-
-
-def world_of_routes(store):
-    """A batch of all routes, and a stream: each has an open tile, and every other one more before it."""
-    info = upload(
-        store,
-        ROUTE_PLAN,
-        {tuple(one.values()): [(BATCH_END_MS - HOUR_MS, (float(place), "N1"))] for place, one in enumerate(ROUTES)},
-    )
-    stream = Stream(store, ROUTE_PLAN)
-    for place, one in enumerate(ROUTES):
-        key = tuple(one.values())
-        stream.add(key, [(BATCH_END_MS + MINUTE_MS, (1.0, "N2"))])
-        if place:
-            stream.add(key, [(NOON_MS - MINUTE_MS * (1 + 5 * (place % 2)), (2.0, None))])
-        if place > 2:
-            stream.add(key, [(NOON_MS, (3.0, "N3"))])
-    stream.close(NOON_MS - 10 * MINUTE_MS)
-    return info, stream
-
-
-def requests_of(routes, at=NOON_MS + 1):
-    return [FetchRequest("route", keys, at) for keys in routes]
-
-
-def test_many_cached_keys_are_answered_as_each_alone_and_counted_alike():
-    store = WatchedStore()
-    info, stream = world_of_routes(store)
-    many, single = (
-        Fetcher(store, PLANS, enable_fetcher_caching=True, now=lambda: NOON_MS + 1) for _ in ("many", "single")
-    )
-    for _ in range(4):
-        answers = many.fetch_many(requests_of(ROUTES))
-        assert answers == [single.fetch("route", keys) for keys in ROUTES]
-        expected = [read_directly(store, ROUTE_PLAN, info, keys, NOON_MS + 1) for keys in ROUTES]
-        assert [answer.features for answer in answers] == expected
-    stream.add(tuple(ROUTES[1].values()), [(BATCH_END_MS + 2 * MINUTE_MS, (50.0, "N9"))])  # late: amends a closed tile
-    answers = many.fetch_many(requests_of(ROUTES))
-    assert answers == [single.fetch("route", keys) for keys in ROUTES]
-    assert answers[1].features == read_directly(store, ROUTE_PLAN, info, ROUTES[1], NOON_MS + 1)
-    counts, expected = (msgspec.structs.asdict(fetcher.stats()) for fetcher in (many, single))
-    for count in ("requests", "present", "null", "batch_gets", "stream_gets", "rows_read", "bytes_read", "tiles_read"):
-        assert counts[count] == expected[count], count
-    for count in ("batch_gets_saved", "tiles_saved"):
-        assert counts[count] == expected[count] > 0, count
-    for name, cache in counts["caches"].items():
-        assert (cache.hits, cache.misses) == (expected["caches"][name].hits, expected["caches"][name].misses)
-
-
-def test_many_keys_of_which_some_are_cached_are_one_call():
-    store = WatchedStore()
-    info, _ = world_of_routes(store)
-    fetcher = Fetcher(store, PLANS, enable_fetcher_caching=True, now=lambda: NOON_MS + 1)
-    fetcher.fetch_many(requests_of(ROUTES[:3]))
-    store.asked.clear()
-    before = fetcher.stats()
-    answers = fetcher.fetch_many(requests_of(ROUTES))
-    after = fetcher.stats()
-    assert len(store.asked) == after.kv_calls - before.kv_calls == 1
-    assert [get.dataset for get in store.asked[0]].count(info.batch_dataset) == 3
-    assert [one.features for one in answers] == [
-        read_directly(store, ROUTE_PLAN, info, keys, NOON_MS + 1) for keys in ROUTES
-    ]
-    assert after.requests - before.requests == len(ROUTES)
-
-
-def test_a_time_that_is_no_whole_number_is_refused_among_many_keys_too():
-    store = WatchedStore()
-    world_of_routes(store)
-    fetcher = Fetcher(store, PLANS, enable_fetcher_caching=True, now=lambda: NOON_MS + 1)
-    fetcher.fetch_many(requests_of(ROUTES))
-    odd = FetchRequest("route", ROUTES[1], float(NOON_MS))
-    with pytest.raises(DataError, match="whole milliseconds"):
-        fetcher.fetch_many([FetchRequest("route", ROUTES[0], NOON_MS), odd])
-
-
-def test_of_many_cached_keys_those_whose_server_fails_are_unavailable_and_the_others_answered():
-    class Partly(WatchedStore):
-        away = b""
-
-        def get_many(self, gets):
-            rows = super().get_many(gets)
-            if any(get.key == self.away for get in gets):
-                failure = UnavailableError("one server is away")
-                raise PartlyReadError(
-                    [failure if get.key == self.away else found for get, found in zip(gets, rows, strict=True)]
-                )
-            return rows
-
-    store = Partly()
-    world_of_routes(store)
-    fetcher = Fetcher(store, PLANS, enable_fetcher_caching=True, now=lambda: NOON_MS + 1)
-    expected = fetcher.fetch_many(requests_of(ROUTES[:5]))
-    store.away = ROUTE_PLAN.encode_key(ROUTES[2])
-    answers = fetcher.fetch_many(requests_of(ROUTES[:5]))
-    assert [answer for place, answer in enumerate(answers) if place != 2] == [*expected[:2], *expected[3:]]
-    assert answers[2].features == {}
-    assert "one server is away" in answers[2].errors["route"]
-    store.away = ROUTE_PLAN.encode_key(ROUTES[5])
-    answers = fetcher.fetch_many(requests_of(ROUTES))
-    assert answers[:5] == expected
-    assert "one server is away" in answers[5].errors["route"]
-
-
-def test_of_many_cached_keys_a_torn_tail_is_named_and_the_others_answered():
-    store = WatchedStore()
-    world_of_routes(store)
-    fetcher = Fetcher(store, PLANS, enable_fetcher_caching=True, now=lambda: NOON_MS + 1)
-    expected = fetcher.fetch_many(requests_of(ROUTES))
-    torn = Put(ROUTE_PLAN.encode_key(ROUTES[4]), b"\x02torn bytes", NOON_MS)
-    store.put_many(stream_dataset("route", ROUTE_PLAN.generation), [torn])
-    answers = fetcher.fetch_many(requests_of(ROUTES))
-    assert [answers[:4], answers[5:]] == [expected[:4], expected[5:]]
-    assert answers[4].features == {}
-    assert "cannot be read" in answers[4].errors["route"]
-
-
-def test_a_table_is_answered_row_by_row_in_declared_types(fetcher):
-    table = pa.table({"tail": ["N7", "N8"], "at": [NOON_MS, BATCH_END_MS - 1]})
-    answer = fetcher.fetch_table("owner", table)
-    assert answer.schema.field("since").type == pa.date32()
-    assert answer.column("name").to_pylist() == ["Ann", None]
-    assert answer.column("unavailable").to_pylist() == [[], ["name", "since", "seats"]]
-    with pytest.raises(DataError, match="tail"):
-        fetcher.fetch_table("owner", pa.table({"tial": ["N7"]}))
-
-
-@pytest.mark.parametrize("name", ["route", "flight"])
-def test_a_table_has_the_answers_of_its_rows(fetcher, name):
-    rows = [{**PLANE, "at": NOON_MS + step * MINUTE_MS} for step in (0, 1, 1)]
-    rows += [{**PLANE, "origin": origin, "at": at} for origin in ("XXX", None) for at in (NOON_MS, BATCH_END_MS - 1)]
-    features = None if name == "route" else ["name", "seats", "r_count_1d", "r_count"]
-    keys = EWR if name == "route" else PLANE
-    table = pa.table(
-        {key: pa.array([row[key] for row in rows], pa.string()) for key in keys} | {"at": [row["at"] for row in rows]}
-    )
-    for _ in range(2):
-        before = fetcher.stats()
-        found = fetcher.fetch_table(name, table, features=features)
-        between = fetcher.stats()
-        answers = fetcher.fetch_many(
-            [
-                FetchRequest(name, {key: row[key] for key in keys}, row["at"], features=features and tuple(features))
-                for row in rows
-            ]
-        )
-        after = fetcher.stats()
-        for row, answer in zip(found.to_pylist(), answers, strict=True):
-            wanted = features or list(answer.states | answer.features)
-            assert {feature: row[feature] for feature in wanted} == {
-                feature: answer.features.get(feature) for feature in wanted
-            }
-            assert set(row["unavailable"]) == {one for one, state in answer.states.items() if state == "unavailable"}
-            assert dict(row["errors"]) == answer.errors
-        for count in ("requests", "present", "null", "unavailable", "errors"):
-            by_table = getattr(between, count) - getattr(before, count)
-            assert by_table == getattr(after, count) - getattr(between, count), count
-
-
-def test_a_sum_that_no_decimal_column_holds_is_unavailable_alone():
-    paid = GroupBy(
-        "paid",
-        keys=(Field("user", "string"),),
-        inputs=(Field("amount", "decimal(38,0)"),),
-        aggregations=(Aggregation("sum", "amount", windows=("1d",)), Aggregation("count", windows=("1d",))),
-    )
-    plan, store, large = compile_group_by(paid), MemoryStore(), Decimal(9 * 10**37)
-    few, many = [(BATCH_END_MS - HOUR_MS, (large,))], [(BATCH_END_MS - HOUR_MS, (large,))] * 2
-    upload(store, plan, {("ann",): few, ("bob",): many})
-    fetcher = Fetcher(store, [paid])
-    assert fetcher.fetch(paid, {"user": "bob"}, BATCH_END_MS).features["amount_sum_1d"] == 2 * large
-    rows = fetcher.fetch_table(paid, pa.table({"user": ["ann", "bob"]}), at=BATCH_END_MS).to_pylist()
-    assert [row["amount_sum_1d"] for row in rows] == [large, None]
-    assert [row["count_1d"] for row in rows] == [1, 2]
-    assert [row["unavailable"] for row in rows] == [[], ["amount_sum_1d"]]
-    assert "does not fit" in dict(rows[1]["errors"])["amount_sum_1d"]
 
 
 @pytest.mark.parametrize("caching", [False, True], ids=["uncached", "cached"])

@@ -13,6 +13,8 @@ from millpond.features import (
     ClosingTime,
     Field,
     GroupBy,
+    Join,
+    JoinPart,
     ServingInfo,
     Tile,
     batch_dataset,
@@ -23,6 +25,7 @@ from millpond.features import (
     stream_dataset,
     tile_address,
 )
+from millpond.features.derivations import Derivation
 from millpond.kv import Get, MemoryStore, Put
 
 BATCH_END_MS = 100 * DAY_MS
@@ -49,6 +52,28 @@ AIRCRAFT = GroupBy(
 ROUTE_PLAN = compile_group_by(ROUTE)
 AIRCRAFT_PLAN = compile_group_by(AIRCRAFT)
 PLANS = (ROUTE_PLAN, AIRCRAFT_PLAN)
+
+OWNER = GroupBy(
+    "owner",
+    keys=(Field("tail", "string"),),
+    inputs=(Field("name", "string"), Field("since", "date"), Field("seats", "array<int>")),
+    accuracy="snapshot",
+)
+OWNER_PLAN = compile_group_by(OWNER)
+FLIGHT = Join(
+    "flight",
+    parts=(
+        JoinPart(ROUTE, prefix="r"),
+        JoinPart(AIRCRAFT, key_mapping={"plane": "tail"}),
+        JoinPart(OWNER, key_mapping={"plane": "tail"}, prefix=""),
+    ),
+    context=(Field("price", "double"),),
+    derivations=(
+        Derivation("price_per_flight", "price / r_count_1d"),
+        Derivation("is_known", "name is not null"),
+    ),
+)
+PLANE = {"origin": "EWR", "carrier": "UA", "plane": "N7"}
 
 EWR = {"origin": "EWR", "carrier": "UA"}
 JFK = {"origin": "JFK", "carrier": "B6"}

@@ -32,9 +32,12 @@ def async_store(store: KVStore) -> AsyncKVStore:
     """
     if isinstance(store, RedisStore):
         return store.async_twin()
-    if isinstance(store, (MemoryStore, LmdbStore)):
-        return InlineReads(store)
-    return ThreadedStore(store)
+    return InlineReads(store) if reads_inline(store) else ThreadedStore(store)
+
+
+def reads_inline(store: KVStore) -> bool:
+    """Tell whether a store reads so fast that it needs no thread."""
+    return isinstance(store, (MemoryStore, LmdbStore))
 
 
 class ThreadedStore:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from millpond.errors import CorruptionError
 from millpond.kv import AsyncKVStore, Get, KVStore, PartlyReadError, TimedValue, async_store
-from millpond.kv.async_store import InlineReads
+from millpond.kv.async_store import reads_inline
 from millpond.serving.counters import SAMPLED_ONE_IN
 from millpond.serving.fetch_call import FetchCall, Shared, ShortWays
 from millpond.serving.fetch_rounds import run, run_async
@@ -48,6 +48,7 @@ class Answerer:
     def __init__(self, store: KVStore, shared: Shared, targets: Targets) -> None:
         self._store = store
         self._async_store: AsyncKVStore | None = None
+        self._is_inline = reads_inline(store)
         self._shared = shared
         self._infos = shared.infos
         self._counters = shared.counters
@@ -141,13 +142,13 @@ class Answerer:
 
     async def many_async(self, requests: Sequence[FetchRequest]) -> list[FetchResponse]:
         """Do as `many`, without holding up the event loop."""
-        if self._async_store is None:
-            self._async_store = async_store(self._store)
-        store = self._async_store
-        if isinstance(store, InlineReads):
+        if self._is_inline:
             await self._infos.ensure_async()
             # Such a store does not wait, and then neither does the blocking face.
             return self.many(requests)
+        store = self._async_store
+        if store is None:
+            store = self._async_store = async_store(self._store)
         many = many_keys(self._shared, self._forms, requests) if len(requests) > 1 else None
         if many is not None:
             await self._infos.ensure_async()
@@ -165,6 +166,10 @@ class Answerer:
             await self._infos.ensure_async()
             await run_async(call.rounds(), store.get_many)
         return call.responses()
+
+    def many_now(self, requests: Sequence[FetchRequest]) -> list[FetchResponse] | None:
+        """Do as `many` if that takes no waiting: the store is in this process and it is known what is served."""
+        return self.many(requests) if self._is_inline and not self._infos.must_wait() else None
 
     def warm(self, requests: Sequence[FetchRequest]) -> int:
         """Read keys into the caches; give how many were read."""

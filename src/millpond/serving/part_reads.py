@@ -156,7 +156,7 @@ class PartReads:
             at = [at for at, place in enumerate(places) for _ in self._requests_of[place]]
             bases, tails = [bases[one] for one in at], [[column[one] for one in at] for column in tails]
         found = finish(bases, tails)
-        if len(found) == len(values):
+        if self._requests_of is None and len(found) == len(values):
             self.values = found  # type: ignore[assignment]  # every value is known
         else:
             for request, features in zip(requests, found, strict=True):

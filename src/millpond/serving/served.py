@@ -47,6 +47,10 @@ class Served(Protocol):
         """
         ...
 
+    def fetch_now(self, requests: Sequence[FetchRequest]) -> list[FetchResponse] | None:
+        """Do as `fetch_many_async` if that takes no waiting; else None."""
+        ...
+
     def fetch_table(
         self, target: str, table: "pa.Table", *, at: int | None = None, features: Sequence[str] | None = None
     ) -> "pa.Table":

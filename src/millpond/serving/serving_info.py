@@ -121,6 +121,11 @@ class ServingInfos:
         if flight is not None:
             await asyncio.wrap_future(flight)
 
+    def must_wait(self) -> bool:
+        """Tell whether what is known is so old, or unknown, that a caller waits for a refresh."""
+        read_ms = self._read_ms
+        return read_ms is None or self._clock() - read_ms >= self._wait_ms
+
     def begin(self) -> "Future[None] | None":
         """Begin a refresh if one is due, and give it if it is to be waited for."""
         now_ms, read_ms = self._clock(), self._read_ms

@@ -18,7 +18,8 @@ of `problems`. An `errors` within a result is the fetcher's own: the call was ri
 not be answered.
 
 Trade-off: no framework stands between the server and the routes. A call of one key makes no timer, no
-thread, and no object that its route could have prepared.
+thread, and no object that its route could have prepared. Over a store in this process it makes no task either
+(`answer_now`), where the server asks for that.
 """
 
 import asyncio
@@ -144,11 +145,7 @@ class HttpApp:
             start = {
                 "type": "http.response.start",
                 "status": reply.status,
-                "headers": [
-                    *reply.headers,
-                    (b"content-length", b"%d" % len(reply.body)),
-                    (b"x-request-id", request_id),
-                ],
+                "headers": self._head(reply, request_id),
             }
             if has_more:
                 await _send_and_discard(start, reply, receive, send)
@@ -161,6 +158,29 @@ class HttpApp:
         self.measures.add(route.label, scope["method"], reply.status, seconds)
         if self._log_calls:
             self._log(scope, reply, request_id, seconds)
+
+    def answer_now(self, scope: Scope, body: bytes) -> tuple[int, list[Header], bytes] | None:
+        """Answer a whole POST without a task; None if it waits for something, fails or is refused.
+
+        Then it is to be answered as any other call, which says what is wrong with it.
+        """
+        began = time.perf_counter()
+        route = self._routes.get(scope["path"], self._nowhere)
+        headers = dict(scope["headers"])
+        if route.now is None or self.api_keys.required or len(scope["headers"]) > _MAX_HEADERS:
+            return None
+        try:
+            reply = route.now(headers, body)
+        except Exception:  # noqa: BLE001 - a read may be asked for again, and then it is told what failed
+            return None
+        if reply is None:
+            return None
+        request_id = self._request_id(headers)
+        seconds = time.perf_counter() - began
+        self.measures.add(route.label, "POST", reply.status, seconds)
+        if self._log_calls:
+            self._log(scope, reply, request_id, seconds)
+        return reply.status, self._head(reply, request_id), reply.body
 
     def _handler(self, route: Route, call: Call) -> Handler:
         """What answers a call; raises `RefusedError` if nothing may."""
@@ -197,6 +217,10 @@ class HttpApp:
             return problem_reply("too_slow", f"the body did not come within {self.limits.timeout_ms} ms.")
         message = f"the call took over {self.limits.timeout_ms} ms. Send less in one call, or try again."
         return problem_reply("timed_out", message)
+
+    @staticmethod
+    def _head(reply: Reply, request_id: bytes) -> list[Header]:
+        return [*reply.headers, (b"content-length", b"%d" % len(reply.body)), (b"x-request-id", request_id)]
 
     def _request_id(self, headers: dict[bytes, bytes]) -> bytes:
         """The caller's own id of the call, or a new one."""

@@ -51,11 +51,13 @@ class Route(msgspec.Struct, frozen=True):
         label: what metrics and the log call it.
         handlers: by method; HEAD is answered as GET.
         needs_key: whether a caller must send an API key, if there are any.
+        now: answers a POST with headers and whole body at once, or None if that takes waiting or is a failure.
     """
 
     label: str
     handlers: dict[str, Handler]
     needs_key: bool = True
+    now: Callable[[dict[bytes, bytes], bytes], Reply | None] | None = None
 
 
 def json_reply(content: object, status: int = 200) -> Reply:

@@ -84,6 +84,22 @@ class FetchRoute:
         finally:
             self._in_flight.leave()
 
+    def now(self, headers: dict[bytes, bytes], body: bytes) -> Reply | None:
+        """Answer a fetch in JSON at once; None if that takes waiting, or the call is to be refused.
+
+        Raises:
+            MillpondError: as the fetcher raises.
+        """
+        if headers.get(b"content-type", _JSON) != _JSON or headers.get(b"accept", _JSON) not in (_JSON, b"*/*"):
+            return None
+        if self._in_flight.is_full or not self._bodies.allow(headers, body):
+            return None
+        requests = self._json.read(body)
+        if len(requests) > SLICE:
+            return None
+        answers = self._fetcher.fetch_now(requests)
+        return None if answers is None else Reply(200, self._json_headers, write_results(answers))
+
     async def _in_slices(self, requests: list[FetchRequest]) -> list[FetchResponse]:
         responses: list[FetchResponse] = []
         for start in range(0, len(requests), SLICE):

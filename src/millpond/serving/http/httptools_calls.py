@@ -5,6 +5,8 @@ still parses, pipelines and controls the flow. What is replaced is what it does 
 
 - The head of an answer waits for its body, and both are one write. Two writes would be two system calls
   and two packets, and would wake the caller twice, the first time for nothing.
+- A whole call that the application answers without waiting is answered where it was parsed, without a task:
+  one for each time that bytes come in, so that others get their turn.
 - No timer is set and cancelled: `connections` closes idle connections.
 - No more is read from a caller who sends calls ahead until all that came are answered.
 - Names and values of headers are not searched for line ends: all of them are the service's own, but for
@@ -52,14 +54,20 @@ class WholeAnswerCycle(RequestResponseCycle):
             ):
                 await super().send(start)
             else:
-                self._write(start, message["body"])
+                self.write_whole(start["status"], start["headers"], message["body"])
                 return
         await super().send(message)
 
-    def _write(self, start: Any, body: bytes) -> None:
+    @property
+    def is_simple(self) -> bool:
+        """Whether an answer can be written now, and nothing else is to be done for the call."""
+        return self.keep_alive and not self.waiting_for_100_continue and not self.flow.write_paused
+
+    def write_whole(self, status: int, headers: list[tuple[bytes, bytes]], body: bytes) -> None:
+        """Write head and body at once, and end the call."""
         self.response_started = self.response_complete = True
-        parts = [STATUS_LINE[start["status"]]]
-        for name, value in start["headers"]:
+        parts = [STATUS_LINE[status]]
+        for name, value in headers:
             parts += (name, b": ", value, b"\r\n")
         parts.append(b"\r\n" if self.keep_alive else b"connection: close\r\n\r\n")
         parts.append(body)
@@ -72,6 +80,32 @@ class WholeAnswerCycle(RequestResponseCycle):
 
 class HttpToolsCalls(HttpToolsProtocol):
     """Uvicorn's protocol with a `WholeAnswerCycle` for each call."""
+
+    _unstarted: WholeAnswerCycle | None = None
+    _may_answer_now = False
+
+    def data_received(self, data: bytes) -> None:
+        """Parse what came in, and start the call of which the body is not whole yet."""
+        self._may_answer_now = True
+        super().data_received(data)
+        cycle, self._unstarted = self._unstarted, None
+        if cycle is not None:
+            self._start(cycle, self.app)
+
+    def on_message_complete(self) -> None:
+        """Answer the call at once if that takes no waiting, else start it."""
+        super().on_message_complete()
+        cycle, self._unstarted = self._unstarted, None
+        if cycle is None:
+            return
+        answer_now: Any = getattr(self.app, "answer_now", None)
+        if self._may_answer_now and answer_now is not None and cycle.scope["method"] == "POST" and cycle.is_simple:
+            self._may_answer_now = False
+            whole = answer_now(cycle.scope, bytes(cycle.body))
+            if whole is not None:
+                cycle.write_whole(*whole)
+                return
+        self._start(cycle, self.app)
 
     def on_message_begin(self) -> None:
         """Begin a call."""
@@ -113,7 +147,7 @@ class HttpToolsCalls(HttpToolsProtocol):
             on_response=self.on_response_complete,
         )
         if former is None or former.response_complete:
-            self._start(cycle, self.app)
+            self._unstarted = cycle
         else:
             self.flow.pause_reading()
             self.pipeline.appendleft((cycle, self.app))

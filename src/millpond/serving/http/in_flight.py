@@ -14,9 +14,14 @@ class InFlight:
         self._limit = limits.max_in_flight
         self.count = 0
 
+    @property
+    def is_full(self) -> bool:
+        """Whether another fetch would be refused."""
+        return self.count >= self._limit
+
     def enter(self) -> None:
         """Begin a fetch, or raise `RefusedError`."""
-        if self.count >= self._limit:
+        if self.is_full:
             raise RefusedError(
                 "too_many_calls", f"{self._limit} fetches are running here, the most that may. Try again."
             )
