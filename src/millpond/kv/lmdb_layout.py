@@ -24,7 +24,7 @@ saw it, up to a limit fixed at opening, and a fetcher meets a new dataset with e
 """
 
 import struct
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import lru_cache
 from itertools import islice
 from typing import Any, NamedTuple
@@ -118,42 +118,37 @@ def write_rows(transaction: Transaction, dataset: Dataset, puts: Sequence[Put], 
     rows = _by_address(dataset, puts)
     addresses = sorted(rows)
     cursor = transaction.cursor()
+    puts = [rows[address] for address in addresses]
     if dataset.rows == "one":
         time = _TIME.pack
-        cursor.putmulti(
-            [(address, time(rows[address].time_ms + _TIME_BIAS) + rows[address].value) for address in addresses]
-        )
+        values = [time(put.time_ms + _TIME_BIAS) + put.value for put in puts]
     else:
-        cursor.putmulti([(address, rows[address].value) for address in addresses])
+        values = [put.value for put in puts]
+    cursor.putmulti(zip(addresses, values, strict=True))
     if dataset.ttl_ms is not None:
-        cursor.putmulti(_expiries_of(addresses, rows, now_ms, dataset.ttl_ms))
+        cursor.putmulti(_expiries_of(addresses, puts, now_ms, dataset.ttl_ms))
     elif dataset.may_expire:
         for address in addresses:
             transaction.delete(_expiry_address(address))
 
 
 def _by_address(dataset: Dataset, puts: Sequence[Put]) -> dict[bytes, Put]:
-    length, time = _LENGTH.pack, _TIME.pack
+    # Few lengths and times make many rows.
+    prefix = _rows_prefix(dataset.id)
+    prefixes = {size: prefix + _LENGTH.pack(size) for size in {len(put.key) for put in puts}}
     if dataset.rows == "one":
-        prefix = ONLY_ROW + dataset.id
-        return {prefix + length(len(put.key)) + put.key: put for put in puts}
-    prefix = ROW + dataset.id
-    return {prefix + length(len(put.key)) + put.key + time(put.time_ms + _TIME_BIAS): put for put in puts}
+        return {prefixes[len(put.key)] + put.key: put for put in puts}
+    times = {time_ms: _TIME.pack(time_ms + _TIME_BIAS) for time_ms in {put.time_ms for put in puts}}
+    return {prefixes[len(put.key)] + put.key + times[put.time_ms]: put for put in puts}
 
 
 def _expiries_of(
-    addresses: Sequence[bytes], rows: Mapping[bytes, Put], now_ms: int, ttl_ms: int
-) -> list[tuple[bytes, bytes]]:
+    addresses: Sequence[bytes], puts: Sequence[Put], now_ms: int, ttl_ms: int
+) -> Iterator[tuple[bytes, bytes]]:
     """The addresses of the rows' expiry, in the order of the rows, and when it is."""
-    times: dict[int, bytes] = {}
-    found = []
-    for address in addresses:
-        put = rows[address]
-        expiry = times.get(put.keep_until_ms)
-        if expiry is None:
-            expiry = times[put.keep_until_ms] = _TIME.pack(expires_ms(put, now_ms, ttl_ms))
-        found.append((EXPIRY + address[1:], expiry))
-    return found
+    each = {put.keep_until_ms: put for put in puts}.items()
+    expiries = {keep_until_ms: _TIME.pack(expires_ms(put, now_ms, ttl_ms)) for keep_until_ms, put in each}
+    return ((EXPIRY + address[1:], expiries[put.keep_until_ms]) for address, put in zip(addresses, puts, strict=True))
 
 
 def read_many(transaction: Transaction, gets: Sequence[Get]) -> list[list[TimedValue]]:
@@ -255,10 +250,9 @@ def remove_expired(transaction: Transaction, dataset: Dataset, after: bytes, loo
         return b""
     looked_at = list(islice(cursor.iternext(), looks))
     now = _TIME.pack(now_ms)
-    for address, expires in looked_at:
-        if expires <= now and address.startswith(prefix):
-            transaction.delete(_rows_prefix(dataset.id) + address[len(prefix) :])
-            transaction.delete(address)
+    for address in [address for address, expires in looked_at if expires <= now and address.startswith(prefix)]:
+        transaction.delete(_rows_prefix(dataset.id) + address[len(prefix) :])
+        transaction.delete(address)
     last: bytes = looked_at[-1][0]
     return last + b"\x00" if len(looked_at) == looks and last.startswith(prefix) else b""
 
