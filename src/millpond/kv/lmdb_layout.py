@@ -115,10 +115,11 @@ def entered(transaction: Transaction, dataset: str) -> Dataset:
 
 def write_rows(transaction: Transaction, dataset: Dataset, puts: Sequence[Put], now_ms: int) -> None:
     """Write rows, the last of equal addresses alone."""
-    rows = _by_address(dataset, puts)
-    addresses = sorted(rows)
+    unsorted = _addresses(dataset, puts)
+    # Of equal addresses the last one comes last, and replaces the others.
+    order = sorted(range(len(puts)), key=unsorted.__getitem__)
+    addresses, puts = [unsorted[place] for place in order], [puts[place] for place in order]
     cursor = transaction.cursor()
-    puts = [rows[address] for address in addresses]
     if dataset.rows == "one":
         time = _TIME.pack
         values = [time(put.time_ms + _TIME_BIAS) + put.value for put in puts]
@@ -132,14 +133,14 @@ def write_rows(transaction: Transaction, dataset: Dataset, puts: Sequence[Put], 
             transaction.delete(_expiry_address(address))
 
 
-def _by_address(dataset: Dataset, puts: Sequence[Put]) -> dict[bytes, Put]:
+def _addresses(dataset: Dataset, puts: Sequence[Put]) -> list[bytes]:
     # Few lengths and times make many rows.
     prefix = _rows_prefix(dataset.id)
     prefixes = {size: prefix + _LENGTH.pack(size) for size in {len(put.key) for put in puts}}
     if dataset.rows == "one":
-        return {prefixes[len(put.key)] + put.key: put for put in puts}
+        return [prefixes[len(put.key)] + put.key for put in puts]
     times = {time_ms: _TIME.pack(time_ms + _TIME_BIAS) for time_ms in {put.time_ms for put in puts}}
-    return {prefixes[len(put.key)] + put.key + times[put.time_ms]: put for put in puts}
+    return [prefixes[len(put.key)] + put.key + times[put.time_ms] for put in puts]
 
 
 def _expiries_of(
