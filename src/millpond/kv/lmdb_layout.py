@@ -11,6 +11,7 @@ of a `rows="one"` dataset is one look-up. Layout 2, of which layout 1 had the ki
     0x02 dataset id       -> nothing: dropped, its rows are still being removed *
     0x03                  -> last dataset id given *
     0x04 dataset id       -> what was declared: ttl_ms (8; 0 is none), and whether it ever was above 0 (1)
+    0x05 dataset id       -> up to which expiry the last write looked, if it has not looked at all of them
     0x10 dataset id, length of key (2), key, time_ms (8, sign bit flipped) -> value *
     0x11 dataset id, length of key (2), key -> time_ms (8, sign bit flipped), value
     0x12 dataset id, the rest of a row's address after its id -> when it expires (8, ms since 1970)
@@ -48,6 +49,7 @@ NAME = b"\x01"
 DROPPED = b"\x02"
 LAST_ID = b"\x03"
 DECLARED = b"\x04"
+LOOKED_UP_TO = b"\x05"
 ROW = b"\x10"
 ONLY_ROW = b"\x11"
 EXPIRY = b"\x12"
@@ -243,19 +245,23 @@ def delete_keys(transaction: Transaction, dataset: str, keys: Iterable[bytes]) -
                 transaction.delete(_expiry_address(address))
 
 
-def remove_expired(transaction: Transaction, dataset: Dataset, after: bytes, looks: int, now_ms: int) -> bytes:
-    """Look at some rows' expiry, beginning after an address, and remove the rows that are due; where to go on."""
-    prefix = EXPIRY + dataset.id
+def remove_expired(transaction: Transaction, dataset: Dataset, looks: int, now_ms: int) -> None:
+    """Look at some expiries, and remove the rows that are due; the next call, in any process, goes on from there."""
+    prefix, place = EXPIRY + dataset.id, LOOKED_UP_TO + dataset.id
     cursor = transaction.cursor()
-    if not cursor.set_range(max(prefix, after)):
-        return b""
+    if not cursor.set_range(transaction.get(place, prefix)):
+        transaction.delete(place)
+        return
     looked_at = list(islice(cursor.iternext(), looks))
     now = _TIME.pack(now_ms)
     for address in [address for address, expires in looked_at if expires <= now and address.startswith(prefix)]:
         transaction.delete(_rows_prefix(dataset.id) + address[len(prefix) :])
         transaction.delete(address)
     last: bytes = looked_at[-1][0]
-    return last + b"\x00" if len(looked_at) == looks and last.startswith(prefix) else b""
+    if len(looked_at) == looks and last.startswith(prefix):
+        transaction.put(place, last + b"\x00")
+    else:
+        transaction.delete(place)
 
 
 def forget_name(transaction: Transaction, dataset: str) -> None:
@@ -263,6 +269,7 @@ def forget_name(transaction: Transaction, dataset: str) -> None:
     number = transaction.pop(catalogue_key(dataset))
     if number is not None:
         transaction.delete(DECLARED + number)
+        transaction.delete(LOOKED_UP_TO + number)
         transaction.put(DROPPED + number, b"")
 
 
