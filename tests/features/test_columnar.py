@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from millpond.errors import DataError
 from millpond.features import Aggregation, Field, GroupBy
-from millpond.features.columnar import collect_table, group_rows
+from millpond.features.columnar import collect_table, group_rows, store_table
 from millpond.features.compiled_cells import compile_cells
 from millpond.features.operations import OPERATIONS
 from millpond.features.types import parse_type
@@ -88,6 +88,8 @@ def test_a_table_is_collected_as_the_events_of_each_group_are(type_, data):
     parts = np.asarray(table["at"]) // 2
     groups = group_rows(table.select(["k"]), parts)
     irs = collect_table(cells, groups, table["at"], table).irs()
+    at_once = [list(column) for column in store_table(cells, groups, table["at"], table)]
+    assert at_once == [list(column) for column in zip(*(stored(cells, ir) for ir in irs), strict=True)] or not irs
     found = {(rows[first][0], rows[first][1] // 2): ir for first, ir in zip(groups.first_rows, irs, strict=True)}
     expected = collected_each(cells, rows, 2)
     assert {key: stored(cells, ir) for key, ir in found.items()} == {
@@ -104,8 +106,10 @@ def test_a_table_is_collected_as_the_events_of_each_group_are(type_, data):
 def test_sums_by_limbs_are_exact_for_all_doubles(values):
     cells = compiled("double", Aggregation("sum", "x"))
     table = table_of([("a", 0, value, None) for value in values], "double")
-    (ir,) = collect_table(cells, group_rows(table.select(["k"])), table["at"], table).irs()
+    groups = group_rows(table.select(["k"]))
+    (ir,) = collect_table(cells, groups, table["at"], table).irs()
     assert ir == cells.collect([0] * len(values), [(value, None) for value in values])
+    assert [column[0] for column in store_table(cells, groups, table["at"], table)] == stored(cells, ir)
 
 
 def test_sums_stay_exact_beyond_what_one_addition_of_limbs_can_hold():

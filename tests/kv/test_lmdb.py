@@ -401,6 +401,25 @@ def test_what_layout_1_wrote_is_read_and_added_to(tmp_path):
     store.close()
 
 
+def test_a_process_looks_for_rows_that_have_expired_where_the_one_before_stopped(tmp_path):
+    now_ms = [0]
+    store = LmdbStore(tmp_path, sync=False, clock=lambda: now_ms[0])
+    store.create("d", rows="many", ttl_ms=1_000)
+    store.put_many("d", [Put(b"first%d" % number, b"v", 0, keep_until_ms=9_000) for number in range(100)])
+    store.put_many("d", [Put(b"second%d" % number, b"v") for number in range(100)])
+    now_ms[0] = 1_000
+    for _ in range(30):
+        store.close()
+        store = LmdbStore(tmp_path, sync=False, clock=lambda: now_ms[0])
+        store.put_many("d", [Put(b"first0", b"v")])
+    found = [key for key, _ in store.next_keys("d", None, 300)]
+    assert sorted(found) == sorted(b"first%d" % number for number in range(100))
+    store.drop("d")
+    store.close()
+    with lmdb.open(str(tmp_path)) as environment, environment.begin() as transaction:
+        assert [key for key, _ in transaction.cursor()] == [b"\x00format", b"\x03"]
+
+
 @pytest.mark.parametrize("rows", ["one", "many"])
 def test_nothing_of_a_row_is_left_after_it_expired_or_was_deleted_or_dropped(tmp_path, rows):
     now_ms = [0]

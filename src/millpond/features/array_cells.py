@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from millpond.features.cells.cell import Cell, CellOperation
-from millpond.features.cells.counts_and_sums import FRACTION_BITS
+from millpond.features.cells.counts_and_sums import FRACTION_BITS, encode_fixed_point
 from millpond.features.fixed_point_arrays import WordSums
 
 _LIMB_BITS = 32
@@ -70,7 +70,7 @@ def _counts(_: CellOperation, rows: GroupedRows) -> list[int]:
 
 def _sums(_: CellOperation, rows: GroupedRows) -> list[int]:
     if rows.values.dtype == np.float64:
-        return _sums_of_doubles(rows)
+        return _sums_of_doubles(rows).sums()
     whole = rows.values.astype(np.int64)
     if max(-int(whole.min()), int(whole.max())) * len(whole) < 1 << 62:
         sums: list[int] = np.add.reduceat(whole, rows.starts).tolist()
@@ -80,7 +80,7 @@ def _sums(_: CellOperation, rows: GroupedRows) -> list[int]:
     return [(above << _LIMB_BITS) + below for above, below in zip(high, low, strict=True)]
 
 
-def _sums_of_doubles(rows: GroupedRows) -> list[int]:
+def _sums_of_doubles(rows: GroupedRows) -> WordSums:
     fractions, exponents = np.frexp(rows.values)
     mantissas = (fractions * (1 << _MANTISSA_BITS)).astype(np.int64)
     shifts = exponents.astype(np.int64) + (FRACTION_BITS - _MANTISSA_BITS)
@@ -92,7 +92,7 @@ def _sums_of_doubles(rows: GroupedRows) -> list[int]:
     sums = WordSums(len(rows.groups), shifts, _MANTISSA_BITS)
     sums.add(rows.index, shifts, magnitudes & _LIMB_MASK, signs)
     sums.add(rows.index, shifts + _LIMB_BITS, magnitudes >> np.uint64(_LIMB_BITS), signs)
-    return sums.sums()
+    return sums
 
 
 def _reduced(reduce: Any, values: Any, starts: Any) -> Any:
@@ -171,10 +171,32 @@ def collect_groups(cell: CellOperation, rows: GroupedRows, count: int) -> Sequen
     by_arrays = _ARRAY_OPERATIONS.get(cell.kind)
     if by_arrays is None or (isinstance(rows.values, list) and cell.kind != "count"):
         by_arrays = collect_each
-    collected = by_arrays(cell, rows)
-    if len(collected) == count:
-        return collected
-    cells = [cell.empty] * count
-    for group, found in zip(rows.groups.tolist(), collected, strict=True):
-        cells[group] = found
-    return cells
+    return _of_all_groups(by_arrays(cell, rows), rows, count, cell.empty)
+
+
+def store_groups(cell: CellOperation, rows: GroupedRows, count: int) -> Sequence[Any]:
+    """Give what is stored of the cell of each group, as ``CellOperation.encode`` gives it of `collect_groups`.
+
+    Of exact sums it is made from their words: the long integers that they are in memory are never made.
+    """
+    if (
+        cell.encode is encode_fixed_point
+        and cell.kind == "sum"
+        and len(rows.index)
+        and not isinstance(rows.values, list)
+    ):
+        stored = _sums_of_doubles(rows).stored()
+        if stored is not None:
+            return _of_all_groups(stored, rows, count, b"")
+    cells = collect_groups(cell, rows, count)
+    return cells if cell.plain else list(map(cell.encode, cells))
+
+
+def _of_all_groups(found: Sequence[Any], rows: GroupedRows, count: int, empty: Any) -> Sequence[Any]:
+    """Give what groups with rows have found, and for the others what is empty."""
+    if len(found) == count:
+        return found
+    of_all = [empty] * count
+    for group, one in zip(rows.groups.tolist(), found, strict=True):
+        of_all[group] = one
+    return of_all

@@ -7,7 +7,7 @@ collected group by group, from columns that were checked and converted once for 
 ``CompiledCells.collect`` is the oracle: for the events of each group it gives the same IR.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,9 +16,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from millpond.errors import DataError
-from millpond.features.array_cells import GroupedRows, collect_groups
+from millpond.features.array_cells import GroupedRows, collect_groups, store_groups
 from millpond.features.array_inputs import TableInputs
-from millpond.features.cells.cell import Cell, Ir
+from millpond.features.cells.cell import Cell, CellOperation, Ir
 from millpond.features.compiled_cells import CellRows, CompiledCells
 from millpond.features.inputs import EVENTS
 
@@ -112,6 +112,21 @@ def collect_table(cells: CompiledCells, groups: Groups, times: Any, inputs: pa.T
     >>> [count for _, count in collected.irs()]
     [1, 1]
     """
+    return CollectedTable(_of_groups(cells, groups, times, inputs, collect_groups), len(groups.first_rows))
+
+
+def store_table(cells: CompiledCells, groups: Groups, times: Any, inputs: pa.Table) -> tuple[Sequence[Any], ...]:
+    """Give for each cell of the plan what is stored of it for each group; arguments and errors of `collect_table`."""
+    return _of_groups(cells, groups, times, inputs, store_groups)
+
+
+def _of_groups(
+    cells: CompiledCells,
+    groups: Groups,
+    times: Any,
+    inputs: pa.Table,
+    collect: Callable[[CellOperation, GroupedRows, int], Sequence[Any]],
+) -> tuple[Sequence[Any], ...]:
     moments = np.asarray(times)
     if moments.dtype.kind not in "iu":
         raise DataError(
@@ -124,12 +139,8 @@ def collect_table(cells: CompiledCells, groups: Groups, times: Any, inputs: pa.T
     order = order[np.searchsorted(groups.numbers[order], 0) :]
     sorted_rows = _SortedRows(groups.numbers, order, moments.astype(np.int64), table)
     by_source = {source: sorted_rows.of(source) for source in dict.fromkeys(cells.rows_of_cells)}
-    return CollectedTable(
-        tuple(
-            collect_groups(cell, by_source[source], count)
-            for cell, source in zip(cells.cells, cells.rows_of_cells, strict=True)
-        ),
-        count,
+    return tuple(
+        collect(cell, by_source[source], count) for cell, source in zip(cells.cells, cells.rows_of_cells, strict=True)
     )
 
 

@@ -8,6 +8,7 @@ doubles, of which up to 2**21 add up without rounding. Then carries go up throug
 are read as one Python integer, or written as `cells.counts_and_sums.encode_fixed_point` writes it.
 """
 
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -80,6 +81,14 @@ class WordSums:
             from_bytes(data[start : start + width], "little", signed=True) << shift
             for start in range(0, len(data), width)
         ]
+
+    def stored(self) -> list[bytes] | None:
+        """Give each sum as `encode_fixed_point` writes it; None if one has more than 255 bytes."""
+        packed = self.packed()
+        if packed is None:
+            return None
+        data, bounds = packed
+        return [data[begin + _HEAD_BYTES : end] for begin, end in pairwise(bounds)]
 
     def packed(self) -> PackedColumn | None:
         """Give the MessagePack of each stored sum; None if one has more than 255 bytes."""

@@ -51,8 +51,13 @@ class PackedCells:
 
     def pack_columns(self, columns: Sequence[Sequence[Cell]], count: int) -> list[bytes]:
         """Give the packed cells of some IRs, of which each column has one cell."""
-        stored = [map(encode, column) for encode, column in zip(self._encoders, columns, strict=True)]
-        return self._packed_rows(stored, count)
+        return self.pack_stored(
+            [list(map(encode, column)) for encode, column in zip(self._encoders, columns, strict=True)], count
+        )
+
+    def pack_stored(self, columns: Sequence[Sequence[Any]], count: int) -> list[bytes]:
+        """Give the packed cells of some IRs, of which each column has what is stored of one cell."""
+        return self._packed_rows(columns, count)
 
     def unpack(self, packed: bytes) -> Ir:
         """Give the IR of packed cells; raises what a cell's ``decode`` raises, or a MsgspecError."""

@@ -74,7 +74,6 @@ class LmdbStore:
         self._closed = False
         self._environment: Environment | None = None
         self._give_back: Callable[[], object] | None = None
-        self._expiry_at: dict[bytes, bytes] = {}
 
     def create(self, dataset: str, *, rows: Rows, ttl_ms: int | None = None) -> None:
         """Declare how many rows a key has, and how long they stay."""
@@ -89,18 +88,13 @@ class LmdbStore:
         rows = checked_puts(dataset, puts)
         now_ms = self._clock()
 
-        def write(transaction: Any) -> tuple[bytes, bytes] | None:
+        def write(transaction: Any) -> None:
             found = lmdb_layout.entered(transaction, dataset)
             lmdb_layout.write_rows(transaction, found, rows, now_ms)
-            if not found.may_expire:
-                return None
-            looks = max(_LEAST_LOOKS, 2 * len(rows))
-            after = self._expiry_at.get(found.id, b"")
-            return found.id, lmdb_layout.remove_expired(transaction, found, after, looks, now_ms)
+            if found.may_expire:
+                lmdb_layout.remove_expired(transaction, found, max(_LEAST_LOOKS, 2 * len(rows)), now_ms)
 
-        looked = self._open().write(write)
-        if looked is not None:
-            self._expiry_at[looked[0]] = looked[1]
+        self._open().write(write)
 
     def bulk_put(self, dataset: str, puts: Iterable[Put]) -> None:
         """Write many rows, in transactions of a hundred thousand; sorted ones go about four times as fast."""

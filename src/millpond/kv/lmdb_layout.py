@@ -11,6 +11,7 @@ of a `rows="one"` dataset is one look-up. Layout 2, of which layout 1 had the ki
     0x02 dataset id       -> nothing: dropped, its rows are still being removed *
     0x03                  -> last dataset id given *
     0x04 dataset id       -> what was declared: ttl_ms (8; 0 is none), and whether it ever was above 0 (1)
+    0x05 dataset id       -> up to which expiry the last write looked, if it has not looked at all of them
     0x10 dataset id, length of key (2), key, time_ms (8, sign bit flipped) -> value *
     0x11 dataset id, length of key (2), key -> time_ms (8, sign bit flipped), value
     0x12 dataset id, the rest of a row's address after its id -> when it expires (8, ms since 1970)
@@ -24,7 +25,7 @@ saw it, up to a limit fixed at opening, and a fetcher meets a new dataset with e
 """
 
 import struct
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import lru_cache
 from itertools import islice
 from typing import Any, NamedTuple
@@ -48,6 +49,7 @@ NAME = b"\x01"
 DROPPED = b"\x02"
 LAST_ID = b"\x03"
 DECLARED = b"\x04"
+LOOKED_UP_TO = b"\x05"
 ROW = b"\x10"
 ONLY_ROW = b"\x11"
 EXPIRY = b"\x12"
@@ -115,45 +117,41 @@ def entered(transaction: Transaction, dataset: str) -> Dataset:
 
 def write_rows(transaction: Transaction, dataset: Dataset, puts: Sequence[Put], now_ms: int) -> None:
     """Write rows, the last of equal addresses alone."""
-    rows = _by_address(dataset, puts)
-    addresses = sorted(rows)
+    unsorted = _addresses(dataset, puts)
+    # Of equal addresses the last one comes last, and replaces the others.
+    order = sorted(range(len(puts)), key=unsorted.__getitem__)
+    addresses, puts = [unsorted[place] for place in order], [puts[place] for place in order]
     cursor = transaction.cursor()
     if dataset.rows == "one":
         time = _TIME.pack
-        cursor.putmulti(
-            [(address, time(rows[address].time_ms + _TIME_BIAS) + rows[address].value) for address in addresses]
-        )
+        values = [time(put.time_ms + _TIME_BIAS) + put.value for put in puts]
     else:
-        cursor.putmulti([(address, rows[address].value) for address in addresses])
+        values = [put.value for put in puts]
+    cursor.putmulti(zip(addresses, values, strict=True))
     if dataset.ttl_ms is not None:
-        cursor.putmulti(_expiries_of(addresses, rows, now_ms, dataset.ttl_ms))
+        cursor.putmulti(_expiries_of(addresses, puts, now_ms, dataset.ttl_ms))
     elif dataset.may_expire:
         for address in addresses:
             transaction.delete(_expiry_address(address))
 
 
-def _by_address(dataset: Dataset, puts: Sequence[Put]) -> dict[bytes, Put]:
-    length, time = _LENGTH.pack, _TIME.pack
+def _addresses(dataset: Dataset, puts: Sequence[Put]) -> list[bytes]:
+    # Few lengths and times make many rows.
+    prefix = _rows_prefix(dataset.id)
+    prefixes = {size: prefix + _LENGTH.pack(size) for size in {len(put.key) for put in puts}}
     if dataset.rows == "one":
-        prefix = ONLY_ROW + dataset.id
-        return {prefix + length(len(put.key)) + put.key: put for put in puts}
-    prefix = ROW + dataset.id
-    return {prefix + length(len(put.key)) + put.key + time(put.time_ms + _TIME_BIAS): put for put in puts}
+        return [prefixes[len(put.key)] + put.key for put in puts]
+    times = {time_ms: _TIME.pack(time_ms + _TIME_BIAS) for time_ms in {put.time_ms for put in puts}}
+    return [prefixes[len(put.key)] + put.key + times[put.time_ms] for put in puts]
 
 
 def _expiries_of(
-    addresses: Sequence[bytes], rows: Mapping[bytes, Put], now_ms: int, ttl_ms: int
-) -> list[tuple[bytes, bytes]]:
+    addresses: Sequence[bytes], puts: Sequence[Put], now_ms: int, ttl_ms: int
+) -> Iterator[tuple[bytes, bytes]]:
     """The addresses of the rows' expiry, in the order of the rows, and when it is."""
-    times: dict[int, bytes] = {}
-    found = []
-    for address in addresses:
-        put = rows[address]
-        expiry = times.get(put.keep_until_ms)
-        if expiry is None:
-            expiry = times[put.keep_until_ms] = _TIME.pack(expires_ms(put, now_ms, ttl_ms))
-        found.append((EXPIRY + address[1:], expiry))
-    return found
+    each = {put.keep_until_ms: put for put in puts}.items()
+    expiries = {keep_until_ms: _TIME.pack(expires_ms(put, now_ms, ttl_ms)) for keep_until_ms, put in each}
+    return ((EXPIRY + address[1:], expiries[put.keep_until_ms]) for address, put in zip(addresses, puts, strict=True))
 
 
 def read_many(transaction: Transaction, gets: Sequence[Get]) -> list[list[TimedValue]]:
@@ -249,20 +247,23 @@ def delete_keys(transaction: Transaction, dataset: str, keys: Iterable[bytes]) -
                 transaction.delete(_expiry_address(address))
 
 
-def remove_expired(transaction: Transaction, dataset: Dataset, after: bytes, looks: int, now_ms: int) -> bytes:
-    """Look at some rows' expiry, beginning after an address, and remove the rows that are due; where to go on."""
-    prefix = EXPIRY + dataset.id
+def remove_expired(transaction: Transaction, dataset: Dataset, looks: int, now_ms: int) -> None:
+    """Look at some expiries, and remove the rows that are due; the next call, in any process, goes on from there."""
+    prefix, place = EXPIRY + dataset.id, LOOKED_UP_TO + dataset.id
     cursor = transaction.cursor()
-    if not cursor.set_range(max(prefix, after)):
-        return b""
+    if not cursor.set_range(transaction.get(place, prefix)):
+        transaction.delete(place)
+        return
     looked_at = list(islice(cursor.iternext(), looks))
     now = _TIME.pack(now_ms)
-    for address, expires in looked_at:
-        if expires <= now and address.startswith(prefix):
-            transaction.delete(_rows_prefix(dataset.id) + address[len(prefix) :])
-            transaction.delete(address)
+    for address in [address for address, expires in looked_at if expires <= now and address.startswith(prefix)]:
+        transaction.delete(_rows_prefix(dataset.id) + address[len(prefix) :])
+        transaction.delete(address)
     last: bytes = looked_at[-1][0]
-    return last + b"\x00" if len(looked_at) == looks and last.startswith(prefix) else b""
+    if len(looked_at) == looks and last.startswith(prefix):
+        transaction.put(place, last + b"\x00")
+    else:
+        transaction.delete(place)
 
 
 def forget_name(transaction: Transaction, dataset: str) -> None:
@@ -270,6 +271,7 @@ def forget_name(transaction: Transaction, dataset: str) -> None:
     number = transaction.pop(catalogue_key(dataset))
     if number is not None:
         transaction.delete(DECLARED + number)
+        transaction.delete(LOOKED_UP_TO + number)
         transaction.put(DROPPED + number, b"")
 
 

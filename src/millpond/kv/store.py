@@ -292,9 +292,28 @@ def checked_puts(dataset: str, puts: Iterable[Put]) -> list[Put]:
     """
     encode_dataset(dataset)
     rows = list(puts)
-    for put in rows:
-        check_put(dataset, put)
+    if not _all_fit(rows):
+        for put in rows:
+            check_put(dataset, put)
     return rows
+
+
+def _all_fit(puts: Sequence[Put]) -> bool:
+    """Tell whether every store can hold some rows; `check_put` says of a single one what is wrong with it."""
+    if not puts:
+        return True
+    keys, values = [put.key for put in puts], [put.value for put in puts]
+    if {*map(type, keys), *map(type, values)} != {bytes}:
+        return False
+    times, kept_until = {put.time_ms for put in puts}, {put.keep_until_ms for put in puts}
+    return (
+        max(map(len, keys)) <= MAX_KEY_BYTES
+        and max(map(len, values)) <= MAX_VALUE_BYTES
+        and min(times) > -MAX_TIME_MS
+        and max(times) < MAX_TIME_MS
+        and min(kept_until) >= 0
+        and max(kept_until) < MAX_TIME_MS
+    )
 
 
 def expires_ms(put: Put, now_ms: int, ttl_ms: int) -> int:

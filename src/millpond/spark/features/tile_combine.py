@@ -23,7 +23,7 @@ import pyarrow.compute as pc
 
 from millpond.features import GroupByPlan
 from millpond.features.cells.cell import Cell
-from millpond.features.columnar import Groups, collect_table, group_rows
+from millpond.features.columnar import Groups, collect_table, group_rows, store_table
 from millpond.features.types import DataType
 from millpond.spark.environment.worker_garbage import leave_modules_out
 from millpond.spark.features.tile_slots import CLOSING_SLOT, CombinedTiles, encode_combined, slot_of
@@ -113,7 +113,7 @@ def _combined(plan: GroupByPlan, events: pa.Table, key_width: int) -> pa.RecordB
     keys = _encoded_keys(plan, key_columns.take(pa.array(by_key.first_rows)))
     slots = np.fromiter(map(slot_of, keys), np.int32, len(keys))
     of_groups = by_key.numbers[groups.first_rows]
-    packed = plan.tile_codec.packed.pack_columns(collected_cells(plan, events, key_width, groups), len(of_groups))
+    packed = packed_cells(plan, events, key_width, groups)
     sizes = np.bincount(groups.numbers).tolist()
     by_slot: dict[int, dict[int, CombinedTiles]] = {}
     for slot, start_ms, group_numbers in _blocks(slots[of_groups], starts[groups.first_rows]):
@@ -148,8 +148,8 @@ def _blocks(slots: npt.NDArray[np.int32], starts: npt.NDArray[np.int64]) -> Iter
         yield int(slots[begin]), int(starts[begin]), numbers[begin:end]
 
 
-def collected_cells(plan: GroupByPlan, events: pa.Table, key_width: int, groups: Groups) -> Sequence[Sequence[Cell]]:
-    """Give each cell of all groups of events; rows that are taken away are subtracted by the cells that can delete.
+def packed_cells(plan: GroupByPlan, events: pa.Table, key_width: int, groups: Groups) -> list[bytes]:
+    """Give the packed cells of each group of events; rows that are taken away are subtracted where cells can delete.
 
     Args:
         plan: of the GroupBy.
@@ -162,17 +162,21 @@ def collected_cells(plan: GroupByPlan, events: pa.Table, key_width: int, groups:
     inputs = events.select(range(key_width + 1, key_width + 1 + len(fields)))
     inputs = inputs.rename_columns([field.name for field in fields])
     times = events.column(OWN_TIME if OWN_TIME in events.column_names else key_width).combine_chunks()
+    codec, count = plan.tile_codec.packed, len(groups.first_rows)
+    if "is_delete" in events.column_names:
+        gone = events.column("is_delete").fill_null(fill_value=False).to_numpy().astype(np.bool_)
+        if gone.any():
+            added, taken = (
+                collect_table(plan.tile_cells, Groups(numbers, groups.first_rows), times, inputs).columns
+                for numbers in (np.where(gone, -1, groups.numbers), np.where(gone, groups.numbers, -1))
+            )
+            return codec.pack_columns(_without(plan, added, taken), count)
+    return codec.pack_stored(store_table(plan.tile_cells, groups, times, inputs), count)
 
-    def collected(of: Groups) -> Sequence[Sequence[Cell]]:
-        return collect_table(plan.tile_cells, of, times, inputs).columns
 
-    if "is_delete" not in events.column_names:
-        return collected(groups)
-    gone = events.column("is_delete").fill_null(fill_value=False).to_numpy().astype(np.bool_)
-    if not gone.any():
-        return collected(groups)
-    added = collected(Groups(np.where(gone, -1, groups.numbers), groups.first_rows))
-    taken = collected(Groups(np.where(gone, groups.numbers, -1), groups.first_rows))
+def _without(
+    plan: GroupByPlan, added: Sequence[Sequence[Cell]], taken: Sequence[Sequence[Cell]]
+) -> Sequence[Sequence[Cell]]:
     return [
         column if operation.delete is None else list(map(operation.delete, column, others))
         for operation, column, others in zip(plan.tile_cells.cells, added, taken, strict=True)
