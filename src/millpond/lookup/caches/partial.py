@@ -198,7 +198,7 @@ class PartialCachingLookup(LookupFunction):
 
     def _took_stale(self, keys: Sequence[Key], answers: Answers) -> bool:
         """Take rows that are too old, as the source did not answer; False if one of the keys has none."""
-        stale = {} if self._ages is None else self._ages.find_stale(keys)
+        stale: dict[Key, Rows] = {} if self._ages is None else self._ages.find_stale(keys)
         answers.rows.update(stale)
         return len(stale) == len(keys)
 
