@@ -193,8 +193,9 @@ class PartialCachingLookup(LookupFunction):
             with contextlib.suppress(Exception):
                 self._load(due, request, isolate=True, metrics=self._background)
 
-        self._in_flight.start(due, request)
-        self._background.run(load)
+        # Under the lock, which the load needs to end: so it cannot end before it is noted.
+        if self._background.run(load):
+            self._in_flight.start(due, request)
 
     def _took_stale(self, keys: Sequence[Key], answers: Answers) -> bool:
         """Take rows that are too old, as the source did not answer; False if one of the keys has none."""
