@@ -30,6 +30,8 @@ from millpond.serving.http.limits import Limits
 from millpond.serving.messages import Target
 from millpond.spark.features.hop_manifest import HopManifest
 from millpond.spark.host.wire import Connection, Found
+from millpond.spark.lookup import invalidations
+from millpond.spark.lookup.invalidations import Invalidated
 from millpond.spark.shuffle.pack import Layout, _blob, read_blob
 from millpond.state.backend.cell_bytes import cell_bytes
 from millpond.state.backend.pairs import Pairs
@@ -270,7 +272,7 @@ def _frame(data: bytes) -> object:
 def _frame_bytes() -> bytes:
     there, here = socket.socketpair()
     with here, Connection(there) as connection:
-        connection.send(Found(b"counts", b"counted"), b"an Arrow stream")
+        connection.send(Found(b"starts", b"counts", b"counted"), b"an Arrow stream")
         return here.recv(60_000)
 
 
@@ -301,6 +303,12 @@ OTHERS = {
         lambda data: HopManifest.decode(data, "m"),
         HOPS.encode(),
         lambda body: seal(2, body, b"hop table"),
+        HEADER.size,
+    ),
+    "invalidated keys": Fuzzed(
+        lambda data: Invalidated.decode(data).since(3),
+        Invalidated(4, 2, pa.table({"__version": [3, 4], "code": ["JFK", "EWR"]})).encode(),
+        lambda body: seal(invalidations.FORMAT_VERSION, body, invalidations.ADDRESS),
         HEADER.size,
     ),
     "frame of a host": Fuzzed(_frame, _frame_bytes(), expected=(CorruptionError, UnavailableError)),

@@ -108,7 +108,8 @@ def test_rows_that_are_too_old_are_given_while_the_source_is_down_and_for_a_boun
 
 
 @EVERY_LOOKUP
-def test_a_bug_of_the_source_is_no_reason_for_old_rows(open_lookup):
+@pytest.mark.parametrize("batched", [False, True])
+def test_a_bug_of_the_source_is_no_reason_for_old_rows(open_lookup, batched):
     now_ms = 0
 
     def rows(number):
@@ -116,8 +117,13 @@ def test_a_bug_of_the_source_is_no_reason_for_old_rows(open_lookup):
             raise ZeroDivisionError
         return [(str(number),)]
 
+    class Batched(PythonLookup):
+        def lookup_many(self, keys):
+            return {key: self.lookup(key) for key in keys}
+
+    source = (Batched if batched else PythonLookup)(rows, KEYS, ROWS)
     limits = {"expire_after_write_ms": 100, "stale_if_error_ms": 50}
-    lookup = open_lookup(PythonLookup(rows, KEYS, ROWS), DefaultLookupCache(**limits, clock=lambda: now_ms))
+    lookup = open_lookup(source, DefaultLookupCache(**limits, clock=lambda: now_ms))
     lookup.lookup((1,))
     now_ms = 120
     with pytest.raises(ZeroDivisionError):

@@ -175,3 +175,29 @@ def test_a_table_is_loaded_whole_when_it_is_opened_again_and_a_narrowed_one_is_s
             assert lookup.lookup(("G7",)) == [(7,)]
     assert narrow.stats().load_count == 2
     assert reloads(TableScan(gates(7), ["code"]), lambda: None)[0] == [1, 2, 2, 3, 4]
+
+
+def test_what_changes_during_a_scan_is_read_by_the_next_reload():
+    class Changing(TableScan):
+        """Its third version comes while the second is read."""
+
+        def __init__(self):
+            super().__init__(self.read, ["code"])
+
+        number = 1
+
+        def read(self):
+            table = gates(self.number)
+            self.number += self.number == 2
+            return table
+
+        def version(self):
+            return self.number
+
+    scan = Changing()
+    with FullCachingLookup(scan, None) as lookup:
+        scan.number = 2
+        for expected in ("G2", "G3", "G3"):
+            lookup.reload()
+            assert lookup.lookup((expected,)) == [(int(expected[1:]),)]
+        assert lookup.stats().load_count == 3

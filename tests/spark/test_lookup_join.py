@@ -250,6 +250,27 @@ def test_keys_shuffled_to_their_hosts_are_loaded_once_whatever_workers_run(spark
         assert stats.num_load_failure == 0
 
 
+def test_hot_keys_and_nulls_are_spread_over_all_partitions(spark, tmp_path):
+    from millpond.spark import lookup_join
+
+    def sizes(batches):
+        yield pa.RecordBatch.from_pydict({"rows": [sum(batch.num_rows for batch in batches)]})
+
+    partitions = int(spark.conf.get("spark.sql.shuffle.partitions"))
+    hot = "case when id % 4 = 0 then null when id % 4 < 3 then 7 else id % 300 end as number"
+    events = spark.range(0, 6_000, 1, 2).selectExpr("id", hot)
+    with LookupTable(
+        "squares", counting_squares(tmp_path / "calls"), {**PARTIAL, "lookup.partial-cache.max-rows": 999}
+    ) as table:
+        joined = lookup_join(events, table, on="number", columns=["square"], shuffle_by_key=True)
+        expected = events.selectExpr("id", "number", "number * number as square")
+        assert rows_of(joined) == rows_of(expected)
+        found = [row.rows for row in joined.mapInArrow(sizes, "rows long").collect()]
+        assert len(found) == partitions
+        assert max(found) < 1.3 * 6_000 / partitions
+        assert joined.columns == ["id", "number", "square"]
+
+
 def hits_of(spark, table, *, ended):
     """The events' hit rate of five batches with skewed keys, with all Python workers ended before each, or not."""
     from millpond.spark import lookup_join

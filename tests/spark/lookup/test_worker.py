@@ -16,6 +16,7 @@ from millpond.spark.lookup import invalidations
 from millpond.spark.lookup.files import Published
 from millpond.spark.lookup.hosted import decoded, encoded
 from millpond.spark.lookup.rows import FullRows, PartialRows, RowsWanted, distinct_keys
+from millpond.spark.lookup.skew import salts
 from millpond.spark.lookup.worker import JoinPlan, join_batch, join_batches
 
 KEYS = pa.schema([("code", pa.string()), ("hour", pa.int64())])
@@ -128,6 +129,15 @@ def test_keys_are_numbered_once_each(keys):
     assert len(set(distinct)) == len(distinct)
     for key, number in zip(keys, numbers.tolist(), strict=True):
         assert (number == -1) if None in key else (distinct[number] == key)
+
+
+@given(st.lists(EVENT_KEY, max_size=40), st.sampled_from([0.01, 0.2, 1.0]), st.integers(1, 5))
+def test_only_events_of_hot_keys_and_those_without_a_key_are_salted(keys, share, partitions):
+    batch = make_batch(keys)
+    found = salts([batch.column(1), batch.column(2)], share, partitions).tolist()
+    for place, (key, salt) in enumerate(zip(keys, found, strict=True)):
+        spread = None in key or keys.count(key) > share * len(keys)
+        assert salt == (place % partitions if spread else 0)
 
 
 def test_a_key_is_asked_once_per_batch_and_what_was_counted_is_reported_per_batch():

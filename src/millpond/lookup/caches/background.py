@@ -18,6 +18,7 @@ class Background:
 
     >>> background = Background("refresh")
     >>> background.run(lambda: background.loaded(3, 7))
+    True
     >>> background.close()
     >>> metrics = CacheMetricGroup("planes")
     >>> background.count(metrics); metrics.stats().load_count
@@ -34,10 +35,15 @@ class Background:
         """Whether no load is under way."""
         return self._thread is None or not self._thread.is_alive()
 
-    def run(self, load: Callable[[], None]) -> None:
-        """Run a load; only where none is under way."""
-        self._thread = threading.Thread(target=load, name=self._name, daemon=True)
-        self._thread.start()
+    def run(self, load: Callable[[], None]) -> bool:
+        """Run a load; only where none is under way. False where the system gives no thread for it."""
+        thread = threading.Thread(target=load, name=self._name, daemon=True)
+        try:
+            thread.start()
+        except RuntimeError:
+            return False
+        self._thread = thread
+        return True
 
     def close(self) -> None:
         """Wait for the load that is under way, if any, for a few seconds."""

@@ -8,7 +8,7 @@ The capacity is counted in keys, whatever the option's name `max-rows` says: so 
 Source: FLIP-221, `LookupCache` and `DefaultLookupCache`.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, Protocol, runtime_checkable
 
 from millpond.cache import Cache, monotonic_ms, new_cache
@@ -57,7 +57,7 @@ class FindsPresent(Protocol):
 class KnowsAges(Protocol):
     """A `LookupCache` that knows how old its entries are."""
 
-    def due(self, keys: Sequence[Key]) -> list[Key]:
+    def due(self, keys: Iterable[Key]) -> list[Key]:
         """Those of the cached keys that are so old that they are to be loaded again."""
         ...
 
@@ -183,7 +183,7 @@ class DefaultLookupCache:
         there = ((key, self._cache.peek(key)) for key in keys)
         return {key: list(rows) for key, rows in there if rows is not None}
 
-    def due(self, keys: Sequence[Key]) -> list[Key]:
+    def due(self, keys: Iterable[Key]) -> list[Key]:
         """Those of the cached keys that are so old that they are to be loaded again."""
         if self._refresh_ms is None or self._written_ms is None:
             return []

@@ -71,6 +71,7 @@ class PartialCachingLookup(LookupFunction):
         self._check = KeyCheck(self._where, self.key_schema)
         self._function = function
         self._cache = cache
+        self._ages = cache if isinstance(cache, KnowsAges) else None
         self._requests = Requests(function, self._where, Retries() if retries is None else retries)
         self._clock = clock
         self._lock = threading.Lock()
@@ -144,7 +145,8 @@ class PartialCachingLookup(LookupFunction):
         with self._lock:
             present = find_present(self._cache, asked)
             answers.rows.update(present)
-            self._refresh(list(present))
+            if self._ages is not None:
+                self._refresh(self._ages.due(present))
             for key in [key for key in asked if key not in present]:
                 if (under_way := self._in_flight.get(key)) is not None:
                     others[key] = under_way
@@ -176,11 +178,11 @@ class PartialCachingLookup(LookupFunction):
                 if self._cache is not None:
                     self._cache.invalidate(key)
 
-    def _refresh(self, present: list[Key]) -> None:
+    def _refresh(self, due: list[Key]) -> None:
         """Load keys again in the background, unless a refresh is under way: they are due at their next use, too."""
-        if not isinstance(self._cache, KnowsAges) or not self._background.is_idle():
+        if not due or not self._background.is_idle():
             return
-        due = [key for key in self._cache.due(present) if self._in_flight.get(key) is None]
+        due = [key for key in due if self._in_flight.get(key) is None]
         if not due:
             return
         request = Request()
@@ -191,12 +193,13 @@ class PartialCachingLookup(LookupFunction):
             with contextlib.suppress(Exception):
                 self._load(due, request, isolate=True, metrics=self._background)
 
-        self._in_flight.start(due, request)
-        self._background.run(load)
+        # Under the lock, which the load needs to end: so it cannot end before it is noted.
+        if self._background.run(load):
+            self._in_flight.start(due, request)
 
     def _took_stale(self, keys: Sequence[Key], answers: Answers) -> bool:
         """Take rows that are too old, as the source did not answer; False if one of the keys has none."""
-        stale: dict[Key, Rows] = self._cache.find_stale(keys) if isinstance(self._cache, KnowsAges) else {}
+        stale: dict[Key, Rows] = {} if self._ages is None else self._ages.find_stale(keys)
         answers.rows.update(stale)
         return len(stale) == len(keys)
 

@@ -214,8 +214,9 @@ class ColumnCachingLookup:
             with contextlib.suppress(Exception):
                 self._ask(keys, request, isolate=True, metrics=self._background)
 
-        self._in_flight.start(request.registered, request)
-        self._background.run(load)
+        # Under the lock, which the load needs to end: so it cannot end before it is noted.
+        if self._background.run(load):
+            self._in_flight.start(request.registered, request)
 
     def _under_way(
         self, batch: "_Batch", places: Positions

@@ -18,6 +18,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql import DataFrame, SparkSession
 
+from millpond.errors import CorruptionError
+from millpond.features.sealing import seal, unseal
 from millpond.lookup import Key, LookupTable
 from millpond.lookup.sources.debezium import changed_keys
 from millpond.spark.environment.folders import OwnedFolder, user_folder
@@ -27,6 +29,7 @@ from millpond.spark.lookup.files import found_path, newest_path, served
 _KEYS = ".keys"
 _VERSION = "__version"
 _FORGOTTEN = b"millpond.forgotten"
+FORMAT_VERSION, ADDRESS = 1, b"invalidated keys"
 MOST_KEYS = 10_000
 """How many invalidated keys a file has at most."""
 
@@ -79,11 +82,23 @@ class Invalidated:
 
     @classmethod
     def decode(cls, data: bytes) -> "Invalidated":
-        """What a file has; nothing was ever invalidated where there are no bytes."""
+        """What a file has; nothing was ever invalidated where there are no bytes.
+
+        Raises:
+            CorruptionError: the bytes are not those of a file.
+        """
         if not data:
             return cls(0, 0, pa.table({_VERSION: pa.array([], pa.int64())}))
-        keys = pa.ipc.open_stream(data).read_all()
-        version, forgotten = (int(number) for number in keys.schema.metadata[_FORGOTTEN].split())
+        body = unseal(FORMAT_VERSION, data, "file of invalidated keys", ADDRESS)
+        try:
+            keys = pa.ipc.open_stream(body).read_all()
+            keys.validate(full=True)
+            version, forgotten = (int(number) for number in keys.schema.metadata[_FORGOTTEN].split())
+            keys.column(_VERSION)
+        except (pa.ArrowException, OSError, LookupError, TypeError, ValueError) as error:
+            raise CorruptionError(
+                f"a file of invalidated keys is not whole: {error}; invalidate the keys again, which writes another"
+            ) from error
         return cls(version, forgotten, keys)
 
     def encode(self) -> bytes:
@@ -92,8 +107,7 @@ class Invalidated:
         sink = pa.BufferOutputStream()
         with pa.ipc.new_stream(sink, keys.schema) as writer:
             writer.write_table(keys)
-        data: bytes = sink.getvalue().to_pybytes()
-        return data
+        return seal(FORMAT_VERSION, sink.getvalue().to_pybytes(), ADDRESS)
 
     def since(self, version: int) -> list[Key] | None:
         """The keys that were invalidated after a version; None for all there are, as some are not known any more."""

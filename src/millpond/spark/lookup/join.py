@@ -48,6 +48,7 @@ from millpond.spark.lookup.files import Published, PublishedTable
 from millpond.spark.lookup.invalidations import InvalidationsPlace, PublishedInvalidations
 from millpond.spark.lookup.queries import ReadingQueries
 from millpond.spark.lookup.rows import RowsWanted
+from millpond.spark.lookup.skew import shuffled_by_key
 from millpond.spark.lookup.worker import Hosted, JoinPlan, join_batches
 from millpond.spark.spec.driver_counts import note_table
 from millpond.spark.spec.operator import DEAD_LETTER
@@ -62,6 +63,7 @@ def lookup_join(
     columns: Sequence[str] | None = None,
     prefix: str = "",
     shuffle_by_key: bool = False,
+    hot_key_share: float = 0.1,
     on_error: Literal["fail", "dead-letter"] = "fail",
     host: Literal["process", "inline"] = "process",
 ) -> DataFrame:
@@ -89,6 +91,8 @@ def lookup_join(
         shuffle_by_key: have Spark bring equal keys together, so that each is looked up, and cached, by one executor.
             The cache of an executor is divided among its state hosts. Worth it where there are several executors and
             the keys in use are many more than fit into the cache of one.
+        hot_key_share: with `shuffle_by_key`, the share of the events of an Arrow batch beyond which a key's events are
+            spread over all partitions, each of which looks it up; so are events without a key.
         on_error: what becomes of an event whose key the source fails for. `"fail"` fails the batch; with
             `"dead-letter"` the event goes into a further column, `dead_letter`, with the reason, see
             `split_dead_letters`. A source that does not answer fails the batch either way.
@@ -113,6 +117,10 @@ def lookup_join(
         raise OptionError(
             f"lookup_join with {table.name!r}, on_error: has no effect on a table that is cached in full, which the "
             "source is not asked for by key; leave it out"
+        )
+    if not 0 < hot_key_share <= 1:
+        raise OptionError(
+            f"lookup_join with {table.name!r}, hot_key_share: expected a share above 0, up to 1, got {hot_key_share!r}"
         )
     if host not in ("process", "inline"):
         raise OptionError(f"lookup_join with {table.name!r}, host: expected 'process' or 'inline', got {host!r}")
@@ -144,7 +152,7 @@ def lookup_join(
     wanted = RowsWanted(planned.table_id, table.name, tuple(added), row_fields, on_error == "dead-letter")
     source: LookupTable | Published | Hosted = planned.published.place if planned.published else planned.table
     if shuffle_by_key:
-        df, source = _shuffled(df, key_places, wanted, planned)
+        df, source = _shuffled(df, key_places, wanted, planned, hot_key_share)
     elif table.options.mode == "PARTIAL" and host == "process":
         application = str(df.sparkSession.sparkContext.applicationId)
         source = Hosted(wanted, planned.table, application, hosts=1, invalidations=planned.told)
@@ -165,7 +173,7 @@ def lookup_join(
 
 
 def _shuffled(
-    df: DataFrame, key_places: Sequence[int], wanted: RowsWanted, planned: "_Planned"
+    df: DataFrame, key_places: Sequence[int], wanted: RowsWanted, planned: "_Planned", hot_key_share: float
 ) -> tuple[DataFrame, Hosted]:
     """The events by shards of their keys, and the table as the state hosts of these shards hold it."""
     session, table = df.sparkSession, planned.table
@@ -175,8 +183,8 @@ def _shuffled(
     if context.master.startswith("local"):
         cores = str(context.defaultParallelism)
     hosts = max(1, min(shards, int(cores or 1))) if table.divisible else 1
-    # A number of partitions that is named is one that adaptive execution leaves alone.
-    df = df.repartition(shards, *(df[df.columns[place]] for place in key_places))
+    keys = [df[df.columns[place]] for place in key_places]
+    df = shuffled_by_key(df, keys, hot_key_share, shards, f"__{planned.table_id}_salt")
     return df, Hosted(wanted, table.share(hosts), str(context.applicationId), hosts, planned.told)
 
 

@@ -1,0 +1,47 @@
+"""Spreads the events of hot keys, and those without a key, where a lookup join shuffles by key.
+
+Beside the driver's part of the join. Spark brings all events of a key to one partition, so a key with a large
+share of the events would keep one task busy and the others waiting. Such a key is *salted*: its events go to all
+partitions, each of which looks it up. Events whose key has a null match nothing and go anywhere.
+
+A key is hot in an Arrow batch if it has more than a given share of the batch's events, so nothing is kept or
+counted across batches. The invariant: a salt says where an event is joined, never whether, or with what. As it
+depends on the batch, Spark is told that it is not deterministic: where it runs a map task again, it runs what
+follows it again, too.
+"""
+
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+from pyspark.sql import Column, DataFrame
+from pyspark.sql.functions import arrow_udf
+
+from millpond.spark.lookup.rows import distinct_keys
+
+
+def salts(keys: Sequence[pa.Array], hot_share: float, partitions: int) -> npt.NDArray[np.int32]:
+    """For every event of a batch 0, or for those of hot keys and without a key 0 to `partitions` in turn.
+
+    >>> salts([pa.array([7, 7, 8, 7, None, 9])], hot_share=0.4, partitions=4).tolist()
+    [0, 1, 0, 3, 0, 0]
+    """
+    numbers, distinct = distinct_keys(keys)
+    counts = np.bincount(numbers + 1, minlength=len(distinct[0]) + 1)
+    hot = counts > hot_share * len(numbers)
+    hot[0] = True
+    spread = np.arange(len(numbers)) % partitions
+    return np.where(hot[numbers + 1], spread, 0).astype(np.int32)
+
+
+def shuffled_by_key(df: DataFrame, keys: Sequence[Column], hot_share: float, partitions: int, name: str) -> DataFrame:
+    """The events by their keys, with their salts as a further column `name`."""
+
+    @arrow_udf("int")  # type: ignore[untyped-decorator]
+    def salt(*columns: pa.Array) -> pa.Array:
+        return pa.array(salts(columns, hot_share, partitions))
+
+    salted = df.withColumn(name, salt.asNondeterministic()(*keys))
+    # A number of partitions that is named is one that adaptive execution leaves alone.
+    return salted.repartition(partitions, *keys, salted[name])
