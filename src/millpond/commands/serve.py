@@ -21,7 +21,7 @@ from millpond.serving.answers import Stale
 from millpond.serving.http import Limits, Tls, http_app, read_api_keys
 from millpond.serving.http.ending import end_within
 from millpond.serving.http.log import log_as_json
-from millpond.serving.http.processes import Processes, serve_as_worker, worker_place
+from millpond.serving.http.processes import Place, Processes, serve_as_worker, worker_place
 from millpond.serving.http.server import bound_listener, run_server, url_of
 
 
@@ -50,6 +50,15 @@ def _limit_options(command: Callable[..., None]) -> Callable[..., None]:
 @click.option("--fetcher-cache-size", metavar="SIZE", help="Of each cache of batch rows: 50MB, or 10000 entries.")
 @click.option("--fetcher-tile-cache-size", metavar="SIZE", help="Of each cache of closed tiles, likewise.")
 @click.option("--cache-budget", metavar="SIZE", help="What all caches of a process may take together, as 2GB.")
+@click.option(
+    "--hit-rate-curves", is_flag=True, help="Record what the caches would hit at other sizes; see `millpond caches`."
+)
+@click.option(
+    "--cache-traces",
+    type=click.Path(path_type=Path, exists=True, file_okay=False),
+    metavar="FOLDER",
+    help="Write the keys that each cache is asked for, hashed, to files in this folder.",
+)
 @click.option(
     "--tail-freshness-ms",
     type=click.IntRange(min=0),
@@ -80,6 +89,8 @@ def serve(
     fetcher_cache_size: str | None,
     fetcher_tile_cache_size: str | None,
     cache_budget: str | None,
+    hit_rate_curves: bool,
+    cache_traces: Path | None,
     tail_freshness_ms: int,
     stale: Stale,
     log_calls: bool,
@@ -112,6 +123,8 @@ def serve(
             fetcher_cache_size=fetcher_cache_size,
             fetcher_tile_cache_size=fetcher_tile_cache_size,
             cache_budget=cache_budget,
+            hit_rate_curves=hit_rate_curves,
+            cache_traces=None if cache_traces is None else _own_folder(cache_traces, place),
             tail_freshness_ms=tail_freshness_ms,
             stale=stale,
         ) as fetcher,
@@ -123,6 +136,15 @@ def serve(
         with bound_listener(host, port) as listener:
             _announce(url_of(listener, tls))
             run_server(app, [listener], tls=tls, on_stop=lambda: end_within(limits.drain_ms))
+
+
+def _own_folder(folder: Path, place: Place | None) -> Path:
+    """A folder of this process alone."""
+    if place is None:
+        return folder
+    own = folder / f"process-{place.number}"
+    own.mkdir(exist_ok=True)
+    return own
 
 
 def _announce(url: str) -> None:
