@@ -58,6 +58,7 @@ lookup.partial-cache.max-bytes, lookup.partial-cache.expire-after-access, lookup
     expire_after_access_ms: int | None = None
     expire_after_write_ms: int | None = None
     cache_missing_key: bool = True
+    hit_rate_curve: bool = False
     reload_strategy: ReloadStrategy = "PERIODIC"
     reload_interval_ms: int | None = None
     schedule_mode: ScheduleMode = "FIXED_DELAY"
@@ -118,6 +119,7 @@ _OPTIONS: Known = {
     _PARTIAL + "expire-after-access": ("expire_after_access_ms", duration_ms),
     _PARTIAL + "expire-after-write": ("expire_after_write_ms", duration_ms),
     _PARTIAL + "cache-missing-key": ("cache_missing_key", flag),
+    _PARTIAL + "hit-rate-curve": ("hit_rate_curve", flag),
     _RELOAD + "reload-strategy": ("reload_strategy", choice("PERIODIC", "TIMED")),
     _INTERVAL: ("reload_interval_ms", duration_ms),
     _RELOAD + "periodic-reload.schedule-mode": ("schedule_mode", choice("FIXED_DELAY", "FIXED_RATE")),

@@ -280,6 +280,7 @@ class LookupTable:
             expire_after_access_ms=self.options.expire_after_access_ms,
             expire_after_write_ms=self.options.expire_after_write_ms,
             cache_missing_key=self.options.cache_missing_key,
+            hit_rate_curve=self.options.hit_rate_curve,
             clock=clock,
         )
 

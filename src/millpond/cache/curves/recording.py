@@ -155,10 +155,10 @@ class Recording:
             self._miniatures = Miniatures(entries, began=self.requests)
 
     def present_entries(self, cache: Recorded) -> int:
-        """The size of the cache in entries; 0 where it is in bytes, and no entry was weighed yet."""
+        """The size of the cache in entries: what it holds, if it has no bound; 0 in bytes, if no entry was weighed."""
         bounds = cache.bounds
         if bounds.max_bytes is None:
-            return bounds.max_entries or 0
+            return cache.stats().entries if bounds.max_entries is None else bounds.max_entries
         mean = self._mean_bytes(cache)
         if not mean:
             return 0

@@ -13,6 +13,7 @@ from typing import Any, Protocol, runtime_checkable
 
 from millpond.cache import Cache, monotonic_ms, new_cache
 from millpond.cache.api import Clock, Policy
+from millpond.cache.curves import record
 from millpond.errors import DataError
 from millpond.lookup.caches.entry_bytes import entry_weigher
 from millpond.lookup.functions.function import Key, Row, Rows
@@ -82,6 +83,7 @@ class DefaultLookupCache:
         expire_after_access_ms: age since the last use at which a key goes.
         expire_after_write_ms: age since its load at which a key goes.
         cache_missing_key: whether to remember that a key has no rows.
+        hit_rate_curve: whether to record what it would hit at other sizes, see `millpond.cache.curves`.
         clock: monotonic milliseconds.
 
     Raises:
@@ -102,6 +104,7 @@ class DefaultLookupCache:
         expire_after_access_ms: int | None = None,
         expire_after_write_ms: int | None = None,
         cache_missing_key: bool = True,
+        hit_rate_curve: bool = False,
         clock: Clock = monotonic_ms,
     ) -> None:
         self._settings: dict[str, Any] = {
@@ -111,6 +114,7 @@ class DefaultLookupCache:
             "expire_after_access_ms": expire_after_access_ms,
             "expire_after_write_ms": expire_after_write_ms,
             "cache_missing_key": cache_missing_key,
+            "hit_rate_curve": hit_rate_curve,
             "clock": clock,
         }
         self._cache_missing_key = cache_missing_key
@@ -125,6 +129,8 @@ class DefaultLookupCache:
             clock=clock,
             shared=True,
         )
+        if hit_rate_curve:
+            record(self._cache)
 
     def __getstate__(self) -> dict[str, Any]:
         """Another process gets an empty cache of the same limits."""
