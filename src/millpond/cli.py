@@ -20,6 +20,7 @@ except ImportError as error:
 
 COMMANDS = {
     "backfill": "Collect days of history into the hop table that uploads go on from.",
+    "caches": "Advise on the sizes of caches, and replay recorded traces on them.",
     "check": "Compare logged answers with the training set at the same times.",
     "compile": "Show what definitions compile to, and what a change of them costs.",
     "demo": "Send a year of real flights through every room, and check the answers.",

@@ -34,6 +34,11 @@ USES = {
     "demo": """
         from millpond.demo.show import show
     """,
+    "pictures": """
+        from pathlib import Path
+        from millpond.cache.curves.picture import draw
+        draw([], "no trace", Path("rates.png"))
+    """,
     "features": """
         import datasketches, sqlglot
         from millpond.features import compile_group_by

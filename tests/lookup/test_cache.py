@@ -12,6 +12,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
+from millpond.cache.curves.registry import recordings_of
 from millpond.errors import DataError, OptionError
 from millpond.lookup import CacheMetricGroup, DefaultLookupCache, LookupFullCache, LookupTable, PythonLookup
 
@@ -264,3 +265,18 @@ def test_a_limit_in_bytes_holds_for_nested_values():
         tracemalloc.stop()
     assert 100 < cache.size() < 1_000
     assert taken < 1_300_000
+
+
+def test_a_recorded_cache_has_a_curve_and_answers_as_before():
+    plain, recorded = DefaultLookupCache(max_rows=50), DefaultLookupCache(max_rows=50, hit_rate_curve=True)
+    for cache in (plain, recorded):
+        for number in range(4_000):
+            key = (number % 100,)
+            if cache.get_if_present(key) is None:
+                cache.put(key, [(number,)])
+    assert recorded.find_present([(number,) for number in range(100)]) == plain.find_present(
+        [(number,) for number in range(100)]
+    )
+    (recording,) = recordings_of([recorded._cache]).values()
+    assert recording.requests == 4_100
+    assert recording.curve("lru").at_entries(110) > 0.9

@@ -25,6 +25,7 @@ from millpond.cache.api import (
     V,
     Weigher,
 )
+from millpond.cache.best_window import BestWindow
 from millpond.cache.bounds import checked_bounds
 from millpond.cache.expiry import Expiry
 from millpond.cache.loading import Loads
@@ -71,7 +72,9 @@ class MeteredCache(Cache[K, V]):
         super().__init__(name)
         self._bound(max_entries, max_bytes, weigher)
         self._policy: Policy = policy
-        order: EvictionOrder[K] = LruOrder() if policy == "lru" else TinyLfuOrder(max_entries, max_bytes)
+        order: EvictionOrder[K] = (
+            LruOrder() if policy == "lru" else TinyLfuOrder(max_entries, max_bytes, windows=BestWindow())
+        )
         expires = expire_after_access_ms is not None or expire_after_write_ms is not None
         expiry = Expiry[K](expire_after_access_ms, expire_after_write_ms, clock) if expires else None
         self._set_up(order, expiry, on_evict)

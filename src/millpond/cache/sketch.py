@@ -36,7 +36,7 @@ class FrequencySketch:
     """Estimated uses of any hashable key, from 0 to 15, fading with time.
 
     >>> sketch = FrequencySketch()
-    >>> for _ in range(3): sketch.increment("often")
+    >>> for _ in range(3): _ = sketch.increment("often")
     >>> sketch.frequency("often"), sketch.frequency("never")
     (3, 0)
     """
@@ -56,8 +56,8 @@ class FrequencySketch:
                 row.extend(bytes(row))
             self._last = 2 * self._last + 1
 
-    def increment(self, key: object) -> None:
-        """Count one use."""
+    def increment(self, key: object) -> int:
+        """Count one use; the hash that the key was spread by."""
         spread = hash((key,))
         last = self._last
         first, second, third, fourth = self._rows
@@ -80,6 +80,7 @@ class FrequencySketch:
             self._increments = before + 1
         if self._increments > _SAMPLE_PER_ENTRY * last:
             self._age()
+        return spread
 
     def frequency(self, key: object) -> int:
         """The estimate of a key's uses."""

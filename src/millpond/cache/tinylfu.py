@@ -20,25 +20,23 @@ shares after every call (probation takes what they leave). A just-put key is evi
 only when the window is too small to hold it.
 
 How large the window should be depends on the load: recency wants a large one, frequency a small
-one. So the share starts at 20 % and climbs a hill [3]: after every ten requests per entry the hit
-rate is compared with the one before; if it fell, the direction turns. The steps are large, since
-the hit rate of a real load moves by itself more than a small step would move it.
+one. So the share starts at 20 %, and after every ten requests per entry it becomes the one that
+`best_window` found to hit most.
 
 Trade-offs: microseconds a call where LRU takes a fraction of one, so it pays where a miss is dear
-(a network or a disk behind the cache); and where recency alone rules, LRU can win. Caffeine lets
+(a network or a disk behind the cache). Caffeine lets
 one rejected candidate in 128 win by lot, against keys chosen to collide in the sketch; decisions
 here are repeatable instead, and keys are not chosen by strangers.
 
 1. Einziger, Friedman, Manes: "TinyLFU: a highly efficient cache admission policy" (2017).
 2. Karedla, Love, Wherry: "Caching strategies to improve disk system performance" (1994).
-3. Einziger, Eytan, Friedman, Manes: "Adaptive software cache management" (2018).
 Caffeine's `BoundedLocalCache` is the reference implementation.
 """
 
 from collections.abc import Iterator
 from itertools import chain
 from math import inf
-from typing import Generic
+from typing import Generic, Protocol
 
 from millpond.cache.api import K
 from millpond.cache.order import Segment
@@ -47,14 +45,42 @@ from millpond.cache.sketch import FrequencySketch
 _PROTECTED_SHARE = 0.8
 _SAMPLE_PER_ENTRY = 10
 _FIRST_SHARE = 0.2
-_STEP = 0.15
+_NONE = -(1 << 63)
+"""No hash is below this."""
+
 _LEAST_SAMPLED_ENTRIES = 50
 
 
-class TinyLfuOrder(Generic[K]):
-    """The eviction order of `policy="w-tinylfu"`, for bounds in entries, bytes or both."""
+class Windows(Protocol):
+    """Finds the best share of the window while the cache runs, see `best_window`."""
 
-    def __init__(self, max_entries: int | None, max_bytes: int | None) -> None:
+    limit: int
+    """The hashes of the keys below this are wanted."""
+
+    def use(self, spread: int) -> None:
+        """A key is asked for, given by its hash."""
+
+    def choose(self, entries: int) -> float | None:
+        """The best share for a cache of so many entries; None keeps the present one."""
+
+
+class TinyLfuOrder(Generic[K]):
+    """The eviction order of `policy="w-tinylfu"`, for bounds in entries, bytes or both.
+
+    Args:
+        max_entries: how many entries at most; None is no such bound.
+        max_bytes: how many bytes at most; None is no such bound.
+        window: the share of the window to begin with; None is 20 %.
+        windows: finds a better share; None keeps it.
+    """
+
+    def __init__(
+        self,
+        max_entries: int | None,
+        max_bytes: int | None,
+        window: float | None = None,
+        windows: Windows | None = None,
+    ) -> None:
         self._bound(max_entries, max_bytes)
         self._sketch = FrequencySketch()
         self._window: Segment[K] = Segment()
@@ -62,10 +88,11 @@ class TinyLfuOrder(Generic[K]):
         self._protected: Segment[K] = Segment()
         self._home: dict[K, Segment[K]] = {}
         self._candidates: list[K] = []
-        self._climber = WindowClimber()
-        self._sampled_hits = 0
-        self._sample = self._sample_left = _SAMPLE_PER_ENTRY * _LEAST_SAMPLED_ENTRIES
+        self._windows = windows
+        self._wanted = _NONE
+        self._window_share = _FIRST_SHARE if window is None else window
         self._share()
+        self._choose_window()
 
     def _bound(self, max_entries: int | None, max_bytes: int | None) -> None:
         self._max_entries: float = inf if max_entries is None else max_entries
@@ -83,13 +110,10 @@ class TinyLfuOrder(Generic[K]):
     def added(self, key: K, weight: int) -> None:
         """A new key enters the window; what falls out of it becomes a candidate."""
         self._sketch.ensure_width(len(self._home) + 1)
-        self._sketch.increment(key)
+        self._count(key)
         self._place(key, weight, self._window)
         self._candidates.clear()
         self._settle()
-        self._sample_left -= 1
-        if not self._sample_left:
-            self._climb()
 
     def replaced(self, key: K, weight: int) -> None:
         """A key that is put again counts as used; its weight may push others on."""
@@ -100,17 +124,13 @@ class TinyLfuOrder(Generic[K]):
 
     def read(self, key: K) -> None:
         """A used key moves to the end of its segment, out of probation into protected."""
-        self._sketch.increment(key)
+        self._count(key)
         home = self._home[key]
         if home is self._probation:
             self._move(key, self._protected)
             self._settle_protected()
         else:
             home.weights.move_to_end(key)
-        self._sampled_hits += 1
-        self._sample_left -= 1
-        if not self._sample_left:
-            self._climb()
 
     def removed(self, key: K) -> None:
         """Forget the key; the sketch remembers how often it came."""
@@ -161,14 +181,26 @@ class TinyLfuOrder(Generic[K]):
         while self._protected.is_over():
             self._move(self._protected.oldest(), self._probation)
 
-    def _climb(self) -> None:
-        self._climber.step(self._sampled_hits / self._sample)
-        self._sampled_hits = 0
-        self._sample = self._sample_left = _SAMPLE_PER_ENTRY * max(len(self._home), _LEAST_SAMPLED_ENTRIES)
-        self._share()
+    def _count(self, key: K) -> None:
+        spread = self._sketch.increment(key)
+        if spread < self._wanted and self._windows is not None:
+            self._windows.use(spread)
+        self._until_choice -= 1
+        if not self._until_choice:
+            self._choose_window()
+
+    def _choose_window(self) -> None:
+        entries = len(self._home) if self._max_entries == inf else int(self._max_entries)
+        self._until_choice = _SAMPLE_PER_ENTRY * max(entries, _LEAST_SAMPLED_ENTRIES)
+        if self._windows is not None:
+            best = self._windows.choose(entries)
+            self._wanted = self._windows.limit
+            if best is not None and best != self._window_share:
+                self._window_share = best
+                self._share()
 
     def _share(self) -> None:
-        window, main = self._climber.share, 1 - self._climber.share
+        window, main = self._window_share, 1 - self._window_share
         if self._max_entries == inf:
             self._window.max_entries = self._protected.max_entries = inf
         else:
@@ -178,28 +210,3 @@ class TinyLfuOrder(Generic[K]):
         self._window.max_bytes = self._max_bytes * window
         self._protected.max_bytes = self._max_bytes * main * _PROTECTED_SHARE
         self._settle()
-
-
-class WindowClimber:
-    """Finds the share of the window, 1 % to 80 %, by hill climbing on the hit rate.
-
-    >>> climber = WindowClimber()
-    >>> climber.step(0.50); round(climber.share, 2)
-    0.35
-    >>> climber.step(0.48); round(climber.share, 2)
-    0.2
-    """
-
-    __slots__ = ("_last_rate", "_step", "share")
-
-    def __init__(self) -> None:
-        self.share = _FIRST_SHARE
-        self._step = _STEP
-        self._last_rate = 0.0
-
-    def step(self, rate: float) -> None:
-        """Go on while the hit rate of the last sample grows, else turn."""
-        if rate < self._last_rate:
-            self._step = -self._step
-        self.share = min(0.8, max(0.01, self.share + self._step))
-        self._last_rate = rate

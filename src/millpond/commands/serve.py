@@ -59,6 +59,15 @@ def _limit_options(command: Callable[..., None]) -> Callable[..., None]:
 @click.option("--fetcher-tile-cache-size", metavar="SIZE", help="Of each cache of closed tiles, likewise.")
 @click.option("--cache-budget", metavar="SIZE", help="What all caches of a process may take together, as 2GB.")
 @click.option(
+    "--hit-rate-curves", is_flag=True, help="Record what the caches would hit at other sizes; see `millpond caches`."
+)
+@click.option(
+    "--cache-traces",
+    type=click.Path(path_type=Path, exists=True, file_okay=False),
+    metavar="FOLDER",
+    help="Write the keys that each cache is asked for, hashed, to files in this folder.",
+)
+@click.option(
     "--tail-freshness-ms",
     type=click.IntRange(min=0),
     default=0,
@@ -89,6 +98,8 @@ def serve(
     fetcher_cache_size: str | None,
     fetcher_tile_cache_size: str | None,
     cache_budget: str | None,
+    hit_rate_curves: bool,
+    cache_traces: Path | None,
     tail_freshness_ms: int,
     stale: Stale,
     otlp_endpoint: str | None,
@@ -122,6 +133,8 @@ def serve(
             fetcher_cache_size=fetcher_cache_size,
             fetcher_tile_cache_size=fetcher_tile_cache_size,
             cache_budget=cache_budget,
+            hit_rate_curves=hit_rate_curves,
+            cache_traces=None if cache_traces is None else _own_folder(cache_traces, place),
             tail_freshness_ms=tail_freshness_ms,
             stale=stale,
         ) as fetcher,
@@ -142,6 +155,15 @@ def _pushing(app: HttpApp, endpoint: str | None, place: Place | None) -> Abstrac
         return nullcontext()
     instance = str(os.getpid()) if place is None else f"{os.getppid()}-{place.number}"
     return otlp_push(app.families, endpoint, service="millpond-serve", instance=instance)
+
+
+def _own_folder(folder: Path, place: Place | None) -> Path:
+    """A folder of this process alone."""
+    if place is None:
+        return folder
+    own = folder / f"process-{place.number}"
+    own.mkdir(exist_ok=True)
+    return own
 
 
 def _announce(url: str) -> None:

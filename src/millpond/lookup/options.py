@@ -66,6 +66,7 @@ lookup.partial-cache.max-bytes, lookup.partial-cache.expire-after-access, lookup
     stale_if_error_ms: int = 0
     expiry_jitter_ms: int = 0
     invalidation: bool = False
+    hit_rate_curve: bool = False
     reload_strategy: ReloadStrategy = "PERIODIC"
     reload_interval_ms: int | None = None
     schedule_mode: ScheduleMode = "FIXED_DELAY"
@@ -146,6 +147,7 @@ _OPTIONS: Known = {
     _STALE: ("stale_if_error_ms", duration_ms),
     _JITTER: ("expiry_jitter_ms", duration_ms),
     _PARTIAL + "invalidation": ("invalidation", flag),
+    _PARTIAL + "hit-rate-curve": ("hit_rate_curve", flag),
     _RELOAD + "reload-strategy": ("reload_strategy", choice("PERIODIC", "TIMED")),
     _INTERVAL: ("reload_interval_ms", duration_ms),
     _RELOAD + "periodic-reload.schedule-mode": ("schedule_mode", choice("FIXED_DELAY", "FIXED_RATE")),

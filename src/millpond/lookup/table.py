@@ -334,7 +334,7 @@ class LookupTable:
         provided = getattr(self._provider, "cache", None)
         if provided is not None or self.options.mode != "PARTIAL":
             return provided
-        return DefaultLookupCache(**asdict(self._limits()), clock=clock)
+        return DefaultLookupCache(**asdict(self._limits()), hit_rate_curve=self.options.hit_rate_curve, clock=clock)
 
     def _limits(self) -> ColumnCacheLimits:
         return ColumnCacheLimits(

@@ -20,6 +20,7 @@ import time
 import weakref
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from itertools import islice
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 from millpond.cache import monotonic_ms
@@ -29,6 +30,7 @@ from millpond.kv import KVStore
 from millpond.serving.answerer import Answerer
 from millpond.serving.answers import Stale
 from millpond.serving.cache_options import CacheBound, CacheSize, Sizes, bounds_of, make_cache
+from millpond.serving.cache_recording import recorded_caches, traced_caches
 from millpond.serving.cached_reader import CachedReader
 from millpond.serving.counters import Counters, FetcherStats, Tally
 from millpond.serving.entry_sizes import batch_row_size, closed_tiles_size
@@ -71,6 +73,9 @@ class Fetcher:
             ``serve-and-flag`` gives them and names them in `errors`.
         warm_keys: how many of the hottest keys of each GroupBy are read anew when a batch lands.
         answer_log: where a sample of the answers is logged.
+        hit_rate_curves: whether the caches record what they would hit at other sizes; with `cache_budget` they are
+            resized by it.
+        cache_traces: a folder into which the keys that each cache is asked for are written, hashed.
         refresh_ms: the age at which the knowledge of what is served is read again.
         now: milliseconds UTC, for requests that give no time.
         clock: monotonic milliseconds.
@@ -105,6 +110,8 @@ class Fetcher:
         stale: Stale = "refuse",
         warm_keys: int = 1_000,
         answer_log: "AnswerLog | None" = None,
+        hit_rate_curves: bool = False,
+        cache_traces: Path | str | None = None,
         refresh_ms: int = REFRESH_MS,
         now: Callable[[], int] = wall_clock_ms,
         clock: Callable[[], int] = monotonic_ms,
@@ -141,6 +148,8 @@ class Fetcher:
             for name, both in bounds.items()
             for kind, bound in (("batch", both.batch), ("tiles", both.tiles))
         }
+        self._budget = recorded_caches(self._groups.values(), cache_budget) if hit_rate_curves else None
+        self._traces = [] if cache_traces is None else traced_caches(self._groups.values(), Path(cache_traces))
         self._warm_keys = warm_keys
         self._infos = ServingInfos(
             store,
@@ -303,7 +312,11 @@ class Fetcher:
         return fetcher_stats(self._counters, self._infos, self._groups, self._now(), dropped)
 
     def close(self) -> None:
-        """Write what the answer log holds. The store stays open. May be called twice."""
+        """Write what the answer log and the traces hold. The store stays open. May be called twice."""
+        if self._budget is not None:
+            self._budget.close()
+        for trace in self._traces:
+            trace.close()
         if self._log is not None:
             self._log.close()
 
@@ -325,6 +338,8 @@ class Fetcher:
 
     def after_fork(self) -> None:
         """Forget what the threads of the parent process were about: they do not exist in this one."""
+        if self._budget is not None:
+            self._budget.start()
         self._infos.after_fork()
         self._answerer.after_fork()
         for group in self._groups.values():

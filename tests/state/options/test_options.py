@@ -104,6 +104,7 @@ def test_a_size_of_the_cache_puts_it_in_front_of_the_backend_and_closing_it_clos
         ({".max-entries-num": 0, ".max-bytes": 0}, None),
         ({"": "NONE", ".max-entries-num": "0"}, None),
         ({".max-entries-num": 10}, Lru(max_entries=10)),
+        ({".max-entries-num": 10, ".hit-rate-curve": "true"}, Lru(max_entries=10, hit_rate_curve=True)),
         ({"": "LRU", ".max-bytes": "1kb"}, Lru(max_bytes=1024)),
         ({"": "write-back", ".max-size": "20_000"}, WriteBack(max_size=20_000)),
         ({"": "Two_Layer", ".max-size": 2_000, ".max-size-l2": 23_000}, TwoLayer(max_size=2_000, max_size_l2=23_000)),
@@ -128,6 +129,7 @@ def test_a_cache_is_chosen_by_its_name_and_sizes_or_by_flip_325s_limits_alone(op
             {"": "none", ".max-entries-num": 1},
             "max-entries-num' has no effect with state.backend.cache = none; remove it",
         ),
+        ({"": "write-back", ".max-size": 1, ".hit-rate-curve": True}, "choose state.backend.cache = lru"),
         ({".max-size": 1}, "or choose state.backend.cache = write-back or state.backend.cache = two-layer"),
         (
             {"": "write-back", ".max-size": 1, ".max-size-l2": 1},

@@ -10,7 +10,7 @@ by it.
 from millpond.cache.curves.advice import Advice, Finding, advice_on, smallest_size
 from millpond.cache.curves.budget import Budget, Resized
 from millpond.cache.curves.curve import HitRateCurve, Point
-from millpond.cache.curves.registry import curves_view, record, reports
+from millpond.cache.curves.registry import curves_view, record, recordings_of, reports
 from millpond.cache.curves.report import CacheReport
 from millpond.cache.curves.split import Share, best_split
 
@@ -27,6 +27,7 @@ __all__ = [
     "best_split",
     "curves_view",
     "record",
+    "recordings_of",
     "reports",
     "smallest_size",
 ]

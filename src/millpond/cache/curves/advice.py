@@ -15,7 +15,10 @@ Verdict = Literal["few requests", "useless", "too small", "too large", "other po
 
 FEW_REQUESTS = 1_000
 _USELESS_RATE = 0.02
-_WORTH_DOUBLING = 0.05
+_LARGER = 8
+"""Times the present size: what is worth looking at."""
+
+_WORTH_GROWING = 0.05
 _WORTH_CHANGING = 0.03
 _WORTH_KEEPING = 0.01
 
@@ -63,21 +66,20 @@ def _findings(report: CacheReport, present: float, highest: float) -> list[Findi
             f"Hardly any key comes again: with room for all keys {_percent(highest)} would hit. Switch the cache off."
         )
         return [Finding("useless", text)]
-    size_findings = [_too_small(report, present), _other_policy(report, present), _too_large(report, present)]
-    findings = [finding for finding in size_findings if finding is not None]
+    of_size = _too_small(report, present) or _too_large(report, present)
+    findings = [finding for finding in (of_size, _other_policy(report, present)) if finding is not None]
     return findings or [
         Finding("right", f"The size suits: {_percent(present)} hit, at most {_percent(highest)} could.")
     ]
 
 
 def _too_small(report: CacheReport, present: float) -> Finding | None:
-    doubled = report.scaled_rate(2)
-    if doubled - present < _WORTH_DOUBLING:
+    larger = report.scaled_rate(_LARGER)
+    enough = report.curve.smallest(larger - _WORTH_KEEPING)
+    if enough is None or larger - present < _WORTH_GROWING:
         return None
-    text = f"Too small: at twice the size {_percent(doubled)} would hit instead of {_percent(present)}."
-    enough = report.curve.smallest(report.curve.highest() - _WORTH_KEEPING)
-    if enough is not None:
-        text += f" {report.size_text(enough.entries, enough.bytes)} would give {_percent(enough.hit_rate)}."
+    size = report.size_text(enough.entries, enough.bytes)
+    text = f"Too small: with {size} {_percent(enough.hit_rate)} would hit instead of {_percent(present)}."
     return Finding("too small", text)
 
 

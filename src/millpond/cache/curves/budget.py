@@ -70,9 +70,9 @@ class Budget:
         done: what the latest split changed.
 
     >>> from millpond.cache import new_cache
-    >>> from millpond.cache.curves.registry import record
+    >>> from millpond.cache.curves.registry import record, recordings_of
     >>> small = record(new_cache("small", max_bytes=1_000, weigher=lambda key, value: 10))
-    >>> Budget("4kb").apply()
+    >>> Budget("4kb", lambda: recordings_of([small])).apply()
     []
     """
 
@@ -89,32 +89,33 @@ class Budget:
     def apply(self) -> list[Resized]:
         """Split the budget by what was recorded so far and resize the caches; what was changed.
 
-        Nothing is done before every cache was asked often enough for a curve, or has lain idle beside one that was.
+        Nothing is done before one of them was asked often enough for a curve. A cache that lay idle meanwhile keeps the
+        least. One that is bounded in entries, and weighed none yet, keeps its size.
         """
         found = {name: (one, report) for name, one in self._caches().items() if (report := report_on(name, one))}
-        known = {name: pair for name, pair in found.items() if pair[1].curve.points and pair[1].curve.points[-1].bytes}
-        if not any(report.requests >= FEW_REQUESTS for _, report in known.values()):
+        sized = {name: pair for name, pair in found.items() if pair[1].max_bytes is not None or _in_bytes(pair[1])}
+        if not any(report.requests >= FEW_REQUESTS for _, report in sized.values()):
             return []
-        others = sum(_present_bytes(report) for name, (_, report) in found.items() if name not in known)
-        least = LEAST_SHARE * self.bytes / len(found)
-        shares = {name: Share(report.curve, report.requests, least) for name, (_, report) in known.items()}
-        wanted = best_split(shares, max(0, self.bytes - others))
+        least = LEAST_SHARE * self.bytes / len(sized)
+        shares = {name: Share(report.curve, report.requests, least) for name, (_, report) in sized.items()}
+        wanted = best_split(shares, self.bytes)
         moves = [
             (wanted[name] - _present_bytes(report), name)
-            for name, (_, report) in known.items()
+            for name, (_, report) in sized.items()
             if abs(wanted[name] - _present_bytes(report)) >= _WORTH_MOVING * _present_bytes(report)
         ]
-        self.done = [_resize(*found[name], wanted[name]) for _, name in sorted(moves)]
+        self.done = [_resize(*sized[name], wanted[name]) for _, name in sorted(moves)]
         for resized in self.done:
             _log.info("budget of %s: %s", bytes_text(self.bytes), resized)
-        for one, _ in known.values():
+        for one, _ in sized.values():
             one.age()
             one.fit_miniatures()
         return self.done
 
     def start(self, every_ms: int = EVERY_MS) -> None:
-        """Apply it from time to time, on a thread, until it is closed."""
-        if self._thread is None:
+        """Apply it from time to time, on a thread, until it is closed; in a forked process it is started again."""
+        if self._thread is None or not self._thread.is_alive():
+            self._stopped = threading.Event()
             self._thread = threading.Thread(
                 target=self._run, args=(every_ms / 1_000,), name="millpond-budget", daemon=True
             )
@@ -133,6 +134,11 @@ class Budget:
                 self.apply()
             except Exception:  # noqa: BLE001 - told in the log; the thread goes on
                 _log.exception("the caches could not be resized; they keep their sizes")
+
+
+def _in_bytes(report: CacheReport) -> bool:
+    """Whether the curve tells sizes in bytes."""
+    return bool(report.curve.points) and report.curve.points[-1].bytes > 0
 
 
 def _present_bytes(report: CacheReport) -> int:

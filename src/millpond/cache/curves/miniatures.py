@@ -1,8 +1,6 @@
 """How often W-TinyLFU would have hit at several sizes: caches so small that many of them cost little.
 
-W-TinyLFU has no reuse distance that tells its hits, so it is simulated [1]. A cache with a hundredth of the entries, of
-which only the keys in a sample of a hundredth are asked, hits about as often as the cache itself. Each miniature runs
-the policy of `tinylfu` as it is.
+W-TinyLFU has no reuse distance that tells its hits, so it is simulated (`miniature`).
 
 The sizes are doublings around the cache's present size, and the largest has `_MOST_ENTRIES` entries. So the share of
 keys that is sampled follows from the present size, and the memory is bounded.
@@ -11,7 +9,8 @@ With so few keys, luck has a large part in the hit rate. It has the same part in
 So a miniature tells how much *more* it hit than LRU of its size did on the same requests, and that difference is added
 to the curve of LRU, which is exact in expectation. Between the sizes it is interpolated, beyond them it stays.
 
-1. Waldspurger, Saemundsson, Ahmad, Park: "Cache modeling and optimization using miniature simulations" (ATC 2017).
+The miniatures keep the window that the policy begins with. The cache itself finds the best window for its load, and
+with a large one it is LRU. So where a miniature hits less than LRU, the difference is taken for none.
 """
 
 from typing import Final
@@ -19,43 +18,12 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from millpond.cache.tinylfu import TinyLfuOrder
+from millpond.cache.miniature import Miniature, limit_of
 
-_LEAST_HASH = -(1 << 63)
-_HASHES = 1 << 64
-_MOST_ENTRIES = 192
+_MOST_ENTRIES = 128
 _MOST_SHARE = 0.25
-FACTORS: Final = (0.25, 0.5, 1.0, 2.0, 4.0)
+FACTORS: Final = (0.25, 0.5, 1.0, 2.0)
 """The sizes that are simulated, over the present one."""
-
-
-class Miniature:
-    """One cache of W-TinyLFU without values.
-
-    >>> small = Miniature(2)
-    >>> [small.use(key) for key in (1, 2, 1)]
-    [False, False, True]
-    """
-
-    __slots__ = ("_entries", "_max_entries", "_order")
-
-    def __init__(self, max_entries: int) -> None:
-        self._max_entries = max_entries
-        self._order: TinyLfuOrder[int] = TinyLfuOrder(max_entries, None)
-        self._entries = 0
-
-    def use(self, key: int) -> bool:
-        """Ask for a key, which is cached if it was not; whether it was."""
-        order = self._order
-        if key in order:
-            order.read(key)
-            return True
-        order.added(key, 0)
-        self._entries += 1
-        while self._entries > self._max_entries:
-            order.removed(order.victim())
-            self._entries -= 1
-        return False
 
 
 class Miniatures:
@@ -70,7 +38,7 @@ class Miniatures:
         entries: the present size that the others are around.
 
     >>> Miniatures(102_400).sizes()
-    [25600.0, 51200.0, 102400.0, 204800.0, 409600.0]
+    [25600.0, 51200.0, 102400.0, 204800.0]
     """
 
     __slots__ = ("_began", "_caches", "_gains", "_share", "_sizes", "entries", "limit")
@@ -79,7 +47,7 @@ class Miniatures:
         self._began = began
         self.entries = max(1, entries)
         self._share = min(_MOST_SHARE, _MOST_ENTRIES / (FACTORS[-1] * self.entries))
-        self.limit = _LEAST_HASH + int(self._share * _HASHES)
+        self.limit = limit_of(self._share)
         small = [max(1, round(self.entries * factor * self._share)) for factor in FACTORS]
         self._caches = [Miniature(size) for size in small]
         self._sizes = [size / self._share for size in small]
@@ -96,7 +64,7 @@ class Miniatures:
         return list(self._sizes)
 
     def gains(self, sizes: npt.ArrayLike, *, requests: float) -> npt.NDArray[np.float64]:
-        """How much higher than LRU's the hit rate is at some sizes; negative where it is lower.
+        """How much higher than LRU's the hit rate is at some sizes.
 
         Args:
             sizes: in entries.
@@ -105,7 +73,8 @@ class Miniatures:
         if requests <= self._began:
             return np.zeros(np.shape(sizes))
         at = np.log(np.maximum(1.0, np.asarray(sizes, dtype=float)))
-        return np.asarray(np.interp(at, np.log(self._sizes), self._gains)) / ((requests - self._began) * self._share)
+        gains = np.maximum(0.0, self._gains)
+        return np.asarray(np.interp(at, np.log(self._sizes), gains)) / ((requests - self._began) * self._share)
 
     def age(self) -> None:
         """Let what was counted so far count half."""

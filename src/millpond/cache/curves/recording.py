@@ -17,12 +17,14 @@ import numpy as np
 from millpond.cache.api import Bounds, Policy
 from millpond.cache.curves.curve import HitRateCurve, Point
 from millpond.cache.curves.miniatures import Miniatures
-from millpond.cache.curves.reuse_distances import ReuseDistances
+from millpond.cache.curves.near_distances import NearDistances
+from millpond.cache.curves.reuse_distances import BUCKETS, ReuseDistances
 
 MOST_BYTES: Final = 300_000
 """What a recording takes at most, with all its structures."""
 
-_POINTS = 48
+_POINTS = 96
+_EVERY_HASH = 1 << 63
 _LEAST_ENTRIES = 16
 _RESIZED = 2.0
 _USES_PER_FIT = 4_096
@@ -75,6 +77,7 @@ class Recording:
         "_distances",
         "_limit",
         "_miniatures",
+        "_near",
         "_simulates",
         "name",
         "number",
@@ -88,6 +91,7 @@ class Recording:
         self._cache = weakref.ref(cache)
         self._distances = ReuseDistances()
         self._limit = self._distances.limit
+        self._near = NearDistances()
         self._simulates = "w-tinylfu" in policies
         self._miniatures: Miniatures | None = None
         self.fit_miniatures()
@@ -103,10 +107,12 @@ class Recording:
         spread = hash((key,))
         if spread < self._limit:
             self._use(spread)
+            self._begin_burst_if_due()
 
     def asked_many(self, keys: Sequence[Hashable]) -> None:
         """Some keys are asked for, one after the other."""
         self.requests += len(keys)
+        self._begin_burst_if_due()
         limit = self._limit
         for spread in [spread for spread in map(hash, zip(keys)) if spread < limit]:
             self._use(spread)
@@ -114,13 +120,25 @@ class Recording:
     def wrote(self, key: Hashable, weigh: Callable[[], int]) -> None:
         """A key was put; `weigh` gives the bytes of its entry."""
         spread = hash((key,))
-        if spread < self._limit:
+        if spread < self._distances.limit:
             self._distances.weigh(spread, weigh())
 
+    def _begin_burst_if_due(self) -> None:
+        if self._near.begin_if_due(self.requests):
+            self._limit = _EVERY_HASH
+
     def _use(self, spread: int) -> None:
-        distances, miniatures = self._distances, self._miniatures
+        """A key of the sample, or any key during a burst."""
+        distances, miniatures, near = self._distances, self._miniatures, self._near
+        if near.is_on:
+            near.use(spread, self.requests)
+        if spread >= distances.limit:
+            if not near.is_on:
+                self._limit = distances.limit
+            return
         distance = distances.use(spread)
-        self._limit = distances.limit
+        if not near.is_on:
+            self._limit = distances.limit
         if miniatures is not None and spread < miniatures.limit:
             miniatures.use(spread, distance)
         if not distances.now % _USES_PER_FIT:
@@ -137,10 +155,10 @@ class Recording:
             self._miniatures = Miniatures(entries, began=self.requests)
 
     def present_entries(self, cache: Recorded) -> int:
-        """The size of the cache in entries; 0 where it is in bytes, and no entry was weighed yet."""
+        """The size of the cache in entries: what it holds, if it has no bound; 0 in bytes, if no entry was weighed."""
         bounds = cache.bounds
         if bounds.max_bytes is None:
-            return bounds.max_entries or 0
+            return cache.stats().entries if bounds.max_entries is None else bounds.max_entries
         mean = self._mean_bytes(cache)
         if not mean:
             return 0
@@ -154,7 +172,9 @@ class Recording:
             return None
         most = max(2.0 * self.present_entries(cache), 1.1 * distances.keys(), 2.0 * _LEAST_ENTRIES)
         sizes = np.geomspace(_LEAST_ENTRIES, most, _POINTS)
-        rates = distances.hit_rates(sizes, requests=self.requests)
+        near, counted = self._near.counts(BUCKETS), self._near.counted
+        scaled = near * (self.requests / counted) if counted else None
+        rates = distances.hit_rates(sizes, requests=self.requests, near=scaled)
         if policy == "w-tinylfu" and miniatures is not None:
             gains = miniatures.gains(sizes, requests=self.requests)
             # With room for every key all policies are one.
@@ -166,6 +186,7 @@ class Recording:
         """Let what was recorded so far count half."""
         self.requests /= 2
         self._distances.age()
+        self._near.age()
         if self._miniatures is not None:
             self._miniatures.age()
 

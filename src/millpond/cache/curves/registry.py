@@ -6,13 +6,14 @@ A recording is found here as long as its cache is in use. The view is plain data
 
 import threading
 import weakref
+from collections.abc import Iterable
 from typing import Any
 
 import msgspec
 
 from millpond.cache.api import Cache, K, Policy, V
 from millpond.cache.curves.advice import advice_on
-from millpond.cache.curves.recording import Recording
+from millpond.cache.curves.recording import Recorded, Recording
 from millpond.cache.curves.report import CacheReport
 from millpond.cache.curves.watched import WatchedCache
 from millpond.cache.shared import SharedCache
@@ -60,6 +61,12 @@ def recordings() -> dict[str, Recording]:
             name = f"{one.name} ({number})"
         named[name] = one
     return named
+
+
+def recordings_of(caches: Iterable[Recorded]) -> dict[str, Recording]:
+    """The recordings of some caches, by name."""
+    wanted = {id(cache) for cache in caches}
+    return {name: one for name, one in recordings().items() if id(one.cache) in wanted}
 
 
 def reports() -> list[CacheReport]:

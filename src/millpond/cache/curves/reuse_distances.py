@@ -9,15 +9,16 @@ are true ones, scaled down by the share of keys that is sampled. Divided by that
 there are more than `_MOST_KEYS` keys, the limit is lowered, so the memory is bounded whatever comes.
 
 Which keys are in the sample is luck. A hot key in it brings too many requests, one that is not brings too few.
-SHARDS-adj sets that right: how many requests there were is known, and what the sample has too few or too many counts at
-distance 0, where hot keys are.
+SHARDS-adj sets that right: how many requests there were is known, and what the sample has too few or too many, its
+*surplus*, is counted where hot keys are. SHARDS-adj takes that to be distance 0. Here it is the distances that the
+sample has too few or too many of, compared with those that bursts of all keys have (`near_distances`).
 
 Structure: arrays of numbers, no object per key. `_hashes` is in order, so a key is found by bisection, and the keys to
 drop when the limit falls are the last ones. `_uses` has the time of the last use of each of them. `_recency` has the
 same times in order: how many of them are later than a key's own is its distance. An insertion moves the rest of an
 array, some kilobytes, which costs less than a tree in Python.
 
-Distances are counted in a histogram with `_PER_OCTAVE` buckets to each doubling. A request counts with the reciprocal
+Distances are counted in a histogram with `PER_OCTAVE` buckets to each doubling. A request counts with the reciprocal
 of the share that was sampled then. The invariant: `_hashes`, `_uses` and `_weights` have one element for each sampled
 key, `_recency` the elements of `_uses` in order, and all hashes are below the limit.
 
@@ -31,6 +32,7 @@ as many of them as have room. It is a mean over time.
 from array import array
 from bisect import bisect_left
 from math import log2
+from typing import Final
 
 import numpy as np
 import numpy.typing as npt
@@ -41,8 +43,11 @@ _FIRST_SHARE = 0.25
 _MOST_KEYS = 8_192
 _KEPT_KEYS = _MOST_KEYS * 7 // 8
 _LATEST = (1 << 32) - 1
-_PER_OCTAVE = 32
-_BUCKETS = 40 * _PER_OCTAVE
+PER_OCTAVE: Final = 32
+"""Into how many buckets the distances from one power of two to the next are counted."""
+
+BUCKETS: Final = 40 * PER_OCTAVE
+_COMPARED_TOGETHER = 8
 _DEPTHS = np.exp2(np.arange(40 * 4 + 1) / 4)
 """At which numbers of entries the profile is kept."""
 
@@ -93,7 +98,7 @@ class ReuseDistances:
         self._weights = array("I")
         self._recency = array("I")
         self.now = 0
-        self._counts = array("d", bytes(8 * _BUCKETS))
+        self._counts = array("d", bytes(8 * BUCKETS))
         self._cold = 0.0
         self._profile = np.zeros(len(_DEPTHS))
         self._profiles = 0
@@ -122,7 +127,7 @@ class ReuseDistances:
         del recency[used]
         recency.append(now)
         uses[place] = now
-        self._counts[int(log2(distance + 1) * _PER_OCTAVE)] += 1 / self.share
+        self._counts[int(log2(distance + 1) * PER_OCTAVE)] += 1 / self.share
         return distance
 
     def weigh(self, spread: int, weight: int) -> None:
@@ -147,21 +152,29 @@ class ReuseDistances:
         """About how many keys there are."""
         return len(self._hashes) / self.share
 
-    def hit_rates(self, sizes: npt.NDArray[np.float64], *, requests: float) -> npt.NDArray[np.float64]:
+    def hit_rates(
+        self,
+        sizes: npt.NDArray[np.float64],
+        *,
+        requests: float,
+        near: npt.NDArray[np.float64] | None = None,
+    ) -> npt.NDArray[np.float64]:
         """The hit rate of LRU at each of some sizes in entries.
 
         Args:
             sizes: in entries, 0 or more.
             requests: how many there were since the counts began.
+            near: how many requests there are of each short distance, by bucket, for all keys and as many requests; None
+                counts the surplus at distance 0.
         """
         counts = np.array(self._counts[:])
         if requests <= 0:
             return np.zeros(np.shape(sizes))
         surplus = requests - counts.sum() - self._cold
-        hits = np.concatenate(([0.0], np.cumsum(counts))) + surplus
-        hits[0] = 0.0
+        counts += _at_zero(surplus) if near is None else _placed(surplus, counts, near)
+        hits = np.append(0.0, np.cumsum(counts))
         hits = np.maximum.accumulate(np.clip(hits, 0.0, requests))
-        edges = np.exp2(np.arange(_BUCKETS + 1) / _PER_OCTAVE) - 1
+        edges = np.exp2(np.arange(BUCKETS + 1) / PER_OCTAVE) - 1
         return np.asarray(np.interp(sizes, edges, hits)) / requests
 
     def bytes_of(self, entries: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
@@ -207,3 +220,21 @@ class ReuseDistances:
 def _numbers(values: "array[int]") -> npt.NDArray[np.uint32]:
     """A copy: an array that numpy looks at could not grow meanwhile."""
     return np.array(values[:])
+
+
+def _at_zero(surplus: float) -> npt.NDArray[np.float64]:
+    return np.append(surplus, np.zeros(BUCKETS - 1))
+
+
+def _placed(surplus: float, counts: npt.NDArray[np.float64], near: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+    """The surplus, where the short distances differ from the sample's in its direction."""
+    groups = (-1, _COMPARED_TOGETHER)
+    ours, theirs = counts.reshape(groups), near.reshape(groups)
+    lacking = np.where(theirs.sum(1) > 0, theirs.sum(1) - ours.sum(1), 0.0) * np.sign(surplus)
+    lacking = np.maximum(0.0, lacking)
+    if not lacking.sum():
+        return _at_zero(surplus)
+    within = theirs if surplus > 0 else ours
+    parts = within / np.maximum(1e-9, within.sum(1, keepdims=True))
+    placed: npt.NDArray[np.float64] = (surplus * lacking / lacking.sum())[:, None] * parts
+    return placed.reshape(-1)

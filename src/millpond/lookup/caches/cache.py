@@ -13,6 +13,7 @@ from typing import Any, Protocol, runtime_checkable
 
 from millpond.cache import Cache, monotonic_ms, new_cache
 from millpond.cache.api import Clock, Policy
+from millpond.cache.curves import record
 from millpond.errors import DataError
 from millpond.lookup.caches.entry_bytes import entry_weigher
 from millpond.lookup.functions.function import Key, Row, Rows
@@ -99,6 +100,7 @@ class DefaultLookupCache:
         refresh_after_write_ms: age since its load at which a key is to be loaded again.
         stale_if_error_ms: how much longer than `expire_after_write_ms` a key is kept for `find_stale`.
         expiry_jitter_ms: how much earlier than `expire_after_write_ms` a key may go, always as much for one key.
+        hit_rate_curve: whether to record what it would hit at other sizes, see `millpond.cache.curves`.
         clock: monotonic milliseconds.
 
     Raises:
@@ -122,6 +124,7 @@ class DefaultLookupCache:
         refresh_after_write_ms: int | None = None,
         stale_if_error_ms: int = 0,
         expiry_jitter_ms: int = 0,
+        hit_rate_curve: bool = False,
         clock: Clock = monotonic_ms,
     ) -> None:
         self._settings: dict[str, Any] = {
@@ -134,6 +137,7 @@ class DefaultLookupCache:
             "refresh_after_write_ms": refresh_after_write_ms,
             "stale_if_error_ms": stale_if_error_ms,
             "expiry_jitter_ms": expiry_jitter_ms,
+            "hit_rate_curve": hit_rate_curve,
             "clock": clock,
         }
         self._cache_missing_key = cache_missing_key
@@ -156,6 +160,8 @@ class DefaultLookupCache:
             clock=clock,
             shared=True,
         )
+        if hit_rate_curve:
+            record(self._cache)
 
     def __getstate__(self) -> dict[str, Any]:
         """Another process gets an empty cache of the same limits."""

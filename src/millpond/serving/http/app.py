@@ -7,6 +7,7 @@ Place on the data path: between the fetcher and a model in another process.
     GET  /v1/group_bys      all GroupBys, each with the batch that is served
     GET  /v1/joins          all Joins, each with the batches of its parts
     GET  /v1/stats          the fetcher's counts
+    GET  /v1/caches         the caches, with their hit-rate curves and the advice on them
     GET  /health            200 while the process is alive
     GET  /ready             200 while the store answers and every GroupBy has a batch
     GET  /metrics           counts, as Prometheus reads them

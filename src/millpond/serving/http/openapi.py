@@ -49,6 +49,7 @@ def openapi_document(targets: Iterable[Target], limits: Limits, *, with_keys: bo
         "/v1/group_bys": {"get": describe.get("All GroupBys, with the batch served.", refs["ServedGroupBys"])},
         "/v1/joins": {"get": describe.get("All Joins, with the batches served.", refs["ServedJoins"])},
         "/v1/stats": {"get": describe.get("The fetcher's counts.", {"type": "object"})},
+        "/v1/caches": {"get": describe.get("The caches, with their hit-rate curves.", {"type": "object"})},
         "/health": {"get": describe.get("Whether the process is alive.", refs["Status"], needs_key=False)},
         "/ready": {"get": describe.get("Whether every GroupBy can be answered.", refs["Status"], needs_key=False)},
         "/metrics": {"get": describe.get("Counts for Prometheus.", {"type": "string"}, MEDIA_TYPE)},

@@ -6,6 +6,7 @@ Invariant: a path is in this table or it is not found.
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING
 
+from millpond.cache.curves import curves_view
 from millpond.metrics.families import MEDIA_TYPE, Family, of_processes, prometheus_text
 from millpond.serving.http.asgi import Call, Handler, Reply, Route, json_reply, problem_reply
 from millpond.serving.http.fetch_route import FetchRoute
@@ -47,6 +48,9 @@ def routes_of(app: "HttpApp") -> dict[str, Route]:
     async def stats(_call: Call) -> Reply:
         return json_reply(fetcher.stats())
 
+    async def caches(_call: Call) -> Reply:
+        return json_reply(curves_view())
+
     async def health(_call: Call) -> Reply:
         return json_reply(Status("ok"))
 
@@ -67,6 +71,7 @@ def routes_of(app: "HttpApp") -> dict[str, Route]:
         ("/v1/group_bys", group_bys, True),
         ("/v1/joins", joins, True),
         ("/v1/stats", stats, True),
+        ("/v1/caches", caches, True),
         ("/metrics", metrics, True),
         ("/openapi.json", openapi, True),
         ("/health", health, False),

@@ -23,9 +23,9 @@ from millpond.kv import KVStore, Put
 from millpond.metrics import NO_METRICS, Recorder
 from millpond.spark.environment.session import is_connect
 from millpond.spark.environment.worker_garbage import leave_modules_out
-from millpond.spark.features.arrow_lots import lots
 from millpond.spark.features.tile_combine import EventCounts
 from millpond.spark.features.tile_rows import AMENDED, CLOSED, CLOSING, FORGOTTEN, LATE, OPENED
+from millpond.spark.shuffle.arrow_lots import lots
 from millpond.spark.shuffle.pack import unpack
 
 _WRITTEN = "change int, amount bigint"

@@ -8,11 +8,12 @@ from collections.abc import Mapping
 from typing import Any
 
 from millpond.errors import OptionError
-from millpond.options import Known, count, parsed, size_bytes
+from millpond.options import Known, count, flag, parsed, size_bytes
 from millpond.state.wrappers.choice import CacheChoice, CacheHooks, Lru, TwoLayer, WriteBack
 
 _CACHE = "state.backend.cache"
 _MAX_ENTRIES, _MAX_BYTES = f"{_CACHE}.max-entries-num", f"{_CACHE}.max-bytes"
+_HIT_RATE_CURVE = f"{_CACHE}.hit-rate-curve"
 _MAX_SIZE, _MAX_SIZE_L2 = f"{_CACHE}.max-size", f"{_CACHE}.max-size-l2"
 
 _SIZES = {
@@ -22,6 +23,9 @@ _SIZES = {
     "two-layer": (_MAX_SIZE, _MAX_SIZE_L2),
 }
 """The names of the caches, and what each is sized by."""
+
+_TAKES = {name: (*sizes, _HIT_RATE_CURVE) if name == "lru" else sizes for name, sizes in _SIZES.items()}
+"""What each of them can be told."""
 
 
 def _name(value: Any) -> str:
@@ -42,6 +46,7 @@ CACHE_OPTIONS: Known = {
     _CACHE: ("cache", _name),
     _MAX_ENTRIES: ("max_entries", count),
     _MAX_BYTES: ("max_bytes", size_bytes()),
+    _HIT_RATE_CURVE: ("hit_rate_curve", flag),
     _MAX_SIZE: ("max_size", _size),
     _MAX_SIZE_L2: ("max_size_l2", _size),
 }
@@ -61,7 +66,7 @@ def chosen_cache(given: Mapping[str, Any], hooks: CacheHooks | None, problems: l
     problems.extend(
         f"{option!r} has no effect with {_CACHE} = {name}; remove it or choose {_with(option)}"
         for option in ours
-        if option != _CACHE and option not in _SIZES[name] and CACHE_OPTIONS[option][0] in values
+        if option != _CACHE and option not in _TAKES[name] and CACHE_OPTIONS[option][0] in values
     )
     missing = [option for option in _SIZES[name] if CACHE_OPTIONS[option][0] not in values]
     if missing and (name != "lru" or not values):
@@ -71,7 +76,7 @@ def chosen_cache(given: Mapping[str, Any], hooks: CacheHooks | None, problems: l
     return _choice(name, values, hooks, problems) if len(problems) == wrong else None
 
 
-def _choice(name: str, values: Mapping[str, int], hooks: CacheHooks | None, problems: list[str]) -> CacheChoice | None:
+def _choice(name: str, values: Mapping[str, Any], hooks: CacheHooks | None, problems: list[str]) -> CacheChoice | None:
     try:
         match name:
             case "lru":
@@ -87,4 +92,4 @@ def _choice(name: str, values: Mapping[str, int], hooks: CacheHooks | None, prob
 
 def _with(option: str) -> str:
     """The caches that an option is for."""
-    return " or ".join(f"{_CACHE} = {name}" for name, options in _SIZES.items() if option in options)
+    return " or ".join(f"{_CACHE} = {name}" for name, options in _TAKES.items() if option in options)

@@ -33,7 +33,13 @@ def _cached(backend: KeyedStateBackend, choice: CacheChoice, recorder: Recorder)
     if isinstance(choice, Lru):
         from millpond.state.wrappers.lru.backend import LruStateCache
 
-        return LruStateCache(backend, max_entries=choice.max_entries, max_bytes=choice.max_bytes, recorder=recorder)
+        return LruStateCache(
+            backend,
+            max_entries=choice.max_entries,
+            max_bytes=choice.max_bytes,
+            hit_rate_curve=choice.hit_rate_curve,
+            recorder=recorder,
+        )
     from millpond.state.wrappers.cached_values import CachedValues
 
     return CachedValues(backend, choice)

@@ -29,7 +29,7 @@ class StateOptions:
         factory: makes the backend; the registered one.
 
     >>> StateOptions.parse({"state.backend.type": "RocksDB", "STATE.backend.cache.max-entries-num": "1000"}).cache
-    Lru(max_entries=1000, max_bytes=None)
+    Lru(max_entries=1000, max_bytes=None, hit_rate_curve=False)
     >>> StateOptions.parse({"state.backend.typ": "heap", "state.backend.cache.max-bytes": "many"})
     Traceback (most recent call last):
     millpond.errors.OptionError: state options:

@@ -18,10 +18,12 @@ class Lru:
     Attributes:
         max_entries: how many pairs it holds, per shard, over all its states; None for no such limit.
         max_bytes: how many bytes they weigh; None for no such limit.
+        hit_rate_curve: whether it records what it would hit at other sizes, see `millpond.cache.curves`.
     """
 
     max_entries: int | None = None
     max_bytes: int | None = None
+    hit_rate_curve: bool = False
 
     def __post_init__(self) -> None:
         if self.max_entries is None and self.max_bytes is None:

@@ -27,8 +27,10 @@ Source: FLIP-325, "Introduce LRU cache to accelerate state backend access".
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-from millpond.cache import monotonic_ms
-from millpond.cache.api import Clock
+from millpond.cache import Bounds, monotonic_ms
+from millpond.cache.api import Clock, Policy
+from millpond.cache.curves.recording import Recording
+from millpond.cache.curves.registry import register
 from millpond.cache.weight import deep_size
 from millpond.errors import OptionError
 from millpond.metrics.recorder import NO_METRICS, Recorder
@@ -52,6 +54,7 @@ from millpond.state.wrappers.lru.entries import Bucket, Entries, Weigher, overla
 from millpond.state.wrappers.lru.handles import LruListState, LruMapState, LruState, LruValueState
 from millpond.state.wrappers.lru.hit_ratio import HitRatio
 from millpond.state.wrappers.lru.snapshot import LruSnapshot, part_of
+from millpond.state.wrappers.lru.told_reads import tell_reads
 
 _TURNS_A_LOOK = 1_024
 """How often keys are turned to between two looks at the clock, for the hit ratio: a look costs as much as a hit."""
@@ -94,6 +97,7 @@ class LruStateCache(ForwardingBackend):
             its 0, for no cache, is the backend without this class).
         max_bytes: bytes the pairs may weigh. A pair heavier than this is written through and not kept.
         weigher: the bytes of a pair, of its key (with its map key) and its value.
+        hit_rate_curve: whether to record what it would hit at other sizes, for `millpond.cache.curves`.
         recorder: hears of hits, misses and the hit ratio (`stateCacheHitRatio`) once a second while records flow, and
             at every commit.
         clock: monotonic milliseconds, for the hit ratio.
@@ -124,6 +128,7 @@ class LruStateCache(ForwardingBackend):
         max_entries: int | None = None,
         max_bytes: int | None = None,
         weigher: Weigher = deep_size,
+        hit_rate_curve: bool = False,
         recorder: Recorder = NO_METRICS,
         clock: Clock = monotonic_ms,
     ) -> None:
@@ -133,8 +138,13 @@ class LruStateCache(ForwardingBackend):
         if max_entries is None and max_bytes is None:
             raise OptionError("a cache needs a limit: give max_entries or max_bytes.")
         super().__init__(inner)
+        self.name = "state"
         self._context = KeyContext()
         self._entries = Entries(inner, max_entries, max_bytes, weigher)
+        self._wanted_bounds: Bounds | None = None
+        self._recording = Recording(self, ("lru",)) if hit_rate_curve else None
+        if self._recording is not None:
+            register(self._recording)
         self._declared = Declarations(_KINDS, self._make)
         self._states = self._declared.states
         self._entered: set[int] = set()
@@ -164,6 +174,9 @@ class LruStateCache(ForwardingBackend):
         if not self._turns_to_clock:
             self._turns_to_clock = _TURNS_A_LOOK
             self._hit_ratio.record_if_due(self._recorder)
+            if self._wanted_bounds is not None:
+                self._entries.resize(self._wanted_bounds)
+                self._wanted_bounds = None
 
     def _enter_first(self, key_group: int) -> None:
         """In this version. Only the backend knows which groups are the shard's."""
@@ -194,6 +207,8 @@ class LruStateCache(ForwardingBackend):
         made = kind(descriptor, inner, declare(descriptor), self._context, self._entries)
         if self._context.key_group >= 0:
             made.bind()
+        if self._recording is not None:
+            tell_reads(made, self._context, self._recording)
         return made
 
     def keys(self, name: str) -> Iterator[tuple[int, Row]]:
@@ -341,6 +356,28 @@ class LruStateCache(ForwardingBackend):
             entries=len(entries.order),
             bytes=entries.bytes,
         )
+
+    @property
+    def policy(self) -> Policy:
+        """LRU."""
+        return "lru"
+
+    @property
+    def bounds(self) -> Bounds:
+        """The most that it holds."""
+        return self._entries.bounds
+
+    def resize(self, bounds: Bounds) -> None:
+        """Hold more or less soon: at one of the next turns to a key, on the thread that has the handles.
+
+        Raises:
+            OptionError: a bound is below 1, or of another kind than the present ones.
+        """
+        present = self._entries.bounds
+        for option, before, limit in zip(bounds._fields, present, bounds, strict=True):
+            if (before is None) != (limit is None) or (limit is not None and limit < 1):
+                raise OptionError(f"{option} is {limit}: expected a whole number of 1 or more in place of {before}.")
+        self._wanted_bounds = bounds
 
     @property
     def hit_ratio(self) -> HitRatio:

@@ -28,6 +28,7 @@ from itertools import compress, islice
 from operator import attrgetter
 from typing import Any
 
+from millpond.cache import Bounds
 from millpond.state.backend.cell_bytes import cell_bytes, laid_over
 from millpond.state.backend.pairs import Pairs
 from millpond.state.backend.protocols import ABSENT, Appended, Cells, KeyedStateBackend, RawCells, cells_at
@@ -302,6 +303,21 @@ class Entries:
         entry.bucket.add(entry)
         if self.weighs:
             self.bytes += entry.weight
+
+    @property
+    def bounds(self) -> Bounds:
+        """The most that it holds."""
+        return Bounds(self._max_entries, self._max_bytes)
+
+    def resize(self, bounds: Bounds) -> None:
+        """Hold more or less from now on; the coldest go, and are written before if they are dirty."""
+        self._max_entries, self._max_bytes = bounds
+        while self._is_over():
+            coldest = next(iter(self.order))
+            if coldest.writable >= 0:
+                self._write_from(coldest)
+            self.drop(coldest)
+            self.evictions += 1
 
     def _is_over(self) -> bool:
         return (self._max_entries is not None and len(self.order) > self._max_entries) or (

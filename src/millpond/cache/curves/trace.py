@@ -1,0 +1,132 @@
+"""The keys that a cache was asked for, in a file: to try policies and sizes on them later.
+
+Place on the data path: beside a cache. Keys are hashed with a secret that is stored nowhere, so a trace tells which
+requests were for one key, and not for which. It ends after a number of requests, so the file is bounded.
+
+File format: the eight bytes `MPTRACE1`, then one signed integer of 8 bytes, little-endian, for each request. Traces of
+the cache2k project (`*.trc.xz`, `*.trace.xz`), with which Caffeine's simulator works too, are read as well: big-endian
+integers of 4 bytes, compressed with xz.
+"""
+
+import lzma
+import secrets
+import sys
+from array import array
+from collections.abc import Callable, Hashable, Sequence
+from pathlib import Path
+from typing import Final
+
+from millpond.cache.api import Cache, K, V
+from millpond.cache.curves.watched import WatchedCache
+from millpond.cache.shared import SharedCache
+from millpond.errors import DataError, OptionError
+
+MAGIC: Final = b"MPTRACE1"
+MOST_REQUESTS: Final = 10_000_000
+"""How many requests a trace has at most, if nothing else is said: 80 MB."""
+
+_WRITTEN_TOGETHER = 4_096
+
+
+class TraceWriter:
+    """Writes the trace of one cache; a watcher of it.
+
+    Args:
+        path: the file, which must not exist yet.
+        most: how many requests are written at most.
+
+    Raises:
+        OptionError: the file exists, or cannot be made.
+
+    Attributes:
+        requests: how many were taken so far.
+    """
+
+    __slots__ = ("_file", "_most", "_secret", "_waiting", "path", "requests")
+
+    def __init__(self, path: Path, most: int = MOST_REQUESTS) -> None:
+        try:
+            self._file = path.open("xb")
+        except OSError as error:
+            raise OptionError(f"trace {path}: expected a new file in a folder that exists: {error}") from error
+        self._file.write(MAGIC)
+        self.path = path
+        self._most = most
+        self._secret = secrets.randbits(60)
+        self._waiting = array("q")
+        self.requests = 0
+
+    def asked(self, key: Hashable) -> None:
+        """A key is asked for."""
+        if self.requests < self._most:
+            self.requests += 1
+            self._waiting.append(hash((key, self._secret)))
+            if len(self._waiting) >= _WRITTEN_TOGETHER:
+                self.flush()
+
+    def asked_many(self, keys: Sequence[Hashable]) -> None:
+        """Some keys are asked for, one after the other."""
+        for key in keys:
+            self.asked(key)
+
+    def wrote(self, key: Hashable, weigh: Callable[[], int]) -> None:
+        """Nothing: a trace has requests alone."""
+
+    def flush(self) -> None:
+        """Write what waits to the file."""
+        waiting, self._waiting = self._waiting, array("q")
+        if sys.byteorder == "big":
+            waiting.byteswap()
+        if not self._file.closed:
+            self._file.write(waiting.tobytes())
+            self._file.flush()
+
+    def close(self) -> None:
+        """Write what waits and take no more. May be called twice."""
+        self._most = 0
+        self.flush()
+        self._file.close()
+
+
+def write_trace(cache: Cache[K, V], path: Path, most: int = MOST_REQUESTS) -> tuple[Cache[K, V], TraceWriter]:
+    """Write the keys that a cache is asked for from now on; the cache to be used from now on, and what ends it.
+
+    A cache for several threads (`shared=True`) is that cache itself; any other is a new one around it.
+    """
+    writer = TraceWriter(path, most)
+    if isinstance(cache, SharedCache):
+        cache.lay_around(lambda inner: WatchedCache(inner, writer))
+        return cache, writer
+    return WatchedCache(cache, writer), writer
+
+
+def read_trace(path: Path) -> "array[int]":
+    """The keys of a trace, as numbers that are equal where the keys were.
+
+    Raises:
+        DataError: the file is none, or breaks off within a request.
+    """
+    try:
+        content = path.read_bytes()
+        if path.suffix == ".xz":
+            return _numbers("I", lzma.decompress(content), path, order="big")
+    except (OSError, lzma.LZMAError) as error:
+        raise DataError(f"trace {path}: expected a file that can be read: {error}") from error
+    if not content.startswith(MAGIC):
+        raise DataError(
+            f"trace {path}: expected the bytes {MAGIC!r} at the beginning, found {content[: len(MAGIC)]!r}; give a "
+            "file that Millpond wrote, or one of cache2k that ends in .xz"
+        )
+    return _numbers("q", content[len(MAGIC) :], path, order="little")
+
+
+def _numbers(kind: str, content: bytes, path: Path, *, order: str) -> "array[int]":
+    numbers = array(kind)
+    if len(content) % numbers.itemsize:
+        raise DataError(
+            f"trace {path}: expected whole numbers of {numbers.itemsize} bytes, found {len(content)} bytes; it was cut"
+        )
+    numbers.frombytes(content)
+    if sys.byteorder != order:
+        numbers.byteswap()
+    return numbers

@@ -1,0 +1,42 @@
+"""Records the hit-rate curves of a fetcher's caches, and splits its budget by them.
+
+Place on the data path: beside the caches, and only where it is asked for. With `cache_budget` the curves replace the
+fixed shares that the caches began with.
+"""
+
+from collections.abc import Iterable
+from itertools import chain, count
+from pathlib import Path
+from typing import Any
+
+from millpond.cache import Cache
+from millpond.cache.curves import Budget, record, recordings_of
+from millpond.cache.curves.trace import TraceWriter, write_trace
+from millpond.serving.cache_options import CacheSize, parse_cache_size
+from millpond.serving.served_group import ServedGroup
+
+
+def recorded_caches(groups: Iterable[ServedGroup], cache_budget: CacheSize | None) -> Budget | None:
+    """Begin to record all caches; the started budget over them if there is one."""
+    caches = [record(cache) for cache in _caches(groups)]
+    size = None if cache_budget is None else parse_cache_size("cache_budget", cache_budget).max_bytes
+    if not size or not caches:
+        return None
+    budget = Budget(size, lambda: recordings_of(caches))
+    budget.start()
+    return budget
+
+
+def traced_caches(groups: Iterable[ServedGroup], folder: Path) -> list[TraceWriter]:
+    """Begin to write the trace of each cache to a new file in a folder, called after the cache."""
+    return [write_trace(cache, _new_file(folder, cache.name))[1] for cache in _caches(groups)]
+
+
+def _new_file(folder: Path, name: str) -> Path:
+    """A file that is not there yet: a server that starts again keeps the former traces."""
+    names = chain((f"{name}.trace",), (f"{name}-{number}.trace" for number in count(2)))
+    return next(folder / file for file in names if not (folder / file).exists())
+
+
+def _caches(groups: Iterable[ServedGroup]) -> list[Cache[bytes, Any]]:
+    return [cache for group in groups for cache in (group.batch_cache, group.tile_cache) if cache is not None]

@@ -1,0 +1,110 @@
+"""An LRU cache of state can be recorded and resized, and answers as before."""
+
+import random
+
+import pyarrow as pa
+import pytest
+
+from millpond.cache import Bounds
+from millpond.cache.curves import Budget, reports
+from millpond.cache.curves.registry import recordings_of
+from millpond.errors import OptionError
+from millpond.state.spi import HeapBackend, LruStateCache, StateDescriptor, StateKind
+
+GROUPS = range(4)
+VALUE = pa.schema([("count", pa.int64())])
+COUNT = StateDescriptor("count", StateKind.VALUE, VALUE)
+LOG = StateDescriptor("log", StateKind.LIST, VALUE)
+PAGES = StateDescriptor("pages", StateKind.MAP, VALUE, pa.schema([("page", pa.string())]))
+
+
+def opened(**options):
+    return LruStateCache(HeapBackend(GROUPS), **options)
+
+
+def turn_to(cache, number):
+    cache.enter(number % len(GROUPS))
+    cache.context.key = (number,)
+
+
+def acts(cache, count=4_000):
+    """Random reads and writes of three states; every answer."""
+    value, log, pages = cache.value_state(COUNT), cache.list_state(LOG), cache.map_state(PAGES)
+    generator, answers = random.Random(1), []
+    for _ in range(count):
+        turn_to(cache, int(generator.expovariate(0.01)))
+        match generator.randrange(6):
+            case 0:
+                answers.append(value.get())
+            case 1:
+                value.update((generator.randrange(9),))
+            case 2:
+                answers.append(list(log.get()))
+            case 3:
+                log.append((generator.randrange(9),))
+            case 4:
+                answers.append((pages.contains(("home",)), pages.get(("home",))))
+            case 5:
+                pages.put(("home",), (generator.randrange(9),))
+    return answers
+
+
+@pytest.mark.parametrize("limit", [{"max_entries": 100}, {"max_bytes": 50_000}], ids=str)
+def test_a_recorded_cache_answers_as_one_that_is_not(limit):
+    plain, recorded = opened(**limit), opened(**limit, hit_rate_curve=True)
+    assert acts(recorded) == acts(plain)
+    assert recorded.stats() == plain.stats()
+    (recording,) = recordings_of([recorded]).values()
+    assert 1_500 < recording.requests <= recorded.stats().hits + recorded.stats().misses
+    assert recordings_of([plain]) == {}
+
+
+def test_its_curve_tells_the_hit_rate_of_other_sizes():
+    small = opened(max_entries=100, hit_rate_curve=True)
+    value = small.value_state(COUNT)
+    for turn in range(20_000):
+        turn_to(small, turn % 400)
+        value.get()
+    assert small.stats().hits == 0
+    (report,) = [one for one in reports() if one.name.startswith("state") and one.requests == 20_000]
+    assert report.curve.at_entries(450) > 0.9
+    assert report.policy == "lru"
+
+
+def test_a_cache_that_shrinks_writes_what_is_dirty_and_loses_nothing():
+    cache = opened(max_entries=100)
+    value = cache.value_state(COUNT)
+    for number in range(100):
+        turn_to(cache, number)
+        value.update((number,))
+    cache.resize(Bounds(10))
+    for _ in range(2_000):
+        turn_to(cache, 1)
+    assert cache.stats().entries == 10
+    assert cache.bounds == Bounds(10)
+    for number in range(100):
+        turn_to(cache, number)
+        assert value.get() == (number,)
+    cache.resize(Bounds(200))
+    acts(cache, 6_000)
+    assert 100 < cache.stats().entries <= 200
+
+
+def test_a_bound_of_another_kind_is_refused():
+    for bounds in (Bounds(None, 1_000), Bounds(0), Bounds(10, 10)):
+        with pytest.raises(OptionError, match="max_"):
+            opened(max_entries=100).resize(bounds)
+
+
+def test_a_budget_resizes_a_cache_of_state():
+    cache = opened(max_entries=100, hit_rate_curve=True)
+    value = cache.value_state(COUNT)
+    (recording,) = recordings_of([cache]).values()
+    for turn in range(20_000):
+        turn_to(cache, turn % 400)
+        value.get()
+        recording.wrote(("count", cache.context.key), lambda: 100)
+    assert Budget(100_000, lambda: recordings_of([cache])).apply() != []
+    for _ in range(2_000):
+        turn_to(cache, 1)
+    assert cache.bounds.max_entries >= 350
