@@ -46,8 +46,11 @@ class InColumns:
 def open_in_columns(source, cache, *, max_retries=0, waits=None, recorder=None):
     """As `open_lookup`, with a cache of the same limits."""
     settings = None if cache is None else dict(cache.__getstate__())
-    clock = None if settings is None else settings.pop("clock")
-    columns = None if settings is None else ColumnCache(ColumnCacheLimits(**settings), clock)
+    columns = None
+    if settings is not None:
+        clock = settings.pop("clock")
+        del settings["hit_rate_curve"]  # only caches of rows record one
+        columns = ColumnCache(ColumnCacheLimits(**settings), clock)
     metrics = CacheMetricGroup("planes", recorder) if recorder else CacheMetricGroup("planes")
     retries = Retries(max_retries, sleep=(waits if waits is not None else []).append, randomness=Longest())
     lookup = ColumnCachingLookup(source, columns, metrics, retries)
