@@ -29,7 +29,7 @@ ROWS, USERS = 400, 150
 GONE_SECONDS = 10
 HOST = "millpond.spark.runtime.server"
 EXECUTOR = "CoarseGrainedExecutorBackend"
-SHORT_LIVED = {"JAVA_TOOL_OPTIONS": os.environ["SPARK_SUBMIT_OPTS"]}
+SHORT_LIVED = {"JAVA_TOOL_OPTIONS": os.environ.get("SPARK_SUBMIT_OPTS", "")}
 """The options of all JVMs of the tests, for those too that a JVM starts."""
 LOCAL = "local[2,8]"
 LOCAL_CLUSTER = "local-cluster[2,1,1024]"

@@ -127,7 +127,7 @@ def main() -> None:
         spark__driver__host="127.0.0.1",
     )
     spark.sparkContext.setLogLevel("FATAL")
-    for deed, config in CONFIGS.items():
+    for deed, config in CONFIGS.items() if len(sys.argv) == 2 else [(sys.argv[2], CONFIGS[sys.argv[2]])]:
         print(json.dumps({"deed": deed, **run(spark, folder, deed, config)}), flush=True)
 
 

@@ -39,6 +39,7 @@ from millpond.state.backend.protocols import Cells
 from millpond.state.checkpoint import Manifest, new_manifest
 from millpond.state.checkpoint.format.raw import raw_table
 from millpond.state.checkpoint.format.savepoint_manifest import SavepointFile, SavepointManifest
+from millpond.state.checkpoint.format.seal import SEAL_BYTES, Seal
 from millpond.state.checkpoint.format.segment import CellCodec, decode_segment, encode_segments, sealed, unsealed
 from millpond.state.types.descriptor import StateDescriptor, StateKind
 from tests.fuzz.feature_values import FEATURE_DECODERS
@@ -126,7 +127,21 @@ def _sealed_savepoint() -> bytes:
     return sealed(b"MPSP", msgspec.msgpack.encode(SAVEPOINT))
 
 
+KEYED = Seal(bytes(range(32)))
+
+
+def _under_key(data: bytes) -> Manifest:
+    return Manifest.decode(KEYED.opened(data, "manifest", "the manifest"), "the manifest")
+
+
 CHECKPOINTS = {
+    "manifest that is sealed with a key": Fuzzed(
+        _under_key,
+        KEYED.closed(MANIFEST, "manifest"),
+        lambda body: KEYED.closed(sealed(b"MPHD", body), "manifest"),
+        SEAL_BYTES + HEADER_BYTES,
+        expected=(CorruptionError, OptionError),
+    ),
     "manifest": Fuzzed(
         lambda data: Manifest.decode(data, "m"), MANIFEST, lambda body: sealed(b"MPHD", body), HEADER_BYTES
     ),

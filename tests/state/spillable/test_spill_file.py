@@ -10,7 +10,7 @@ import textwrap
 
 import pytest
 
-from millpond.errors import UnavailableError
+from millpond.errors import CorruptionError, UnavailableError
 from millpond.state.spillable.memory import ProcessMemory
 from millpond.state.spillable.spill_file import FAULT_BYTES, SpillFile, remove_abandoned
 
@@ -48,6 +48,17 @@ def test_key_groups_are_apart_and_emptied_at_once(file):
     assert (file.size(one), file.size(two).cells) == ((0, 0), 50)
     assert file.get(one, b"00000001") is None
     assert file.get(two, b"00000001") is not None
+
+
+def test_a_file_whose_first_pages_were_overwritten_is_damaged_and_not_just_out_of_room(file):
+    """What is only unavailable is kept; what is damaged is given up, and restored from the checkpoint."""
+    database = file.database(1)
+    file.write(database, pairs(100))
+    os.pwrite(file._file.fileno(), b"\xa5" * 2 * resource.getpagesize(), 0)
+    with pytest.raises(CorruptionError, match=r"is damaged.*restore"):
+        file.get(database, b"00000001")
+    with pytest.raises(CorruptionError, match=r"is damaged.*restore"):
+        file.write(database, pairs(1))
 
 
 def test_the_file_grows_by_steps_and_uses_room_again(file):
@@ -181,7 +192,7 @@ def test_a_write_that_the_disk_refuses_half_way_leaves_everything_as_it_was(tmp_
     program = f"""
         import resource
         from pathlib import Path
-        from millpond.errors import UnavailableError
+        from millpond.errors import CorruptionError, UnavailableError
         from millpond.state.spillable.spill_file import SpillFile
         pairs = [(b"%08d" % number, b"x" * 100) for number in range(20_000)]
         file = SpillFile(Path({str(tmp_path)!r}), {MB}, 1)

@@ -287,7 +287,17 @@ class SpillFile:
 
     def _failure(self, error: Exception) -> MillpondError:
         lmdb = self._lmdb
-        if isinstance(error, (lmdb.CorruptedError, lmdb.PageNotFoundError, lmdb.InvalidError, lmdb.PanicError)):
+        # Nobody else writes the file, so one that is larger, of another version or of another make is damaged.
+        damage = (
+            lmdb.CorruptedError,
+            lmdb.PageNotFoundError,
+            lmdb.InvalidError,
+            lmdb.PanicError,
+            lmdb.MapResizedError,
+            lmdb.VersionMismatchError,
+            lmdb.IncompatibleError,
+        )
+        if isinstance(error, damage):
             return CorruptionError(
                 f"the spill file in {self.folder} is damaged: {error}. It is only a cache of the checkpoint: restore."
             )
