@@ -120,6 +120,12 @@ def test_the_overview_and_the_exporter_have_the_same_numbers(shown):
     assert 'millpond_query_rows_total{query="visits"} 5' in text
 
 
+def test_the_state_cache_of_an_operator_is_among_the_caches(shown):
+    (cache,) = [each for each in fetched(shown[0], "/ui/caches.json")["caches"] if each["name"] == "state of Visits"]
+    assert cache["hits"] + cache["misses"] >= 5
+    assert (cache["curve"], cache["advice"]) == (None, None)
+
+
 def test_the_checkpoint_is_shown_with_versions_sizes_rows_a_search_and_a_diff(shown):
     url, _, checkpoint = shown
     location, nowhere = fetched(url, "/ui/state.json")["locations"]

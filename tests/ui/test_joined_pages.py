@@ -72,7 +72,7 @@ def test_the_views_of_all_pages_are_put_together(joined):
     assert overview["metrics"]["millpond_keyed_rows_total"] == {"": 5}
     assert "millpond_http_connections" in overview["metrics"]
     assert overview["notices"] == ["look", "The page http://127.0.0.1:9 does not answer, or wants another API key."]
-    assert [each["name"] for each in got(joined, "/ui/caches.json")[1]["caches"]] == ["lookup planes"]
+    assert [each["name"] for each in got(joined, "/ui/caches.json")[1]["caches"]] == ["lookup planes", "route"]
     assert [each["name"] for each in got(joined, "/ui/features.json")[1]["targets"]] == ["route", "typed"]
     assert got(joined, "/ui/features.json?name=route")[1]["target"]["name"] == "route"
     assert got(joined, "/ui/queries.json")[1]["queries"][0]["name"] == "visits"

@@ -1,5 +1,6 @@
 """`millpond ui`: the web page for stored state, and for the pages of other processes together."""
 
+import signal
 import threading
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -47,10 +48,13 @@ def ui(
     sessions = _Session(master, settings)
     view = StoredStateView(lambda: list(locations), sessions.open)
     source = joined_pages(pages, view, keys[0] if keys else None)
+    stopping = threading.Event()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, lambda *_: stopping.set())
     try:
         with page_server(source, host, port, keys) as url:
             click.echo(f"millpond: showing the page on {url}")
-            threading.Event().wait()
+            stopping.wait()
     finally:
         sessions.stop()
 

@@ -25,12 +25,14 @@ _FIELDS = {
     ("millpond_lookup_requests_total", "miss"): "misses",
     ("millpond_lookup_cached_records", ""): "entries",
     ("millpond_lookup_cached_bytes", ""): "bytes",
+    ("millpond_keyed_cache_requests_total", "hit"): "hits",
+    ("millpond_keyed_cache_requests_total", "miss"): "misses",
     ("millpond_state_cache_requests_total", "hit"): "hits",
     ("millpond_state_cache_requests_total", "miss"): "misses",
 }
 """Field of a view, by the metric and its label `result` or `cause`."""
 
-_NAMES = {"cache": "", "table": "lookup "}
+_NAMES = {"cache": "", "table": "lookup ", "operator": "state of "}
 """The label that names a cache, and what stands before the name."""
 
 

@@ -1,7 +1,12 @@
 """The paths of the page: files for everybody, documents for who has a key, and what a query string may ask."""
 
+import http.client
+import threading
+from urllib.parse import urlsplit
+
 import pytest
 
+from millpond.serving import http_app, running_server
 from millpond.ui.static_files import POLICY, static_files
 
 KEY = "a-key-0123456789-abc"
@@ -57,3 +62,33 @@ def test_a_query_string_with_another_word_is_refused(url, call):
     status, _, content = call(url, "GET", "/ui/features.json?nmae=route")
     assert status == 400
     assert "nmae" in content["error"]["message"]
+
+
+@pytest.mark.parametrize("path", ["/metrics", "/ui/overview.json"])
+def test_a_scrape_while_the_service_stops_is_whole_or_refused(fetcher, path):
+    seen, enough, ended = [], threading.Event(), threading.Event()
+
+    def scrape(address):
+        while not ended.is_set():
+            connection = http.client.HTTPConnection(address, timeout=10)
+            try:
+                connection.request("GET", path)
+                response = connection.getresponse()
+                seen.append((response.status, response.read()[-1:]))
+            except http.client.IncompleteRead:
+                seen.append("cut off")
+            except (OSError, http.client.HTTPException):
+                seen.append("refused")
+                ended.set()
+            finally:
+                connection.close()
+            if len(seen) >= 5:
+                enough.set()
+
+    with running_server(http_app(fetcher)) as url:
+        thread = threading.Thread(target=scrape, args=(urlsplit(url).netloc,))
+        thread.start()
+        assert enough.wait(30)
+    thread.join(30)
+    whole = (200, b"\n" if path == "/metrics" else b"}")
+    assert set(seen) == {whole, "refused"}

@@ -57,6 +57,7 @@ def _operator_families(found: dict[str, KeyedMetrics]) -> list[Family]:
         Sample("", {"operator": name, "result": result}, count)
         for name, total in found.items()
         for result, count in (("hit", total.cache_hits), ("miss", total.cache_misses))
+        if total.cache_hits + total.cache_misses
     ]
     seconds = [
         Sample("", {"operator": name, "phase": phase}, getattr(total, field))

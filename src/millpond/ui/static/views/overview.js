@@ -75,9 +75,14 @@ const HOPS = [
     name: "upload", title: "Batch upload", view: "features", where: "an upload",
     here: (now) => total(now, "millpond_upload_rows_total") !== null || total(now, "millpond_fetcher_landing_age_seconds") !== null,
     grows: null, what: "",
-    facts: (now) => [`last landed ${seconds(total(now, "millpond_fetcher_landing_age_seconds"))} ago`,
-      ...(total(now, "millpond_upload_rows_total") === null ? [] : [`${number(total(now, "millpond_upload_rows_total"))} rows written`])],
-    number: (now) => `${seconds(total(now, "millpond_fetcher_batch_end_age_seconds"))} old`,
+    facts: (now) => {
+      const [landed, written] = [total(now, "millpond_fetcher_landing_age_seconds"), total(now, "millpond_upload_bytes_total")];
+      return [...(landed === null ? [] : [`last landed ${seconds(landed)} ago`]), ...(written === null ? [] : [`${bytes(written)} written`])];
+    },
+    number: (now) => {
+      const [age, rows] = [total(now, "millpond_fetcher_batch_end_age_seconds"), total(now, "millpond_upload_rows_total")];
+      return age === null ? `${number(rows)} rows` : `${seconds(age)} old`;
+    },
   },
   {
     name: "store", title: "KV store", view: "features", where: "a fetcher",
@@ -176,6 +181,9 @@ export function mount(root, { history }) {
         })) }]);
       }
       if (keyed) rows.update([{ name: "rows", points: history.rates((each) => zero(total(each, "millpond_keyed_rows_total"))) }]);
+      const remembers = total(now, "millpond_process_memory_bytes") !== null;
+      show(memory.element, remembers);
+      show(charts, fetches || keyed || remembers);
       memory.update([{ name: "memory", points: history.levels((each) => total(each, "millpond_process_memory_bytes")) }]);
     },
   };
