@@ -12,7 +12,7 @@ import pytest
 
 from benchmarks import redis_servers
 from benchmarks.database_servers import NotInstalledError
-from millpond.kv import LmdbStore, MemoryStore, RedisStore, WalkableStore, async_store
+from millpond.kv import AsyncRedisStore, LmdbStore, MemoryStore, RedisStore, WalkableStore, async_store
 from millpond.kv.expiry import wall_ms
 from tests.kv.on_a_loop import OnALoop
 
@@ -88,3 +88,34 @@ def make_store(server, tmp_path_factory) -> Iterator[MakeStore]:
             return store
 
         yield make
+
+
+@pytest.fixture
+def redis(server):
+    """The server of the whole run, emptied."""
+    running = server("redis")
+    with running.client() as client:
+        client.flushall()
+    return running
+
+
+@pytest.fixture(params=["sync", "async"])
+def open_redis(request):
+    """Opens a store on a URL, by either face."""
+    opened = []
+
+    def open_one(url, **options):
+        store = RedisStore(url, **options) if request.param == "sync" else OnALoop(AsyncRedisStore(url, **options))
+        opened.append(store)
+        return store
+
+    yield open_one
+    for store in opened:
+        store.close()
+
+
+@pytest.fixture
+def own_server():
+    """A server that a test may ruin."""
+    with redis_servers.redis_server("--appendonly", "yes", "--appendfsync", "always") as running:
+        yield running

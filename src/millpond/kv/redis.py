@@ -19,7 +19,7 @@ from millpond.errors import UnavailableError
 from millpond.kv.expiry import wall_ms
 from millpond.kv.redis_connections import Connections
 from millpond.kv.redis_dispatch import Send
-from millpond.kv.redis_operations import Steps
+from millpond.kv.redis_operations import Steps, rows_of_all
 from millpond.kv.redis_options import RedisOptions, redis_options
 from millpond.kv.redis_steps import RedisSteps
 from millpond.kv.store import Get, Put, Rows, TimedValue
@@ -85,6 +85,13 @@ class RedisStore:
 
     def get_many(self, gets: Sequence[Get]) -> list[list[TimedValue]]:
         """The rows of each get, in the order of the gets, each sorted by time, in one round trip."""
+        server = self._steps.only_server()
+        if server is not None and self._connections is not None and not self._closed:
+            # The usual case, without the book-keeping of the others, which meet the same failure and know what to do.
+            guesses, commands = self._operations.reads(gets)
+            replies = self._connections.ask(server, self._steps.pipeline(commands)) if commands else []
+            if replies is not None:
+                return rows_of_all(gets, guesses, replies)
         return self._run(self._operations.get_many(gets))
 
     def next_keys(self, dataset: str, after: bytes | None, most: int) -> list[tuple[bytes, list[TimedValue]]]:

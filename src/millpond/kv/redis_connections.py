@@ -56,6 +56,26 @@ class Connections:
                 self._give_back(address, connection, sound=type(outcome.get(address)) is list)
         return outcome
 
+    def ask(self, address: Address, pipeline: Pipeline) -> list[Any] | None:
+        """Send one pipeline, and read; None if that fails, or a reply is an error."""
+        if self._pid != os.getpid():
+            self._forget()
+        replies: Any = None
+        try:
+            connection = self._take(address)
+        except TimeoutError:
+            return None
+        try:
+            connection.send_packed_command([pipeline.data], check_health=False)
+            replies = self._replies(connection, pipeline.replies)
+        except (self._exceptions.RedisError, OSError):
+            return None
+        finally:
+            self._give_back(address, connection, sound=type(replies) is list)
+        if type(replies) is not list or any(isinstance(reply, Exception) for reply in replies):
+            return None
+        return replies
+
     def close(self) -> None:
         """Close what lies idle."""
         idle, self._idle = self._idle, {}

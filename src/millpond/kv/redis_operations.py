@@ -143,8 +143,8 @@ class RedisOperations:
 
     def get_many(self, gets: Sequence[Get]) -> Steps[list[list[TimedValue]]]:
         """The rows of each get."""
-        guesses = [self._rows_read.get(get.dataset) or _likely_rows(get) for get in gets]
-        replies = yield [self._read(get, rows) for get, rows in zip(gets, guesses, strict=True)]
+        guesses, commands = self.reads(gets)
+        replies = yield commands
         mistaken = [place for place, reply in enumerate(replies) if _is_wrong_type(reply)]
         if mistaken:
             for place in mistaken:
@@ -160,7 +160,12 @@ class RedisOperations:
                     for get, rows, reply in zip(gets, guesses, replies, strict=True)
                 ]
             )
-        return [_rows_of(reply, get, rows) for get, rows, reply in zip(gets, guesses, replies, strict=True)]
+        return rows_of_all(gets, guesses, replies)
+
+    def reads(self, gets: Sequence[Get]) -> tuple[list[Rows], list[Command]]:
+        """What the datasets of some gets are taken for, and the commands that read them."""
+        guesses = [self._rows_read.get(get.dataset) or _likely_rows(get) for get in gets]
+        return guesses, [self._read(get, rows) for get, rows in zip(gets, guesses, strict=True)]
 
     def next_keys(self, dataset: str, after: bytes | None, most: int) -> Steps[list[tuple[bytes, list[TimedValue]]]]:
         """Up to `most` keys with their rows, register by register, in each by their bytes."""
@@ -328,6 +333,11 @@ def _likely_rows(get: Get) -> Rows:
 
 def _is_wrong_type(reply: object) -> bool:
     return isinstance(reply, Exception) and str(reply).startswith("WRONGTYPE")
+
+
+def rows_of_all(gets: Sequence[Get], guesses: Sequence[Rows], replies: Sequence[Any]) -> list[list[TimedValue]]:
+    """The rows in the replies to some gets."""
+    return [_rows_of(reply, get, rows) for get, rows, reply in zip(gets, guesses, replies, strict=True)]
 
 
 def _rows_of(reply: Any, get: Get, rows: Rows) -> list[TimedValue]:

@@ -7,13 +7,13 @@ go and what is tried again.
 
 import random
 import time
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Sequence
 from typing import Any, TypeAlias, TypeVar
 
 from millpond.kv.redis_connections import import_pack
-from millpond.kv.redis_dispatch import Pack, Pause, Send, dispatch
-from millpond.kv.redis_operations import RedisOperations, Steps
-from millpond.kv.redis_options import RedisOptions
+from millpond.kv.redis_dispatch import Pack, Pause, Pipeline, Send, dispatch
+from millpond.kv.redis_operations import Command, RedisOperations, Steps
+from millpond.kv.redis_options import Address, RedisOptions
 from millpond.kv.redis_routes import Routes
 
 _T = TypeVar("_T")
@@ -38,6 +38,18 @@ class RedisSteps:
         self.operations = RedisOperations(options.prefix, clock=clock, randomness=self._random)
         self._routes = Routes(options)
         self._pack: Pack | None = None
+
+    def only_server(self) -> Address | None:
+        """The server that every command goes to; None if there are several, or it is known to be down."""
+        options, routes = self.options, self._routes
+        return None if routes.is_cluster or options.replicas or routes.outages else options.nodes[0]
+
+    def pipeline(self, commands: Sequence[Command]) -> Pipeline:
+        """The bytes of some commands."""
+        pack = self._pack
+        if pack is None:
+            pack = self._pack = import_pack()
+        return Pipeline(b"".join([pack(one.args) for one in commands]), len(commands))
 
     def run(self, operation: Steps[_T]) -> Waits[_T]:
         """Run an operation to its end."""

@@ -9,7 +9,7 @@ import os
 import threading
 from bisect import bisect_left
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 import msgspec
@@ -190,6 +190,15 @@ class Counters:
         """Add one fetch of one key by a short way."""
         self._waiting.append((1, kv_calls, null, present, *counts))
         if len(self._waiting) >= _MOST_WAITING:
+            self._add_waiting()
+
+    def one_join(self, kv_calls: int, counts: Iterable[ReadCounts], null: int, present: int) -> None:
+        """Add one fetch of a Join by short ways, with what was read of each part."""
+        first, *others = counts
+        waiting = self._waiting
+        waiting.append((1, kv_calls, null, present, *first))
+        waiting.extend([(0, 0, 0, 0, *other) for other in others])
+        if len(waiting) >= _MOST_WAITING:
             self._add_waiting()
 
     def info_get(self) -> None:

@@ -17,7 +17,7 @@ from millpond.serving.messages import FetchResponse
 from millpond.serving.one_key import nulls
 from millpond.serving.prepared import Prepared
 from millpond.serving.served_group import ServedGroup
-from millpond.serving.short_read import ReadCounts, ShortRead, ShortReader, ShortResult
+from millpond.serving.short_read import ShortRead, ShortReader, ShortResult
 
 
 class JoinResult(msgspec.Struct, frozen=True, gc=False):
@@ -25,12 +25,10 @@ class JoinResult(msgspec.Struct, frozen=True, gc=False):
 
     Attributes:
         parts: of each part.
-        counts: what was read of all, see `READ_COUNTS`.
         is_confirmed: whether all may be used as they are.
     """
 
     parts: Sequence[ShortResult]
-    counts: ReadCounts
     is_confirmed: bool
 
 
@@ -59,8 +57,7 @@ class JoinRead:
             at += count
             found.append(result)
             is_confirmed = is_confirmed and result.is_confirmed
-        counts: Any = tuple(map(sum, zip(*[result.counts for result in found], strict=True)))
-        return JoinResult(found, counts, is_confirmed)
+        return JoinResult(found, is_confirmed)
 
     def close(self) -> None:
         """Give up the reads that were not ended."""
@@ -141,7 +138,7 @@ class OneJoin:
             features = {name: features[name] for name in self._features}
         states = nulls(features) if None in features.values() else {}
         null = len(states)
-        self._counters.one_key(kv_calls, found.counts, null, len(features) - null)
+        self._counters.one_join(kv_calls, [result.counts for result in found.parts], null, len(features) - null)
         return FetchResponse(self._name, keys, query_ms, features, states, {}, ends)
 
 
