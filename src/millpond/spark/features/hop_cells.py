@@ -6,7 +6,7 @@ A stored cell is the MessagePack of what its operation encodes. The cells of a c
 Arrow buffer, so behind the header of a MessagePack list they are one document, which is decoded in one call.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from itertools import pairwise
 from typing import Any
 
@@ -40,8 +40,12 @@ def encode_cells(operation: CellOperation, cells: Sequence[Cell]) -> pa.Array:
     >>> encode_cells(count_cells(None), [1, 300]).to_pylist()
     [b'\x01', b'\xcd\x01,']
     """
-    encode = operation.encode
-    return pa.array([_encode(encode(cell)) for cell in cells], pa.binary())
+    return packed_each(cells if operation.plain else map(operation.encode, cells))
+
+
+def packed_each(stored: Iterable[Any]) -> pa.Array:
+    """Give the MessagePack of each of some values, as cell operations encode them."""
+    return pa.array(list(map(_encode, stored)), pa.binary())
 
 
 def decode_cells(operation: CellOperation, stored: pa.Array) -> list[Cell]:

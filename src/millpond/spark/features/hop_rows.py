@@ -29,7 +29,7 @@ from millpond.spark.features.batch_rows_of_keys import (
     segments_of,
     times_of,
 )
-from millpond.spark.features.hop_cells import encode_cells, merged_column, merged_stored, packed_suffixes
+from millpond.spark.features.hop_cells import merged_column, merged_stored, packed_each, packed_suffixes
 from millpond.spark.features.hop_files import KEY_HASH, HopFiles, bucket_of, lots_of_keys, read_files
 from millpond.spark.features.key_groups import groups_of_events
 from millpond.spark.shuffle.arrow_lots import lots
@@ -156,10 +156,10 @@ class HopAttempt:
                 yield self._hops_of(events)
 
     def _hops_of(self, events: pa.Table) -> pa.Table:
-        groups = groups_of_events(self._plan, events, self._hops.starts(times_of(events)))
+        groups = groups_of_events(self._plan, events, self._hops.starts(times_of(events)), stored=True)
         sizes = np.diff(groups.bounds)
         of_groups = pa.array(np.repeat(np.arange(len(sizes)), sizes))
-        cells = [encode_cells(one, column) for one, column in zip(self._plan.cells.cells, groups.columns, strict=True)]
+        cells = list(map(packed_each, groups.columns))
         return pa.Table.from_arrays(
             [
                 events[KEY_HASH].take(pa.array(groups.first_rows)).take(of_groups),

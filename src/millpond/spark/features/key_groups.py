@@ -6,15 +6,14 @@ once for many keys, and Python runs once for each group and not for each event.
 """
 
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
 from millpond.features import GroupByPlan
-from millpond.features.cells.cell import Cell
-from millpond.features.columnar import collect_table, group_rows
+from millpond.features.columnar import collect_table, group_rows, store_table
 from millpond.spark.features.columns import TIME, input_names, key_names
 
 
@@ -25,17 +24,17 @@ class KeyGroups(NamedTuple):
         keys: the encoded keys, each once.
         bounds: where the groups of each key begin, and at last how many groups there are.
         parts: the part of each group; ascending within a key.
-        columns: for each cell of the plan, the cell of each group.
+        columns: for each cell of the plan, the cell of each group, or what is stored of it.
         first_rows: for each key the first row that has it, of the rows that were collected.
     """
 
     keys: Sequence[bytes]
     bounds: Sequence[int]
     parts: Sequence[int]
-    columns: Sequence[Sequence[Cell]]
+    columns: Sequence[Sequence[Any]]
     first_rows: npt.NDArray[np.int64]
 
-    def by_key(self) -> Iterator[tuple[bytes, Sequence[int], list[Sequence[Cell]]]]:
+    def by_key(self) -> Iterator[tuple[bytes, Sequence[int], list[Sequence[Any]]]]:
         """Give key, parts and columns of each key."""
         columns = self.columns
         for number, key in enumerate(self.keys):
@@ -43,13 +42,16 @@ class KeyGroups(NamedTuple):
             yield key, self.parts[start:end], [column[start:end] for column in columns]
 
 
-def groups_of_events(plan: GroupByPlan, table: pa.Table, parts: npt.NDArray[np.int64]) -> KeyGroups:
+def groups_of_events(
+    plan: GroupByPlan, table: pa.Table, parts: npt.NDArray[np.int64], *, stored: bool = False
+) -> KeyGroups:
     """Collect events; the keys come in the order of their first events.
 
     Args:
         plan: of the GroupBy.
         table: at least one row, in the columns of `plan_columns`; each has a key and a time.
         parts: the part of time of each.
+        stored: whether the columns have what is stored of the cells.
 
     Raises:
         DataError: a value cannot be aggregated, or a key is not as declared.
@@ -58,7 +60,11 @@ def groups_of_events(plan: GroupByPlan, table: pa.Table, parts: npt.NDArray[np.i
     by_key = group_rows(keys)
     groups = group_rows(pa.table({"key": by_key.numbers}), parts)
     inputs = table.select(input_names(plan.group_by)).rename_columns([field.name for field in plan.group_by.inputs])
-    collected = collect_table(plan.cells, groups, table[TIME].combine_chunks(), inputs)
+    times = table[TIME].combine_chunks()
+    if stored:
+        columns = store_table(plan.cells, groups, times, inputs)
+    else:
+        columns = collect_table(plan.cells, groups, times, inputs).columns
     of_groups = by_key.numbers[groups.first_rows]
     firsts = np.flatnonzero(np.diff(of_groups, prepend=-1))
     first_rows = by_key.first_rows[of_groups[firsts]]
@@ -67,7 +73,7 @@ def groups_of_events(plan: GroupByPlan, table: pa.Table, parts: npt.NDArray[np.i
         [encoded_key(plan, name) for name in names],
         [*firsts.tolist(), len(of_groups)],
         parts[groups.first_rows].tolist(),
-        collected.columns,
+        columns,
         first_rows,
     )
 
