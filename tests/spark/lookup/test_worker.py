@@ -295,6 +295,7 @@ def test_a_version_that_a_reload_removed_is_passed_over(tmp_path, monkeypatch):
     assert joined.column(2).to_pylist() == [2]
 
 
+@pytest.mark.spark
 def test_a_cache_that_has_missed_invalidations_forgets_every_key(monkeypatch, spark):
     monkeypatch.setattr(invalidations, "MOST_KEYS", 3)
     driver = invalidations.PublishedInvalidations("gates", KEYS, spark)
