@@ -185,6 +185,29 @@ def test_rows_that_were_cached_and_rows_that_were_loaded_reach_their_keys_from_a
         assert joined.column(2).to_pylist() == gates
 
 
+def test_a_cache_in_a_worker_hears_of_invalidations_when_a_partition_begins():
+    asked = []
+
+    def find(code, hour):
+        asked.append((code, hour))
+
+    class Told:
+        """The driver's newest file."""
+
+        invalidated = b""
+
+        def newest(self):
+            return self.invalidated
+
+    plan = replace(make_plan(partial_table(PythonLookup(find, KEYS, ROWS)), table_id="told"), invalidations=Told())
+    batch = make_batch([("a", 1), ("b", 2)])
+    keys = pa.table({"__version": [1, 1], "code": ["b", "z"], "hour": [2, 0]})
+    for told in (b"", b"", invalidations.Invalidated(1, 0, keys).encode()):
+        plan.invalidations.invalidated = told
+        list(join_batches(plan, iter([batch]), lambda _: None))
+    assert asked == [("a", 1), ("b", 2), ("b", 2)]
+
+
 def test_a_failed_lookup_fails_the_batch():
     def fail(code, hour):
         raise ZeroDivisionError("source bug")
@@ -295,6 +318,7 @@ def test_a_version_that_a_reload_removed_is_passed_over(tmp_path, monkeypatch):
     assert joined.column(2).to_pylist() == [2]
 
 
+@pytest.mark.spark
 def test_a_cache_that_has_missed_invalidations_forgets_every_key(monkeypatch, spark):
     monkeypatch.setattr(invalidations, "MOST_KEYS", 3)
     driver = invalidations.PublishedInvalidations("gates", KEYS, spark)
