@@ -1,8 +1,9 @@
-"""Keyed state in Spark: Spark SQL, PySpark's stateful operators, and Millpond's three forms, on the same stream.
+"""Keyed state in Spark: Spark SQL, Spark's stateful operators, and Millpond's three forms, on the same stream.
 
 Every engine counts events and sums amounts per user, over the same Parquet files, with the same
 session settings, one micro-batch a pair of files. PySpark and Millpond run the very same
-`StatefulProcessor` classes, of rows and of pandas; the Arrow form, which PySpark lacks, has its own. A
+`StatefulProcessor` classes, of rows and of pandas; the Arrow form, which PySpark lacks, has its own, once as it is
+and once with a `combine`. Spark's operator in Scala runs the same processor in Scala (`spark_scala`). A
 row has four columns (string, double, timestamp, string), of which the processors read two, so that what
 nobody reads is not free of charge. With as many keys as rows nothing is shared between rows, which is
 the dearest case for a Python operator; with ten rows a key calls weigh less and rows more.
@@ -42,6 +43,7 @@ from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.streaming import StatefulProcessor, StatefulProcessorHandle
 
+from benchmarks import spark_scala
 from benchmarks.report import RESULTS, grouped_bars, report
 from millpond.spark import ArrowStatefulProcessor, keyed, session
 
@@ -137,12 +139,27 @@ class SpendingArrow(ArrowStatefulProcessor):
     ) -> Iterator[pa.Table]:
         """Add this batch's rows."""
         before = self._spending.get_many(keys)
-        count = np.bincount(key_index, minlength=len(keys))
         amount = np.bincount(key_index, weights=rows["amount"], minlength=len(keys))
-        events = pc.add(pc.fill_null(before["events"], 0), pa.array(count))
+        events = pc.add(pc.fill_null(before["events"], 0), self._counts(keys, rows, key_index))
         total = pc.add(pc.fill_null(before["total"], 0.0), pa.array(amount))
         self._spending.update_many(keys, {"events": events, "total": total})
         yield pa.table({"user": keys["user"], "events": events, "total": total})
+
+    def _counts(self, keys: pa.Table, rows: pa.Table, key_index: pa.Array) -> pa.Array:  # noqa: ARG002 - see below
+        return pa.array(np.bincount(key_index, minlength=len(keys)))
+
+
+class SpendingCombined(SpendingArrow):
+    """The same, over rows that were combined before the shuffle."""
+
+    def combine(self, keys: pa.Table, rows: pa.Table, key_index: pa.Array) -> pa.Table:
+        """A row a key."""
+        count = np.bincount(key_index, minlength=len(keys))
+        amount = np.bincount(key_index, weights=rows["amount"], minlength=len(keys))
+        return pa.table({"user": keys["user"], "events": count, "amount": amount})
+
+    def _counts(self, keys: pa.Table, rows: pa.Table, key_index: pa.Array) -> pa.Array:
+        return pa.array(np.bincount(key_index, weights=rows["events"], minlength=len(keys)).astype(np.int64))
 
 
 def spark_sql(events: DataFrame) -> DataFrame:
@@ -175,6 +192,11 @@ def millpond_arrow(events: DataFrame) -> DataFrame:
     return keyed(events, "user").transformWithStateInArrow(SpendingArrow(), OUTPUT, "Update", "None")
 
 
+def millpond_arrow_combined(events: DataFrame) -> DataFrame:
+    """The same, combined before the shuffle."""
+    return keyed(events, "user").transformWithStateInArrow(SpendingCombined(), OUTPUT, "Update", "None")
+
+
 @dataclass(frozen=True)
 class Engine:
     """One way to the answer.
@@ -197,7 +219,17 @@ ENGINES = {
     "millpond_rows": Engine("Millpond, rows", millpond_rows),
     "millpond_pandas": Engine("Millpond, pandas", millpond_pandas, slow=True),
     "millpond_arrow": Engine("Millpond, Arrow", millpond_arrow),
+    "millpond_arrow_combined": Engine("Millpond, Arrow combined", millpond_arrow_combined),
+    "spark_scala": Engine("transformWithState in Scala", spark_scala.spending),
 }
+BARS: dict[tuple[str, str], dict[str, float]] = {
+    ("millpond_arrow_combined", "spark_sql"): {"1m_x_100k": 1.2},
+    ("millpond_rows", "spark_rows"): {"500k_x_500k": 35},
+    ("millpond_arrow", "spark_rows"): {"500k_x_500k": 60},
+    ("millpond_rows", "spark_scala"): dict.fromkeys(("100k_x_100k", "500k_x_500k", "1m_x_100k"), 1.0),
+    ("millpond_arrow", "spark_scala"): dict.fromkeys(("100k_x_100k", "500k_x_500k", "1m_x_100k"), 1.6),
+}
+"""How many times as many rows a second the one is to make as the other, at least."""
 
 
 def write_batches(folder: Path, size: Size, batches: int) -> None:
@@ -266,6 +298,30 @@ def _batches(query: Any, rows: int) -> list[Any]:
     return [progress for progress in query.recentProgress if progress["numInputRows"] == rows]
 
 
+def spark_session(*, scala: bool) -> SparkSession:
+    """The session of each engine. Only the first of a process can name classes, so every one does."""
+    settings = {"spark__driver__extraClassPath": str(spark_scala.compiled())} if scala else {}
+    return session(
+        "spark_stateful",
+        master="local[2]",
+        spark__sql__shuffle__partitions="2",
+        spark__ui__enabled="false",
+        **settings,
+    )
+
+
+def held(per_second: dict[str, dict[str, int]]) -> list[dict[str, Any]]:
+    """What the figures are held to."""
+    found = []
+    for (ours, theirs), bars in BARS.items():
+        for size, least in bars.items():
+            ratio = per_second[size][ours] / per_second[size][theirs]
+            found.append(
+                {"size": size, "of": ours, "by": theirs, "ratio": round(ratio, 2), "bar": least, "held": ratio >= least}
+            )
+    return found
+
+
 def main() -> None:
     """Run every engine at every size."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
@@ -278,9 +334,7 @@ def main() -> None:
     seconds: dict[str, dict[str, float]] = {size: {} for size in chosen.sizes}
     with tempfile.TemporaryDirectory(prefix="millpond-benchmark-") as folder:
         for engine in chosen.engines:
-            spark = session(
-                "spark_stateful", master="local[2]", spark__sql__shuffle__partitions="2", spark__ui__enabled="false"
-            )
+            spark = spark_session(scala="spark_scala" in chosen.engines)
             spark.sparkContext.setLogLevel("ERROR")
             for name in chosen.sizes:
                 if (engine, name) not in LEFT_OUT:
@@ -340,7 +394,13 @@ def _report(seconds: dict[str, dict[str, float]]) -> None:
             "Millpond, rows ÷ transformWithState",
         ),
         rows=shown,
-        result={"spark": pyspark.__version__, "rows_per_second": per_second, "ratio": ratio, "batch_seconds": small},
+        result={
+            "spark": pyspark.__version__,
+            "rows_per_second": per_second,
+            "ratio": ratio,
+            "bars": held(per_second),
+            "batch_seconds": small,
+        },
         draw=lambda axes: grouped_bars(
             axes,
             [size.replace("_x_", " × ") for size in per_second],

@@ -23,6 +23,7 @@ cache holds all keys, so that every record hits. The harness works off records o
 
 import argparse
 import gc
+import json
 import random
 import statistics
 import tempfile
@@ -238,7 +239,7 @@ def main() -> None:
         "spread": {name: {each: spread(times) for each, times in of.items()} for name, of in found.items()},
     }
     if passes < PASSES:
-        print(result)
+        print(json.dumps(result))
         return
     report(
         "state_record",

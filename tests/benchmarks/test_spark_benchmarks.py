@@ -7,7 +7,7 @@ import pyarrow.parquet as pq
 
 from benchmarks import spark_large_state
 from benchmarks.spark_large_state import write_batch, write_growing
-from benchmarks.spark_stateful import ENGINES, LEFT_OUT, SIZES, Size, write_batches
+from benchmarks.spark_stateful import BARS, ENGINES, LEFT_OUT, SIZES, Size, held, write_batches
 
 
 def _batches(folder):
@@ -55,3 +55,15 @@ def test_batches_come_in_the_order_in_which_they_were_written(tmp_path):
         write_batch(tmp_path, number, np.arange(4))
     times = {file.name[:4]: file.stat().st_mtime for file in tmp_path.glob("*.parquet")}
     assert sorted(times, key=times.__getitem__) == ["0000", "0001", "0002"]
+
+
+def test_figures_are_held_to_their_bars():
+    slow = {size: dict.fromkeys(ENGINES, 1) for size in SIZES}
+    found = held(slow)
+    assert {(bar["of"], bar["by"], bar["size"]) for bar in found} == {
+        (*pair, size) for pair, bars in BARS.items() for size in bars
+    }
+    assert {bar["size"] for bar in found if bar["held"]} == {"100k_x_100k", "500k_x_500k", "1m_x_100k"}
+    assert {(bar["of"], bar["by"]) for bar in found if bar["held"]} == {("millpond_rows", "spark_scala")}
+    fast = {size: {engine: 60 if engine.startswith("millpond") else 1 for engine in ENGINES} for size in SIZES}
+    assert all(bar["held"] for bar in held(fast))

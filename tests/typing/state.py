@@ -14,11 +14,15 @@ class Counts:
         self.count = states.value("count", int, default=0, ttl=timedelta(hours=1))
         self.pages = states.map("pages", str, int)
         self.ids = states.list("ids", int, ttl=60_000)
+        self.best = states.value("best", float)
 
     def process(self, key: Any, record: str, context: Context) -> Iterator[int]:
         assert_type(self.pages.get(record), int | None)
         self.ids.append("one")  # type: ignore[arg-type]
         context.event_timers.register(1_000)
+        assert_type(self.best.update_with(lambda best: 1.0 if best is None else best + 1.0), float)
+        assert_type(self.count.add(1), int)
+        self.count.add("one")  # type: ignore[arg-type]
         yield self.count.get()
 
 

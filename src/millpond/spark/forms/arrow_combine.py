@@ -3,8 +3,9 @@
 Place on the data path: in the map task, before rows are packed by shard. What crosses the shuffle, and what
 `handleInputTable` is given, are then the rows that `combine` made.
 
-Invariant: the columns are those that `combine` gave for no rows when the operator was planned, whatever it gives later;
-and each row has a key of the rows that it was made of, since it travels by that key's hash.
+Invariant: the columns are those that `combine` gave for no rows when the operator was planned; and each row has a key
+of the rows that it was made of, since it travels by that key's hash. Types of other columns than the key's are those of
+what it gives for rows: for none NumPy has types of its own.
 """
 
 from collections.abc import Iterable, Iterator
@@ -42,7 +43,7 @@ class Combining:
         key_schema: of the keys.
         key_positions: where the keys are among the rows' columns.
         row_names: the columns that user code sees.
-        schema: of what `combine` makes.
+        schema: of what `combine` makes of no rows.
     """
 
     processor: ArrowStatefulProcessor
@@ -95,8 +96,11 @@ class Combining:
                 f"{self._who} gave a table with the columns {made.column_names}; for no rows it gave "
                 f"{self.schema.names}. Give the same columns for any rows."
             )
-        columns = [cast_column(made.column(field.name), field, f"output of {self._who}") for field in self.schema]
-        return pa.table(columns, schema=self.schema), first_of_keys
+        for at, field in enumerate(made.schema):
+            if field.name in self.key_schema.names:
+                kind = self.key_schema.field(field.name)
+                made = made.set_column(at, kind, cast_column(made.column(at), kind, f"output of {self._who}"))
+        return made, first_of_keys
 
     def _called(self, rows: pa.Table) -> tuple[pa.Table, npt.NDArray[np.int64]]:
         keys, grouping = keys_and_grouping(rows, self.key_positions, self.key_schema)

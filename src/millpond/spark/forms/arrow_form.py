@@ -65,7 +65,7 @@ class ArrowForm:
             return None
         self._batch.check_lease()
         spec = self._batch.spec
-        rows = pa.concat_tables(rows for _, rows in key_groups)
+        rows = pa.concat_tables((rows for _, rows in key_groups), promote_options="permissive")
         keys, grouping = keys_and_grouping(rows, spec.key_positions, self._key_schema)
         # A key lies in one key group, and rows come key group by key group: so do the keys.
         ends_of_rows = np.cumsum([len(table) for _, table in key_groups])

@@ -138,7 +138,8 @@ def _key_groups(tables: Iterable[pa.Table]) -> Iterator[tuple[int, pa.Table]]:
         for start, end in zip(starts, [*starts[1:], len(key_groups)], strict=True):
             parts.setdefault(int(key_groups[start]), []).append(table.slice(start, end - start))
     for key_group in sorted(parts):
-        yield key_group, pa.concat_tables(parts[key_group])
+        # Rows that user code combined need not be of one type in all tasks.
+        yield key_group, pa.concat_tables(parts[key_group], promote_options="permissive")
 
 
 def _joined(tables: Iterable[pa.Table]) -> Iterator[pa.Table]:

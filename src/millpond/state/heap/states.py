@@ -15,21 +15,19 @@ nothing becomes state without an update.
 """
 
 # ruff: noqa: D102 - the protocols in backend.py say what the methods of handles do
-from collections.abc import Callable, Iterable, Iterator
-from typing import Any, NamedTuple
+from collections.abc import Iterable, Iterator
+from typing import Any
 
 from millpond.state.backend.current_key import NoKeyGroup, Who, no_current_key
 from millpond.state.backend.protocols import ABSENT, Cells, KeyContext, cells_at
 from millpond.state.backend.sums import PlainValue, Sums
 from millpond.state.heap.batch_access import ManyInTables
+from millpond.state.heap.hot_path import hot_path
 from millpond.state.heap.tables import EntryTables, FlatTables, ListTables
 from millpond.state.heap.versions import ListVersion, LoggedVersion, Table, Version, keep_list
 from millpond.state.types.descriptor import StateDescriptor
 from millpond.state.types.key_types import given_form, given_forms
 from millpond.state.types.rows import Row, RowCodec
-
-_NO_KEY: Any = object()
-"""Stands where no key was logged yet: None is one."""
 
 
 class HeapState:
@@ -88,7 +86,7 @@ class HeapState:
 
 
 class HeapValueState(HeapState, PlainValue):
-    """One value per key. Of values that cannot be changed in place the methods are those of `_hot_path`."""
+    """One value per key. Of values that cannot be changed in place the methods are those of `hot_path`."""
 
     tables: FlatTables[LoggedVersion]
 
@@ -96,7 +94,7 @@ class HeapValueState(HeapState, PlainValue):
         super().__init__(descriptor, context)
         self._live = self.tables.live
         self._sums = Sums(descriptor, self._check)
-        self._hot = hot = _hot_path(context, self._live, self._table, self._check, self._sums)
+        self._hot = hot = hot_path(context, self._live, self._table, self._check, self._sums)
         if not self._mutable:
             self.get = hot.get  # type: ignore[method-assign]
             self.update = hot.update  # type: ignore[method-assign,assignment]
@@ -153,107 +151,6 @@ class HeapValueState(HeapState, PlainValue):
 
     def _handed(self) -> dict[Any, Any]:
         return self._handed_out.setdefault(self._context.key_group, {})
-
-
-class _HotPath(NamedTuple):
-    """The methods of a value state, and what tells them of the log of another version."""
-
-    get: Callable[[], Any]
-    update: Callable[[Any], None]
-    update_with: Callable[[Callable[[Any], Any]], Any]
-    add: Callable[[Any], Any]
-    begin_version: Callable[[list[Any]], None]
-
-
-def _hot_path(
-    context: KeyContext,
-    live: dict[int, Table],
-    first_table: Callable[[], Table],
-    check: Callable[[Any], Any],
-    sums: Sums,
-) -> _HotPath:
-    """Functions over variables of their own, which the interpreter finds sooner than attributes.
-
-    Each finds its key, and writes its log, by itself: a call would cost as much as all of that.
-    """
-    log: list[Any] = []
-    logged: Any = _NO_KEY
-    logged_group = -1
-    kind, low, high, given_number = sums.kind, sums.low, sums.high, sums.number
-
-    def get() -> Any:
-        key = context.key
-        if len(key) == 1:  # as `given_form`, written out
-            key = key[0]
-        try:
-            table = live[context.key_group]
-        except KeyError:
-            table = first_table()
-        return table.get(key)
-
-    def update(value: Any) -> None:
-        nonlocal log, logged, logged_group
-        value = check(value)
-        key_group, key = context.key_group, context.key
-        if len(key) == 1:
-            key = key[0]
-        try:
-            table = live[key_group]
-        except KeyError:
-            table = first_table()
-        # Of a key that is changed again and again, as by each of its rows, the first old value will do.
-        if key is not logged or key_group != logged_group:
-            log += (key_group, key, table.get(key, ABSENT))
-            logged, logged_group = key, key_group
-        table[key] = value
-
-    def update_with(change: Callable[[Any], Any]) -> Any:
-        nonlocal log, logged, logged_group
-        key_group, key = context.key_group, context.key
-        if len(key) == 1:
-            key = key[0]
-        try:
-            table = live[key_group]
-        except KeyError:
-            table = first_table()
-        old = table.get(key)
-        value = change(old)
-        kept = check(value)
-        if key is not logged or key_group != logged_group:
-            log += (key_group, key, ABSENT if old is None else old)
-            logged, logged_group = key, key_group
-        table[key] = kept
-        return value
-
-    def add(number: Any) -> Any:
-        nonlocal log, logged, logged_group
-        if type(number) is not kind:
-            number = given_number(number)
-        key_group, key = context.key_group, context.key
-        if len(key) == 1:
-            key = key[0]
-        try:
-            table = live[key_group]
-        except KeyError:
-            table = first_table()
-        old = table.get(key)
-        if old is None:
-            old, value = ABSENT, number
-        else:
-            value = old + number
-        if value > high or value < low:
-            value = check(value)
-        if key is not logged or key_group != logged_group:
-            log += (key_group, key, old)
-            logged, logged_group = key, key_group
-        table[key] = value
-        return value
-
-    def begin_version(open_log: list[Any]) -> None:
-        nonlocal log, logged
-        log, logged = open_log, _NO_KEY
-
-    return _HotPath(get, update, update_with, add, begin_version)
 
 
 class BoundState(HeapState):
