@@ -1,8 +1,8 @@
 """Checkpoints in files, written by processes that die, run out of disk or go on as zombies, all of it by one seed.
 
 The file system is one in memory: it fails at an operation or a byte, keeps what was cut off, or has a file appear
-though closing it failed. A process restores the newest version, appends to lists, and stores versions. Then another process
-takes over, at any time, while the first may go on.
+though closing it failed. A process restores the newest version, appends to lists, and stores versions. Then
+another process takes over, at any time, while the first may go on.
 
 Invariant that is checked: a restore brings back a version exactly as it was, and none before the last acknowledged one.
 """
