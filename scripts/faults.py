@@ -263,7 +263,7 @@ What goes wrong in production, what happens then, and which test shows it.
 _MORE = """
 ## More than rows
 
-- `tests/simulation` runs histories on simulated hosts and a simulated state store, each from one seed.
+- `tests/simulation` runs histories on simulated hosts, state stores, disks and KV stores, each from one seed.
   Attempts die before and after everything they write, and go on as zombies.
   A checker of lists finds lost updates, double counts, aborted reads and stale base segments.
   Each is planted to see that it is found.

@@ -18,9 +18,11 @@ from millpond.state.checkpoint import Shard
 from millpond.state.checkpoint import restoring as restoring_module
 from millpond.state.checkpoint.format.segment import decode_segment
 from millpond.state.checkpoint.next_manifest import Delta
+from millpond.state.checkpoint.storage import files as files_module
 from millpond.state.checkpoint.writer import CheckpointWriter
 from tests.simulation.keyed_world import World
 from tests.simulation.lists import ABORTED, DOUBLE, LOST, STALE
+from tests.simulation.stored_world import StoredWorld
 from tests.simulation.tile_world import TileWorld
 
 FIRST = int(os.environ.get("MILLPOND_TEST_SEED", "0"))
@@ -101,6 +103,17 @@ def test_a_planted_fault_is_found_by_its_name(fault, monkeypatch):
     pytest.fail(f"none of {MOST_TO_FIND} histories showed it")
 
 
+@pytest.mark.filterwarnings("ignore:.*could not be deleted")
+def test_checkpoints_in_files_lose_nothing_that_was_acknowledged_whatever_the_disk_does():
+    failures = processes = 0
+    for seed in seeds(100):
+        world = StoredWorld(seed).run()
+        assert not world.faults, f"seed {seed}: {dict(world.faults)}"
+        failures, processes = failures + world.failures, processes + world.processes
+    print(f"{processes} processes, {failures} checkpoints failed")
+    assert failures
+
+
 def test_a_fetcher_with_caches_answers_as_the_raw_events_do_whatever_write_of_tiles_fails():
     failures = answers = 0
     for seed in seeds(100):
@@ -109,6 +122,21 @@ def test_a_fetcher_with_caches_answers_as_the_raw_events_do_whatever_write_of_ti
         failures, answers = failures + world.failures, answers + len(world.answers)
     print(f"{failures} writes failed, {answers} answers")
     assert failures
+
+
+def forgotten(storage, manifest):
+    """Who was passed by deletes what he does not know."""
+    for found in storage._manifests():
+        if found.identity != files_module._identity(manifest):
+            storage._folder.delete(found.name)
+
+
+@pytest.mark.filterwarnings("ignore:.*could not be deleted")
+def test_a_storage_that_deletes_too_much_is_found(monkeypatch):
+    monkeypatch.setattr(files_module.FileStorage, "_delete_superfluous", forgotten)
+    monkeypatch.setattr(files_module.FileStorage, "_refuse_if_passed", lambda *_: None)
+    with pytest.raises(AssertionError, match=r"acknowledged"):
+        list(map(StoredWorld.run, map(StoredWorld, range(MOST_TO_FIND))))
 
 
 def test_a_seed_makes_one_stream_of_tiles():
