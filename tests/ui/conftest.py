@@ -3,6 +3,7 @@
 Without a Chromium these tests are skipped; `scripts/test_servers.sh` installs one where it may.
 """
 
+import io
 import os
 import shutil
 from contextlib import ExitStack
@@ -63,6 +64,13 @@ class Tab:
 
     def text(self):
         return self.page.inner_text("main")
+
+    def picture(self, path, **options):
+        """Save what is shown, in few colours: the docs' pictures are small."""
+        from PIL import Image
+
+        shot = Image.open(io.BytesIO(self.page.screenshot(**options))).convert("RGB")
+        shot.quantize(128, method=Image.Quantize.MEDIANCUT, dither=Image.Dither.NONE).save(path, optimize=True)
 
     def violations(self):
         """What axe-core finds wrong, by rule, with the places."""

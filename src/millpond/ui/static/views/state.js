@@ -97,7 +97,7 @@ class Picked {
     this.rows.replaceChildren();
     try {
       const { columns, rows, more } = await ask(`ui/state.json?${query}`);
-      const what = this.since.value ? "changes" : "rows";
+      const what = `${this.since.value ? "change" : "row"}${rows.length === 1 ? "" : "s"}`;
       setText(this.said, rows.length ? `${more ? "The first " : ""}${number(rows.length)} ${what}${more ? "; there are more." : "."}` : `No ${what}.`);
       if (!rows.length) return;
       const numeric = columns.map((_, at) => rows.every((row) => typeof row[at] === "number" || row[at] === null));
