@@ -6,6 +6,7 @@ step with everything beyond the seed. `mixed` asks for all ten GroupBys, `skewed
 of keys that follow Zipf's law. Caches hold a tenth of each GroupBy's keys, and are asked ten times for each
 place in them before anything is measured. Times are after the batch end.
 
+The steps are switched on one by one at noon, where the bars are; at the other times there are `off` and `all`.
 Each store, time and kind of request is measured in a process of its own, in interleaved rounds of all
 steps; figures are medians of the rounds. `process_bytes` is what the process grew by while the caches
 filled. `useless` compares `all` with `off` where a cache cannot help: uniform keys and a tiny cache.
@@ -23,7 +24,9 @@ import tempfile
 import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
 from contextlib import ExitStack
+from multiprocessing import get_context
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -47,6 +50,7 @@ STEPS: dict[str, tuple[str, ...]] = {
     "stream_get": ("batch_ir", "batch_get", "tile_ir", "stream_get"),
     "all": ("batch_ir", "batch_get", "tile_ir", "stream_get"),
 }
+_HALVES = (slice(None, 5), slice(5, None))
 _MINUTES_PAST_MS = 150_000
 """How far behind the full hour the requests ask: into an open tile."""
 
@@ -75,7 +79,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--rounds", type=int, default=ROUNDS)
     parser.add_argument("--stores", default="redis,lmdb,cluster")
     parser.add_argument("--times", default=",".join(TIMES), help="after the batch end")
-    parser.add_argument("--every-step-at", default=",".join(TIMES), help="at other times `off` and `all` alone")
+    parser.add_argument("--every-step-at", default="12:00", help="at other times `off` and `all` alone")
     parser.add_argument("--child", help=argparse.SUPPRESS)
     return parser.parse_args()
 
@@ -91,17 +95,31 @@ def _of_store(url: str, times: Sequence[str], every_step_at: Sequence[str], aske
     """Write the world up to each time, and measure both kinds of requests there."""
     found: dict[str, Any] = {"mixed": {}, "skewed": {}}
     store = open_store(url)
-    world = World(store, group_bys(), asked["keys"])
-    world.land()
+    World(store, group_bys(), asked["keys"]).land()
+    written_ms = BATCH_END_MS
     for label in times:
         now_ms = BATCH_END_MS + TIMES[label] + _MINUTES_PAST_MS
-        world.stream_until(now_ms)
+        _stream(url, asked["keys"], written_ms, now_ms)
+        written_ms = now_ms
         for kind, of_times in found.items():
             steps = list(STEPS) if label in every_step_at else ["off", "all"]
             of_times[label] = _in_child({"url": url, "kind": kind, "now_ms": now_ms, "steps": steps, **asked})
             print(f"{url.split(':', maxsplit=1)[0]} {kind} {label} measured", file=sys.stderr, flush=True)
     store.close()
     return found
+
+
+def _stream(url: str, keys: int, written_ms: int, now_ms: int) -> None:
+    """Write what the stream would have written since a moment, in two processes with half of the GroupBys each."""
+    with ProcessPoolExecutor(2, get_context("spawn")) as pool:
+        for half in [pool.submit(_stream_half, url, half, keys, written_ms, now_ms) for half in _HALVES]:
+            half.result()
+
+
+def _stream_half(url: str, half: slice, keys: int, written_ms: int, now_ms: int) -> None:
+    store = open_store(url)
+    World(store, group_bys()[half], keys, written_ms=written_ms).stream_until(now_ms)
+    store.close()
 
 
 def _in_child(asked: Mapping[str, Any]) -> Any:

@@ -30,6 +30,8 @@ from millpond.features import (
     stream_dataset,
     tile_address,
 )
+from millpond.features.sealing import HEADER, seal
+from millpond.features.value_codec import VALUE_FORMAT_VERSION
 from millpond.kv import KVStore, Put
 
 BATCH_END_MS = 19_000 * DAY_MS
@@ -79,14 +81,22 @@ class World:
         definitions: the GroupBys.
         keys: how many keys there are of each kind.
         share_of_tiles: of the spans of time, how many have an event of a key.
+        written_ms: until when the stream was written before.
     """
 
-    def __init__(self, store: KVStore, definitions: Sequence[GroupBy], keys: int, share_of_tiles: float = 0.3) -> None:
+    def __init__(
+        self,
+        store: KVStore,
+        definitions: Sequence[GroupBy],
+        keys: int,
+        share_of_tiles: float = 0.3,
+        written_ms: int = BATCH_END_MS,
+    ) -> None:
         self.store = store
         self.plans = [compile_group_by(one) for one in definitions]
         self.keys = keys
         self._share_of_tiles = share_of_tiles
-        self._written_ms = {plan.name: BATCH_END_MS for plan in self.plans}
+        self._written_ms = {plan.name: plan_start(plan, written_ms) for plan in self.plans}
 
     def land(self, landing_ms: int = 1, *, shift: float = 0.0) -> None:
         """Write a batch of every GroupBy, and point to it."""
@@ -131,19 +141,24 @@ class World:
             ]
             for _ in range(50)
         ]
-        batches = [plan.batch_ir(some, BATCH_END_MS) for some in events]
+        bodies = [_body(plan.encode_batch(b"", plan.batch_ir(some, BATCH_END_MS))) for some in events]
         for key, number in self._encoded(plan):
-            yield Put(key, plan.encode_batch(key, batches[number % len(batches)]), BATCH_END_MS)
+            yield Put(key, seal(VALUE_FORMAT_VERSION, bodies[number % len(bodies)], b"batch" + key), BATCH_END_MS)
 
     def _tiles(self, plan: GroupByPlan, now_ms: int, closed_ms: int) -> Iterator[Put]:
         """Of most spans of time each key has a tile. Keys share their events with every fiftieth other."""
         first_ms = self._written_ms[plan.name]
-        patterns = [self._irs(plan, pattern, first_ms, now_ms, closed_ms) for pattern in range(_PATTERNS)]
-        for key, number in self._encoded(plan):
-            for layer, start_ms, ir in patterns[number % _PATTERNS]:
+        patterns = []
+        for pattern in range(_PATTERNS):
+            rows = []
+            for layer, start_ms, ir in self._irs(plan, pattern, first_ms, now_ms, closed_ms):
                 size = plan.layers[layer]
                 tile = Tile(start_ms, size, start_ms + size <= closed_ms, 0, ir)
-                yield Put(key, plan.encode_tile(key, tile), tile_address(layer, start_ms))
+                rows.append((_body(plan.encode_tile(b"", tile)), tile_address(layer, start_ms)))
+            patterns.append(rows)
+        for key, number in self._encoded(plan):
+            for body, address in patterns[number % _PATTERNS]:
+                yield Put(key, seal(VALUE_FORMAT_VERSION, body, key), address)
 
     def _irs(
         self, plan: GroupByPlan, pattern: int, first_ms: int, now_ms: int, closed_ms: int
@@ -165,6 +180,16 @@ class World:
             key = plan.encode_key([key_name(kind, number)])
             if key is not None:
                 yield key, number
+
+
+def plan_start(plan: GroupByPlan, written_ms: int) -> int:
+    """Where the tiles begin that a stream which was written until a moment has not closed."""
+    return max(BATCH_END_MS, (written_ms - _LATENESS_MS) // plan.tile_ms * plan.tile_ms)
+
+
+def _body(stored: bytes) -> bytes:
+    """What is under the seal, which alone differs from key to key."""
+    return stored[HEADER.size :]
 
 
 def key_name(kind: str, number: int) -> str:

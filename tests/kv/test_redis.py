@@ -122,8 +122,11 @@ def test_a_read_of_many_datasets_is_one_pipeline(redis, monkeypatch):
     store.put_many("tiles", [Put(b"k", b"v", 5)])
     gets = [Get("batch", b"k", 5, 6), Get("tiles", b"k", 0, 10), Get("tiles", b"k", 10), Get("unknown", b"k")]
     pipelines = []
-    send = Connections.send
-    monkeypatch.setattr(Connections, "send", lambda self, sent: pipelines.append(sent) or send(self, sent))
+    for way in ("send", "ask"):
+        send = getattr(Connections, way)
+        monkeypatch.setattr(
+            Connections, way, lambda self, *sent, send=send: pipelines.append(sent) or send(self, *sent)
+        )
     assert [len(rows) for rows in store.get_many(gets)] == [1, 1, 0, 0]
     assert len(pipelines) == 1
     store.close()

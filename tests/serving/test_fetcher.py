@@ -24,6 +24,7 @@ from millpond.kv import Get, MemoryStore, Put
 from millpond.serving import Fetcher, FetchRequest
 
 from .world import (
+    AIRCRAFT,
     AIRCRAFT_PLAN,
     BATCH_END_MS,
     EWR,
@@ -191,8 +192,13 @@ def test_a_failing_store_is_raised_and_never_cached_as_absent():
     fetcher = Fetcher(store, PLANS, enable_fetcher_caching=True)
     fetcher.refresh()
     store.failing = True
-    with pytest.raises(UnavailableError, match="away"):
-        fetcher.fetch("route", EWR, NOON_MS)
+    for ask in (
+        fetcher.fetch,
+        lambda *one: fetcher.fetch_many([FetchRequest(*one), FetchRequest("route", JFK, one[2])]),
+    ):
+        with pytest.raises(UnavailableError, match="away"):
+            ask("route", EWR, NOON_MS)
+        assert fetcher.groups[0].flights == {}, "others would wait for a read that has ended"
     store.failing = False
     assert fetcher.fetch("route", EWR, NOON_MS).features == read_directly(store, ROUTE_PLAN, info, EWR, NOON_MS)
     store.failing = True
@@ -269,6 +275,55 @@ def test_the_async_twins_go_the_same_ways_to_the_same_answers(world, wrapped, op
     before, after = (msgspec.structs.asdict(one.stats()) for one in (blocking, awaiting))
     for count in ("requests", "kv_calls", "batch_gets", "stream_gets", "info_gets", "rows_read", "bytes_read"):
         assert after[count] == before[count], count
+
+
+def test_an_answer_now_is_the_same_answer_or_none_where_something_is_waited_for(world):
+    clock, requests = Clock(), [FetchRequest("route", keys, NOON_MS) for keys in (EWR, NOBODY)]
+    fetcher = Fetcher(world[0], [FLIGHT], enable_fetcher_caching=True, clock=clock, background=Later())
+    assert fetcher.fetch_now(requests) is None, "nobody knows yet what is served"
+    fetcher.refresh()
+    for _ in range(3):
+        assert fetcher.fetch_now(requests) == fetcher.fetch_many(requests)
+    clock.now_ms += 16_000
+    assert fetcher.fetch_now(requests) is None, "what is known is too old"
+    remote = Fetcher(Remote(world[0]), [FLIGHT], enable_fetcher_caching=True)
+    remote.refresh()
+    assert remote.fetch_now(requests) is None, "the store may be far away"
+
+
+def test_a_cold_key_that_another_thread_reads_is_waited_for_within_a_join_too(world):
+    reached, release = threading.Event(), threading.Event()
+
+    class Slow(WatchedStore):
+        def get_many(self, gets):
+            if any(".batch." in get.dataset for get in gets) and not reached.is_set():
+                reached.set()
+                release.wait(10)
+            return super().get_many(gets)
+
+    store = Slow()
+    upload(store, ROUTE_PLAN, {("EWR", "UA"): [(BATCH_END_MS - 1, (1.0, "N1"))]})
+    upload(store, AIRCRAFT_PLAN, {("N7",): [(BATCH_END_MS - HOUR_MS, (30.0,))]})
+    join = Join("both", parts=(JoinPart(ROUTE), JoinPart(AIRCRAFT)))
+    fetcher = Fetcher(store, [join], enable_fetcher_caching=True)
+    fetcher.refresh()
+    answers = []
+    first = threading.Thread(target=lambda: answers.append(fetcher.fetch("route", EWR, NOON_MS)))
+    first.start()
+    assert reached.wait(10)
+    store.asked.clear()
+    second = threading.Thread(target=lambda: answers.append(fetcher.fetch("both", EWR | {"tail": "N7"}, NOON_MS)))
+    second.start()
+    while not store.asked:
+        pass
+    release.set()
+    first.join(10)
+    second.join(10)
+    alone, both = answers
+    assert both.features["route_count"] == alone.features["count"] == 1
+    assert both.features["aircraft_dep_delay_sum_1d"] == 30.0
+    assert [get.dataset for gets in store.asked for get in gets].count(f"route.batch.{BATCH_END_MS}.1") == 1
+    assert [group.flights for group in fetcher.groups] == [{}, {}]
 
 
 def test_only_an_absent_batch_row_takes_a_second_call(world):

@@ -9,7 +9,7 @@ Why the third: an entry near the edge of the cache stays for about as many reque
 remembered span. A key that was missed twice in them comes about once more before it goes, which does not
 pay for its entry; one that was missed three times comes several times.
 
-An entry must also pay for itself. Making one costs about as much as several hits save, so a cache earns
+An entry must also pay for itself. Making one costs about as much as a hit or two save, so a cache earns
 one entry with every `_HITS_PER_ENTRY` hits. A cache that earns little still makes one in `_TRIED_ONE_IN`
 of the entries that it could, so it finds out when its keys begin to come again. A cache that has room, as
 after a landing, lets every key in.
