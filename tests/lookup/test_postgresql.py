@@ -1,6 +1,7 @@
 """PostgreSQL through its own driver: one prepared query a batch, every type, and connections that come and go."""
 
 import pickle
+from contextlib import ExitStack
 from datetime import date, time, timedelta
 from decimal import Decimal
 
@@ -8,6 +9,7 @@ import psycopg
 import pyarrow as pa
 import pytest
 
+from benchmarks import database_servers
 from millpond.errors import DataError, OptionError, UnavailableError
 from millpond.lookup import DefaultLookupCache, LookupTable, PartialCachingLookup, SqlLookup
 
@@ -263,3 +265,32 @@ def test_a_server_that_refuses_us_is_unavailable_and_its_password_is_not_told(po
     with pytest.raises(UnavailableError, match="nowhere") as told:
         SqlLookup(url, "planes", ["code"], ["number"]).open()
     assert "secret" not in str(told.value)
+
+
+def test_a_standby_behind_the_first_server_of_the_url_takes_over():
+    with ExitStack() as stack:
+        folders = [stack.enter_context(database_servers.server_folder()) for _ in range(2)]
+        try:
+            server = database_servers.PostgresqlServer(folders[0])
+        except database_servers.NotInstalledError as error:
+            pytest.skip(str(error))
+        server.start()
+        stack.callback(server.stop)
+        where = {"host": "127.0.0.1", "user": "millpond", "dbname": "postgres", "autocommit": True}
+        with psycopg.connect(port=server.port, **where) as connection:
+            connection.execute("create table codes (n bigint primary key, code text)")
+            connection.execute("insert into codes select n, 'code ' || n from generate_series(0, 9) n")
+        server.stop()
+        standby = server.standby(folders[1])
+        server.start()
+        standby.start()
+        stack.callback(standby.stop)
+        hosts = f"127.0.0.1:{server.port},127.0.0.1:{standby.port}"
+        source = SqlLookup(f"postgresql://millpond@{hosts}/postgres", "codes", ["n"], ["code"])
+        assert source.lookup((1,)) == [("code 1",)]
+        server.stop()
+        assert source.lookup_many([(2,), (77,)]) == {(2,): [("code 2",)], (77,): []}
+        source.close()
+        connection = stack.enter_context(psycopg.connect(port=standby.port, **where))
+        with pytest.raises(psycopg.errors.ReadOnlySqlTransaction):
+            connection.execute("delete from codes")

@@ -272,7 +272,7 @@ def test_hot_keys_and_nulls_are_spread_over_all_partitions(spark, tmp_path):
 
 
 def hits_of(spark, table, *, ended):
-    """The events' hit rate of five batches with skewed keys, with all Python workers ended before each, or not."""
+    """The events' hit rate of three batches with skewed keys, with all Python workers ended before each, or not."""
     from millpond.spark import lookup_join
 
     def processes(batches):
@@ -281,7 +281,7 @@ def hits_of(spark, table, *, ended):
 
     seen, environment = set(), spark.sparkContext.environment
     try:
-        for batch in range(5):
+        for batch in range(3):
             if ended:
                 # Of another environment are other workers, so nobody is given one of those that end here.
                 environment["LOOKUP_BATCH"] = str(batch)

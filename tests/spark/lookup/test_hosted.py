@@ -1,6 +1,7 @@
 """One cache in a state host answers all workers: over real sockets, without Spark."""
 
 import socket
+import sys
 import threading
 import uuid
 from concurrent.futures import ThreadPoolExecutor
@@ -8,7 +9,7 @@ from contextlib import contextmanager
 
 import pyarrow as pa
 import pytest
-from pyspark import cloudpickle
+from pyspark import SparkFiles, TaskContext, cloudpickle
 
 from millpond.lookup import LookupTable, PythonLookup
 from millpond.spark.environment.task_environment import TaskEnvironment
@@ -78,7 +79,12 @@ def partition(name, options=PARTIAL, invalidated=b""):
 
 
 @pytest.fixture
-def name():
+def name(monkeypatch):
+    # What a host sets for its process.
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    monkeypatch.setattr(SparkFiles, "_root_directory", None)
+    monkeypatch.setattr(SparkFiles, "_is_running_on_worker", False)
+    monkeypatch.setattr(TaskContext, "_taskContext", None)
     name = uuid.uuid4().hex
     numbers_of(name)
     return name

@@ -21,18 +21,19 @@ from pyspark.sql.functions import arrow_udf
 from millpond.spark.lookup.rows import distinct_keys
 
 
-def salts(keys: Sequence[pa.Array], hot_share: float, partitions: int) -> npt.NDArray[np.int32]:
-    """For every event of a batch 0, or for those of hot keys and without a key 0 to `partitions` in turn.
+def salts(keys: Sequence[pa.Array], hot_share: float) -> npt.NDArray[np.int32]:
+    """For every event of a batch 0, or for those of hot keys and without a key their number.
 
-    >>> salts([pa.array([7, 7, 8, 7, None, 9])], hot_share=0.4, partitions=4).tolist()
-    [0, 1, 0, 3, 0, 0]
+    Spark hashes key and salt to a partition. So there are many salts, that the partitions get about as many each.
+
+    >>> salts([pa.array([7, 7, 8, 7, None, 9])], hot_share=0.4).tolist()
+    [0, 1, 0, 3, 4, 0]
     """
     numbers, distinct = distinct_keys(keys)
     counts = np.bincount(numbers + 1, minlength=len(distinct[0]) + 1)
     hot = counts > hot_share * len(numbers)
     hot[0] = True
-    spread = np.arange(len(numbers)) % partitions
-    return np.where(hot[numbers + 1], spread, 0).astype(np.int32)
+    return np.where(hot[numbers + 1], np.arange(len(numbers)), 0).astype(np.int32)
 
 
 def shuffled_by_key(df: DataFrame, keys: Sequence[Column], hot_share: float, partitions: int, name: str) -> DataFrame:
@@ -40,7 +41,7 @@ def shuffled_by_key(df: DataFrame, keys: Sequence[Column], hot_share: float, par
 
     @arrow_udf("int")  # type: ignore[untyped-decorator]
     def salt(*columns: pa.Array) -> pa.Array:
-        return pa.array(salts(columns, hot_share, partitions))
+        return pa.array(salts(columns, hot_share))
 
     salted = df.withColumn(name, salt.asNondeterministic()(*keys))
     # A number of partitions that is named is one that adaptive execution leaves alone.
