@@ -124,7 +124,7 @@ def told(keys: Keys, entry_bytes: int = 1) -> Recording:
     recording = Recording(_CACHE)
     for key in keys:
         recording.asked(key)
-        recording.wrote(key, lambda: entry_bytes)
+        recording.wrote(key, None, lambda _key, _value: entry_bytes)
     return recording
 
 

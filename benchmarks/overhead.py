@@ -2,11 +2,12 @@
 
 | name | what runs | on |
 |---|---|---|
-| `keyed_rows`, `keyed_arrow` | the streams of `spark_stateful`, on RocksDB behind an LRU cache | `state.backend.cache.hit-rate-curve` |
+| `keyed_rows`, `keyed_arrow` | streams of `spark_stateful` on RocksDB behind an LRU cache | the curve of the cache |
 | `lookup` | batches of keys through a partial cache before a Python function | its curve, and a recorder of metrics |
 | `fetch` | keys of a GroupBy in process, over a store in memory | the curves of both caches |
 | `http` | the same keys over HTTP, on a kept connection | the curves of both caches, and `/metrics` read once a round |
 
+The caches have been asked `WARM` times before, so that what is seen is the cost of a cache that has been in use.
 With and without take turns, and who begins changes. The figure is the time without over the time with: 1 is free of
 charge. Off Spark the time is the processor's, of the whole process, and the figure is the median over the rounds. On
 Spark it is that of the median batches, by Spark's own clock.
@@ -24,6 +25,7 @@ import time
 import urllib.request
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing, contextmanager
+from itertools import cycle
 from pathlib import Path
 from typing import Any
 
@@ -53,6 +55,7 @@ CALLS = 3_000
 HTTP_CALLS = 600
 LOOKUP_BATCH = 5_000
 ROUNDS = 15
+WARM = 600_000
 KEYED = Size(200_000, 100_000)
 KEYED_BATCHES = 4
 KEYED_ROUNDS = 2
@@ -81,12 +84,17 @@ def drawn(count: int, seed: int) -> list[int]:
     return random.Random(seed).choices(range(KEYS), weights, k=count)
 
 
+def warm(caches: list[Any]) -> None:
+    """Ask caches for keys that they do not have."""
+    names = [b"%d" % number for number in range(KEYS)]
+    for number in drawn(WARM, seed=99):
+        for cache in caches:
+            cache.get(names[number])
+
+
 def lookup() -> float:
     """A partial cache before a function that costs next to nothing, so that what the cache costs is seen."""
     schema, row = pa.schema([("number", pa.int64())]), pa.schema([("number", pa.int64()), ("half", pa.int64())])
-
-    def rows(keys: Any) -> Any:
-        return {key: [(key[0], key[0] // 2)] for key in keys}
 
     with ExitStack() as stack:
         runs: dict[bool, Run] = {}
@@ -96,20 +104,23 @@ def lookup() -> float:
                 "lookup.partial-cache.max-rows": CACHE_ENTRIES,
                 "lookup.partial-cache.hit-rate-curve": on,
             }
-            source = PythonLookup(lambda key: [(key["number"], key["number"] // 2)], schema, row)
+            source = PythonLookup(lambda number: [(number, number // 2)], schema, row)
             table = LookupTable("numbers", source, options, recorder=PrometheusRecorder() if on else NO_METRICS)
             opened = stack.enter_context(closing(table.open()))
             runs[on] = _lookups(opened)
-        del rows
         return interleaved(runs, ROUNDS)
 
 
 def _lookups(opened: Any) -> Run:
-    seeds = iter(range(1_000_000))
+    batches = [[(number,) for number in drawn(LOOKUP_BATCH, seed)] for seed in range(40)]
+    for _ in range(WARM // (len(batches) * LOOKUP_BATCH)):
+        for batch in batches:
+            opened.lookup_many(batch)
+    turns = cycle(batches)
 
     def run() -> None:
         for _ in range(4):
-            opened.lookup_many([(number,) for number in drawn(LOOKUP_BATCH, next(seeds))])
+            opened.lookup_many(next(turns))
 
     return run
 
@@ -122,12 +133,16 @@ def fetchers() -> Iterator[dict[bool, Fetcher]]:
     world.land()
     world.stream_until(BATCH_END_MS + HOUR_MS)
     with ExitStack() as stack:
-        yield {
+        found = {
             on: stack.enter_context(
                 Fetcher(world.store, definitions, hit_rate_curves=on, now=lambda: BATCH_END_MS + HOUR_MS)
             )
             for on in (True, False)
         }
+        for fetcher in found.values():
+            for group in fetcher.groups:
+                warm([cache for cache in (group.batch_cache, group.tile_cache) if cache is not None])
+        yield found
 
 
 def fetch() -> float:
@@ -150,13 +165,13 @@ def http() -> float:
 def _fetches(fetch: Callable[..., Any], calls: int, *, scraped: str | None = None) -> Run:
     (definition,) = group_bys(CACHE_ENTRIES)[:1]
     kind = definition.keys[0].name
-    seeds = iter(range(1_000_000))
+    turns = cycle([[{kind: key_name(kind, number)} for number in drawn(calls, seed)] for seed in range(ROUNDS)])
 
     def run() -> None:
-        for number in drawn(calls, next(seeds)):
-            fetch(definition.name, {kind: key_name(kind, number)}, at=BATCH_END_MS + HOUR_MS)
+        for keys in next(turns):
+            fetch(definition.name, keys, at=BATCH_END_MS + HOUR_MS)
         if scraped is not None:
-            with urllib.request.urlopen(f"{scraped}/metrics") as answer:
+            with urllib.request.urlopen(f"{scraped}/metrics") as answer:  # noqa: S310 - our own server
                 answer.read()
 
     return run

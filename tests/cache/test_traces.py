@@ -10,6 +10,7 @@ import pytest
 
 from millpond.cache import new_cache
 
+ORM_BUSY_TRUE_LRU = {500: 0.6928, 1_000: 0.7878, 2_000: 0.8139, 5_000: 0.8546}
 WEB07_TRUE_LRU = {500: 0.4558, 1_000: 0.5041, 2_000: 0.5550, 5_000: 0.6267}
 
 
@@ -51,6 +52,18 @@ def test_lru_by_bytes_of_one_each_is_lru_by_entries(web07):
 @pytest.mark.parametrize("size", [500, 1_000])
 def test_w_tinylfu_beats_lru_on_web07_at_small_sizes(web07, size):
     assert hit_rate(web07, max_entries=size, policy="w-tinylfu") > WEB07_TRUE_LRU[size] + 0.02
+
+
+@pytest.mark.parametrize("size", [2_000, 5_000])
+def test_w_tinylfu_is_about_as_good_as_lru_where_nearly_all_fits(web07, size):
+    assert hit_rate(web07, max_entries=size, policy="w-tinylfu") > WEB07_TRUE_LRU[size] - 0.005
+
+
+@pytest.mark.soak  # `test_best_window` says in short which window each load gets
+@pytest.mark.parametrize(("size", "gain"), [(500, 0.005), (1_000, -0.01), (2_000, 0.002), (5_000, 0.005)])
+def test_w_tinylfu_holds_its_own_on_a_trace_where_recency_rules(size, gain):
+    keys = read_trace("orm-busy.trace.xz")
+    assert hit_rate(keys, max_entries=size, policy="w-tinylfu") > ORM_BUSY_TRUE_LRU[size] + gain
 
 
 def test_a_scan_does_not_flush_w_tinylfu_as_it_flushes_lru():

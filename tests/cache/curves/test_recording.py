@@ -116,7 +116,7 @@ def test_a_recording_takes_bounded_room_whatever_comes():
         recording = Recording(cache)
         for key in keys:
             recording.asked(key)
-            recording.wrote(key, lambda: 100)
+            recording.wrote(key, None, lambda _key, _value: 100)
         for key in keys[-20_000:]:
             recording.asked(key)
         gc.collect()

@@ -125,3 +125,16 @@ def zipf(exponent, *, count, of, seed=1):
     generator = random.Random(seed)
     names = [generator.getrandbits(60) for _ in range(of)]
     return generator.choices(names, [1 / rank**exponent for rank in range(1, of + 1)], k=count)
+
+
+def test_the_sample_becomes_smaller_with_time_and_what_was_counted_stays(monkeypatch):
+    monkeypatch.setattr(reuse_distances, "_USES_PER_SHARE", 500)
+    keys = [number % 2_000 for number in range(60_000)]
+    distances = told(keys, ReuseDistances())
+    assert distances.share == reuse_distances._LEAST_SHARE
+    assert len(distances._hashes) == pytest.approx(2_000 / 16, rel=0.4)
+    assert list(distances._recency) == sorted(distances._uses)
+    assert distances._hashes[-1] < distances.limit
+    low, high = rates(distances, [1_000, 3_000], len(keys))
+    assert low < 0.15
+    assert high > 0.95

@@ -24,7 +24,7 @@ from millpond.cache.curves.reuse_distances import PER_OCTAVE
 MOST_KEYS: Final = 1_536
 _MOST_WARMING = 8 * MOST_KEYS
 _COUNTED = 2 * MOST_KEYS
-_REST = 15
+_REST = 31
 _BUCKETS = 12 * PER_OCTAVE
 
 
@@ -97,7 +97,7 @@ class NearDistances:
             self._left -= 1
             if not self._left:
                 self._bursts += 1
-                self._next = requests + self._now * min(self._bursts, _REST)
+                self._next = requests + self._now * min(2 * self._bursts + 1, _REST)
                 self.is_on = False
                 self._clear()
 

@@ -10,7 +10,7 @@ The invariant: nothing here changes what the cache answers.
 import weakref
 from collections.abc import Callable, Hashable, Sequence
 from itertools import count
-from typing import Final, Protocol
+from typing import Any, Final, Protocol
 
 import numpy as np
 
@@ -117,11 +117,11 @@ class Recording:
         for spread in [spread for spread in map(hash, zip(keys)) if spread < limit]:
             self._use(spread)
 
-    def wrote(self, key: Hashable, weigh: Callable[[], int]) -> None:
-        """A key was put; `weigh` gives the bytes of its entry."""
+    def wrote(self, key: Hashable, value: Any, weigh: Callable[[Any, Any], int]) -> None:
+        """A key was put; `weigh` gives the bytes of a key and its value."""
         spread = hash((key,))
         if spread < self._distances.limit:
-            self._distances.weigh(spread, weigh())
+            self._distances.weigh(spread, weigh(key, value))
 
     def _begin_burst_if_due(self) -> None:
         if self._near.begin_if_due(self.requests):

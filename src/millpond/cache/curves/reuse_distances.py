@@ -6,7 +6,8 @@ number is the key's *reuse distance*. Its distribution is the hit rate of LRU at
 To know all distances, all keys must be remembered. SHARDS [2] remembers those keys whose hash is below a limit. A
 sample of the keys, and not of the requests, keeps every request of the keys that it has, so the distances in the sample
 are true ones, scaled down by the share of keys that is sampled. Divided by that share they are distances again. When
-there are more than `_MOST_KEYS` keys, the limit is lowered, so the memory is bounded whatever comes.
+there are more than `_MOST_KEYS` keys, the limit is lowered, so the memory is bounded whatever comes. After every
+`_USES_PER_SHARE` requests it is halved, down to `_LEAST_SHARE` of the keys: by then much is counted, and stays counted.
 
 Which keys are in the sample is luck. A hot key in it brings too many requests, one that is not brings too few.
 SHARDS-adj sets that right: how many requests there were is known, and what the sample has too few or too many, its
@@ -42,6 +43,8 @@ _HASHES = 1 << 64
 _FIRST_SHARE = 0.25
 _MOST_KEYS = 8_192
 _KEPT_KEYS = _MOST_KEYS * 7 // 8
+_LEAST_SHARE = 1 / 16
+_USES_PER_SHARE = 1 << 16
 _LATEST = (1 << 32) - 1
 PER_OCTAVE: Final = 32
 """Into how many buckets the distances from one power of two to the next are counted."""
@@ -80,6 +83,7 @@ class ReuseDistances:
         "_cold",
         "_counts",
         "_hashes",
+        "_left",
         "_profile",
         "_profiles",
         "_recency",
@@ -98,6 +102,7 @@ class ReuseDistances:
         self._weights = array("I")
         self._recency = array("I")
         self.now = 0
+        self._left = _USES_PER_SHARE
         self._counts = array("d", bytes(8 * BUCKETS))
         self._cold = 0.0
         self._profile = np.zeros(len(_DEPTHS))
@@ -107,6 +112,11 @@ class ReuseDistances:
         """Count a request of a sampled key, given by its hash; its distance, infinite for one that is new."""
         if self.now == _LATEST:
             self._renumber()
+        self._left -= 1
+        if not self._left and self.share > _LEAST_SHARE:
+            self._lower_the_limit(_LEAST_HASH + int(self.share / 2 * _HASHES))
+            if spread >= self.limit:
+                return float("inf")
         hashes, uses, recency = self._hashes, self._uses, self._recency
         self.now = now = self.now + 1
         if now % _USES_PER_PROFILE == 0:
@@ -119,7 +129,7 @@ class ReuseDistances:
             recency.append(now)
             self._cold += 1 / self.share
             if len(hashes) > _MOST_KEYS:
-                self._lower_the_limit()
+                self._lower_the_limit(hashes[_KEPT_KEYS])
             return float("inf")
         used = bisect_left(recency, uses[place])
         # The middle of what as many sampled keys stand for.
@@ -201,13 +211,14 @@ class ReuseDistances:
         self._profile = profile if not before else (self._profile * before + profile) / (before + 1)
         self._profiles = before + 1
 
-    def _lower_the_limit(self) -> None:
-        limit = self._hashes[_KEPT_KEYS]
-        gone = set(self._uses[_KEPT_KEYS:])
-        del self._hashes[_KEPT_KEYS:], self._uses[_KEPT_KEYS:], self._weights[_KEPT_KEYS:]
+    def _lower_the_limit(self, limit: int) -> None:
+        kept = bisect_left(self._hashes, limit)
+        gone = set(self._uses[kept:])
+        del self._hashes[kept:], self._uses[kept:], self._weights[kept:]
         self._recency = array("I", (used for used in self._recency if used not in gone))
         self.limit = limit
         self.share = (limit - _LEAST_HASH) / _HASHES
+        self._left = _USES_PER_SHARE
 
     def _renumber(self) -> None:
         """Give the uses the lowest numbers that keep their order."""

@@ -14,7 +14,7 @@ import sys
 from array import array
 from collections.abc import Callable, Hashable, Sequence
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from millpond.cache.api import Cache, K, V
 from millpond.cache.curves.watched import WatchedCache
@@ -69,7 +69,7 @@ class TraceWriter:
         for key in keys:
             self.asked(key)
 
-    def wrote(self, key: Hashable, weigh: Callable[[], int]) -> None:
+    def wrote(self, key: Hashable, value: Any, weigh: Callable[[Any, Any], int]) -> None:
         """Nothing: a trace has requests alone."""
 
     def flush(self) -> None:

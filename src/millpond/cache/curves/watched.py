@@ -19,20 +19,22 @@ class Watcher(Protocol):
     def asked_many(self, keys: Sequence[Hashable]) -> None:
         """Some keys are asked for, one after the other."""
 
-    def wrote(self, key: Hashable, weigh: Callable[[], int]) -> None:
-        """A key was put; `weigh` gives the bytes of its entry."""
+    def wrote(self, key: Hashable, value: Any, weigh: Callable[[Any, Any], int]) -> None:
+        """A key was put; `weigh` gives the bytes of a key and its value."""
 
 
 class WatchedCache(Cache[K, V]):
     """A cache with a watcher; for everything else it is the cache within."""
 
-    __slots__ = ("_asked", "_inner", "_watcher")
+    __slots__ = ("_asked", "_inner", "_watcher", "_weigh", "_wrote")
 
     def __init__(self, inner: Cache[K, V], watcher: Watcher) -> None:
         super().__init__(inner.name)
         self._inner = inner
         self._watcher = watcher
         self._asked = watcher.asked
+        self._wrote = watcher.wrote
+        self._weigh = inner.weigh
 
     def get(self, key: K, default: Any = None) -> Any:
         """The value of `key`."""
@@ -52,7 +54,7 @@ class WatchedCache(Cache[K, V]):
     def put(self, key: K, value: V) -> None:
         """Cache `value`."""
         self._inner.put(key, value)
-        self._watcher.wrote(key, lambda: self._inner.weigh(key, value))
+        self._wrote(key, value, self._weigh)
 
     def invalidate(self, key: K) -> None:
         """Forget `key`."""
@@ -66,7 +68,7 @@ class WatchedCache(Cache[K, V]):
         """The value of `key`, loaded on a miss."""
         self._asked(key)
         value = self._inner.get_or_load(key, loader)
-        self._watcher.wrote(key, lambda: self._inner.weigh(key, value))
+        self._wrote(key, value, self._weigh)
         return value
 
     def items(self) -> Iterator[tuple[K, V]]:
