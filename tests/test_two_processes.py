@@ -25,7 +25,8 @@ def suite(tmp_path):
     """A suite with this conftest: two files of the session, and one of the rest."""
     (tmp_path / "tests" / "spark").mkdir(parents=True)
     (tmp_path / "pytest.ini").write_text("[pytest]\n")
-    shutil.copy(ROOT / "tests" / "conftest.py", tmp_path / "tests")
+    for name in ("conftest.py", "jvms.py"):
+        shutil.copy(ROOT / "tests" / name, tmp_path / "tests")
     for name in ("spark/test_a", "spark/test_b", "test_of_the_rest"):
         (tmp_path / "tests" / f"{name}.py").write_text(WHO_RAN)
     return tmp_path

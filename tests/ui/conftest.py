@@ -15,9 +15,9 @@ CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shuti
 HOW = "there is no chromium; as root: apt-get install chromium"
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def browser():
-    """One Chromium for all tests of a process."""
+    """One Chromium for the tests of a file; no longer, for asyncio runs nothing else in the thread that drives it."""
     if CHROMIUM is None:
         pytest.skip(HOW)
     from playwright.sync_api import sync_playwright
