@@ -5,11 +5,14 @@ page shows the same whichever process answers.
 """
 
 from collections.abc import Iterable, Mapping
+from typing import Any
 
 import msgspec
 
+from millpond.cache.curves.advice import advice_on
+from millpond.cache.curves.report import CacheReport
 from millpond.metrics.families import Family
-from millpond.ui.views import Caches, CacheView
+from millpond.ui.views import Caches, CacheView, HitRateCurve
 
 SHOWN = 100
 """How many caches one answer has."""
@@ -43,8 +46,14 @@ class Bounds(msgspec.Struct, frozen=True):
     max_bytes: int | None = None
 
 
-def cache_views(families: Iterable[Family], bounds: Mapping[str, Bounds], search: str = "") -> Caches:
-    """Give the caches whose name contains a text, those with most misses first."""
+def cache_views(
+    families: Iterable[Family],
+    bounds: Mapping[str, Bounds],
+    search: str = "",
+    reports: Iterable[CacheReport] = (),
+) -> Caches:
+    """Give the caches whose name contains a text, those with most misses first; with curves and advice of reports."""
+    recorded = {report.name: report for report in reports}
     found: dict[str, dict[str, float]] = {}
     for one in families:
         for sample in one.samples:
@@ -53,7 +62,12 @@ def cache_views(families: Iterable[Family], bounds: Mapping[str, Bounds], search
                 fields = found.setdefault(_name(sample.labels), {})
                 fields[field] = fields.get(field, 0) + sample.value
     counted = [
-        CacheView(name=name, **({"hits": 0.0, "misses": 0.0} | fields), **_bounds(bounds.get(name)))  # type: ignore[arg-type]
+        CacheView(
+            name=name,
+            **({"hits": 0.0, "misses": 0.0} | fields),
+            **_bounds(bounds.get(name)),
+            **_recorded(recorded.get(name)),
+        )
         for name, fields in found.items()
         if search.lower() in name.lower()
     ]
@@ -68,5 +82,19 @@ def _name(labels: Mapping[str, str]) -> str:
     return "keyed state"
 
 
-def _bounds(bounds: Bounds | None) -> dict[str, int | None]:
+def _bounds(bounds: Bounds | None) -> dict[str, Any]:
     return {} if bounds is None else msgspec.structs.asdict(bounds)
+
+
+def _recorded(report: CacheReport | None) -> dict[str, Any]:
+    if report is None or not report.curve.points:
+        return {}
+    in_bytes = report.max_bytes is not None
+    points = report.curve.points
+    curve = HitRateCurve(
+        unit="bytes" if in_bytes else "entries",
+        sizes=[point.bytes if in_bytes else point.entries for point in points],
+        lines={policy: [point.hit_rate for point in curve.points] for policy, curve in report.curves.items()},
+        present=report.max_bytes if in_bytes else report.present,
+    )
+    return {"curve": curve, "advice": [finding.text for finding in advice_on(report).findings]}

@@ -7,6 +7,7 @@ need one, as every answer with data does.
 from typing import TYPE_CHECKING
 from urllib.parse import parse_qs
 
+from millpond.cache.curves import reports
 from millpond.errors import OptionError
 from millpond.metrics.families import Family, of_processes
 from millpond.serving.http.asgi import JSON_TYPE, Call, Handler, Header, Reply, Route, json_reply
@@ -36,7 +37,7 @@ def page_routes(app: "HttpApp") -> dict[str, Route]:
             name: Bounds(*(None if each is None else each * processes for each in (bound.entries, bound.max_bytes)))
             for name, bound in app.fetcher.cache_bounds.items()
         }
-        return _document(cache_views(families, bounds, _query(call, "filter").get("filter", "")))
+        return _document(cache_views(families, bounds, _query(call, "filter").get("filter", ""), reports()))
 
     async def features(call: Call) -> Reply:
         asked = _query(call, "filter", "name")

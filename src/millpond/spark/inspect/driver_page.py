@@ -15,6 +15,7 @@ from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
+from millpond.cache.curves import reports
 from millpond.errors import UnavailableError
 from millpond.metrics.families import Family
 from millpond.metrics.prometheus import PrometheusRecorder
@@ -107,7 +108,7 @@ class DriverPage:
         self.close()
 
     def _caches(self, query: Mapping[str, str]) -> Caches:
-        return cache_views(self.families(), {}, query.get("filter", ""))
+        return cache_views(self.families(), {}, query.get("filter", ""), reports())
 
     def _notices(self) -> list[str]:
         return [
