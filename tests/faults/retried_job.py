@@ -1,6 +1,4 @@
-"""Streams of one session that retries tasks. In its second batch something befalls each.
-
-    python tests/faults/retried_job.py FOLDER [DEED]
+"""Streams of one session that retries tasks, each befallen by something in its second batch: `FOLDER [DEED]`.
 
 Every event has an id, and the state of a key is the list of its ids. Each call of the processor leaves a line in the
 file `calls`: deed, batch, partition, attempt, process, user. At the end of each stream a line of JSON tells what came
