@@ -22,10 +22,11 @@ from millpond.features.answering import pair_merger
 from millpond.kv import Get, TimedValue
 from millpond.serving.batch_rows import batch_get, cached_row
 from millpond.serving.closed_tiles import NO_MARKER, ClosedTiles, RecentTail, close, closed_end, has_unknown, tail_irs
+from millpond.serving.group_status import Served
 from millpond.serving.keeping_read import KeepingRead, KeepingReader
 from millpond.serving.landed_batch import ALL_TIME_MS, LandedBatch
 from millpond.serving.plain_reader import PlainRead, PlainReader
-from millpond.serving.served_group import Served, ServedGroup
+from millpond.serving.served_group import ServedGroup
 from millpond.serving.short_read import ShortResult
 from millpond.serving.stream_read import END_OF_STREAM
 
@@ -79,7 +80,7 @@ class CachedReader:
         closed: ClosedTiles | None = cache.get(key)
         if closed is None:
             return self._missed(key, query_ms, now_ms, served, landed)
-        if closed.landed is not landed or closed.restarts != served.restarts or closed.is_partial:
+        if closed.is_partial or (closed.served is not served and not closed.holds(served)):
             return None
         view, end_ms, tile_ms = closed.view, closed.end_ms, self._tile_ms
         if not (view.from_ms <= query_ms < view.until_ms and -tile_ms < query_ms - end_ms < self._longest_tail_ms):
@@ -271,7 +272,7 @@ def _grown(
         bases,
         tiles[:count],
         end_ms,
-        closed.restarts,
+        served,
         closed.marker,
         with_pieces=closed.pieces is not None,
     )

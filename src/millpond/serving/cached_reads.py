@@ -16,8 +16,8 @@ from millpond.features.answering.layout import Projection
 from millpond.kv import Get, TimedValue
 from millpond.serving.cached_reader import CachedRead, CachedReader, recent_tail
 from millpond.serving.closed_tiles import NO_MARKER, ClosedTiles, RecentTail
+from millpond.serving.group_status import Served
 from millpond.serving.landed_batch import ALL_TIME_MS, LandedBatch, View
-from millpond.serving.served_group import Served
 from millpond.serving.short_read import ReadCounts, ShortResult
 from millpond.serving.stream_read import END_OF_STREAM
 
@@ -175,7 +175,7 @@ def begin_many(reader: CachedReader, keys: Sequence[bytes], query_ms: int, now_m
     if -(-query_ms // tile_ms) * tile_ms < now_ms:
         return None
     held = cache.get_present(keys)
-    dataset, restarts = landed.info.streaming_dataset, served.restarts
+    dataset = landed.info.streaming_dataset
     earliest_ms, latest_ms = query_ms - group.longest_tail_ms, query_ms + tile_ms
     view: View | None = None
     gets: list[Get] = []
@@ -188,7 +188,7 @@ def begin_many(reader: CachedReader, keys: Sequence[bytes], query_ms: int, now_m
     since_ms = reader.clock() - reader.freshness_ms if reader.freshness_ms else None
     for place, key in enumerate(keys):
         closed = held.get(key)
-        if closed is None or closed.landed is not landed or closed.restarts != restarts or closed.is_partial:
+        if closed is None or closed.is_partial or (closed.served is not served and not closed.holds(served)):
             missed.append(place)
             continue
         if closed.view is not view:

@@ -31,6 +31,7 @@ from collections.abc import Sequence
 from millpond.features import UNKNOWN, Ir, PartialIr, Tile
 from millpond.features.answering import Layout
 from millpond.features.answering.layout import Projection
+from millpond.serving.group_status import Served
 from millpond.serving.landed_batch import LandedBatch, View, is_short, short_hops
 
 Piece = tuple[int, Projection]
@@ -102,7 +103,7 @@ class ClosedTiles:
     Attributes:
         landed: the batch from whose end it begins.
         end_ms: where it ends, and the tail begins.
-        restarts: how often the stream had been restarted without its state.
+        served: what was known of the GroupBy when it was read.
         marker: the key's amendment marker, as stored.
         total: the IR of all of it; None if it has no tiles.
         pieces: for each hop of a short window, the pieces that move its start; None for an entry that answers
@@ -124,7 +125,7 @@ class ClosedTiles:
         "newest_ms",
         "pieces",
         "recent_tail",
-        "restarts",
+        "served",
         "tiles",
         "total",
         "view",
@@ -134,7 +135,7 @@ class ClosedTiles:
         self,
         landed: LandedBatch,
         end_ms: int,
-        restarts: int,
+        served: Served,
         marker: bytes,
         total: Ir | None,
         pieces: tuple[tuple[Piece, ...], ...] | None,
@@ -145,7 +146,7 @@ class ClosedTiles:
     ) -> None:
         self.landed = landed
         self.end_ms = end_ms
-        self.restarts = restarts
+        self.served = served
         self.marker = marker
         self.total = total
         self.pieces = pieces
@@ -156,6 +157,18 @@ class ClosedTiles:
         self.newest_ms = newest_ms
         self.recent_tail: RecentTail | None = None
         """The latest tail that was read, for `tail_freshness_ms`. No part of the value."""
+
+    def holds(self, served: Served) -> bool:
+        """Tell whether it is still closed, by what is known now.
+
+        What ends behind the closing time was believed because its tiles say that they are complete. That is believed
+        until the GroupBy is looked at again: the stream may have been restarted without its state, and its closing
+        time have come back to where it was, without anybody seeing it between.
+        """
+        known = self.served
+        return known is served or (
+            self.landed is served.landed and known.restarts == served.restarts and self.end_ms <= served.closed_ms
+        )
 
 
 def closed_end(start_ms: int, tiles: Sequence[Tile], closed_ms: int, limit_ms: int) -> tuple[int, int]:
@@ -193,7 +206,7 @@ def close(
     batch_bases: Sequence[Projection],
     tiles: Sequence[Tile],
     end_ms: int,
-    restarts: int,
+    served: Served,
     marker: bytes,
     *,
     with_pieces: bool,
@@ -208,7 +221,7 @@ def close(
         batch_bases: for each window, the cells of the batch.
         tiles: closed tiles behind the part so far, oldest first.
         end_ms: where the closed part ends now.
-        restarts: how often the stream has been restarted without its state.
+        served: what is known of the GroupBy.
         marker: the amendment marker that was read with the tiles, or before them.
         with_pieces: whether the tiles are small enough for pieces; else the part so far, if any, has the same view.
     """
@@ -229,7 +242,7 @@ def close(
             if tiles
             else (batch_bases if before is None else before.bases)
         )
-        return ClosedTiles(landed, end_ms, restarts, marker, None, None, view, bases, count, newest)
+        return ClosedTiles(landed, end_ms, served, marker, None, None, view, bases, count, newest)
     irs = [tile.ir for tile in tiles]
     if before is not None and before.total is not None:
         irs.insert(0, before.total)
@@ -239,7 +252,7 @@ def close(
         for number, (kind, kept_from) in enumerate(zip(form.kinds, view.kept_from, strict=True))
     )
     bases = _bases(form, landed, view, batch_bases, total, pieces)
-    return ClosedTiles(landed, end_ms, restarts, marker, total, pieces, view, bases, count, newest)
+    return ClosedTiles(landed, end_ms, served, marker, total, pieces, view, bases, count, newest)
 
 
 def _bases(

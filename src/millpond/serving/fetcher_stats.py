@@ -8,7 +8,8 @@ from collections.abc import Mapping
 
 from millpond.cache import CacheStats
 from millpond.serving.counters import Counters, FetcherStats, Freshness, process_bytes
-from millpond.serving.served_group import NEVER_MS, ServedGroup
+from millpond.serving.group_status import NEVER_MS
+from millpond.serving.served_group import ServedGroup
 from millpond.serving.serving_info import ServingInfos
 
 

@@ -14,9 +14,10 @@ from millpond.features import MARKER_ADDRESS, Ir, Tile, decode_marker
 from millpond.kv import Get, TimedValue
 from millpond.serving.batch_rows import BatchRow, batch_get, decoded_row
 from millpond.serving.closed_tiles import NO_MARKER, ClosedTiles, close, closed_end, has_unknown, tail_irs
+from millpond.serving.group_status import Served
 from millpond.serving.key_read import KeyData
 from millpond.serving.landed_batch import LandedBatch, View
-from millpond.serving.served_group import Served, ServedGroup
+from millpond.serving.served_group import ServedGroup
 from millpond.serving.short_read import ShortResult
 from millpond.serving.stream_read import END_OF_STREAM
 from millpond.serving.tile_spans import are_placed, ranges_behind
@@ -197,7 +198,7 @@ class KeepingRead:
             bases,
             tiles[:count],
             end_ms,
-            served.restarts,
+            served,
             marker,
             with_pieces=not group.form.kinds,
         )

@@ -27,8 +27,9 @@ from millpond.kv import Get, TimedValue
 from millpond.serving.batch_rows import BatchRow, batch_get, cached_row, decoded_row
 from millpond.serving.closed_tiles import ClosedTiles
 from millpond.serving.counters import Tally
+from millpond.serving.group_status import Served
 from millpond.serving.landed_batch import ALL_TIME_MS, LandedBatch, View
-from millpond.serving.served_group import Served, ServedGroup
+from millpond.serving.served_group import ServedGroup
 from millpond.serving.stream_read import StreamRead
 
 _MAX_FLIPS = 3

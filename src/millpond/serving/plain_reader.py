@@ -14,8 +14,9 @@ from millpond.features.answering import Layout
 from millpond.kv import Get, TimedValue
 from millpond.serving.batch_rows import BatchRow, batch_bases, batch_get, decoded_row
 from millpond.serving.closed_tiles import has_unknown, tail_irs
+from millpond.serving.group_status import Served
 from millpond.serving.landed_batch import LandedBatch, View
-from millpond.serving.served_group import Served, ServedGroup
+from millpond.serving.served_group import ServedGroup
 from millpond.serving.short_read import ShortResult
 from millpond.serving.tile_spans import are_placed
 

@@ -9,47 +9,21 @@ from collections.abc import Collection
 from concurrent.futures import Future
 from typing import TYPE_CHECKING
 
-import msgspec
-
 from millpond.cache import Cache
 from millpond.features import GroupByPlan, stream_dataset
 from millpond.features.answering import BatchDecoder, Layout, TileColumnDecoder, TileDecoder
 from millpond.serving.batch_rows import BatchRow
 from millpond.serving.closed_tiles import ClosedForm, ClosedTiles
 from millpond.serving.doorkeeper import Doorkeeper
-from millpond.serving.landed_batch import LandedBatch
+from millpond.serving.group_status import Served
 
 if TYPE_CHECKING:
     from millpond.serving.key_read import KeyData
     from millpond.serving.short_read import ShortReader
 
-NEVER_MS = -(1 << 62)
-"""The closing time of a stream that has published none: before every tile."""
-
 STEPS = ("batch_ir", "batch_get", "tile_ir", "stream_get")
 """The steps of CHIP-1, each of which can be switched off: cached batch rows save the decoding, and the
 get; cached closed tiles save the decoding, and move the start of the get."""
-
-
-class Served(msgspec.Struct, frozen=True):
-    """What is known of one GroupBy.
-
-    Attributes:
-        landed: the batch that is served; None if none can be.
-        closed_ms: every tile that ends here or before is closed.
-        restarts: how often the closing time went back: a stream was restarted without its state, and what was
-            closed before may not be what it writes now.
-        problem: why no batch can be served.
-        raw: the stored record that says so.
-        is_read: whether the store was asked at all.
-    """
-
-    landed: LandedBatch | None = None
-    closed_ms: int = NEVER_MS
-    restarts: int = 0
-    problem: str | None = None
-    raw: bytes | None = None
-    is_read: bool = False
 
 
 class ServedGroup:

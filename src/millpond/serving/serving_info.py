@@ -38,8 +38,9 @@ from millpond.features import (
     serving_info_key,
 )
 from millpond.kv import Get, KVStore, PartlyReadError, TimedValue
+from millpond.serving.group_status import NEVER_MS, Served
 from millpond.serving.landed_batch import LandedBatch
-from millpond.serving.served_group import NEVER_MS, Served, ServedGroup
+from millpond.serving.served_group import ServedGroup
 
 REFRESH_MS = 8_000
 WAIT_MS = 16_000

@@ -14,8 +14,9 @@ from millpond.kv import Get, TimedValue
 from millpond.serving.batch_rows import BatchRow
 from millpond.serving.closed_tiles import NO_MARKER, ClosedTiles, close, closed_end
 from millpond.serving.counters import Tally
+from millpond.serving.group_status import Served
 from millpond.serving.landed_batch import LandedBatch
-from millpond.serving.served_group import Served, ServedGroup
+from millpond.serving.served_group import ServedGroup
 from millpond.serving.tile_spans import are_placed, ranges_behind
 
 END_OF_STREAM = MARKER_ADDRESS + 1
@@ -43,7 +44,7 @@ class StreamRead:
         self.key = key
         self.landed = landed
         self.closed_ms = served.closed_ms
-        self.restarts = served.restarts
+        self.served = served
         self.tally = tally
         self.first_ms, self.query_ms = queries[0], queries[-1]
         self.last_ms = -(-self.query_ms // landed.plan.tile_ms) * landed.plan.tile_ms
@@ -160,7 +161,7 @@ class StreamRead:
             bases,
             tiles[:count],
             end_ms,
-            self.restarts,
+            self.served,
             self.marker,
             with_pieces=self.with_pieces,
         )
@@ -178,7 +179,7 @@ class StreamRead:
         if found is None:
             return
         tile_ms = self.landed.plan.tile_ms
-        if found.landed is not self.landed or found.restarts != self.restarts:
+        if not found.holds(self.served):
             self._drop()
         elif found.view.from_ms > self.first_ms or found.end_ms - tile_ms >= self.first_ms:
             # A query about the past sees less than is closed by now; it is answered from the store.

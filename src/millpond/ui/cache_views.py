@@ -64,7 +64,7 @@ def cache_views(
     counted = [
         CacheView(
             name=name,
-            **({"hits": 0.0, "misses": 0.0} | fields),
+            **({"hits": 0.0, "misses": 0.0} | fields),  # type: ignore[arg-type]
             **_bounds(bounds.get(name)),
             **_recorded(recorded.get(name)),
         )

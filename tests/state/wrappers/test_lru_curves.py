@@ -9,7 +9,10 @@ from millpond.cache import Bounds
 from millpond.cache.curves import Budget, reports
 from millpond.cache.curves.registry import recordings_of
 from millpond.errors import OptionError
+from millpond.state import msgspec_serializer
+from millpond.state.backend.batch_access import ManyKeys, add_many, clear_many, get_many, update_many
 from millpond.state.spi import HeapBackend, LruStateCache, StateDescriptor, StateKind
+from millpond.state.types.object_codec import OBJECT_SCHEMA
 
 GROUPS = range(4)
 VALUE = pa.schema([("count", pa.int64())])
@@ -57,6 +60,31 @@ def test_a_recorded_cache_answers_as_one_that_is_not(limit):
     (recording,) = recordings_of([recorded]).values()
     assert 1_500 < recording.requests <= recorded.stats().hits + recorded.stats().misses
     assert recordings_of([plain]) == {}
+
+
+def test_a_recording_hears_of_every_way_to_read_a_value():
+    numbers = StateDescriptor("number", StateKind.VALUE, OBJECT_SCHEMA, serializer=msgspec_serializer(int))
+    cache = opened(max_entries=100, hit_rate_curve=True)
+    value = cache.value_state(numbers)
+    (recording,) = recordings_of([cache]).values()
+    turn_to(cache, 1)
+    for read in (value.get, value.exists, lambda: value.add(2), lambda: value.update_with(lambda old: old + 1)):
+        before = recording.requests
+        read()
+        assert recording.requests == before + 1
+    keys = ManyKeys.of([(1,), (2,), (1,)], [1, 1, 1])
+    for read, answer in (
+        (lambda: add_many(cache, value, keys, 5), None),
+        (lambda: get_many(cache, value, keys), [13, 5, 13]),
+        (lambda: clear_many(cache, value, keys), None),
+    ):
+        before = recording.requests
+        assert read() == answer
+        assert recording.requests == before + 3
+    assert value.get() is None
+    before = recording.requests
+    update_many(cache, value, keys, [7, 8, 9])
+    assert recording.requests == before, "what is only written neither hits nor misses"
 
 
 def test_its_curve_tells_the_hit_rate_of_other_sizes():

@@ -4,29 +4,66 @@ A handle that is recorded has methods of its own in place of its class's; one th
 told: they read nothing, so they neither hit nor miss.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from millpond.cache.curves.recording import Recording
+from millpond.state.backend.batch_access import ManyKeys, ManyValues
 from millpond.state.backend.protocols import KeyContext
-from millpond.state.wrappers.lru.handles import LruMapState, LruState
+from millpond.state.wrappers.lru.handles import LruMapState, LruState, LruValueState
 
 
 def tell_reads(state: LruState, context: KeyContext, recording: Recording) -> None:
     """Let the recording hear of the reads of one state."""
-    tell = _told_by_map_key if isinstance(state, LruMapState) else _told
-    for method in ("get", "contains") if isinstance(state, LruMapState) else ("get", "exists"):
-        setattr(state, method, tell(getattr(state, method), state.descriptor.name, context, recording))
+    name = state.descriptor.name
+    if isinstance(state, LruMapState):
+        for method in ("get", "contains"):
+            setattr(state, method, _told_by_map_key(getattr(state, method), name, context, recording))
+        return
+    is_value = isinstance(state, LruValueState)
+    for method in ("get", "exists", "update_with", "add") if is_value else ("get", "exists"):
+        setattr(state, method, _told(getattr(state, method), name, context, recording))
+    if isinstance(state, LruValueState):
+        at_once = state.many()
+        told = None if at_once is None else _ToldMany(at_once, name, recording)
+        state.many = lambda: told  # type: ignore[assignment,method-assign,return-value]
 
 
-def _told(read: Callable[[], Any], name: str, context: KeyContext, recording: Recording) -> Callable[[], Any]:
+def _told(read: Callable[..., Any], name: str, context: KeyContext, recording: Recording) -> Callable[..., Any]:
     asked = recording.asked
 
-    def told() -> Any:
+    def told(*arguments: Any) -> Any:
         asked((name, context.key))
-        return read()
+        return read(*arguments)
 
     return told
+
+
+class _ToldMany:
+    """`ManyValues` whose reads the recording hears of."""
+
+    def __init__(self, values: ManyValues, name: str, recording: Recording) -> None:
+        self._values = values
+        self._name = name
+        self._asked = recording.asked_many
+        self.update_many = values.update_many
+
+    def get_many(self, many: ManyKeys) -> list[Any]:
+        self._tell(many)
+        return self._values.get_many(many)
+
+    def add_many(self, many: ManyKeys, number: Any) -> None:
+        self._tell(many)
+        self._values.add_many(many, number)
+
+    def clear_many(self, many: ManyKeys) -> None:
+        self._tell(many)
+        self._values.clear_many(many)
+
+    def _tell(self, many: ManyKeys) -> None:
+        name = self._name
+        cells: Sequence[tuple[str, Any]] = [(name, key) for key in many.keys]
+        self._asked(cells)
 
 
 def _told_by_map_key(
