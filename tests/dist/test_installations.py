@@ -34,6 +34,11 @@ USES = {
     "demo": """
         from millpond.demo.show import show
     """,
+    "otlp": """
+        import opentelemetry.exporter.otlp.proto.http.metric_exporter
+        from millpond.metrics.otlp import metrics_data
+        metrics_data([], {}, 0, 1)
+    """,
     "pictures": """
         from pathlib import Path
         from millpond.cache.curves.picture import draw
