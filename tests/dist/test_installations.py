@@ -35,9 +35,9 @@ USES = {
         from millpond.demo.show import show
     """,
     "otlp": """
-        import opentelemetry.exporter.otlp.proto.http.metric_exporter
-        from millpond.metrics.otlp import metrics_data
-        metrics_data([], {}, 0, 1)
+        from millpond.metrics import PrometheusRecorder, otlp_push
+        with otlp_push(PrometheusRecorder().families, "http://127.0.0.1:1/v1/metrics"):
+            pass
     """,
     "pictures": """
         from pathlib import Path
