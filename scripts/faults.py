@@ -245,7 +245,7 @@ STORES = [
     Fault(
         "A KV store is full",
         "The write fails at once, and what is there stays.",
-        ("tests/kv/test_redis.py::test_a_full_server_fails_the_write_at_once_and_keeps_what_was_there",),
+        ("tests/kv/test_redis_servers.py::test_a_full_server_fails_the_write_at_once_and_keeps_what_was_there",),
     ),
 ]
 

@@ -10,6 +10,7 @@ Invariant of the world, which is Spark's: a batch whose writing failed runs agai
 import copy
 import random
 from collections.abc import Callable, Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import pyarrow as pa
@@ -20,12 +21,11 @@ from millpond.kv import MemoryStore
 from millpond.serving import Fetcher
 from millpond.spark.features.tile_combine import EventCounts
 from millpond.spark.features.tile_processor import TileProcessor
-from millpond.spark.features.tile_rows import pack
 from millpond.spark.features.tile_slots import CLOSING_SLOT
 from millpond.spark.features.tile_writer import tile_writer
 from tests.features import oracle
 from tests.serving.world import upload
-from tests.spark.features.arrow_states import OneShard
+from tests.spark.features.arrow_states import OneShard, blobs_of
 from tests.spark.features.test_tile_processor import GROUP_BY, PLAN, TILE_MS, B, part
 
 ORIGINS = ["JFK", "EWR"]
@@ -58,6 +58,10 @@ class Updates:
         keys = sorted({row["key"] or b"" for row in rows})
         draw.shuffle(keys)
         self.partitions = [[row for row in rows if (row["key"] or b"") == key] for key in keys]
+        self.sparkSession = SimpleNamespace(sparkContext=SimpleNamespace(defaultParallelism=2))
+
+    def coalesce(self, _: int) -> "Updates":
+        return self
 
     def mapInArrow(self, write: Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]], _: str) -> "Updates":
         self._write = write
@@ -66,8 +70,8 @@ class Updates:
     def collect(self) -> list[Any]:
         counted = []
         for rows in self.partitions:
-            packed = (batch for table in pack(pa.Table.from_pylist(rows, _ROWS)) for batch in table.to_batches())
-            counted += [row for batch in self._write(packed) for row in batch.to_pylist()]
+            packed = blobs_of(pa.Table.from_pylist(rows, _ROWS))
+            counted += [row for batch in self._write(iter([packed])) for row in batch.to_pylist()]
         return [type("Counted", (), row) for row in counted]
 
 

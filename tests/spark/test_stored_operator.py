@@ -57,7 +57,7 @@ def rows_of(manifest, segments, state, *, flat=True):
     def read(version):
         return _batches(StateColumns(state, flat), version)
 
-    found = _read_shards("the place", {0: manifest.encode()}, frozenset([state.name]), read, of_spark(segments))
+    found = _read_shards("the place", {0: manifest.encode()}, frozenset([state.name]), None, read, of_spark(segments))
     return [row for batch in found for row in batch.to_pylist()]
 
 

@@ -5,8 +5,8 @@ import threading
 import pytest
 
 from millpond.errors import UnavailableError
+from millpond.state.backend.batch_access import ManyKeys, clear_many, get_many, update_many
 from millpond.state.backend.protocols import Cells
-from millpond.state.heap.batch_access import ManyKeys, clear_many, get_many, update_many
 from millpond.state.spi import ABSENT, StateDescriptor, StateKind
 from millpond.state.spillable import maintenance as looks
 from millpond.state.spillable.migration import STEP_CELLS

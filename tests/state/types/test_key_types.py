@@ -8,7 +8,8 @@ from millpond.state.spi import HeapBackend, StateDescriptor, StateKind
 from millpond.state.types.key_types import as_row, as_rows, given_form, given_forms
 
 atoms = st.none() | st.booleans() | st.integers() | st.text() | st.binary()
-keys = st.lists(st.lists(atoms, max_size=3).map(tuple))
+keys = st.integers(0, 3).flatmap(lambda fields: st.lists(st.tuples(*[atoms] * fields)))
+"""Keys of one schema: all have as many fields."""
 
 
 @given(keys)

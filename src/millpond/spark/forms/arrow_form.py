@@ -12,6 +12,7 @@ from millpond.spark.forms.arrow_processor import ArrowStatefulProcessor
 from millpond.spark.forms.form import ShardBatch
 from millpond.spark.forms.grouping import keys_and_grouping, shown
 from millpond.spark.forms.rows import refuse_nulls
+from millpond.spark.shuffle.arrow_lots import one_table
 from millpond.state.operator.timer_queue import DueTimer
 
 
@@ -65,7 +66,7 @@ class ArrowForm:
             return None
         self._batch.check_lease()
         spec = self._batch.spec
-        rows = pa.concat_tables((rows for _, rows in key_groups), promote_options="permissive")
+        rows = one_table([rows for _, rows in key_groups])
         keys, grouping = keys_and_grouping(rows, spec.key_positions, self._key_schema)
         # A key lies in one key group, and rows come key group by key group: so do the keys.
         ends_of_rows = np.cumsum([len(table) for _, table in key_groups])

@@ -25,6 +25,7 @@ from millpond.errors import OptionError
 from millpond.spark.forms.choice import form_of, users_handle
 from millpond.spark.forms.form import ShardBatch
 from millpond.spark.forms.handles import ProcessorHandle
+from millpond.spark.shuffle.arrow_lots import one_table
 from millpond.spark.shuffle.pack import KEY_GROUP, is_initial
 from millpond.spark.shuffle.spool import Spool
 from millpond.spark.spec.batch_done import BatchDone
@@ -138,8 +139,7 @@ def _key_groups(tables: Iterable[pa.Table]) -> Iterator[tuple[int, pa.Table]]:
         for start, end in zip(starts, [*starts[1:], len(key_groups)], strict=True):
             parts.setdefault(int(key_groups[start]), []).append(table.slice(start, end - start))
     for key_group in sorted(parts):
-        # Rows that user code combined need not be of one type in all tasks.
-        yield key_group, pa.concat_tables(parts[key_group], promote_options="permissive")
+        yield key_group, one_table(parts[key_group])
 
 
 def _joined(tables: Iterable[pa.Table]) -> Iterator[pa.Table]:

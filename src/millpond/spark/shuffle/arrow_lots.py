@@ -1,6 +1,6 @@
 """A partition's rows, many at a time: enough for array operations to pay, few enough for memory."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 
 import pyarrow as pa
 
@@ -37,3 +37,14 @@ def lots(
             waiting, rows, size = [], 0, 0
     if rows:
         yield pa.Table.from_batches(waiting)
+
+
+def one_table(tables: Sequence[pa.Table]) -> pa.Table:
+    """Some tables as one. Rows that user code combined need not have the same types in all tasks: they get wider ones.
+
+    >>> one_table([pa.table({"x": [1]}), pa.table({"x": [0.5]})]).column("x").to_pylist()
+    [1.0, 0.5]
+    """
+    if all(table.schema.equals(tables[0].schema) for table in tables):
+        return pa.concat_tables(tables)  # where a name may come twice
+    return pa.concat_tables(tables, promote_options="permissive")
