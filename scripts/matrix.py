@@ -24,7 +24,7 @@ from pathlib import Path
 ROOT = Path(__file__).parents[1]
 FOLDER = ROOT / ".matrix"
 BIN = ROOT / ".venv" / "bin"
-EXTRAS = ".[connect,delta,demo,iceberg,mysql,postgresql]"
+EXTRAS = ".[connect,delta,demo,iceberg,mysql,otlp,postgresql]"
 SPARKS = ("4.3", "4.2", "4.1")
 HERE = "{}.{}".format(*sys.version_info)
 
