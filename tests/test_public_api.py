@@ -118,17 +118,20 @@ MODULES_BUDGET = {
     "millpond.cache": 80,
     "millpond.commands": 60,
     "millpond.demo": 40,
-    "millpond.features": 250,
+    "millpond.features": 280,
     "millpond.kv": 200,
-    "millpond.lookup": 420,
+    "millpond.lookup": 450,
     "millpond.metrics": 60,
     "millpond.serving": 480,
-    "millpond.spark": 300,
-    "millpond.state": 420,
-    "millpond.state.spi": 420,
+    "millpond.spark": 380,
+    "millpond.state": 440,
+    "millpond.state.spi": 440,
     "millpond.ui": 40,
 }
-"""How many modules the import of a package may add to a bare interpreter: import time, without a clock."""
+"""How many modules the import of a package may add to a bare interpreter: import time, without a clock.
+
+The oldest NumPy that is supported has twenty modules more than the newest, and PySpark 4.1 imports all of NumPy.
+"""
 
 
 def test_every_folder_has_its_line():

@@ -79,14 +79,13 @@ def test_a_histogram_keeps_its_buckets_its_sum_and_its_count():
     assert (point.count, point.sum, attributes(point)) == (7, 3.5, {"path": "/health"})
 
 
-def test_a_collector_that_is_gone_is_reported_once_until_it_is_back(caplog):
+def test_a_collector_that_is_gone_is_reported_once_until_it_is_back(caplog, monkeypatch):
+    monkeypatch.setattr("millpond.metrics.otlp._TIMEOUT_SECONDS", 0.2)
     with collector() as (endpoint, _, _):
         port = int(endpoint.split(":")[2].split("/")[0])
     caplog.set_level(logging.INFO)
     told: list[Family] = [family("millpond_http_connections", [])]
     pusher = _Pusher(lambda: told, endpoint, {}, None, lambda: 7)
-    pusher._exporter._client._timeout = 0.2
-    pusher._exporter._timeout = 0.2
     for _ in range(2):
         pusher.push()
     assert [record.message.split(";")[0] for record in caplog.records] == ["the OTLP collector does not take metrics"]
