@@ -5,9 +5,10 @@ number is the key's *reuse distance*. Its distribution is the hit rate of LRU at
 
 To know all distances, all keys must be remembered. SHARDS [2] remembers those keys whose hash is below a limit. A
 sample of the keys, and not of the requests, keeps every request of the keys that it has, so the distances in the sample
-are true ones, scaled down by the share of keys that is sampled. Divided by that share they are distances again. When
-there are more than `_MOST_KEYS` keys, the limit is lowered, so the memory is bounded whatever comes. After every
-`_USES_PER_SHARE` requests it is halved, down to `_LEAST_SHARE` of the keys: by then much is counted, and stays counted.
+are true ones, scaled down by the share of keys that is sampled. Divided by that share they are distances again. All keys are sampled
+at first, since of few keys a sample tells little. When there are more than `_MOST_KEYS` keys, the limit is lowered, so
+the memory is bounded whatever comes. After every `_USES_PER_SHARE` requests it is halved, down to `_LEAST_SHARE` of the
+keys: by then much is counted, and stays counted.
 
 Which keys are in the sample is luck. A hot key in it brings too many requests, one that is not brings too few.
 SHARDS-adj sets that right: how many requests there were is known, and what the sample has too few or too many, its
@@ -40,11 +41,11 @@ import numpy.typing as npt
 
 _LEAST_HASH = -(1 << 63)
 _HASHES = 1 << 64
-_FIRST_SHARE = 0.25
+_FIRST_SHARE = 1.0
 _MOST_KEYS = 8_192
 _KEPT_KEYS = _MOST_KEYS * 7 // 8
 _LEAST_SHARE = 1 / 16
-_USES_PER_SHARE = 1 << 16
+_USES_PER_SHARE = 1 << 15
 _LATEST = (1 << 32) - 1
 PER_OCTAVE: Final = 32
 """Into how many buckets the distances from one power of two to the next are counted."""
