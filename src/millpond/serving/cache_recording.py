@@ -12,6 +12,7 @@ from typing import Any
 from millpond.cache import Cache
 from millpond.cache.curves import Budget, record, recordings_of
 from millpond.cache.curves.trace import TraceWriter, write_trace
+from millpond.errors import OptionError
 from millpond.serving.cache_options import CacheSize, parse_cache_size
 from millpond.serving.served_group import ServedGroup
 
@@ -29,13 +30,19 @@ def recorded_caches(groups: Iterable[ServedGroup], cache_budget: CacheSize | Non
 
 def traced_caches(groups: Iterable[ServedGroup], folder: Path) -> list[TraceWriter]:
     """Begin to write the trace of each cache to a new file in a folder, called after the cache."""
-    return [write_trace(cache, _new_file(folder, cache.name))[1] for cache in _caches(groups)]
+    return [_traced(cache, folder) for cache in _caches(groups)]
 
 
-def _new_file(folder: Path, name: str) -> Path:
-    """A file that is not there yet: a server that starts again keeps the former traces."""
-    names = chain((f"{name}.trace",), (f"{name}-{number}.trace" for number in count(2)))
-    return next(folder / file for file in names if not (folder / file).exists())
+def _traced(cache: Cache[bytes, Any], folder: Path) -> TraceWriter:
+    """Write to a file that is not there yet: a server that starts again, or has several processes, keeps all traces."""
+    for name in chain((f"{cache.name}.trace",), (f"{cache.name}-{number}.trace" for number in count(2))):
+        path = folder / name
+        try:
+            return write_trace(cache, path)[1]
+        except OptionError:
+            if not path.exists():
+                raise
+    raise AssertionError("the names do not end")
 
 
 def _caches(groups: Iterable[ServedGroup]) -> list[Cache[bytes, Any]]:

@@ -1,6 +1,7 @@
 """A trace has every request in order, tells keys apart, and tells nobody which they were."""
 
 import lzma
+import subprocess
 from array import array
 
 import pytest
@@ -49,6 +50,24 @@ def test_a_trace_ends_when_it_is_full(tmp_path):
     writer.close()
     assert len(read_trace(tmp_path / "full.trace")) == 100
     assert writer.requests == 100
+
+
+def test_a_trace_on_a_full_disk_ends_with_a_whole_request_and_the_cache_goes_on(tmp_path, caplog):
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    command = ["mount", "-t", "tmpfs", "-o", "size=100k", "tmpfs", str(disk)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode:
+        pytest.skip(f"no file system can be mounted here: {done.stderr.strip()}")
+    try:
+        cache, writer = write_trace(new_cache("traced", max_entries=10), disk / "keys.trace")
+        assert [cache.get_or_load(key, str) for key in range(20_000)] == [str(key) for key in range(20_000)]
+        writer.close()
+        assert 1_000 < len(read_trace(disk / "keys.trace")) < 20_000
+        assert [record.levelname for record in caplog.records] == ["WARNING"]
+        assert "keys.trace: ends after" in caplog.text
+    finally:
+        subprocess.run(["umount", "-l", str(disk)], check=True)
 
 
 def test_a_trace_never_overwrites_a_file(tmp_path):

@@ -8,6 +8,7 @@ the cache2k project (`*.trc.xz`, `*.trace.xz`), with which Caffeine's simulator 
 integers of 4 bytes, compressed with xz.
 """
 
+import logging
 import lzma
 import secrets
 import sys
@@ -26,10 +27,14 @@ MOST_REQUESTS: Final = 10_000_000
 """How many requests a trace has at most, if nothing else is said: 80 MB."""
 
 _WRITTEN_TOGETHER = 4_096
+_log = logging.getLogger("millpond.cache")
 
 
 class TraceWriter:
     """Writes the trace of one cache; a watcher of it.
+
+    Where the file can be written no further, as on a full disk, the trace ends with its last whole request. The log
+    says so, and the cache goes on.
 
     Args:
         path: the file, which must not exist yet.
@@ -42,18 +47,19 @@ class TraceWriter:
         requests: how many were taken so far.
     """
 
-    __slots__ = ("_file", "_most", "_secret", "_waiting", "path", "requests")
+    __slots__ = ("_file", "_most", "_secret", "_waiting", "_written", "path", "requests")
 
     def __init__(self, path: Path, most: int = MOST_REQUESTS) -> None:
         try:
-            self._file = path.open("xb")
+            self._file = path.open("xb", buffering=0)
+            self._file.write(MAGIC)
         except OSError as error:
             raise OptionError(f"trace {path}: expected a new file in a folder that exists: {error}") from error
-        self._file.write(MAGIC)
         self.path = path
         self._most = most
         self._secret = secrets.randbits(60)
         self._waiting = array("q")
+        self._written = len(MAGIC)
         self.requests = 0
 
     def asked(self, key: Hashable) -> None:
@@ -77,9 +83,24 @@ class TraceWriter:
         waiting, self._waiting = self._waiting, array("q")
         if sys.byteorder == "big":
             waiting.byteswap()
-        if not self._file.closed:
-            self._file.write(waiting.tobytes())
-            self._file.flush()
+        if self._file.closed:
+            return
+        left = memoryview(waiting.tobytes())
+        try:
+            while left:
+                written = self._file.write(left) or 0
+                self._written += written
+                left = left[written:]
+        except OSError as error:
+            _log.warning("trace %s: ends after %s requests: %s", self.path, self._end_whole(), error)
+
+    def _end_whole(self) -> int:
+        """End the file with its last whole request, and take no more; how many requests it has."""
+        self._most = 0
+        requests = (self._written - len(MAGIC)) // self._waiting.itemsize
+        with self._file:
+            self._file.truncate(len(MAGIC) + requests * self._waiting.itemsize)
+        return requests
 
     def close(self) -> None:
         """Write what waits and take no more. May be called twice."""
