@@ -45,7 +45,7 @@ _FIRST_SHARE = 1.0
 _MOST_KEYS = 8_192
 _KEPT_KEYS = _MOST_KEYS * 7 // 8
 _LEAST_SHARE = 1 / 16
-_USES_PER_SHARE = 1 << 15
+_USES_PER_SHARE = 1 << 16
 _LATEST = (1 << 32) - 1
 PER_OCTAVE: Final = 32
 """Into how many buckets the distances from one power of two to the next are counted."""
