@@ -25,6 +25,7 @@ import pyspark
 from tests.faults.keyed_history import FILES_PER_BATCH
 
 JOB = Path(__file__).parent / "keyed_history.py"
+ROOT = Path(__file__).parents[2]
 ROWS, USERS = 400, 150
 GONE_SECONDS = 10
 HOST = "millpond.spark.runtime.server"
@@ -71,25 +72,32 @@ class Job:
         folder: with the events; it gets checkpoint, output and logs.
         master: Spark's.
         workers: the daemons that start the executors, where the job itself does not.
+        script: the job.
         settings: Spark's, with `__` for dots, and the job's own.
     """
 
     def __init__(
-        self, folder: Path, master: str = LOCAL, workers: Sequence[psutil.Process] = (), **settings: str
+        self,
+        folder: Path,
+        master: str = LOCAL,
+        workers: Sequence[psutil.Process] = (),
+        script: Path = JOB,
+        **settings: str,
     ) -> None:
         self.folder = folder
         self.workers = workers
         arguments = [str(folder / name) for name in ("events", "checkpoint", "output")]
-        environment = os.environ | SHORT_LIVED
+        found = os.pathsep.join((str(ROOT), *filter(None, sys.path)))
+        environment = os.environ | SHORT_LIVED | {"PYTHONPATH": found}
         if master.startswith("local-cluster"):
             environment["SPARK_HOME"] = str(spark_home(folder))
         if master != LOCAL:
-            settings["spark__executorEnv__PYTHONPATH"] = os.pathsep.join(path for path in sys.path if path)
+            settings["spark__executorEnv__PYTHONPATH"] = found
             # Executors that are killed on purpose are no reason to give up.
             settings.setdefault("spark__task__maxFailures", "8")
         self.log = (folder / "job.log").open("a")
         self.process = subprocess.Popen(
-            [sys.executable, str(JOB), *arguments, master, json.dumps(settings)],
+            [sys.executable, str(script), *arguments, master, json.dumps(settings)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self.log,

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.faults import state_round, whole_path_round
 from tests.faults.history_run import LOCAL, LOCAL_CLUSTER, Job, check_history, hosts_of, left_over, write_events
-from tests.faults.killer import run_round
 
 pytestmark = pytest.mark.spark
 
@@ -60,7 +60,19 @@ def test_random_kills_on_a_cluster(tmp_path: Path, seed: int, format_version: st
 @pytest.mark.parametrize("seed", range(int(os.environ.get("MILLPOND_SOAK_ROUNDS", "5"))))
 def test_all_kinds_of_state_and_timers_through_random_kills(tmp_path: Path, seed: int) -> None:
     """In every run: test_retried_tasks.py and test_standalone.py."""
-    done = run_round(tmp_path, seed, kills=20)
+    done = state_round.run_round(tmp_path, seed, kills=20)
     print(done)
     assert sum(done.killed.values()) >= 20
     assert done.timers
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("seed", range(int(os.environ.get("MILLPOND_SOAK_ROUNDS", "5"))))
+def test_the_whole_path_through_random_kills(tmp_path: Path, seed: int) -> None:
+    """Lookups, keyed state, timers of both kinds, tiles and fetches; the store is killed too."""
+    done = whole_path_round.run_round(tmp_path, seed, kills=20)
+    print(done)
+    assert sum(done.killed.values()) >= 20
+    assert done.timers
+    assert done.reminded
+    assert done.fetches
