@@ -13,7 +13,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from millpond.errors import CorruptionError, OptionError, UnavailableError
 from millpond.state.checkpoint import FileStorage, new_manifest
-from millpond.state.checkpoint.format.segment import sealed
+from millpond.state.checkpoint.format.segment import with_checksum
 from millpond.state.checkpoint.next_manifest import Base, Delta, next_commit
 from millpond.state.checkpoint.segment_spool import Part
 from tests.state.checkpoint.faulty_files import Disk, FaultyFiles
@@ -28,7 +28,7 @@ def a_commit(manifest, text, *, version=None, based=(), attempt="attempt"):
     version = manifest.version + 1 if version is None else version
 
     def part(what, group):
-        return Part.of("count", 1, group, group, sealed(b"MPSG", f"{text} {what} {group}".encode()))
+        return Part.of("count", 1, group, group, with_checksum(b"MPSG", f"{text} {what} {group}".encode()))
 
     bases = [Base(version, range(at, at + 1), 1, (part("base", at),)) for at in based]
     deltas = [Delta(version, (part("delta", 0),))]
