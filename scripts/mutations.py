@@ -83,9 +83,9 @@ MUTATIONS = [
     ),
     Mutation(
         "a cached value that was overwritten",
-        "state/wrappers/king/write_back.py",
-        "            self._entries.invalidate(where)",
-        "            pass",
+        "state/wrappers/king/cached_state.py",
+        "                layer.invalidate(where)",
+        "                pass",
         ("tests/state/wrappers/test_cached_values.py", "tests/state/conformance/test_cells.py"),
     ),
     Mutation(
