@@ -83,9 +83,9 @@ MUTATIONS = [
     ),
     Mutation(
         "a cached value that was overwritten",
-        "state/wrappers/king/write_back.py",
-        "            self._entries.invalidate(where)",
-        "            pass",
+        "state/wrappers/king/cached_state.py",
+        "                layer.invalidate(where)",
+        "                pass",
         ("tests/state/wrappers/test_cached_values.py", "tests/state/conformance/test_cells.py"),
     ),
     Mutation(
@@ -106,28 +106,28 @@ MUTATIONS = [
         '            self._folder.sync("heads")\n'
         "            self._refuse_if_passed(what)\n"
         "            self._write_segments(commit)\n",
-        ("tests/state/checkpoint/test_files.py",),
+        ("tests/state/checkpoint/test_files.py", "tests/state/models/test_files_against_acknowledgements.py"),
     ),
     Mutation(
         "the lease of a folder of checkpoints",
         "state/checkpoint/storage/files.py",
         "higher = [lease for lease in self._leases() if lease > self._mine]",
         "higher = [lease for lease in self._leases() if lease > self._mine and False]",
-        ("tests/state/checkpoint/test_files.py",),
+        ("tests/state/checkpoint/test_files.py", "tests/state/models/test_files_against_acknowledgements.py"),
     ),
     Mutation(
         "a later writer's manifest",
         "state/checkpoint/storage/files.py",
         "if found.name not in kept and found.writer <= self._mine]",
         "if found.name not in kept]",
-        ("tests/state/checkpoint/test_files.py",),
+        ("tests/state/checkpoint/test_files.py", "tests/state/models/test_files_against_acknowledgements.py"),
     ),
     Mutation(
         "a later writer's segment",
         "state/checkpoint/storage/files.py",
         "            and found.writer <= self._mine\n            and (found.id",
         "            and (found.id",
-        ("tests/state/checkpoint/test_files.py",),
+        ("tests/state/checkpoint/test_files.py", "tests/state/models/test_files_against_acknowledgements.py"),
     ),
     Mutation(
         "deletion by who was passed by",
@@ -160,7 +160,7 @@ MUTATIONS = [
         "state/checkpoint/format/manifest.py",
         "return (self.lineage, self.version, self.token) == (other.lineage, other.version, other.token)",
         "return (self.lineage, self.version) == (other.lineage, other.version)",
-        ("tests/state/checkpoint/test_shard.py",),
+        ("tests/state/checkpoint/test_shard.py", "tests/state/models/test_shard_against_the_store.py"),
     ),
     Mutation(
         "a record that was altered under its seal",
@@ -181,7 +181,7 @@ MUTATIONS = [
         "state/checkpoint/storage/files.py",
         "        if others:\n",
         "        if not others and others:\n",
-        ("tests/state/checkpoint/test_files.py",),
+        ("tests/state/checkpoint/test_files.py", "tests/state/models/test_files_against_acknowledgements.py"),
     ),
     Mutation(
         "changes of a failed checkpoint",
@@ -195,14 +195,22 @@ MUTATIONS = [
         "state/checkpoint/shard.py",
         "            self.backend.undo_commit()\n            self._intact = True",
         "            self._intact = True",
-        ("tests/state/checkpoint/test_shard.py", "tests/state/checkpoint/test_shard_restarts.py"),
+        (
+            "tests/state/checkpoint/test_shard.py",
+            "tests/state/checkpoint/test_shard_restarts.py",
+            "tests/state/models/test_shard_against_the_store.py",
+        ),
     ),
     Mutation(
         "a batch that broke off",
         "state/checkpoint/shard.py",
         "        if not self._ended:\n            self.rollback()\n",
         "",
-        ("tests/state/checkpoint/test_shard.py", "tests/state/checkpoint/test_shard_restarts.py"),
+        (
+            "tests/state/checkpoint/test_shard.py",
+            "tests/state/checkpoint/test_shard_restarts.py",
+            "tests/state/models/test_shard_against_the_store.py",
+        ),
     ),
     Mutation(
         "the lease of a shard",

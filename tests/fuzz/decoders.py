@@ -1,4 +1,4 @@
-"""Every decoder of bytes that a disk, a store or a network gives, with right bytes and how they are sealed.
+"""Every decoder of bytes that a disk, a store or a network gives, with right bytes and how they get their checksum.
 
 A decoder may give a value, or raise one of Millpond's errors. `expected` says which: corrupt bytes and bad
 data are told apart from a wrong URL, which is an option, and from a peer that went away in a frame.
@@ -40,7 +40,13 @@ from millpond.state.checkpoint import Manifest, new_manifest
 from millpond.state.checkpoint.format.raw import raw_table
 from millpond.state.checkpoint.format.savepoint_manifest import SavepointFile, SavepointManifest
 from millpond.state.checkpoint.format.seal import SEAL_BYTES, Seal
-from millpond.state.checkpoint.format.segment import CellCodec, decode_segment, encode_segments, sealed, unsealed
+from millpond.state.checkpoint.format.segment import (
+    CellCodec,
+    checked_body,
+    decode_segment,
+    encode_segments,
+    with_checksum,
+)
 from millpond.state.types.descriptor import StateDescriptor, StateKind
 from tests.fuzz.feature_values import FEATURE_DECODERS
 
@@ -58,18 +64,19 @@ ROWS = pa.table(
     }
 )
 HEADER_BYTES = 24
-"""Of a sealed part of a checkpoint."""
+"""Of a part of a checkpoint, before its body."""
 
 
 class Fuzzed(NamedTuple):
     """A decoder.
 
-    `begin` is where the body begins that `seal_body` seals, and `head` how much of it stays as it is.
+    `begin` is where the body begins, which `with_header` puts behind a header that fits it, and `head` how much of the
+    body stays as it is.
     """
 
     decode: Callable[[bytes], object]
     right: bytes
-    seal_body: Callable[[bytes], bytes] | None = None
+    with_header: Callable[[bytes], bytes] | None = None
     begin: int = 0
     head: int = 0
     expected: tuple[type[MillpondError], ...] = (CorruptionError, DataError)
@@ -108,7 +115,7 @@ def _segment(kind: StateKind, raw: bool) -> Fuzzed:
     return Fuzzed(
         lambda data: codec.cells(decode_segment(data, "the segment")),
         right,
-        lambda body: sealed(magic, body),
+        lambda body: with_checksum(magic, body),
         HEADER_BYTES,
     )
 
@@ -118,13 +125,13 @@ SAVEPOINT = SavepointManifest(8, b"", 5, ({"a": 1},), (SavepointFile("f", "s", 0
 
 
 def _savepoint(data: bytes) -> SavepointManifest:
-    return SavepointManifest.decode(unsealed(b"MPSP", data, "the manifest"), "the manifest")
+    return SavepointManifest.decode(checked_body(b"MPSP", data, "the manifest"), "the manifest")
 
 
-def _sealed_savepoint() -> bytes:
+def _stored_savepoint() -> bytes:
     import msgspec
 
-    return sealed(b"MPSP", msgspec.msgpack.encode(SAVEPOINT))
+    return with_checksum(b"MPSP", msgspec.msgpack.encode(SAVEPOINT))
 
 
 KEYED = Seal(bytes(range(32)))
@@ -138,14 +145,16 @@ CHECKPOINTS = {
     "manifest that is sealed with a key": Fuzzed(
         _under_key,
         KEYED.closed(MANIFEST, "manifest"),
-        lambda body: KEYED.closed(sealed(b"MPHD", body), "manifest"),
+        lambda body: KEYED.closed(with_checksum(b"MPHD", body), "manifest"),
         SEAL_BYTES + HEADER_BYTES,
         expected=(CorruptionError, OptionError),
     ),
     "manifest": Fuzzed(
-        lambda data: Manifest.decode(data, "m"), MANIFEST, lambda body: sealed(b"MPHD", body), HEADER_BYTES
+        lambda data: Manifest.decode(data, "m"), MANIFEST, lambda body: with_checksum(b"MPHD", body), HEADER_BYTES
     ),
-    "savepoint's manifest": Fuzzed(_savepoint, _sealed_savepoint(), lambda body: sealed(b"MPSP", body), HEADER_BYTES),
+    "savepoint's manifest": Fuzzed(
+        _savepoint, _stored_savepoint(), lambda body: with_checksum(b"MPSP", body), HEADER_BYTES
+    ),
     **{f"segment of a {kind.name.lower()} state": _segment(kind, raw=False) for kind in StateKind},
     **{f"raw segment of a {kind.name.lower()} state": _segment(kind, raw=True) for kind in StateKind},
 }

@@ -1,6 +1,6 @@
 """Wrong bytes made of right ones: random ones, changed ones, and changed ones under a right checksum.
 
-The last are what a fault before the seal, or a stranger, would leave.
+The last are what a fault before the checksum was taken, or a stranger, would leave.
 """
 
 NESTED = b"\x91" * 200_000
@@ -36,19 +36,19 @@ def changed(random, data):
     return bytes(data)
 
 
-def inputs_of(random, right, seal_body, begin, head, count):
+def inputs_of(random, right, with_header, begin, head, count):
     """Give `count` inputs: random bytes, changed bytes, and changed bodies under a right checksum.
 
-    Of a decoder of bytes that have no seal, `seal_body` is None.
+    Of a decoder of bytes that have no checksum, `with_header` is None.
     """
     body = right[begin:]
     for number in range(count):
         kind = number % 4
         if kind == 0:
             yield random.randbytes(random.randrange(80))
-        elif kind == 1 or seal_body is None:
+        elif kind == 1 or with_header is None:
             yield changed(random, right)
         elif kind == 2:
-            yield seal_body(body[:head] + random.randbytes(random.randrange(40)))
+            yield with_header(body[:head] + random.randbytes(random.randrange(40)))
         else:
-            yield seal_body(body[:head] + changed(random, body[head:]))
+            yield with_header(body[:head] + changed(random, body[head:]))

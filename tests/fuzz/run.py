@@ -28,7 +28,7 @@ def fuzz(name: str, count: int, seed: int, trace: Path) -> dict[str, object]:
     fuzzed.decode(fuzzed.right)
     random, inputs, refused = Random(f"{seed} {name}"), 0, 0
     findings: list[str] = []
-    given = inputs_of(random, fuzzed.right, fuzzed.seal_body, fuzzed.begin, fuzzed.head, count)
+    given = inputs_of(random, fuzzed.right, fuzzed.with_header, fuzzed.begin, fuzzed.head, count)
     with trace.open("wb") as last:
         for data in given:
             last.seek(0)

@@ -5,66 +5,17 @@ import warnings
 from pathlib import Path
 
 import msgspec
-import pyarrow as pa
-import pyarrow.fs
 import pytest
-from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from millpond.errors import CorruptionError, OptionError, UnavailableError
 from millpond.state.checkpoint import FileStorage, new_manifest
-from millpond.state.checkpoint.format.segment import sealed
-from millpond.state.checkpoint.next_manifest import Base, Delta, next_commit
-from millpond.state.checkpoint.segment_spool import Part
-from tests.state.checkpoint.faulty_files import Disk, FaultyFiles
-from tests.state.lengths import of_length
-
-KEY = pa.schema([("user", pa.string())])
-BIRTH = new_manifest("a lineage", 0, 1, 4, KEY)
-
-
-def a_commit(manifest, text, *, version=None, based=(), attempt="attempt"):
-    """A version with one delta and the bases of some key groups, whose segments hold no more than a text."""
-    version = manifest.version + 1 if version is None else version
-
-    def part(what, group):
-        return Part.of("count", 1, group, group, sealed(b"MPSG", f"{text} {what} {group}".encode()))
-
-    bases = [Base(version, range(at, at + 1), 1, (part("base", at),)) for at in based]
-    deltas = [Delta(version, (part("delta", 0),))]
-    token = f"{attempt}-{version}"
-    return next_commit(
-        manifest, version=version, token=token, watermark_ms=7, processing_ms=8, states=(), bases=bases, deltas=deltas
-    )
-
-
-def stored(storage, version=None):
-    """A version's manifest and the bytes of every segment of it."""
-    manifest = storage.manifest(version)
-    return manifest, {ref.id: storage.segment(ref) for ref in manifest.segments}
-
-
-def whole(*commits):
-    """What `stored` gives for the last of these."""
-    manifest, everything = (
-        commits[-1].manifest,
-        {at: data for commit in commits for at, data in commit.segments.items()},
-    )
-    return manifest, {ref.id: everything[ref.id] for ref in manifest.segments}
+from tests.state.checkpoint.faulty_files import Disk
+from tests.state.checkpoint.file_versions import BIRTH, KEY, a_commit, on, reader, stored, whole
 
 
 @pytest.fixture
 def disk():
     return Disk()
-
-
-def on(disk, *, atomic=False, **options):
-    files = FaultyFiles(disk, atomic=atomic)
-    return files, FileStorage("folder", 0, filesystem=files.filesystem(), **options)
-
-
-def reader(disk):
-    return on(disk, read_only=True)[1]
 
 
 def test_a_folder_without_versions_has_none(tmp_path):
@@ -316,81 +267,6 @@ def test_damage_is_told_with_the_files_name(disk):
         stored(reader(disk))
 
 
-def three_versions(disk, **options):
-    """Three versions, and the paths of their manifests."""
-    _, storage = on(disk, **options)
-    commits, manifest = [], BIRTH
-    for version in (1, 2, 3):
-        commits.append(a_commit(manifest, f"version {version}"))
-        storage.put(commits[-1])
-        manifest = commits[-1].manifest
-    return commits, sorted(path for path in disk.files if "/heads/" in path)
-
-
-@pytest.mark.parametrize("left", [0, 10, -1, None], ids=["emptied", "cut off", "a byte short", "deleted"])
-@pytest.mark.parametrize("at", [0, 1, 2])
-def test_a_manifest_that_was_acknowledged_and_is_cut_off_or_deleted_is_damage_and_is_named(disk, left, at):
-    commits, manifests = three_versions(disk)
-    data = disk.files.pop(manifests[at])
-    if left is not None:
-        disk.files[manifests[at]] = data[:left]
-    assert reader(disk).versions() == [1, 2, 3]
-    for version in (1, 2, 3):
-        if version == at + 1:
-            with pytest.raises(CorruptionError, match=manifests[at]):
-                reader(disk).manifest(version)
-        else:
-            assert stored(reader(disk), version) == whole(*commits[:version])
-
-
-def test_who_falls_back_from_a_damaged_manifest_goes_on_and_leaves_it_behind(disk):
-    commits, manifests = three_versions(disk)
-    del disk.files[manifests[2]]
-    _, again = on(disk, retain=2)
-    other = a_commit(again.manifest(2), "another third", version=4)
-    again.put(other)
-    assert reader(disk).versions() == [2, 4]
-    assert stored(reader(disk)) == whole(*commits[:2], other)
-    assert sum("/marks/" in path for path in disk.files) == sum("/heads/" in path for path in disk.files) == 2
-
-
-def test_a_manifest_that_is_cut_off_before_it_was_acknowledged_is_passed_over(disk):
-    _, manifests = three_versions(disk)
-    del disk.files[manifests[2].replace("heads/", "marks/").replace(".head", ".mark")]
-    disk.files[manifests[2]] = disk.files[manifests[2]][:10]
-    assert reader(disk).versions() == [1, 2]
-
-
-def test_a_whole_manifest_needs_no_mark(disk):
-    """Who crashed between manifest and mark may have its version found; earlier releases wrote no marks at all."""
-    commits, _ = three_versions(disk)
-    for path in [path for path in disk.files if "/marks/" in path]:
-        del disk.files[path]
-    assert reader(disk).versions() == [1, 2, 3]
-    assert stored(reader(disk)) == whole(*commits)
-
-
-def test_a_mark_that_came_after_a_higher_writer_had_deleted_its_manifest_is_no_damage(disk):
-    _, manifests = three_versions(disk)
-    late = manifests[2].replace("heads/", "marks/").replace(".head", ".mark")
-    _, higher = on(disk, retain=1)
-    higher.put(a_commit(higher.manifest(), "four", version=4))
-    assert late not in disk.files
-    disk.files[late] = b""
-    assert reader(disk).versions() == [4]
-    assert higher.manifest().version == reader(disk).manifest().version == 4
-
-
-def test_a_mark_goes_before_its_manifest(disk):
-    three_versions(disk)
-    files, storage = on(disk, retain=1)
-    manifest = storage.manifest()
-    deleted = []
-    files.delete_file = lambda path: deleted.append(path.rpartition(".")[2])
-    storage.put(a_commit(manifest, "four", version=4))
-    assert deleted[:6] == ["mark"] * 3 + ["head"] * 3
-
-
 def test_wrong_options_are_refused(tmp_path):
     with pytest.raises(OptionError, match="retain is 0"):
         FileStorage(str(tmp_path), 0, retain=0)
@@ -400,116 +276,3 @@ def test_wrong_options_are_refused(tmp_path):
         FileStorage("nonsense://bucket/state", 0)
     with pytest.raises(OptionError, match="read_only=True"):
         FileStorage(str(tmp_path), 0, read_only=True).put(a_commit(BIRTH, "one"))
-
-
-class _Process:
-    """One writer: its way to the disk, and the manifest it stands at."""
-
-    def __init__(self, disk, *, atomic, retain, number, back):
-        self.files, self.storage = on(disk, atomic=atomic, retain=retain, writer=f"writer{number}")
-        versions = self.storage.versions()
-        chosen = versions[-1 - back % len(versions)] if versions else None
-        self.manifest = BIRTH if chosen is None else self.storage.manifest(chosen)
-        self.went_back = bool(versions) and chosen != versions[-1]
-        self.version = max([0, *versions])
-
-
-class FilesAgainstAcknowledgements(RuleBasedStateMachine):
-    """Several processes write the same shard, each thinking it is alone; all may fail at any step."""
-
-    @initialize(atomic=st.booleans(), retain=st.integers(1, 3))
-    def an_empty_disk(self, atomic, retain):
-        self.disk = Disk()
-        self.options = {"atomic": atomic, "retain": retain}
-        self.processes = []
-        self.expected = {}
-        self.acknowledged = BIRTH
-
-    def _open(self, back):
-        process = _Process(self.disk, **self.options, number=len(self.processes), back=back)
-        self.processes.append(process)
-        return process
-
-    @rule(back=st.integers(0, 2))
-    def a_process_starts(self, back):
-        self._open(back)
-
-    def _put(self, process, based):
-        process.version += 1
-        token = process.storage._token
-        commit = a_commit(
-            process.manifest, f"{token} {process.version}", version=process.version, based=based, attempt=token
-        )
-        try:
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore")
-                process.storage.put(commit)
-        except UnavailableError:
-            return False
-        process.manifest, process.went_back = commit.manifest, False
-        self.acknowledged = commit.manifest
-        return True
-
-    @precondition(lambda self: self.processes)
-    @rule(data=st.data(), based=st.sets(st.integers(0, 3)))
-    def a_process_stores(self, data, based):
-        process = data.draw(st.sampled_from(self.processes))
-        newest = process is self.processes[-1]
-        assert self._put(process, sorted(based)) == newest
-
-    @precondition(lambda self: self.processes)
-    @rule(based=st.sets(st.integers(0, 3)), step=st.integers(0, 30), back=st.integers(0, 2), then=st.booleans())
-    def another_starts_while_one_stores(self, based, step, back, then):
-        process, others = self.processes[-1], []
-
-        def another():
-            others.append(self._open(back))
-            if then:
-                self._put(others[0], [0])
-
-        process.files.at = {step: another}
-        old, before = self.acknowledged, process.manifest
-        stored_whole = self._put(process, sorted(based))
-        process.files.heal()
-        if not others:
-            return
-        other = others[0]
-        if stored_whole and not then and not other.went_back:
-            assert other.manifest == process.manifest, "what was acknowledged was found by the one that came in between"
-        if not stored_whole and not then:
-            assert self.acknowledged == old
-        if not stored_whole:
-            assert process.manifest == before
-
-    @precondition(lambda self: self.processes)
-    @rule(
-        based=st.sets(st.integers(0, 3)),
-        space=st.none() | st.integers(0, 1500),
-        operations=st.none() | st.integers(0, 25),
-        late=st.booleans(),
-    )
-    def storing_fails_somewhere(self, based, space, operations, late):
-        process = self.processes[-1]
-        process.files.space, process.files.operations, process.files.late = space, operations, late
-        self._put(process, sorted(based))
-        process.files.heal()
-
-    @rule()
-    def what_was_late_lands(self):
-        self.disk.land()
-
-    @invariant()
-    def every_version_is_whole_and_none_that_was_acknowledged_is_lost(self):
-        if not hasattr(self, "disk"):
-            return
-        storage = reader(self.disk)
-        versions = storage.versions()
-        manifests = [stored(storage, version)[0] for version in versions]
-        if self.acknowledged is not BIRTH and not any(process.went_back for process in self.processes):
-            assert self.acknowledged in manifests or manifests[-1].version > self.acknowledged.version
-        for ref in self.processes[-1].manifest.segments if self.processes else ():
-            storage.segment(ref)
-
-
-TestFilesAgainstAcknowledgements = FilesAgainstAcknowledgements.TestCase
-TestFilesAgainstAcknowledgements.settings = of_length(examples=80, steps=20)

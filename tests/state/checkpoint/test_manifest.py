@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from millpond.errors import CorruptionError, DataError, OptionError
 from millpond.state.checkpoint import Manifest, new_manifest
 from millpond.state.checkpoint.format.manifest import check_restores
-from millpond.state.checkpoint.format.segment import sealed
+from millpond.state.checkpoint.format.segment import with_checksum
 
 KEY = pa.schema([("user", pa.string())])
 
@@ -49,12 +49,12 @@ def test_a_manifest_with_any_bit_flipped_is_refused_by_name(version, data):
 @pytest.mark.parametrize("body", [b"", b"\xc1", msgspec.msgpack.encode({"lineage": 1}), msgspec.msgpack.encode([1])])
 def test_a_whole_manifest_that_says_something_else_is_refused_by_name(body):
     with pytest.raises(CorruptionError, match="the manifest of shard 0 does not decode"):
-        Manifest.decode(sealed(b"MPHD", body), "the manifest of shard 0")
+        Manifest.decode(with_checksum(b"MPHD", body), "the manifest of shard 0")
 
 
 def test_a_segment_is_not_taken_for_a_manifest():
     with pytest.raises(CorruptionError, match="begins with b'MPSG', expected b'MPHD'"):
-        Manifest.decode(sealed(b"MPSG", b"body"), "the manifest")
+        Manifest.decode(with_checksum(b"MPSG", b"body"), "the manifest")
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ import pytest
 from millpond.errors import CorruptionError, UnavailableError
 from millpond.state.checkpoint import FileStorage, Savepoint, ShardState, write_savepoint
 from millpond.state.checkpoint.reader import StateReader
-from tests.state.checkpoint.test_files import BIRTH, a_commit, stored, whole
+from tests.state.checkpoint.file_versions import BIRTH, a_commit, stored, whole
 from tests.state.checkpoint.test_reader import STATES, Shard, rows
 
 # Each says on which port it is once it takes requests, and ends with its input.

@@ -10,7 +10,13 @@ from hypothesis import strategies as st
 from millpond.errors import CorruptionError, DataError
 from millpond.state import user_serializer
 from millpond.state.checkpoint.format import segment
-from millpond.state.checkpoint.format.segment import CellCodec, decode_segment, encode_segments, sealed, unsealed
+from millpond.state.checkpoint.format.segment import (
+    CellCodec,
+    checked_body,
+    decode_segment,
+    encode_segments,
+    with_checksum,
+)
 from millpond.state.spi import ABSENT, Cells, StateDescriptor, StateKind
 from millpond.state.types.object_codec import OBJECT_SCHEMA
 
@@ -83,23 +89,23 @@ def test_large_rows_that_lie_together_do_not_make_a_large_segment():
 
 @given(st.binary(max_size=40), st.data())
 @settings(max_examples=80, deadline=None)
-def test_sealed_bytes_are_refused_with_any_bit_flipped_or_any_byte_cut(body, data):
-    whole = sealed(b"MPSG", body)
-    assert bytes(unsealed(b"MPSG", whole, "it")) == body
+def test_bytes_with_a_checksum_are_refused_with_any_bit_flipped_or_any_byte_cut(body, data):
+    whole = with_checksum(b"MPSG", body)
+    assert bytes(checked_body(b"MPSG", whole, "it")) == body
     bit = data.draw(st.integers(0, 8 * len(whole) - 1))
     flipped = bytearray(whole)
     flipped[bit // 8] ^= 1 << bit % 8
     cut = whole[: data.draw(st.integers(0, len(whole) - 1))]
     for damaged in (bytes(flipped), cut, whole + b"\0"):
         with pytest.raises(CorruptionError, match="shard 3"):
-            unsealed(b"MPSG", damaged, "segment 7 of shard 3")
+            checked_body(b"MPSG", damaged, "segment 7 of shard 3")
 
 
 def test_another_format_version_is_named_with_the_one_that_is_read():
-    later = bytearray(sealed(b"MPSG", b"body"))
+    later = bytearray(with_checksum(b"MPSG", b"body"))
     later[4] = 9
     with pytest.raises(CorruptionError, match=r"format version 9; this Millpond reads versions up to 2.*a later one"):
-        unsealed(b"MPSG", bytes(later), "it")
+        checked_body(b"MPSG", bytes(later), "it")
 
 
 def _writes_all_but_threes(value):
@@ -129,11 +135,11 @@ def test_a_buffer_that_says_it_is_longer_than_its_bytes_can_stand_for_takes_no_m
     ) as writer:
         writer.write_table(pa.table({"a": column}))
     body = sink.getvalue().to_pybytes()
-    assert decode_segment(sealed(b"MPSG", body), "s")["a"].combine_chunks() == column
+    assert decode_segment(with_checksum(b"MPSG", body), "s")["a"].combine_chunks() == column
     length = (800_000).to_bytes(8, "little")
     assert body.count(length) == 1
     before = pa.total_allocated_bytes()
-    altered = sealed(b"MPSG", body.replace(length, (1 << 40).to_bytes(8, "little")))
+    altered = with_checksum(b"MPSG", body.replace(length, (1 << 40).to_bytes(8, "little")))
     with pytest.raises(CorruptionError, match="when decoded"):
         decode_segment(altered, "s")
     assert pa.total_allocated_bytes() == before

@@ -7,7 +7,7 @@ import pytest
 
 from millpond.errors import UnavailableError
 from tests.state.checkpoint.faulty_files import Disk
-from tests.state.checkpoint.test_files import BIRTH, a_commit, on, reader, stored
+from tests.state.checkpoint.file_versions import BIRTH, a_commit, on, reader, stored
 
 EVERY_GROUP = [0, 1, 2, 3]
 VERSIONS = [a_commit(BIRTH, "one", based=EVERY_GROUP)]

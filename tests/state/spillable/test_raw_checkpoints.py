@@ -4,48 +4,19 @@ import signal
 import subprocess
 import sys
 import textwrap
-from dataclasses import replace
-from pathlib import Path
 
 import pyarrow as pa
 import pytest
 
 from millpond.errors import OptionError
 from millpond.state import FileStorage, Harness, Savepoint, TwoLayer, WriteBack, write_savepoint
-from millpond.state.backend.cell_bytes import cell_bytes
-from millpond.state.backend.pairs import Pairs
 from millpond.state.checkpoint import Checkpointer, Shard, ShardState, new_manifest, restore
-from millpond.state.checkpoint.format.raw import is_raw, raw_table
-from millpond.state.checkpoint.format.segment import CellCodec, decode_segment, encode_segments
-from millpond.state.checkpoint.restoring import Version, newest_rows
 from millpond.state.rocksdb.backend import RocksDbBackend
-from millpond.state.spi import HeapBackend, LruStateCache, StateDescriptor, StateKind, Ttl
-from millpond.state.types.object_codec import OBJECT_SCHEMA
-from millpond.state.types.serializer import msgspec_serializer
+from millpond.state.spi import HeapBackend, LruStateCache, StateDescriptor, StateKind
 from millpond.state.wrappers.cached_values import CachedValues
 from millpond.state.wrappers.undo import UndoableBackend
+from tests.state.spillable.raw_states import GROUPS, KEY, LONG, STATES, checkpointer, everything, raw_segments, use
 from tests.state.spillable.restless import open_spillable
-
-GROUPS = range(4)
-KEY = pa.schema([("user", pa.string())])
-STATES = [
-    StateDescriptor("count", StateKind.VALUE, OBJECT_SCHEMA, serializer=msgspec_serializer(int)),
-    StateDescriptor("log", StateKind.LIST, pa.schema([("at", pa.int64()), ("words", pa.list_(pa.string()))])),
-    StateDescriptor("pages", StateKind.MAP, pa.schema([("n", pa.int64())]), pa.schema([("page", pa.string())])),
-]
-LONG = "long" * 200
-GOLDEN = Path(__file__).parent / "golden"
-
-
-def use(backend, key_group, name, number):
-    """Give one key a value of every kind."""
-    count, log, pages = backend.value_state(STATES[0]), backend.list_state(STATES[1]), backend.map_state(STATES[2])
-    backend.enter(key_group)
-    backend.context.key = (name,)
-    count.update(number)
-    log.append((number, [name]))
-    pages.put((f"page{number % 3}",), (number,))
-    pages.put((name,), (number,))
 
 
 @pytest.fixture
@@ -55,26 +26,6 @@ def backend(tmp_path):
         use(backend, number % 4, LONG if number % 40 == 0 else f"user{number}", number)
     yield backend
     backend.close()
-
-
-def everything(source):
-    return {
-        (state.name, key_group): sorted(
-            map(repr, zip(cells.keys, cells.map_keys or cells.keys, cells.values, strict=True))
-        )
-        for state in STATES
-        for key_group in GROUPS
-        for cells in (source.cells(state.name, key_group),)
-    }
-
-
-def checkpointer(storage, backend):
-    return Checkpointer(storage, backend, new_manifest("lineage", 0, 1, 4, KEY), STATES)
-
-
-def raw_segments(storage):
-    manifest = storage.manifest()
-    return [ref for ref in manifest.segments if storage.segment(ref).startswith(b"MPSR")]
 
 
 @pytest.mark.parametrize("into", ["heap", "rocksdb", "spillable"])
@@ -190,109 +141,6 @@ def test_a_restore_under_a_wider_type_reads_what_was_copied(tmp_path):
     assert other.cells("n", 2).values == [(5, None)]
     other.close()
     backend.close()
-
-
-MORTAL = [replace(state, name=f"mortal-{state.name}", ttl=Ttl(100)) for state in STATES]
-
-
-def use_mortals(backend, key_group, name, born_ms, *more_ms):
-    """Give one key a mortal value of every kind, of one birth time or of several."""
-    count, log, pages = backend.value_state(MORTAL[0]), backend.list_state(MORTAL[1]), backend.map_state(MORTAL[2])
-    backend.enter(key_group)
-    backend.context.key = (name,)
-    count.update((1, born_ms))
-    for each in (born_ms, *more_ms):
-        log.append(((each, [name]), each))
-        pages.put((f"page{each}",), ((each,), each))
-
-
-LIVING = {
-    "mortal-count": [(LONG + "young",), ("young",)],
-    "mortal-log": [(LONG + "young",), ("mixed",), ("young",)],
-    "mortal-pages": [(LONG + "young",), ("mixed",), ("young",)],
-}
-
-
-def with_mortals(backend):
-    for prefix in ("", LONG):
-        use_mortals(backend, 2, f"{prefix}old", 0, 7)
-        use_mortals(backend, 2, f"{prefix}young", 950)
-    use_mortals(backend, 2, "mixed", 5, 960, 900)
-    return backend
-
-
-def survivors(backend):
-    found = {state.name: backend.cells(state.name, 2) for state in MORTAL}
-    assert found["mortal-log"].values[found["mortal-log"].keys.index(("mixed",))] == [((960, ["mixed"]), 960)]
-    pages = zip(found["mortal-pages"].keys, found["mortal-pages"].map_keys, strict=True)
-    assert [map_key for key, map_key in pages if key == ("mixed",)] == [("page960",)]
-    return {name: sorted(cells.keys) for name, cells in found.items()}
-
-
-def test_what_has_expired_is_left_out_of_what_is_copied(tmp_path):
-    backend = with_mortals(open_spillable(GROUPS, tmp_path / "state"))
-    backend.spill_now([2])
-    backend.context.now_ms = 1000
-    storage = FileStorage(str(tmp_path / "checkpoints"), 0)
-    checkpoints = Checkpointer(storage, backend, new_manifest("lineage", 0, 1, 4, KEY), MORTAL)
-    checkpoints.write(checkpoints.begin(full=True))
-    assert len(raw_segments(storage)) == len(storage.manifest().segments) == 3
-    for other in (HeapBackend(GROUPS), open_spillable(GROUPS, tmp_path / "other")):
-        restore(storage, other, MORTAL)
-        assert survivors(other) == LIVING
-        other.close()
-    # The live state still has it, and is told where.
-    assert len(backend.cells("mortal-count", 2)) == 5
-    checkpoints.remove_expired()
-    assert survivors(backend) == LIVING
-    backend.close()
-
-
-def test_nothing_is_left_out_where_the_ttl_asks_for_no_such_clean_up(tmp_path):
-    kept = replace(STATES[0], name="n", ttl=Ttl(100, clean_up=()))
-    backend = open_spillable(GROUPS, tmp_path / "state")
-    state = backend.value_state(kept)
-    backend.enter(2)
-    backend.context.key = ("old",)
-    state.update((1, 0))
-    backend.spill_now([2])
-    backend.context.now_ms = 1000
-    storage = FileStorage(str(tmp_path / "checkpoints"), 0)
-    checkpoints = Checkpointer(storage, backend, new_manifest("lineage", 0, 1, 4, KEY), [kept])
-    checkpoints.write(checkpoints.begin(full=True))
-    assert raw_segments(storage)
-    other = HeapBackend(GROUPS)
-    restore(storage, other, [kept])
-    assert other.cells("n", 2).values == [(1, 0)]
-    backend.close()
-
-
-def test_a_shard_copies_what_is_alive_and_removes_the_rest(tmp_path):
-    shard = Shard(new_manifest("lineage", 0, 1, 4, KEY), open_spillable(GROUPS, tmp_path / "state"))
-    for state in (*STATES, *MORTAL):
-        shard.declare(state)
-    with_mortals(shard.backend)
-    for number in range(8):
-        use(shard.backend, number % 4, f"user{number}", number)
-    shard.backend.spill_now(GROUPS)
-    segments = dict(shard.commit("first").segments)
-    shard.backend.context.now_ms = 1000
-    assert shard.begin_at(shard.manifest)
-    assert survivors(shard.backend) == LIVING
-    commit = shard.commit("second")
-    segments.update(commit.segments)
-    bases = [ref for ref in commit.manifest.segments if ref.base]
-    assert {ref.state for ref in bases} == {state.name for state in (*STATES, *MORTAL)}
-    assert all(segments[ref.id].startswith(b"MPSR") for ref in bases)
-    for other in (HeapBackend(GROUPS), open_spillable(GROUPS, tmp_path / "other")):
-        restored = Shard(commit.manifest, other)
-        restored.restore({at: memoryview(data) for at, data in segments.items()}, [*STATES, *MORTAL])
-        assert everything(other) == everything(shard.backend)
-        assert survivors(other) == LIVING
-        other.close()
-    version = Version(commit.manifest, {at: memoryview(data) for at, data in segments.items()})
-    assert newest_rows(version, STATES[0], range(1, 2))["key.user"].to_pylist() == ["user1", "user5"]
-    shard.backend.close()
 
 
 WRAPPERS = {
@@ -441,13 +289,15 @@ def test_a_process_that_is_killed_while_a_group_moves_leaves_nothing_and_the_nex
     program = f"""
         import os, signal
         from pathlib import Path
-        from tests.state.spillable import test_raw_checkpoints as t
+        from millpond.state import FileStorage
+        from tests.state.spillable import raw_states as t
+        from tests.state.spillable.restless import open_spillable
         from millpond.state.spillable import migration as moves
-        backend = t.open_spillable(t.GROUPS, Path({str(tmp_path)!r}) / "state")
+        backend = open_spillable(t.GROUPS, Path({str(tmp_path)!r}) / "state")
         for number in range(200):
             t.use(backend, number % 4, f"user{{number}}", number)
         backend.spill_now([0])
-        storage = t.FileStorage({str(tmp_path / "checkpoints")!r}, 0)
+        storage = FileStorage({str(tmp_path / "checkpoints")!r}, 0)
         checkpoints = t.checkpointer(storage, backend)
         checkpoints.write(checkpoints.begin())
         use = moves.Spill if "DIRECTION" == "spill" else moves.Load
@@ -471,42 +321,3 @@ def test_a_process_that_is_killed_while_a_group_moves_leaves_nothing_and_the_nex
     restore(FileStorage(str(tmp_path / "checkpoints"), 0), other, STATES)
     assert sum(len(other.cells("count", key_group)) for key_group in GROUPS) == 200
     other.close()
-
-
-def golden_cells(state):
-    table = {("ann",): 7, (LONG,): 1 << 40} if state.kind is StateKind.VALUE else {("ann",): [(1, ["a"]), (None, None)]}
-    if state.kind is StateKind.MAP:
-        table = {("ann",): {("home",): (3,), (LONG,): (None,)}, (LONG,): {(None,): (4,)}}
-    return table
-
-
-@pytest.mark.parametrize("state", STATES, ids=lambda state: state.name)
-def test_raw_segments_of_every_format_version_are_read_for_ever(state):
-    """The files are never edited. Those of a new version are written by running this module."""
-    for path in sorted(GOLDEN.glob(f"v*/{state.name}.segment")):
-        table = decode_segment(path.read_bytes(), path.name)
-        assert is_raw(table)
-        cells = CellCodec(state, KEY).cells(table)
-        found = {}
-        for key, map_key, value in zip(cells.keys, cells.map_keys or [None] * len(cells), cells.values, strict=True):
-            if map_key is None:
-                found[key] = value
-            else:
-                found.setdefault(key, {})[map_key] = value
-        assert found == golden_cells(state)
-        assert set(cells.key_groups) == {2}
-    assert list(GOLDEN.glob(f"v*/{state.name}.segment"))
-
-
-def write_golden():
-    folder = GOLDEN / "v1"
-    folder.mkdir(parents=True)
-    for number, state in enumerate(STATES):
-        table = golden_cells(state)
-        pairs, _ = cell_bytes(state, number).pairs(table, table)
-        ((_, data),) = encode_segments(raw_table(2, Pairs(*map(list, zip(*pairs, strict=True)))))
-        (folder / f"{state.name}.segment").write_bytes(data)
-
-
-if __name__ == "__main__":
-    write_golden()

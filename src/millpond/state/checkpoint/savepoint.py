@@ -33,7 +33,7 @@ from millpond.state.checkpoint.format.manifest import Manifest
 from millpond.state.checkpoint.format.object_columns import JSON_COLUMN, with_json
 from millpond.state.checkpoint.format.savepoint_manifest import SavepointFile, SavepointManifest
 from millpond.state.checkpoint.format.seal import Seal, closed, opened
-from millpond.state.checkpoint.format.segment import CellCodec, sealed, unsealed
+from millpond.state.checkpoint.format.segment import CellCodec, checked_body, with_checksum
 from millpond.state.checkpoint.living_rows import living_rows
 from millpond.state.checkpoint.next_manifest import Source
 from millpond.state.checkpoint.restoring import parts_of, read_version, row_pieces
@@ -178,7 +178,7 @@ def finish_savepoint(
     folder.make(["."])
     for name in {file.name.partition("/")[0] for file in files}:
         folder.sync(name)
-    folder.write(MANIFEST, closed(seal, sealed(_MAGIC, msgspec.msgpack.encode(contents)), _SEALED_AS))
+    folder.write(MANIFEST, closed(seal, with_checksum(_MAGIC, msgspec.msgpack.encode(contents)), _SEALED_AS))
     folder.sync(".")
     return Savepoint(folder, contents, seal)
 
@@ -279,7 +279,7 @@ class Savepoint:
                 raise CorruptionError(
                     f"{name} is missing: the savepoint was not finished, or is none. Use another savepoint."
                 )
-            body = unsealed(_MAGIC, opened(seal, folder.read(MANIFEST), _SEALED_AS, name), name)
+            body = checked_body(_MAGIC, opened(seal, folder.read(MANIFEST), _SEALED_AS, name), name)
         except OSError as error:
             raise UnavailableError(f"the savepoint {masked(location)} cannot be read: {error}.") from error
         contents = SavepointManifest.decode(body, name)

@@ -11,7 +11,7 @@ import msgspec
 import pyarrow as pa
 
 from millpond.errors import CorruptionError, DataError, OptionError
-from millpond.state.checkpoint.format.segment import DECODE_ERRORS, sealed, unsealed
+from millpond.state.checkpoint.format.segment import DECODE_ERRORS, checked_body, with_checksum
 from millpond.state.types.descriptor import StateDescriptor
 from millpond.state.types.key_groups import key_groups_of
 
@@ -83,12 +83,12 @@ class Manifest(msgspec.Struct, frozen=True):
 
     def encode(self) -> bytes:
         """The manifest as sealed bytes."""
-        return sealed(_MAGIC, msgspec.msgpack.encode(self))
+        return with_checksum(_MAGIC, msgspec.msgpack.encode(self))
 
     @staticmethod
     def decode(data: bytes, name: str) -> "Manifest":
         """The inverse of `encode`; a CorruptionError names the manifest when it is not whole."""
-        body = unsealed(_MAGIC, data, name)
+        body = checked_body(_MAGIC, data, name)
         try:
             return msgspec.msgpack.decode(body, type=Manifest)
         except DECODE_ERRORS as error:

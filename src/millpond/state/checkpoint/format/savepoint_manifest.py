@@ -36,7 +36,7 @@ class SavepointManifest(msgspec.Struct, frozen=True):
 
     @staticmethod
     def decode(body: bytes | memoryview, name: str) -> "SavepointManifest":
-        """The manifest in an unsealed body; a CorruptionError names it when it is none."""
+        """The manifest in a body whose header was checked; a CorruptionError names it when it is none."""
         try:
             return msgspec.msgpack.decode(body, type=SavepointManifest)
         except DECODE_ERRORS as error:

@@ -246,7 +246,7 @@ def encode_segments(table: pa.Table) -> Iterator[tuple[pa.Table, bytes]]:
         with pa.ipc.new_stream(sink, part.schema, options=_WRITE_OPTIONS) as writer:
             writer.write_table(part)
         version = FORMAT_VERSION if _ADDED in part.column_names else 1
-        yield part, sealed(_RAW_MAGIC if is_raw(part) else _MAGIC, sink.getvalue().to_pybytes(), version)
+        yield part, with_checksum(_RAW_MAGIC if is_raw(part) else _MAGIC, sink.getvalue().to_pybytes(), version)
 
 
 def _cut(table: pa.Table) -> Iterator[pa.Table]:
@@ -265,7 +265,7 @@ def _cut(table: pa.Table) -> Iterator[pa.Table]:
 
 def decode_segment(data: bytes | memoryview, name: str) -> pa.Table:
     """The table in a segment. A CorruptionError names the segment when it is not whole."""
-    body = pa.py_buffer(unsealed(_magic(data), data, name))
+    body = pa.py_buffer(checked_body(_magic(data), data, name))
     try:
         check_decoded_bytes(body)
         with pa.ipc.open_stream(body) as reader:
@@ -278,26 +278,26 @@ def decode_segment(data: bytes | memoryview, name: str) -> pa.Table:
 
 def verify_segment(data: bytes | memoryview, name: str) -> None:
     """Prove a segment whole without decoding it. A CorruptionError names it when it is not."""
-    unsealed(_magic(data), data, name)
+    checked_body(_magic(data), data, name)
 
 
 def _magic(data: bytes | memoryview) -> bytes:
     return _RAW_MAGIC if bytes(data[: len(_RAW_MAGIC)]) == _RAW_MAGIC else _MAGIC
 
 
-def sealed(magic: bytes, body: bytes, version: int = 1) -> bytes:
-    """A body behind its header."""
+def with_checksum(magic: bytes, body: bytes, version: int = 1) -> bytes:
+    """A body behind its header, which has the checksum."""
     return _HEADER.pack(magic, version, _RESERVED, xxhash.xxh64_intdigest(body), len(body)) + body
 
 
 def checksum_of(data: bytes | memoryview) -> int:
-    """The checksum that sealed bytes carry."""
+    """The checksum in the header of `with_checksum`."""
     checksum: int = _HEADER.unpack_from(data)[3]
     return checksum
 
 
-def unsealed(magic: bytes, data: bytes | memoryview, name: str) -> memoryview:
-    """The body of sealed bytes, after every part of the header was checked."""
+def checked_body(magic: bytes, data: bytes | memoryview, name: str) -> memoryview:
+    """The body behind a header of `with_checksum`, after every part of the header was checked."""
     mend = "Nothing was taken from it. Restore an earlier version of the checkpoint or start from a savepoint."
     if len(data) < _HEADER.size:
         raise CorruptionError(f"{name} has {len(data)} bytes, fewer than its header of {_HEADER.size}. {mend}")

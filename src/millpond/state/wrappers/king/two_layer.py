@@ -16,23 +16,22 @@ between checkpoints than with one layer of the same size.
 Source: King's flink-state-cache, "Two layered cache".
 """
 
-from typing import Any, Unpack
+from typing import Unpack
 
 from millpond.cache import Cache, new_cache
-from millpond.state.backend.protocols import Cells, ValueState
-from millpond.state.backend.sums import PlainValue
+from millpond.state.backend.protocols import ValueState
+from millpond.state.wrappers.king.cached_state import CachedState
 from millpond.state.wrappers.king.state_access import (
     Carrier,
     Entry,
     HitTracker,
-    WatchedState,
     Watching,
     Where,
     checked_size,
 )
 
 
-class TwoLayerCache(PlainValue):
+class TwoLayerCache(CachedState):
     """A write-back LRU layer over a write-through LRU layer in front of one value state, used like that state.
 
     - Key: the backend's current key and its key group.
@@ -80,70 +79,15 @@ class TwoLayerCache(PlainValue):
         hit_tracker_l2: HitTracker | None = None,
         **watching: Unpack[Watching],
     ) -> None:
+        super().__init__(backend, state, hit_tracker, **watching)
         self.max_size = checked_size("max_size", max_size)
         self.max_size_l2 = checked_size("max_size_l2", max_size_l2)
-        self.descriptor = getattr(state, "descriptor", None)
-        self._below = WatchedState(backend, state, **watching)
-        self._sums = self._below.sums
-        self._context = backend.context
-        self._hit_tracker = hit_tracker
         self._hit_tracker_l2 = hit_tracker_l2
         self._l1: Cache[Where, Entry] = new_cache("two-layer L1", max_entries=max_size, on_evict=self._move_down)
         self._l2: Cache[Where, Entry] = new_cache("two-layer L2", max_entries=max_size_l2)
+        self._layers = (self._l1, self._l2)
+        self._put = self._to_l1
         backend.attach(self)
-
-    def exists(self) -> bool:
-        """Whether the current key has a value. A read like `get`."""
-        return self._entry().value is not None
-
-    def get(self) -> Any:
-        """The current key's value, or None."""
-        return self._below.lend(self._entry())
-
-    def update(self, value: Any) -> None:
-        """Set the current key's value; it is written when the key leaves L1, or at the next checkpoint."""
-        where = self._below.require_key()
-        self._put(where, self._below.updated(where, value))
-
-    def clear(self) -> None:
-        """Forget the current key's value; written as an update is."""
-        where = self._below.require_key()
-        self._put(where, self._below.cleared(where))
-
-    def update_all_states(self) -> None:
-        """Write each dirty entry to the state, once, and keep it in L1, clean. The current key stays the same.
-
-        Raises whatever the state or a hook raises; entries that were not written yet stay dirty.
-        """
-        self._below.write_dirty()
-
-    def flush(self) -> None:
-        """The backend's call at the beginning of a commit: `update_all_states`, and the version ends."""
-        self.update_all_states()
-        self._below.end_version(self._l1, self._l2)
-
-    def forget(self) -> None:
-        """The backend's call when the state was undone or restored: every entry goes, dirty or not."""
-        self._l1.clear()
-        self._l2.clear()
-        self._below.dirty.clear()
-        self._below.end_version()
-
-    def write_key(self, where: Where) -> None:
-        """Write one key's entry to the state, if it is dirty, and keep it, clean."""
-        self._below.write_key(where)
-
-    def overwritten(self, cells: Cells) -> None:
-        """The backend's call when it was given cells of this state to put or delete: they are cached no more."""
-        for where in zip(cells.key_groups, cells.keys, strict=True):
-            self._below.dirty.pop(where, None)
-            self._below.let_go(where)
-            self._l1.invalidate(where)
-            self._l2.invalidate(where)
-
-    def size(self) -> int:
-        """How many keys are cached, in both layers."""
-        return len(self._l1) + len(self._l2)
 
     def size_l1(self) -> int:
         """How many keys are in L1."""
@@ -152,10 +96,6 @@ class TwoLayerCache(PlainValue):
     def size_l2(self) -> int:
         """How many keys are in L2."""
         return len(self._l2)
-
-    def dirty_size(self) -> int:
-        """How many keys the state does not have as they are cached: what a checkpoint would write now."""
-        return len(self._below.dirty)
 
     def _entry(self) -> Entry:
         context = self._context
@@ -174,7 +114,7 @@ class TwoLayerCache(PlainValue):
         self._put(where, entry)
         return entry
 
-    def _put(self, where: Where, entry: Entry) -> None:
+    def _to_l1(self, where: Where, entry: Entry) -> None:
         # Out of L2 first: what L1 moves down needs the room, and must not push out another.
         self._l2.invalidate(where)
         self._l1.put(where, entry)

@@ -14,23 +14,22 @@ part. `TwoLayerCache` bounds that by its first layer; `LruStateCache` avoids it.
 Source: King's flink-state-cache, "Background of two layered state caching in Flink".
 """
 
-from typing import Any, Unpack
+from typing import Unpack
 
 from millpond.cache import Cache, new_cache
-from millpond.state.backend.protocols import Cells, ValueState
-from millpond.state.backend.sums import PlainValue
+from millpond.state.backend.protocols import ValueState
+from millpond.state.wrappers.king.cached_state import CachedState
 from millpond.state.wrappers.king.state_access import (
     Carrier,
     Entry,
     HitTracker,
-    WatchedState,
     Watching,
     Where,
     checked_size,
 )
 
 
-class WriteBackCache(PlainValue):
+class WriteBackCache(CachedState):
     """A write-back LRU cache in front of one value state, used like that state.
 
     - Key: the backend's current key and its key group.
@@ -89,69 +88,12 @@ class WriteBackCache(PlainValue):
         hit_tracker: HitTracker | None = None,
         **watching: Unpack[Watching],
     ) -> None:
+        super().__init__(backend, state, hit_tracker, **watching)
         self.max_size = checked_size("max_size", max_size)
-        self.descriptor = getattr(state, "descriptor", None)
-        self._below = WatchedState(backend, state, **watching)
-        self._sums = self._below.sums
-        self._context = backend.context
-        self._hit_tracker = hit_tracker
         self._entries: Cache[Where, Entry] = new_cache("write-back", max_entries=max_size, on_evict=self._evict)
+        self._layers = (self._entries,)
+        self._put = self._entries.put
         backend.attach(self)
-
-    def exists(self) -> bool:
-        """Whether the current key has a value. A read like `get`."""
-        return self._entry().value is not None
-
-    def get(self) -> Any:
-        """The current key's value, or None."""
-        return self._below.lend(self._entry())
-
-    def update(self, value: Any) -> None:
-        """Set the current key's value; it is written when the key leaves the cache, or at the next checkpoint."""
-        where = self._below.require_key()
-        self._entries.put(where, self._below.updated(where, value))
-
-    def clear(self) -> None:
-        """Forget the current key's value; written as an update is."""
-        where = self._below.require_key()
-        self._entries.put(where, self._below.cleared(where))
-
-    def update_all_states(self) -> None:
-        """Write each dirty entry to the state, once, and keep it, clean. The current key stays the same.
-
-        Raises whatever the state or a hook raises; entries that were not written yet stay dirty.
-        """
-        self._below.write_dirty()
-
-    def flush(self) -> None:
-        """The backend's call at the beginning of a commit: `update_all_states`, and the version ends."""
-        self.update_all_states()
-        self._below.end_version(self._entries)
-
-    def forget(self) -> None:
-        """The backend's call when the state was undone or restored: every entry goes, dirty or not."""
-        self._entries.clear()
-        self._below.dirty.clear()
-        self._below.end_version()
-
-    def write_key(self, where: Where) -> None:
-        """Write one key's entry to the state, if it is dirty, and keep it, clean."""
-        self._below.write_key(where)
-
-    def overwritten(self, cells: Cells) -> None:
-        """The backend's call when it was given cells of this state to put or delete: they are cached no more."""
-        for where in zip(cells.key_groups, cells.keys, strict=True):
-            self._below.dirty.pop(where, None)
-            self._below.let_go(where)
-            self._entries.invalidate(where)
-
-    def size(self) -> int:
-        """How many keys are cached."""
-        return len(self._entries)
-
-    def dirty_size(self) -> int:
-        """How many keys the state does not have as they are cached: what a checkpoint would write now."""
-        return len(self._below.dirty)
 
     def _entry(self) -> Entry:
         context = self._context
