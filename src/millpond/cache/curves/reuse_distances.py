@@ -5,10 +5,10 @@ number is the key's *reuse distance*. Its distribution is the hit rate of LRU at
 
 To know all distances, all keys must be remembered. SHARDS [2] remembers those keys whose hash is below a limit. A
 sample of the keys, and not of the requests, keeps every request of the keys that it has, so the distances in the sample
-are true ones, scaled down by the share of keys that is sampled. Divided by that share they are distances again. All keys are sampled
-at first, since of few keys a sample tells little. When there are more than `_MOST_KEYS` keys, the limit is lowered, so
-the memory is bounded whatever comes. After every `_USES_PER_SHARE` requests it is halved, down to `_LEAST_SHARE` of the
-keys: by then much is counted, and stays counted.
+are true ones, scaled down by the share of keys that is sampled. Divided by that share they are distances again. All
+keys are sampled at first, since of few keys a sample tells little. When there are more than `_MOST_KEYS` keys, the
+limit is lowered, so the memory is bounded whatever comes. After every `_USES_PER_SHARE` requests it is halved, down to
+`_LEAST_SHARE` of the keys: by then much is counted, and stays counted.
 
 Which keys are in the sample is luck. A hot key in it brings too many requests, one that is not brings too few.
 SHARDS-adj sets that right: how many requests there were is known, and what the sample has too few or too many, its
