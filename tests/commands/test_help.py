@@ -24,7 +24,7 @@ def test_every_command_has_help_of_its_own(command):
 def test_commands_on_spark_share_their_options(command):
     told = CliRunner().invoke(cli, [command, "--help"]).output
     assert f"Usage: cli {command} [OPTIONS] DEFINITIONS..." in told
-    for option in ("--name NAME", "--master URL", "--conf KEY=VALUE", "--table NAME=PATH", "--json"):
+    for option in ("--name NAME", "--master URL", "--conf KEY=VALUE", "--table NAME=PATH", "--json", "--quiet"):
         assert option in told
 
 

@@ -145,6 +145,13 @@ def test_every_name_in_the_dashboard_and_in_the_alerts_is_one_that_an_exporter_g
     assert names - given == set()
 
 
+def test_every_metric_has_a_panel():
+    names = {
+        re.sub(r"_(bucket|sum|count)$", "", name) for name in used((FOLDER / "grafana-dashboard.json").read_text())
+    }
+    assert set(METRICS) - {re.sub(r"_(bucket|sum|count)$", "", name) for name in names} == set()
+
+
 def labels_used(text):
     """Each metric with the labels that an expression selects or sums it by."""
     for by, inner in re.findall(r"by \(([a-z_, ]+)\) \((?:rate|increase)?\(?([^)\]]+)", text):

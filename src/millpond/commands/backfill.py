@@ -17,8 +17,7 @@ def backfill(given: Given, *, hop_table: str, begin_ms: int, end_ms: int) -> Non
     from millpond.spark import backfill as run_backfill
 
     group_by = given.group_by
-    click.echo(f"collecting {group_by.name} from {begin_ms} to {end_ms}", err=True)
-    with given.session("backfill") as spark:
+    with given.session("backfill", f"collecting {group_by.name} from {begin_ms} to {end_ms}") as spark:
         found = run_backfill(group_by, (begin_ms, end_ms), hop_table, tables=given.tables(spark), spark=spark)
     text = f"{group_by.name}: hop table {hop_table} reaches to {found.end_ms}, version {found.version}"
     given.tell(msgspec.to_builtins(found, str_keys=True), text)

@@ -16,7 +16,7 @@ from millpond.cache.curves.report import bytes_text
 from millpond.cache.curves.simulation import simulate as simulated
 from millpond.cache.curves.simulation import sizes_for
 from millpond.cache.curves.trace import read_trace
-from millpond.commands.options import json_option, tell
+from millpond.commands.options import json_option, quiet_option, tell
 from millpond.commands.progress import Progress
 from millpond.commands.tables import text_table
 from millpond.errors import DataError, OptionError, UnavailableError
@@ -79,7 +79,7 @@ def advise(*, source: str, hit_rate: float | None, budget: str | None, api_key: 
 )
 @click.option("--size", "sizes", multiple=True, type=click.IntRange(min=1), help="Entries; may be given several times.")
 @click.option("--picture", type=click.Path(path_type=Path), metavar="PNG", help="Draw the hit rates into this file.")
-@click.option("--quiet", is_flag=True, help="Show no progress.")
+@quiet_option
 @json_option
 def simulate(
     *,

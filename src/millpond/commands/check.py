@@ -19,8 +19,7 @@ def check(given: Given, *, answers: str, snapshots_end_ms: int | None, examples:
     from millpond.spark import check as run_check
 
     target = given.target
-    with given.session("check") as spark:
-        click.echo(f"checking {target.name}", err=True)
+    with given.session("check", f"checking {target.name}") as spark:
         found = run_check(
             read_files(spark, "--answers", answers),
             target,

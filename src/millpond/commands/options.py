@@ -23,6 +23,11 @@ def json_option(command: _Command) -> _Command:
     return click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")(command)
 
 
+def quiet_option(command: _Command) -> _Command:
+    """No progress."""
+    return click.option("--quiet", is_flag=True, help="Show no progress.")(command)
+
+
 class TimeOfDay(click.ParamType[int]):
     """A time as milliseconds since the epoch, as a date (midnight UTC), or as an ISO time (UTC without a zone).
 

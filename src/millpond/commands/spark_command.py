@@ -12,7 +12,9 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from millpond.commands.definitions import Definitions, load_definitions
-from millpond.commands.options import definitions_argument, json_option, tell
+from millpond.commands.options import definitions_argument, json_option, quiet_option, tell
+from millpond.commands.spark_waits import spark_wait
+from millpond.commands.waiting import Wait, Waiting
 from millpond.errors import DataError, OptionError
 from millpond.features import GroupBy, Join
 
@@ -35,6 +37,7 @@ _SHARED = (
         help="Read the files at PATH for the source's table NAME; may be given several times.",
     ),
     json_option,
+    quiet_option,
 )
 
 _Definition = TypeVar("_Definition")
@@ -51,6 +54,7 @@ class Given:
         settings: of the session, by their keys.
         paths: the files that stand for a source's table, by the table's name.
         as_json: whether the result is told as JSON.
+        quiet: whether no progress is shown.
     """
 
     definitions: Definitions
@@ -59,6 +63,7 @@ class Given:
     settings: Mapping[str, str]
     paths: Mapping[str, str]
     as_json: bool
+    quiet: bool
 
     @property
     def group_by(self) -> GroupBy:
@@ -74,11 +79,14 @@ class Given:
         return _chosen("GroupBy or Join", {one.name: one for one in self.definitions.group_bys} | joins, self.name)
 
     @contextmanager
-    def session(self, command: str) -> Iterator["SparkSession"]:
-        """The session of a command, which is stopped in the end."""
-        spark = spark_session(command, self.master, self.settings)
+    def session(self, command: str, doing: str) -> Iterator["SparkSession"]:
+        """The session of a command, which is stopped in the end; what Spark waits for is shown meanwhile."""
+        if not self.quiet:
+            click.echo(doing, err=True)
+        spark = spark_session(command, self.master, self.settings, quiet=self.quiet)
         try:
-            yield spark
+            with Waiting(lambda: spark_wait(spark), quiet=self.quiet):
+                yield spark
         finally:
             spark.stop()
 
@@ -106,11 +114,12 @@ def on_spark(command: Callable[..., None]) -> Callable[..., None]:
         settings: tuple[str, ...],
         tables: tuple[str, ...],
         as_json: bool,
+        quiet: bool,
         **own: Any,
     ) -> None:
         of_session = session_settings(settings)
         paths = dict(pair("--table", table, "NAME=PATH") for table in tables)
-        command(Given(load_definitions(definitions), name, master, of_session, paths, as_json), **own)
+        command(Given(load_definitions(definitions), name, master, of_session, paths, as_json, quiet), **own)
 
     decorated: Callable[..., None] = run
     for option in reversed(_SHARED):
@@ -128,13 +137,17 @@ def session_settings(settings: tuple[str, ...]) -> dict[str, str]:
     return dict(pair("--conf", setting, "KEY=VALUE") for setting in settings)
 
 
-def spark_session(command: str, master: str | None, settings: Mapping[str, str]) -> "SparkSession":
+def spark_session(
+    command: str, master: str | None, settings: Mapping[str, str], *, quiet: bool = False
+) -> "SparkSession":
     """Make the session of a command."""
     from millpond.spark import session
 
-    spark = session(
-        f"millpond {command}", master=master, **{key.replace(".", "__"): value for key, value in settings.items()}
-    )
+    given = {key.replace(".", "__"): value for key, value in settings.items()}
+    # Spark's own bar would be written over ours.
+    given.setdefault("spark__ui__showConsoleProgress", "false")
+    with Waiting(lambda: Wait("starting Spark"), quiet=quiet):
+        spark = session(f"millpond {command}", master=master, **given)
     spark.sparkContext.setLogLevel("ERROR")
     if spark.sparkContext.master.startswith("local") and _PARTITIONS not in settings:
         # Spark's default of 200 is for clusters: each of them is a state store and a task of every batch.

@@ -4,12 +4,14 @@ The commands run the functions of Python: `read_state`, `savepoint`, `import_sta
 """
 
 import sys
-from typing import TYPE_CHECKING, Any, BinaryIO, Self
+from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple, Self
 
 import click
 
-from millpond.commands.options import json_option, tell
+from millpond.commands.options import json_option, quiet_option, tell
 from millpond.commands.spark_command import pair, session_options, session_settings, spark_session
+from millpond.commands.spark_waits import spark_wait
+from millpond.commands.waiting import Wait, Waiting
 from millpond.errors import OptionError
 from millpond.masking import masked
 
@@ -51,11 +53,18 @@ def state() -> None:
 @_seal_option
 @session_options
 @json_option
+@quiet_option
 def list_states(
-    *, checkpoint: str, seal: BinaryIO | None, master: str | None, settings: tuple[str, ...], as_json: bool
+    *,
+    checkpoint: str,
+    seal: BinaryIO | None,
+    master: str | None,
+    settings: tuple[str, ...],
+    as_json: bool,
+    quiet: bool,
 ) -> None:
     """List the operators and states in CHECKPOINT."""
-    with _Session(master, settings) as session:
+    with _Session(f"reading {masked(checkpoint)}", master, settings, quiet=quiet) as session:
         records = _stored(checkpoint, session, seal).states()
     _print_rows(records, as_json=as_json)
 
@@ -71,6 +80,7 @@ def list_states(
 @_seal_option
 @session_options
 @json_option
+@quiet_option
 def show(
     *,
     checkpoint: str,
@@ -84,13 +94,15 @@ def show(
     master: str | None,
     settings: tuple[str, ...],
     as_json: bool,
+    quiet: bool,
 ) -> None:
     """Show what STATE of CHECKPOINT holds, a row a value, element or entry."""
     from millpond.state.checkpoint.stored_state import Asked
 
     asked = Asked(_chosen(state_name, timers=timers), operator, version)
-    with _Session(master, settings) as session:
-        _give(_stored(checkpoint, session, seal).rows(asked), limit, parquet, as_json=as_json)
+    with _Session(f"reading {masked(checkpoint)}", master, settings, quiet=quiet) as session:
+        found = _found(_stored(checkpoint, session, seal).rows(asked), limit, parquet)
+    found.tell(as_json=as_json)
 
 
 @state.command()
@@ -105,6 +117,7 @@ def show(
 @_seal_option
 @session_options
 @json_option
+@quiet_option
 def diff(
     *,
     checkpoint: str,
@@ -119,14 +132,16 @@ def diff(
     master: str | None,
     settings: tuple[str, ...],
     as_json: bool,
+    quiet: bool,
 ) -> None:
     """Show what changed in STATE of CHECKPOINT since a version; the exit code is 1 if anything did."""
     from millpond.state.checkpoint.stored_state import Asked
 
     asked = Asked(_chosen(state_name, timers=timers), operator, version, since)
-    with _Session(master, settings) as session:
-        changed = _give(_stored(checkpoint, session, seal).rows(asked), limit, parquet, as_json=as_json)
-    sys.exit(int(changed))
+    with _Session(f"comparing {masked(checkpoint)}", master, settings, quiet=quiet) as session:
+        changed = _found(_stored(checkpoint, session, seal).rows(asked), limit, parquet)
+    changed.tell(as_json=as_json)
+    sys.exit(int(changed.total > 0))
 
 
 @state.command()
@@ -137,6 +152,7 @@ def diff(
 @_seal_option
 @session_options
 @json_option
+@quiet_option
 def savepoint(
     *,
     checkpoint: str,
@@ -147,9 +163,10 @@ def savepoint(
     master: str | None,
     settings: tuple[str, ...],
     as_json: bool,
+    quiet: bool,
 ) -> None:
     """Write all state of CHECKPOINT to a savepoint in the empty folder LOCATION."""
-    with _Session(master, settings) as session:
+    with _Session(f"writing {masked(location)}", master, settings, quiet=quiet) as session:
         written = _stored(checkpoint, session, seal).savepoint(location, operator, version)
     _tell_savepoint(written, as_json=as_json)
 
@@ -170,6 +187,7 @@ def savepoint(
 )
 @session_options
 @json_option
+@quiet_option
 def import_(
     *,
     checkpoint: str,
@@ -182,6 +200,7 @@ def import_(
     master: str | None,
     settings: tuple[str, ...],
     as_json: bool,
+    quiet: bool,
 ) -> None:
     """Write the state of a PySpark query in CHECKPOINT to a savepoint in the empty folder LOCATION."""
     from millpond.state.checkpoint.stored_state import is_query
@@ -191,7 +210,7 @@ def import_(
             f"{masked(checkpoint)} is no query's checkpoint. Only the state of a PySpark query is imported."
         )
     ttl_ms = dict(_ttl(text) for text in ttls)
-    with _Session(master, settings) as session:
+    with _Session(f"writing {masked(location)}", master, settings, quiet=quiet) as session:
         from millpond.spark import import_state
 
         written = import_state(
@@ -208,24 +227,41 @@ def import_(
 
 
 class _Session:
-    """A Spark session that is made when it is first asked for, and stopped at the end."""
+    """A Spark session that is made when it is first asked for, and stopped at the end; shows what is waited for.
 
-    def __init__(self, master: str | None, settings: tuple[str, ...]) -> None:
+    Args:
+        doing: what the command does, where Spark has no part in it.
+        master: Spark's.
+        settings: of the session, as they were given.
+        quiet: whether nothing is shown.
+    """
+
+    def __init__(self, doing: str, master: str | None, settings: tuple[str, ...], *, quiet: bool) -> None:
+        self._doing = doing
         self._master = master
         self._settings = settings
         self._spark: SparkSession | None = None
+        self._waiting = Waiting(self._wait, quiet=quiet)
 
     def __enter__(self) -> Self:
+        self._waiting.__enter__()
         return self
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(self, *error: object) -> None:
+        self._waiting.__exit__(*error)
         if self._spark is not None:
             self._spark.stop()
 
     def __call__(self) -> "SparkSession":
         if self._spark is None:
-            self._spark = spark_session("state", self._master, session_settings(self._settings))
+            self._doing, before = "starting Spark", self._doing
+            self._spark = spark_session("state", self._master, session_settings(self._settings), quiet=True)
+            self._doing = before
         return self._spark
+
+    def _wait(self) -> Wait:
+        tasks = Wait("") if self._spark is None else spark_wait(self._spark)
+        return tasks._replace(text=f"{self._doing}: {tasks.text}") if tasks.of else Wait(self._doing)
 
 
 def _stored(location: str, session: _Session, seal: BinaryIO | None) -> "StoredState":
@@ -247,16 +283,31 @@ def _ttl(text: str) -> tuple[str, int]:
     return name, int(milliseconds)
 
 
-def _give(rows: "Rows", limit: int, parquet: str | None, *, as_json: bool) -> bool:
-    """Print or write the rows; whether there are any."""
+class _Found(NamedTuple):
+    """Rows that were read, or the file that they were written to."""
+
+    total: int
+    rows: list[dict[str, Any]]
+    columns: list[str]
+    more: bool
+    parquet: str | None
+
+    def tell(self, *, as_json: bool) -> None:
+        """Print them."""
+        if self.parquet is None:
+            _print_rows(self.rows, self.columns, more=self.more, as_json=as_json)
+            return
+        text = f"{self.total} rows in {self.parquet}"
+        tell({"rows": self.total, "parquet": self.parquet}, as_json=as_json, text=text)
+
+
+def _found(rows: "Rows", limit: int, parquet: str | None) -> _Found:
+    """Read the rows to print, or write all of them."""
     if parquet is not None:
-        count = rows.write(parquet)
-        tell({"rows": count, "parquet": parquet}, as_json=as_json, text=f"{count} rows in {parquet}")
-        return count > 0
+        return _Found(rows.write(parquet), [], [], more=False, parquet=parquet)
     found = rows.first(limit + 1 if limit else None)
     more = bool(limit) and found.num_rows > limit
-    _print_rows(found.slice(0, limit or None).to_pylist(), found.column_names, more=more, as_json=as_json)
-    return bool(found.num_rows)
+    return _Found(found.num_rows, found.slice(0, limit or None).to_pylist(), found.column_names, more, None)
 
 
 def _print_rows(

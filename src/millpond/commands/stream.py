@@ -38,7 +38,7 @@ def stream(
                     f"GroupBy {group_by.name!r}: nothing was uploaded yet; upload it first, or give --start"
                 )
             start = served.batch_end_ms
-        with given.session("stream") as spark:
+        with given.session("stream", f"streaming {group_by.name} from {start}; stop it with Ctrl-C") as spark:
             query = run_stream(
                 group_by,
                 store,
@@ -50,7 +50,6 @@ def stream(
                 spark=spark,
                 recorder=recorder,
             )
-            click.echo(f"streaming {group_by.name} from {start}; stop it with Ctrl-C", err=True)
             try:
                 query.awaitTermination()
             except KeyboardInterrupt:

@@ -40,8 +40,7 @@ def training_set(
     target = given.target
     if (begin is None) != (end is None):
         raise OptionError("--from and --to go together; give both, or neither")
-    with given.session("training-set") as spark:
-        click.echo(f"computing {target.name}", err=True)
+    with given.session("training-set", f"computing {target.name}") as spark:
         rows = run_training_set(
             None if queries is None else read_files(spark, "--queries", queries),
             target,

@@ -28,7 +28,8 @@ class Shown {
     this.name = name;
     this.rest = rest;
     this.root = el("div", { class: `view view-${name}` });
-    this.wake = () => {};
+    this.resume = () => {};
+    this.due = false;
     this.ended = false;
     this.failures = 0;
     const context = { rest, history, refresh: () => this.wake(), go: (hash) => { location.hash = hash; } };
@@ -38,9 +39,16 @@ class Shown {
 
   async run() {
     while (!this.ended) {
+      this.due = false;
       await this.look();
-      await this.pause();
+      if (!this.due) await this.pause();
     }
+  }
+
+  // Look at once, or once more after the look that is under way: that one does not know yet what was typed.
+  wake() {
+    this.due = true;
+    this.resume();
   }
 
   async look() {
@@ -70,7 +78,7 @@ class Shown {
   async pause() {
     const delay = this.failures ? Math.min(500 * 2 ** this.failures, SLOWEST_RETRY_MS) : intervalMs;
     await new Promise((resolve) => {
-      this.wake = resolve;
+      this.resume = resolve;
       if (this.failures || (delay && !document.hidden)) setTimeout(resolve, delay);
     });
   }
