@@ -126,6 +126,13 @@ class PostgresqlTable:
         key_schema, row_schema = (
             pa.schema([(name, types[name].arrow) for name in names]) for names in (self._keys, self._columns)
         )
+        for name in self._keys:
+            if pa.types.is_list(types[name].arrow):
+                raise OptionError(
+                    f"{self._where}, key column {name!r}: an array can be no key, since caches and joins compare "
+                    "keys as plain values; look up by a column of text or numbers that stands for it, with an index of "
+                    "its own, and give the events the same"
+                )
         check_key_types(self._where, key_schema)
         for name in self._keys:
             if not types[name].key:
