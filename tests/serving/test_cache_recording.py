@@ -4,6 +4,7 @@ from millpond.cache.curves.registry import recordings_of
 from millpond.cache.curves.trace import read_trace
 from millpond.serving import Fetcher
 from millpond.serving.batch_rows import BatchRow
+from millpond.serving.cache_options import CacheBound
 
 from .world import EWR, NOON_MS, PLANS, ROUTE_PLAN, small_world
 
@@ -34,6 +35,7 @@ def test_a_budget_with_curves_is_split_by_them_and_not_by_fixed_shares():
     store, *_ = small_world()
     with Fetcher(store, PLANS, enable_fetcher_caching=True, hit_rate_curves=True, cache_budget="4MB") as fetcher:
         assert {cache.bounds.max_bytes for cache in caches(fetcher)} == {1_000_000}
+        assert set(fetcher.cache_bounds.values()) == {CacheBound(max_bytes=1_000_000)}
         busy = fetcher.groups[0].batch_cache
         for number in range(60_000):
             key = b"%d" % (number % 6_000)
@@ -43,6 +45,7 @@ def test_a_budget_with_curves_is_split_by_them_and_not_by_fixed_shares():
         sizes = [cache.bounds.max_bytes for cache in caches(fetcher)]
         assert busy.bounds.max_bytes == max(sizes) > 2_000_000
         assert sum(sizes) <= 4_000_000
+        assert sizes == [fetcher.cache_bounds[cache.name].max_bytes for cache in caches(fetcher)]
 
 
 def test_the_keys_of_each_cache_are_written_to_a_trace(tmp_path):

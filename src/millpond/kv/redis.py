@@ -19,8 +19,9 @@ from millpond.errors import UnavailableError
 from millpond.kv.expiry import wall_ms
 from millpond.kv.redis_connections import Connections
 from millpond.kv.redis_dispatch import Send
-from millpond.kv.redis_operations import Steps, rows_of_all
+from millpond.kv.redis_operations import Steps
 from millpond.kv.redis_options import RedisOptions, redis_options
+from millpond.kv.redis_reads import rows_of_all
 from millpond.kv.redis_steps import RedisSteps
 from millpond.kv.store import Get, Put, Rows, TimedValue
 
@@ -88,8 +89,8 @@ class RedisStore:
         server = self._steps.only_server()
         if server is not None and self._connections is not None and not self._closed:
             # The usual case, without the book-keeping of the others, which meet the same failure and know what to do.
-            guesses, commands = self._operations.reads(gets)
-            replies = self._connections.ask(server, self._steps.pipeline(commands)) if commands else []
+            guesses, commands = self._operations.packed_reads.pack(gets)
+            replies = self._connections.ask(server, b"".join(commands), len(commands)) if commands else []
             if replies is not None:
                 return rows_of_all(gets, guesses, replies)
         return self._run(self._operations.get_many(gets))

@@ -13,10 +13,11 @@ from typing import Any, TypeVar
 
 from millpond.errors import UnavailableError
 from millpond.kv.expiry import wall_ms
-from millpond.kv.redis_connections import import_redis, new_connection
+from millpond.kv.redis_connections import READ_BYTES, Replies, import_hiredis, import_redis, new_connection
 from millpond.kv.redis_dispatch import Pipeline, Send
 from millpond.kv.redis_operations import Steps
 from millpond.kv.redis_options import Address, RedisOptions, redis_options
+from millpond.kv.redis_reads import rows_of_all
 from millpond.kv.redis_steps import RedisSteps
 from millpond.kv.store import Get, Put, Rows, TimedValue
 
@@ -55,6 +56,13 @@ class AsyncRedisStore:
 
     async def get_many(self, gets: Sequence[Get]) -> list[list[TimedValue]]:
         """The rows of each get, in the order of the gets, each sorted by time, in one round trip."""
+        server, connections = self._steps.only_server(), self._connections
+        if server is not None and connections is not None and not self._closed:
+            # The usual case, as in `RedisStore`.
+            guesses, commands = self._operations.packed_reads.pack(gets)
+            replies = await connections.ask(server, b"".join(commands), len(commands)) if commands else []
+            if replies is not None:
+                return rows_of_all(gets, guesses, replies)
         return await self._run(self._operations.get_many(gets))
 
     async def next_keys(self, dataset: str, after: bytes | None, most: int) -> list[tuple[bytes, list[TimedValue]]]:
@@ -116,6 +124,7 @@ class _LoopConnections:
         self._idle: dict[Address, list[Any]] = {}
         self._permits: dict[Address, asyncio.Semaphore] = {}
         self._exceptions = import_redis().exceptions
+        self._hiredis = import_hiredis()
 
     async def send(self, pipelines: dict[Address, Pipeline]) -> dict[Address, Any]:
         """Send every pipeline at once: the replies of each server, or the exception that ended it."""
@@ -124,6 +133,41 @@ class _LoopConnections:
             return {address: await self._send_to(address, pipeline)}
         outcomes = await asyncio.gather(*(self._send_to(*one) for one in pipelines.items()))
         return dict(zip(pipelines, outcomes, strict=True))
+
+    async def ask(self, address: Address, data: bytes, count: int) -> list[Any] | None:
+        """Send some packed commands on a connection that lies idle, and read so many replies.
+
+        None if there is none, if that fails, or if a reply is an error: `send` meets the same and says what it is.
+        """
+        idle, permit = self._idle.get(address), self._permits.get(address)
+        if not idle or permit is None or permit.locked() or self.loop is not asyncio.get_running_loop():
+            return None
+        await permit.acquire()
+        connection = idle.pop()
+        replies: list[Any] | None = None
+        try:
+            replies = await self._exchanged(connection, data, count)
+        except (self._exceptions.RedisError, OSError):
+            pass
+        except BaseException:
+            await connection.disconnect(nowait=True)
+            raise
+        finally:
+            permit.release()
+        if replies is None:
+            await self._close_with_others(address, connection)
+            return None
+        self._idle.setdefault(address, []).append(connection)
+        return None if self._hiredis.ReplyError in map(type, replies) else replies
+
+    async def _exchanged(self, connection: Any, data: bytes, count: int) -> list[Any] | None:
+        connection._writer.write(data)  # noqa: SLF001 - see `Replies`
+        stream, seconds = connection._reader, self._options.timeout_ms / 1_000  # noqa: SLF001 - see `Replies`
+        replies, has_more = Replies(self._hiredis, count), True
+        while has_more:
+            async with asyncio.timeout(seconds):
+                has_more = replies.take(await stream.read(READ_BYTES))
+        return replies.whole()
 
     async def close(self) -> None:
         """Close what lies idle."""
@@ -158,12 +202,16 @@ class _LoopConnections:
                 except self._exceptions.ResponseError as error:
                     replies.append(error)
         except (self._exceptions.RedisError, OSError) as error:
-            await connection.disconnect(nowait=True)
-            for other in self._idle.pop(address, []):
-                await other.disconnect(nowait=True)
+            await self._close_with_others(address, connection)
             return error
         except BaseException:
             await connection.disconnect(nowait=True)
             raise
         self._idle.setdefault(address, []).append(connection)
         return replies
+
+    async def _close_with_others(self, address: Address, connection: Any) -> None:
+        """Close a connection that failed, and those to its server that lie idle."""
+        await connection.disconnect(nowait=True)
+        for other in self._idle.pop(address, []):
+            await other.disconnect(nowait=True)

@@ -19,6 +19,9 @@ from millpond.errors import MissingDependencyError
 from millpond.kv.redis_dispatch import Pack, Pipeline
 from millpond.kv.redis_options import Address, RedisOptions
 
+READ_BYTES = 1 << 16
+"""How much is taken from a socket at once."""
+
 
 class Connections:
     """Connections for threads, at most `pool_size` to each server."""
@@ -29,6 +32,7 @@ class Connections:
         self._idle: dict[Address, list[Any]] = {}
         self._permits: dict[Address, SimpleQueue[None]] = {}
         self._exceptions = import_redis().exceptions
+        self._hiredis = import_hiredis()
 
     def send(self, pipelines: dict[Address, Pipeline]) -> dict[Address, Any]:
         """Send every pipeline, and then read: the replies of each server, or the exception that ended it."""
@@ -56,25 +60,24 @@ class Connections:
                 self._give_back(address, connection, sound=type(outcome.get(address)) is list)
         return outcome
 
-    def ask(self, address: Address, pipeline: Pipeline) -> list[Any] | None:
-        """Send one pipeline, and read; None if that fails, or a reply is an error."""
+    def ask(self, address: Address, data: bytes, count: int) -> list[Any] | None:
+        """Send some packed commands, and read so many replies; None if that fails, or a reply is an error."""
         if self._pid != os.getpid():
             self._forget()
-        replies: Any = None
+        replies: list[Any] | None = None
         try:
             connection = self._take(address)
         except TimeoutError:
             return None
         try:
-            connection.send_packed_command([pipeline.data], check_health=False)
-            replies = self._replies(connection, pipeline.replies)
+            if not connection.is_connected:
+                connection.connect()
+            replies = self._exchanged(connection._sock, data, count)  # noqa: SLF001 - see `Replies`
         except (self._exceptions.RedisError, OSError):
             return None
         finally:
-            self._give_back(address, connection, sound=type(replies) is list)
-        if type(replies) is not list or any(isinstance(reply, Exception) for reply in replies):
-            return None
-        return replies
+            self._give_back(address, connection, sound=replies is not None)
+        return None if replies is None or self._hiredis.ReplyError in map(type, replies) else replies
 
     def close(self) -> None:
         """Close what lies idle."""
@@ -94,6 +97,13 @@ class Connections:
         except (self._exceptions.RedisError, OSError) as error:
             return error
         return replies
+
+    def _exchanged(self, sock: Any, data: bytes, count: int) -> list[Any] | None:
+        sock.sendall(data)
+        replies = Replies(self._hiredis, count)
+        while replies.take(sock.recv(READ_BYTES)):
+            pass
+        return replies.whole()
 
     def _take(self, address: Address) -> Any:
         permit = self._permits.get(address)
@@ -124,6 +134,48 @@ class Connections:
         self._pid = os.getpid()
         self._idle = {}
         self._permits = {}
+
+
+class Replies:
+    """The replies to some commands, parsed as they come in; for connections of protocol 2.
+
+    redis-py reads reply by reply, through layers that cost several times what the parsing does. Here whatever came
+    in on the socket or stream of a connection is parsed at once, by a parser of its own: that of the connection never
+    holds a part of a reply.
+
+    Args:
+        hiredis: the module.
+        count: how many replies there will be.
+    """
+
+    __slots__ = ("_count", "_error", "_found", "_is_sound", "_parser")
+
+    def __init__(self, hiredis: Any, count: int) -> None:
+        self._parser = hiredis.Reader()
+        self._error = hiredis.HiredisError
+        self._found: list[Any] = []
+        self._count = count
+        self._is_sound = True
+
+    def take(self, received: bytes) -> bool:
+        """Parse what came in; tell whether more is to come."""
+        found, parser = self._found, self._parser
+        if not received:
+            return False
+        try:
+            parser.feed(received)
+            next_reply = parser.gets
+            # False is no reply of this protocol: it stands for one that is not there to its end.
+            while (reply := next_reply()) is not False:
+                found.append(reply)
+        except self._error:
+            self._is_sound = False
+        return self._is_sound and len(found) < self._count
+
+    def whole(self) -> list[Any] | None:
+        """Give the replies; None if they are not as many as they should be, or no replies at all."""
+        is_whole = self._is_sound and len(self._found) == self._count and not self._parser.has_data()
+        return self._found if is_whole else None
 
 
 def _permits(count: int) -> "SimpleQueue[None]":
@@ -164,11 +216,16 @@ def new_connection(options: RedisOptions, address: Address, *, on_loop: bool = F
 
 def import_pack() -> Pack:
     """What makes the bytes of a command."""
+    return cast("Pack", import_hiredis().pack_command)
+
+
+def import_hiredis() -> Any:
+    """The parser of replies; `MissingDependencyError` with the install line without it."""
     try:
         import hiredis
     except ImportError as error:
         raise _missing(error) from error
-    return cast("Pack", hiredis.pack_command)
+    return hiredis
 
 
 def import_redis() -> Any:

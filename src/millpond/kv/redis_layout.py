@@ -32,6 +32,8 @@ REGISTERS = 128
 _HEADER = struct.Struct(">Bq")
 _EXPIRING_HEADER = struct.Struct(">BqQ")
 _TIME = struct.Struct(">q")
+HEADER_BYTES, EXPIRING_HEADER_BYTES = _HEADER.size, _EXPIRING_HEADER.size
+"""What stands before the value of a row of version 1, and of version 2."""
 
 WRITE_ROWS = b"""
 -- Write rows of one key: ttl_ms (0 is none), now_ms, a random number, then time_ms and row of each.

@@ -28,14 +28,13 @@ from millpond.errors import CorruptionError, UnavailableError
 from millpond.kv.redis_layout import (
     REGISTERS,
     WRITE_ROWS,
-    decode_row,
     encode_expiring_row,
     encode_row,
-    misplaced,
     register_of,
     slot_of,
     tag_of,
 )
+from millpond.kv.redis_reads import PackedReads, rows_of, rows_of_all
 from millpond.kv.store import (
     Get,
     PartlyReadError,
@@ -97,7 +96,10 @@ _UNDECLARED = msgspec.json.encode(_Entry(1, "many"))
 
 
 class RedisOperations:
-    """The operations of one store under one prefix; may be shared by threads."""
+    """The operations of one store under one prefix; may be shared by threads.
+
+    `packed_reads` writes the commands of `reads` as bytes, for a store of one server.
+    """
 
     def __init__(self, prefix: str, *, clock: Callable[[], int], randomness: random.Random) -> None:
         self._prefix = prefix.encode()
@@ -107,6 +109,7 @@ class RedisOperations:
         self._catalogue_slot = slot_of(self._catalogue)
         self._written: dict[str, _Known] = {}
         self._rows_read: dict[str, Rows] = {}
+        self.packed_reads = PackedReads(self._prefix, self._rows_guessed)
         self._walked: tuple[str, int, list[bytes]] | None = None
 
     def create(self, dataset: str, rows: Rows, ttl_ms: int | None) -> Steps[None]:
@@ -150,13 +153,14 @@ class RedisOperations:
             for place in mistaken:
                 guesses[place] = "many" if guesses[place] == "one" else "one"
                 self._rows_read[gets[place].dataset] = guesses[place]
+            self.packed_reads.forget()
             again = yield [self._read(gets[place], guesses[place]) for place in mistaken]
             for place, reply in zip(mistaken, again, strict=True):
                 replies[place] = reply
         if any(type(reply) is UnavailableError for reply in replies):
             raise PartlyReadError(
                 [
-                    reply if isinstance(reply, UnavailableError) else _rows_of(reply, get, rows)
+                    reply if isinstance(reply, UnavailableError) else rows_of(reply, get, rows)
                     for get, rows, reply in zip(gets, guesses, replies, strict=True)
                 ]
             )
@@ -164,7 +168,7 @@ class RedisOperations:
 
     def reads(self, gets: Sequence[Get]) -> tuple[list[Rows], list[Command]]:
         """What the datasets of some gets are taken for, and the commands that read them."""
-        guesses = [self._rows_read.get(get.dataset) or _likely_rows(get) for get in gets]
+        guesses = [self._rows_guessed(get) for get in gets]
         return guesses, [self._read(get, rows) for get, rows in zip(gets, guesses, strict=True)]
 
     def next_keys(self, dataset: str, after: bytes | None, most: int) -> Steps[list[tuple[bytes, list[TimedValue]]]]:
@@ -201,6 +205,7 @@ class RedisOperations:
         name = encode_dataset(dataset)
         self._written.pop(dataset, None)
         self._rows_read.pop(dataset, None)
+        self.packed_reads.forget()
         (raw,) = yield [self._in_catalogue(b"HGET", name)]
         if raw is not None:
             entry = _decode_entry(dataset, raw)
@@ -280,6 +285,11 @@ class RedisOperations:
             chance = self._random.randrange(1 << 30)
             yield Command((b"EVALSHA", _SCRIPT_SHA, 1, name, key_ttl_ms, now_ms, chance, *parts), slot)
 
+    def _rows_guessed(self, get: Get) -> Rows:
+        """What a dataset is taken for; where it was never read, a range of one is how batch rows are asked for."""
+        likely: Rows = "one" if get.start_ms is not None and get.end_ms == get.start_ms + 1 else "many"
+        return self._rows_read.get(get.dataset, likely)
+
     def _read(self, get: Get, rows: Rows) -> Command:
         start_ms, end_ms = get.start_ms, get.end_ms
         check_get(get)
@@ -326,55 +336,8 @@ def loading(command: Command) -> Command:
     return command._replace(args=(b"EVAL", WRITE_ROWS, *rest))
 
 
-def _likely_rows(get: Get) -> Rows:
-    """What a dataset is that was never read: a range of one is how batch rows are asked for."""
-    return "one" if get.start_ms is not None and get.end_ms == get.start_ms + 1 else "many"
-
-
 def _is_wrong_type(reply: object) -> bool:
     return isinstance(reply, Exception) and str(reply).startswith("WRONGTYPE")
-
-
-def rows_of_all(gets: Sequence[Get], guesses: Sequence[Rows], replies: Sequence[Any]) -> list[list[TimedValue]]:
-    """The rows in the replies to some gets."""
-    return [_rows_of(reply, get, rows) for get, rows, reply in zip(gets, guesses, replies, strict=True)]
-
-
-def _rows_of(reply: Any, get: Get, rows: Rows) -> list[TimedValue]:
-    return _rows_of_string(reply, get) if rows == "one" else _rows_of_set(reply, get)
-
-
-def _rows_of_string(reply: Any, get: Get) -> list[TimedValue]:
-    if reply is None:
-        return []
-    _check_type(reply, bytes, get)
-    row = decode_row(reply, get)
-    later = get.start_ms is None or get.start_ms <= row.time_ms
-    return [row] if later and (get.end_ms is None or row.time_ms < get.end_ms) else []
-
-
-def _rows_of_set(reply: Any, get: Get) -> list[TimedValue]:
-    _check_type(reply, list, get)
-    rows = []
-    last_ms = None
-    for raw in reply:
-        row = decode_row(raw, get)
-        time_ms = row.time_ms
-        early = get.start_ms is not None and time_ms < get.start_ms
-        late = get.end_ms is not None and time_ms >= get.end_ms
-        if early or late or (last_ms is not None and time_ms <= last_ms):
-            raise misplaced(row, get)
-        last_ms = time_ms
-        rows.append(row)
-    return rows
-
-
-def _check_type(reply: Any, expected: type, get: Get) -> None:
-    if not isinstance(reply, expected):
-        raise CorruptionError(
-            f"dataset {get.dataset!r}, key {get.key[:24]!r}: what Redis holds is neither a string nor a sorted set "
-            f"({reply}). Something else writes under this prefix: give the store another one."
-        )
 
 
 def _last_expiry_ms(puts: Iterable[Put], now_ms: int, ttl_ms: int) -> int:

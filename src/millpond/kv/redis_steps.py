@@ -7,12 +7,12 @@ go and what is tried again.
 
 import random
 import time
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator
 from typing import Any, TypeAlias, TypeVar
 
 from millpond.kv.redis_connections import import_pack
-from millpond.kv.redis_dispatch import Pack, Pause, Pipeline, Send, dispatch
-from millpond.kv.redis_operations import Command, RedisOperations, Steps
+from millpond.kv.redis_dispatch import Pack, Pause, Send, dispatch
+from millpond.kv.redis_operations import RedisOperations, Steps
 from millpond.kv.redis_options import Address, RedisOptions
 from millpond.kv.redis_routes import Routes
 
@@ -43,13 +43,6 @@ class RedisSteps:
         """The server that every command goes to; None if there are several, or it is known to be down."""
         options, routes = self.options, self._routes
         return None if routes.is_cluster or options.replicas or routes.outages else options.nodes[0]
-
-    def pipeline(self, commands: Sequence[Command]) -> Pipeline:
-        """The bytes of some commands."""
-        pack = self._pack
-        if pack is None:
-            pack = self._pack = import_pack()
-        return Pipeline(b"".join([pack(one.args) for one in commands]), len(commands))
 
     def run(self, operation: Steps[_T]) -> Waits[_T]:
         """Run an operation to its end."""

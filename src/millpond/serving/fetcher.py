@@ -143,11 +143,6 @@ class Fetcher:
         for group in self._groups.values():
             if group.is_cached and group.has_stream:
                 group.short_reader = CachedReader(group, clock)
-        self._bounds = {
-            f"{name}.{kind}": bound
-            for name, both in bounds.items()
-            for kind, bound in (("batch", both.batch), ("tiles", both.tiles))
-        }
         self._budget = recorded_caches(self._groups.values(), cache_budget) if hit_rate_curves else None
         self._traces = [] if cache_traces is None else traced_caches(self._groups.values(), Path(cache_traces))
         self._warm_keys = warm_keys
@@ -176,8 +171,9 @@ class Fetcher:
 
     @property
     def cache_bounds(self) -> Mapping[str, CacheBound]:
-        """How large each cache may become, by its name in the statistics."""
-        return self._bounds
+        """How large each cache may become now, by its name in the statistics."""
+        caches = [cache for group in self._groups.values() for cache in (group.batch_cache, group.tile_cache)]
+        return {cache.name: CacheBound(*cache.bounds) for cache in caches if cache is not None}
 
     @property
     def groups(self) -> tuple[ServedGroup, ...]:

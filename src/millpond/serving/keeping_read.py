@@ -20,7 +20,7 @@ from millpond.serving.landed_batch import LandedBatch, View
 from millpond.serving.served_group import ServedGroup
 from millpond.serving.short_read import ShortResult
 from millpond.serving.stream_read import END_OF_STREAM
-from millpond.serving.tile_spans import are_placed, ranges_behind
+from millpond.serving.tile_spans import LatestRanges, are_placed, ranges_behind
 
 
 class KeepingReader:
@@ -36,7 +36,7 @@ class KeepingReader:
     def __init__(self, group: ServedGroup, empty: Ir) -> None:
         self.group = group
         self.empty = empty
-        self._ranges: tuple[View, int, int, tuple[int, list[tuple[int, int]]]] | None = None
+        self._ranges = LatestRanges(group.tile_ms, self._ranges_until)
 
     def begin(
         self, key: bytes, query_ms: int, served: Served, landed: LandedBatch, view: View, row: BatchRow | None
@@ -56,7 +56,9 @@ class KeepingReader:
         if group.flights.setdefault(key, flight) is not flight:
             return None
         dataset = landed.info.streaming_dataset
-        tail_ms, ranges = self._ranges_of(view, query_ms, served.closed_ms)
+        tail_ms, ranges = self._ranges.of(
+            view, query_ms, min(served.closed_ms, query_ms // group.tile_ms * group.tile_ms)
+        )
         # The marker comes with the first range: it must be read no later than any tile.
         gets = [Get(dataset, key, tail_ms, END_OF_STREAM)]
         gets += [Get(dataset, key, first, last) for first, last in ranges]
@@ -65,25 +67,12 @@ class KeepingReader:
             gets.append(batch_get(landed, key))
         return KeepingRead(gets, self, key, query_ms, served, landed, view, row, flight, asks_batch=asks_batch)
 
-    def _ranges_of(self, view: View, query_ms: int, closed_ms: int) -> tuple[int, list[tuple[int, int]]]:
-        """Give the ranges of tiles, which stay for all queries that end in one tile."""
-        group = self.group
-        tile_ms = group.tile_ms
-        first_ms = query_ms // tile_ms * tile_ms
-        closed_ms = min(closed_ms, first_ms)
-        known = self._ranges
-        if known is None or known[0] is not view or known[1] != -(-query_ms // tile_ms) or known[2] != closed_ms:
-            ranges = ranges_behind(
-                group.form,
-                view,
-                view.read_start_ms,
-                query_ms,
-                closed_ms,
-                with_pieces=not group.form.kinds,
-                cuts_ms=[start for start in view.starts if start is not None],
-            )
-            known = self._ranges = (view, -(-query_ms // tile_ms), closed_ms, ranges)
-        return known[3]
+    def _ranges_until(self, view: View, last_ms: int, closed_ms: int) -> tuple[int, list[tuple[int, int]]]:
+        form = self.group.form
+        cuts = [start for start in view.starts if start is not None]
+        return ranges_behind(
+            form, view, view.read_start_ms, last_ms, closed_ms, with_pieces=not form.kinds, cuts_ms=cuts
+        )
 
 
 class KeepingRead:

@@ -18,7 +18,7 @@ from millpond.serving.group_status import Served
 from millpond.serving.landed_batch import LandedBatch, View
 from millpond.serving.served_group import ServedGroup
 from millpond.serving.short_read import ShortResult
-from millpond.serving.tile_spans import are_placed
+from millpond.serving.tile_spans import LatestRanges, are_placed
 
 
 class PlainReader:
@@ -29,13 +29,13 @@ class PlainReader:
         layout: the windows that are read.
     """
 
-    __slots__ = ("_spans", "empties", "group", "layout", "tail_of_none")
+    __slots__ = ("_ranges", "group", "layout", "tail_of_none")
 
     def __init__(self, group: ServedGroup, layout: Layout) -> None:
         self.group = group
         self.layout = layout
         self.tail_of_none = group.plan.new_ir()
-        self._spans: tuple[View, int, int, list[tuple[int, int]]] | None = None
+        self._ranges = LatestRanges(group.tile_ms, self._ranges_until)
 
     def begin(self, key: bytes, query_ms: int, now_ms: int) -> "PlainRead | None":  # noqa: ARG002 - as of every reader
         """Give what to read of a key; None if the long way is to be taken.
@@ -74,7 +74,7 @@ class PlainReader:
             keeps_row: whether a batch row that is read is cached.
         """
         dataset = landed.info.streaming_dataset
-        gets = [Get(dataset, key, first, last) for first, last in self._ranges(view, query_ms, served.closed_ms)]
+        gets = [Get(dataset, key, first, last) for first, last in self._ranges.of(view, query_ms, served.closed_ms)]
         asks_batch = view.reads_batch and (row is None or not self.group.skips_batch_get)
         if asks_batch:
             gets.append(batch_get(landed, key))
@@ -84,16 +84,9 @@ class PlainReader:
         """Do as `begin`: nothing of a key is looked up."""
         return self.begin(key, query_ms, now_ms)
 
-    def _ranges(self, view: View, query_ms: int, closed_ms: int) -> list[tuple[int, int]]:
-        """Give the ranges of tiles, which stay for all queries that end in one tile."""
-        plan = self.group.plan
-        last_ms = -(-query_ms // plan.tile_ms) * plan.tile_ms
-        known = self._spans
-        if known is None or known[0] is not view or known[1] != last_ms or known[2] != closed_ms:
-            cuts = [start for start in view.starts if start is not None]
-            spans = plan.spans(view.read_start_ms, last_ms, closed_ms, cuts)
-            known = self._spans = (view, last_ms, closed_ms, [tile_range(*span) for span in spans])
-        return known[3]
+    def _ranges_until(self, view: View, last_ms: int, closed_ms: int) -> list[tuple[int, int]]:
+        cuts = [start for start in view.starts if start is not None]
+        return [tile_range(*span) for span in self.group.plan.spans(view.read_start_ms, last_ms, closed_ms, cuts)]
 
 
 class PlainRead(msgspec.Struct, frozen=True, gc=False):

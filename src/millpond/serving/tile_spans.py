@@ -3,14 +3,45 @@
 Place on the data path: used by every read of tiles, the short ones and the long one.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from itertools import pairwise
+from typing import Generic, TypeVar
 
 from millpond.features import GroupByPlan, Tile, tile_address, tile_range
 from millpond.features.layers import Span, spans
 from millpond.kv import TimedValue
 from millpond.serving.closed_tiles import ClosedForm
 from millpond.serving.landed_batch import View
+
+R = TypeVar("R")
+
+
+class LatestRanges(Generic[R]):
+    """Remembers what is read for the latest queries: it stays for all that end in one tile.
+
+    Args:
+        tile_ms: the size of the smallest tiles.
+        make: gives what is read, for a view, the end of the last tile that is read, and the closing time.
+
+    >>> ranges = LatestRanges(300, lambda view, last_ms, closed_ms: [(0, last_ms)])
+    >>> ranges.of(None, 450, 300) is ranges.of(None, 600, 300), ranges.of(None, 601, 300)
+    (True, [(0, 900)])
+    """
+
+    __slots__ = ("_known", "_make", "_tile_ms")
+
+    def __init__(self, tile_ms: int, make: Callable[[View, int, int], R]) -> None:
+        self._tile_ms = tile_ms
+        self._make = make
+        self._known: tuple[View, int, int, R] | None = None
+
+    def of(self, view: View, query_ms: int, closed_ms: int) -> R:
+        """Give what is read for a query, by the closing time."""
+        last_ms = -(-query_ms // self._tile_ms) * self._tile_ms
+        known = self._known
+        if known is None or known[0] is not view or known[1] != last_ms or known[2] != closed_ms:
+            known = self._known = (view, last_ms, closed_ms, self._make(view, last_ms, closed_ms))
+        return known[3]
 
 
 def are_placed(plan: GroupByPlan, rows: Sequence[TimedValue], tiles: Sequence[Tile]) -> bool:
