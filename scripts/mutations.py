@@ -90,7 +90,7 @@ MUTATIONS = [
     ),
     Mutation(
         "a timer that is due now",
-        "state/operator/timer_queue.py",
+        "state/backend/timer_queue.py",
         "self._entries[0][0] <= limit_ms:",
         "self._entries[0][0] < limit_ms:",
         ("tests/state/operator/test_timers.py",),

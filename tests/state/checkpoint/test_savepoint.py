@@ -17,12 +17,12 @@ from millpond.state.checkpoint import (
     write_savepoint,
 )
 from millpond.state.checkpoint.starting import load_savepoint
-from millpond.state.operator.timers import TIMERS
 from millpond.state.rocksdb.backend import RocksDbBackend
 from millpond.state.spi import HeapBackend, StateDescriptor, StateKind
 from millpond.state.types.key_groups import key_group_of, key_groups_of, max_parallelism, shard_of
 from millpond.state.types.object_codec import OBJECT_SCHEMA
 from millpond.state.types.serializer import msgspec_serializer, pickle_serializer
+from millpond.state.types.timer_states import TIMERS
 from millpond.state.types.ttl import Ttl
 from tests.state.checkpoint.faulty_files import Disk, FaultyFiles
 

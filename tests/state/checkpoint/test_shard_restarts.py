@@ -5,9 +5,9 @@ import pytest
 
 from millpond.errors import CorruptionError, OptionError
 from millpond.state.checkpoint import Savepoint, Shard, ShardState, new_manifest, write_savepoint
-from millpond.state.operator.timers import TIMERS
 from millpond.state.spi import HeapBackend, StateDescriptor, StateKind
 from millpond.state.types.key_groups import key_group_of, key_groups_of, max_parallelism, shard_of
+from millpond.state.types.timer_states import TIMERS
 from millpond.state.types.ttl import Ttl
 from tests.state.checkpoint.faulty_files import Disk, FaultyFiles
 

@@ -1,6 +1,9 @@
 """Timers against a plain set: what is due, in what order, through commits, rollbacks and undos."""
 
 import copy
+from itertools import islice
+from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import numpy as np
 import pyarrow as pa
@@ -10,8 +13,9 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from millpond.errors import OptionError
 from millpond.state.checkpoint import Shard, new_manifest
-from millpond.state.operator.timers import TIMERS
 from millpond.state.spi import HeapBackend
+from millpond.state.types.timer_states import TIMERS
+from tests.state.conformance.subjects import IN_MEMORY, lru, rocksdb, spillable
 from tests.state.lengths import of_length
 
 KEY = pa.schema([("user", pa.string())])
@@ -19,13 +23,28 @@ GROUPS = range(2)
 
 
 class TimersAgainstASet(RuleBasedStateMachine):
-    """`live` holds (expiry, key group, key) of every timer that is set."""
+    """`live` holds (expiry, key group, key) of every timer that is set, with the number that it was set as."""
+
+    keeps_order = False  # of timers of one time, whatever is undone
 
     def __init__(self):
         super().__init__()
-        self.shard = Shard(new_manifest("lineage", 0, 1, 2, KEY), HeapBackend(GROUPS))
+        self.folder = TemporaryDirectory(dir=IN_MEMORY)
+        self.opened = 0
+        self.shard = self._shard(new_manifest("lineage", 0, 1, 2, KEY))
         assert self.shard.begin_at(self.shard.manifest)
-        self.live, self.committed, self.commits = set(), set(), 0
+        self.live, self.committed, self.commits, self.number = {}, {}, 0, 0
+
+    def backend(self, folder):
+        return HeapBackend(GROUPS)
+
+    def _shard(self, manifest):
+        self.opened += 1
+        return Shard(manifest, self.backend(Path(self.folder.name) / str(self.opened)))
+
+    def teardown(self):
+        self.shard.backend.close()
+        self.folder.cleanup()
 
     def _at(self, group, user):
         self.shard.timers  # noqa: B018 - declares the state before the group is entered
@@ -33,14 +52,28 @@ class TimersAgainstASet(RuleBasedStateMachine):
         self.shard.backend.context.key = (f"{group}-{user}",)
         return group, self.shard.backend.context.key
 
+    def _due(self, limit):
+        """Every timer that is due, in its order."""
+        due = [timer for timer in self.live if timer[0] <= limit]
+        return sorted(due, key=lambda timer: (timer[0], self.live[timer]))
+
+    def _check(self, given, expected):
+        """What was due: in the order of time, each once, and where that is kept in the order in which they were set."""
+        assert [timer.expiry_ms for timer in given] == [expiry for expiry, *_ in expected]
+        if self.keeps_order:
+            assert [tuple(timer) for timer in given] == expected
+        else:
+            assert sorted(map(tuple, given)) == sorted(expected)
+
     @rule(group=st.sampled_from(GROUPS), user=st.integers(0, 1), at=st.integers(0, 2))
     def register(self, group, user, at):
-        self.live.add((at, *self._at(group, user)))
+        self.number += 1
+        self.live.setdefault((at, *self._at(group, user)), self.number)
         self.shard.timers.register(at)
 
     @rule(group=st.sampled_from(GROUPS), user=st.integers(0, 1), at=st.integers(0, 2))
     def delete(self, group, user, at):
-        self.live.discard((at, *self._at(group, user)))
+        self.live.pop((at, *self._at(group, user)), None)
         self.shard.timers.delete(at)
 
     @rule(group=st.sampled_from(GROUPS), user=st.integers(0, 1))
@@ -50,18 +83,42 @@ class TimersAgainstASet(RuleBasedStateMachine):
 
     @rule(limit=st.integers(-1, 3))
     def ask_what_is_due(self, limit):
-        due = self.shard.timers.due(limit)
-        assert len(set(due)) == len(due), "a timer is due once"
-        assert {tuple(timer) for timer in due} == {timer for timer in self.live if timer[0] <= limit}
-        assert [timer.expiry_ms for timer in due] == sorted(timer.expiry_ms for timer in due)
+        self._check(list(self.shard.timers.due(limit)), self._due(limit))
 
     @rule(limit=st.integers(-1, 3))
     def work_off_what_is_due(self, limit):
+        expected, given = self._due(limit), []
         for due in self.shard.timers.due(limit):
+            given.append(due)
             self.shard.backend.enter(due.key_group)
             self.shard.backend.context.key = due.key
             self.shard.timers.delete(due.expiry_ms)
-        self.live = {timer for timer in self.live if timer[0] > limit}
+        self._check(given, expected)
+        self.live = {timer: number for timer, number in self.live.items() if timer[0] > limit}
+
+    @rule(limit=st.integers(-1, 3), changes=st.lists(st.tuples(st.booleans(), st.integers(0, 3)), max_size=5))
+    def change_timers_while_those_due_are_gone_through(self, limit, changes):
+        expected, given, remaining = self._due(limit), [], iter(changes)
+        for due in self.shard.timers.due(limit):
+            given.append(due)
+            for sets, at in islice(remaining, 2):
+                self.shard.backend.enter(due.key_group)
+                self.shard.backend.context.key = due.key
+                timer = (at, due.key_group, due.key)
+                if sets:
+                    self.number += 1
+                    self.live.setdefault(timer, self.number)
+                    self.shard.timers.register(at)
+                else:
+                    self.live.pop(timer, None)
+                    self.shard.timers.delete(at)
+        self._check(given, expected)
+
+    @rule(limit=st.integers(-1, 3), taken=st.integers(0, 2))
+    def stop_in_the_midst_of_those_due(self, limit, taken):
+        expected = self._due(limit)
+        given = list(islice(self.shard.timers.due(limit), taken))
+        assert [timer.expiry_ms for timer in given] == [expiry for expiry, *_ in expected[:taken]]
 
     @rule()
     def commit(self):
@@ -85,8 +142,46 @@ class TimersAgainstASet(RuleBasedStateMachine):
         assert self.shard.begin_at(manifest)
         self.live = copy.copy(self.committed)
 
+    @rule()
+    def take_a_snapshot_that_is_read_after_more_changes(self):
+        self.commits += 1
+        snapshot = self.shard.backend.commit()
+        expected = {timer for timer in self.live if timer[0] <= 3}
+        self.work_off_what_is_due(limit=1)
+        found = set()
+        for group in GROUPS:
+            cells = snapshot.cells(TIMERS.name, group)
+            assert all(value == (True,) for value in cells.values)
+            places = zip(cells.key_groups, cells.keys, cells.map_keys or (), strict=True)
+            found |= {(expiry, at, key) for at, key, (expiry,) in places}
+        assert found == expected
+        snapshot.release()
+        # Nobody has written this version.
+        self.shard.backend.rollback()
+        self.shard.backend.undo_commit()
+        self.shard.timers.forget_queue()
+        self.live = copy.copy(self.committed)
+
+    @rule()
+    def restore_from_all_there_is(self):
+        self.commits += 1
+        self.shard.write_anew()
+        commit = self.shard.commit(f"attempt {self.commits}")
+        restored = self._shard(commit.manifest)
+        restored.restore(commit.segments)
+        assert restored.begin_at(commit.manifest)
+        self.shard.backend.close()
+        self.shard = restored
+        # They are set anew in the order in which they were written, which is open.
+        given = list(restored.timers.due(3))
+        assert {tuple(timer) for timer in given} == self.live.keys()
+        assert [timer.expiry_ms for timer in given] == sorted(timer.expiry_ms for timer in given)
+        self.live = {tuple(timer): number for number, timer in enumerate(given)}
+        self.number = len(given)
+        self.committed = copy.copy(self.live)
+
     @invariant()
-    def the_queue_is_bounded_by_the_timers_that_are_set(self):
+    def memory_is_bounded_by_the_timers_that_are_set(self):
         queue = self.shard.timers._queue
         assert queue is None or len(queue) <= 2 * len(self.live)
 
@@ -95,8 +190,30 @@ class TimersAgainstASet(RuleBasedStateMachine):
         assert self.shard.timers.next_expiry_ms() == min((expiry for expiry, *_ in self.live), default=None)
 
 
+class TimersInRocksDb(TimersAgainstASet):
+    keeps_order = True
+
+    def backend(self, folder):
+        return rocksdb(GROUPS, folder)
+
+
+class TimersBehindACache(TimersInRocksDb):
+    def backend(self, folder):
+        return lru(rocksdb, max_entries=2)(GROUPS, folder)
+
+
+class TimersThatSpill(TimersAgainstASet):
+    def backend(self, folder):
+        return spillable(GROUPS, folder)
+
+
 TimersAgainstASet.TestCase.settings = of_length(examples=60, steps=30)
 TestTimersAgainstASet = TimersAgainstASet.TestCase
+for machine in (TimersInRocksDb, TimersBehindACache, TimersThatSpill):
+    machine.TestCase.settings = of_length(examples=30, steps=30)
+TestTimersInRocksDb = TimersInRocksDb.TestCase
+TestTimersBehindACache = TimersBehindACache.TestCase
+TestTimersThatSpill = TimersThatSpill.TestCase
 
 
 def test_a_timer_set_deleted_and_set_again_is_due_once():

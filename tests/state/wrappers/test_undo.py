@@ -5,8 +5,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from millpond.state.operator.timers import TIMERS, Timers
+from millpond.state.operator.timers import Timers
 from millpond.state.spi import HeapBackend, LruStateCache, RocksDbBackend, StateDescriptor, StateKind
+from millpond.state.types.timer_states import TIMERS
 from millpond.state.wrappers.undo import UndoableBackend
 
 SCHEMA = pa.schema([("n", pa.int64())])

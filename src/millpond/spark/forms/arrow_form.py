@@ -13,7 +13,7 @@ from millpond.spark.forms.form import ShardBatch
 from millpond.spark.forms.grouping import keys_and_grouping, shown
 from millpond.spark.forms.rows import refuse_nulls
 from millpond.spark.shuffle.arrow_lots import one_table
-from millpond.state.operator.timer_queue import DueTimer
+from millpond.state.backend.timer_queue import DueTimer
 
 
 class ArrowForm:

@@ -9,8 +9,8 @@ from pyspark.sql.streaming.stateful_processor import TimerValues
 
 from millpond.spark.spec.lease import Lease
 from millpond.spark.spec.operator import OperatorSpec
+from millpond.state.backend.timer_queue import DueTimer
 from millpond.state.checkpoint import Shard
-from millpond.state.operator.timer_queue import DueTimer
 
 
 @dataclass

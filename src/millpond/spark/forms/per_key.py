@@ -13,7 +13,7 @@ from pyspark.sql.streaming.stateful_processor import ExpiredTimerInfo
 
 from millpond.errors import DataError
 from millpond.spark.forms.form import ShardBatch
-from millpond.state.operator.timer_queue import DueTimer
+from millpond.state.backend.timer_queue import DueTimer
 from millpond.state.types.rows import Row
 
 

@@ -27,7 +27,7 @@ from millpond.spark.environment.tracebacks import folded_texts
 from millpond.spark.forms.form import ShardBatch
 from millpond.spark.forms.per_key import KeyObjects, PerKey
 from millpond.spark.spec.operator import DEAD_LETTER
-from millpond.state.operator.timer_queue import DueTimer
+from millpond.state.backend.timer_queue import DueTimer
 from millpond.state.types.rows import Row, grouping_values
 from millpond.state.wrappers.undo import Call, UndoableBackend
 

@@ -16,8 +16,8 @@ from millpond.spark.inspect.stored_operator import StoredOperator
 from millpond.state.checkpoint.format.seal import Seal
 from millpond.state.checkpoint.format.segment import CellCodec
 from millpond.state.checkpoint.restoring import Version, row_pieces
-from millpond.state.operator.timers import TIMER_STATES, TIMERS
 from millpond.state.types.descriptor import StateDescriptor, StateKind
+from millpond.state.types.timer_states import TIMER_STATES, TIMERS
 from millpond.state.types.ttl import LIFE_FIELD
 from millpond.suggestions import did_you_mean
 

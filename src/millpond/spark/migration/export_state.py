@@ -21,8 +21,8 @@ from millpond.spark.operator.key_columns import quoted
 from millpond.state.checkpoint import Savepoint
 from millpond.state.checkpoint.format.savepoint_manifest import SavepointFile
 from millpond.state.checkpoint.format.seal import Seal
-from millpond.state.operator.timers import TIMER_STATES
 from millpond.state.types.descriptor import StateDescriptor, StateKind
+from millpond.state.types.timer_states import TIMER_STATES
 
 _TIMERS_COLUMN = "timers"
 _BATCH_ROWS = 10_000

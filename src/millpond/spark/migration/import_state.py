@@ -32,9 +32,9 @@ from millpond.state.checkpoint.format.seal import Seal
 from millpond.state.checkpoint.format.segment import CellCodec
 from millpond.state.checkpoint.savepoint import check_empty, finish_savepoint, not_written, write_rows
 from millpond.state.checkpoint.storage.folder import Folder
-from millpond.state.operator.timers import TIMER_STATES, TIMERS
 from millpond.state.types.descriptor import StateDescriptor, StateKind
 from millpond.state.types.key_groups import max_parallelism
+from millpond.state.types.timer_states import TIMER_STATES, TIMERS
 from millpond.state.types.ttl import LIFE_FIELD
 
 _FILE_BYTES = 32 << 20

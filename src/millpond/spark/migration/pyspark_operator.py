@@ -24,8 +24,8 @@ from millpond.spark.forms.handles import arrow_schema
 from millpond.spark.inspect.query_operators import QueryOperator, described, query_operators
 from millpond.spark.inspect.reading_session import reading_session
 from millpond.spark.operator.key_columns import key_columns, quoted
-from millpond.state.operator.timers import PROCESSING_TIMERS, TIMERS
 from millpond.state.types.descriptor import StateDescriptor, StateKind
+from millpond.state.types.timer_states import PROCESSING_TIMERS, TIMERS
 from millpond.state.types.ttl import Ttl
 from millpond.suggestions import did_you_mean
 

@@ -12,7 +12,7 @@ from millpond.state.backend.protocols import KeyedStateBackend
 from millpond.state.checkpoint import Manifest, Savepoint, Shard
 from millpond.state.checkpoint.restoring import SegmentSource, StoredStates
 from millpond.state.checkpoint.storage.folder import Folder
-from millpond.state.operator.timers import PROCESSING_TIMERS, TIMERS
+from millpond.state.types.timer_states import PROCESSING_TIMERS, TIMERS
 
 
 def filled_shard(

@@ -14,10 +14,10 @@ from pyspark.sql.types import StructType
 from millpond.errors import OptionError
 from millpond.spark.spec.metrics import KeyedMetrics
 from millpond.state.checkpoint.format.seal import Seal
-from millpond.state.operator.timers import PROCESSING_TIMERS, TIMERS
 from millpond.state.options.operator import StateOptions
 from millpond.state.spillable.options import SpillableSettings
 from millpond.state.types.descriptor import StateDescriptor
+from millpond.state.types.timer_states import PROCESSING_TIMERS, TIMERS
 from millpond.state.wrappers.choice import CacheHooks
 
 DEAD_LETTER = "dead_letter"

@@ -1,4 +1,4 @@
-"""What a backend has that hands out no bytes and reports nothing, to inherit from."""
+"""What a backend has that hands out no bytes, reports nothing and keeps no order of timers, to inherit from."""
 
 from collections.abc import Iterable
 
@@ -8,6 +8,7 @@ from millpond.metrics import Recorder
 from millpond.state.backend.cell_bytes import cell_bytes
 from millpond.state.backend.pairs import Pair, Pairs
 from millpond.state.backend.protocols import Cells
+from millpond.state.backend.timer_queue import TimerQueue, TimersByTime, timers_in
 from millpond.state.types.descriptor import StateDescriptor
 
 
@@ -20,7 +21,11 @@ class PlainSnapshot:
 
 
 class PlainBackend:
-    """The raw copies and reports of a backend that has none. Whoever inherits this writes the rest."""
+    """The raw copies, reports and order of timers of a backend that has none. Whoever inherits this writes the rest."""
+
+    def cells(self, name: str, key_group: int) -> Cells:
+        """Every cell of a state in one key group as it is now."""
+        raise NotImplementedError
 
     def load(self, descriptor: StateDescriptor, cells: Cells) -> None:
         """Put or delete cells as part of a restore."""
@@ -33,6 +38,10 @@ class PlainBackend:
     def load_raw(self, descriptor: StateDescriptor, key_group: int, pairs: Iterable[Pair]) -> None:
         """Put cells that another backend handed out as bytes: they are decoded."""
         self.load(descriptor, cell_bytes(descriptor, 0).cells(key_group, pairs))
+
+    def timers_by_time(self, name: str, key_groups: range) -> TimersByTime:
+        """A queue in memory, filled from the state's cells."""
+        return TimerQueue(timers_in(self.cells, name, key_groups))
 
     def report_to(self, recorder: Recorder) -> None:
         """Nothing is reported."""

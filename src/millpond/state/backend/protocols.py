@@ -23,6 +23,7 @@ import pyarrow as pa
 
 from millpond.metrics import Recorder
 from millpond.state.backend.pairs import Pair, Pairs
+from millpond.state.backend.timer_queue import TimersByTime
 from millpond.state.types.descriptor import StateDescriptor
 from millpond.state.types.rows import Row
 
@@ -324,6 +325,14 @@ class StateAccess(Protocol):
 
     def raw(self, name: str) -> RawCells:
         """The cells of a declared state past its handle."""
+        ...
+
+    def timers_by_time(self, name: str, key_groups: range) -> TimersByTime:
+        """The timers that a declared state holds now, the open version's included, in the order of time.
+
+        `name` is one of `TIMER_STATES`. A backend without an order of its own gives a queue that it fills from the
+        state's cells.
+        """
         ...
 
 

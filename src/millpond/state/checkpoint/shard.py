@@ -44,9 +44,10 @@ from millpond.state.checkpoint.starting import load_savepoint
 from millpond.state.checkpoint.storage.interface import Commit
 from millpond.state.checkpoint.unstored import UnstoredChanges
 from millpond.state.checkpoint.writer import BASE_STEP_ROWS, CheckpointWriter, Round
-from millpond.state.operator.timers import TIMERS, Timers
+from millpond.state.operator.timers import Timers
 from millpond.state.types.descriptor import StateDescriptor
 from millpond.state.types.schema_change import migration
+from millpond.state.types.timer_states import TIMERS
 
 
 class Shard:

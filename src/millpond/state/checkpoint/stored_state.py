@@ -19,7 +19,7 @@ from millpond.masking import masked
 from millpond.state.checkpoint.reader import StateReader
 from millpond.state.checkpoint.savepoint import MANIFEST, Savepoint
 from millpond.state.checkpoint.storage.folder import Folder
-from millpond.state.operator.timers import TIMER_STATES
+from millpond.state.types.timer_states import TIMER_STATES
 
 _QUERY_FOLDERS = {"offsets", "commits"}
 

@@ -15,12 +15,13 @@ import pyarrow as pa
 from millpond.errors import OptionError
 from millpond.state.backend.expiry import alive, without_times
 from millpond.state.backend.protocols import KeyContext, KeyedStateBackend
+from millpond.state.backend.timer_queue import DueTimer
 from millpond.state.operator.operator import Context, KeyedOperator, TimeDomain, Timer, Times, check_operator
 from millpond.state.operator.states import States
-from millpond.state.operator.timer_queue import DueTimer
-from millpond.state.operator.timers import PROCESSING_TIMERS, TIMERS, Timers
+from millpond.state.operator.timers import Timers
 from millpond.state.types.descriptor import StateDescriptor
 from millpond.state.types.key_types import given_form
+from millpond.state.types.timer_states import PROCESSING_TIMERS, TIMERS
 from millpond.state.wrappers.cached_values import CachedValues
 from millpond.suggestions import did_you_mean
 
@@ -89,8 +90,8 @@ class OperatorShard:
             self.backend.enter(key_group)
             self.entered = key_group
 
-    def due(self, domain: TimeDomain, limit_ms: int) -> list[DueTimer]:
-        """The timers whose time has come, in the order of time."""
+    def due(self, domain: TimeDomain, limit_ms: int) -> Iterable[DueTimer]:
+        """The timers whose time has come, in the order of time, to be gone through once."""
         timers = self._timers.get(domain)
         if timers is None:
             return []

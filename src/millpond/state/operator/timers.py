@@ -1,44 +1,24 @@
 """Timers: moments at which a key wants to be called, kept as durably as its state.
 
-A key's timers are a map state of their own (expiry in ms -> true; `$timers`, or `$processing_timers` for
-those that wait for processing time), so they travel in the same deltas and bases and are undone with the
-same rollbacks. Beside it stands a queue over all keys (`timer_queue`), which answers what is due without looking
-at every key. It is built from the live cells, the open version's included, so it is right at any time and
-on any backend.
+A key's timers are a map state of their own (expiry in ms -> true; see `types.timer_states`), so they travel in
+the same deltas and bases and are undone with the same rollbacks. Beside it stands an order of time over all keys, which
+answers what is due without looking at every key: the backend's own, or a queue in memory that is built from the live
+cells, the open version's included. So it is right at any time and on any backend.
 
-Invariant: once it is built, the queue holds exactly the timers in the state. A call that is undone puts them back in
-both. After the undo of a version or a restore the queue is thrown away, and built again from the state when it is next
-asked.
+Invariant: once it is asked for, the order holds exactly the timers in the state. A call that is undone puts them back
+in both. After the undo of a version or a restore it is thrown away, and asked for again when it is next needed.
 
 Times are event or processing time, in ms, as the operator's time mode says; this module does not care.
 """
 
-from collections.abc import Iterator
-
-import pyarrow as pa
+from collections.abc import Iterable, Iterator
 
 from millpond.state.backend.protocols import KeyedStateBackend
-from millpond.state.operator.timer_queue import DueTimer, TimerQueue
-from millpond.state.types.descriptor import StateDescriptor, StateKind
+from millpond.state.backend.timer_queue import DueTimer, TimersByTime
+from millpond.state.types.descriptor import StateDescriptor
+from millpond.state.types.timer_states import TIMERS
 from millpond.state.types.times import FIRST_MS, LAST_MS, checked_ms
 from millpond.state.wrappers.undo import UndoableBackend
-
-TIMERS = StateDescriptor(
-    name="$timers",
-    kind=StateKind.MAP,
-    value_schema=pa.schema([("set", pa.bool_())]),
-    map_key_schema=pa.schema([("expiry_ms", pa.int64())]),
-)
-
-PROCESSING_TIMERS = StateDescriptor(
-    name="$processing_timers",
-    kind=TIMERS.kind,
-    value_schema=TIMERS.value_schema,
-    map_key_schema=TIMERS.map_key_schema,
-)
-
-TIMER_STATES = (TIMERS.name, PROCESSING_TIMERS.name)
-"""The names of the states that hold timers."""
 
 
 class Timers:
@@ -50,7 +30,7 @@ class Timers:
         self._name = descriptor.name
         self._state = backend.map_state(descriptor)
         self._undoable = backend if isinstance(backend, UndoableBackend) else None
-        self._queue: TimerQueue | None = None
+        self._queue: TimersByTime | None = None
 
     def register(self, expiry_ms: int) -> None:
         """Set a timer of the current key. Setting it twice sets it once.
@@ -82,8 +62,11 @@ class Timers:
         """The current key's timers, in ms, in their order."""
         return iter(sorted(expiry for (expiry,), _ in self._state.items()))
 
-    def due(self, limit_ms: int) -> list[DueTimer]:
-        """Every timer at or before the limit, in the order of time. They stay set until they are deleted."""
+    def due(self, limit_ms: int) -> Iterable[DueTimer]:
+        """Every timer at or before the limit, in the order of time, to be gone through once.
+
+        They are those that are set now, whatever is set and deleted meanwhile, and stay set until they are deleted.
+        """
         return self._built().up_to(limit_ms)
 
     def next_expiry_ms(self) -> int | None:
@@ -92,8 +75,10 @@ class Timers:
         return None if first is None else first.expiry_ms
 
     def forget_queue(self) -> None:
-        """The state was undone or restored: build the queue anew when it is next asked."""
-        self._queue = None
+        """The state was undone or restored: ask for the order anew when it is next needed."""
+        if self._queue is not None:
+            self._queue.close()
+            self._queue = None
 
     def _checked(self, expiry_ms: int) -> int:
         # The text is made only where it is needed: records set timers.
@@ -116,14 +101,7 @@ class Timers:
         if self._queue is not None and self.contains(timer.expiry_ms) != was_set:
             (self._queue.add if was_set else self._queue.remove)(timer)
 
-    def _built(self) -> TimerQueue:
+    def _built(self) -> TimersByTime:
         if self._queue is None:
-            self._queue = TimerQueue(
-                DueTimer(expiry_ms, key_group, key)
-                for group in self._key_groups
-                for cells in (self._backend.cells(self._name, group),)
-                for key_group, key, (expiry_ms,) in zip(cells.key_groups, cells.keys, cells.map_keys or (), strict=True)
-                # Checkpoints of 0.1 may hold timers without a time, which are never due.
-                if expiry_ms is not None
-            )
+            self._queue = self._backend.timers_by_time(self._name, self._key_groups)
         return self._queue

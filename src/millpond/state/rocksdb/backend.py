@@ -28,12 +28,15 @@ from millpond.errors import UnavailableError
 from millpond.state.backend.declarations import Declarations, foreign_key_group, open_version
 from millpond.state.backend.plain import PlainBackend, PlainSnapshot
 from millpond.state.backend.protocols import Cells, KeyContext, ListState, MapState, RawCells, Snapshot, ValueState
+from millpond.state.backend.timer_queue import TimersByTime
 from millpond.state.rocksdb.database import BLOCK_CACHE_BYTES, WRITE_BUFFER_BYTES, Database
 from millpond.state.rocksdb.lists import RocksDbListState
 from millpond.state.rocksdb.states import Change, RocksDbMapState, RocksDbState, RocksDbValueState
+from millpond.state.rocksdb.timers import RocksDbTimerState, TimersInRocksDb
 from millpond.state.rocksdb.unreverted import Unreverted
 from millpond.state.types.descriptor import StateDescriptor, StateKind
 from millpond.state.types.rows import Row
+from millpond.state.types.timer_states import TIMER_STATES
 
 
 class RocksDbBackend(PlainBackend):
@@ -110,6 +113,7 @@ class RocksDbBackend(PlainBackend):
         return self._declared.declare(descriptor, RocksDbMapState)
 
     def _make(self, kind: type[RocksDbState], descriptor: StateDescriptor) -> RocksDbState:
+        kind = RocksDbTimerState if descriptor.name in TIMER_STATES else kind
         made = kind(descriptor, len(self._states), self._context, self._database)
         made.use(self._unreverted or self._database.handle)
         return made
@@ -134,6 +138,13 @@ class RocksDbBackend(PlainBackend):
         """The cells of a declared state past its handle."""
         return self._declared.find(name)
 
+    def timers_by_time(self, name: str, key_groups: range) -> TimersByTime:
+        """The timers that a state holds now, in the order of time: read from the database, none of them in memory."""
+        state = self._declared.find(name)
+        return (
+            TimersInRocksDb(state) if isinstance(state, RocksDbTimerState) else super().timers_by_time(name, key_groups)
+        )
+
     def commit(self) -> Snapshot:
         """End the version: swap the sets of changed keys and take a snapshot of the database."""
         if self._unreverted is not None:
@@ -154,7 +165,7 @@ class RocksDbBackend(PlainBackend):
             UnavailableError: RocksDB takes no more writes, with room or without. Restore into a new backend.
         """
         changed = any(state.changed for state in self._states.values())
-        self._revert(self._manifest, (at for state in self._states.values() for at in state.changed))
+        self._revert(self._manifest, [(state, state.changed) for state in self._states.values()])
         for state in self._states.values():
             state.forget_changes()
         self._leave()
@@ -165,7 +176,7 @@ class RocksDbBackend(PlainBackend):
         self.rollback()
         if self._before_manifest is None:
             return
-        self._revert(self._before_manifest, (at for state in self._states.values() for at in state.committed_changed))
+        self._revert(self._before_manifest, [(state, state.committed_changed) for state in self._states.values()])
         self._manifest = self._before_manifest
         self.acknowledge()
 
@@ -199,9 +210,10 @@ class RocksDbBackend(PlainBackend):
         self._states.clear()
         self._database.close()
 
-    def _revert(self, version: Any, changed: Iterable[bytes]) -> None:
+    def _revert(self, version: Any, changed: Iterable[tuple[RocksDbState, Collection[Any]]]) -> None:
         """Have the database hold a version again, or be read as if it did."""
-        keys = set(changed) if self._unreverted is None else self._unreverted.keys.union(changed)
+        rows = (at for state, cells in changed for at in state.rows_of(cells, version))
+        keys = set(rows) if self._unreverted is None else self._unreverted.keys.union(rows)
         if not keys:
             return
         unreverted = Unreverted(self._database, version, keys, self._reverted)

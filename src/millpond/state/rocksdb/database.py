@@ -20,7 +20,7 @@ import shutil
 import weakref
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from itertools import compress
+from itertools import compress, takewhile
 from operator import not_
 from pathlib import Path
 from types import ModuleType
@@ -51,8 +51,8 @@ _METRICS = {
 class Laid(Protocol):
     """What is laid over a database whose last rollback did not fit on the disk: see `unreverted`."""
 
-    def laid_over(self, prefix: bytes, live: Iterator[tuple[bytes, bytes]]) -> Iterator[tuple[bytes, bytes]]:
-        """What a scan gives, from what the database gives."""
+    def laid_over(self, first: bytes, end: bytes, live: Iterator[tuple[bytes, bytes]]) -> Iterator[tuple[bytes, bytes]]:
+        """What a scan of keys from `first` up to `end` gives, from what the database gives."""
         ...
 
     def put_back(self) -> None:
@@ -206,22 +206,29 @@ class Database:
 
     def scan(self, prefix: bytes, cursor: Any = None) -> Iterator[tuple[bytes, bytes]]:
         """Keys that begin with `prefix`, in order, and their values: as of now, or of when the cursor was made."""
-        found = self._scan(prefix, cursor)
-        return found if cursor is not None or self.unreverted is None else self.unreverted.laid_over(prefix, found)
+        if cursor is None:
+            return self.between(prefix, after(prefix))
+        return takewhile(lambda pair: pair[0].startswith(prefix), self._walk(cursor, prefix))
 
-    def _scan(self, prefix: bytes, cursor: Any) -> Iterator[tuple[bytes, bytes]]:
+    def between(self, first: bytes, end: bytes) -> Iterator[tuple[bytes, bytes]]:
+        """Keys from `first` up to `end`, without it, in order, and their values: as of now, read one by one."""
         try:
-            if cursor is None:
-                # What is bounded does not walk over what was deleted behind the prefix.
-                options = self._rocksdict.ReadOptions()
-                options.set_iterate_upper_bound(after(prefix))
-                cursor = self.handle.iter(options)
-            cursor.seek(prefix)
+            # What is bounded does not walk over what was deleted behind the end.
+            options = self._rocksdict.ReadOptions()
+            options.set_iterate_upper_bound(end)
+            options.set_background_purge_on_iterator_cleanup(True)
+            cursor = self.handle.iter(options)
+        except Exception as error:
+            raise self.failure(error) from error
+        # RocksDB reads the end from the options' own memory, for as long as the cursor moves.
+        found = self._walk(cursor, first, options)
+        return found if self.unreverted is None else self.unreverted.laid_over(first, end, found)
+
+    def _walk(self, cursor: Any, first: bytes, _kept: Any = None) -> Iterator[tuple[bytes, bytes]]:
+        try:
+            cursor.seek(first)
             while cursor.valid():
-                key = cursor.key()
-                if not key.startswith(prefix):
-                    break
-                yield key, cursor.value()
+                yield cursor.key(), cursor.value()
                 cursor.next()
             # A scan also ends where a block cannot be read.
             cursor.status()

@@ -112,6 +112,10 @@ class RocksDbState:
         self.changed = set()
         self.handed = {}
 
+    def rows_of(self, changed: Iterable[bytes], version: Any) -> Iterator[bytes]:  # noqa: ARG002 - a cell is one row
+        """The db keys of changed cells and of all that is kept beside them, now or in another version."""
+        return iter(changed)
+
     def changes(self, changed: Any, read: Callable[[bytes], bytes | None]) -> Iterator[Cells]:
         """What a version changed, in the order of the database, a few hundred cells at a time."""
         remaining = iter(sorted(changed))

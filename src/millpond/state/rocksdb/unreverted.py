@@ -53,10 +53,10 @@ class Unreverted:
         self.put_back()
         del self._database.handle[at]
 
-    def laid_over(self, prefix: bytes, live: Iterator[tuple[bytes, bytes]]) -> Iterator[tuple[bytes, bytes]]:
+    def laid_over(self, first: bytes, end: bytes, live: Iterator[tuple[bytes, bytes]]) -> Iterator[tuple[bytes, bytes]]:
         """A scan of the version, from one of the database."""
         read_from = self._database.read_from
-        ours = ((at, read_from(self.version, at)) for at in sorted(self.keys) if at.startswith(prefix))
+        ours = ((at, read_from(self.version, at)) for at in sorted(self.keys) if first <= at < end)
         theirs = (pair for pair in live if pair[0] not in self.keys)
         there = ((at, data) for at, data in ours if data is not None)
         return heapq.merge(theirs, there)

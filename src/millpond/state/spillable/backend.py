@@ -27,6 +27,7 @@ from millpond.state.backend.cell_bytes import cell_bytes
 from millpond.state.backend.lmdb_keys import STATE_BYTES
 from millpond.state.backend.pairs import Pair, Pairs
 from millpond.state.backend.protocols import Cells, KeyContext, ListState, MapState, RawCells, Snapshot, ValueState
+from millpond.state.backend.timer_queue import TimerQueue, TimersByTime, timers_in
 from millpond.state.heap.backend import HeapBackend
 from millpond.state.spillable.accounting import HeapSizes
 from millpond.state.spillable.counted_cells import CountedCells
@@ -237,6 +238,10 @@ class SpillableBackend:
     def _written(self, cells: int) -> None:
         self._owner.take()
         self._turns.written(cells)
+
+    def timers_by_time(self, name: str, key_groups: range) -> TimersByTime:
+        """A queue in memory, filled from the state's cells."""
+        return TimerQueue(timers_in(self.cells, name, key_groups))
 
     def commit(self) -> Snapshot:
         """End the version. Nothing is read or copied, but for some samples that are weighed."""

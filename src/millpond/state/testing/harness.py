@@ -22,6 +22,7 @@ import heapq
 import reprlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from enum import Enum
+from itertools import repeat
 from types import TracebackType
 from typing import Any, NamedTuple, Self, TypeVar
 
@@ -255,7 +256,8 @@ class Harness:
         self._check_usable()
         self._condition = _Condition.FAILED
         self._times.at_ms = None
-        due = ([(timer, shard) for timer in shard.due(domain, limit_ms)] for shard in self._shards.shards)
+        # Each shard says what is due now, and gives it one by one: all of it may be more than memory holds.
+        due = [zip(shard.due(domain, limit_ms), repeat(shard)) for shard in self._shards.shards]
         for timer, shard in heapq.merge(*due, key=lambda timer_and_shard: timer_and_shard[0].expiry_ms):
             self._output.extend(shard.fire(domain, timer))
         self._condition = _Condition.USABLE

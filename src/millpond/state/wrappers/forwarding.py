@@ -20,6 +20,7 @@ from millpond.state.backend.protocols import (
     Snapshot,
     ValueState,
 )
+from millpond.state.backend.timer_queue import TimersByTime
 from millpond.state.types.descriptor import StateDescriptor
 from millpond.state.types.rows import Row
 
@@ -87,6 +88,10 @@ class ForwardingBackend:
     def raw(self, name: str) -> RawCells:
         """The cells of a declared state past its handle."""
         return self._inner.raw(name)
+
+    def timers_by_time(self, name: str, key_groups: range) -> TimersByTime:
+        """The timers that a state holds, in the order of time."""
+        return self._inner.timers_by_time(name, key_groups)
 
     def commit(self) -> Snapshot:
         """End the version."""

@@ -3,7 +3,7 @@
 On the data path it stands between the handles that user code holds and a backend that is slow to read,
 such as RocksDB. With room for every cell it costs what the heap backend costs; with less, the backend
 behind it takes what is cold. It is write-back: an update touches the cache alone, and a changed cell
-reaches the backend when it leaves, or shortly before, in batches.
+reaches the backend when it leaves, or shortly before, in batches. Timers pass the cache (`timers`).
 
 A commit flushes nothing. The backend commits too, with what it was given so far, and the snapshot lays
 the dirty entries over the backend's (see `lru_entries`, `lru_snapshot`). So the blocking part of a
@@ -49,11 +49,13 @@ from millpond.state.backend.protocols import (
 )
 from millpond.state.types.descriptor import StateDescriptor, StateKind
 from millpond.state.types.rows import Row
+from millpond.state.types.timer_states import TIMER_STATES
 from millpond.state.wrappers.forwarding import ForwardingBackend
 from millpond.state.wrappers.lru.entries import Bucket, Entries, Weigher, overlaid, overlaid_pairs, places
 from millpond.state.wrappers.lru.handles import LruListState, LruMapState, LruState, LruValueState
 from millpond.state.wrappers.lru.hit_ratio import HitRatio
 from millpond.state.wrappers.lru.snapshot import LruSnapshot, part_of
+from millpond.state.wrappers.lru.timers import UncachedTimers
 from millpond.state.wrappers.lru.told_reads import tell_reads
 
 _TURNS_A_LOOK = 1_024
@@ -147,6 +149,7 @@ class LruStateCache(ForwardingBackend):
             register(self._recording)
         self._declared = Declarations(_KINDS, self._make)
         self._states = self._declared.states
+        self._timers: dict[str, UncachedTimers] = {}
         self._entered: set[int] = set()
         self._hit_ratio = HitRatio(self._reads, clock)
         self._recorder = recorder
@@ -194,8 +197,11 @@ class LruStateCache(ForwardingBackend):
         return self._declared.declare(descriptor, LruListState)
 
     def map_state(self, descriptor: StateDescriptor) -> MapState:
-        """The handle of a map state."""
-        return self._declared.declare(descriptor, LruMapState)
+        """The handle of a map state: of timers, one that passes the cache."""
+        if descriptor.name not in TIMER_STATES:
+            return self._declared.declare(descriptor, LruMapState)
+        timers = UncachedTimers(descriptor, self._inner, self._context)
+        return self._timers.setdefault(descriptor.name, timers)
 
     def _make(self, kind: type[LruState], descriptor: StateDescriptor) -> LruState:
         inner = self._inner
@@ -247,13 +253,15 @@ class LruStateCache(ForwardingBackend):
         """Put or delete cells: those that are cached in the cache, the others in the backend."""
         state = self._states.get(name)
         if state is None:
+            if name in self._timers:
+                self._timers[name].changed = True
             self._inner.write(name, cells)
         else:
             state.write(cells)
 
     def raw(self, name: str) -> RawCells:
         """The cells of a declared state past its handle: reads look into the cache, and change nothing in it."""
-        return self._declared.find(name)
+        return self._inner.raw(name) if name in self._timers else self._declared.find(name)
 
     def commit(self) -> Snapshot:
         """End the version. Dirty entries stay where they are, and are in the snapshot."""
@@ -274,12 +282,13 @@ class LruStateCache(ForwardingBackend):
         self._opened = self._entries.version
         self._leave()
         self._hit_ratio.record(self._recorder)
+        self._timers_are_as_committed()
         self._newest = LruSnapshot(inner, parts, descriptors)
         return self._newest
 
     def rollback(self) -> bool:
         """Drop every change since the last commit; whether there was any."""
-        changed = self._entries.any_change
+        changed = self._any_change()
         self._inner.rollback()
         for bucket in self._buckets():
             bucket.roll_back()
@@ -323,7 +332,7 @@ class LruStateCache(ForwardingBackend):
         self._forget(descriptor, cell_bytes(descriptor, 0).cells(key_group, pairs) if known else Cells())
 
     def _check_nothing_open(self, descriptor: StateDescriptor) -> None:
-        if self._entries.any_change:
+        if self._any_change():
             raise open_version(descriptor.name)
 
     def _forget(self, descriptor: StateDescriptor, cells: Cells) -> None:
@@ -338,6 +347,7 @@ class LruStateCache(ForwardingBackend):
     def close(self) -> None:
         """Free everything, the backend too. Idempotent."""
         self._states.clear()
+        self._timers.clear()
         self._entries.order.clear()
         self._inner.close()
 
@@ -388,11 +398,20 @@ class LruStateCache(ForwardingBackend):
         states = self._states.values()
         return sum(state.hits for state in states), sum(state.misses for state in states)
 
+    def _any_change(self) -> bool:
+        """Whether the open version has changed anything."""
+        return self._entries.any_change or any(timers.changed for timers in self._timers.values())
+
+    def _timers_are_as_committed(self) -> None:
+        for timers in self._timers.values():
+            timers.changed = False
+
     def _buckets(self) -> Iterable[Bucket]:
         return (bucket for state in self._states.values() for bucket in state.buckets.values())
 
     def _go_back(self, oldest: int) -> None:
         self._entries.revert(oldest, self._buckets())
+        self._timers_are_as_committed()
         self._leave()
 
     def _leave(self) -> None:

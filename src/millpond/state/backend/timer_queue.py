@@ -1,4 +1,7 @@
-"""The timers of a shard in the order of time: a binary heap that forgets what was deleted.
+"""The timers of a shard in the order of time: what a backend gives for that, and the queue of one that keeps none.
+
+A backend whose state may be larger than memory keeps the order where it keeps the state. Any other one has a
+`TimerQueue` beside its state: a binary heap that forgets what was deleted.
 
 A heap cannot give up an entry in its middle. So a deleted timer stays in it, marked, and is passed over when it comes
 up. Once more entries are marked than not, the heap is made again of those that are not. Each deletion pays for two
@@ -10,10 +13,13 @@ marked than are not, so that the heap is at most twice as long as there are time
 
 import heapq
 import itertools
-from collections.abc import Iterable
-from typing import NamedTuple
+from collections.abc import Callable, Iterable, Iterator
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from millpond.state.types.rows import Row
+
+if TYPE_CHECKING:
+    from millpond.state.backend.protocols import Cells
 
 
 class DueTimer(NamedTuple):
@@ -24,8 +30,42 @@ class DueTimer(NamedTuple):
     key: Row
 
 
+class TimersByTime(Protocol):
+    """The timers that are set, in the order of time; of those of one time, in the order in which they were set.
+
+    It hears of every timer that its state gains or loses, and is thrown away where the state is undone or restored.
+    """
+
+    def __len__(self) -> int:
+        """How many entries lie in memory."""
+        ...
+
+    def add(self, timer: DueTimer) -> None:
+        """A timer was set that was not."""
+        ...
+
+    def remove(self, timer: DueTimer) -> None:
+        """A timer was deleted that was set."""
+        ...
+
+    def first(self) -> DueTimer | None:
+        """The earliest timer, or None."""
+        ...
+
+    def up_to(self, limit_ms: int) -> Iterable[DueTimer]:
+        """Every timer at or before the limit that is set when this is called, to be gone through once.
+
+        Timers may be set and deleted meanwhile: that changes nothing about what is given.
+        """
+        ...
+
+    def close(self) -> None:
+        """Free what it holds: it will not be asked again. Idempotent."""
+        ...
+
+
 class TimerQueue:
-    """Timers by time; of those of one time, in the order in which they were added.
+    """`TimersByTime` in memory.
 
     >>> queue = TimerQueue([DueTimer(5, 0, ("ann",)), DueTimer(3, 1, ("bob",))])
     >>> queue.remove(DueTimer(3, 1, ("bob",)))
@@ -80,3 +120,16 @@ class TimerQueue:
         for entry in taken:
             heapq.heappush(self._entries, entry)
         return [timer for _, _, timer in taken]
+
+    def close(self) -> None:
+        """Nothing is held but memory."""
+
+
+def timers_in(cells_of: Callable[[str, int], "Cells"], name: str, key_groups: Iterable[int]) -> Iterator[DueTimer]:
+    """The timers that a state holds, from its cells in each key group: one group's lie in memory at a time."""
+    for group in key_groups:
+        cells = cells_of(name, group)
+        for key_group, key, (expiry_ms,) in zip(cells.key_groups, cells.keys, cells.map_keys or (), strict=True):
+            # Checkpoints of 0.1 may hold timers without a time, which are never due.
+            if expiry_ms is not None:
+                yield DueTimer(expiry_ms, key_group, key)
