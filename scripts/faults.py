@@ -269,8 +269,8 @@ _MORE = """
   Each is planted to see that it is found.
 - `tests/fuzz` feeds wrong bytes to every decoder.
 - `scripts/mutations.py` breaks one guard after another; a test must fail for each.
-- `make kill` kills hosts, workers, executors, the driver and the store of streams at random, and looks at state, timers, lookups, tiles and fetches.
-  It has value, list and map state and timers, and a checker that knows the events alone.
+- `make kill` kills hosts, workers, executors, the driver and the store of streams at random.
+  It has all kinds of state and timers, lookups, tiles and fetches, and checkers that know the events alone.
 - `make soak` runs more of all of it.
 """
 
