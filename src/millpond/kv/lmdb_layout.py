@@ -62,6 +62,7 @@ _ID = struct.Struct(">I")
 _LENGTH = struct.Struct(">H")
 _TIME = struct.Struct(">Q")
 _DECLARATION = struct.Struct(">QB")
+_TIME_BYTES = _TIME.size
 _TIME_BIAS = 1 << 63
 _PAST_ALL_TIMES = b"\xff" * 9
 ROWS_PER_SWEEP = 20_000
@@ -158,8 +159,9 @@ def read_many(transaction: Transaction, gets: Sequence[Get]) -> list[list[TimedV
     """The rows of each get."""
     places: dict[tuple[str, int | None, int | None], _Place | None] = {}
     cursor = transaction.cursor()
+    set_range, time_of = cursor.set_range, _TIME.unpack_from
     found: list[list[TimedValue]] = []
-    dataset, start_ms, end_ms, place = None, None, None, None
+    dataset, start_ms, end_ms, place, length = None, None, None, None, -1
     for get in gets:
         if get.dataset is not dataset or get.start_ms != start_ms or get.end_ms != end_ms:
             asked = dataset, start_ms, end_ms = (get.dataset, get.start_ms, get.end_ms)
@@ -167,12 +169,34 @@ def read_many(transaction: Transaction, gets: Sequence[Get]) -> list[list[TimedV
                 place = places[asked]
             else:
                 place = places[asked] = _place(transaction, get)
-        found.append([] if place is None else _read(transaction, cursor, place, get.key))
+            if place is not None:
+                is_one, number, start, end = place
+                length = -1
+        rows: list[TimedValue] = []
+        found.append(rows)
+        if place is None:
+            continue
+        key = get.key
+        if len(key) != length:
+            length = len(key)
+            prefix_of_length = number + _LENGTH.pack(length)
+        prefix = prefix_of_length + key
+        if is_one:
+            row = transaction.get(prefix)
+            if row is not None and start <= row[:_TIME_BYTES] < end:
+                rows.append(TimedValue(time_of(row)[0] - _TIME_BIAS, row[_TIME_BYTES:]))
+        elif set_range(prefix + start):
+            last, time_at = prefix + end, len(prefix)
+            for address, value in cursor:
+                if address >= last:
+                    break
+                rows.append(TimedValue(time_of(address, time_at)[0] - _TIME_BIAS, value))
     return found
 
 
-_Place = tuple[bytes, bytes, bytes]
-"""What the addresses of a dataset begin with, and the first time and the end of a get as addresses have them."""
+_Place = tuple[bool, bytes, bytes, bytes]
+"""Whether a key has one row; what the addresses of a dataset begin with; the first time and the end of a get as
+addresses have them."""
 
 
 def _place(transaction: Transaction, get: Get) -> _Place | None:
@@ -184,25 +208,8 @@ def _place(transaction: Transaction, get: Get) -> _Place | None:
     number = transaction.get(catalogue_key(get.dataset))
     if number is None or start_ms >= end_ms:
         return None
-    return _rows_prefix(number), _TIME.pack(start_ms + _TIME_BIAS), _TIME.pack(end_ms + _TIME_BIAS)
-
-
-def _read(transaction: Transaction, cursor: Any, place: _Place, key: bytes) -> list[TimedValue]:
-    prefix, start, end = place
-    prefix += _LENGTH.pack(len(key)) + key
-    if prefix.startswith(ONLY_ROW):
-        row = transaction.get(prefix)
-        if row is None or not start <= row[: _TIME.size] < end:
-            return []
-        return [TimedValue(_TIME.unpack_from(row)[0] - _TIME_BIAS, row[_TIME.size :])]
-    rows: list[TimedValue] = []
-    if cursor.set_range(prefix + start):
-        last, time_at = prefix + end, len(prefix)
-        for address, value in cursor:
-            if address >= last:
-                break
-            rows.append(TimedValue(_TIME.unpack_from(address, time_at)[0] - _TIME_BIAS, value))
-    return rows
+    prefix = _rows_prefix(number)
+    return prefix.startswith(ONLY_ROW), prefix, _TIME.pack(start_ms + _TIME_BIAS), _TIME.pack(end_ms + _TIME_BIAS)
 
 
 def next_keys(

@@ -85,8 +85,8 @@ class Answerer:
             return begun.responses()[0]
         if is_timed:
             return self._timed_one(begun, keys, began)
-        read, found = begun[2], None
-        gets = read.gets
+        _, at, read = begun
+        found, gets = None, read.gets
         try:
             found = read.end(self._store.get_many(gets) if gets else ())
         except (CorruptionError, PartlyReadError):
@@ -94,7 +94,12 @@ class Answerer:
         finally:
             if found is None:
                 read.close()
-        return None if found is None else self._confirmed(begun, keys, found)
+        if found is None:
+            return None
+        if found.is_confirmed and self._log is None:
+            answer: FetchResponse = form.answer(keys, at, found, 1 if gets else 0)  # type: ignore[arg-type]  # its own
+            return answer
+        return self._confirmed(begun, keys, found)
 
     def many(self, requests: Sequence[FetchRequest]) -> list[FetchResponse]:
         """Answer several requests, in their order, with one call of the store for all."""

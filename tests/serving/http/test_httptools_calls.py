@@ -63,6 +63,72 @@ def test_a_body_that_comes_byte_by_byte_is_read_whole(url):
         assert b'"count_1h":3' in caller.recv(1 << 16)
 
 
+BODIES = {
+    "one": FETCH,
+    "two": b'{"requests":[{"keys":{"origin":"EWR","carrier":"UA"},"at":5},{"keys":{"origin":"X","carrier":null}}]}',
+    "some features": b'{"requests":[{"keys":{"origin":"EWR","carrier":"UA"}}],"features":["count_1h"]}',
+    "none": b'{"requests":[]}',
+    "no JSON": b"count_1h",
+    "an unknown feature": b'{"requests":[{"keys":{"origin":"EWR","carrier":"UA"}}],"features":["nope"]}',
+    "a name twice": b'{"requests":[{"keys":{"origin":"EWR","origin":"EWR","carrier":"UA"}}]}',
+    "empty": b"",
+}
+GOOD = ("one", "two", "some features", "none")
+HEADERS = {
+    "any answer": ["accept: */*"],
+    "Arrow": ["accept: application/vnd.apache.arrow.stream"],
+    "compressed": ["content-encoding: gzip"],
+    "many": [f"x-{number}: 1" for number in range(120)],
+}
+
+
+def answered(url, *asked):
+    """What a caller gets who asks in one write, each with an id of its own."""
+    with connected(url) as caller:
+        caller.sendall(b"".join(asked))
+        caller.shutdown(socket.SHUT_WR)
+        with caller.makefile("rb") as stream:
+            return stream.read().replace(b"connection: close\r\n", b"")
+
+
+def test_a_whole_call_is_answered_as_the_application_does(url):
+    # A path with a percent sign is not looked up before a call is made of it.
+    for name, body in BODIES.items():
+        whole, made = (
+            answered(url, sent("POST", path, body, ["x-request-id: same"]))
+            for path in ("/v1/fetch/route", "/v1/fetch/%72oute")
+        )
+        assert whole == made
+        assert whole.startswith(b"HTTP/1.1 200" if name in GOOD else b"HTTP/1.1 400"), name
+    for name, headers in HEADERS.items():
+        whole, made = (
+            answered(url, sent("POST", path, headers=["x-request-id: same", *headers]))
+            for path in ("/v1/fetch/route", "/v1/fetch/%72oute")
+        )
+        assert whole == made, name
+
+
+def test_whole_calls_and_others_on_one_connection_are_answered_in_order(url):
+    asked = [("POST", FETCH), ("GET", b""), ("POST", b"no JSON"), ("POST", FETCH), ("POST", FETCH), ("GET", b"")]
+    calls = [sent(method, body=body, headers=[f"x-request-id: {n}"]) for n, (method, body) in enumerate(asked)]
+    together = answered(url, *calls)
+    assert together == b"".join(answered(url, call) for call in calls)
+
+
+def test_a_whole_call_needs_a_key_as_any_other_and_is_counted_and_logged(serving, caplog):
+    url = serving(api_keys=["a-key-0123456789-abc"], log_calls=True)
+    key = "authorization: Bearer a-key-0123456789-abc"
+    with caplog.at_level("INFO", logger="millpond.access"):
+        refused, allowed = answered(url, sent("POST")), answered(url, sent("POST", headers=[key]))
+    assert refused.startswith(b"HTTP/1.1 401")
+    assert allowed.startswith(b"HTTP/1.1 200")
+    logged = [(one.fields["path"], one.fields["status"], one.fields["bytes"]) for one in caplog.records]
+    assert logged[-1] == ("/v1/fetch/route", 200, len(allowed.partition(b"\r\n\r\n")[2]))
+    counts = answered(url, sent("GET", "/metrics", b"", [key])).decode()
+    for status in (200, 401):
+        assert f'requests_total{{path="/v1/fetch/route",method="POST",status="{status}"}} 1' in counts
+
+
 def test_a_path_may_be_written_with_percent_signs(url, call):
     assert call(url, "POST", "/v1/fetch/%72oute", FETCH)[0] == 200
 

@@ -3,8 +3,8 @@
 A fetcher has, for each window, the cells of its closed part (the *base*) and the IR of what is still
 open (the *tail*). What is left is one merge for each cell and one call for each feature. Through loops
 that costs as much again in looking up positions, so it is written as source, once for each set of
-features: additions in place of calls where a merge is one, and a cell that two features share merged
-once.
+features: additions in place of calls where a merge is one, a cell that two features share merged once, and
+the ends of counts, sums and averages in place of calls too.
 
 Cells that are not known need looking at, so they take the plain way, feature by feature.
 """
@@ -15,6 +15,15 @@ from typing import Any
 
 from millpond.features.answering.layout import Layout, Projection
 from millpond.features.cells.cell import Cell, Ir
+from millpond.features.cells.counts_and_sums import (
+    finished_average,
+    finished_count,
+    finished_fraction_average,
+    finished_fraction_sum,
+    finished_sum,
+    from_fixed_point,
+)
+from millpond.features.cells.stored_values import as_is
 from millpond.features.partial_ir import UNKNOWN
 
 Finisher = Callable[[Sequence[Projection], Sequence[Ir]], dict[str, Any]]
@@ -22,6 +31,16 @@ Finisher = Callable[[Sequence[Projection], Sequence[Ir]], dict[str, Any]]
 
 ColumnFinisher = Callable[[Sequence[Sequence[Projection]], Sequence[Sequence[Cell]]], list[dict[str, Any]]]
 """Takes for each key the base of each window, and for each cell the column of the tails, and gives the features."""
+
+_WRITTEN_OUT: dict[Callable[..., Any], str] = {
+    as_is: "{0}",
+    finished_count: "{0} if {0} > 0 else None",
+    finished_sum: "{0} if {1} > 0 else None",
+    finished_average: "{0} / {1} if {1} > 0 else None",
+    finished_fraction_sum: "from_fixed_point({0}) if {1} > 0 else None",
+    finished_fraction_average: "from_fixed_point({0}, {1}) if {1} > 0 else None",
+}
+"""What these ends say, of the variables that hold their cells."""
 
 
 class Finishers:
@@ -101,13 +120,15 @@ class Finishers:
         return tuple(met)
 
     def _compile(self, *, columns: bool) -> Any:
-        names: dict[str, Any] = {"on_bound": self._on_bound}
+        names: dict[str, Any] = {"on_bound": self._on_bound, "from_fixed_point": from_fixed_point}
         lines, cells_of = self._merged_cells(names, columns=columns)
         items = []
         for number, (place, feature, name) in enumerate(self._features):
             names[f"finish_{number}"] = feature.finish
-            cells = ", ".join(cells_of[place, position] for position in feature.positions)
-            items.append(f"{self._names.get(name, name)!r}: finish_{number}({cells})")
+            read = [cells_of[place, position] for position in feature.positions]
+            cells = ", ".join(read)
+            written = _WRITTEN_OUT.get(feature.finish, f"finish_{number}({cells})").format(*read)
+            items.append(f"{self._names.get(name, name)!r}: {written}")
             if feature.limit_met is not None and self._on_bound is not None:
                 names[f"limit_met_{number}"] = feature.limit_met
                 lines.append(f"if limit_met_{number}({cells}): on_bound()")

@@ -235,29 +235,54 @@ def _fixed_point_power(value: float, power: int) -> int:
     return raised << (power * (FRACTION_BITS + 1 - denominator.bit_length()))
 
 
-# What ends in counts and sums.
+# What ends in counts and sums. The ends that a fetcher meets most are functions of their own: it writes them out.
+
+
+def finished_count(count: int) -> int | None:
+    """Give a count, or None for no events."""
+    return count if count > 0 else None
+
+
+def finished_sum(total: int, count: int) -> int | None:
+    """Give a sum of whole numbers, or None for no values."""
+    return total if count > 0 else None
+
+
+def finished_average(total: int, count: int) -> float | None:
+    """Give the average of whole numbers, or None for no values."""
+    return total / count if count > 0 else None
+
+
+def finished_fraction_sum(total: int, count: int) -> float | None:
+    """Give a sum of doubles, or None for no values."""
+    return from_fixed_point(total) if count > 0 else None
+
+
+def finished_fraction_average(total: int, count: int) -> float | None:
+    """Give the average of doubles, or None for no values."""
+    return from_fixed_point(total, count) if count > 0 else None
 
 
 def _finish_count(_: DataType | None, __: Parameter) -> Finish:
-    return lambda count: count if count > 0 else None
+    return finished_count
 
 
 def _finish_sum(type_: DataType | None, _: Parameter) -> Finish:
     if is_fraction(type_):
-        return lambda total, count: from_fixed_point(total) if count > 0 else None
+        return finished_fraction_sum
     if type_ is not None and type_.kind == "decimal":
         outward = type_.outward
         return lambda total, count: outward(total) if count > 0 else None
-    return lambda total, count: total if count > 0 else None
+    return finished_sum
 
 
 def _finish_average(type_: DataType | None, _: Parameter) -> Finish:
     if is_fraction(type_):
-        return lambda total, count: from_fixed_point(total, count) if count > 0 else None
+        return finished_fraction_average
     if type_ is not None and type_.kind == "decimal":
         unit = 10**type_.scale
         return lambda total, count: total / (count * unit) if count > 0 else None
-    return lambda total, count: total / count if count > 0 else None
+    return finished_average
 
 
 def _sum_type(type_: DataType, _: Parameter) -> DataType:

@@ -9,7 +9,7 @@ from typing import Any
 
 from millpond.features.cells.cell import Cell, CellOperation, Finish, Operation, Parameter
 from millpond.features.cells.memory import value_bytes
-from millpond.features.cells.stored_values import is_plain, value_decoder, value_encoder
+from millpond.features.cells.stored_values import as_is, is_plain, value_decoder, value_encoder
 from millpond.features.types import SCALARS, DataType
 
 
@@ -85,7 +85,7 @@ def same_type(type_: DataType, _: Parameter) -> DataType:
 def finish_outward(type_: DataType | None, _: Parameter) -> Finish:
     """End in the cell itself, as a value of the edge."""
     if type_ is None or type_.form.outward is None:
-        return lambda cell: cell
+        return as_is
     return type_.outward
 
 

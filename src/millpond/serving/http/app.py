@@ -20,7 +20,7 @@ not be answered.
 
 Trade-off: no framework stands between the server and the routes. A call of one key makes no timer, no
 thread, and no object that its route could have prepared. Over a store in this process it makes no task either
-(`answer_now`), where the server asks for that.
+(`whole_calls`), where the server asks for that.
 """
 
 import asyncio
@@ -28,7 +28,7 @@ import logging
 import re
 import secrets
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import count
 
 from millpond.api_keys import ApiKeys
@@ -43,6 +43,7 @@ from millpond.serving.http.limits import Limits
 from millpond.serving.http.measures import CallMeasures
 from millpond.serving.http.problems import RefusedError, code_of
 from millpond.serving.http.routes import OtherProcesses, routes_of
+from millpond.serving.http.whole_calls import whole_calls
 from millpond.serving.served import Served
 
 _CLOSE: Header = (b"connection", b"close")
@@ -80,7 +81,7 @@ class HttpApp:
     """The ASGI application, made by `http_app`; for one event loop.
 
     `draining` says that the server is stopping. `process` is the number of this process among those that
-    share a port, None if it is alone; `other_processes` asks the others.
+    share a port, None if it is alone; `other_processes` asks the others. `whole_calls` answers calls without a task.
     """
 
     def __init__(
@@ -97,11 +98,12 @@ class HttpApp:
         self.calls = Calls(limits.timeout_ms, clock)
         self.in_flight = InFlight(limits)
         self.measures = CallMeasures()
-        self._log_calls = log_calls
+        self.logs_calls = log_calls
         self._ids = count()
         self._id_prefix = f"{secrets.token_hex(4)}-".encode()
         self._routes = routes_of(self)
         self._nowhere = Route("other", {}, needs_key=False)
+        self.whole_calls = whole_calls(self, self._routes)
 
     def families(self) -> list[Family]:
         """All that this process counts."""
@@ -119,7 +121,7 @@ class HttpApp:
         began = time.perf_counter()
         headers = dict(scope["headers"])
         route = self._routes.get(scope["path"], self._nowhere)
-        request_id = self._request_id(headers)
+        request_id = self.request_id(headers)
         task = asyncio.current_task()
         assert task is not None  # noqa: S101 - ASGI servers run applications in tasks
         self.calls.begin(task)
@@ -157,31 +159,21 @@ class HttpApp:
             self.calls.end(task)
         seconds = time.perf_counter() - began
         self.measures.add(route.label, scope["method"], reply.status, seconds)
-        if self._log_calls:
-            self._log(scope, reply, request_id, seconds)
+        if self.logs_calls:
+            self.log_call(scope, reply.status, len(reply.body), request_id, seconds)
 
-    def answer_now(self, scope: Scope, body: bytes) -> tuple[int, list[Header], bytes] | None:
-        """Answer a whole POST without a task; None if it waits for something, fails or is refused.
+    def allows(self, route: Route, given: Sequence[Header], headers: Mapping[bytes, bytes]) -> bool:
+        """Tell whether the head of a call is not refused by itself: it is not too long, and has a key if one is needed.
 
-        Then it is to be answered as any other call, which says what is wrong with it.
+        Args:
+            route: of its path.
+            given: its headers.
+            headers: the same by name.
         """
-        began = time.perf_counter()
-        route = self._routes.get(scope["path"], self._nowhere)
-        headers = dict(scope["headers"])
-        if route.now is None or self.api_keys.required or len(scope["headers"]) > _MAX_HEADERS:
-            return None
-        try:
-            reply = route.now(headers, body)
-        except Exception:  # noqa: BLE001 - a read may be asked for again, and then it is told what failed
-            return None
-        if reply is None:
-            return None
-        request_id = self._request_id(headers)
-        seconds = time.perf_counter() - began
-        self.measures.add(route.label, "POST", reply.status, seconds)
-        if self._log_calls:
-            self._log(scope, reply, request_id, seconds)
-        return reply.status, self._head(reply, request_id), reply.body
+        if len(given) > _MAX_HEADERS:
+            return False
+        keys = self.api_keys
+        return not (route.needs_key and keys.required) or keys.allow(headers.get(b"authorization"))
 
     def _handler(self, route: Route, call: Call) -> Handler:
         """What answers a call; raises `RefusedError` if nothing may."""
@@ -223,22 +215,23 @@ class HttpApp:
     def _head(reply: Reply, request_id: bytes) -> list[Header]:
         return [*reply.headers, (b"content-length", b"%d" % len(reply.body)), (b"x-request-id", request_id)]
 
-    def _request_id(self, headers: dict[bytes, bytes]) -> bytes:
+    def request_id(self, headers: Mapping[bytes, bytes]) -> bytes:
         """The caller's own id of the call, or a new one."""
         given = headers.get(b"x-request-id")
         if given is not None and _REQUEST_ID.fullmatch(given):
             return given
         return b"%b%x" % (self._id_prefix, next(self._ids))
 
-    def _log(self, scope: Scope, reply: Reply, request_id: bytes, seconds: float) -> None:
+    def log_call(self, scope: Scope, status: int, size: int, request_id: bytes, seconds: float) -> None:
+        """Log a call that ended, and the bytes of its answer's body."""
         client = scope.get("client")
         fields = {
             "request_id": request_id.decode(),
             "method": scope["method"],
             "path": scope["path"],
-            "status": reply.status,
+            "status": int(status),
             "ms": round(seconds * 1_000, 3),
-            "bytes": len(reply.body),
+            "bytes": size,
             "client": client[0] if client else None,
         }
         access_log.info("call", extra={"fields": fields})

@@ -48,7 +48,7 @@ class FetchRoute:
         self._answers = fetcher.fetch_many_async
         self._json = JsonFetch(target, limits)
         definition: Header = (DEFINITION_HEADER, target.definition_hash.encode())
-        self._json_headers = [JSON_TYPE, definition]
+        self.json_headers = [JSON_TYPE, definition]
         self._arrow_headers = [(b"content-type", _ARROW), definition]
 
     async def __call__(self, call: Call) -> Reply:
@@ -78,14 +78,14 @@ class FetchRoute:
             if sent == wanted == "json":
                 requests = self._json.read(body)
                 if len(requests) <= SLICE:
-                    return Reply(200, self._json_headers, write_results(await self._answers(requests)))
-                return Reply(200, self._json_headers, write_results(await self._in_slices(requests)))
+                    return Reply(200, self.json_headers, write_results(await self._answers(requests)))
+                return Reply(200, self.json_headers, write_results(await self._in_slices(requests)))
             return await self._other(call, body, sent, wanted)
         finally:
             self._in_flight.leave()
 
-    def now(self, headers: dict[bytes, bytes], body: bytes) -> Reply | None:
-        """Answer a fetch in JSON at once; None if that takes waiting, or the call is to be refused.
+    def now(self, headers: dict[bytes, bytes], body: bytes) -> bytes | None:
+        """Give the body of an answer in JSON at once; None if that takes waiting, or the call is to be refused.
 
         Raises:
             MillpondError: as the fetcher raises.
@@ -98,7 +98,7 @@ class FetchRoute:
         if len(requests) > SLICE:
             return None
         answers = self._fetcher.fetch_now(requests)
-        return None if answers is None else Reply(200, self._json_headers, write_results(answers))
+        return None if answers is None else write_results(answers)
 
     async def _in_slices(self, requests: list[FetchRequest]) -> list[FetchResponse]:
         responses: list[FetchResponse] = []
@@ -123,7 +123,7 @@ class FetchRoute:
             table = arrow_bodies.read_table(body, target, self._limits)
         if wanted == "json":
             requests = arrow_bodies.requests_of(table, target, features)
-            return Reply(200, self._json_headers, write_results(await self._in_slices(requests)))
+            return Reply(200, self.json_headers, write_results(await self._in_slices(requests)))
         answer = await asyncio.to_thread(self._fetcher.fetch_table, target.name, table, features=features)
         return Reply(200, self._arrow_headers, arrow_bodies.write_table(answer))
 

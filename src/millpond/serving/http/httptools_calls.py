@@ -5,8 +5,8 @@ still parses, pipelines and controls the flow. What is replaced is what it does 
 
 - The head of an answer waits for its body, and both are one write. Two writes would be two system calls
   and two packets, and would wake the caller twice, the first time for nothing.
-- A whole call that the application answers without waiting is answered where it was parsed, without a task:
-  one for each time that bytes come in, so that others get their turn.
+- A whole call that the application answers without waiting (`whole_calls`) is answered where it was parsed, without
+  a scope, a cycle and a task: one for each time that bytes come in, so that others get their turn.
 - No timer is set and cancelled: `connections` closes idle connections.
 - No more is read from a caller who sends calls ahead until all that came are answered.
 - Names and values of headers are not searched for line ends: all of them are the service's own, but for
@@ -17,11 +17,14 @@ parts, an answer to HEAD, and one that the connection cannot take at once are le
 """
 
 import asyncio
+from collections.abc import Mapping
 from typing import Any
 from urllib.parse import unquote
 
 import httptools
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
+
+from millpond.serving.http.whole_calls import WholeCall
 
 
 class WholeAnswerCycle(RequestResponseCycle):
@@ -58,11 +61,6 @@ class WholeAnswerCycle(RequestResponseCycle):
                 return
         await super().send(message)
 
-    @property
-    def is_simple(self) -> bool:
-        """Whether an answer can be written now, and nothing else is to be done for the call."""
-        return self.keep_alive and not self.waiting_for_100_continue and not self.flow.write_paused
-
     def write_whole(self, status: int, headers: list[tuple[bytes, bytes]], body: bytes) -> None:
         """Write head and body at once, and end the call."""
         self.response_started = self.response_complete = True
@@ -78,34 +76,65 @@ class WholeAnswerCycle(RequestResponseCycle):
         self.on_response()
 
 
+class Answered:
+    """A call that was answered whole: what uvicorn and `connections` look at of the latest call of a connection."""
+
+    __slots__ = ()
+    response_complete = True
+    message_event = asyncio.Event()
+    """For nobody: uvicorn sets it when a connection is lost."""
+
+
 class HttpToolsCalls(HttpToolsProtocol):
-    """Uvicorn's protocol with a `WholeAnswerCycle` for each call."""
+    """Uvicorn's protocol with a `WholeAnswerCycle` for each call that is not answered whole."""
 
     _unstarted: WholeAnswerCycle | None = None
     _may_answer_now = False
+    _whole_call: WholeCall | None = None
+    """What answers the call of which the head was parsed, if it turns out to be whole; `_body` is what came of it."""
+
+    _body = b""
+    _whole_calls: Mapping[bytes, WholeCall] = {}
+
+    def connection_made(self, transport: Any) -> None:
+        """Begin a connection."""
+        super().connection_made(transport)
+        self._whole_calls = getattr(self.app, "whole_calls", {})
 
     def data_received(self, data: bytes) -> None:
         """Parse what came in, and start the call of which the body is not whole yet."""
         self._may_answer_now = True
         super().data_received(data)
+        if self._whole_call is not None:
+            self._begin_after_all()
         cycle, self._unstarted = self._unstarted, None
         if cycle is not None:
             self._start(cycle, self.app)
 
+    def on_body(self, body: bytes) -> None:
+        """Take a part of a body."""
+        if self._whole_call is None:
+            super().on_body(body)
+        else:
+            self._body += body
+
     def on_message_complete(self) -> None:
         """Answer the call at once if that takes no waiting, else start it."""
+        whole_call = self._whole_call
+        if whole_call is not None:
+            self._may_answer_now = False
+            whole = whole_call(self.headers, self._body, self.client)
+            if whole is not None:
+                self._whole_call = None
+                self.cycle = Answered()  # type: ignore[assignment]  # as much of a cycle as is looked at
+                self.server_state.total_requests += 1
+                self.transport.write(whole)
+                return
+            self._begin_after_all()
         super().on_message_complete()
         cycle, self._unstarted = self._unstarted, None
-        if cycle is None:
-            return
-        answer_now: Any = getattr(self.app, "answer_now", None)
-        if self._may_answer_now and answer_now is not None and cycle.scope["method"] == "POST" and cycle.is_simple:
-            self._may_answer_now = False
-            whole = answer_now(cycle.scope, bytes(cycle.body))
-            if whole is not None:
-                cycle.write_whole(*whole)
-                return
-        self._start(cycle, self.app)
+        if cycle is not None:
+            self._start(cycle, self.app)
 
     def on_message_begin(self) -> None:
         """Begin a call."""
@@ -114,6 +143,32 @@ class HttpToolsCalls(HttpToolsProtocol):
         self.headers = []
 
     def on_headers_complete(self) -> None:
+        """Wait for the rest of a call that may be answered whole; begin any other."""
+        whole_call = self._whole_calls.get(self.url)
+        if whole_call is not None and self._may_answer_now and self._is_simple():
+            self._whole_call, self._body = whole_call, b""
+        else:
+            self._begin()
+
+    def _is_simple(self) -> bool:
+        """Tell whether an answer to this call could be written now, and nothing else is to be done for it."""
+        parser, former = self.parser, self.cycle
+        return (
+            (former is None or former.response_complete)
+            and parser.get_method() == b"POST"
+            and parser.get_http_version() == "1.1"
+            and parser.should_keep_alive()
+            and not (self.expect_100_continue or self.flow.write_paused or self.transport.is_closing())
+        )
+
+    def _begin_after_all(self) -> None:
+        """Begin a call that was not whole, or not to be answered whole."""
+        self._whole_call = None
+        self._begin()
+        if self._body:
+            super().on_body(self._body)
+
+    def _begin(self) -> None:
         """Start the application, or let the call wait for the one before it."""
         version = self.parser.get_http_version()
         url = httptools.parse_url(self.url)

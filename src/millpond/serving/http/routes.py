@@ -33,7 +33,8 @@ def routes_of(app: "HttpApp") -> dict[str, Route]:
     for target in targets.values():
         path = f"/v1/fetch/{target.name}"
         fetch = FetchRoute(fetcher, target, limits, bodies, app.in_flight)
-        routes[path] = Route(path, {"POST": fetch, "GET": _described(app, target)}, now=fetch.now)
+        handlers: dict[str, Handler] = {"POST": fetch, "GET": _described(app, target)}
+        routes[path] = Route(path, handlers, now=fetch.now, now_headers=fetch.json_headers)
     document = json_reply(openapi_document(targets.values(), limits, with_keys=app.api_keys.required))
     readiness = Readiness(fetcher, app.clock)
 
