@@ -51,14 +51,14 @@ def declared(backend, states=STATES):
     return {state.name: make[state.kind](state) for state in states}
 
 
-def filled(shards, *, kind="heap", folder=None, states=STATES):
+def filled(shards, *, kind="heap", folder=None, states=STATES, users=USERS):
     """Each shard's manifest, backend, and the cells of all, by state, key group, key and map key."""
     parallelism, everything, found = max_parallelism(shards), {}, []
-    groups = {user: key_group_of((user,), [pa.string()], parallelism) for user in USERS}
+    groups = {user: key_group_of((user,), [pa.string()], parallelism) for user in users}
     for shard in range(shards):
         manifest = new_manifest(f"lineage {shard}", shard, shards, parallelism, KEY)
         backend, handles = backend_of(kind, manifest.key_groups, folder)
-        for number, user in enumerate(USERS):
+        for number, user in enumerate(users):
             if shard_of(groups[user], shards, parallelism) == shard:
                 backend.enter(groups[user])
                 backend.context.key = (user,)
@@ -95,7 +95,7 @@ def loaded(savepoint, backend, states=(), shard=0, shards=1):
     return manifest, load_savepoint(savepoint, manifest, backend, states, None)
 
 
-@pytest.mark.parametrize(("old", "new"), [(4, 2), (2, 4), (15, 77), (77, 15)])
+@pytest.mark.parametrize(("old", "new"), [(4, 2), (2, 4), (5, 7), (7, 5)])
 def test_state_follows_its_key_groups_to_any_number_of_shards(old, new):
     shards, everything = filled(old)
     filesystem = FaultyFiles(Disk()).filesystem()
@@ -222,7 +222,7 @@ def test_every_altered_cut_or_missing_file_is_refused_by_its_name():
 
 
 def test_writing_that_fails_at_any_step_leaves_no_savepoint():
-    shards, _ = filled(2)
+    shards, _ = filled(2, users=USERS[:10])
     parts = [ShardState.of_snapshot(manifest, backend.commit(), STATES) for manifest, backend in shards]
     for steps in range(100):
         disk = Disk()

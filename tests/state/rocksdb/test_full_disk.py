@@ -14,6 +14,8 @@ import pytest
 RUN = Path(__file__).with_name("full_disk.py")
 BALLAST_BYTES = 3_500_000
 TOGETHER = 10
+ONE_OF_EACH = [1, 2, 3, 5]
+"""Seeds whose runs go on twice, close the state on the full disk, and leave it open."""
 
 
 @pytest.fixture
@@ -57,10 +59,10 @@ def _run(disks, seeds):
 
 
 def test_a_full_disk_fails_in_time_keeps_what_was_committed_and_is_used_again_with_room(disks):
-    _run(disks, range(TOGETHER))
+    _run(disks, ONE_OF_EACH)
 
 
 @pytest.mark.soak
-@pytest.mark.parametrize("first", range(TOGETHER, 200 + TOGETHER, TOGETHER))
+@pytest.mark.parametrize("first", range(0, 200, TOGETHER))
 def test_a_full_disk_never_hangs_in_200_runs(disks, first):
     _run(disks, range(first, first + TOGETHER))

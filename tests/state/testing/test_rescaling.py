@@ -9,7 +9,7 @@ from tests.state.diary import Diary, harness_of, state_of
 from tests.state.failing_storage import Failing
 
 
-@pytest.mark.parametrize(("before", "after"), [(4, 2), (2, 4), (15, 77), (77, 15)])
+@pytest.mark.parametrize(("before", "after"), [(4, 2), (2, 4), (5, 7), (7, 5)])
 def test_rescaling_keeps_every_count_and_every_timer(before, after):
     with harness_of(before) as harness:
         for record in range(200):
@@ -47,7 +47,7 @@ def test_the_first_checkpoint_after_rescaling_holds_everything_even_if_one_befor
 
 
 @pytest.mark.parametrize(
-    ("before", "after", "backend"), [(4, 2, "rocksdb"), (2, 4, "rocksdb"), (15, 77, "heap"), (77, 15, "heap")]
+    ("before", "after", "backend"), [(4, 2, "rocksdb"), (2, 4, "rocksdb"), (5, 7, "heap"), (7, 5, "heap")]
 )
 def test_a_savepoint_is_restored_by_any_number_of_shards_of_any_backend(tmp_path, before, after, backend):
     location = str(tmp_path / "savepoint")
