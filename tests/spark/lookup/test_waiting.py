@@ -110,8 +110,8 @@ def harness_of(table, *, inner=False, attempts=ATTEMPTS, events=EVENTS, letters=
 
 
 def rows(*numbers, first=0):
-    """An event of each number, its id counted up, under a home of its own."""
-    return [(first + at, number, 1_000 + first + at) for at, number in enumerate(numbers)]
+    """An event of each number, its id counted up, under one of three homes."""
+    return [(first + at, number, (first + at) % 3) for at, number in enumerate(numbers)]
 
 
 def left(output):
@@ -207,6 +207,14 @@ def test_thousands_of_events_wait_in_a_few_blobs_and_leave_whole(monkeypatch):
         assert left(harness.advance(processing_ms=DELAY_MS)) == left(
             (at, at % 50, (at % 50) ** 2) for at in range(3_000)
         )
+
+
+def test_events_of_two_batches_that_are_due_at_one_time_wait_together():
+    Squares.begin()
+    with harness_of(TABLES["in columns"]()) as harness:
+        assert harness.process([(0, 3, 7)]) == harness.process([(1, 4, 7)]) == []
+        Squares.there |= {3, 4}
+        assert left(harness.advance(processing_ms=DELAY_MS)) == [(0, 3, 9), (1, 4, 16)]
 
 
 def test_a_full_table_is_asked_again_in_its_newest_version(tmp_path):
