@@ -10,6 +10,7 @@ import shutil
 import signal
 import socket
 import subprocess
+import sys
 import tempfile
 import threading
 from collections.abc import Callable, Iterator, Sequence
@@ -71,6 +72,56 @@ class PostgresqlServer:
         (folder / "data" / "standby.signal").touch()
         _give_away(folder)
         return PostgresqlServer(folder)
+
+
+@contextmanager
+def distant(port: int, way_ms: float) -> Iterator[int]:
+    """A port at which a server of this machine answers as if it were farther away: what it is sent comes so much later.
+
+    A process of its own passes the bytes on. They are late, and never fewer at a time: it is a way, and no bottleneck.
+    """
+    command = [sys.executable, "-c", _DISTANT, str(port), str(way_ms / 1_000)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as proxy:
+        assert proxy.stdout is not None
+        try:
+            yield int(proxy.stdout.readline())
+        finally:
+            proxy.kill()
+
+
+_DISTANT = """
+import asyncio, sys
+
+port, way_s = int(sys.argv[1]), float(sys.argv[2])
+
+async def passed_on(reader, writer, late_s):
+    loop, sent = asyncio.get_running_loop(), asyncio.Queue()
+
+    async def arrive():
+        while (due := await sent.get()) is not None:
+            await asyncio.sleep(due[0] - loop.time())
+            writer.write(due[1])
+            await writer.drain()
+        writer.close()
+
+    arriving = asyncio.create_task(arrive())
+    while data := await reader.read(1 << 18):
+        sent.put_nowait((loop.time() + late_s, data))
+    sent.put_nowait(None)
+    await arriving
+
+async def connected(reader, writer):
+    server_reader, server_writer = await asyncio.open_connection("127.0.0.1", port)
+    ways = passed_on(reader, server_writer, way_s), passed_on(server_reader, writer, 0)
+    await asyncio.gather(*ways, return_exceptions=True)
+
+async def main():
+    server = await asyncio.start_server(connected, "127.0.0.1", 0)
+    print(server.sockets[0].getsockname()[1], flush=True)
+    await server.serve_forever()
+
+asyncio.run(main())
+"""
 
 
 @contextmanager

@@ -255,6 +255,27 @@ MUTATIONS = [
         ("tests/lookup/test_in_flight.py",),
     ),
     Mutation(
+        "a cached absence that answers no retry",
+        "spark/lookup/waiting.py",
+        "                    rows.forget_missing(keys)\n",
+        "                    pass\n",
+        ("tests/spark/lookup/test_waiting.py",),
+    ),
+    Mutation(
+        "events that are due at the same time as others",
+        "spark/lookup/waiting.py",
+        "[*there, *parts[home :: len(used)]]",
+        "parts[home :: len(used)]",
+        ("tests/spark/lookup/test_waiting.py",),
+    ),
+    Mutation(
+        "the last retry of an event whose row is missing",
+        "spark/lookup/waiting.py",
+        "before < self._retries.max_attempts",
+        "before <= self._retries.max_attempts",
+        ("tests/spark/lookup/test_waiting.py",),
+    ),
+    Mutation(
         "keys of one hash",
         "lookup/column_cache/cache.py",
         "            slots[there[~same]] = -1\n",

@@ -26,6 +26,9 @@ class LookupStats:
     A batch asks for each of its keys once, and `hit_count` and `miss_count` count these keys. `event_hit_count`
     counts what the batch had: every event whose key needed no load, or only the one that is counted as its miss.
 
+    The last three count events of a join with `retry_missing`: how often one was looked up again, the events whose row
+    was there then, and those that left without one.
+
     >>> total = LookupStats(hit_count=3, miss_count=1) + LookupStats(miss_count=4, latest_load_time_ms=7)
     >>> total.hit_count, total.miss_count, total.latest_load_time_ms, total.hit_rate
     (3, 5, 7, 0.375)
@@ -39,6 +42,9 @@ class LookupStats:
     latest_load_time_ms: int | None = None
     num_cached_record: int | None = None
     num_cached_bytes: int | None = None
+    missing_retry_count: int = 0
+    missing_found_count: int = 0
+    missing_given_up_count: int = 0
 
     @property
     def hit_rate(self) -> float:
@@ -53,7 +59,7 @@ class LookupStats:
         return self.event_hit_count / asked if asked else 0.0
 
     def named(self) -> dict[str, int | None]:
-        """The same by the names of FLIP-221."""
+        """The same by the names of FLIP-221, and by names of that kind."""
         return {
             "hitCount": self.hit_count,
             "missCount": self.miss_count,
@@ -63,6 +69,9 @@ class LookupStats:
             "latestLoadTime": self.latest_load_time_ms,
             "numCachedRecord": self.num_cached_record,
             "numCachedBytes": self.num_cached_bytes,
+            "missingRetryCount": self.missing_retry_count,
+            "missingFoundCount": self.missing_found_count,
+            "missingGivenUpCount": self.missing_given_up_count,
         }
 
     def __add__(self, other: "LookupStats") -> "LookupStats":
@@ -76,6 +85,9 @@ class LookupStats:
             self.latest_load_time_ms if later is None else later,
             _sum(self.num_cached_record, other.num_cached_record),
             _sum(self.num_cached_bytes, other.num_cached_bytes),
+            self.missing_retry_count + other.missing_retry_count,
+            self.missing_found_count + other.missing_found_count,
+            self.missing_given_up_count + other.missing_given_up_count,
         )
 
     def since(self, earlier: "LookupStats") -> "LookupStats":
@@ -87,6 +99,9 @@ class LookupStats:
             self.load_count - earlier.load_count,
             self.num_load_failure - earlier.num_load_failure,
             self.latest_load_time_ms if self.load_count > earlier.load_count else None,
+            missing_retry_count=self.missing_retry_count - earlier.missing_retry_count,
+            missing_found_count=self.missing_found_count - earlier.missing_found_count,
+            missing_given_up_count=self.missing_given_up_count - earlier.missing_given_up_count,
         )
 
 

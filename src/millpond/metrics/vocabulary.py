@@ -102,6 +102,16 @@ VOCABULARY: dict[str, tuple[Metric, ...]] = {
             "loadCount",
             "numLoadFailure",
         ),
+        _counter(
+            "lookup_retries",
+            "table result",
+            "Events looked up again because their row was missing, by result: hit or miss.",
+            "missingRetryCount",
+            "missingFoundCount",
+        ),
+        _counter(
+            "lookup_given_up", "table", "Events that left without a row after their retries.", "missingGivenUpCount"
+        ),
         _gauge("lookup_latest_load_seconds", "table", "How long the latest load took.", "latestLoadTime"),
         _gauge("lookup_cached_records", "table", "Keys in the cache.", "numCachedRecord"),
         _gauge("lookup_cached_bytes", "table", "Their estimated bytes.", "numCachedBytes"),

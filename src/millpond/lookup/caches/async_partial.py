@@ -21,7 +21,7 @@ from typing import Any
 from millpond.cache import monotonic_ms
 from millpond.cache.api import Clock
 from millpond.errors import OptionError, UnavailableError
-from millpond.lookup.caches.cache import LookupCache
+from millpond.lookup.caches.cache import LookupCache, forget_missing
 from millpond.lookup.functions.answers import Answers, Halves, checked_answer
 from millpond.lookup.functions.async_function import AsyncLookupFunction
 from millpond.lookup.functions.function import Key, Rows
@@ -202,6 +202,10 @@ class AsyncPartialCachingLookup(AsyncLookupFunction):
             self._in_flight.pop(key, None)
             if self._cache is not None:
                 self._cache.invalidate(key)
+
+    def forget_missing(self, keys: Sequence[Key]) -> None:
+        """Forget those of the keys that are cached as missing, so that their next lookup asks the source."""
+        forget_missing(self._cache, self._check(keys))
 
     async def _with_keys(self, batch: Sequence[Key]) -> tuple[Sequence[Key], dict[Key, Rows]]:
         return batch, await self.lookup_many(batch)

@@ -83,6 +83,14 @@ class BlockingLookup(LookupFunction):
 
         self._wait(forget())
 
+    def forget_missing(self, keys: Sequence[Key]) -> None:
+        """Forget those of the keys that are cached as missing, so that their next lookup asks the source."""
+
+        async def forget() -> None:
+            self._lookup.forget_missing(keys)
+
+        self._wait(forget())
+
     def _wait(self, coroutine: Coroutine[Any, Any, T], timeout_s: float | None = None) -> T:
         if self._loop is None or threading.current_thread() is self._thread:
             coroutine.close()

@@ -77,6 +77,21 @@ def find_present(cache: LookupCache | None, keys: Sequence[Key]) -> dict[Key, Ro
     return {key: rows for key, rows in found if rows is not None}
 
 
+def forget_missing(cache: LookupCache | None, keys: Sequence[Key]) -> None:
+    """Forget those of the keys that are cached without rows.
+
+    >>> cache = DefaultLookupCache(max_rows=100)
+    >>> cache.put(("N101",), [("A320",)]); cache.put(("N102",), [])
+    >>> forget_missing(cache, [("N101",), ("N102",)])
+    >>> find_present(cache, [("N101",), ("N102",)])
+    {('N101',): [('A320',)]}
+    """
+    if cache is not None:
+        for key, rows in find_present(cache, keys).items():
+            if not rows:
+                cache.invalidate(key)
+
+
 class DefaultLookupCache:
     """A bounded, thread-safe `LookupCache`.
 

@@ -25,7 +25,7 @@ from millpond.cache.api import Clock
 from millpond.cache.flights import NOBODY, Flights
 from millpond.errors import UnavailableError
 from millpond.lookup.caches.background import Background
-from millpond.lookup.caches.cache import KnowsAges, LookupCache, find_present
+from millpond.lookup.caches.cache import KnowsAges, LookupCache, find_present, forget_missing
 from millpond.lookup.caches.in_flight import Request, needs_itself
 from millpond.lookup.functions.answers import Answers
 from millpond.lookup.functions.function import Key, LookupFunction, Rows
@@ -177,6 +177,11 @@ class PartialCachingLookup(LookupFunction):
                 self._in_flight.forget(key)
                 if self._cache is not None:
                     self._cache.invalidate(key)
+
+    def forget_missing(self, keys: Sequence[Key]) -> None:
+        """Forget those of the keys that are cached as missing, so that their next lookup asks the source."""
+        with self._lock:
+            forget_missing(self._cache, self._check(keys))
 
     def _refresh(self, due: list[Key]) -> None:
         """Load keys again in the background, unless a refresh is under way: they are due at their next use, too."""

@@ -165,6 +165,19 @@ class ColumnCachingLookup:
             if self._cache is not None:
                 self._cache.invalidate(hashed)
 
+    def forget_missing(self, keys: Sequence[pa.Array]) -> None:
+        """Forget those of the keys that are cached as missing, so that their next lookup asks the source."""
+        if self._cache is None:
+            return
+        hashed, possible = HashedKeys.of(keys, self.key_schema)
+        hashed = hashed.take(np.flatnonzero(possible))
+        with self._lock:
+            slots = self._cache.find_stale(hashed)
+            there = np.flatnonzero(slots >= 0)
+            cached = self._cache.rows(slots[there])
+            if cached is not None:
+                self._cache.invalidate(hashed.take(there[cached.counts == 0]))
+
     def _round(self, batch: "_Batch", places: Positions, *, isolate: bool) -> Positions:
         """Look keys up by their places in the batch; those that another thread gave up are to be asked for again."""
         others: dict[_Request, list[tuple[int, int]]] = {}

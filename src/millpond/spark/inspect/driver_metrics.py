@@ -108,6 +108,13 @@ def _lookup_families() -> list[Family]:
         told.count("millpond_lookup_requests_total", stats.miss_count, name=table.name, result="miss")
         told.count("millpond_lookup_loads_total", stats.load_count - stats.num_load_failure, name=table.name)
         told.count("millpond_lookup_loads_total", stats.num_load_failure, name=table.name, result="failure")
+        if stats.missing_retry_count:
+            found = stats.missing_found_count
+            told.count("millpond_lookup_retries_total", found, name=table.name, result="hit")
+            told.count(
+                "millpond_lookup_retries_total", stats.missing_retry_count - found, name=table.name, result="miss"
+            )
+            told.count("millpond_lookup_given_up_total", stats.missing_given_up_count, name=table.name)
         if stats.num_cached_record is not None:
             told.gauge("millpond_lookup_cached_records", stats.num_cached_record, name=table.name)
         if stats.num_cached_bytes is not None:

@@ -9,6 +9,7 @@ What a failed lookup counted would be lost with its task. It is kept, and goes o
 """
 
 import threading
+from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -20,7 +21,7 @@ from millpond.lookup import LookupStats, LookupTable
 from millpond.spark.environment.task_environment import TaskEnvironment
 from millpond.spark.host.wire import Connection, End, Found, Keys, OpenLookups
 from millpond.spark.lookup.counts import Counted
-from millpond.spark.lookup.rows import Matches, PartialRows, RowsWanted, opened
+from millpond.spark.lookup.rows import FullRows, Matches, PartialRows, RowsWanted, opened
 
 HOST_IDLE_MS = 1_800_000
 """How long a host that has nothing to do lives on."""
@@ -43,19 +44,20 @@ def serve_lookups(connection: Connection, message: OpenLookups, payload: bytes) 
                 return
             if not isinstance(asked, Keys):
                 raise UnavailableError(f"the worker sent {type(asked).__name__} where Keys was expected.")
-            matches = _match(wanted.table_id, rows, keys)
+            matches = matched(wanted, rows, pa.ipc.open_stream(keys).read_next_batch().columns)
             connection.send(*encoded(wanted, matches))
 
 
-def _match(table_id: str, rows: PartialRows, keys: bytes) -> Matches:
+def matched(wanted: RowsWanted, rows: PartialRows | FullRows, keys: Sequence[pa.Array]) -> Matches:
+    """The rows of distinct keys; what failed before in this process is counted with them."""
     try:
-        matches = rows.match(pa.ipc.open_stream(keys).read_next_batch().columns)
+        matches = rows.match(keys)
     except BaseException:
         with _failures_lock:
-            _failures[table_id] = _failures.get(table_id, LookupStats()) + rows.failed
+            _failures[wanted.table_id] = _failures.get(wanted.table_id, LookupStats()) + rows.failed
         raise
     with _failures_lock:
-        before = _failures.pop(table_id, LookupStats())
+        before = _failures.pop(wanted.table_id, LookupStats())
     return replace(matches, counted=Counted(before) + matches.counted)
 
 

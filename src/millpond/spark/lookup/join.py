@@ -47,8 +47,10 @@ from millpond.spark.lookup.counts import Counted, SummedCounts
 from millpond.spark.lookup.files import Published, PublishedTable
 from millpond.spark.lookup.invalidations import InvalidationsPlace, PublishedInvalidations
 from millpond.spark.lookup.queries import ReadingQueries
+from millpond.spark.lookup.retried import retried_join
 from millpond.spark.lookup.rows import RowsWanted
-from millpond.spark.lookup.skew import shuffled_by_key
+from millpond.spark.lookup.skew import hosts_for, shuffled_by_key
+from millpond.spark.lookup.waiting import MissingRetries
 from millpond.spark.lookup.worker import Hosted, JoinPlan, join_batches
 from millpond.spark.spec.driver_counts import note_table
 from millpond.spark.spec.operator import DEAD_LETTER
@@ -66,12 +68,13 @@ def lookup_join(
     hot_key_share: float = 0.1,
     on_error: Literal["fail", "dead-letter"] = "fail",
     host: Literal["process", "inline"] = "process",
+    retry_missing: Mapping[str, Any] | None = None,
 ) -> DataFrame:
     """`df` with the matching rows of an external table beside its own columns.
 
     Commonly used to enrich a stream from a database or from a table that changes slowly. An event
     with several matching rows comes out once for each; without one it comes out with nulls (`left`)
-    or not at all (`inner`). Watermarks pass through.
+    or not at all (`inner`). Watermarks pass through, but for `retry_missing`.
 
     - Delivery: as `df`'s; a lookup that fails, after its retries, fails the batch, or only its event.
     - Freshness: the cache options of the table. A partial cache is one in each executor, in a state host that
@@ -91,13 +94,18 @@ def lookup_join(
         shuffle_by_key: have Spark bring equal keys together, so that each is looked up, and cached, by one executor.
             The cache of an executor is divided among its state hosts. Worth it where there are several executors and
             the keys in use are many more than fit into the cache of one.
-        hot_key_share: with `shuffle_by_key`, the share of the events of an Arrow batch beyond which a key's events are
-            spread over all partitions, each of which looks it up; so are events without a key.
+        hot_key_share: with `shuffle_by_key` or `retry_missing`, the share of the events of an Arrow batch beyond which
+            a key's events are spread over all partitions, each of which looks it up; so are events without a key.
         on_error: what becomes of an event whose key the source fails for. `"fail"` fails the batch; with
             `"dead-letter"` the event goes into a further column, `dead_letter`, with the reason, see
             `split_dead_letters`. A source that does not answer fails the batch either way.
         host: where a partial cache lives: `"process"`, in a state host beside the workers; or `"inline"`, one in each
             worker, which Spark ends when it likes, for platforms that forbid subprocesses.
+        retry_missing: look an event of a stream up again if its row is missing, because rows may come later than
+            events: `{"fixed-delay": "10 s", "max-attempts": 3}`, as in Flink's `LOOKUP` hint. Such an event waits in
+            keyed state and leaves, once, when its row is there; or, after the last retry, as one without a match.
+            Others overtake it. A retry asks the source, whatever absence is cached. The events are shuffled by key, and
+            no watermark passes through: an event that waited may be older than it.
 
     Raises:
         OptionError: a column is not there, a name would be there twice, or key types do not match.
@@ -118,13 +126,17 @@ def lookup_join(
             f"lookup_join with {table.name!r}, on_error: has no effect on a table that is cached in full, which the "
             "source is not asked for by key; leave it out"
         )
+    retries = None
+    if retry_missing is not None:
+        retries = MissingRetries.parse(f"lookup_join with {table.name!r}, retry_missing", retry_missing)
+        _check_retries(df, table, shuffle_by_key=shuffle_by_key)
     if not 0 < hot_key_share <= 1:
         raise OptionError(
             f"lookup_join with {table.name!r}, hot_key_share: expected a share above 0, up to 1, got {hot_key_share!r}"
         )
     if host not in ("process", "inline"):
         raise OptionError(f"lookup_join with {table.name!r}, host: expected 'process' or 'inline', got {host!r}")
-    if host == "inline" and (shuffle_by_key or table.options.mode != "PARTIAL"):
+    if host == "inline" and retries is None and (shuffle_by_key or table.options.mode != "PARTIAL"):
         raise OptionError(
             f"lookup_join with {table.name!r}, host: 'inline' has an effect on a partial cache that keys are not "
             "shuffled to; leave it out"
@@ -151,7 +163,10 @@ def lookup_join(
     row_fields = tuple(pa.field(field.name, to_arrow_type(field.dataType)) for field in added.values())
     wanted = RowsWanted(planned.table_id, table.name, tuple(added), row_fields, on_error == "dead-letter")
     source: LookupTable | Published | Hosted = planned.published.place if planned.published else planned.table
-    if shuffle_by_key:
+    if retries is not None:
+        if planned.published is None:
+            source = planned.table.share(hosts_for(planned.table, df.sparkSession))
+    elif shuffle_by_key:
         df, source = _shuffled(df, key_places, wanted, planned, hot_key_share)
     elif table.options.mode == "PARTIAL" and host == "process":
         application = str(df.sparkSession.sparkContext.applicationId)
@@ -163,6 +178,9 @@ def lookup_join(
         letter = to_arrow_type(joined[DEAD_LETTER].dataType)
     plan = JoinPlan(source, tuple(key_places), kept, how == "inner", wanted, letter, planned.told)
     counted = planned.counted
+    if retries is not None:
+        hosts = hosts_for(planned.table, df.sparkSession)
+        return retried_join(df, plan, joined, retries, counted, hot_key_share=hot_key_share, hosts=hosts, host=host)
 
     def join(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         return join_batches(plan, batches, counted.add)
@@ -176,16 +194,31 @@ def _shuffled(
     df: DataFrame, key_places: Sequence[int], wanted: RowsWanted, planned: "_Planned", hot_key_share: float
 ) -> tuple[DataFrame, Hosted]:
     """The events by shards of their keys, and the table as the state hosts of these shards hold it."""
-    session, table = df.sparkSession, planned.table
-    shards = int(session.conf.get("spark.sql.shuffle.partitions") or 0)
-    context = session.sparkContext
-    cores = context.getConf().get("spark.executor.cores")
-    if context.master.startswith("local"):
-        cores = str(context.defaultParallelism)
-    hosts = max(1, min(shards, int(cores or 1))) if table.divisible else 1
+    hosts = hosts_for(planned.table, df.sparkSession)
     keys = [df[df.columns[place]] for place in key_places]
-    df = shuffled_by_key(df, keys, hot_key_share, shards, f"__{planned.table_id}_salt")
-    return df, Hosted(wanted, table.share(hosts), str(context.applicationId), hosts, planned.told)
+    application = str(df.sparkSession.sparkContext.applicationId)
+    df = shuffled_by_key(df, keys, hot_key_share, f"__{planned.table_id}_salt")
+    return df, Hosted(wanted, planned.table.share(hosts), application, hosts, planned.told)
+
+
+def _check_retries(df: DataFrame, table: LookupTable, *, shuffle_by_key: bool) -> None:
+    """Refuse what cannot be retried, or has no effect beside it."""
+    where = f"lookup_join with {table.name!r}"
+    if not df.isStreaming:
+        raise OptionError(
+            f"{where}, retry_missing: expected a stream, got a batch DataFrame, in which no event can wait; leave it "
+            "out, or join the stream before its foreachBatch"
+        )
+    if shuffle_by_key:
+        raise OptionError(
+            f"{where}, shuffle_by_key: has no effect beside retry_missing, which shuffles by key; leave it out"
+        )
+    names = df.columns
+    if len(set(names)) < len(names):
+        raise OptionError(
+            f"{where}, retry_missing: two columns of one name cannot be told apart in what waits, and the events have "
+            f"{', '.join(names)}; rename one of them"
+        )
 
 
 @dataclass(frozen=True)

@@ -134,6 +134,13 @@ class PartialRows:
                 self.failed = LookupStats(load_count=failures, num_load_failure=failures)
                 raise
 
+    def forget_missing(self, keys: Sequence[pa.Array]) -> None:
+        """Have the source asked for those of the keys that are cached as missing."""
+        if isinstance(self._lookup, ColumnCachingLookup):
+            self._lookup.forget_missing(keys)
+        else:
+            self._lookup.forget_missing(list(zip(*(column.to_pylist() for column in keys), strict=True)))
+
     def _matched_columns(self, lookup: ColumnCachingLookup, keys: Sequence[pa.Array], counted: Counting) -> Matches:
         matched = lookup.match(keys, isolate=self._wanted.dead_letter)
         columns = [
@@ -198,6 +205,7 @@ class FullRows:
     """One version of a fully cached table: the index is asked, the rows stay where they are mapped."""
 
     def __init__(self, wanted: RowsWanted, table: MappedTable) -> None:
+        self.failed = LookupStats()
         self._table: MappedTable | None = table
         columns = [table.column(name) for name in wanted.columns]
         self._columns = [
@@ -211,6 +219,9 @@ class FullRows:
         found = self._table.search(keys)
         counted = Counted(LookupStats(hit_count=len(keys[0]), event_hit_count=len(keys[0])))
         return Matches(found.starts, found.counts, self._columns, counted, found.places)
+
+    def forget_missing(self, keys: Sequence[pa.Array]) -> None:
+        """Nothing: what is missing is in no cache, and may be in the next version."""
 
     def close(self) -> None:
         """Unmap the file, which may be outdated: the next partition maps the newest."""

@@ -15,9 +15,10 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-from pyspark.sql import Column, DataFrame
+from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql.functions import arrow_udf
 
+from millpond.lookup import LookupTable
 from millpond.spark.lookup.rows import distinct_keys
 
 
@@ -36,13 +37,31 @@ def salts(keys: Sequence[pa.Array], hot_share: float) -> npt.NDArray[np.int32]:
     return np.where(hot[numbers + 1], np.arange(len(numbers)), 0).astype(np.int32)
 
 
-def shuffled_by_key(df: DataFrame, keys: Sequence[Column], hot_share: float, partitions: int, name: str) -> DataFrame:
-    """The events by their keys, with their salts as a further column `name`."""
+def with_salts(df: DataFrame, keys: Sequence[Column], hot_share: float, name: str) -> DataFrame:
+    """The events with their salts as a further column `name`."""
 
     @arrow_udf("int")  # type: ignore[untyped-decorator]
     def salt(*columns: pa.Array) -> pa.Array:
         return pa.array(salts(columns, hot_share))
 
-    salted = df.withColumn(name, salt.asNondeterministic()(*keys))
+    return df.withColumn(name, salt.asNondeterministic()(*keys))
+
+
+def shuffled_by_key(df: DataFrame, keys: Sequence[Column], hot_share: float, name: str) -> DataFrame:
+    """The events by their keys, with their salts as a further column `name`."""
+    salted = with_salts(df, keys, hot_share, name)
     # A number of partitions that is named is one that adaptive execution leaves alone.
-    return salted.repartition(partitions, *keys, salted[name])
+    return salted.repartition(_shuffle_partitions(df.sparkSession), *keys, salted[name])
+
+
+def hosts_for(table: LookupTable, session: SparkSession) -> int:
+    """How many state hosts of an executor divide a cache to which keys are shuffled: one a core, if it is divisible."""
+    context = session.sparkContext
+    cores = context.getConf().get("spark.executor.cores")
+    if context.master.startswith("local"):
+        cores = str(context.defaultParallelism)
+    return max(1, min(_shuffle_partitions(session), int(cores or 1))) if table.divisible else 1
+
+
+def _shuffle_partitions(session: SparkSession) -> int:
+    return int(session.conf.get("spark.sql.shuffle.partitions") or 0)

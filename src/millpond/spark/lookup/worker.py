@@ -28,12 +28,21 @@ from millpond.spark.environment.tracebacks import fold_own_frames
 from millpond.spark.environment.worker_garbage import leave_modules_out
 from millpond.spark.host.client import HostAddress, found_rows
 from millpond.spark.host.wire import End, Keys, OpenLookups
-from millpond.spark.lookup.counts import Counted
+from millpond.spark.lookup.counts import WORKER_IDLE_MS, Counted
 from millpond.spark.lookup.files import Published
 from millpond.spark.lookup.hosted import decoded, one_batch
 from millpond.spark.lookup.invalidations import InvalidationsPlace
 from millpond.spark.lookup.letters import failed_events, letters
-from millpond.spark.lookup.rows import FullRows, Matches, Positions, Rows, RowsWanted, distinct_keys, opened
+from millpond.spark.lookup.rows import (
+    FullRows,
+    Matches,
+    PartialRows,
+    Positions,
+    Rows,
+    RowsWanted,
+    distinct_keys,
+    opened,
+)
 from millpond.spark.spec.operator import DEAD_LETTER
 
 
@@ -133,15 +142,20 @@ def join_batches(
                 matches = rows.match(keys)
                 repeats = int(np.count_nonzero(numbers >= 0)) - len(keys[0])
                 report(matches.counted + Counted(LookupStats(event_hit_count=repeats)))
-                if matches.failures:
-                    failed = failed_events(numbers, matches.failures)
-                    yield join_batch(plan, batch.filter(pa.array(~failed)), numbers[~failed], matches)
-                    yield _letters(plan, batch.filter(pa.array(failed)), numbers[failed], matches)
-                else:
-                    yield join_batch(plan, batch, numbers, matches)
+                yield from joined(plan, batch, numbers, matches)
     except Exception as error:
         fold_own_frames(error)
         raise
+
+
+def joined(plan: JoinPlan, batch: pa.RecordBatch, numbers: Positions, matches: Matches) -> Iterator[pa.RecordBatch]:
+    """One batch, joined, and the dead letters of its keys that failed; `numbers` are those of its keys."""
+    if not matches.failures:
+        yield join_batch(plan, batch, numbers, matches)
+        return
+    failed = failed_events(numbers, matches.failures)
+    yield join_batch(plan, batch.filter(pa.array(~failed)), numbers[~failed], matches)
+    yield _letters(plan, batch.filter(pa.array(failed)), numbers[failed], matches)
 
 
 def join_batch(plan: JoinPlan, batch: pa.RecordBatch, numbers: Positions, matches: Matches) -> pa.RecordBatch:
@@ -195,9 +209,13 @@ def _newest(invalidations: InvalidationsPlace | None) -> bytes:
 
 def _opened(plan: JoinPlan) -> Rows:
     """The table as this join wants it."""
+    return plan.source.open() if isinstance(plan.source, Hosted) else opened_here(plan)
+
+
+def opened_here(plan: JoinPlan, idle_ms: int = WORKER_IDLE_MS) -> PartialRows | FullRows:
+    """The table in this process, which lives on for `idle_ms` when it has nothing to do."""
     source = plan.source
     if isinstance(source, LookupTable):
-        return opened(plan.wanted, source, invalidated=_newest(plan.invalidations))
-    if isinstance(source, Hosted):
-        return source.open()
+        return opened(plan.wanted, source, idle_ms, _newest(plan.invalidations))
+    assert isinstance(source, Published)  # noqa: S101 - what is hosted is not here
     return FullRows(plan.wanted, source.newest())

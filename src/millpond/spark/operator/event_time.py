@@ -73,5 +73,17 @@ def marked_output(df: DataFrame, output: StructType, column: str) -> tuple[Struc
     return StructType(fields), found[0]
 
 
+def unmarked(output: StructType) -> StructType:
+    """The schema of columns that carry no watermark on.
+
+    >>> from pyspark.sql.types import StringType
+    >>> unmarked(StructType([StructField("name", StringType(), True, {_MARK: 0, "comment": "mine"})]))[0].metadata
+    {'comment': 'mine'}
+    """
+    kept = [{name: value for name, value in field.metadata.items() if name != _MARK} for field in output]
+    pairs = zip(output, kept, strict=True)
+    return StructType([StructField(each.name, each.dataType, each.nullable, metadata) for each, metadata in pairs])
+
+
 def _is_marked(column: StructField) -> bool:
     return _MARK in column.metadata and isinstance(column.dataType, TimestampType | StructType)

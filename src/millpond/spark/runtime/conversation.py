@@ -6,6 +6,7 @@ error on the way rolls the shard back and goes to the worker with the user's own
 """
 
 from collections.abc import Iterator
+from importlib import import_module
 from typing import TypeVar
 
 import msgspec
@@ -28,7 +29,6 @@ from millpond.spark.host.wire import (
     Restore,
     Segment,
 )
-from millpond.spark.lookup.hosted import serve_lookups
 from millpond.spark.runtime.held_shard import HeldShard, reverting, standing_at
 from millpond.spark.runtime.slots import Slot, Slots
 from millpond.spark.shuffle.pack import Layout, read_blob
@@ -37,6 +37,9 @@ from millpond.spark.spec.batch_done import BatchDone
 from millpond.spark.spec.lease import Attempt
 from millpond.spark.spec.operator import BatchTime, OperatorSpec
 from millpond.state.checkpoint import Commit, Manifest
+
+_LOOKUPS = "millpond.spark.lookup.hosted"
+"""Loaded by the first lookup, and by its name: lookups are joined by keyed operators, whose batches run here."""
 
 M = TypeVar("M", bound=Segment | Blob)
 
@@ -47,7 +50,7 @@ def converse(connection: Connection, slots: Slots[HeldShard], owners: Owners) ->
     if isinstance(message, OpenLookups):
         owners.add(message.parent)
         try:
-            serve_lookups(connection, message, payload)
+            import_module(_LOOKUPS).serve_lookups(connection, message, payload)
         except (Exception, SystemExit) as error:  # noqa: BLE001 - whatever a source raises belongs to the worker
             connection.send(_failure(error))
         return

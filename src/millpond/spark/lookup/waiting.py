@@ -1,0 +1,230 @@
+"""Events whose row is missing wait in keyed state, and are looked up again after a delay: the operator that does it.
+
+The lookup join of a stream whose dimension rows may come later than its events. All events go through this
+operator, which runs in the state hosts, beside the cache. An event that finds its row, or has no key, leaves at once.
+Any other waits; a timer in processing time has it looked up again, so often at most, and then it leaves without a
+row. Nothing sleeps, and no task waits for a row.
+
+The invariant: **an event is in the state or has left, never both**. Spark commits state and output of a batch together,
+so that also holds across restarts.
+
+The events of a batch that wait lie together, as blobs of Arrow IPC, each under the key of one of them and the time at
+which they are due: state is touched once for thousands of events. It makes no difference which key that is, since a
+shard can look any event up. A blob has its own schema, by which events of another stream are refused.
+
+A retry is never answered by a cached absence: the cache forgets that its key is missing, and the source is asked. Rows
+that are cached by then are taken.
+
+Source: FLIP-234, delayed retry of lookups. Flink's operator waits in its own thread, or keeps the event in memory.
+"""
+
+from collections.abc import Iterator, Mapping
+from contextlib import closing
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark import Accumulator
+from pyspark.sql.streaming.stateful_processor import TimerValues
+
+from millpond.errors import DataError
+from millpond.lookup import LookupStats
+from millpond.options import Known, count, duration_ms, named, parsed, refuse_problems
+from millpond.spark.forms.arrow_handles import ArrowProcessorHandle
+from millpond.spark.forms.arrow_processor import ArrowStatefulProcessor
+from millpond.spark.lookup.counts import Counted
+from millpond.spark.lookup.hosted import HOST_IDLE_MS, matched
+from millpond.spark.lookup.letters import failed_events
+from millpond.spark.lookup.rows import Matches, Positions, distinct_keys
+from millpond.spark.lookup.worker import JoinPlan, joined, opened_here
+
+ROWS_AT_ONCE = 10_000
+"""How many events are looked up at once: as many as an Arrow batch of Spark has."""
+
+BLOB_BYTES = 1 << 18
+"""How large a blob of waiting events should be at most; the segments of state have four times as much."""
+
+_LOOKUPS = "lookups"
+"""The column that says how often an event was looked up so far."""
+
+
+@dataclass(frozen=True)
+class MissingRetries:
+    """How an event whose row is missing is looked up again.
+
+    >>> MissingRetries.parse("retry_missing", {"fixed-delay": "10 s", "max-attempts": 3})
+    MissingRetries(delay_ms=10000, max_attempts=3)
+    """
+
+    delay_ms: int
+    max_attempts: int
+
+    @classmethod
+    def parse(cls, where: str, options: Mapping[str, Any]) -> "MissingRetries":
+        """Both options, by their names in Flink's `LOOKUP` hint; an `OptionError` lists everything that is wrong."""
+        problems: list[str] = []
+        given = named(options, _OPTIONS, problems)
+        values = parsed(given, _OPTIONS, problems)
+        problems += [f"{name!r} is missing" for name in _OPTIONS if name not in given]
+        refuse_problems(where, problems)
+        return cls(**values)
+
+
+def _attempts(value: Any) -> int:
+    number = count(value)
+    if number < 1:
+        raise ValueError("a whole number of 1 or more")
+    return number
+
+
+_OPTIONS: Known = {"fixed-delay": ("delay_ms", duration_ms), "max-attempts": ("max_attempts", _attempts)}
+
+
+class LookUpAgain(ArrowStatefulProcessor):
+    """The lookup join as a keyed operator; for the time mode ``ProcessingTime``.
+
+    Args:
+        plan: the join, whose source is opened where this runs.
+        retries: when an event is looked up again, and how often.
+        events: the columns that wait: those of the event, and those that were cast to be looked up.
+        counted: where what was counted goes.
+    """
+
+    def __init__(
+        self, plan: JoinPlan, retries: MissingRetries, events: pa.Schema, counted: "Accumulator[Counted]"
+    ) -> None:
+        self._plan, self._retries, self._counted = plan, retries, counted
+        self._schema = pa.schema([*((field.name, field.type) for field in events), (_LOOKUPS, pa.int32())])
+
+    def init(self, handle: ArrowProcessorHandle) -> None:
+        """Open the state: blobs of events, by the time at which they are due."""
+        self._handle = handle
+        self._waiting = handle.getMapState("waiting", "due_ms bigint", "events binary")
+
+    def handleInputTable(  # noqa: N802
+        self,
+        keys: pa.Table,
+        rows: pa.Table,
+        key_index: pa.Array,  # noqa: ARG002 - events are looked up by the table's key
+        timerValues: TimerValues,  # noqa: N803
+    ) -> Iterator[pa.RecordBatch]:
+        """Look the events of a batch up."""
+        given = rows.select(range(len(self._schema) - 1))
+        lookups = pa.array(np.zeros(rows.num_rows, np.int32))
+        # As they are declared, whatever Arrow types the session's settings have Spark send.
+        events = pa.table([*given.columns, lookups], names=self._schema.names).cast(self._schema)
+        yield from self._look_up(events, keys, timerValues.getCurrentProcessingTimeInMs())
+
+    def handleExpiredTimers(  # noqa: N802
+        self,
+        keys: pa.Table,
+        expiry_ms: pa.Array,
+        timerValues: TimerValues,  # noqa: N803
+    ) -> Iterator[pa.RecordBatch]:
+        """Look the events that are due up again."""
+        due = {"due_ms": expiry_ms}
+        blobs = self._waiting.get_many(keys, due)["events"].drop_null()
+        self._waiting.remove_many(keys, due)
+        if len(blobs):
+            events = pa.concat_tables(self._decoded(blob.as_buffer()) for blob in blobs)
+            yield from self._look_up(events, keys, timerValues.getCurrentProcessingTimeInMs())
+
+    def _look_up(self, events: pa.Table, homes: pa.Table, now_ms: int) -> Iterator[pa.RecordBatch]:
+        """Give the events that leave; the others are put under some of the keys in `homes`."""
+        missing: list[pa.RecordBatch] = []
+        with closing(opened_here(self._plan, HOST_IDLE_MS)) as rows:
+            for batch in events.combine_chunks().to_batches(max_chunksize=ROWS_AT_ONCE):
+                numbers, keys = distinct_keys([batch.column(place) for place in self._plan.key_places])
+                before = batch.column(_LOOKUPS).to_numpy()
+                if before[0]:
+                    # All of them wait, or none.
+                    rows.forget_missing(keys)
+                matches = matched(self._plan.wanted, rows, keys)
+                absent = _absent(numbers, matches)
+                waits = absent & (before < self._retries.max_attempts)
+                self._counted.add(matches.counted + _counted(numbers, matches, absent, waits, again=bool(before[0])))
+                yield from joined(self._plan, batch.filter(pa.array(~waits)), numbers[~waits], matches)
+                if waits.any():
+                    missing.append(_looked_up_once_more(batch.filter(pa.array(waits))))
+        if missing:
+            self._keep(pa.Table.from_batches(missing), homes, now_ms + self._retries.delay_ms)
+
+    def _keep(self, events: pa.Table, homes: pa.Table, due_ms: int) -> None:
+        """Put events into the state, in blobs under one key after another."""
+        rows = max(1, min(ROWS_AT_ONCE, BLOB_BYTES * events.num_rows // max(1, events.nbytes)))
+        parts = [events.slice(start, rows) for start in range(0, events.num_rows, rows)]
+        used = homes.column(0).combine_chunks().unique().slice(0, len(parts))
+        keys, due = pa.table([used], schema=homes.schema), {"due_ms": pa.array([due_ms] * len(used))}
+        blobs = []
+        for home, blob in enumerate(self._waiting.get_many(keys, due)["events"]):
+            # If the clock went back, others may be due at the same time.
+            there = [self._decoded(blob.as_buffer())] if blob.is_valid else []
+            blobs.append(_encoded(pa.concat_tables([*there, *parts[home :: len(used)]])))
+        self._waiting.update_many(keys, due, {"events": pa.array(blobs, pa.binary())})
+        self._handle.registerTimers(keys, due_ms)
+
+    def _decoded(self, blob: pa.Buffer) -> pa.Table:
+        """The events of a blob.
+
+        Raises:
+            DataError: the stream has other columns now.
+        """
+        with pa.ipc.open_stream(blob) as reader:
+            there: pa.Schema = reader.schema
+            if not there.equals(self._schema):
+                raise DataError(
+                    f"lookup_join with {self._plan.wanted.name!r}, retry_missing: events that wait for their row in "
+                    f"this checkpoint have the columns {_described(there)}; the stream now has "
+                    f"{_described(self._schema)}. Start it with the columns as they were until these events have left, "
+                    "or begin a new checkpoint"
+                )
+            return reader.read_all()
+
+
+def _absent(numbers: Positions, matches: Matches) -> npt.NDArray[np.bool_]:
+    """Which events have a key that has no rows, and did not fail."""
+    absent = (numbers >= 0) & ~failed_events(numbers, matches.failures)
+    absent[absent] = matches.counts[numbers[absent]] == 0
+    return absent
+
+
+def _counted(
+    numbers: Positions,
+    matches: Matches,
+    absent: npt.NDArray[np.bool_],
+    waits: npt.NDArray[np.bool_],
+    *,
+    again: bool,
+) -> Counted:
+    keyed = numbers[numbers >= 0]
+    repeats = len(keyed) - len(np.unique(keyed))
+    if not again:
+        return Counted(LookupStats(event_hit_count=repeats))
+    return Counted(
+        LookupStats(
+            event_hit_count=repeats,
+            missing_retry_count=len(numbers),
+            missing_found_count=int(np.count_nonzero(matches.counts[numbers])),
+            missing_given_up_count=int(np.count_nonzero(absent & ~waits)),
+        )
+    )
+
+
+def _encoded(events: pa.Table) -> bytes:
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, events.schema) as writer:
+        writer.write_table(events)
+    encoded: bytes = sink.getvalue().to_pybytes()
+    return encoded
+
+
+def _looked_up_once_more(events: pa.RecordBatch) -> pa.RecordBatch:
+    lookups = pc.add(events.column(_LOOKUPS), pa.scalar(1, pa.int32()))
+    return pa.RecordBatch.from_arrays([*events.columns[:-1], lookups], schema=events.schema)
+
+
+def _described(schema: pa.Schema) -> str:
+    return ", ".join(f"{field.name} {field.type}" for field in list(schema)[:-1])
