@@ -5,8 +5,8 @@ distances are also short in time. So from time to time all keys are watched for 
 `MOST_KEYS` keys. Once the list is full, each distance below `MOST_KEYS` is seen as it is, and counted for the rest of
 the burst.
 
-The rest between two bursts grows with each one, up to `_REST` times their length. So there is something to see early,
-and later the bursts cost little.
+The rest between two bursts grows with each one, up to `_MOST_REST` times their length. So there is something to see
+early, and later the bursts cost little.
 
 The structure is that of `reuse_distances`, and the key to drop is the one used longest ago.
 """
@@ -24,7 +24,8 @@ from millpond.cache.curves.reuse_distances import PER_OCTAVE
 MOST_KEYS: Final = 1_536
 _MOST_WARMING = 8 * MOST_KEYS
 _COUNTED = 2 * MOST_KEYS
-_REST = 31
+_REST_GROWS = 3
+_MOST_REST = 95
 _BUCKETS = 12 * PER_OCTAVE
 
 
@@ -97,7 +98,7 @@ class NearDistances:
             self._left -= 1
             if not self._left:
                 self._bursts += 1
-                self._next = requests + self._now * min(2 * self._bursts + 1, _REST)
+                self._next = requests + self._now * min(_REST_GROWS * self._bursts + 1, _MOST_REST)
                 self.is_on = False
                 self._clear()
 

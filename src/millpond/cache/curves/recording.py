@@ -4,6 +4,9 @@ Place on the data path: beside a cache, which tells it every key that is asked f
 comparison; those of the sample are counted (`reuse_distances`, `miniatures`). The structures stay within `MOST_BYTES`,
 whatever the cache holds.
 
+Weights are read when keys are written: at every write at first, and once `_WRITES_TOLD_AT_FIRST` were seen at one in
+`_WRITES_PER_TOLD`. Most keys of the sample are known by then, and weights change slowly.
+
 The invariant: nothing here changes what the cache answers.
 """
 
@@ -13,6 +16,7 @@ from itertools import count
 from typing import Any, Final, Protocol
 
 import numpy as np
+import numpy.typing as npt
 
 from millpond.cache.api import Bounds, Policy
 from millpond.cache.curves.curve import HitRateCurve, Point
@@ -25,9 +29,12 @@ MOST_BYTES: Final = 300_000
 
 _POINTS = 96
 _EVERY_HASH = 1 << 63
+_GREATEST_HASH = _EVERY_HASH - 1
 _LEAST_ENTRIES = 16
 _RESIZED = 2.0
-_USES_PER_FIT = 4_096
+_USES_PER_FIT = 1_024
+_WRITES_TOLD_AT_FIRST = 1 << 16
+_WRITES_PER_TOLD = 16
 _numbers = count()
 
 
@@ -79,6 +86,7 @@ class Recording:
         "_miniatures",
         "_near",
         "_simulates",
+        "_told",
         "name",
         "number",
         "requests",
@@ -88,6 +96,7 @@ class Recording:
         self.name = cache.name
         self.number = next(_numbers)
         self.requests = 0.0
+        self._told = 0
         self._cache = weakref.ref(cache)
         self._distances = ReuseDistances()
         self._limit = self._distances.limit
@@ -113,15 +122,24 @@ class Recording:
         """Some keys are asked for, one after the other."""
         self.requests += len(keys)
         self._begin_burst_if_due()
-        limit = self._limit
-        for spread in [spread for spread in map(hash, zip(keys)) if spread < limit]:
+        # In C from key to key: a comparison in Python would cost more than the hash.
+        for spread in list(filter(self._limit.__gt__, map(hash, zip(keys)))):
             self._use(spread)
 
-    def wrote(self, key: Hashable, value: Any, weigh: Callable[[Any, Any], int]) -> None:
-        """A key was put; `weigh` gives the bytes of a key and its value."""
+    def asked_hashes(self, spreads: npt.NDArray[np.int64]) -> None:
+        """Some keys are asked for, given by hashes of 64 bits in which all bits are mixed. They are never `wrote`."""
+        self.requests += len(spreads)
+        self._begin_burst_if_due()
+        for spread in spreads[spreads < min(self._limit, _GREATEST_HASH)].tolist():
+            self._use(spread)
+
+    def wrote(self, key: Hashable, value: Any, weigh: Callable[[Any, Any], int]) -> int:
+        """A key was put; `weigh` gives the bytes of a key and its value. The next to be told is the so manieth."""
         spread = hash((key,))
         if spread < self._distances.limit:
             self._distances.weigh(spread, weigh(key, value))
+        self._told += 1
+        return 1 if self._told < _WRITES_TOLD_AT_FIRST else _WRITES_PER_TOLD
 
     def _begin_burst_if_due(self) -> None:
         if self._near.begin_if_due(self.requests):
@@ -140,19 +158,21 @@ class Recording:
         if not near.is_on:
             self._limit = distances.limit
         if miniatures is not None and spread < miniatures.limit:
-            miniatures.use(spread, distance)
+            miniatures.use(spread, distance, self.requests)
         if not distances.now % _USES_PER_FIT:
             self.fit_miniatures()
 
     def fit_miniatures(self) -> None:
-        """Simulate W-TinyLFU around the cache's present size, if that is far from the former."""
+        """Simulate W-TinyLFU around the cache's present size, if that is far from the former, and now and then."""
         cache = self._cache()
         if cache is None or not self._simulates:
             return
-        entries = self.present_entries(cache)
+        entries, share = self.present_entries(cache), self._distances.share
         before = self._miniatures
         if entries and (before is None or not 1 / _RESIZED < entries / before.entries < _RESIZED):
-            self._miniatures = Miniatures(entries, began=self.requests)
+            self._miniatures = Miniatures(entries, began=self.requests, most_share=share)
+        elif before is not None:
+            before.attend(self.requests, share)
 
     def present_entries(self, cache: Recorded) -> int:
         """The size of the cache in entries: what it holds, if it has no bound; 0 in bytes, if no entry was weighed."""

@@ -27,6 +27,7 @@ MOST_REQUESTS: Final = 10_000_000
 """How many requests a trace has at most, if nothing else is said: 80 MB."""
 
 _WRITTEN_TOGETHER = 4_096
+_NEVER = sys.maxsize
 _log = logging.getLogger("millpond.cache")
 
 
@@ -75,8 +76,9 @@ class TraceWriter:
         for key in keys:
             self.asked(key)
 
-    def wrote(self, key: Hashable, value: Any, weigh: Callable[[Any, Any], int]) -> None:
+    def wrote(self, key: Hashable, value: Any, weigh: Callable[[Any, Any], int]) -> int:  # noqa: ARG002 - see below
         """Nothing: a trace has requests alone."""
+        return _NEVER
 
     def flush(self) -> None:
         """Write what waits to the file."""

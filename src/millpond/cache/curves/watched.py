@@ -2,6 +2,8 @@
 
 A layer around a cache that is watched; a cache that is not has no such layer and pays nothing. Two listen: what draws
 hit-rate curves (`recording`) and what writes traces (`trace`).
+
+A watcher says after how many writes it wants to hear of one again, so most writes cost only a countdown.
 """
 
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
@@ -19,14 +21,14 @@ class Watcher(Protocol):
     def asked_many(self, keys: Sequence[Hashable]) -> None:
         """Some keys are asked for, one after the other."""
 
-    def wrote(self, key: Hashable, value: Any, weigh: Callable[[Any, Any], int]) -> None:
-        """A key was put; `weigh` gives the bytes of a key and its value."""
+    def wrote(self, key: Hashable, value: Any, weigh: Callable[[Any, Any], int]) -> int:
+        """A key was put; `weigh` gives the bytes of a key and its value. Returns at which further write to call again."""
 
 
 class WatchedCache(Cache[K, V]):
     """A cache with a watcher; for everything else it is the cache within."""
 
-    __slots__ = ("_asked", "_inner", "_watcher", "_weigh", "_wrote")
+    __slots__ = ("_asked", "_inner", "_until_told", "_watcher", "_weigh", "_wrote")
 
     def __init__(self, inner: Cache[K, V], watcher: Watcher) -> None:
         super().__init__(inner.name)
@@ -35,6 +37,7 @@ class WatchedCache(Cache[K, V]):
         self._asked = watcher.asked
         self._wrote = watcher.wrote
         self._weigh = inner.weigh
+        self._until_told = 1
 
     def get(self, key: K, default: Any = None) -> Any:
         """The value of `key`."""
@@ -43,7 +46,8 @@ class WatchedCache(Cache[K, V]):
 
     def get_present(self, keys: Iterable[K]) -> dict[K, V]:
         """The values of those keys that are cached."""
-        keys = list(keys)
+        if not isinstance(keys, list):
+            keys = list(keys)
         self._watcher.asked_many(keys)
         return self._inner.get_present(keys)
 
@@ -54,7 +58,9 @@ class WatchedCache(Cache[K, V]):
     def put(self, key: K, value: V) -> None:
         """Cache `value`."""
         self._inner.put(key, value)
-        self._wrote(key, value, self._weigh)
+        self._until_told -= 1
+        if not self._until_told:
+            self._until_told = self._wrote(key, value, self._weigh)
 
     def invalidate(self, key: K) -> None:
         """Forget `key`."""
@@ -68,7 +74,9 @@ class WatchedCache(Cache[K, V]):
         """The value of `key`, loaded on a miss."""
         self._asked(key)
         value = self._inner.get_or_load(key, loader)
-        self._wrote(key, value, self._weigh)
+        self._until_told -= 1
+        if not self._until_told:
+            self._until_told = self._wrote(key, value, self._weigh)
         return value
 
     def items(self) -> Iterator[tuple[K, V]]:
