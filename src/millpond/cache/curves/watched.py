@@ -22,7 +22,7 @@ class Watcher(Protocol):
         """Some keys are asked for, one after the other."""
 
     def wrote(self, key: Hashable, value: Any, weigh: Callable[[Any, Any], int]) -> int:
-        """A key was put; `weigh` gives the bytes of a key and its value. Returns at which further write to call again."""
+        """A key was put; `weigh` gives the bytes of a key and its value. Returns at which write to call again."""
 
 
 class WatchedCache(Cache[K, V]):
