@@ -3,6 +3,7 @@
 | part | what is measured | beside |
 |---|---|---|
 | `ingest` | events per second into tiles, dense and sparse | Spark's `window(...).agg(...)` |
+| `change` | bytes of checkpoint that 1,000 events write, of 2,000,000 keys | the tiles that changed |
 | `columnar` | events per second collected from a table | the same, row by row |
 | `training_set` | seconds, and the most memory | the range join in Spark SQL |
 | `upload` | seconds; a further day of one percent | the same sums in Spark SQL |
@@ -31,6 +32,8 @@ from pyspark.sql import SparkSession
 import millpond
 from benchmarks import columnar_ingest, training_set
 from benchmarks.code_tree import CHANGED, tree_of
+from benchmarks.features_change import KEYS as CHANGE_KEYS
+from benchmarks.features_change import change
 from benchmarks.features_faults import FAULTS, faults
 from benchmarks.features_ingest import KEYS, ingest
 from benchmarks.features_stored import arithmetic_error, stored_bytes, tiles_read
@@ -48,6 +51,7 @@ class Sizes(NamedTuple):
     scale: float
     """Share of the rows and keys of training set and upload."""
     ingest_keys: int
+    change_keys: int
     columnar_events: int
     rounds: int
     """Of columnar ingest."""
@@ -59,8 +63,8 @@ class Sizes(NamedTuple):
     """Of each kind of process of upload and stream."""
 
 
-WHOLE = Sizes(1.0, KEYS, columnar_ingest.EVENTS, columnar_ingest.ROUNDS, 1_000, 2_000, 10)
-QUICK = Sizes(0.01, 2_000, 20_000, 1, 20, 50, 1)
+WHOLE = Sizes(1.0, KEYS, CHANGE_KEYS, columnar_ingest.EVENTS, columnar_ingest.ROUNDS, 1_000, 2_000, 10)
+QUICK = Sizes(0.01, 2_000, 5_000, 20_000, 1, 20, 50, 1)
 
 _Part = Callable[[SparkSession | None, Path, Sizes], Any]
 
@@ -107,12 +111,17 @@ def _ingest(spark: SparkSession | None, folder: Path, sizes: Sizes) -> dict[str,
     return ingest(spark, folder, sizes.ingest_keys)
 
 
+def _change(spark: SparkSession | None, folder: Path, sizes: Sizes) -> dict[str, int]:
+    assert spark is not None
+    return change(spark, folder / "change", sizes.change_keys)
+
+
 def _upload(spark: SparkSession | None, folder: Path, sizes: Sizes) -> dict[str, float]:
     assert spark is not None
     return measure_upload(spark, folder / "upload", sizes.scale)
 
 
-ON_SPARK: dict[str, _Part] = {"ingest": _ingest, "training_set": _training_set, "upload": _upload}
+ON_SPARK: dict[str, _Part] = {"ingest": _ingest, "change": _change, "training_set": _training_set, "upload": _upload}
 """Parts that share one Spark session."""
 
 BY_THEMSELVES: dict[str, _Part] = {
@@ -182,6 +191,11 @@ def _ingest_bars(found: dict[str, Any]) -> list[Bar]:
     ]
 
 
+def _change_bars(found: dict[str, int]) -> list[Bar]:
+    changed = found["changed"]
+    return [Bar("change: bytes written by bytes changed", found["written"] / changed, changed, at_most=20)]
+
+
 def _columnar_bars(found: dict[str, Any]) -> list[Bar]:
     least = {"count_sum_average_min_max": 5.0, "last_k": 2.0, "unique_count": 2.0}
     return [
@@ -242,6 +256,7 @@ def _fault_bars(found: dict[str, int]) -> list[Bar]:
 
 _BARS: dict[str, Callable[[Any], list[Bar]]] = {
     "ingest": _ingest_bars,
+    "change": _change_bars,
     "columnar": _columnar_bars,
     "training_set": _training_set_bars,
     "upload": _upload_bars,

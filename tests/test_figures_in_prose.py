@@ -20,6 +20,7 @@ NAMES = [str(page.relative_to(ROOT)) for page in pages()]
 
 SETTINGS = {
     "docs/explanation/architecture.md": {
+        "1 KB": "millpond.spark.features.tile_leaves.LEAF_BYTES",
         "1 MB": "millpond.state.checkpoint.format.segment.MAX_SEGMENT_BYTES",
         "256 MiB": "millpond.spark.shuffle.spool.MEMORY_BYTES",
     },

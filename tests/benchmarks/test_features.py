@@ -15,6 +15,7 @@ RESULT = {
         "sparse": {"millpond": 99, "spark": 100},
         "combine_ratio": 5.0,
     },
+    "change": {"keys": 9_000, "events": 10, "written": 900, "changed": 30},
     "columnar": {
         "events_per_second": {},
         "row_by_row": {"count_sum_average_min_max": 1, "last_k": 1, "unique_count": 1},
@@ -30,6 +31,7 @@ def test_each_figure_is_held_to_its_bar():
     missed = [bar.what for bar in bars(RESULT) if not bar.held]
     assert missed == [
         "ingest sparse: events/s by Spark's",
+        "change: bytes written by bytes changed",
         "columnar unique_count: times row by row",
         "upload: a further day by all",
         "faults: twice",

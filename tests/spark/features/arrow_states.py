@@ -52,17 +52,22 @@ class OneShard:
 
 
 class PlainMap:
+    """A map state in a dict of all states: by slot, address, and whatever else its map keys have."""
+
     def __init__(self, entries):
         self.entries = entries
 
+    @staticmethod
+    def places(keys, map_keys):
+        return list(zip(keys["slot"].to_pylist(), *(column.to_pylist() for column in map_keys.columns), strict=True))
+
     def get_many(self, keys, map_keys):
-        places = zip(keys["slot"].to_pylist(), map_keys["address"].to_pylist(), strict=True)
-        return pa.table({"value": pa.array([self.entries.get(place) for place in places], pa.binary())})
+        found = [self.entries.get(place) for place in self.places(keys, map_keys)]
+        return pa.table({"value": pa.array(found, pa.binary())})
 
     def update_many(self, keys, map_keys, values):
-        places = zip(keys["slot"].to_pylist(), map_keys["address"].to_pylist(), strict=True)
-        self.entries.update(zip(places, values["value"].to_pylist(), strict=True))
+        self.entries.update(zip(self.places(keys, map_keys), values["value"].to_pylist(), strict=True))
 
     def remove_many(self, keys, map_keys):
-        for place in zip(keys["slot"].to_pylist(), map_keys["address"].to_pylist(), strict=True):
+        for place in self.places(keys, map_keys):
             self.entries.pop(place, None)

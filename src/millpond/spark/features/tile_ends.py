@@ -17,13 +17,13 @@ class Ends(NamedTuple):
 
     Args:
         closed: layer and start of the tiles that end then, the smallest first.
+        above: the address of the next larger tile, which takes these in; None if they are of the largest layer.
         forgotten: the addresses of the tiles that state drops then.
-        looked_at: the addresses of all tiles that are looked at for that.
     """
 
     closed: tuple[tuple[int, int], ...]
+    above: int | None
     forgotten: tuple[int, ...]
-    looked_at: tuple[int, ...]
 
 
 class TileEnds:
@@ -52,11 +52,11 @@ class TileEnds:
             forgotten_ms = time_ms - self._retention_ms
             closed = [(layer, time_ms - size) for layer, size in enumerate(self._layers) if time_ms % size == 0]
             # The layers divide each other, so these are the first ones; the tile above the last of them takes it in.
-            above = self._layers[len(closed) : len(closed) + 1] if closed else ()
-            looked_at = [tile_address(layer, start_ms) for layer, start_ms in closed]
-            looked_at += [tile_address(len(closed), tile_start(time_ms - 1, size)) for size in above]
+            above = None
+            if 0 < len(closed) < len(self._layers):
+                above = tile_address(len(closed), tile_start(time_ms - 1, self._layers[len(closed)]))
             forgotten = [one for layer in range(len(self._layers)) for one in self._forgotten(layer, forgotten_ms)]
-            self._ends[time_ms] = Ends(tuple(closed), tuple(forgotten), (*looked_at, *forgotten))
+            self._ends[time_ms] = Ends(tuple(closed), above, tuple(forgotten))
         return self._ends[time_ms]
 
     def forgotten_at(self, layer: int, start_ms: int) -> int:

@@ -21,8 +21,8 @@ watermark, rounded down to a whole tile. All tiles that end by then are emitted 
 before, for timers of one watermark fire in one batch, and a tile that is closed by another within a batch
 is closed at once.
 
-State: of each slot a block of tiles for each address, and the markers of its keys. All of it is read and written for
-many keys at once, and a timer is one for all keys of a slot.
+State: of each slot a block of tiles for each address, and the markers of its keys, in leaves once they are many
+(`tile_leaves`). All of it is read and written for many keys at once, and a timer is one for all keys of a slot.
 
 Delivery: at least once, and idempotent: equal events make equal bytes in any order, so a batch that
 Spark runs again writes the same rows over themselves. Freshness: one micro-batch. Recovery: restart from
@@ -37,9 +37,10 @@ from pyspark.sql.streaming.stateful_processor import TimerValues
 
 from millpond.errors import OptionError
 from millpond.features import HORIZON_MS, GroupBy, GroupByPlan, compile_group_by
+from millpond.spark.features.tile_leaves import TileStates
 from millpond.spark.features.tile_rows import FORGOTTEN, LATE
 from millpond.spark.features.tile_slots import CLOSING_SLOT, CombinedTiles, TileCells, add_tiles, decode_combined
-from millpond.spark.features.touched_tiles import TileStates, TouchedTiles
+from millpond.spark.features.touched_tiles import TouchedTiles
 from millpond.spark.forms.arrow_handles import ArrowProcessorHandle
 from millpond.spark.forms.arrow_processor import ArrowStatefulProcessor
 
@@ -70,7 +71,7 @@ class TileProcessor(ArrowStatefulProcessor):
 
     def init(self, handle: ArrowProcessorHandle) -> None:
         """Open the state: blocks of tiles, and markers, by slot and address."""
-        self._states = TileStates(handle, handle.getMapState("blocks", "address bigint", "value binary"))
+        self._states = TileStates.of(handle)
 
     def handleInputTable(  # noqa: N802
         self,
@@ -88,13 +89,13 @@ class TileProcessor(ArrowStatefulProcessor):
         oldest_ms = watermark_ms - self._retention_ms - self._tile_ms
         # By time, and within it in the order of the slots, which come by key groups.
         kept = sorted((place for place in parts if place[1] > oldest_ms), key=itemgetter(1))
-        tiles.load_open(place for place in kept if place[1] + self._tile_ms > watermark_ms)
-        tiles.load_late(place for place in kept if place[1] + self._tile_ms <= watermark_ms)
+        merged = {place: _merged(self._plan, parts[place]) for place in kept}
+        tiles.load_open({place: one for place, one in merged.items() if place[1] + self._tile_ms > watermark_ms})
+        tiles.load_late({place: one for place, one in merged.items() if place[1] + self._tile_ms <= watermark_ms})
         late = 0
-        for slot, start_ms in kept:
-            part = parts[slot, start_ms]
-            closed = tiles.merge(slot, start_ms, _merged(self._plan, part))
-            late += _events(part, set(closed)) if closed else 0
+        for (slot, start_ms), one in merged.items():
+            closed = tiles.merge(slot, start_ms, one)
+            late += _events(parts[slot, start_ms], set(closed)) if closed else 0
         tiles.close_due()
         tiles.count(LATE, late)
         forgotten = [part for place, part in parts.items() if place[1] <= oldest_ms]

@@ -4,10 +4,7 @@ Place on the data path: between the events of a stream and the operator's state.
 its state holds the tiles of all keys of a slot that start together as one *block*. So what is done once for each key
 of the state (reading, writing, timers, the commit) is done once for hundreds of tiles.
 
-Trade-off: a batch that changes one tile of a block reads and writes the whole block. So what a batch costs grows with
-the keys of the open tiles of the slots it touches, and not with its own events alone. This pays where a batch brings
-events for a good part of the keys that are active in a tile. A stream of long tiles, very many keys and short batches
-writes more bytes than it would key by key.
+A block of more keys than a few dozen lies in leaves (`tile_leaves`), so that a change does not write all of it.
 
     block, sealed:   [form, complete, {key: packed cells}, {key: version}, {key: form}]
     combined tiles:  {start: [[key], [packed cells], [number of events]]}
@@ -19,9 +16,11 @@ Source: Redis Cluster's hash slots, for the division.
 """
 
 import zlib
-from collections.abc import Sequence
+from collections.abc import Collection, Iterable, Sequence
 
 import msgspec
+import numpy as np
+import numpy.typing as npt
 
 from millpond.features import GroupByPlan, Ir
 from millpond.features.sealing import DECODE_ERRORS, seal, unreadable, unseal
@@ -37,6 +36,9 @@ FORMAT_VERSION = 1
 """The format of a block and of a slot's markers."""
 
 _WHAT = "block of tiles"
+
+_KEY_BYTES = 6
+"""What a key and its tile take besides their own bytes, at most."""
 
 
 def slot_of(key: bytes) -> int:
@@ -71,7 +73,7 @@ class TileCells:
 
 
 class Block(TileCells):
-    """The tiles of a slot's keys that start together.
+    """The tiles of a slot's keys that start together; of markers, which have no cells, the versions alone.
 
     Attributes:
         complete: whether the watermark has passed their end.
@@ -91,6 +93,38 @@ class Block(TileCells):
         super().__init__(cells, forms)
         self.complete = complete
         self.versions: dict[bytes, int] = {} if versions is None else versions
+
+    def keys(self) -> Collection[bytes]:
+        """Give the keys that it has."""
+        return self.cells or self.versions
+
+    def sizes(self) -> npt.NDArray[np.int64]:
+        """Give of each key how many bytes it takes, about."""
+        keys, cells = self.keys(), self.cells
+        sizes = np.fromiter(map(len, keys), np.int64, len(keys)) + _KEY_BYTES
+        return sizes + np.fromiter(map(len, cells.values()), np.int64, len(cells)) if cells else sizes
+
+    def size(self) -> int:
+        """Give how many bytes all keys take, about."""
+        return sum(map(len, self.keys())) + sum(map(len, self.cells.values())) + _KEY_BYTES * len(self.keys())
+
+    def part(self, keys: Iterable[bytes]) -> "Block":
+        """Give the block of some of the keys, not complete."""
+        cells, forms, versions = self.cells, self.forms, self.versions
+        if not cells:
+            return Block(versions={key: versions[key] for key in keys})
+        part = Block({key: cells[key] for key in keys})
+        if forms:
+            part.forms = {key: forms[key] for key in part.cells if key in forms}
+        if versions:
+            part.versions = {key: versions[key] for key in part.cells if key in versions}
+        return part
+
+    def take(self, part: "Block") -> None:
+        """Take in the keys of a part."""
+        self.cells.update(part.cells)
+        self.forms.update(part.forms)
+        self.versions.update(part.versions)
 
     def is_closed(self, key: bytes) -> bool:
         """Tell whether the tile of a key is closed."""

@@ -4,13 +4,12 @@ Place on the data path: inside the operator of the stream of tiles (`tile_proces
 tile's life is. This module carries it out, for all keys of a slot together.
 
 Invariant: state holds each tile once, in the block of its slot and address; a tile of a higher layer that is still
-open was never emitted.
+open was never emitted. Of a block only the tiles of keys that change are read, but for one that closes.
 """
 
 import heapq
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from itertools import repeat
-from typing import Any, NamedTuple
 
 import pyarrow as pa
 
@@ -27,46 +26,27 @@ from millpond.features.rows import start_of
 from millpond.features.sealing import seal_all
 from millpond.features.value_codec import VALUE_FORMAT_VERSION
 from millpond.spark.features.tile_ends import TileEnds
+from millpond.spark.features.tile_leaves import Place, StoredBlocks, TileStates
 from millpond.spark.features.tile_rows import AMENDED, CLOSED, CLOSING, MARKED, OPENED, TileRows
-from millpond.spark.features.tile_slots import (
-    CLOSING_SLOT,
-    Block,
-    TileCells,
-    add_tiles,
-    decode_block,
-    decode_markers,
-    encode_block,
-    encode_markers,
-)
-from millpond.spark.forms.arrow_handles import ArrowProcessorHandle
-
-Place = tuple[int, int]
-"""Slot and address of a block."""
-
-
-class TileStates(NamedTuple):
-    """Where the operator keeps blocks and markers: by slot and address."""
-
-    handle: ArrowProcessorHandle
-    blocks: Any  # an ArrowMapState
+from millpond.spark.features.tile_slots import CLOSING_SLOT, Block, TileCells, add_tiles
 
 
 class TouchedTiles:
     """The blocks that one call touches.
 
-    ``_blocks`` has every block that was read or made, None where there is none. ``_changed`` has of each that changed
-    what became of its tiles; a tile that is not in it is not emitted.
+    ``_written`` has of each block that changed the keys whose tiles did, none if it was only completed. ``_changed``
+    has what became of tiles; one that is not in it is not emitted.
     """
 
     def __init__(self, plan: GroupByPlan, retention_ms: int, states: TileStates, watermark_ms: int) -> None:
         self._plan = plan
         self._layers = plan.layers
-        self._states = states
+        self._handle = states.handle
         self._watermark_ms = watermark_ms
-        self._blocks: dict[Place, Block | None] = {}
+        self._blocks = StoredBlocks(plan.tile_codec, states)
+        self._written: dict[Place, dict[bytes, None]] = {}
         self._changed: dict[Place, dict[bytes, int]] = {}
         self._marked: dict[int, dict[bytes, None]] = {}
-        self._gone: dict[Place, None] = {}
         self._due: dict[int, list[int]] = {}
         self._due_times: list[int] = []
         self._ends = TileEnds(plan.layers, retention_ms)
@@ -77,46 +57,40 @@ class TouchedTiles:
 
     # Reading.
 
-    def _load(self, places: Iterable[Place]) -> None:
-        """Read blocks, all at once."""
-        missing = [place for place in dict.fromkeys(places) if place not in self._blocks]
-        for (slot, address), stored in zip(missing, self._stored(missing), strict=True):
-            self._blocks[slot, address] = None if stored is None else decode_block(self._plan.tile_codec, stored)
+    def load_open(self, tiles: Mapping[tuple[int, int], TileCells]) -> None:
+        """Read what the smallest tiles of some keys are merged into, by slot and start."""
+        self._blocks.load({(slot, tile_address(0, start)): one.cells for (slot, start), one in tiles.items()})
 
-    def _stored(self, places: list[Place]) -> list[bytes | None]:
-        if not places:
-            return []
-        addresses = pa.table({"address": pa.array([address for _, address in places], pa.int64())})
-        found = self._states.blocks.get_many(_slots([slot for slot, _ in places]), addresses)
-        stored: list[bytes | None] = found["value"].to_pylist()
-        return stored
-
-    def load_open(self, starts: Iterable[tuple[int, int]]) -> None:
-        """Read blocks of the smallest tiles, by slot and start."""
-        self._load((slot, tile_address(0, start_ms)) for slot, start_ms in starts)
-
-    def load_late(self, starts: Iterable[tuple[int, int]]) -> None:
-        """Read blocks of closed tiles, and those of all layers that hold them."""
-        self._load(
-            (slot, tile_address(layer, tile_start(start_ms, size)))
-            for slot, start_ms in starts
-            for layer, size in enumerate(self._layers)
-        )
+    def load_late(self, tiles: Mapping[tuple[int, int], TileCells]) -> None:
+        """Read what closed tiles of some keys are merged into, in all layers."""
+        wanted: dict[Place, dict[bytes, None]] = {}
+        for (slot, start_ms), one in tiles.items():
+            for layer, size in enumerate(self._layers):
+                place = slot, tile_address(layer, tile_start(start_ms, size))
+                wanted.setdefault(place, {}).update(dict.fromkeys(one.cells))
+        self._blocks.load(wanted)
 
     def load_due(self, due: Iterable[tuple[int, int]]) -> None:
-        """Read what ends at the times of timers (slot, time), what holds it, and what is to be forgotten."""
-        wanted: list[Place] = []
+        """Read what ends at the times of timers (slot, time), what takes it in, and roots of what is forgotten."""
+        wanted: dict[Place, Collection[bytes] | None] = {}
+        above: dict[Place, list[Place]] = {}
         for slot, time_ms in due:
             self._woken.add((time_ms, slot))
             self._add_due(slot, time_ms)
-            wanted += [(slot, address) for address in self._ends.at(time_ms).looked_at]
-        self._load(wanted)
-
-    def _block(self, slot: int, address: int) -> Block | None:
-        place = (slot, address)
-        if place not in self._blocks:
-            self._load([place])
-        return self._blocks[place]
+            ends = self._ends.at(time_ms)
+            closing = [(slot, tile_address(layer, start_ms)) for layer, start_ms in ends.closed]
+            wanted.update(dict.fromkeys(closing))
+            for address in ends.forgotten:
+                wanted.setdefault((slot, address), ())
+            if ends.above is not None:
+                above.setdefault((slot, ends.above), []).extend(closing)
+        self._blocks.load(wanted)
+        fed: dict[Place, dict[bytes, None]] = {place: {} for place in above if place not in wanted}
+        for place, keys in fed.items():
+            for below in above[place]:
+                block = self._blocks.get(below, None)
+                keys.update(dict.fromkeys(block.open_keys() if block is not None else ()))
+        self._blocks.load(fed)
 
     # Changing.
 
@@ -157,16 +131,18 @@ class TouchedTiles:
         """
         size = self._layers[layer]
         start = tile_start(start_ms, size)
-        address = tile_address(layer, start)
-        block = self._block(slot, address)
-        if block is None:
-            block = self._blocks[slot, address] = Block()
+        place = slot, tile_address(layer, start)
+        block = self._blocks.get(place, tiles.cells) or self._blocks.made(place)
         passed = not closing and start + size <= self._watermark_ms
         closed: list[bytes] = []
         if passed or block.complete or block.versions:
             closed = [key for key in tiles.cells if (block.is_closed(key) if key in block.cells else passed)]
         add_tiles(self._plan, block, tiles)
-        changed = self._changed.setdefault((slot, address), {})
+        if place in self._written:
+            self._written[place] |= dict.fromkeys(tiles.cells)
+        else:
+            self._written[place] = dict.fromkeys(tiles.cells)
+        changed = self._changed.setdefault(place, {})
         if len(closed) < len(tiles.cells):
             # The block of an open tile that ends by the watermark has its timer in this batch.
             if closing or start + size > self._watermark_ms:
@@ -182,8 +158,7 @@ class TouchedTiles:
 
     def _amend(self, slot: int, layer: int, start_ms: int, keys: list[bytes]) -> None:
         place = (slot, tile_address(layer, start_ms))
-        block, changed = self._blocks[place], self._changed[place]
-        assert block is not None  # noqa: S101 - the tiles were merged into it
+        block, changed = self._blocks.read(place), self._changed[place]
         for key in keys:
             # However many events amend a tile in one batch, its version goes up once.
             if changed.get(key) != AMENDED:
@@ -193,22 +168,23 @@ class TouchedTiles:
         self._wake(slot, self._ends.forgotten_at(layer, start_ms))
 
     def _close(self, slot: int, layer: int, start_ms: int) -> None:
-        address = tile_address(layer, start_ms)
-        block = self._block(slot, address)
+        place = slot, tile_address(layer, start_ms)
+        block = self._blocks.get(place, None)
         if block is None or block.complete:
             return
         keys = block.open_keys()
         block.complete = True
-        self._changed.setdefault((slot, address), {}).update(zip(keys, repeat(CLOSED)))
+        self._written.setdefault(place, {})
+        self._changed.setdefault(place, {}).update(zip(keys, repeat(CLOSED)))
         self._wake(slot, self._ends.forgotten_at(layer, start_ms))
         if layer + 1 < len(self._layers) and keys:
             self._feed(slot, layer + 1, start_ms, block.of(keys), closing=True)
 
     def _forget(self, slot: int, address: int) -> None:
-        if self._block(slot, address) is not None:
-            self._blocks[slot, address] = None
-            self._changed.pop((slot, address), None)
-            self._gone[slot, address] = None
+        place = slot, address
+        self._blocks.remove(place)
+        self._changed.pop(place, None)
+        self._written.pop(place, None)
 
     def _wake(self, slot: int, time_ms: int) -> None:
         """Come back to a slot at a time: by a timer, or in this call if the watermark has passed it."""
@@ -234,18 +210,14 @@ class TouchedTiles:
 
     def written(self) -> Iterator[pa.Table]:
         """Write back what changed, set the timers, and give the rows to emit: of each key its marker last."""
-        codec = self._plan.tile_codec
-        values: dict[Place, bytes] = {}
         for place, changed in self._changed.items():
-            block = self._blocks[place]
-            assert block is not None  # noqa: S101 - what is forgotten has not changed
-            self._emit(place, block, changed)
-            values[place] = encode_block(codec, block)
-        values |= self._raised_markers()
-        self._update(values)
+            self._emit(place, self._blocks.read(place), changed)
+        self._raise_markers()
+        self._blocks.write(self._written)
         if self._timers:
+            slots = pa.table({"slot": pa.array([slot for slot, _ in self._timers], pa.int32())})
             times = pa.array([time_ms for _, time_ms in self._timers], pa.int64())
-            self._states.handle.registerTimers(_slots([slot for slot, _ in self._timers]), times)
+            self._handle.registerTimers(slots, times)
         return self._emitted.tables()
 
     def _emit(self, place: Place, block: Block, changed: dict[bytes, int]) -> None:
@@ -268,27 +240,13 @@ class TouchedTiles:
             alike.setdefault((block.forms.get(key, whole), block.versions.get(key, 0)), []).append(key)
         return alike
 
-    def _raised_markers(self) -> dict[Place, bytes]:
+    def _raise_markers(self) -> None:
         """Raise the markers of the keys whose closed tiles changed, and emit them."""
-        places = [(slot, MARKER_ADDRESS) for slot in self._marked]
-        raised: dict[Place, bytes] = {}
-        for (slot, address), stored in zip(places, self._stored(places), strict=True):
-            markers = {} if stored is None else decode_markers(stored)
-            for key in sorted(self._marked[slot]):
-                markers[key] = amendments = markers.get(key, 0) + 1
-                self._emitted.add(key, address, encode_marker(key, amendments), MARKED, amendments)
-            raised[slot, address] = encode_markers(markers)
-        return raised
-
-    def _update(self, values: dict[Place, bytes]) -> None:
-        if values:
-            addresses = {"address": pa.array([address for _, address in values], pa.int64())}
-            stored = {"value": pa.array(list(values.values()), pa.binary())}
-            self._states.blocks.update_many(_slots([slot for slot, _ in values]), addresses, stored)
-        if self._gone:
-            addresses = {"address": pa.array([address for _, address in self._gone], pa.int64())}
-            self._states.blocks.remove_many(_slots([slot for slot, _ in self._gone]), addresses)
-
-
-def _slots(slots: list[int]) -> pa.Table:
-    return pa.table({"slot": pa.array(slots, pa.int32())})
+        marked = {(slot, MARKER_ADDRESS): keys for slot, keys in self._marked.items()}
+        self._blocks.load(marked)
+        for place, keys in marked.items():
+            block = self._blocks.get(place, keys) or self._blocks.made(place)
+            for key in sorted(keys):
+                block.versions[key] = amendments = block.versions.get(key, 0) + 1
+                self._emitted.add(key, MARKER_ADDRESS, encode_marker(key, amendments), MARKED, amendments)
+        self._written |= marked
