@@ -156,7 +156,7 @@ class Tally:
 
 
 _TALLIED = Tally.__slots__
-_ONE_KEY = ("requests", "kv_calls", "null", "present", *READ_COUNTS)
+_OF_FETCHES = ("kv_calls", "null", "present")
 _NAMES = {"bytes": "bytes_read", "joined": "joined_reads", "rows": "rows_read", "tiles": "tiles_read"}
 
 
@@ -172,7 +172,8 @@ class Counters:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._waiting: deque[tuple[int, ...]] = deque()
+        self._fetches: deque[tuple[int, int, int]] = deque()
+        self._reads: deque[ReadCounts] = deque()
         self._sums = dict.fromkeys((*_TALLIED, "bounds"), 0)
         self._buckets = {name: [0] * (len(BOUNDS_SECONDS) + 1) for name in ("fetch", "get", "decode", "finish")}
         self._seconds = dict.fromkeys(self._buckets, 0.0)
@@ -188,17 +189,16 @@ class Counters:
 
     def one_key(self, kv_calls: int, counts: ReadCounts, null: int, present: int) -> None:
         """Add one fetch of one key by a short way."""
-        self._waiting.append((1, kv_calls, null, present, *counts))
-        if len(self._waiting) >= _MOST_WAITING:
+        self._fetches.append((kv_calls, null, present))
+        self._reads.append(counts)
+        if len(self._fetches) >= _MOST_WAITING:
             self._add_waiting()
 
     def one_join(self, kv_calls: int, counts: Iterable[ReadCounts], null: int, present: int) -> None:
         """Add one fetch of a Join by short ways, with what was read of each part."""
-        first, *others = counts
-        waiting = self._waiting
-        waiting.append((1, kv_calls, null, present, *first))
-        waiting.extend([(0, 0, 0, 0, *other) for other in others])
-        if len(waiting) >= _MOST_WAITING:
+        self._fetches.append((kv_calls, null, present))
+        self._reads.extend(counts)
+        if len(self._fetches) >= _MOST_WAITING:
             self._add_waiting()
 
     def info_get(self) -> None:
@@ -214,9 +214,12 @@ class Counters:
     def _add_waiting(self) -> None:
         """Add what waits: a queue costs a fetch a fraction of what a lock and ten additions do."""
         with self._lock:
-            added = [self._waiting.popleft() for _ in range(len(self._waiting))]
-            for name, amounts in zip(_ONE_KEY, zip(*added, strict=True), strict=False):
-                self._sums[name] += sum(amounts)
+            fetches = [self._fetches.popleft() for _ in range(len(self._fetches))]
+            reads = [self._reads.popleft() for _ in range(len(self._reads))]
+            self._sums["requests"] += len(fetches)
+            for names, added in ((_OF_FETCHES, fetches), (READ_COUNTS, reads)):
+                for name, amounts in zip(names, zip(*added, strict=True), strict=False):
+                    self._sums[name] += sum(amounts)
 
     def timed(self, name: str, seconds: float) -> None:
         """Add one duration."""

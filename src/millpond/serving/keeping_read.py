@@ -7,13 +7,13 @@ Others that miss the same key meanwhile wait for it (`ServedGroup.flights`), so 
 """
 
 from collections.abc import Sequence
-from concurrent.futures import Future
 from functools import partial
 
 from millpond.features import MARKER_ADDRESS, Ir, Tile, decode_marker
 from millpond.kv import Get, TimedValue
 from millpond.serving.batch_rows import BatchRow, batch_get, decoded_row
 from millpond.serving.closed_tiles import NO_MARKER, ClosedTiles, close, closed_end, has_unknown, tail_irs
+from millpond.serving.flight import Flight
 from millpond.serving.group_status import Served
 from millpond.serving.key_read import KeyData
 from millpond.serving.landed_batch import LandedBatch, View
@@ -52,7 +52,7 @@ class KeepingReader:
             row: the batch row if it is cached.
         """
         group = self.group
-        flight: Future[KeyData | None] = Future()
+        flight = Flight()
         if group.flights.setdefault(key, flight) is not flight:
             return None
         dataset = landed.info.streaming_dataset
@@ -90,7 +90,7 @@ class KeepingRead:
         landed: LandedBatch,
         view: View,
         row: BatchRow | None,
-        flight: "Future[KeyData | None]",
+        flight: Flight,
         *,
         asks_batch: bool,
     ) -> None:
@@ -117,8 +117,7 @@ class KeepingRead:
         flights, flight = self._reader.group.flights, self._flight
         if flights.get(self.key) is flight:
             del flights[self.key]
-        if not flight.done():
-            flight.set_result(None)
+        flight.end(None)
 
     def _end(self, answers: Sequence[Sequence[TimedValue]]) -> ShortResult | None:
         group, key, landed, view = self._reader.group, self.key, self._landed, self._view
@@ -167,9 +166,7 @@ class KeepingRead:
             return ShortResult(closed.bases, tails, landed, counts, is_confirmed, keep)
         keep()
         from_ms = query_ms // group.tile_ms * group.tile_ms - group.tile_ms + 1
-        self._flight.set_result(
-            KeyData(landed, row, closed, rest, closed.end_ms, view, from_ms, stored_tiles=len(tiles))
-        )
+        self._flight.end(KeyData(landed, row, closed, rest, closed.end_ms, view, from_ms, stored_tiles=len(tiles)))
         return ShortResult(closed.bases, tails, landed, counts)
 
     def _closed(

@@ -27,6 +27,7 @@ from millpond.kv import Get, TimedValue
 from millpond.serving.batch_rows import BatchRow, batch_get, cached_row, decoded_row
 from millpond.serving.closed_tiles import ClosedTiles
 from millpond.serving.counters import Tally
+from millpond.serving.flight import Flight
 from millpond.serving.group_status import Served
 from millpond.serving.landed_batch import ALL_TIME_MS, LandedBatch, View
 from millpond.serving.served_group import ServedGroup
@@ -139,21 +140,22 @@ def _read(
     if group.is_cached and stream.is_now and (stream.misses or (row is None and stream.reads_batch)):
         flight = group.flights.get(key)
         if flight is not None:
-            yield Reads(flight=flight)
-            data = flight.result()
+            under_way = flight.future()
+            yield Reads(flight=under_way)
+            data = under_way.result()
             if data is not None and data.landed is landed and _answers(data, queries):
                 tally.joined += 1
                 return data
             if data is None and group.served.landed is not landed:
                 return None
             return (yield from _read_rows(group, layout, key, row, stream, landed, tally))
-        flight = group.flights[key] = Future()
+        flight = group.flights[key] = Flight()
         data = None
         try:
             data = yield from _read_rows(group, layout, key, row, stream, landed, tally)
         finally:
             group.flights.pop(key, None)
-            flight.set_result(data)
+            flight.end(data)
         return data
     return (yield from _read_rows(group, layout, key, row, stream, landed, tally))
 

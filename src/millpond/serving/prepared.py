@@ -181,7 +181,7 @@ class Prepared:
         """
         if self.single is not None:
             return [self.single.group.plan.encode_key(keys)]
-        if not isinstance(keys, Mapping):
+        if type(keys) is not dict and not isinstance(keys, Mapping):
             raise DataError(
                 f"Join {self.target.name!r}: keys are a mapping of {list(self.known_columns)}, got {keys!r}"
             )

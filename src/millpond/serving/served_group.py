@@ -6,7 +6,6 @@ together.
 """
 
 from collections.abc import Collection
-from concurrent.futures import Future
 from typing import TYPE_CHECKING
 
 from millpond.cache import Cache
@@ -15,10 +14,10 @@ from millpond.features.answering import BatchDecoder, Layout, TileColumnDecoder,
 from millpond.serving.batch_rows import BatchRow
 from millpond.serving.closed_tiles import ClosedForm, ClosedTiles
 from millpond.serving.doorkeeper import Doorkeeper
+from millpond.serving.flight import Flight
 from millpond.serving.group_status import Served
 
 if TYPE_CHECKING:
-    from millpond.serving.key_read import KeyData
     from millpond.serving.short_read import ShortReader
 
 STEPS = ("batch_ir", "batch_get", "tile_ir", "stream_get")
@@ -72,7 +71,7 @@ class ServedGroup:
         self.stream_dataset = stream_dataset(plan.name, plan.generation)
         self.short_reader: ShortReader | None = None
         """The short way to a cached key, which whoever owns the group sets; None if there is none."""
-        self.flights: dict[bytes, Future[KeyData | None]] = {}
+        self.flights: dict[bytes, Flight] = {}
         self.served = Served()
 
     def __repr__(self) -> str:

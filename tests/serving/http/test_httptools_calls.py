@@ -8,6 +8,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
+from millpond.errors import UnavailableError
 from millpond.serving import Limits
 
 FETCH = json.dumps({"requests": [{"keys": {"origin": "EWR", "carrier": "UA"}}]}).encode()
@@ -124,9 +125,55 @@ def test_a_whole_call_needs_a_key_as_any_other_and_is_counted_and_logged(serving
     assert allowed.startswith(b"HTTP/1.1 200")
     logged = [(one.fields["path"], one.fields["status"], one.fields["bytes"]) for one in caplog.records]
     assert logged[-1] == ("/v1/fetch/route", 200, len(allowed.partition(b"\r\n\r\n")[2]))
+    assert answered(url, sent("POST", "/v1/fetch/%72oute", headers=[key])).startswith(b"HTTP/1.1 200")
     counts = answered(url, sent("GET", "/metrics", b"", [key])).decode()
-    for status in (200, 401):
-        assert f'requests_total{{path="/v1/fetch/route",method="POST",status="{status}"}} 1' in counts
+    for status, count in ((200, 2), (401, 1)):
+        assert f'requests_total{{path="/v1/fetch/route",method="POST",status="{status}"}} {count}\n' in counts
+
+
+def test_calls_with_the_head_of_the_call_before_them_get_the_answers_to_their_own_bodies(url, fetcher):
+    bodies = [
+        json.dumps({"requests": [{"keys": {"origin": origin, "carrier": "UA"}}]}).encode()
+        for origin in ("EWR", "JFK", "EWR", '"\\"', "EWR", "EW", "JFKK", "EWR")
+    ]
+    bodies[3:3] = [b"x" * len(bodies[0]), bodies[1]]
+    expected = [answered(url, sent("POST", body=body, headers=["x-request-id: same"])) for body in bodies]
+    with connected(url) as caller, caller.makefile("rb") as stream:
+        for body, answer in zip(bodies, expected, strict=True):
+            caller.sendall(sent("POST", body=body, headers=["x-request-id: same"]))
+            assert stream.read(len(answer)) == answer
+    assert len({answer.partition(b"\r\n\r\n")[2] for answer in expected}) > 3
+
+
+def test_a_head_that_is_sent_again_in_parts_or_with_others_is_still_read_right(url):
+    call = sent("POST", headers=["x-request-id: same"])
+    answer = answered(url, call)
+    head = call[: call.index(b"\r\n\r\n") + 4]
+    with connected(url) as caller, caller.makefile("rb") as stream:
+        caller.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        for pieces in (
+            [call],
+            [call],
+            [call + call],
+            [call],
+            [head, FETCH],
+            [call[:9], call[9:]],
+            [b"\r\n" + call],
+            [call],
+        ):
+            for piece in pieces:
+                caller.sendall(piece)
+            for _ in range(b"".join(pieces).count(b"POST")):
+                assert stream.read(len(answer)) == answer
+
+
+def test_a_call_alike_that_cannot_be_answered_at_once_is_answered_by_the_application(url, fetcher):
+    with connected(url) as caller, caller.makefile("rb") as stream:
+        for failure, status in ((None, b"200"), (None, b"200"), (UnavailableError("down"), b"503"), (None, b"200")):
+            fetcher.failure = failure
+            caller.sendall(sent("POST"))
+            assert stream.readline().split()[1] == status
+            stream.read(int(http.client.parse_headers(stream)["content-length"]))
 
 
 def test_a_path_may_be_written_with_percent_signs(url, call):

@@ -121,7 +121,7 @@ class HttpApp:
         began = time.perf_counter()
         headers = dict(scope["headers"])
         route = self._routes.get(scope["path"], self._nowhere)
-        request_id = self.request_id(headers)
+        request_id = self.given_id(headers) or self.new_id()
         task = asyncio.current_task()
         assert task is not None  # noqa: S101 - ASGI servers run applications in tasks
         self.calls.begin(task)
@@ -215,11 +215,13 @@ class HttpApp:
     def _head(reply: Reply, request_id: bytes) -> list[Header]:
         return [*reply.headers, (b"content-length", b"%d" % len(reply.body)), (b"x-request-id", request_id)]
 
-    def request_id(self, headers: Mapping[bytes, bytes]) -> bytes:
-        """The caller's own id of the call, or a new one."""
+    def given_id(self, headers: Mapping[bytes, bytes]) -> bytes | None:
+        """The caller's own id of a call; None if it has none that may be written into an answer."""
         given = headers.get(b"x-request-id")
-        if given is not None and _REQUEST_ID.fullmatch(given):
-            return given
+        return given if given is not None and _REQUEST_ID.fullmatch(given) else None
+
+    def new_id(self) -> bytes:
+        """An id for a call that has none."""
         return b"%b%x" % (self._id_prefix, next(self._ids))
 
     def log_call(self, scope: Scope, status: int, size: int, request_id: bytes, seconds: float) -> None:
@@ -229,7 +231,7 @@ class HttpApp:
             "request_id": request_id.decode(),
             "method": scope["method"],
             "path": scope["path"],
-            "status": int(status),
+            "status": status,
             "ms": round(seconds * 1_000, 3),
             "bytes": size,
             "client": client[0] if client else None,

@@ -1,6 +1,6 @@
 """The words that the parts of the service share: what a call is, what a reply is, what a path does."""
 
-from collections.abc import Awaitable, Callable, Iterable, MutableMapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, MutableMapping, Sequence
 from typing import Any
 
 import msgspec
@@ -51,15 +51,17 @@ class Route(msgspec.Struct, frozen=True):
         label: what metrics and the log call it.
         handlers: by method; HEAD is answered as GET.
         needs_key: whether a caller must send an API key, if there are any.
-        now: gives the body of the answer to a POST with headers and whole body at once, or None if that takes waiting
-            or is a failure.
+        takes: tells of the headers of a POST whether `now` may be asked.
+        now: gives the body of the answer to the whole body of such a POST, or None if that takes waiting or is a
+            failure.
         now_headers: of such an answer, beside those that every answer has.
     """
 
     label: str
     handlers: dict[str, Handler]
     needs_key: bool = True
-    now: Callable[[dict[bytes, bytes], bytes], bytes | None] | None = None
+    takes: Callable[[Mapping[bytes, bytes]], bool] | None = None
+    now: Callable[[bytes], bytes | None] | None = None
     now_headers: Sequence[Header] = ()
 
 

@@ -9,6 +9,7 @@ without the interpreter's lock.
 """
 
 import asyncio
+from collections.abc import Mapping
 from typing import Literal
 from urllib.parse import parse_qs
 
@@ -84,15 +85,18 @@ class FetchRoute:
         finally:
             self._in_flight.leave()
 
-    def now(self, headers: dict[bytes, bytes], body: bytes) -> bytes | None:
+    def takes(self, headers: Mapping[bytes, bytes]) -> bool:
+        """Tell whether a call with these headers may be answered by `now`: JSON in and out, as it is."""
+        is_json = headers.get(b"content-type", _JSON) == _JSON and headers.get(b"accept", _JSON) in (_JSON, b"*/*")
+        return is_json and b"content-encoding" not in headers
+
+    def now(self, body: bytes) -> bytes | None:
         """Give the body of an answer in JSON at once; None if that takes waiting, or the call is to be refused.
 
         Raises:
             MillpondError: as the fetcher raises.
         """
-        if headers.get(b"content-type", _JSON) != _JSON or headers.get(b"accept", _JSON) not in (_JSON, b"*/*"):
-            return None
-        if self._in_flight.is_full or not self._bodies.allow(headers, body):
+        if self._in_flight.is_full or len(body) > self._limits.max_body_bytes:
             return None
         requests = self._json.read(body)
         if len(requests) > SLICE:

@@ -7,6 +7,8 @@ still parses, pipelines and controls the flow. What is replaced is what it does 
   and two packets, and would wake the caller twice, the first time for nothing.
 - A whole call that the application answers without waiting (`whole_calls`) is answered where it was parsed, without
   a scope, a cycle and a task: one for each time that bytes come in, so that others get their turn.
+- A call whose head is that of the call before it, as those of a program are, is not parsed again: of the same bytes
+  the parser makes the same.
 - No timer is set and cancelled: `connections` closes idle connections.
 - No more is read from a caller who sends calls ahead until all that came are answered.
 - Names and values of headers are not searched for line ends: all of them are the service's own, but for
@@ -24,7 +26,10 @@ from urllib.parse import unquote
 import httptools
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
 
-from millpond.serving.http.whole_calls import WholeCall
+from millpond.serving.http.whole_calls import WholeCall, WholeCalls
+
+_MOST_HEAD_BYTES = 2_048
+"""The longest head that a connection remembers, of which there may be thousands."""
 
 
 class WholeAnswerCycle(RequestResponseCycle):
@@ -94,7 +99,16 @@ class HttpToolsCalls(HttpToolsProtocol):
     """What answers the call of which the head was parsed, if it turns out to be whole; `_body` is what came of it."""
 
     _body = b""
-    _whole_calls: Mapping[bytes, WholeCall] = {}
+    _whole_calls: Mapping[bytes, WholeCalls] = {}
+    _has_whole_calls = True
+    """Whether all that came in were whole calls, so that the parser is between two of them."""
+
+    _tried: tuple[WholeCall, bytes] | None = None
+    """What was asked to answer a call of the bytes that came in, and the body of that call."""
+
+    _former: tuple[bytes, int, WholeCall] | None = None
+    """The head of the latest call, the bytes of its body, and what answers calls with that head; None if other bytes
+    came in too."""
 
     def connection_made(self, transport: Any) -> None:
         """Begin a connection."""
@@ -103,6 +117,11 @@ class HttpToolsCalls(HttpToolsProtocol):
 
     def data_received(self, data: bytes) -> None:
         """Parse what came in, and start the call of which the body is not whole yet."""
+        former = self._former
+        if former is not None and self._answer_alike(data, *former):
+            return
+        had_whole_calls, self._has_whole_calls = self._has_whole_calls, False
+        self._former = self._tried = None
         self._may_answer_now = True
         super().data_received(data)
         if self._whole_call is not None:
@@ -110,6 +129,35 @@ class HttpToolsCalls(HttpToolsProtocol):
         cycle, self._unstarted = self._unstarted, None
         if cycle is not None:
             self._start(cycle, self.app)
+        if had_whole_calls and self._tried is not None:
+            self._note(data, *self._tried)
+
+    def _answer_alike(self, data: bytes, head: bytes, body_bytes: int, call: WholeCall) -> bool:
+        """Answer a call whose head is that of the call before it, byte for byte: parsing it again gives the same."""
+        if (
+            len(data) != len(head) + body_bytes
+            or not data.startswith(head)
+            or not self.cycle.response_complete
+            or self.flow.write_paused
+            or self.transport.is_closing()
+        ):
+            return False
+        whole = call(data[len(head) :])
+        if whole is not None:
+            self._write(whole)
+        return whole is not None
+
+    def _note(self, data: bytes, call: WholeCall, body: bytes) -> None:
+        """Note the head of a call if it and its body are all that came in."""
+        head, end, rest = data.partition(b"\r\n\r\n")
+        if rest == body and len(head) <= _MOST_HEAD_BYTES:
+            self._has_whole_calls = True
+            self._former = (head + end, len(body), call)
+
+    def _write(self, whole: bytes) -> None:
+        self.cycle = Answered()  # type: ignore[assignment]  # as much of a cycle as is looked at
+        self.server_state.total_requests += 1
+        self.transport.write(whole)
 
     def on_body(self, body: bytes) -> None:
         """Take a part of a body."""
@@ -120,15 +168,14 @@ class HttpToolsCalls(HttpToolsProtocol):
 
     def on_message_complete(self) -> None:
         """Answer the call at once if that takes no waiting, else start it."""
-        whole_call = self._whole_call
-        if whole_call is not None:
+        call = self._whole_call
+        if call is not None:
             self._may_answer_now = False
-            whole = whole_call(self.headers, self._body, self.client)
+            self._tried = call, self._body
+            whole = call(self._body)
             if whole is not None:
                 self._whole_call = None
-                self.cycle = Answered()  # type: ignore[assignment]  # as much of a cycle as is looked at
-                self.server_state.total_requests += 1
-                self.transport.write(whole)
+                self._write(whole)
                 return
             self._begin_after_all()
         super().on_message_complete()
@@ -144,10 +191,10 @@ class HttpToolsCalls(HttpToolsProtocol):
 
     def on_headers_complete(self) -> None:
         """Wait for the rest of a call that may be answered whole; begin any other."""
-        whole_call = self._whole_calls.get(self.url)
-        if whole_call is not None and self._may_answer_now and self._is_simple():
-            self._whole_call, self._body = whole_call, b""
-        else:
+        of_head = self._whole_calls.get(self.url)
+        if of_head is not None and self._may_answer_now and self._is_simple():
+            self._whole_call, self._body = of_head(self.headers, self.client), b""
+        if self._whole_call is None:
             self._begin()
 
     def _is_simple(self) -> bool:

@@ -4,8 +4,6 @@ Place on the data path: after the head of a call, before it is decoded. Invarian
 bodies that are still coming in is bounded, however many callers send however slowly.
 """
 
-from collections.abc import Mapping
-
 from millpond.serving.http.asgi import Call, Message
 from millpond.serving.http.limits import Limits
 from millpond.serving.http.problems import RefusedError
@@ -34,10 +32,6 @@ class RequestBodies:
             raise self._too_large(has_more=True)
         if b"content-encoding" in call.headers:
             raise RefusedError("unsupported_media_type", "the body is compressed. Send it as it is.", closing=True)
-
-    def allow(self, headers: Mapping[bytes, bytes], body: bytes) -> bool:
-        """Tell whether a body that is there is neither too large nor compressed."""
-        return len(body) <= self._max_bytes and b"content-encoding" not in headers
 
     def whole(self, message: Message) -> bytes | None:
         """Give the body if one message has all of it, as with almost every call; else None.

@@ -34,7 +34,7 @@ def routes_of(app: "HttpApp") -> dict[str, Route]:
         path = f"/v1/fetch/{target.name}"
         fetch = FetchRoute(fetcher, target, limits, bodies, app.in_flight)
         handlers: dict[str, Handler] = {"POST": fetch, "GET": _described(app, target)}
-        routes[path] = Route(path, handlers, now=fetch.now, now_headers=fetch.json_headers)
+        routes[path] = Route(path, handlers, takes=fetch.takes, now=fetch.now, now_headers=fetch.json_headers)
     document = json_reply(openapi_document(targets.values(), limits, with_keys=app.api_keys.required))
     readiness = Readiness(fetcher, app.clock)
 
