@@ -1,13 +1,14 @@
 """The cells of one state as pairs of bytes, as they lie in a spill file and in a raw segment of a checkpoint.
 
-Each kind of state has one: what differs is whether a cell is a value, a list of them, or an entry of a map.
+What differs from kind to kind is whether a cell is a value, a list of them, or an entry of a map. A table is what a
+heap table of that kind is: by key in its given form, and by map key.
 """
 
 import struct
 from bisect import bisect_left
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from itertools import repeat
-from typing import Any, Protocol
+from typing import Any
 
 from millpond.state.backend import lmdb_keys as places
 from millpond.state.backend.pairs import Pair, Pairs
@@ -17,31 +18,6 @@ from millpond.state.types.key_types import as_row, as_rows, given_form
 from millpond.state.types.ttl import alive_since_ms
 
 _LENGTH = struct.Struct(">I")
-
-
-class CellBytes(Protocol):
-    """One state's cells to bytes and back.
-
-    A table is what a heap table of that kind is: by key in its given form, and by map key.
-    """
-
-    prefix: bytes
-
-    def value(self, at: bytes, stored: bytes) -> Any:
-        """What a cell holds."""
-        ...
-
-    def pairs(self, table: Mapping[Any, Any], keys: Collection[Any]) -> tuple[list[Pair], list[bytes]]:
-        """What to put for these keys' cells, and the places to delete: of those that are ABSENT in the table."""
-        ...
-
-    def add(self, table: dict[Any, Any], pairs: Iterable[Pair]) -> None:
-        """Put cells into a table."""
-        ...
-
-    def cells(self, key_group: int, pairs: Iterable[Pair]) -> Cells:
-        """Pairs as cells."""
-        ...
 
 
 def cell_bytes(descriptor: StateDescriptor, number: int) -> "FlatBytes | EntryBytes":
