@@ -96,6 +96,20 @@ MUTATIONS = [
         ("tests/state/operator/test_timers.py",),
     ),
     Mutation(
+        "the order of timers in RocksDB goes back with its cells",
+        "state/rocksdb/timers.py",
+        "                    yield from self._place_in_order(at, data)",
+        "                    pass",
+        ("tests/state/rocksdb/test_timers.py",),
+    ),
+    Mutation(
+        "a timer that was deleted while it was on disk",
+        "state/spillable/timer_queue.py",
+        "        if not deletions.has(entry):",
+        "        if deletions is not None:",
+        ("tests/state/spillable/test_timer_queue.py",),
+    ),
+    Mutation(
         "segments before their manifest",
         "state/checkpoint/storage/files.py",
         "            self._write_segments(commit)\n"

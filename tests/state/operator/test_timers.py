@@ -204,7 +204,9 @@ class TimersBehindACache(TimersInRocksDb):
 
 class TimersThatSpill(TimersAgainstASet):
     def backend(self, folder):
-        return spillable(GROUPS, folder)
+        backend = spillable(GROUPS, folder)
+        backend._backend._timers_in_memory = 2
+        return backend
 
 
 TimersAgainstASet.TestCase.settings = of_length(examples=60, steps=30)

@@ -134,6 +134,17 @@ def test_what_is_mapped_between_two_looks_is_bounded(tmp_path):
     file.forget_pages()
 
 
+def test_a_scan_of_few_cells_reads_few_whatever_lies_behind_them(tmp_path):
+    looks = []
+    file = SpillFile(tmp_path, 64 * MB, 4, most_touches=4_000, look=lambda: looks.append(1))
+    database = file.database(1)
+    file.write(database, pairs(2_000, size=8))
+    for _ in range(50):
+        assert [at for at, _ in file.scan(database, b"0000010")] == [b"0000010%d" % n for n in range(10)]
+    assert not looks
+    file.close()
+
+
 def test_a_large_value_is_looked_after_at_once(tmp_path):
     looks = []
     file = SpillFile(tmp_path, 64 * MB, 4, most_touches=16, look=lambda: looks.append(1))

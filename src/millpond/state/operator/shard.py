@@ -160,6 +160,8 @@ class OperatorShard:
 
     def close(self) -> None:
         """Free the state. Idempotent."""
+        for timers in self._timers.values():
+            timers.forget_queue()
         self.backend.close()
 
 

@@ -4,6 +4,8 @@ On the data path it stands where the heap backend does and is one, until the mon
 handles, undo maps and snapshots (`millpond.state.heap.backend`). A key group on disk has tables that act as the
 heap's dictionaries (`spilled_tables`), so what is decided once when a key group is entered is not asked again per get.
 
+The order of timers over all key groups is apart from them, and spills by itself (`timer_queue`).
+
 Invariant: a key group of all states together is on the heap or on disk. Spill files are caches: a write
 that fails leaves its cells on the heap, and no key group is lost but with the process.
 
@@ -27,7 +29,7 @@ from millpond.state.backend.cell_bytes import cell_bytes
 from millpond.state.backend.lmdb_keys import STATE_BYTES
 from millpond.state.backend.pairs import Pair, Pairs
 from millpond.state.backend.protocols import Cells, KeyContext, ListState, MapState, RawCells, Snapshot, ValueState
-from millpond.state.backend.timer_queue import TimerQueue, TimersByTime, timers_in
+from millpond.state.backend.timer_queue import TimersByTime, timers_in
 from millpond.state.heap.backend import HeapBackend
 from millpond.state.spillable.accounting import HeapSizes
 from millpond.state.spillable.counted_cells import CountedCells
@@ -45,9 +47,19 @@ from millpond.state.spillable.spill_files import SpillFiles
 from millpond.state.spillable.spill_metrics import SpillMetrics
 from millpond.state.spillable.spilled_tables import LastRead, SpilledMapTable, SpilledTable
 from millpond.state.spillable.statistics import SpillStats, Statistics
+from millpond.state.spillable.timer_queue import SpillingTimerQueue
 from millpond.state.types.descriptor import StateDescriptor, StateKind
 from millpond.state.types.key_types import as_row
 from millpond.state.types.rows import Row
+
+_TIMERS_SHARE = 16
+"""This part of the memory limit may be taken by the timers due next."""
+
+_TIMER_BYTES = 512
+"""What one of them takes, about."""
+
+_FEWEST_TIMERS = 4_096
+"""That are held in memory, however low the limit is."""
 
 
 class SpillableBackend:
@@ -144,6 +156,8 @@ class SpillableBackend:
             clock_ns,
         )
         self._metrics = SpillMetrics(self._migrator, self.stats, clock_ns)
+        self._timer_folders = settings.paths or (folder,)
+        self._timers_in_memory = max(_FEWEST_TIMERS, monitor.limit_bytes // _TIMERS_SHARE // _TIMER_BYTES)
         self._closed = False
 
     @property
@@ -240,8 +254,8 @@ class SpillableBackend:
         self._turns.written(cells)
 
     def timers_by_time(self, name: str, key_groups: range) -> TimersByTime:
-        """A queue in memory, filled from the state's cells."""
-        return TimerQueue(timers_in(self.cells, name, key_groups))
+        """A queue of which memory holds a part, filled from the state's cells. The rest lies beside the spill files."""
+        return SpillingTimerQueue(self._timer_folders, self._timers_in_memory, timers_in(self.cells, name, key_groups))
 
     def commit(self) -> Snapshot:
         """End the version. Nothing is read or copied, but for some samples that are weighed."""

@@ -45,6 +45,9 @@ LONGEST_KEY_BYTES = 511
 SCANNED_AT_ONCE = 4_000
 """Cells that a scan reads under the lock, for as long as which a reader of another thread keeps the stream waiting."""
 
+_SCANNED_AT_FIRST = 4
+"""Cells that a scan reads before it looks whether it has left its prefix."""
+
 _TOUCHED_BY_GET = 3
 """Places that a read of one cell touches: a leaf, and the branches that lead to it, which hardly two reads share where
 the file is large. Cells that are written or scanned together lie side by side."""
@@ -177,7 +180,7 @@ class SpillFile:
                         return []
                     if after and cursor.key() == after and not cursor.next():
                         return []
-                    found = list(islice(cursor.iternext(), most))
+                    found = _begun(cursor.iternext(), prefix, most)
             except self._lmdb.Error as error:
                 raise self._failure(error) from error
         self._touched(len(found))
@@ -316,6 +319,19 @@ def remove_abandoned(folder: Path) -> list[Path]:
             path.unlink()
             removed.append(path)
     return removed
+
+
+def _begun(pairs: Iterator[tuple[bytes, bytes]], prefix: bytes, most: int) -> list[tuple[bytes, bytes]]:
+    """The first pairs, and perhaps some behind the prefix: most keys have few entries, so few are read at first."""
+    found: list[tuple[bytes, bytes]] = []
+    wanted = _SCANNED_AT_FIRST
+    while len(found) < most:
+        piece = list(islice(pairs, min(wanted, most - len(found))))
+        found += piece
+        if not piece or not piece[-1][0].startswith(prefix):
+            break
+        wanted *= 4
+    return found
 
 
 def _put_and_delete(

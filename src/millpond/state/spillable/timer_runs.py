@@ -1,0 +1,216 @@
+"""Timers on disk, as *runs*: files that are written once in the order of time, and merged as they are read.
+
+A timer is needed once more, when its time comes, and all are needed in one order. So they take no tree: what memory has
+too much of is sorted and written as a run, and the earliest timer is the earliest of all runs' next ones. Where there
+are many runs of one size they are merged into one. So each timer is written again a few times at most, however many
+there are, and few files are open.
+
+A run has no name, so its space goes with the process, or with the last cursor that reads it. It is read a block at a
+time, and memory holds one block of each run.
+
+Invariant: a run never changes. So a copy of the cursors is a picture of the moment, whatever is read and written since.
+
+Source: Knuth, The Art of Computer Programming, volume 3, 5.4 (external sorting).
+"""
+
+import heapq
+import os
+import struct
+import tempfile
+import weakref
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from functools import partial
+from itertools import chain, islice
+from pathlib import Path
+from typing import Self
+
+import msgspec
+
+from millpond.errors import CorruptionError, UnavailableError
+
+Entry = tuple[int, int, int, bytes]
+"""Of a timer: time in ms, number, key group, key. No two have the same number."""
+
+BLOCK_ENTRIES = 512
+"""Entries of a run that are read, and lie in memory, at once."""
+
+MERGED_RUNS = 16
+"""So many runs of one size are merged into one."""
+
+_LENGTH = struct.Struct(">I")
+_encode = msgspec.msgpack.Encoder().encode
+_decode = msgspec.msgpack.Decoder(list[Entry]).decode
+
+
+class Run:
+    """A file of entries in their order, in the first of some folders that takes it.
+
+    Args:
+        folders: where it may be; they are made if need be.
+        entries: begins to give them, once for each folder that is tried.
+
+    Raises:
+        OSError: no folder takes it.
+    """
+
+    __slots__ = ("__weakref__", "_file", "entries", "folder", "size")
+
+    def __init__(self, folders: Sequence[Path], entries: Callable[[], Iterator[Entry]]) -> None:
+        for remaining, folder in zip(range(len(folders) - 1, -1, -1), folders, strict=True):
+            try:
+                self._write(folder, entries())
+            except OSError:
+                if not remaining:
+                    raise
+            else:
+                return
+
+    def _write(self, folder: Path, entries: Iterator[Entry]) -> None:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        self.entries = 0
+        with tempfile.TemporaryFile(dir=folder) as file:
+            while block := list(islice(entries, BLOCK_ENTRIES)):
+                self.entries += len(block)
+                data = _encode(block)
+                file.write(_LENGTH.pack(len(data)) + data)
+            file.flush()
+            self.folder, self.size = folder, file.tell()
+            self._file = os.dup(file.fileno())
+        weakref.finalize(self, os.close, self._file)
+
+    def block(self, offset: int) -> tuple[list[Entry], int]:
+        """The entries of a block, and where the next one begins.
+
+        Raises:
+            UnavailableError: the file cannot be read.
+            CorruptionError: it is not as it was written.
+        """
+        try:
+            length = _LENGTH.unpack(os.pread(self._file, _LENGTH.size, offset))[0]
+            entries = _decode(os.pread(self._file, length, offset + _LENGTH.size))
+        except OSError as error:
+            raise UnavailableError(
+                f"the timers that were spilled to {self.folder} could not be read: {error}. See to that disk; the "
+                "checkpoint has them."
+            ) from error
+        except (struct.error, msgspec.DecodeError) as error:
+            raise CorruptionError(
+                f"the timers that were spilled to {self.folder} are damaged: {error}. They are only a copy of what the "
+                "checkpoint has: restore."
+            ) from error
+        return entries, offset + _LENGTH.size + length
+
+
+class Cursor:
+    """A place in a run. `level` says how often its entries were merged."""
+
+    __slots__ = ("_block", "_offset", "_position", "_run", "level")
+
+    def __init__(
+        self, run: Run, level: int = 0, block: Sequence[Entry] = (), position: int = 0, offset: int = 0
+    ) -> None:
+        self.level = level
+        self._run = run
+        self._block = block
+        self._position = position
+        self._offset = offset
+
+    def next(self) -> Entry | None:
+        """The entry at this place, and go on to the next one; None at the end."""
+        if self._position == len(self._block):
+            if self._offset == self._run.size:
+                return None
+            self._block, self._offset = self._run.block(self._offset)
+            self._position = 0
+        self._position += 1
+        return self._block[self._position - 1]
+
+    def copy(self) -> Self:
+        """Another cursor at this place."""
+        return type(self)(self._run, self.level, self._block, self._position, self._offset)
+
+    def __len__(self) -> int:
+        """How many entries lie in memory."""
+        return len(self._block)
+
+
+class Runs:
+    """Entries on disk in their order, whatever run they are in.
+
+    Args:
+        folders: where runs may be.
+    """
+
+    __slots__ = ("_folders", "_fronts")
+
+    def __init__(self, folders: Sequence[Path], fronts: Sequence[tuple[Entry, Cursor]] = ()) -> None:
+        self._folders = folders
+        # A heap of the next entry of each run: numbers differ, so cursors are never compared.
+        self._fronts = list(fronts)
+
+    def __bool__(self) -> bool:
+        return bool(self._fronts)
+
+    def in_memory(self) -> int:
+        """How many entries lie in memory."""
+        return sum(len(cursor) for _, cursor in self._fronts)
+
+    def peek(self) -> Entry | None:
+        """The first entry, or None."""
+        return self._fronts[0][0] if self._fronts else None
+
+    def pop(self) -> None:
+        """Go on to the next entry."""
+        _, cursor = self._fronts[0]
+        entry = cursor.next()
+        if entry is None:
+            heapq.heappop(self._fronts)
+        else:
+            heapq.heapreplace(self._fronts, (entry, cursor))
+
+    def add(self, entries: Sequence[Entry]) -> None:
+        """Write some more, which are in order.
+
+        Raises:
+            OSError: no disk takes them. Nothing has changed.
+        """
+        self.write(lambda: iter(entries))
+        with suppress(OSError):  # what could not be merged is read as it is
+            level = 0
+            while len(merged := [front for front in self._fronts if front[1].level == level]) >= MERGED_RUNS:
+                run = Run(self._folders, partial(_merged, merged))
+                self._fronts = [front for front in self._fronts if front[1].level != level]
+                heapq.heapify(self._fronts)
+                level += 1
+                self._put(Cursor(run, level))
+
+    def write(self, entries: Callable[[], Iterator[Entry]]) -> int:
+        """Write some more as one run, which are in order and may be more than memory holds; how many they are.
+
+        Raises:
+            OSError: no disk takes them. Nothing has changed.
+        """
+        run = Run(self._folders, entries)
+        self._put(Cursor(run))
+        return run.entries
+
+    def copy(self) -> "Runs":
+        """The same entries, to be gone through apart."""
+        return Runs(self._folders, [(entry, cursor.copy()) for entry, cursor in self._fronts])
+
+    def __iter__(self) -> Iterator[Entry]:
+        """Go through them all."""
+        while (entry := self.peek()) is not None:
+            self.pop()
+            yield entry
+
+    def _put(self, cursor: Cursor) -> None:
+        entry = cursor.next()
+        if entry is not None:
+            heapq.heappush(self._fronts, (entry, cursor))
+
+
+def _merged(fronts: Sequence[tuple[Entry, Cursor]]) -> Iterator[Entry]:
+    """The entries of some runs, in order; their cursors stay."""
+    return heapq.merge(*(chain((entry,), iter(cursor.copy().next, None)) for entry, cursor in fronts))
