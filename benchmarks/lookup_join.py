@@ -492,6 +492,7 @@ def bars(result: dict[str, Any]) -> list[str]:
         "reloading at most 3.5 times the Arrow size": held["reloading"] <= 3.5 * arrow,
         "in one process at rest at most 1.5 times the Arrow size": memory["in_process_at_rest"] <= 1.5,
         "in one process reloading at most 2.5 times the Arrow size": memory["in_process_reloading"] <= 2.5,
+        f"no stall above {MOST_STALL_MS} ms in one process": memory["in_process_stall_ms"] <= MOST_STALL_MS,
         "estimates within 0.8 and 1.3 of the truth": all(0.8 <= each <= 1.3 for each in result["estimate"].values()),
     }
     return [promise for promise, kept in promises.items() if not kept]

@@ -1,7 +1,8 @@
 """What lookup caches take, for the lookup benchmark: a full table in one process, and the estimates of entries.
 
 A process of its own loads the table from PostgreSQL, and says by how much it grew: of pages that it shares with
-the page cache its share (`Pss`). While the table is reloaded, the largest of many looks counts.
+the page cache its share (`Pss`). While the table is reloaded, the largest of many looks counts, and so does the
+longest that a thread waited that asked for a hundred keys all the time.
 """
 
 import gc
@@ -14,7 +15,7 @@ from typing import Any
 from millpond.lookup import CacheMetricGroup, DefaultLookupCache
 
 _PROBE = """
-import gc, sys, threading
+import gc, sys, threading, time
 from pathlib import Path
 import pyarrow as pa
 from millpond.lookup import FullCachingLookup, SqlLookup, TableScan
@@ -30,6 +31,7 @@ with FullCachingLookup(TableScan(few, ["customer"]), None) as warmed:
     warmed.reload()
     warmed.lookup((1,))
 source = SqlLookup(sys.argv[1], "customers", ["customer"], ["name", "city", "balance", "since"])
+source.lookup((1,))
 lookup = FullCachingLookup(source, None)
 keys = [(key,) for key in range(0, int(sys.argv[2]), 997)]
 gc.collect(); pa.default_memory_pool().release_unused()
@@ -42,13 +44,22 @@ seen, ended = [], threading.Event()
 def watch():
     while not ended.wait(0.005):
         seen.append(held() - before)
-watcher = threading.Thread(target=watch)
-watcher.start()
+waits = []
+def ask():
+    while not ended.wait(0.001):
+        started = time.perf_counter()
+        lookup.lookup_many(keys[:100])
+        waits.append(time.perf_counter() - started)
+threads = [threading.Thread(target=each) for each in (watch, ask)]
+for thread in threads:
+    thread.start()
 for _ in range(3):
     lookup.reload()
     lookup.lookup_many(keys)
-ended.set(); watcher.join()
-print(at_rest, max(seen), lookup.stats().num_cached_bytes)
+ended.set()
+for thread in threads:
+    thread.join()
+print(at_rest, max(seen), lookup.stats().num_cached_bytes, max(waits) * 1_000)
 """
 
 Shape = Callable[[int], tuple[tuple[Any, ...], list[tuple[Any, ...]]]]
@@ -64,14 +75,15 @@ _ENTRIES = 10_000
 
 
 def in_process(url: str, rows: int, arrow_bytes: int) -> dict[str, float]:
-    """What a full table takes in one process, over the bytes of the Arrow table."""
+    """What a full table takes in one process, over the bytes of the Arrow table; how long a reader waits meanwhile."""
     command = [sys.executable, "-c", _PROBE, url, str(rows)]
     told = subprocess.run(command, capture_output=True, text=True, check=True).stdout.split()
-    at_rest, reloading, counted = map(int, told)
+    at_rest, reloading, counted = map(int, told[:3])
     return {
         "in_process_at_rest": round(at_rest / arrow_bytes, 2),
         "in_process_reloading": round(reloading / arrow_bytes, 2),
         "in_process_counted": round(counted / arrow_bytes, 2),
+        "in_process_stall_ms": round(float(told[3]), 2),
     }
 
 

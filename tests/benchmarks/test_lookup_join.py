@@ -81,7 +81,7 @@ def test_a_run_that_just_keeps_every_promise_passes_and_one_that_does_not_is_tol
         "reload_stall_ms": 50,
         "full_bytes_per_host": {"at_rest": 20, "reloading": 35},
         "arrow_bytes": 10,
-        "memory": {"in_process_at_rest": 1.5, "in_process_reloading": 2.5},
+        "memory": {"in_process_at_rest": 1.5, "in_process_reloading": 2.5, "in_process_stall_ms": 50},
         "estimate": {"flat": 0.8, "lists": 1.3},
     }
     assert bars(kept) == []
@@ -98,6 +98,7 @@ def test_a_run_that_just_keeps_every_promise_passes_and_one_that_does_not_is_tol
         ("full_bytes_per_host", "reloading"): 36,
         ("memory", "in_process_at_rest"): 1.51,
         ("memory", "in_process_reloading"): 2.51,
+        ("memory", "in_process_stall_ms"): 51,
         ("estimate", "flat"): 0.79,
         ("estimate", "lists"): 1.31,
     }.items():

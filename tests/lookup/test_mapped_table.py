@@ -2,6 +2,7 @@
 
 from datetime import UTC, date, datetime
 from decimal import Decimal
+from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
@@ -145,12 +146,33 @@ def test_a_file_of_another_version_is_refused_with_both_versions(tmp_path):
 
 def test_a_process_checks_a_file_once_and_a_file_that_took_its_place_again(tmp_path, monkeypatch):
     sums = []
-    monkeypatch.setattr(mapped_table, "check_sum", lambda path, _: sums.append(path.name))
+    monkeypatch.setattr(mapped_table, "check_sum", lambda path, *_: sums.append(path.name))
     path = tmp_path / "t.table"
     for code in ("JFK", "EWR"):
         MappedTable.of(pa.table({"code": [code]}), ["code"], path)
         assert MappedTable(path).find([(code,)]) == {(code,): [(code,)]}
     assert sums == ["t.table"] * 2
+
+
+def held_bytes(path):
+    """How many bytes of a mapped file this process has in its memory."""
+    held, ours = 0, False
+    for line in Path("/proc/self/smaps").read_text().splitlines():
+        name, _, rest = line.partition(" ")
+        if not name.endswith(":"):
+            ours = line.endswith(path.name)
+        elif ours and name == "Rss:":
+            held += 1024 * int(rest.split()[0])
+    return held
+
+
+def test_a_table_that_was_only_checked_holds_no_pages_until_they_are_read(tmp_path):
+    numbers = pa.array(range(300_000))
+    table = MappedTable.of(pa.table({"code": numbers, "gate": numbers}), ["code"], tmp_path / "gates.table")
+    assert table.file_bytes > 6_000_000
+    assert held_bytes(table.path) < table.file_bytes / 10
+    assert int(table.search([numbers]).counts.sum()) == len(numbers)
+    assert held_bytes(table.path) > table.file_bytes / 3
 
 
 def test_a_table_that_cannot_be_written_leaves_nothing_behind(tmp_path):

@@ -26,9 +26,10 @@ Source: a bucketed hash table in compressed sparse row form, read only, as in st
 import mmap
 import os
 import struct
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import closing
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Self
 
@@ -104,19 +105,22 @@ class MappedTable:
         """
         with path.open("rb") as file:
             found = os.fstat(file.fileno())
-            mapped = memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) if found.st_size else b"")
+            pages = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) if found.st_size else None
+        mapped = memoryview(b"" if pages is None else pages)
         footer = read_footer(path, mapped)
         if not is_checked(found):
-            check_sum(path, mapped)
+            check_sum(path, mapped, partial(_let_go, pages))
         self.path = path
         self.file_bytes = len(mapped)
         try:
-            self._read(mapped, footer, full_check=not is_checked(found))
+            self._read(mapped, footer)
+            if not is_checked(found):
+                self._check(partial(_let_go, pages))
         except (pa.ArrowException, OSError, struct.error, ValueError, LookupError, TypeError, OverflowError) as error:
             raise CorruptionError(not_whole(path, str(error))) from error
         remember_checked(found)
 
-    def _read(self, mapped: memoryview, footer: Footer, *, full_check: bool) -> None:
+    def _read(self, mapped: memoryview, footer: Footer) -> None:
         ends_at = len(mapped) - FOOTER_BYTES - footer.columns * _END.itemsize
         if ends_at < 0 or not footer.columns or footer.width not in (4, 8) or footer.bits > _MOST_BITS:
             raise ValueError(f"its footer is {footer}")
@@ -138,12 +142,16 @@ class MappedTable:
         self.table = read_columns(pa.py_buffer(mapped), ends)
         self.keys = tuple(self.table.schema.metadata[b"millpond.keys"].decode().split("\n"))
         self._key_types = [self.table.schema.field(name).type for name in self.keys]
-        if full_check:
-            self.table.validate(full=True)
-            self._check_index()
 
-    def _check_index(self) -> None:
-        """Check that no number of the index leads out of the part that it counts in."""
+    def _check(self, let_go: Callable[[], None]) -> None:
+        """Check every value, and that no number of the index leads out of the part that it counts in.
+
+        The pages of what was checked are let go, part by part: whoever reloads has the table before in memory, too.
+        """
+        self.table.validate()
+        for column in self.table.columns:
+            column.validate(full=True)
+            let_go()
         counted = [(self._offsets, self.key_count, True), (self._places, self.table.num_rows - 1, False)]
         if not self._unique:
             counted.append((self._firsts, len(self._places), True))
@@ -151,6 +159,7 @@ class MappedTable:
             raise ValueError(f"it has {self.key_count} keys of one row, and {len(self._places)} rows")
         for numbers, most, ascending in counted:
             _check_numbers(numbers, max(most, 0), ascending=ascending)
+            let_go()
 
     @classmethod
     def of(cls, scanned: Scanned, keys: Sequence[str], path: Path) -> Self:
@@ -311,6 +320,12 @@ def _write_index(unfinished: Path, keys: Sequence[str], ends: Sequence[int], fil
         _write_array(order, file)
         file.write(np.array(ends, _END))
         write_footer(file, Footer(len(ends), entries, len(order), seed, bits, unique, width))
+
+
+def _let_go(pages: mmap.mmap | None) -> None:
+    """Have the process hold none of a map's pages until it reads them again; the system has them, while it has room."""
+    if pages is not None and hasattr(mmap, "MADV_DONTNEED"):
+        pages.madvise(mmap.MADV_DONTNEED)
 
 
 def _check_numbers(numbers: npt.NDArray[Any], most: int, *, ascending: bool) -> None:

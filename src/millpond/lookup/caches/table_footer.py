@@ -10,6 +10,7 @@ never changes, so it is known by its inode, size and time from then on.
 import os
 import struct
 import zlib
+from collections.abc import Callable
 from pathlib import Path
 from typing import IO, Any, NamedTuple
 
@@ -21,6 +22,7 @@ _NUMBERS = struct.Struct("<6Q")
 _CHECKSUM = struct.Struct("<I")
 _TAIL = struct.Struct("<B?H8s")
 _MOST_CHECKED = 1024
+_PIECE_BYTES = 4 << 20
 
 _checked: set[tuple[int, int, int, int]] = set()
 """The files that this process has checked."""
@@ -115,15 +117,19 @@ def remember_checked(found: os.stat_result) -> None:
     _checked.add(_identity(found))
 
 
-def check_sum(path: Path, mapped: memoryview) -> None:
-    """Compare the checksum of a file.
+def check_sum(path: Path, mapped: memoryview, let_go: Callable[[], None] = lambda: None) -> None:
+    """Compare the checksum of a file; `let_go` is called after every piece that was read.
 
     Raises:
         CorruptionError: a byte of it is another than was written.
     """
     at = len(mapped) - _TAIL.size - _CHECKSUM.size
     (expected,) = _CHECKSUM.unpack_from(mapped, at)
-    if zlib.crc32(mapped[-_TAIL.size :], zlib.crc32(mapped[:at])) != expected:
+    checksum = 0
+    for start in range(0, at, _PIECE_BYTES):
+        checksum = zlib.crc32(mapped[start : min(start + _PIECE_BYTES, at)], checksum)
+        let_go()
+    if zlib.crc32(mapped[-_TAIL.size :], checksum) != expected:
         raise CorruptionError(not_whole(path, "its checksum does not fit"))
 
 
