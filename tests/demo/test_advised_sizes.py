@@ -1,8 +1,4 @@
-"""The size that the curve of the demo's cache of planes advises for a hit rate has that hit rate, on real flights.
-
-A batch is looked up whole before any of it is cached, which hits more than the curve says where a batch is a large part
-of the cache. So the batches here are small.
-"""
+"""The size that the curve of the demo's cache of planes advises for a hit rate has that hit rate, on real flights."""
 
 import gc
 
@@ -12,10 +8,10 @@ import pytest
 from millpond.cache.curves import advice_on, smallest_size
 from millpond.cache.curves.registry import report_on
 from millpond.demo.data import load
+from millpond.demo.job import EVENTS_PER_SLICE
 from millpond.demo.lookups import lookup_tables, write_planes, write_weather
 
 FLIGHTS = 60_000
-EVENTS_PER_BATCH = 50
 POINTS = 0.02
 
 
@@ -29,11 +25,11 @@ def folder(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def batches():
-    """The aircraft of the year's first flights, in small batches."""
+    """The aircraft of the year's first flights, in micro-batches as the demo's stream has them."""
     flights = load().flights
     flights = flights.filter(pc.is_valid(flights["tailnum"])).sort_by([("time_ms", "ascending")]).slice(0, FLIGHTS)
     tails = [(tail,) for tail in flights["tailnum"].to_pylist()]
-    return [tails[start : start + EVENTS_PER_BATCH] for start in range(0, len(tails), EVENTS_PER_BATCH)]
+    return [tails[start : start + EVENTS_PER_SLICE] for start in range(0, len(tails), EVENTS_PER_SLICE)]
 
 
 def followed(folder, batches, planes_cached, *, hit_rate_curve=False):
