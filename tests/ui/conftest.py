@@ -54,6 +54,13 @@ class Tab:
         """How often the view was drawn since the page was loaded."""
         return self.page.evaluate("Number(document.body.dataset.updates ?? 0)")
 
+    def times(self):
+        """When the page was there, in milliseconds since the navigation began, by the browser's own entries."""
+        return self.page.evaluate(
+            """() => Object.fromEntries(["paint", "mark"].flatMap((type) => performance.getEntriesByType(type))
+                 .map((each) => [each.name, each.startTime]))"""
+        )
+
     def until(self, condition):
         """Look again and again; Playwright's own way needs eval, which the page's policy forbids."""
         for _ in range(1_000):

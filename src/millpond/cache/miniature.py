@@ -6,6 +6,7 @@ often as the large one. The keys are hashes, of which those below a limit are th
 Source: Waldspurger, Saemundsson, Ahmad, Park: "Cache modeling and optimization using miniature simulations" (ATC 2017).
 """
 
+from collections.abc import Sequence
 from typing import Final
 
 from millpond.cache.tinylfu import TinyLfuOrder
@@ -54,3 +55,21 @@ class Miniature:
             order.removed(order.victim())
             self._entries -= 1
         return False
+
+    def use_together(self, keys: Sequence[int]) -> int:
+        """Look keys up, then cache those that were not there; how many were.
+
+        >>> small = Miniature(2)
+        >>> small.use_together([1, 2]), small.use_together([3, 1, 2])
+        (0, 2)
+        """
+        order = self._order
+        present = [key for key in keys if key in order]
+        for key in present:
+            order.read(key)
+        if len(present) < len(keys):
+            there = set(present)
+            for key in keys:
+                if key not in there:
+                    self.use(key)
+        return len(present)

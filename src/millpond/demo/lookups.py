@@ -47,12 +47,18 @@ def write_weather(folder: Path, weather: pa.Table) -> None:
 
 
 @contextmanager
-def lookup_tables(folder: Path) -> Iterator[dict[str, LookupTable]]:
+def lookup_tables(
+    folder: Path, planes_cached: int = PLANES_CACHED, *, hit_rate_curve: bool = False
+) -> Iterator[dict[str, LookupTable]]:
     """The two tables over what `write_planes` and `write_weather` wrote; closed at the end, with their counts kept."""
     planes = LookupTable(
         "planes",
         SqlLookup(f"sqlite:///{folder / 'planes.sqlite'}", "planes", keys=["tailnum"], columns=["seats"]),
-        {"lookup.cache": "PARTIAL", "lookup.partial-cache.max-rows": PLANES_CACHED},
+        {
+            "lookup.cache": "PARTIAL",
+            "lookup.partial-cache.max-rows": planes_cached,
+            "lookup.partial-cache.hit-rate-curve": hit_rate_curve,
+        },
     )
     weather = LookupTable(
         "weather",

@@ -64,6 +64,27 @@ def test_miniatures_rest_between_spans_that_are_counted(monkeypatch):
     assert cache.bounds.max_entries == 600
 
 
+def test_of_batches_that_are_looked_up_whole_the_gain_is_that_of_such_a_cache():
+    keys = list(scans(40_000))
+    rates = {}
+    found = Recording(cache := new_cache("batched", max_entries=600, policy="w-tinylfu"))
+    for policy in ("lru", "w-tinylfu"):
+        other = new_cache("oracle", max_entries=600, policy=policy)
+        for start in range(0, len(keys), 200):
+            batch = list(dict.fromkeys(keys[start : start + 200]))
+            present = other.get_present(batch)
+            for key in batch:
+                if key not in present:
+                    other.put(key, True)
+        rates[policy] = other.stats().hit_rate
+    for start in range(0, len(keys), 200):
+        found.asked_many(list(dict.fromkeys(keys[start : start + 200])))
+    assert found.curve("lru").at_entries(600) == pytest.approx(rates["lru"], abs=0.03)
+    told = found.curve("w-tinylfu").at_entries(600) - found.curve("lru").at_entries(600)
+    assert told == pytest.approx(rates["w-tinylfu"] - rates["lru"], abs=0.06)
+    assert cache.stats().entries == 0
+
+
 def test_a_rest_ends_in_uses_that_are_not_counted(monkeypatch):
     monkeypatch.setattr(miniatures, "_COUNTED_USES", 4)
     small = Miniatures(1, began=100.0)

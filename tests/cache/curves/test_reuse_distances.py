@@ -49,6 +49,57 @@ def test_with_every_key_in_the_sample_the_curve_is_exact(keys):
     assert rates(distances, sizes, len(keys)) == pytest.approx(expected)
 
 
+def batched_lru_hits(batches, size):
+    """The oracle of batches: an LRU list that is asked for all keys of a batch before one of them is put."""
+    held, hits = OrderedDict(), 0
+    for batch in batches:
+        present = [key for key in batch if key in held]
+        hits += len(present)
+        for key in present:
+            held.move_to_end(key)
+        for key in dict.fromkeys(batch):
+            if key not in present:
+                held[key] = True
+                if len(held) > size:
+                    held.popitem(last=False)
+    return hits
+
+
+@pytest.mark.parametrize("together", [20, 300])
+def test_of_batches_that_are_looked_up_whole_the_curve_is_that_of_such_a_cache(together):
+    keys = zipf(0.9, count=30_000, of=2_000)
+    batches = [list(dict.fromkeys(keys[start : start + together])) for start in range(0, len(keys), together)]
+    distances, requests = ReuseDistances(share=1.0), sum(map(len, batches))
+    for batch in batches:
+        assert len(distances.use_together([hash((key,)) for key in batch])) == len(batch)
+    assert list(distances._recency) == sorted(distances._uses)
+    assert list(distances._hashes) == sorted(distances._hashes)
+    for size, told in zip(sizes := (300, 700, 1_500), rates(distances, sizes, requests), strict=True):
+        assert told == pytest.approx(batched_lru_hits(batches, size) / requests, abs=0.005)
+
+
+@given(KEYS)
+def test_batches_of_one_key_are_keys_one_after_the_other(keys):
+    one, other = ReuseDistances(share=1.0), ReuseDistances(share=1.0)
+    for key in keys:
+        assert [one.use(hash((key,)))] == other.use_together([hash((key,))])
+
+
+def test_in_batches_too_the_sample_stays_bounded_and_becomes_smaller_with_time(monkeypatch):
+    monkeypatch.setattr(reuse_distances, "_MOST_KEYS", 100)
+    monkeypatch.setattr(reuse_distances, "_KEPT_KEYS", 80)
+    monkeypatch.setattr(reuse_distances, "_LATEST", 5_000)
+    monkeypatch.setattr(reuse_distances, "_USES_PER_SHARE", 500)
+    distances = ReuseDistances()
+    for start in range(0, 50_000, 50):
+        spreads = [hash((key % 20_000,)) for key in range(start, start + 50)]
+        distances.use_together([spread for spread in spreads if spread < distances.limit])
+        assert len(distances._hashes) <= 100
+    assert list(distances._recency) == sorted(distances._uses)
+    assert distances.keys() == pytest.approx(20_000, rel=0.5)
+    assert rates(distances, [5_000], 50_000)[0] < 0.1
+
+
 @given(KEYS)
 def test_renumbering_the_uses_changes_no_distance(keys):
     plain, renumbered = ReuseDistances(share=1.0), ReuseDistances(share=1.0)

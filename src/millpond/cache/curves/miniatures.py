@@ -19,6 +19,7 @@ The miniatures keep the window that the policy begins with. The cache itself fin
 with a large one it is LRU. So where a miniature hits less than LRU, the difference is taken for none.
 """
 
+from collections.abc import Sequence
 from typing import Final
 
 import numpy as np
@@ -97,8 +98,20 @@ class Miniatures:
         else:
             for cache in self._caches:
                 cache.use(spread)
-        self._left -= 1
-        if not self._left:
+        self._used(1, requests)
+
+    def use_together(self, spreads: Sequence[int], distances: Sequence[float], requests: float) -> None:
+        """Ask every miniature for sampled keys that are looked up before any of them is put; see `use`."""
+        weight = 1 / self._share if self._counts else 0.0
+        for place, cache in enumerate(self._caches):
+            size = self._sizes[place]
+            lru = sum([distance <= size for distance in distances])
+            self._gains[place] += weight * (cache.use_together(spreads) - lru)
+        self._used(len(spreads), requests)
+
+    def _used(self, keys: int, requests: float) -> None:
+        self._left -= keys
+        if self._left <= 0:
             if self._counts:
                 self._rest(requests)
             else:

@@ -119,19 +119,17 @@ class Recording:
             self._begin_burst_if_due()
 
     def asked_many(self, keys: Sequence[Hashable]) -> None:
-        """Some keys are asked for, one after the other."""
+        """Some keys are asked for at once: all are looked up before those that are missing are put."""
         self.requests += len(keys)
         self._begin_burst_if_due()
         # In C from key to key: a comparison in Python would cost more than the hash.
-        for spread in list(filter(self._limit.__gt__, map(hash, zip(keys)))):
-            self._use(spread)
+        self._use_together(list(filter(self._limit.__gt__, map(hash, zip(keys)))))
 
     def asked_hashes(self, spreads: npt.NDArray[np.int64]) -> None:
-        """Some keys are asked for, given by hashes of 64 bits in which all bits are mixed. They are never `wrote`."""
+        """As `asked_many`, of hashes of 64 bits in which all bits are mixed. These keys are never `wrote`."""
         self.requests += len(spreads)
         self._begin_burst_if_due()
-        for spread in spreads[spreads < min(self._limit, _GREATEST_HASH)].tolist():
-            self._use(spread)
+        self._use_together(spreads[spreads < min(self._limit, _GREATEST_HASH)].tolist())
 
     def wrote(self, key: Hashable, value: Any, weigh: Callable[[Any, Any], int]) -> int:
         """A key was put; `weigh` gives the bytes of a key and its value. The next to be told is the so manieth."""
@@ -160,6 +158,32 @@ class Recording:
         if miniatures is not None and spread < miniatures.limit:
             miniatures.use(spread, distance, self.requests)
         if not distances.now % _USES_PER_FIT:
+            self.fit_miniatures()
+
+    def _use_together(self, spreads: list[int]) -> None:
+        """Some keys of the sample, or any keys during a burst."""
+        if len(spreads) <= 1:
+            for spread in spreads:
+                self._use(spread)
+            return
+        distances, miniatures, near = self._distances, self._miniatures, self._near
+        if near.is_on:
+            for spread in spreads:
+                near.use(spread, self.requests)
+                if not near.is_on:
+                    break
+        limit, before = distances.limit, distances.now
+        if self._limit > limit:
+            spreads = [spread for spread in spreads if spread < limit]
+        found = distances.use_together(spreads)
+        self._limit = _EVERY_HASH if near.is_on else distances.limit
+        if miniatures is not None:
+            limit = miniatures.limit
+            simulated = [(spread, distance) for spread, distance in zip(spreads, found, strict=True) if spread < limit]
+            if simulated:
+                asked, apart = zip(*simulated, strict=True)
+                miniatures.use_together(asked, apart, self.requests)
+        if distances.now // _USES_PER_FIT > before // _USES_PER_FIT:
             self.fit_miniatures()
 
     def fit_miniatures(self) -> None:

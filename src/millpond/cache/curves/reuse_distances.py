@@ -33,6 +33,7 @@ as many of them as have room. It is a mean over time.
 
 from array import array
 from bisect import bisect_left
+from collections.abc import Sequence
 from math import log2
 from typing import Final
 
@@ -114,7 +115,7 @@ class ReuseDistances:
         if self.now == _LATEST:
             self._renumber()
         self._left -= 1
-        if not self._left and self.share > _LEAST_SHARE:
+        if self._left <= 0 and self.share > _LEAST_SHARE:
             self._lower_the_limit(_LEAST_HASH + int(self.share / 2 * _HASHES))
             if spread >= self.limit:
                 return float("inf")
@@ -140,6 +141,58 @@ class ReuseDistances:
         uses[place] = now
         self._counts[int(log2(distance + 1) * PER_OCTAVE)] += 1 / self.share
         return distance
+
+    def use_together(self, spreads: Sequence[int]) -> list[float]:
+        """Count requests of sampled keys of which all are looked up before any of them is put; their distances.
+
+        So the distance of a key counts no other key of the batch. What a cache lacks is put after what it has was used;
+        for caches of all sizes at once that is about the order of the distances, the shortest first.
+        """
+        if self.now > _LATEST - len(spreads):
+            self._renumber()
+        hashes, uses, recency, counts = self._hashes, self._uses, self._recency, self._counts
+        share, weight, known = self.share, 1 / self.share, len(self._recency)
+        found: dict[int, float] = {}
+        moved: list[tuple[int, int]] = []
+        new: list[int] = []
+        for spread in spreads:
+            distance = found.get(spread)
+            if distance is None:
+                distance = float("inf")
+                place = bisect_left(hashes, spread)
+                if place < len(hashes) and hashes[place] == spread:
+                    used = bisect_left(recency, uses[place])
+                    moved.append((used, place))
+                    distance = (known - used - 0.5) / share
+                else:
+                    new.append(spread)
+                found[spread] = distance
+            if distance < float("inf"):
+                counts[int(log2(distance + 1) * PER_OCTAVE)] += weight
+            else:
+                self._cold += weight
+        before = now = self.now
+        moved.sort(reverse=True)
+        for used, place in moved:
+            del recency[used]
+            now += 1
+            uses[place] = now
+        for spread in new:
+            now += 1
+            place = bisect_left(hashes, spread)
+            hashes.insert(place, spread)
+            uses.insert(place, now)
+            self._weights.insert(place, 0)
+        recency.extend(range(before + 1, now + 1))
+        self.now = now
+        self._left -= len(spreads)
+        if now // _USES_PER_PROFILE > before // _USES_PER_PROFILE:
+            self._take_profile()
+        if self._left <= 0 and share > _LEAST_SHARE:
+            self._lower_the_limit(_LEAST_HASH + int(share / 2 * _HASHES))
+        if len(hashes) > _MOST_KEYS:
+            self._lower_the_limit(hashes[_KEPT_KEYS])
+        return [found[spread] for spread in spreads]
 
     def weigh(self, spread: int, weight: int) -> None:
         """Note the bytes of a sampled key's entry."""

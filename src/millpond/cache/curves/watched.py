@@ -19,7 +19,7 @@ class Watcher(Protocol):
         """A key is asked for."""
 
     def asked_many(self, keys: Sequence[Hashable]) -> None:
-        """Some keys are asked for, one after the other."""
+        """Some keys are asked for at once: all are looked up before those that are missing are put."""
 
     def wrote(self, key: Hashable, value: Any, weigh: Callable[[Any, Any], int]) -> int:
         """A key was put; `weigh` gives the bytes of a key and its value. Returns at which write to call again."""

@@ -61,7 +61,9 @@ class Shown {
       tell("live", `Live · ${clock(Date.now())}`);
       await new Promise(requestAnimationFrame);
       if (!this.ended) this.view.update(data);
-      document.body.dataset.updates = String(Number(document.body.dataset.updates ?? 0) + 1);
+      const updates = Number(document.body.dataset.updates ?? 0) + 1;
+      document.body.dataset.updates = String(updates);
+      if (updates === 1) performance.mark("first-view");
     } catch (error) {
       if (this.ended) return;
       this.failures++;
