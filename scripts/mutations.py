@@ -346,6 +346,13 @@ MUTATIONS = [
         ("tests/serving/test_closed_tiles.py",),
     ),
     Mutation(
+        "the leaves of a block of tiles",
+        "spark/features/tile_leaves.py",
+        "    if root.begins[:1] != [0] or any(begin >= after for begin, after in pairwise([*root.begins, _HASHES])):\n",
+        "    if not root.begins:\n",
+        ("tests/spark/features/test_tile_leaves.py",),
+    ),
+    Mutation(
         "a closed tile that was amended",
         "serving/cached_reader.py",
         "            if rows[-1].value != closed.marker:\n                return None\n",

@@ -18,6 +18,9 @@ from millpond.features.packed_columns import PackedColumn, suffix_sums
 
 _WORD_BITS = 32
 _WORD_MASK = np.uint64((1 << _WORD_BITS) - 1)
+_LOWEST_BYTES = np.array([(1 << 8 * count) - 1 for count in range(9)], np.uint64)
+"""Ones in the lowest bytes of a number, by how many."""
+
 _ADDED_AT_ONCE = 1 << (53 - _WORD_BITS)
 """So many words add up to less than 2**53, below which doubles are exact."""
 
@@ -180,15 +183,26 @@ def added_fixed_points(data: Any, bounds: Any, index: Any, groups: int) -> WordS
     is_negative = data[ends - lengths] >> 7
     limbs = -(-int(lengths.max()) // 4)
     sums = WordSums(groups, shifts, _WORD_BITS * (limbs + 1))
-    for number in range(limbs):
-        limb = np.zeros(len(present), np.uint64)
-        for place in range(4 * number, 4 * number + 4):
-            byte = np.where(place < lengths, data[np.maximum(ends - 1 - place, 0)], is_negative * np.uint8(0xFF))
-            limb |= byte.astype(np.uint64) << np.uint64(8 * (place - 4 * number))
-        sums.add(index, shifts + _WORD_BITS * number, limb)
+    for eighth in range(-(-limbs // 2)):
+        both = _eight_bytes(data, ends, lengths, is_negative, eighth)
+        for half in range(min(2, limbs - 2 * eighth)):
+            limb = both >> np.uint64(_WORD_BITS) if half else both & _WORD_MASK
+            sums.add(index, shifts + _WORD_BITS * (2 * eighth + half), limb)
     if is_negative.any():
         # Read as positive, a negative number was too large by one in the limb above.
         some = np.flatnonzero(is_negative)
         above = shifts[some] + _WORD_BITS * limbs
         sums.add(index[some], above, np.ones(len(some), np.uint64), np.full(len(some), -1.0))
     return sums
+
+
+def _eight_bytes(data: Any, ends: Any, lengths: Any, is_negative: Any, eighth: int) -> npt.NDArray[np.uint64]:
+    """Give eight bytes of each number, counted from its end; what lies before its first byte repeats its sign."""
+    before = 8 * (eighth + 1)
+    padded = np.concatenate([np.zeros(before, np.uint8), data])
+    # At each byte, that one and the seven behind it as one number.
+    overlapping = np.ndarray(len(padded) - 7, ">u8", padded, strides=(1,))
+    found = overlapping[ends].astype(np.uint64)
+    own = _LOWEST_BYTES[np.clip(lengths - 8 * eighth, 0, 8)]
+    numbers: npt.NDArray[np.uint64] = np.where(is_negative, found | ~own, found & own)
+    return numbers

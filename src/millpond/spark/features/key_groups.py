@@ -68,9 +68,9 @@ def groups_of_events(
     of_groups = by_key.numbers[groups.first_rows]
     firsts = np.flatnonzero(np.diff(of_groups, prepend=-1))
     first_rows = by_key.first_rows[of_groups[firsts]]
-    names = zip(*(column.to_pylist() for column in keys.take(pa.array(first_rows)).columns), strict=True)
+    names = [column.to_pylist() for column in keys.take(pa.array(first_rows)).columns]
     return KeyGroups(
-        [encoded_key(plan, name) for name in names],
+        [key for key in plan.encode_keys(names) if key is not None],
         [*firsts.tolist(), len(of_groups)],
         parts[groups.first_rows].tolist(),
         columns,

@@ -123,8 +123,10 @@ class Block(TileCells):
     def take(self, part: "Block") -> None:
         """Take in the keys of a part."""
         self.cells.update(part.cells)
-        self.forms.update(part.forms)
-        self.versions.update(part.versions)
+        if part.forms:
+            self.forms.update(part.forms)
+        if part.versions:
+            self.versions.update(part.versions)
 
     def is_closed(self, key: bytes) -> bool:
         """Tell whether the tile of a key is closed."""
