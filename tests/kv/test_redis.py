@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from millpond.errors import CorruptionError, MissingDependencyError
-from millpond.kv import AsyncRedisStore, Get, Put, RedisStore, redis_operations
+from millpond.kv import AsyncRedisStore, Get, Put, RedisStore, redis_async, redis_connections, redis_operations
 from millpond.kv.expiry import wall_ms
 from millpond.kv.redis_connections import Connections
 from millpond.kv.redis_layout import encode_expiring_row, encode_row
@@ -291,6 +291,45 @@ def test_a_cancelled_call_leaves_no_answer_behind_for_the_next(redis):
         await store.close()
 
     asyncio.run(cancel_some())
+
+
+# Versions of redis-py
+
+
+class Hidden:
+    """A connection of a redis-py that keeps its socket and streams elsewhere."""
+
+    def __init__(self, connection):
+        self.connection = connection
+
+    def __getattr__(self, name):
+        if name in ("_sock", "_reader", "_writer"):
+            raise AttributeError(name)
+        return getattr(self.connection, name)
+
+
+@pytest.mark.parametrize("module", [redis_connections, redis_async])
+def test_a_connection_that_hides_its_socket_is_read_reply_by_reply(redis, module, monkeypatch):
+    made = []
+    new = module.new_connection
+    monkeypatch.setattr(
+        module, "new_connection", lambda *given, **options: made.append(Hidden(new(*given, **options))) or made[-1]
+    )
+    store = RedisStore(redis.url)
+    store.put_many("d", [Put(b"k", b"v")])
+    if module is redis_connections:
+        assert [values(store) for _ in range(3)] == [[b"v"]] * 3
+    else:
+
+        async def read():
+            twin = store.async_twin()
+            found = [await twin.get_many([Get("d", b"k")]) for _ in range(3)]
+            await twin.close()
+            return [[row.value for row in rows] for (rows,) in found]
+
+        assert asyncio.run(read()) == [[b"v"]] * 3
+    assert len(made) == 1
+    store.close()
 
 
 # Without the packages

@@ -142,11 +142,14 @@ class _LoopConnections:
         idle, permit = self._idle.get(address), self._permits.get(address)
         if not idle or permit is None or permit.locked() or self.loop is not asyncio.get_running_loop():
             return None
+        stream, writer = getattr(idle[-1], "_reader", None), getattr(idle[-1], "_writer", None)
+        if stream is None or writer is None:
+            return None  # a redis-py that keeps them elsewhere: `send` reads as that does
         await permit.acquire()
         connection = idle.pop()
         replies: list[Any] | None = None
         try:
-            replies = await self._exchanged(connection, data, count)
+            replies = await self._exchanged(stream, writer, data, count)
         except (self._exceptions.RedisError, OSError):
             pass
         except BaseException:
@@ -160,9 +163,9 @@ class _LoopConnections:
         self._idle.setdefault(address, []).append(connection)
         return None if self._hiredis.ReplyError in map(type, replies) else replies
 
-    async def _exchanged(self, connection: Any, data: bytes, count: int) -> list[Any] | None:
-        connection._writer.write(data)  # noqa: SLF001 - see `Replies`
-        stream, seconds = connection._reader, self._options.timeout_ms / 1_000  # noqa: SLF001 - see `Replies`
+    async def _exchanged(self, stream: Any, writer: Any, data: bytes, count: int) -> list[Any] | None:
+        writer.write(data)
+        seconds = self._options.timeout_ms / 1_000
         replies, has_more = Replies(self._hiredis, count), True
         while has_more:
             async with asyncio.timeout(seconds):

@@ -1,7 +1,7 @@
 """The open connections of one process to Redis servers: taken, given back, and never shared by a fork.
 
-Place on the data path: under `RedisStore`; redis-py opens a connection, logs in and reads replies with
-hiredis' parser.
+Place on the data path: under `RedisStore`; redis-py opens a connection and logs in. The replies of reads, which are
+nearly all, are parsed by hiredis straight from the socket (`Replies`).
 
 Invariant: a connection lies idle here only if every reply that was asked on it has been read. One that
 failed is closed, and so are the others to that server that lie idle: it has probably gone.
@@ -65,6 +65,7 @@ class Connections:
         if self._pid != os.getpid():
             self._forget()
         replies: list[Any] | None = None
+        is_sound = False
         try:
             connection = self._take(address)
         except TimeoutError:
@@ -72,11 +73,16 @@ class Connections:
         try:
             if not connection.is_connected:
                 connection.connect()
-            replies = self._exchanged(connection._sock, data, count)  # noqa: SLF001 - see `Replies`
+            sock = getattr(connection, "_sock", None)
+            if sock is None:
+                is_sound = True  # a redis-py that keeps it elsewhere: `send` reads as that does
+            else:
+                replies = self._exchanged(sock, data, count)
+                is_sound = replies is not None
         except (self._exceptions.RedisError, OSError):
             return None
         finally:
-            self._give_back(address, connection, sound=replies is not None)
+            self._give_back(address, connection, sound=is_sound)
         return None if replies is None or self._hiredis.ReplyError in map(type, replies) else replies
 
     def close(self) -> None:

@@ -131,12 +131,13 @@ def test_a_whole_call_needs_a_key_as_any_other_and_is_counted_and_logged(serving
         assert f'requests_total{{path="/v1/fetch/route",method="POST",status="{status}"}} {count}\n' in counts
 
 
-def test_calls_with_the_head_of_the_call_before_them_get_the_answers_to_their_own_bodies(url, fetcher):
+def test_calls_whose_head_came_before_get_the_answers_to_their_own_bodies(url, fetcher):
     bodies = [
         json.dumps({"requests": [{"keys": {"origin": origin, "carrier": "UA"}}]}).encode()
         for origin in ("EWR", "JFK", "EWR", '"\\"', "EWR", "EW", "JFKK", "EWR")
     ]
     bodies[3:3] = [b"x" * len(bodies[0]), bodies[1]]
+    bodies += [FETCH + b" " * spaces for spaces in (0, 3, 1, 7, 0, 2, 4, 5, 6, 8, 9, 0, 3)]
     expected = [answered(url, sent("POST", body=body, headers=["x-request-id: same"])) for body in bodies]
     with connected(url) as caller, caller.makefile("rb") as stream:
         for body, answer in zip(bodies, expected, strict=True):

@@ -7,7 +7,7 @@ still parses, pipelines and controls the flow. What is replaced is what it does 
   and two packets, and would wake the caller twice, the first time for nothing.
 - A whole call that the application answers without waiting (`whole_calls`) is answered where it was parsed, without
   a scope, a cycle and a task: one for each time that bytes come in, so that others get their turn.
-- A call whose head is that of the call before it, as those of a program are, is not parsed again: of the same bytes
+- A call whose head came before on its connection, as those of a program do, is not parsed again: of the same bytes
   the parser makes the same.
 - No timer is set and cancelled: `connections` closes idle connections.
 - No more is read from a caller who sends calls ahead until all that came are answered.
@@ -28,8 +28,12 @@ from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
 from millpond.serving.http.whole_calls import WholeCall, WholeCalls
 
-_MOST_HEAD_BYTES = 2_048
-"""The longest head that a connection remembers, of which there may be thousands."""
+_HEAD_END = b"\r\n\r\n"
+_MOST_HEADS = 8
+"""How many heads a connection remembers: those of a program differ in the length of the body alone."""
+
+_MOST_HEAD_BYTES = 1_024
+"""The longest of them: there may be thousands of connections."""
 
 
 class WholeAnswerCycle(RequestResponseCycle):
@@ -106,22 +110,21 @@ class HttpToolsCalls(HttpToolsProtocol):
     _tried: tuple[WholeCall, bytes] | None = None
     """What was asked to answer a call of the bytes that came in, and the body of that call."""
 
-    _former: tuple[bytes, int, WholeCall] | None = None
-    """The head of the latest call, the bytes of its body, and what answers calls with that head; None if other bytes
-    came in too."""
+    _heads: dict[bytes, tuple[int, WholeCall]]
+    """The latest heads of whole calls, each with the bytes of its body and what answers calls with that head."""
 
     def connection_made(self, transport: Any) -> None:
         """Begin a connection."""
         super().connection_made(transport)
         self._whole_calls = getattr(self.app, "whole_calls", {})
+        self._heads = {}
 
     def data_received(self, data: bytes) -> None:
         """Parse what came in, and start the call of which the body is not whole yet."""
-        former = self._former
-        if former is not None and self._answer_alike(data, *former):
+        had_whole_calls = self._has_whole_calls
+        if had_whole_calls and self._heads and self._answer_alike(data):
             return
-        had_whole_calls, self._has_whole_calls = self._has_whole_calls, False
-        self._former = self._tried = None
+        self._has_whole_calls, self._tried = False, None
         self._may_answer_now = True
         super().data_received(data)
         if self._whole_call is not None:
@@ -132,27 +135,29 @@ class HttpToolsCalls(HttpToolsProtocol):
         if had_whole_calls and self._tried is not None:
             self._note(data, *self._tried)
 
-    def _answer_alike(self, data: bytes, head: bytes, body_bytes: int, call: WholeCall) -> bool:
-        """Answer a call whose head is that of the call before it, byte for byte: parsing it again gives the same."""
-        if (
-            len(data) != len(head) + body_bytes
-            or not data.startswith(head)
-            or not self.cycle.response_complete
-            or self.flow.write_paused
-            or self.transport.is_closing()
-        ):
+    def _answer_alike(self, data: bytes) -> bool:
+        """Answer a call whose head came before, byte for byte: parsing it again gives the same."""
+        end = data.find(_HEAD_END)
+        known = self._heads.get(data[:end])
+        if known is None or not self.cycle.response_complete or self.flow.write_paused or self.transport.is_closing():
             return False
-        whole = call(data[len(head) :])
+        body_bytes, call = known
+        body = data[end + len(_HEAD_END) :]
+        whole = call(body) if len(body) == body_bytes else None
         if whole is not None:
             self._write(whole)
         return whole is not None
 
     def _note(self, data: bytes, call: WholeCall, body: bytes) -> None:
         """Note the head of a call if it and its body are all that came in."""
-        head, end, rest = data.partition(b"\r\n\r\n")
-        if rest == body and len(head) <= _MOST_HEAD_BYTES:
-            self._has_whole_calls = True
-            self._former = (head + end, len(body), call)
+        head, _, rest = data.partition(_HEAD_END)
+        if rest != body:
+            return
+        self._has_whole_calls = True
+        if len(head) <= _MOST_HEAD_BYTES:
+            if len(self._heads) == _MOST_HEADS:
+                self._heads.clear()
+            self._heads[head] = len(body), call
 
     def _write(self, whole: bytes) -> None:
         self.cycle = Answered()  # type: ignore[assignment]  # as much of a cycle as is looked at
