@@ -44,6 +44,17 @@ class Operator:
 ALL = [pytest.param(("pyspark", "rows"), marks=pytest.mark.soak), ("millpond", "rows"), ("millpond", "pandas")]
 
 
+def every_run_in(form):
+    """Runs a test in one form, and in the other one with `make soak`.
+
+    For what no form has code of its own for: times, timers, restarts. Each form has some of these tests, so that every
+    run meets both; what the pandas form does with rows, nulls and output is tested below and in `forms/`.
+    """
+    operators = [("pyspark", "rows"), ("millpond", "rows"), ("millpond", "pandas")]
+    params = [pytest.param(each, marks=() if each == ("millpond", form) else pytest.mark.soak) for each in operators]
+    return pytest.mark.parametrize("operator", params, ids="-".join, indirect=True)
+
+
 @pytest.fixture(params=ALL, ids="-".join)
 def operator(request):
     """PySpark's operator in one form, ours in both."""
@@ -128,6 +139,7 @@ class Sessions(Both):
         yield self.told(user=key[0], told=told)
 
 
+@every_run_in("rows")
 def test_a_session_gap_timer_of_a_row_out_of_order_fires_in_its_batch(operator, stream):
     # The watermark follows 30 s behind: of the batches it is 0, 70 and 75.
     stream.add([("ann", 100, 100.0)])
@@ -163,6 +175,7 @@ class AroundTheWatermark(Both):
         yield self.told(user=str(key[0]), told=f"{watermark}: fired {expiry}")
 
 
+@every_run_in("pandas")
 def test_a_timer_at_or_before_the_watermark_fires_at_once_and_one_of_a_handler_in_the_next_batch(
     operator, stream, conf
 ):
@@ -196,6 +209,7 @@ class Rivals(Both):
         yield self.told(user=key[0], told=f"fired {expiry}, timers {sorted(self.handle.listTimers())}")
 
 
+@every_run_in("rows")
 def test_a_timer_that_is_due_fires_though_an_earlier_handler_of_its_batch_deleted_it(operator, stream):
     stream.add([("ann", 0, 20.0), ("bob", 0, 20.0)])
     output = operator.of(stream.frame().withWatermark("at", "10 seconds"), Rivals(), "user", mode="EventTime")
@@ -214,6 +228,7 @@ class Seen(Both):
         yield self.told(user=key[0], told=str(min(seconds(row["at"]) for row in self.given(rows))))
 
 
+@every_run_in("pandas")
 def test_late_rows_are_kept_without_event_time(operator, stream):
     for at in (100.0, 40.0, 20.0):
         stream.add([("ann", 1, at)])
@@ -221,6 +236,7 @@ def test_late_rows_are_kept_without_event_time(operator, stream):
     assert [row[1] for batch in batches for row in batch] == ["100", "40", "20"]
 
 
+@every_run_in("rows")
 def test_what_follows_an_operator_goes_by_its_output_times(operator, stream):
     class OnTime(Seen):
         def handleInputRows(self, key, rows, timerValues):
@@ -273,6 +289,7 @@ class Minutes(Both):
         yield self.told(user=key[0], told=f"fired {late} ms late")
 
 
+@every_run_in("pandas")
 def test_state_expires_by_processing_time_and_a_timer_of_the_past_fires_at_once(operator, stream):
     stream.add([("ann", 1, 1.0), ("bob", 2, 1.0)])
     stream.add([("ann", 3, 1.0)])
@@ -420,6 +437,7 @@ class Deleting(Both):
         yield self.told(user=key[0], told=told)
 
 
+@every_run_in("rows")
 def test_a_deleted_state_is_not_there_and_one_deleted_before_it_is_declared_is_empty_in_every_batch(operator, stream):
     stream.add([("ann", 1, 1.0)])
     stream.add([("ann", 2, 1.0)])
@@ -535,7 +553,20 @@ class WithInitial(Counting):
         yield self.told(user=key[0], told=f"due, {len(list(self.told_of.get()))} amounts")
 
 
-@pytest.mark.parametrize("timers", [False, True])
+# Every run has each form and each kind of batch once: `test_initial_state.py` has the rows' initial state, too.
+@pytest.mark.parametrize(
+    ("operator", "timers"),
+    [
+        pytest.param(("pyspark", "rows"), False, marks=pytest.mark.soak),
+        pytest.param(("pyspark", "rows"), True, marks=pytest.mark.soak),
+        pytest.param(("millpond", "rows"), False, marks=pytest.mark.soak),
+        (("millpond", "rows"), True),
+        (("millpond", "pandas"), False),
+        pytest.param(("millpond", "pandas"), True, marks=pytest.mark.soak),
+    ],
+    ids=lambda value: "-".join(value) if isinstance(value, tuple) else ("timers" if value else "no timers"),
+    indirect=["operator"],
+)
 def test_an_initial_state_comes_once_and_its_timers_fire_in_the_first_batch(operator, stream, spark, timers):
     stream.add([("ann", 1, 1.0), ("bob", 2, 1.0)])
     stream.add([("ann", 3, 1.0), ("cat", 4, 1.0)])
@@ -571,6 +602,7 @@ class Evolving(Both):
         yield self.told(user=key[0], told=json.dumps(before))
 
 
+@every_run_in("rows")
 def test_a_schema_may_gain_lose_widen_and_reorder_fields_and_not_narrow_them(operator, stream, conf):
     conf(spark__sql__streaming__stateStore__encodingFormat="avro")
 
@@ -598,6 +630,7 @@ def test_a_state_whose_field_must_not_be_null_is_refused_by_pyspark_and_taken_by
         ]
 
 
+@every_run_in("pandas")
 def test_a_query_with_two_operators_goes_on_with_both_after_a_restart(operator, stream):
     def counted_twice():
         once = operator.of(stream.frame(), Counting(), "user")
