@@ -8,6 +8,7 @@ from tempfile import TemporaryDirectory
 import numpy as np
 import pyarrow as pa
 import pytest
+from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
@@ -212,7 +213,10 @@ class TimersThatSpill(TimersAgainstASet):
 TimersAgainstASet.TestCase.settings = of_length(examples=60, steps=30)
 TestTimersAgainstASet = TimersAgainstASet.TestCase
 for machine in (TimersInRocksDb, TimersBehindACache, TimersThatSpill):
-    machine.TestCase.settings = of_length(examples=30, steps=30)
+    # A database is opened for each example.
+    machine.TestCase.settings = settings(
+        of_length(examples=30, steps=30), suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much]
+    )
 TestTimersInRocksDb = TimersInRocksDb.TestCase
 TestTimersBehindACache = TimersBehindACache.TestCase
 TestTimersThatSpill = TimersThatSpill.TestCase

@@ -65,9 +65,20 @@ class RocksDbTimerState(RocksDbMapState):
         return False
 
     def put(self, map_key: Row, value: Any) -> None:
-        at = self._turned() + encode_key(self._check_key(map_key))
+        key, (expiry_ms,) = self._turned(), self._check_key(map_key)
+        at = key + encode_key((expiry_ms,))
         before = None if at == self._missing else self._data(at)
-        self._write([at], [self._check(value)], [before])
+        if before is not None or expiry_ms is None:
+            self._write([at], [self._check(value)], [before])
+            return
+        # The same, written out for what records do.
+        number, self._missing = _NUMBER.pack(self._next), None
+        place = _ORDER.pack(self._order_number, expiry_ms - FIRST_MS, self._next)
+        stored = number + self._dumps(self._check(value))
+        self._next += 1
+        self._first = min(self._first, place)
+        self.changed.add(at)
+        self._database.write((at, place), (stored, _of_key(key)))
 
     def remove(self, map_key: Row) -> None:
         at = self._turned() + encode_key(self._check_key(map_key))
@@ -138,9 +149,8 @@ class RocksDbTimerState(RocksDbMapState):
             rows[at] = number + self._dumps(value)
             if data is None:
                 _, _, length = KEY_PREFIX.unpack_from(at)
-                of_key = at[STATE_PREFIX.size : STATE_PREFIX.size + _GROUP.size] + at[KEY_PREFIX.size :][:length]
                 for place in self._place_in_order(at, number):
-                    rows[place] = of_key
+                    rows[place] = _of_key(at[: KEY_PREFIX.size + length])
                     self._first = min(self._first, place)
         return list(rows), list(rows.values())
 
@@ -180,6 +190,11 @@ class TimersInRocksDb:
 
     def close(self) -> None:
         """Nothing is held."""
+
+
+def _of_key(prefix: bytes) -> bytes:
+    """What the order says of a timer, from the beginning of its key's cells: key group and key."""
+    return prefix[STATE_PREFIX.size : STATE_PREFIX.size + _GROUP.size] + prefix[KEY_PREFIX.size :]
 
 
 def _timer(at: bytes, data: bytes) -> DueTimer:
