@@ -18,7 +18,8 @@ from pyspark.sql.types import StructType
 
 from millpond.spark.environment.worker_garbage import leave_modules_out
 from millpond.spark.forms.handles import arrow_schema
-from millpond.spark.lookup.counts import Counted
+from millpond.spark.lookup.counts import WORKER_IDLE_MS, Counted
+from millpond.spark.lookup.hosted import HOST_IDLE_MS
 from millpond.spark.lookup.skew import with_salts
 from millpond.spark.lookup.waiting import LookUpAgain, MissingRetries
 from millpond.spark.lookup.worker import JoinPlan
@@ -63,10 +64,11 @@ def retried_join(
     names = [*df.columns[: plan.kept], *(f"cast key {at}" for at in range(len(df.columns) - plan.kept))]
     events = pa.schema(list(zip(names, arrow_schema(df.schema).types, strict=True)))
     joined = unmarked(joined)
+    idle_ms = HOST_IDLE_MS if host == "process" else WORKER_IDLE_MS
     operated = keyed(homed, _HOME).packed_output(
         OperatorRequest(
             form="arrow",
-            processor=LookUpAgain(plan, retries, events, counted),
+            processor=LookUpAgain(plan, retries, events, counted, idle_ms),
             output=joined,
             output_mode="Append",
             time_mode="ProcessingTime",

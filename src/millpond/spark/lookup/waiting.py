@@ -91,12 +91,18 @@ class LookUpAgain(ArrowStatefulProcessor):
         retries: when an event is looked up again, and how often.
         events: the columns that wait: those of the event, and those that were cast to be looked up.
         counted: where what was counted goes.
+        idle_ms: how long the process that runs this lives on when it has nothing to do.
     """
 
     def __init__(
-        self, plan: JoinPlan, retries: MissingRetries, events: pa.Schema, counted: "Accumulator[Counted]"
+        self,
+        plan: JoinPlan,
+        retries: MissingRetries,
+        events: pa.Schema,
+        counted: "Accumulator[Counted]",
+        idle_ms: int = HOST_IDLE_MS,
     ) -> None:
-        self._plan, self._retries, self._counted = plan, retries, counted
+        self._plan, self._retries, self._counted, self._idle_ms = plan, retries, counted, idle_ms
         self._schema = pa.schema([*((field.name, field.type) for field in events), (_LOOKUPS, pa.int32())])
 
     def init(self, handle: ArrowProcessorHandle) -> None:
@@ -135,7 +141,7 @@ class LookUpAgain(ArrowStatefulProcessor):
     def _look_up(self, events: pa.Table, homes: pa.Table, now_ms: int) -> Iterator[pa.RecordBatch]:
         """Give the events that leave; the others are put under some of the keys in `homes`."""
         missing: list[pa.RecordBatch] = []
-        with closing(opened_here(self._plan, HOST_IDLE_MS)) as rows:
+        with closing(opened_here(self._plan, self._idle_ms)) as rows:
             for batch in events.combine_chunks().to_batches(max_chunksize=ROWS_AT_ONCE):
                 numbers, keys = distinct_keys([batch.column(place) for place in self._plan.key_places])
                 before = batch.column(_LOOKUPS).to_numpy()
