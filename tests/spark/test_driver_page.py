@@ -4,13 +4,15 @@ import http.client
 import json
 import urllib.parse
 
+import pyarrow as pa
 import pytest
 from pyspark.sql import Row
 from pyspark.sql.streaming import StatefulProcessor
 
 from millpond.errors import UnavailableError
+from millpond.lookup import LookupTable, PythonLookup
 from millpond.metrics import PrometheusRecorder
-from millpond.spark import StateConfig, keyed, ui
+from millpond.spark import StateConfig, keyed, lookup_join, ui
 from millpond.spark.inspect.driver_page import PORT
 
 from .streams import FileStream
@@ -126,6 +128,33 @@ def test_the_state_cache_of_an_operator_is_among_the_caches(shown):
     ]
     assert (cache["hits"], cache["misses"]) == (1, 3)
     assert (cache["curve"], cache["advice"]) == (None, None)
+
+
+class CurvedVisits(ShownVisits):
+    """The same; operators are known by the names of their classes."""
+
+
+def test_caches_in_executors_have_their_curves_and_advice_on_the_page(spark):
+    numbers = pa.schema([("number", pa.int64())])
+    options = {
+        "lookup.cache": "PARTIAL",
+        "lookup.partial-cache.max-rows": 50,
+        "lookup.partial-cache.hit-rate-curve": True,
+    }
+    squares = PythonLookup(lambda number: [(number * number,)], numbers, pa.schema([("square", pa.int64())]))
+    cached = {"state.backend.cache.max-entries-num": "70", "state.backend.cache.hit-rate-curve": "true"}
+    with LookupTable("curved squares", squares, options) as table, ui(spark, port=0) as page:
+        joined = lookup_join(spark.range(300).selectExpr("id % 40 AS number", "id % 60 AS user"), table, on="number")
+        visits = keyed(joined, "user").transformWithState(
+            CurvedVisits(), "user long, visits long", "Update", "None", state=StateConfig("heap", options=cached)
+        )
+        assert visits.count() == 60
+        caches = {each["name"]: each for each in fetched(page.url, "/ui/caches.json")["caches"]}
+    lookups, state = caches["lookup curved squares"], caches["state of CurvedVisits"]
+    assert (lookups["curve"]["unit"], lookups["curve"]["present"]) == ("entries", 50)
+    assert set(lookups["curve"]["lines"]) == {"lru", "w-tinylfu"}
+    assert (state["curve"]["present"], set(state["curve"]["lines"])) == (70, {"lru"})
+    assert all("Too few requests" in each["advice"][0] for each in (lookups, state))
 
 
 def test_the_checkpoint_is_shown_with_versions_sizes_rows_a_search_and_a_diff(shown):

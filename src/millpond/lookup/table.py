@@ -185,7 +185,9 @@ class LookupTable:
         assert isinstance(self._provider, LookupFunctionProvider)  # noqa: S101 - that is what has columns
         cache = ColumnCache(self._limits(), clock) if self.options.mode == "PARTIAL" else None
         metrics, retries = self._metrics(clock), Retries(self.options.max_retries)
-        lookup = ColumnCachingLookup(self._provider.function, cache, metrics, retries, clock)
+        lookup = ColumnCachingLookup(
+            self._provider.function, cache, metrics, retries, clock, hit_rate_curve=self.options.hit_rate_curve
+        )
         lookup.open()
         self._opened.append(lookup)
         return lookup

@@ -13,7 +13,8 @@ from typing import Any, Protocol, runtime_checkable
 
 from millpond.cache import Cache, monotonic_ms, new_cache
 from millpond.cache.api import Clock, Policy
-from millpond.cache.curves import record
+from millpond.cache.curves import record, recordings_of
+from millpond.cache.curves.recording import Recording
 from millpond.errors import DataError
 from millpond.lookup.caches.entry_bytes import entry_weigher
 from millpond.lookup.functions.function import Key, Row, Rows
@@ -118,6 +119,9 @@ class DefaultLookupCache:
         hit_rate_curve: whether to record what it would hit at other sizes, see `millpond.cache.curves`.
         clock: monotonic milliseconds.
 
+    Attributes:
+        recording: of the hit-rate curve; None if none is recorded.
+
     Raises:
         OptionError: no limit of any kind, or a bad one.
 
@@ -175,8 +179,9 @@ class DefaultLookupCache:
             clock=clock,
             shared=True,
         )
+        self.recording: Recording | None = None
         if hit_rate_curve:
-            record(self._cache)
+            (self.recording,) = recordings_of([record(self._cache)]).values()
 
     def __getstate__(self) -> dict[str, Any]:
         """Another process gets an empty cache of the same limits."""

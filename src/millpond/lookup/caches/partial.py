@@ -22,10 +22,11 @@ from functools import partial
 
 from millpond.cache import monotonic_ms
 from millpond.cache.api import Clock
+from millpond.cache.curves.recording import Recording
 from millpond.cache.flights import NOBODY, Flights
 from millpond.errors import UnavailableError
 from millpond.lookup.caches.background import Background
-from millpond.lookup.caches.cache import KnowsAges, LookupCache, find_present, forget_missing
+from millpond.lookup.caches.cache import DefaultLookupCache, KnowsAges, LookupCache, find_present, forget_missing
 from millpond.lookup.caches.in_flight import Request, needs_itself
 from millpond.lookup.functions.answers import Answers
 from millpond.lookup.functions.function import Key, LookupFunction, Rows
@@ -90,6 +91,11 @@ class PartialCachingLookup(LookupFunction):
         self._function.close()
         if self._cache is not None:
             self._cache.close()
+
+    @property
+    def recording(self) -> Recording | None:
+        """Of the cache; None if it is not recorded, or is one of the user's own."""
+        return self._cache.recording if isinstance(self._cache, DefaultLookupCache) else None
 
     def stats(self) -> LookupStats:
         """What was counted so far."""

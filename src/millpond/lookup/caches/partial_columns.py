@@ -29,6 +29,7 @@ import pyarrow.compute as pc
 
 from millpond.cache import monotonic_ms
 from millpond.cache.api import Clock
+from millpond.cache.curves.recording import Recording
 from millpond.cache.flights import NOBODY, Flight, Flights
 from millpond.errors import UnavailableError
 from millpond.lookup.caches.background import Background
@@ -36,6 +37,7 @@ from millpond.lookup.caches.in_flight import needs_itself
 from millpond.lookup.column_cache.cache import ColumnCache
 from millpond.lookup.column_cache.chunks import Rows, joined_rows, taken_rows
 from millpond.lookup.column_cache.hashed_keys import HashedKeys
+from millpond.lookup.column_cache.recorded import RecordedColumns
 from millpond.lookup.functions.function import Key, LookupFunction
 from millpond.lookup.functions.keys import check_key_types
 from millpond.lookup.functions.requests import ColumnAnswers, Requests
@@ -64,6 +66,10 @@ class ColumnCachingLookup:
         metrics: what counts.
         retries: how failures are tried again.
         clock: monotonic milliseconds, for the time a load took.
+        hit_rate_curve: whether to record what the cache would hit at other sizes, see `millpond.cache.curves`.
+
+    Attributes:
+        recording: of the cache; None if it is not recorded.
 
     >>> from millpond.lookup import PythonLookup
     >>> from millpond.lookup.column_cache.cache import ColumnCacheLimits
@@ -82,6 +88,8 @@ class ColumnCachingLookup:
         metrics: CacheMetricGroup | None = None,
         retries: Retries | None = None,
         clock: Clock = monotonic_ms,
+        *,
+        hit_rate_curve: bool = False,
     ) -> None:
         self._metrics = CacheMetricGroup(repr(function)) if metrics is None else metrics
         where = f"lookup table {self._metrics.name!r} ({function!r})"
@@ -92,6 +100,8 @@ class ColumnCachingLookup:
         self._lock = threading.Lock()
         self._background = Background("millpond-lookup-refresh")
         self._in_flight: Flights[Any, _Request] = Flights(partial(needs_itself, where))
+        self._recorded = RecordedColumns(cache) if hit_rate_curve and cache is not None else None
+        self.recording = None if self._recorded is None else Recording(self._recorded)
 
     def open(self) -> None:
         """Open the function, with retries."""
@@ -202,8 +212,15 @@ class ColumnCachingLookup:
         """Take what is cached; the places of the keys that are not, and of those that are to be loaded again."""
         if self._cache is None:
             return places, places[:0]
-        slots = self._cache.find(batch.hashed if len(places) == len(batch.hashed) else batch.hashed.take(places))
+        asked = batch.hashed if len(places) == len(batch.hashed) else batch.hashed.take(places)
+        if self.recording is not None:
+            self.recording.asked_hashes(asked.hashes.view(np.int64))
+        slots = self._cache.find(asked)
         present = slots >= 0
+        if self._recorded is not None:
+            hits = int(np.count_nonzero(present))
+            self._recorded.hits += hits
+            self._recorded.misses += len(present) - hits
         found = self._cache.rows(slots[present])
         if found is not None:
             batch.add(places[present], found)

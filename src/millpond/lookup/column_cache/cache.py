@@ -116,6 +116,16 @@ class ColumnCache:
         """How many bytes are held."""
         return len(self) * self._entry_bytes + self._chunks.nbytes
 
+    @property
+    def limits(self) -> ColumnCacheLimits:
+        """What it may hold."""
+        return self._limits
+
+    def held(self) -> tuple[int, int]:
+        """Keys and bytes, what is too old included; this changes nothing, so any thread may ask."""
+        entries = len(self._index)
+        return entries, entries * self._entry_bytes + self._chunks.nbytes
+
     def find(self, keys: HashedKeys) -> Slots:
         """The slot of every key, which counts as its use; -1 for those that are not cached."""
         now_ms = self._sweep()

@@ -11,11 +11,13 @@ from collections.abc import Iterable, Mapping
 from contextlib import ExitStack
 from typing import Any, Self
 
+import msgspec
 from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
-from millpond.cache.curves import reports
+from millpond.cache.curves import CacheReport, reports
+from millpond.cache.curves.telling import together
 from millpond.errors import UnavailableError
 from millpond.metrics.families import Family
 from millpond.metrics.prometheus import PrometheusRecorder
@@ -23,7 +25,7 @@ from millpond.spark.environment.session import is_connect
 from millpond.spark.inspect.driver_metrics import driver_families
 from millpond.spark.inspect.query_progress import QueryProgress, QueryProgressListener
 from millpond.spark.inspect.query_state import QueryState
-from millpond.spark.spec.driver_counts import operators_of
+from millpond.spark.spec.driver_counts import operators_of, table_reports
 from millpond.spark.spec.metrics import COUNTERS, KeyedMetrics
 from millpond.state.checkpoint.stored_state import FilesState, StoredState, is_query
 from millpond.ui.cache_views import cache_views
@@ -108,7 +110,17 @@ class DriverPage:
         self.close()
 
     def _caches(self, query: Mapping[str, str]) -> Caches:
-        return cache_views(self.families(), {}, query.get("filter", ""), reports())
+        return cache_views(self.families(), {}, query.get("filter", ""), [*reports(), *self._executors_reports()])
+
+    def _executors_reports(self) -> list[CacheReport]:
+        """The curves of the caches in state hosts and workers, by the names that their counts have here."""
+        states: dict[str, list[CacheReport]] = defaultdict(list)
+        for operator in operators_of(self._application):
+            details = [batch.detail for batch in operator.total().shards.values()]
+            states[operator.name] += [each.report for each in details if each is not None and each.report is not None]
+        found = [together(f"state of {name}", reports) for name, reports in states.items()]
+        found += [msgspec.structs.replace(report, name=f"lookup {report.name}") for report in table_reports()]
+        return [report for report in found if report is not None]
 
     def _notices(self) -> list[str]:
         return [

@@ -11,6 +11,7 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from millpond.cache.curves import CacheReport
 from millpond.lookup import LookupStats
 
 WORKER_IDLE_MS = 60_000
@@ -19,12 +20,13 @@ WORKER_IDLE_MS = 60_000
 
 @dataclass(frozen=True)
 class Level:
-    """What one cache held at a time, and for how long after it may be silent and live on."""
+    """What one cache held at a time, for how long after it may be silent and live on, and its hit-rate curves."""
 
     at_ms: int
     idle_ms: int
     records: int | None
     bytes: int | None
+    report: CacheReport | None = None
 
 
 @dataclass(frozen=True)
@@ -48,10 +50,16 @@ class Counted:
         >>> Counted(levels={"a": ended, "b": alive}).total().num_cached_record
         3
         """
-        now_ms = max((level.at_ms for level in self.levels.values()), default=0)
-        alive = [level for level in self.levels.values() if now_ms - level.at_ms <= level.idle_ms]
-        held = [LookupStats(num_cached_record=level.records, num_cached_bytes=level.bytes) for level in alive]
+        held = [LookupStats(num_cached_record=level.records, num_cached_bytes=level.bytes) for level in self._alive()]
         return sum(held, self.stats)
+
+    def reports(self) -> list[CacheReport]:
+        """The hit-rate curves of the caches that live and are recorded."""
+        return [level.report for level in self._alive() if level.report is not None]
+
+    def _alive(self) -> list[Level]:
+        now_ms = max((level.at_ms for level in self.levels.values()), default=0)
+        return [level for level in self.levels.values() if now_ms - level.at_ms <= level.idle_ms]
 
 
 class SummedCounts:
@@ -66,7 +74,7 @@ class SummedCounts:
         return one + other
 
 
-def level_now(stats: LookupStats, idle_ms: int) -> Level:
+def level_now(stats: LookupStats, idle_ms: int, report: CacheReport | None = None) -> Level:
     """What a cache of this process holds now."""
     now_ms = time.time_ns() // 1_000_000  # noqa: TID251 - levels of many processes are compared by the wall clock
-    return Level(now_ms, idle_ms, stats.num_cached_record, stats.num_cached_bytes)
+    return Level(now_ms, idle_ms, stats.num_cached_record, stats.num_cached_bytes, report)

@@ -252,7 +252,7 @@ def _planned(df: DataFrame, table: LookupTable, columns: tuple[str, ...]) -> _Pl
         queries = ReadingQueries(table_id)
         published = PublishedTable(table, used, df.sparkSession, queries) if full else None
         counted = context.accumulator(Counted(), SummedCounts())
-        note_table(table)
+        note_table(table, lambda: cast("Counted", counted.value).reports())
         told = None
         if table.options.invalidation:
             told = PublishedInvalidations(table.name, table.key_schema, df.sparkSession)

@@ -17,6 +17,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from millpond.cache import Cache, new_cache
+from millpond.cache.curves.telling import Telling
 from millpond.errors import DataError
 from millpond.lookup import Key, LookupOptions, LookupStats, LookupTable, MappedTable, PartialCachingLookup
 from millpond.lookup.caches.partial_columns import ColumnCachingLookup
@@ -113,12 +114,14 @@ class PartialRows:
         lookup: ColumnCachingLookup | PartialCachingLookup,
         cache_id: str = "",
         idle_ms: int = WORKER_IDLE_MS,
+        curves: Telling | None = None,
     ) -> None:
         self._wanted = wanted
         self._lookup = lookup
         self._places = [lookup.row_schema.get_field_index(name) for name in wanted.columns]
         self._cache_id = cache_id
         self._idle_ms = idle_ms
+        self._curves = Telling(None) if curves is None else curves
         self.failed = LookupStats()
         """The loads that failed in the last `match` that raised."""
 
@@ -171,7 +174,8 @@ class PartialRows:
         return Matches(np.cumsum(counts) - counts, counts, columns, self._counted(counted), failures=failures)
 
     def _counted(self, counted: Counting) -> Counted:
-        return Counted(counted.stats, {self._cache_id: level_now(self._lookup.stats(), self._idle_ms)})
+        level = level_now(self._lookup.stats(), self._idle_ms, self._curves.now())
+        return Counted(counted.stats, {self._cache_id: level})
 
     def _column(self, values: list[Any], field: pa.Field) -> pa.Array:
         try:
@@ -234,6 +238,7 @@ class _Opened:
     def __init__(self, lookup: ColumnCachingLookup | PartialCachingLookup, version: int) -> None:
         self.cache_id = uuid.uuid4().hex
         self.lookup = lookup
+        self.curves = Telling(getattr(lookup, "recording", None))
         self._version = version
         self._lock = threading.Lock()
 
@@ -264,7 +269,7 @@ def opened(
     heard = Invalidated.decode(invalidated)
     known = _OPEN.get_or_load((wanted.table_id, table.options), lambda _: _open(table, heard.version))
     known.hear(heard)
-    return PartialRows(wanted, known.lookup, known.cache_id, idle_ms)
+    return PartialRows(wanted, known.lookup, known.cache_id, idle_ms, known.curves)
 
 
 def _open(table: LookupTable, version: int) -> _Opened:

@@ -14,6 +14,8 @@ from typing import Any
 import msgspec
 import pyarrow as pa
 
+from millpond.cache.curves import recordings_of
+from millpond.cache.curves.telling import Telling
 from millpond.errors import CorruptionError, UnavailableError
 from millpond.metrics.recorder import NullRecorder, Result
 from millpond.spark.runtime.opened_shard import filled_shard
@@ -29,6 +31,7 @@ from millpond.state.checkpoint import Commit, Manifest, Shard
 from millpond.state.checkpoint.restoring import SegmentSource
 from millpond.state.options.operator import StateOptions
 from millpond.state.spillable.spill_metrics import MOVES
+from millpond.state.wrappers.lru.backend import LruStateCache
 from millpond.state.wrappers.lru.hit_ratio import REQUESTS
 from millpond.state.wrappers.undo import UndoableBackend
 
@@ -50,6 +53,8 @@ class HeldShard:
         self._opened_with = _opening(spec)
         self._heard = _Heard()
         backend = open_shard_backend(spec.config.parsed, manifest.key_groups, self._heard)
+        cache = [backend] if isinstance(backend, LruStateCache) else []
+        self._curve = Telling(next(iter(recordings_of(cache).values()), None))
         undoable = backend if spec.dead_letter is None else UndoableBackend(backend)
         self.shard = filled_shard(spec, manifest, segments, batch_time, undoable)
         self._restored = True
@@ -89,7 +94,7 @@ class HeldShard:
         detail = done.metrics.detail or ShardDetail()
         metrics = msgspec.structs.replace(
             done.metrics,
-            detail=msgspec.structs.replace(detail, **self._temperatures.now()),
+            detail=msgspec.structs.replace(detail, report=self._curve.now(), **self._temperatures.now()),
             state_rows=sum(ref.rows for ref in commit.manifest.segments),
             state_bytes=sum(ref.bytes for ref in commit.manifest.segments),
             restores=int(self._restored),

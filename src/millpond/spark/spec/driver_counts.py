@@ -9,8 +9,10 @@ Invariant: noting holds nothing alive but the accumulators, which Spark keeps fo
 from collections import deque
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, NamedTuple
-from weakref import WeakSet
+from weakref import WeakKeyDictionary
 
+from millpond.cache.curves import CacheReport
+from millpond.cache.curves.telling import together
 from millpond.spark.spec.metrics import KeyedMetrics
 
 if TYPE_CHECKING:
@@ -29,7 +31,7 @@ class PlannedOperator(NamedTuple):
 
 
 _OPERATORS: deque[PlannedOperator] = deque(maxlen=_MOST_OPERATORS)
-_TABLES: "WeakSet[LookupTable]" = WeakSet()
+_TABLES: "WeakKeyDictionary[LookupTable, list[Callable[[], list[CacheReport]]]]" = WeakKeyDictionary()
 
 
 def note_operator(operator: PlannedOperator) -> None:
@@ -37,9 +39,9 @@ def note_operator(operator: PlannedOperator) -> None:
     _OPERATORS.append(operator)
 
 
-def note_table(table: "LookupTable") -> None:
-    """Remember a lookup table for as long as it is in use."""
-    _TABLES.add(table)
+def note_table(table: "LookupTable", curves: Callable[[], list[CacheReport]]) -> None:
+    """Remember a lookup table for as long as it is in use, and what tells the curves of its caches."""
+    _TABLES.setdefault(table, []).append(curves)
 
 
 def operators_of(application: str) -> Iterator[PlannedOperator]:
@@ -50,3 +52,12 @@ def operators_of(application: str) -> Iterator[PlannedOperator]:
 def tables() -> "list[LookupTable]":
     """The lookup tables that are joined with."""
     return sorted(_TABLES, key=lambda table: table.name)
+
+
+def table_reports() -> list[CacheReport]:
+    """The hit-rate curves of the tables whose caches are recorded in executors; those of one name are put together."""
+    found: dict[str, list[CacheReport]] = {}
+    for table, curves in list(_TABLES.items()):
+        found.setdefault(table.name, []).extend(report for tell in curves for report in tell())
+    put = [together(name, reports) for name, reports in sorted(found.items())]
+    return [report for report in put if report is not None]
