@@ -13,11 +13,13 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 from pyspark import TaskContext
 from pyspark.sql import DataFrame, Row
 from pyspark.sql.streaming import StatefulProcessor, StatefulProcessorHandle
 
-from millpond.spark import StateConfig, keyed, session
+from millpond.lookup import LookupTable, PythonLookup
+from millpond.spark import StateConfig, keyed, lookup_join, session
 
 SAID = "a history goes on"
 FILES_PER_BATCH = 2
@@ -37,13 +39,17 @@ class History(StatefulProcessor):
 
 
 class Everything(StatefulProcessor):
-    """Value, list and map state, and a timer for each event, `TIMER_S` after it. All of them tell the same."""
+    """Value, list and map state, and a timer for each event, `TIMER_S` after it. All of them tell the same.
+
+    Beside them is the sum of what was looked up for the events.
+    """
 
     def init(self, handle: StatefulProcessorHandle) -> None:
         self._handle = handle
         self._count = handle.getValueState("count", "n long")
         self._seen = handle.getListState("seen", "id long")
         self._parities = handle.getMapState("parities", "parity long", "n long")
+        self._weight = handle.getValueState("weight", "sum long")
 
     def handleInputRows(self, key: Any, rows: Iterator[Row], timerValues: Any) -> Iterator[Row]:
         for row in rows:
@@ -51,6 +57,7 @@ class Everything(StatefulProcessor):
             self._seen.appendValue((row.id,))
             before = self._parities.getValue((row.id % 2,)) if self._parities.containsKey((row.id % 2,)) else (0,)
             self._parities.updateValue((row.id % 2,), (before[0] + 1,))
+            self._weight.update(((self._weight.get() or (0,))[0] + row.weight,))
             self._handle.registerTimer(time_ms(row.id) + TIMER_S * 1000)
         yield self._row(key[0], None)
 
@@ -64,10 +71,28 @@ class Everything(StatefulProcessor):
             n=self._count.get()[0],
             parities={parity[0]: n[0] for parity, n in self._parities.iterator()},
             fired=fired,
+            weight=self._weight.get()[0],
         )
 
     def close(self) -> None:
         pass
+
+
+PARTS = 97
+"""How many keys the table has that events are looked up in; more than its cache holds."""
+
+
+def weight_of(part: int) -> int:
+    """What the table has for a key."""
+    return part * part + 1
+
+
+def looked_up(events: DataFrame) -> DataFrame:
+    """The events with the weights of their parts, from a table behind a cache in the executors' hosts."""
+    part, weight = pa.schema([("part", pa.int64())]), pa.schema([("weight", pa.int64())])
+    options = {"lookup.cache": "PARTIAL", "lookup.partial-cache.max-rows": PARTS // 2}
+    table = LookupTable("weights", PythonLookup(lambda of: [(weight_of(of),)], part, weight), options)
+    return lookup_join(events.selectExpr("*", f"id % {PARTS} AS part"), table, on="part")
 
 
 def time_ms(event: int) -> int:
@@ -150,12 +175,14 @@ def main() -> None:
     )
     state = StateConfig(backend=backend, **({"cache": "lru", "max_entries": 20} if cache == "lru" else {}))
     if everything:
-        timed = events.selectExpr("*", f"timestamp_millis({time_ms(0)} + id * 10) AS at").withWatermark(
-            "at", "1 second"
+        timed = (
+            looked_up(events)
+            .selectExpr("*", f"timestamp_millis({time_ms(0)} + id * 10) AS at")
+            .withWatermark("at", "1 second")
         )
         histories = keyed(timed, "user").transformWithState(
             Everything(),
-            "user string, history array<long>, n long, parities map<long,long>, fired long",
+            "user string, history array<long>, n long, parities map<long,long>, fired long, weight long",
             "Update",
             "EventTime",
             state=state,

@@ -2,9 +2,10 @@
 
     python -m tests.faults.killer --rounds 3 --kills 20 --seed 1
 
-A round is one stream on a cluster of two executors: value, list and map state and timers, on a backend, behind a cache
-and in a checkpoint format that its seed draws. State hosts, Python workers with their daemons, executors and the driver
-are killed with SIGKILL, one after each batch or so. The checker knows the events and the files of the sink alone.
+A round is one stream on a cluster of two executors: a lookup join whose cache is in the executors' hosts, and behind it
+value, list and map state and timers, on a backend, behind a cache and in a checkpoint format that its seed draws. State
+hosts, Python workers with their daemons, executors and the driver are killed with SIGKILL, one after each batch or so.
+The checker knows the events and the files of the sink alone.
 """
 
 import argparse
@@ -18,7 +19,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from tests.faults.history_run import LOCAL_CLUSTER, Job, write_events
-from tests.faults.keyed_history import FILES_PER_BATCH, TIMER_S, time_ms
+from tests.faults.keyed_history import FILES_PER_BATCH, PARTS, TIMER_S, time_ms, weight_of
 
 VICTIMS = {"host": 4, "worker": 4, "executor": 3, "driver": 1}
 DELAY_MS = 1000
@@ -79,6 +80,8 @@ def check(folder: Path) -> int:
         user, history = row["user"], row["history"]
         assert history[: len(last.get(user, []))] == last.get(user, []), f"{user}: its list was rewritten"
         assert row["n"] == len(history) == sum(n for _, n in row["parities"]), f"{user}: states do not agree: {row}"
+        weight = sum(weight_of(event % PARTS) for event in history)
+        assert row["weight"] == weight, f"{user}: what was looked up weighs {row['weight']}, and not {weight}"
         last[user] = history
         if row["fired"] is not None:
             fired[user, row["fired"]] += 1
