@@ -5,7 +5,7 @@ import pytest
 from millpond.cache import new_cache
 from millpond.cache.curves.recording import Recording
 from millpond.cache.curves.registry import report_on
-from millpond.cache.curves.telling import EVERY_MS, Telling, together
+from millpond.cache.curves.telling import EVERY_MS, Telling, heard, together
 
 
 def recorded(loop, entries=100, times=40, **options):
@@ -29,7 +29,9 @@ def test_a_report_is_made_at_most_once_in_a_while():
     now_ms[0] = EVERY_MS - 1
     assert telling.now() is first
     now_ms[0] = EVERY_MS
-    assert telling.now().requests == first.requests + 1
+    (before, after) = heard([first, None, telling.now()])
+    assert after.requests == before.requests + 1
+    assert after == report_on("loop", recording)
     del cache
     now_ms[0] = 2 * EVERY_MS
     assert telling.now() is None

@@ -1,8 +1,9 @@
 """Curves that leave their process: made anew now and then, and put together where several caches share a load.
 
 Place on the data path: between a recording in a Spark worker or state host and the driver, whose page shows it. A
-report is plain data of some kilobytes and costs some milliseconds, so it is made at most once in `EVERY_MS` and told
-until the next one is there.
+report is plain data of some kilobytes and costs some milliseconds, so it is made at most once in `EVERY_MS`, and told
+until the next one is there. It travels as MessagePack, which is made as often: to pickle it would cost a millisecond of
+each batch.
 """
 
 from collections.abc import Iterable
@@ -20,6 +21,10 @@ EVERY_MS: Final = 5_000
 """How old a report may be."""
 
 
+EncodedReport = bytes
+"""A `CacheReport` on its way, for `heard`."""
+
+
 class Telling:
     """The newest report of a recording; None of a cache that is not recorded.
 
@@ -35,17 +40,23 @@ class Telling:
         self._recording = recording
         self._clock = clock
         self._made_ms: int | None = None
-        self._report: CacheReport | None = None
+        self._told: EncodedReport | None = None
 
-    def now(self) -> CacheReport | None:
-        """A report that is at most `EVERY_MS` old."""
+    def now(self) -> EncodedReport | None:
+        """A report that is at most `EVERY_MS` old, for `heard`."""
         if self._recording is None:
             return None
         now_ms = self._clock()
         if self._made_ms is None or now_ms - self._made_ms >= EVERY_MS:
             self._made_ms = now_ms
-            self._report = report_on(self._recording.name, self._recording)
-        return self._report
+            report = report_on(self._recording.name, self._recording)
+            self._told = None if report is None else msgspec.msgpack.encode(report)
+        return self._told
+
+
+def heard(told: Iterable[EncodedReport | None]) -> list[CacheReport]:
+    """The reports that were told, where there are any."""
+    return [msgspec.msgpack.decode(each, type=CacheReport) for each in told if each is not None]
 
 
 def together(name: str, reports: Iterable[CacheReport]) -> CacheReport | None:

@@ -17,7 +17,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from millpond.cache.curves import CacheReport, reports
-from millpond.cache.curves.telling import together
+from millpond.cache.curves.telling import heard, together
 from millpond.errors import UnavailableError
 from millpond.metrics.families import Family
 from millpond.metrics.prometheus import PrometheusRecorder
@@ -117,7 +117,7 @@ class DriverPage:
         states: dict[str, list[CacheReport]] = defaultdict(list)
         for operator in operators_of(self._application):
             details = [batch.detail for batch in operator.total().shards.values()]
-            states[operator.name] += [each.report for each in details if each is not None and each.report is not None]
+            states[operator.name] += heard(each.report for each in details if each is not None)
         found = [together(f"state of {name}", reports) for name, reports in states.items()]
         found += [msgspec.structs.replace(report, name=f"lookup {report.name}") for report in table_reports()]
         return [report for report in found if report is not None]

@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from millpond.cache.curves import CacheReport
+from millpond.cache.curves.telling import EncodedReport, heard
 from millpond.lookup import LookupStats
 
 WORKER_IDLE_MS = 60_000
@@ -26,7 +27,7 @@ class Level:
     idle_ms: int
     records: int | None
     bytes: int | None
-    report: CacheReport | None = None
+    report: EncodedReport | None = None
 
 
 @dataclass(frozen=True)
@@ -55,7 +56,7 @@ class Counted:
 
     def reports(self) -> list[CacheReport]:
         """The hit-rate curves of the caches that live and are recorded."""
-        return [level.report for level in self._alive() if level.report is not None]
+        return heard(level.report for level in self._alive())
 
     def _alive(self) -> list[Level]:
         now_ms = max((level.at_ms for level in self.levels.values()), default=0)
@@ -74,7 +75,7 @@ class SummedCounts:
         return one + other
 
 
-def level_now(stats: LookupStats, idle_ms: int, report: CacheReport | None = None) -> Level:
+def level_now(stats: LookupStats, idle_ms: int, report: EncodedReport | None = None) -> Level:
     """What a cache of this process holds now."""
     now_ms = time.time_ns() // 1_000_000  # noqa: TID251 - levels of many processes are compared by the wall clock
     return Level(now_ms, idle_ms, stats.num_cached_record, stats.num_cached_bytes, report)

@@ -16,7 +16,7 @@ from typing import Any
 import msgspec
 from pyspark import AccumulatorParam
 
-from millpond.cache.curves import CacheReport
+from millpond.cache.curves.telling import EncodedReport
 
 _NEWEST_STAGES = 64
 """How many stages are remembered: more than queries that run one plan at a time."""
@@ -29,14 +29,14 @@ class ShardDetail(msgspec.Struct, frozen=True):
         hot_groups: key groups with most rows in the batch, and their rows, the hottest first.
         heap_bytes, disk_bytes: of a heap that spills, what is on the heap and on disk; None of other backends.
         groups: of a heap that spills, each key group with its place, its bytes, and how often it is asked for.
-        report: the hit-rate curve of the cache in front of the backend; None if it is not recorded.
+        report: the hit-rate curve of the cache in front of the backend, see `Telling`; None if it is not recorded.
     """
 
     hot_groups: tuple[tuple[int, int], ...] = ()
     heap_bytes: int | None = None
     disk_bytes: int | None = None
     groups: tuple[tuple[int, str, int, float], ...] = ()
-    report: CacheReport | None = None
+    report: EncodedReport | None = None
 
 
 class BatchMetrics(msgspec.Struct, frozen=True):
