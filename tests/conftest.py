@@ -45,8 +45,8 @@ FILE_MANAGER = "org.apache.spark.sql.execution.streaming.checkpointing.FileSyste
 """How the session of the tests writes its checkpoints.
 
 Spark's default renames by Hadoop's `FileContext`. Without Hadoop's native library, which PySpark does not have, that
-starts a process `readlink` for each look at a name: eight a file, a hundred a batch, and more than a third of the CPU
-time of a test of streams. Tests with sessions of their own (`own_sessions/`, `faults/`, the demo) have the default.
+starts a process `readlink` for each look at a name: eight a file, a hundred a batch, and a fifth of the CPU time of a
+test of streams. Tests with sessions of their own (`own_sessions/`, `faults/`, the demo) have the default.
 """
 
 # How long one example takes says more of the machine than of the code.
