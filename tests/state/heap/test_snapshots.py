@@ -1,5 +1,6 @@
 """Snapshots of the heap backend: read from other threads while it changes, and what they and copies cost."""
 
+import gc
 import random
 import sys
 import tracemalloc
@@ -260,6 +261,8 @@ def _footprint_of_a_commit(changed):
         log.append((number,))
         visits.put(("a",), (number,))
     calls = []
+    gc.collect()
+    gc.disable()  # what a collection in between would finalise calls something too
     tracemalloc.start()
     sys.setprofile(lambda _, event, what: calls.append(event))
     try:
@@ -268,6 +271,7 @@ def _footprint_of_a_commit(changed):
         sys.setprofile(None)
         _, peak = tracemalloc.get_traced_memory()
         tracemalloc.stop()
+        gc.enable()
     assert sum(len(cells) for _, cells in snapshot.changes()) == 3 * changed
     return len(calls), peak
 

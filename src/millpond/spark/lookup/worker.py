@@ -217,5 +217,5 @@ def opened_here(plan: JoinPlan, idle_ms: int = WORKER_IDLE_MS) -> PartialRows | 
     source = plan.source
     if isinstance(source, LookupTable):
         return opened(plan.wanted, source, idle_ms, _newest(plan.invalidations))
-    assert isinstance(source, Published)  # noqa: S101 - what is hosted is not here
+    assert not isinstance(source, Hosted), "what is hosted is not here"  # noqa: S101
     return FullRows(plan.wanted, source.newest())
