@@ -1,5 +1,6 @@
 """A queue of timers of which memory holds a few, against a dictionary of all."""
 
+import os
 from itertools import islice
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -167,8 +168,16 @@ def test_timers_that_no_disk_takes_stay_in_memory_and_are_told_of(tmp_path):
     assert queue.in_runs == 0
 
 
-def test_a_run_that_is_damaged_is_refused(tmp_path, monkeypatch):
-    queue = SpillingTimerQueue([tmp_path], 10, [timer_of(number, 2_000) for number in range(2_000)])
-    monkeypatch.setattr(timer_runs.os, "pread", lambda *_: b"\x00\x00\x00\x01")
-    with pytest.raises(CorruptionError, match=r"are damaged: .* restore"):
-        list(queue.up_to(2_000))
+def test_a_run_is_refused_whichever_of_its_bytes_is_altered(tmp_path):
+    entries = [(at_ms, at_ms, 0, b"key") for at_ms in range(20)]
+    run = timer_runs.Run([tmp_path], lambda: iter(entries))
+    found, end = run.block(0)
+    assert list(map(tuple, found)) == entries
+    assert end == run.size
+    for at in range(run.size):
+        whole = os.pread(run._file, 1, at)
+        os.pwrite(run._file, bytes([whole[0] ^ 0x80]), at)
+        with pytest.raises(CorruptionError, match=r"are damaged: .* restore"):
+            run.block(0)
+        os.pwrite(run._file, whole, at)
+    assert run.block(0) == (found, end)

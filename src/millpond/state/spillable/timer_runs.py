@@ -26,6 +26,7 @@ from pathlib import Path
 from typing import Self
 
 import msgspec
+import xxhash
 
 from millpond.errors import CorruptionError, UnavailableError
 
@@ -38,7 +39,9 @@ BLOCK_ENTRIES = 512
 MERGED_RUNS = 16
 """So many runs of one size are merged into one."""
 
-_LENGTH = struct.Struct(">I")
+_HEADER = struct.Struct(">IQ")
+"""Of a block: how many bytes follow, and their xxh64."""
+
 _encode = msgspec.msgpack.Encoder().encode
 _decode = msgspec.msgpack.Decoder(list[Entry]).decode
 
@@ -73,7 +76,7 @@ class Run:
             while block := list(islice(entries, BLOCK_ENTRIES)):
                 self.entries += len(block)
                 data = _encode(block)
-                file.write(_LENGTH.pack(len(data)) + data)
+                file.write(_HEADER.pack(len(data), xxhash.xxh64_intdigest(data)) + data)
             file.flush()
             self.folder, self.size = folder, file.tell()
             self._file = os.dup(file.fileno())
@@ -86,20 +89,30 @@ class Run:
             UnavailableError: the file cannot be read.
             CorruptionError: it is not as it was written.
         """
+        start = offset + _HEADER.size
         try:
-            length = _LENGTH.unpack(os.pread(self._file, _LENGTH.size, offset))[0]
-            entries = _decode(os.pread(self._file, length, offset + _LENGTH.size))
+            length, checksum = _HEADER.unpack(os.pread(self._file, _HEADER.size, offset))
+            # A length that cannot be is not read: memory would be taken for it.
+            data = b"" if length > self.size - start else os.pread(self._file, length, start)
+            entries = _checked(data, checksum)
         except OSError as error:
             raise UnavailableError(
                 f"the timers that were spilled to {self.folder} could not be read: {error}. See to that disk; the "
                 "checkpoint has them."
             ) from error
-        except (struct.error, msgspec.DecodeError) as error:
+        except (struct.error, ValueError) as error:
             raise CorruptionError(
                 f"the timers that were spilled to {self.folder} are damaged: {error}. They are only a copy of what the "
                 "checkpoint has: restore."
             ) from error
-        return entries, offset + _LENGTH.size + length
+        return entries, start + length
+
+
+def _checked(data: bytes, checksum: int) -> list[Entry]:
+    """The entries of a block; a ValueError if they are not those that were written."""
+    if xxhash.xxh64_intdigest(data) != checksum:
+        raise ValueError("the checksum of a block is another one")
+    return _decode(data)
 
 
 class Cursor:
