@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from pyspark import TaskContext
-from pyspark.sql import DataFrame, Row
+from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql.streaming import StatefulProcessor, StatefulProcessorHandle
 
 from millpond.spark import StateConfig, keyed, session
@@ -122,14 +122,10 @@ class Duel(History):
         raise TimeoutError(f"{name} did not come")
 
 
-def main() -> None:
-    source, checkpoint, output, master, settings = sys.argv[1:]
-    given = json.loads(settings)
-    backend = given.pop("backend", "heap")
-    duels = Path(given.pop("duels")) if "duels" in given else None
-    everything, cache = given.pop("everything", "") == "yes", given.pop("cache", "none")
+def job_session(name: str, master: str, given: dict[str, str]) -> SparkSession:
+    """The session of a job that is killed, with Spark's settings that were given."""
     spark = session(
-        "keyed-history",
+        name,
         master=master,
         spark__sql__shuffle__partitions="2",
         spark__ui__enabled="false",
@@ -138,6 +134,16 @@ def main() -> None:
         **given,
     )
     spark.sparkContext.setLogLevel("FATAL")
+    return spark
+
+
+def main() -> None:
+    source, checkpoint, output, master, settings = sys.argv[1:]
+    given = json.loads(settings)
+    backend = given.pop("backend", "heap")
+    duels = Path(given.pop("duels")) if "duels" in given else None
+    everything, cache = given.pop("everything", "") == "yes", given.pop("cache", "none")
+    spark = job_session("keyed-history", master, given)
 
     def keep(batch: DataFrame, batch_id: int) -> None:
         batch.write.mode("overwrite").parquet(f"{output}/batch={batch_id}")

@@ -22,9 +22,9 @@ from millpond.features import Aggregation, Field, GroupBy
 from millpond.features.windows import DAY_MS
 from millpond.kv import RedisStore
 from millpond.lookup import LookupTable, RedisLookup
-from millpond.spark import StateConfig, keyed, lookup_join, session
+from millpond.spark import StateConfig, keyed, lookup_join
 from millpond.spark.features.stream import stream
-from tests.faults.keyed_history import FILES_PER_BATCH, Everything, time_ms
+from tests.faults.keyed_history import FILES_PER_BATCH, Everything, job_session, time_ms
 
 START_MS = 19_000 * DAY_MS
 EVENT_MS = 100
@@ -146,16 +146,7 @@ def main() -> None:
     url, events = given.pop("store"), int(given.pop("events"))
     cache = {"cache": "lru", "max_entries": 20} if given.pop("cache") == "lru" else {}
     state = StateConfig(backend=given.pop("backend"), **cache)
-    spark = session(
-        "whole-path",
-        master=master,
-        spark__sql__shuffle__partitions="2",
-        spark__ui__enabled="false",
-        spark__driver__bindAddress="127.0.0.1",
-        spark__driver__host="127.0.0.1",
-        **given,
-    )
-    spark.sparkContext.setLogLevel("FATAL")
+    spark = job_session("whole-path", master, given)
     path = WholePath(spark, source, checkpoint, output, state)
     reminders, complete = path.reminders(events)
     queries = [path.tiles(url), path.histories(url)]

@@ -132,7 +132,7 @@ class Recording:
         self._use_together(spreads[spreads < min(self._limit, _GREATEST_HASH)].tolist())
 
     def wrote(self, key: Hashable, value: Any, weigh: Callable[[Any, Any], int]) -> int:
-        """A key was put; `weigh` gives the bytes of a key and its value. The next to be told is the so manieth."""
+        """A key was put; `weigh` gives the bytes of a key and its value. Returns at which write to call again."""
         spread = hash((key,))
         if spread < self._distances.limit:
             self._distances.weigh(spread, weigh(key, value))

@@ -77,7 +77,7 @@ class Version:
         return {key_group: len(undo) for key_group, undo in self.maps.items()}
 
     def sampled(self, every: int) -> Iterator[tuple[int, Any]]:
-        """Key group and key of every so manieth change. Only while nobody changes anything."""
+        """Key group and key of one change in `every`. Only while nobody changes anything."""
         for key_group, undo in self.maps.items():
             yield from zip(repeat(key_group), islice(undo, 0, None, every))
 
@@ -147,7 +147,7 @@ class LoggedVersion(Version):
         return {key_group: int(times[key_group]) for key_group in np.flatnonzero(times).tolist()}
 
     def sampled(self, every: int) -> Iterator[tuple[int, Any]]:
-        """Key group and key of every so manieth change, or entry of many of them."""
+        """Key group and key of one change in `every`, or in an entry of many changes."""
         entries = zip(*(self.log[first :: 3 * every] for first in range(3)), strict=True)
         for key_group, key, old in entries:
             if key is _MANY:

@@ -23,7 +23,7 @@ from millpond.state.spillable.migration import SpilledState
 from millpond.state.types.key_types import given_form
 
 SAMPLE_EVERY = 61
-"""Of the cells that a version changes in a group, every so manieth is weighed."""
+"""Of so many cells that a version changes in a group, one is weighed."""
 
 SLOT_BYTES = 64
 """What a dictionary takes per entry, about: between a third and two thirds of its places are in use."""
