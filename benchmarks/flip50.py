@@ -63,7 +63,7 @@ from millpond.state.checkpoint import Checkpointer, FileStorage, Manifest, new_m
 from millpond.state.rocksdb.backend import RocksDbBackend
 from millpond.state.spi import HeapBackend, KeyedStateBackend, StateDescriptor, StateKind
 from millpond.state.spillable import SpillableBackend, SpillableSettings
-from millpond.state.spillable.process_memory import resident
+from millpond.state.spillable.process_memory import process_memory_bytes
 from millpond.state.types.object_codec import OBJECT_SCHEMA
 from millpond.state.types.rows import Row
 from millpond.state.types.serializer import msgspec_serializer
@@ -187,7 +187,7 @@ def _under_pressure(heap_bytes: int, percent: int) -> SpillableSettings:
     Loading begins late, so that what is on disk follows from the limit alone.
     """
     on_heap = heap_bytes * (100 - percent) // 100
-    used = resident().own + _WORKING_BYTES + on_heap if percent else 2 * heap_bytes + (1 << 30)
+    used = process_memory_bytes().own + _WORKING_BYTES + on_heap if percent else 2 * heap_bytes + (1 << 30)
     return SpillableSettings(
         memory_limit_bytes=int(used / _WATERMARK),
         high_watermark_ratio=_WATERMARK,
@@ -225,7 +225,7 @@ def burst(scale: float) -> dict[str, Any]:
         for first in range(0, words, CHUNK // 5):
             some = [(number % PARALLELISM, (word(number),)) for number in range(first, min(words, first + CHUNK // 5))]
             seconds += work(backend, state, some)
-            peak = max(peak, resident().own)
+            peak = max(peak, process_memory_bytes().own)
             if (first + len(some)) % VERSION == 0 or first + len(some) == words:
                 checkpoints.write(checkpoints.begin())
                 taken += 1

@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from typing import Any, NamedTuple, Self
 
-from millpond.state.spillable.process_memory import resident
+from millpond.state.spillable.process_memory import process_memory_bytes
 
 BASE = "rocksdb_all_memory"
 SAME_MEMORY = "rocksdb_same_memory"
@@ -53,7 +53,7 @@ def serve(set_up: SetUp, scale: float) -> None:
     with set_up(scale) as work_off:
         print("ready", flush=True)
         for number, _ in enumerate(sys.stdin):
-            print(json.dumps(Turn(*work_off(number), resident().own)), flush=True)
+            print(json.dumps(Turn(*work_off(number), process_memory_bytes().own)), flush=True)
 
 
 class Served(AbstractContextManager["Served"]):

@@ -22,7 +22,7 @@ import pyarrow.compute as pc
 from benchmarks.report import report
 from millpond.demo import data
 from millpond.state import Context, Harness, States
-from millpond.state.spillable.process_memory import resident
+from millpond.state.spillable.process_memory import process_memory_bytes
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -77,7 +77,7 @@ def run(records: pa.Table, room_bytes: int = ROOM_BYTES) -> pa.Table:
     """Work the records off in a process that may grow by so much before it spills; the map at the end."""
     gc.collect()
     # Half of the limit is the mark above which a turn spills.
-    limit = 2 * (resident().own + room_bytes)
+    limit = 2 * (process_memory_bytes().own + room_bytes)
     options = {
         "state.backend.type": "spillable",
         "state.backend.spillable.memory-limit": str(limit),

@@ -130,12 +130,12 @@ class CountedCells:
     def __init__(self, counted: Counted, inner: Any) -> None:
         self._counted = counted
         self.place, self.of_key = inner.place, inner.of_key
-        self._look, self._put_all = inner.look, inner.put_all
+        self._read, self._put_all = inner.read, inner.put_all
 
-    def look(self, place: Any) -> Any:
+    def read(self, place: Any) -> Any:
         """One read."""
         self._counted.gets += 1
-        return self._look(place)
+        return self._read(place)
 
     def put_all(self, places: list[Any], values: list[Any]) -> None:
         """Many writes."""

@@ -17,10 +17,10 @@ PROGRAM = """
     from millpond.state.types.object_codec import OBJECT_SCHEMA
     from millpond.state.types.serializer import msgspec_serializer
     from millpond.state.spillable import SpillableBackend, SpillableSettings
-    from millpond.state.spillable.process_memory import resident
+    from millpond.state.spillable.process_memory import process_memory_bytes
 
     size, burst = int(sys.argv[1]), int(sys.argv[2])
-    limit = int(2.05 * sum(resident()))
+    limit = int(2.05 * sum(process_memory_bytes()))
     text = StateDescriptor("text", StateKind.VALUE, OBJECT_SCHEMA, serializer=msgspec_serializer(str))
     gc.disable()
     with tempfile.TemporaryDirectory() as folder:

@@ -102,9 +102,9 @@ def test_a_heap_that_spills_has_its_host_s_share_of_an_executor_s_memory():
     config = StateConfig("spillable", options=limit).shared_by(4)
     assert (config.parsed.settings.hosts, config.parsed.settings.memory_limit_bytes) == (4, 8 << 30)
     backend = open_shard_backend(config.parsed, range(8))
-    assert backend._looks._monitor.limit_bytes == 2 << 30
+    assert backend._maintenance._monitor.limit_bytes == 2 << 30
     other = open_shard_backend(config.parsed, range(8, 16))
-    assert other._looks._monitor is backend._looks._monitor
+    assert other._maintenance._monitor is backend._maintenance._monitor
     backend.close()
     other.close()
     assert StateConfig("heap").shared_by(4) == StateConfig("heap")
@@ -119,5 +119,5 @@ def test_a_heap_that_spills_is_opened_anew_where_its_share_of_the_memory_is_anot
 def test_where_only_the_executor_can_tell_the_hosts_there_is_one_a_processor():
     limit = {"state.backend.spillable.memory-limit": "64gb"}
     backend = open_shard_backend(StateConfig("spillable", options=limit).shared_by(0).parsed, range(8))
-    assert backend._looks._monitor.limit_bytes == (64 << 30) // os.cpu_count()
+    assert backend._maintenance._monitor.limit_bytes == (64 << 30) // os.cpu_count()
     backend.close()

@@ -9,7 +9,7 @@ from millpond.state.checkpoint import writer as writer_module
 from millpond.state.spi import ABSENT, StateDescriptor, StateKind
 from millpond.state.testing.harness import Harness
 from millpond.state.types.ttl import Ttl
-from tests.state.conformance.kinds import ANN, BOB, EVE, changed, declare, placed, turn_to
+from tests.state.conformance.kinds import ANN, BOB, EVE, changed, declare, placed, set_current_key
 from tests.state.conformance.subjects import SUBJECTS
 
 NUMBER = pa.schema([("number", pa.int64())])
@@ -37,7 +37,7 @@ class Shard:
 
     def at(self, now_ms, group=2, key=ANN):
         self.backend.context.now_ms = now_ms
-        turn_to(self.backend, group, key)
+        set_current_key(self.backend, group, key)
 
     def checkpoint(self, *, full=False):
         return self.checkpointer.write(self.checkpointer.begin(full=full))

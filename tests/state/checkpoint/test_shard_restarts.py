@@ -55,7 +55,7 @@ def handles(shard, states):
     return {state.name: make[state.kind](state) for state in states}
 
 
-def turn_to(shard, user):
+def set_current_key(shard, user):
     shard.backend.enter(key_group_of((user,), [pa.string()], shard.manifest.max_parallelism))
     shard.backend.context.key = (user,)
 
@@ -64,7 +64,7 @@ def filled(shard, users=USERS):
     state = handles(shard, OLD)
     for number, user in enumerate(USERS):
         if user in users:
-            turn_to(shard, user)
+            set_current_key(shard, user)
             state["count"].update((number, user))
             state["log"].append((number,))
             state["pages"].put(("/",), (number,))
@@ -112,7 +112,7 @@ def test_stored_rows_take_the_form_of_the_new_declarations_and_are_written_anew(
     assert shard.holds(NEW)
     assert cells(shard, EVERY_STATE) == MIGRATED
     assert not shard.prepare_bases(), "no segment may hold rows of both forms"
-    turn_to(shard, "new")
+    set_current_key(shard, "new")
     handles(shard, NEW)["count"].update(("later", 1 << 40))
     store.put(shard.commit("after"))
     assert not before & {ref.id for ref in store.manifest.segments}
@@ -126,7 +126,7 @@ def test_later_versions_write_only_what_changed(store):
     handles(shard, NEW)
     store.put(shard.commit("all of it"))
     assert shard.begin_at(store.manifest)
-    turn_to(shard, USERS[0])
+    set_current_key(shard, USERS[0])
     handles(shard, NEW)["count"].update(("x", 5))
     commit = shard.commit("one cell")
     rows = [ref.rows for ref in commit.manifest.segments if ref.id in commit.segments and not ref.base]
@@ -227,7 +227,7 @@ def test_the_first_version_after_a_savepoint_leaves_out_what_has_expired():
     old.declare(mortal)
     state = old.backend.value_state(mortal)
     for user, born_ms in (("old", 0), ("young", 50)):
-        turn_to(old, user)
+        set_current_key(old, user)
         state.update(((1,), born_ms))
     filesystem = FaultyFiles(Disk()).filesystem()
     write_savepoint("folder", [ShardState.of_snapshot(old.manifest, old.backend, [mortal])], filesystem=filesystem)
@@ -251,7 +251,7 @@ def test_a_change_that_leaves_rows_as_they_are_writes_nothing_anew():
     for number, declared in enumerate((short, long, short)):
         shard = store.restored([declared])
         state = handles(shard, [declared])["seen"]
-        turn_to(shard, f"user {number}")
+        set_current_key(shard, f"user {number}")
         state.update(((number,), 0))
         store.put(shard.commit(f"version {number}"))
         written = [(ref.base, ref.rows) for ref in store.manifest.segments if ref.version == store.manifest.version]

@@ -193,7 +193,7 @@ def declare(backend: KeyedStateBackend, descriptor: StateDescriptor) -> Any:
     return ways[descriptor.kind](descriptor)
 
 
-def turn_to(backend: KeyedStateBackend, group: int, key: tuple[Any, ...]) -> None:
+def set_current_key(backend: KeyedStateBackend, group: int, key: tuple[Any, ...]) -> None:
     """Make a key the current one."""
     backend.enter(group)
     backend.context.key = key

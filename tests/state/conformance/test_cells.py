@@ -20,14 +20,14 @@ from tests.state.conformance.kinds import (
     describe,
     everything,
     placed,
-    turn_to,
+    set_current_key,
 )
 
 
 @pytest.mark.parametrize("committed", [True, False], ids=["committed", "open"])
 def test_cells_are_those_of_one_key_group(cell, backend, kind, committed):
     for group, key in [(3, ANN), (3, BOB), (4, EVE)]:
-        turn_to(backend, group, key)
+        set_current_key(backend, group, key)
         cell.put(kind.make(1))
     if committed:
         backend.commit().release()
@@ -41,12 +41,12 @@ def test_cells_are_those_of_one_key_group(cell, backend, kind, committed):
 
 
 def test_written_cells_are_state_of_the_open_version(cell, backend, kind):
-    turn_to(backend, 3, ANN)
+    set_current_key(backend, 3, ANN)
     cell.put(kind.make(1))
-    turn_to(backend, 3, BOB)
+    set_current_key(backend, 3, BOB)
     cell.put(kind.make(1))
     backend.commit().release()
-    turn_to(backend, 3, ANN)
+    set_current_key(backend, 3, ANN)
     assert cell.get() == kind.make(1)
     backend.write("visits", cell.cells({(3, ANN): kind.make(2), (3, BOB): ABSENT, (4, EVE): kind.make(3)}))
     assert (backend.context.key_group, backend.context.key) == (3, ANN)
@@ -54,7 +54,7 @@ def test_written_cells_are_state_of_the_open_version(cell, backend, kind):
     expected = {(3, ANN): kind.make(2), (4, EVE): kind.make(3)}
     assert sorted(backend.keys("visits")) == sorted(expected)
     assert everything(backend, "visits") == cell.placed(expected)
-    turn_to(backend, 3, BOB)
+    set_current_key(backend, 3, BOB)
     assert not cell.exists()
     snapshot = backend.commit()
     absent = dict(zip(cell.placed({(3, BOB): 0}), [ABSENT], strict=True))
@@ -63,7 +63,7 @@ def test_written_cells_are_state_of_the_open_version(cell, backend, kind):
 
 
 def test_written_cells_need_no_current_key_and_can_be_rolled_back(cell, backend, kind):
-    turn_to(backend, 3, ANN)
+    set_current_key(backend, 3, ANN)
     cell.put(kind.make(1))
     backend.commit().release()
     backend.write("visits", cell.cells({(3, ANN): ABSENT, (5, EVE): kind.make(3)}))
@@ -79,7 +79,7 @@ def test_written_cells_need_no_current_key_and_can_be_rolled_back(cell, backend,
 def test_writing_absent_where_nothing_is_changes_no_state(cell, backend, kind):
     backend.write("visits", cell.cells({(3, ANN): ABSENT}))
     assert list(backend.keys("visits")) == []
-    turn_to(backend, 3, ANN)
+    set_current_key(backend, 3, ANN)
     assert not cell.exists()
     snapshot = backend.commit()
     assert everything(snapshot, "visits") == {}
@@ -91,7 +91,7 @@ def test_writing_no_cells_is_no_change(cell, backend):
 
 
 def test_loaded_cells_are_state_but_no_change(cell, backend, kind):
-    turn_to(backend, 3, ANN)
+    set_current_key(backend, 3, ANN)
     assert cell.get() is None
     loaded = {(3, ANN): kind.make(1), (3, BOB): kind.make(2), (5, EVE): kind.make(3)}
     backend.load(cell.descriptor, cell.cells(loaded))
@@ -100,9 +100,9 @@ def test_loaded_cells_are_state_but_no_change(cell, backend, kind):
     assert everything(backend, "visits") == cell.placed(loaded)
     assert not backend.rollback()
     assert sorted(backend.keys("visits")) == sorted(loaded)
-    turn_to(backend, 3, ANN)
+    set_current_key(backend, 3, ANN)
     assert cell.get() == kind.make(1)
-    turn_to(backend, 3, BOB)
+    set_current_key(backend, 3, BOB)
     assert not cell.exists()
     snapshot = backend.commit()
     assert changed(snapshot.changes()) == {}
@@ -111,7 +111,7 @@ def test_loaded_cells_are_state_but_no_change(cell, backend, kind):
 
 def test_what_changes_after_a_load_is_a_change_against_it(cell, backend, kind):
     backend.load(cell.descriptor, cell.cells({(3, ANN): kind.make(1), (3, BOB): kind.make(2)}))
-    turn_to(backend, 3, ANN)
+    set_current_key(backend, 3, ANN)
     cell.put(kind.make(5))
     backend.context.key = BOB
     cell.clear()
@@ -122,18 +122,18 @@ def test_what_changes_after_a_load_is_a_change_against_it(cell, backend, kind):
     assert changed(snapshot.changes()) == {"visits": cell.placed({(3, ANN): kind.make(5)}) | absent}
     backend.undo_commit()
     assert everything(backend, "visits") == cell.placed({(3, ANN): kind.make(1), (3, BOB): kind.make(2)})
-    turn_to(backend, 3, BOB)
+    set_current_key(backend, 3, BOB)
     assert cell.get() == kind.make(2)
 
 
 def test_a_load_replaces_what_was_read_before_it(cell, backend, kind):
     backend.load(cell.descriptor, cell.cells({(3, ANN): kind.make(1)}))
-    turn_to(backend, 3, ANN)
+    set_current_key(backend, 3, ANN)
     assert cell.get() == kind.make(1)
     backend.context.key = BOB
     assert cell.get() is None
     backend.load(cell.descriptor, cell.cells({(3, ANN): ABSENT, (3, BOB): kind.make(2)}))
-    turn_to(backend, 3, ANN)
+    set_current_key(backend, 3, ANN)
     assert cell.get() is None
     assert not cell.exists()
     backend.context.key = BOB
@@ -145,7 +145,7 @@ def test_a_load_that_removes_the_last_entry_leaves_no_state(backend, kind):
     backend.load(cell.descriptor, Cells([3, 3], [ANN, ANN], [HOME, CART], [kind.make(1), kind.make(2)]))
     backend.load(cell.descriptor, Cells([3, 3], [ANN, ANN], [HOME, CART], [ABSENT, ABSENT]))
     assert list(backend.keys("visits")) == []
-    turn_to(backend, 3, ANN)
+    set_current_key(backend, 3, ANN)
     assert not cell.exists()
 
 
@@ -157,7 +157,7 @@ def test_a_state_may_be_restored_before_anybody_declares_it(backend, shape, kind
     loader = Cell(backend, shape, kind, "elsewhere")
     backend.load(descriptor, loader.cells({(3, ANN): kind.make(1)}))
     state = Cell(backend, shape, kind)
-    turn_to(backend, 3, ANN)
+    set_current_key(backend, 3, ANN)
     assert state.get() == kind.make(1)
 
 
@@ -186,17 +186,17 @@ def test_declaring_a_state_that_is_held_as_bytes_is_refused(backend, shape):
 def test_a_declared_state_takes_what_a_restore_loads_under_its_declaration(backend, shape, kind):
     cell = Cell(backend, shape, kind)
     backend.load(describe("visits", shape, kind), cell.cells({(3, ANN): kind.make(1)}))
-    turn_to(backend, 3, ANN)
+    set_current_key(backend, 3, ANN)
     assert cell.get() == kind.make(1)
 
 
 def test_all_cells_of_a_backend_loaded_into_another_are_the_same_state(subject, cell, backend, kind, folder):
     for number in range(12):
-        turn_to(backend, 3 + number % 3, (f"user{number}",))
+        set_current_key(backend, 3 + number % 3, (f"user{number}",))
         cell.put(kind.make(number))
     snapshot = backend.commit()
     for number in range(0, 12, 5):
-        turn_to(backend, 3 + number % 3, (f"user{number}",))
+        set_current_key(backend, 3 + number % 3, (f"user{number}",))
         cell.clear()
     for source in (snapshot, backend):
         other = subject.open(GROUPS, folder / type(source).__name__)
@@ -204,13 +204,13 @@ def test_all_cells_of_a_backend_loaded_into_another_are_the_same_state(subject, 
             other.load(cell.descriptor, source.cells("visits", group))
         copied = Cell(other, cell.shape, kind)
         assert everything(other, "visits") == everything(source, "visits") != {}
-        turn_to(other, 4, ("user1",))
+        set_current_key(other, 4, ("user1",))
         assert copied.get() == kind.make(1)
         other.close()
 
 
 def test_cells_cannot_be_loaded_while_a_version_is_open(cell, backend, kind):
-    turn_to(backend, 3, ANN)
+    set_current_key(backend, 3, ANN)
     cell.put(kind.make(1))
     with pytest.raises(OptionError, match="'visits' cannot be loaded while a version is open"):
         backend.load(cell.descriptor, cell.cells({(3, BOB): kind.make(2)}))

@@ -15,7 +15,7 @@ from tests.state.conformance.kinds import (
     declare,
     describe,
     everything,
-    turn_to,
+    set_current_key,
 )
 
 KINDS_UNDER_TEST = KINDS
@@ -56,11 +56,11 @@ def test_a_use_without_a_current_key_is_refused_by_the_states_name(backend, shap
             USES[shape][use](cell.handle, 1)
 
     refused()
-    turn_to(backend, 3, ANN)
+    set_current_key(backend, 3, ANN)
     cell.put(7)
     backend.commit().release()
     refused()
-    turn_to(backend, 3, ANN)
+    set_current_key(backend, 3, ANN)
     cell.put(8)
     backend.rollback()
     refused()
@@ -69,7 +69,7 @@ def test_a_use_without_a_current_key_is_refused_by_the_states_name(backend, shap
 
 
 def test_a_state_declared_late_is_of_the_current_key(backend, shape, kind):
-    turn_to(backend, 3, ANN)
+    set_current_key(backend, 3, ANN)
     cell = Cell(backend, shape, kind)
     cell.put(kind.make(1))
     assert cell.get() == kind.make(1)
@@ -77,23 +77,23 @@ def test_a_state_declared_late_is_of_the_current_key(backend, shape, kind):
 
 def test_a_value_that_does_not_fit_is_refused_with_state_and_key(backend, shape, kind):
     cell = Cell(backend, shape, kind)
-    turn_to(backend, 3, ANN)
+    set_current_key(backend, 3, ANN)
     with pytest.raises(DataError, match="visits") as refused:
         cell.put(kind.unfit)
     assert "ann" in str(refused.value)
     assert not cell.exists()
     cell.put(kind.make(1))
-    turn_to(backend, 4, ("zoe",))
+    set_current_key(backend, 4, ("zoe",))
     with pytest.raises(DataError, match="zoe"):
         cell.put(kind.unfit)
-    turn_to(backend, 3, ANN)
+    set_current_key(backend, 3, ANN)
     assert cell.get() == kind.make(1)
     assert everything(backend, "visits") == cell.placed({(3, ANN): kind.make(1)})
 
 
 def test_none_is_no_object(backend, shape):
     cell = Cell(backend, shape, INTEGER)
-    turn_to(backend, 3, ANN)
+    set_current_key(backend, 3, ANN)
     with pytest.raises(DataError, match="visits"):
         cell.put(None)
     assert not cell.exists()
@@ -101,19 +101,19 @@ def test_none_is_no_object(backend, shape):
 
 def test_the_same_declaration_again_is_the_same_state(backend, shape, kind):
     first, second = Cell(backend, shape, kind), Cell(backend, shape, kind)
-    turn_to(backend, 3, ANN)
+    set_current_key(backend, 3, ANN)
     first.put(kind.make(1))
     assert second.get() == kind.make(1)
     second.put(kind.make(2))
     assert first.get() == kind.make(2)
     backend.commit().release()
-    turn_to(backend, 3, ANN)
+    set_current_key(backend, 3, ANN)
     assert Cell(backend, shape, kind).get() == kind.make(2)
 
 
 def test_another_declaration_of_a_name_is_refused_with_both(backend, shape, kind):
     known = Cell(backend, shape, kind)
-    turn_to(backend, 3, ANN)
+    set_current_key(backend, 3, ANN)
     known.put(kind.make(1))
     others = [describe("visits", other, kind) for other in StateKind if other is not shape]
     others.append(describe("visits", shape, LIST if kind is not LIST else INTEGER))
@@ -133,7 +133,7 @@ def test_a_key_group_of_another_shard_is_refused(backend, group):
 
 def test_a_refused_key_group_leaves_the_current_key(backend):
     cell = Cell(backend, StateKind.VALUE, FLAT_ROW)
-    turn_to(backend, 3, ANN)
+    set_current_key(backend, 3, ANN)
     cell.put((1, "a"))
     with pytest.raises(OptionError):
         backend.enter(9)
@@ -142,7 +142,7 @@ def test_a_refused_key_group_leaves_the_current_key(backend):
 
 def test_close_may_be_called_again(backend, kind):
     cell = Cell(backend, StateKind.VALUE, kind)
-    turn_to(backend, 3, ANN)
+    set_current_key(backend, 3, ANN)
     cell.put(kind.make(1))
     backend.commit()
     backend.close()
@@ -151,7 +151,7 @@ def test_close_may_be_called_again(backend, kind):
 
 def test_a_snapshot_may_be_released_after_close(backend, kind):
     cell = Cell(backend, StateKind.VALUE, kind)
-    turn_to(backend, 3, ANN)
+    set_current_key(backend, 3, ANN)
     cell.put(kind.make(1))
     snapshot = backend.commit()
     backend.close()

@@ -8,7 +8,7 @@ from millpond.state.backend.check import missing_members
 from millpond.state.options import registry
 from millpond.state.spi import ForwardingBackend, HeapBackend, PlainBackend, open_backend, register_backend
 from millpond.state.testing.harness import Harness
-from tests.state.conformance.kinds import ANN, BOB, GROUPS, copied, everything, turn_to
+from tests.state.conformance.kinds import ANN, BOB, GROUPS, copied, everything, set_current_key
 from tests.state.conformance.subjects import spilled
 
 
@@ -18,7 +18,7 @@ def test_it_has_every_member(backend):
 
 def test_bytes_that_a_backend_hands_out_are_its_cells(cell, backend, kind):
     for key, number in [(ANN, 1), (BOB, 2)]:
-        turn_to(backend, 3, key)
+        set_current_key(backend, 3, key)
         cell.put(kind.make(number))
     snapshot = backend.commit()
     expected = everything(backend, "visits")
@@ -34,7 +34,7 @@ def test_bytes_that_a_backend_hands_out_are_its_cells(cell, backend, kind):
 def test_bytes_of_another_backend_are_taken_in(cell, backend, kind, shape, folder):
     other = spilled(GROUPS, folder / "other")
     theirs = type(cell)(other, shape, kind)
-    turn_to(other, 3, ANN)
+    set_current_key(other, 3, ANN)
     theirs.put(kind.make(1))
     other.commit().release()
     expected = copied(everything(other, "visits"))

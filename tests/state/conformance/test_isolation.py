@@ -16,7 +16,7 @@ from tests.state.conformance.kinds import (
     changed,
     everything,
     placed,
-    turn_to,
+    set_current_key,
 )
 
 KINDS_UNDER_TEST = [NESTED_ROW, LIST, DICT]
@@ -25,17 +25,17 @@ KINDS_UNDER_TEST = [NESTED_ROW, LIST, DICT]
 @pytest.fixture
 def committed(cell, backend, kind):
     """A committed value of the current key, ann."""
-    turn_to(backend, 3, ANN)
+    set_current_key(backend, 3, ANN)
     cell.put(kind.make(1))
     snapshot = backend.commit()
-    turn_to(backend, 3, ANN)
+    set_current_key(backend, 3, ANN)
     return snapshot
 
 
 def test_a_change_without_an_update_is_gone_with_the_version(cell, backend, kind, committed):
     kind.grow(cell.get())
     snapshot = backend.commit()
-    turn_to(backend, 3, ANN)
+    set_current_key(backend, 3, ANN)
     assert cell.get() == kind.make(1)
     assert changed(snapshot.changes()) == {}
     assert everything(snapshot, "visits") == cell.placed({(3, ANN): kind.make(1)})
@@ -44,7 +44,7 @@ def test_a_change_without_an_update_is_gone_with_the_version(cell, backend, kind
 def test_a_change_without_an_update_is_gone_with_a_rollback(cell, backend, kind, committed):
     kind.grow(cell.get())
     backend.rollback()
-    turn_to(backend, 3, ANN)
+    set_current_key(backend, 3, ANN)
     assert cell.get() == kind.make(1)
 
 
@@ -55,7 +55,7 @@ def test_a_change_without_an_update_does_not_go_with_the_update_of_another_key(c
     snapshot = backend.commit()
     assert changed(snapshot.changes()) == {"visits": cell.placed({(3, BOB): kind.make(2)})}
     backend.undo_commit()
-    turn_to(backend, 3, ANN)
+    set_current_key(backend, 3, ANN)
     assert cell.get() == kind.make(1)
 
 
@@ -64,10 +64,10 @@ def test_a_change_after_the_last_update_may_be_seen_but_does_not_outlive_a_secon
 ):
     cell.put(kind.make(2))
     backend.commit()
-    turn_to(backend, 3, ANN)
+    set_current_key(backend, 3, ANN)
     kind.grow(cell.get())
     backend.commit()
-    turn_to(backend, 3, ANN)
+    set_current_key(backend, 3, ANN)
     assert cell.get() == kind.make(2)
 
 
@@ -81,7 +81,7 @@ def test_a_change_does_not_reach_an_earlier_snapshot_even_with_an_update(cell, b
     assert everything(committed, "visits") == before
     later = backend.commit()
     after = cell.placed({(3, ANN): kind.grown(1)})
-    turn_to(backend, 3, ANN)
+    set_current_key(backend, 3, ANN)
     kind.grow(cell.get())
     assert everything(committed, "visits") == before
     assert changed(later.changes()) == {"visits": after}
@@ -96,13 +96,13 @@ def test_updated_objects_are_not_changed_by_the_gets_of_later_versions(cell, bac
         cell.put(value)
         snapshot = backend.commit()
         expected = everything(snapshot, "visits")
-        turn_to(backend, 3, ANN)
+        set_current_key(backend, 3, ANN)
         for _ in range(2):
             kind.grow(cell.get())
         assert everything(snapshot, "visits") == expected
         assert changed(snapshot.changes()) == {"visits": expected}
         backend.rollback()
-        turn_to(backend, 3, ANN)
+        set_current_key(backend, 3, ANN)
 
 
 def test_a_change_that_was_updated_is_undone_by_rollback_and_by_undo(cell, backend, kind, committed):
@@ -110,14 +110,14 @@ def test_a_change_that_was_updated_is_undone_by_rollback_and_by_undo(cell, backe
     kind.grow(value)
     cell.put(value)
     backend.rollback()
-    turn_to(backend, 3, ANN)
+    set_current_key(backend, 3, ANN)
     assert cell.get() == kind.make(1)
     value = cell.get()
     kind.grow(value)
     cell.put(value)
     backend.commit()
     backend.undo_commit()
-    turn_to(backend, 3, ANN)
+    set_current_key(backend, 3, ANN)
     assert cell.get() == kind.make(1)
 
 
@@ -140,14 +140,14 @@ def test_a_second_get_of_one_version_gives_the_same_object(subject, cell, backen
 
 def test_appending_does_not_make_a_changed_element_state(backend, kind):
     log = Cell(backend, StateKind.LIST, kind).handle
-    turn_to(backend, 3, ANN)
+    set_current_key(backend, 3, ANN)
     log.extend([kind.make(1), kind.make(2)])
     first = backend.commit()
-    turn_to(backend, 3, ANN)
+    set_current_key(backend, 3, ANN)
     kind.grow(next(iter(log.get())))
     log.append(kind.make(4))
     second = backend.commit()
-    turn_to(backend, 3, ANN)
+    set_current_key(backend, 3, ANN)
     whole = [kind.make(1), kind.make(2), kind.make(4)]
     assert list(log.get()) == whole
     assert placed(first.cells("visits", 3)) == {(3, ANN): whole[:2]}
@@ -175,10 +175,10 @@ def test_what_was_handed_out_does_not_come_back_after_a_clear(cell, backend, kin
 
 def test_elements_appended_in_a_version_are_the_states_own_in_the_next(backend, kind):
     log = Cell(backend, StateKind.LIST, kind).handle
-    turn_to(backend, 3, ANN)
+    set_current_key(backend, 3, ANN)
     log.append(kind.make(1))
     first = backend.commit()
-    turn_to(backend, 3, ANN)
+    set_current_key(backend, 3, ANN)
     log.append(kind.make(2))
     for element in log.get():
         kind.grow(element)
@@ -189,18 +189,18 @@ def test_elements_appended_in_a_version_are_the_states_own_in_the_next(backend, 
 
 def test_the_values_of_items_are_the_callers_own(backend, kind):
     pages = Cell(backend, StateKind.MAP, kind).handle
-    turn_to(backend, 3, ANN)
+    set_current_key(backend, 3, ANN)
     pages.put(("a", 1), kind.make(1))
     pages.put(("b", 1), kind.make(2))
     snapshot = backend.commit()
-    turn_to(backend, 3, ANN)
+    set_current_key(backend, 3, ANN)
     for map_key, value in pages.items():
         kind.grow(value)
         if map_key == ("a", 1):
             pages.put(map_key, value)
     assert placed(snapshot.cells("visits", 3)) == {(3, ANN, ("a", 1)): kind.make(1), (3, ANN, ("b", 1)): kind.make(2)}
     later = backend.commit()
-    turn_to(backend, 3, ANN)
+    set_current_key(backend, 3, ANN)
     assert dict(pages.items()) == {("a", 1): kind.grown(1), ("b", 1): kind.make(2)}
     assert changed(later.changes()) == {"visits": {(3, ANN, ("a", 1)): kind.grown(1)}}
 
@@ -220,12 +220,12 @@ def test_an_entry_is_copied_at_most_once_a_version(backend, shape, updates):
     copies: list[object] = []
     kind = replace(DICT, serializer=counting(msgspec_serializer(dict[str, list[int]]), copies))
     cell = Cell(backend, shape, kind)
-    turn_to(backend, 3, ANN)
+    set_current_key(backend, 3, ANN)
     cell.put(kind.make(1))
     for _ in range(3):
         snapshot = backend.commit()
         copies.clear()
-        turn_to(backend, 3, ANN)
+        set_current_key(backend, 3, ANN)
         for _ in range(5):
             value = cell.get()
             kind.grow(value)
@@ -243,10 +243,10 @@ def test_values_that_cannot_change_are_never_copied(backend, shape):
     serializer = counting(msgspec_serializer(int), copies)
     cell = Cell(backend, shape, replace(DICT, serializer=serializer))
     for number in range(3):
-        turn_to(backend, 3, ANN)
+        set_current_key(backend, 3, ANN)
         cell.put(number)
         snapshot = backend.commit()
-        turn_to(backend, 3, ANN)
+        set_current_key(backend, 3, ANN)
         assert cell.get() == number
         everything(snapshot, "visits")
     assert copies == []

@@ -20,7 +20,7 @@ from tests.state.conformance.kinds import (
     describe,
     everything,
     exact,
-    turn_to,
+    set_current_key,
 )
 
 AT = [(3, ANN), (3, BOB), (4, EVE), (5, ("zoe",))]
@@ -58,12 +58,12 @@ def test_keys_of_every_type_find_their_state_and_come_back_as_they_were(backend,
     states = [backend.value_state(describe("v", StateKind.VALUE, INTEGER))]
     states.append(backend.map_state(describe("m", StateKind.MAP, INTEGER)))
     for number, (group, key) in enumerate(zip(groups, keys, strict=True)):
-        turn_to(backend, group, key)
+        set_current_key(backend, group, key)
         states[0].update(number)
         states[1].put(("page", 1), number)
     for _ in range(2):
         for number, (group, key) in enumerate(zip(groups, keys, strict=True)):
-            turn_to(backend, group, key)
+            set_current_key(backend, group, key)
             assert states[0].get() == number
             assert dict(states[1].items()) == {("page", 1): number}
         for state in ("v", "m"):
@@ -76,33 +76,33 @@ def test_listed_keys_can_be_turned_to(backend):
     state = backend.value_state(describe("v", StateKind.VALUE, INTEGER))
     check = RowCodec(pa.schema([("k", pa.float64())]), "key").check_key()
     for number, key in enumerate([(float("nan"),), (-0.0,), (2.5,)]):
-        turn_to(backend, 3, check(key))
+        set_current_key(backend, 3, check(key))
         state.update(number)
     for _ in range(2):
         found = []
         for group, key in list(backend.keys("v")):
-            turn_to(backend, group, key)
+            set_current_key(backend, group, key)
             found.append(state.get())
         assert sorted(found) == [0, 1, 2]
         # Whoever loads these cells into dictionaries finds a NaN only by the one object that all share.
         assert sum(key[0] is NAN for _, key in backend.keys("v")) == 1
         assert sum(key[0] is NAN for key in backend.cells("v", 3).keys) == 1
-        turn_to(backend, 3, check((float("nan"),)))
+        set_current_key(backend, 3, check((float("nan"),)))
         assert state.get() == 0
         backend.commit().release()
 
 
 def test_every_key_is_listed_once_whether_committed_open_or_both(cell, backend, kind):
     for group, key in AT[:3]:
-        turn_to(backend, group, key)
+        set_current_key(backend, group, key)
         cell.put(kind.make(1))
     backend.commit().release()
     for group, key in AT[1:]:
-        turn_to(backend, group, key)
+        set_current_key(backend, group, key)
         cell.put(kind.make(2))
     assert sorted(backend.keys("visits")) == AT
     for group, key in AT:
-        turn_to(backend, group, key)
+        set_current_key(backend, group, key)
         cell.get()
         cell.exists()
     assert sorted(backend.keys("visits")) == AT
@@ -110,11 +110,11 @@ def test_every_key_is_listed_once_whether_committed_open_or_both(cell, backend, 
 
 def test_a_key_with_several_entries_is_listed_once(backend, kind):
     cell = Cell(backend, StateKind.MAP, kind)
-    turn_to(backend, 3, ANN)
+    set_current_key(backend, 3, ANN)
     for step in range(3):
         cell.handle.put(("page", step), kind.make(step))
     backend.commit().release()
-    turn_to(backend, 3, ANN)
+    set_current_key(backend, 3, ANN)
     for step in range(2, 5):
         cell.handle.put(("page", step), kind.make(step))
     assert list(backend.keys("visits")) == [(3, ANN)]
@@ -122,14 +122,14 @@ def test_a_key_with_several_entries_is_listed_once(backend, kind):
 
 def test_cleared_and_merely_read_keys_are_not_listed(cell, backend, kind):
     for group, key in AT:
-        turn_to(backend, group, key)
+        set_current_key(backend, group, key)
         cell.put(kind.make(1))
     backend.commit().release()
-    turn_to(backend, 3, ANN)
+    set_current_key(backend, 3, ANN)
     cell.clear()
-    turn_to(backend, 4, EVE)
+    set_current_key(backend, 4, EVE)
     cell.clear()
-    turn_to(backend, 4, ("nobody",))
+    set_current_key(backend, 4, ("nobody",))
     cell.get()
     cell.exists()
     cell.clear()
@@ -141,14 +141,14 @@ def test_cleared_and_merely_read_keys_are_not_listed(cell, backend, kind):
 @pytest.mark.parametrize("committed", [True, False], ids=["committed", "open"])
 def test_the_key_last_listed_may_be_changed(cell, backend, kind, committed):
     for group, key in AT:
-        turn_to(backend, group, key)
+        set_current_key(backend, group, key)
         cell.put(kind.make(1))
     if committed:
         backend.commit().release()
     listed = []
     for group, key in backend.keys("visits"):
         listed.append((group, key))
-        turn_to(backend, group, key)
+        set_current_key(backend, group, key)
         assert cell.get() == kind.make(1)
         if key in (ANN, EVE):
             cell.clear()
@@ -160,13 +160,13 @@ def test_the_key_last_listed_may_be_changed(cell, backend, kind, committed):
 
 def test_state_of_listed_keys_may_be_cleared_before_they_come(cell, backend, kind):
     for number in range(40):
-        turn_to(backend, 3 + number % 3, (f"user{number}",))
+        set_current_key(backend, 3 + number % 3, (f"user{number}",))
         cell.put(kind.make(1))
     listed = []
     for group, key in backend.keys("visits"):
         listed.append((group, key))
         for number in range(40):
-            turn_to(backend, 3 + number % 3, (f"user{number}",))
+            set_current_key(backend, 3 + number % 3, (f"user{number}",))
             if backend.context.key != key and number % 2:
                 cell.clear()
     assert len(set(listed)) == len(listed)
@@ -174,15 +174,15 @@ def test_state_of_listed_keys_may_be_cleared_before_they_come(cell, backend, kin
 
 
 def test_the_current_group_changes_with_enter_and_the_key_with_its_assignment(cell, backend, kind):
-    turn_to(backend, 3, ANN)
+    set_current_key(backend, 3, ANN)
     cell.put(kind.make(1))
     backend.context.key = BOB
     cell.put(kind.make(2))
-    turn_to(backend, 4, EVE)
+    set_current_key(backend, 4, EVE)
     assert backend.context.key_group == 4
     assert cell.get() is None
     cell.put(kind.make(3))
-    turn_to(backend, 3, BOB)
+    set_current_key(backend, 3, BOB)
     assert cell.get() == kind.make(2)
     backend.context.key = ANN
     assert cell.get() == kind.make(1)
@@ -192,10 +192,10 @@ def test_the_current_group_changes_with_enter_and_the_key_with_its_assignment(ce
 
 def test_listing_keys_leaves_the_current_key_alone(cell, backend, kind):
     for group, key in AT:
-        turn_to(backend, group, key)
+        set_current_key(backend, group, key)
         cell.put(kind.make(1))
     backend.commit().release()
-    turn_to(backend, 4, EVE)
+    set_current_key(backend, 4, EVE)
     list(backend.keys("visits"))
     everything(backend, "visits")
     assert (backend.context.key_group, backend.context.key) == (4, EVE)

@@ -5,13 +5,13 @@ import pytest
 from millpond.errors import DataError, OptionError
 from millpond.state.backend.protocols import Appended
 from millpond.state.spi import StateKind
-from tests.state.conformance.kinds import ANN, BOB, FLAT_ROW, changed, describe, turn_to
+from tests.state.conformance.kinds import ANN, BOB, FLAT_ROW, changed, describe, set_current_key
 
 
 @pytest.fixture
 def state(backend, kind):
     state = backend.list_state(describe("log", StateKind.LIST, kind))
-    turn_to(backend, 3, ANN)
+    set_current_key(backend, 3, ANN)
     return state
 
 
@@ -29,7 +29,7 @@ def test_elements_stay_in_the_order_they_were_added(state, kind, backend):
     expected = [kind.make(number) for number in (1, 2, 1, 0)]
     assert list(state.get()) == expected
     backend.commit().release()
-    turn_to(backend, 3, ANN)
+    set_current_key(backend, 3, ANN)
     state.append(kind.make(5))
     assert list(state.get()) == [*expected, kind.make(5)]
     assert state.exists()
@@ -48,7 +48,7 @@ def test_an_empty_list_that_was_put_exists(state, kind, backend):
     assert list(state.get()) == []
     assert list(backend.keys("log")) == [(3, ANN)]
     backend.commit().release()
-    turn_to(backend, 3, ANN)
+    set_current_key(backend, 3, ANN)
     assert state.exists()
     assert list(state.get()) == []
     state.append(kind.make(2))
@@ -59,14 +59,14 @@ def test_extending_by_nothing_changes_nothing(state, kind, backend):
     state.extend([])
     assert not state.exists()
     assert changed(backend.commit().changes()) == {}
-    turn_to(backend, 3, ANN)
+    set_current_key(backend, 3, ANN)
     state.append(kind.make(1))
     backend.commit().release()
-    turn_to(backend, 3, ANN)
+    set_current_key(backend, 3, ANN)
     state.extend(iter(()))
     assert list(state.get()) == [kind.make(1)]
     assert not backend.rollback()
-    turn_to(backend, 3, ANN)
+    set_current_key(backend, 3, ANN)
     state.clear()
     state.extend([])
     assert not state.exists()
@@ -82,7 +82,7 @@ def test_extending_by_nothing_needs_a_current_key(state, backend):
 def test_a_cleared_list_is_gone_and_an_append_begins_a_new_one(state, kind, backend):
     state.extend([kind.make(1), kind.make(2)])
     backend.commit().release()
-    turn_to(backend, 3, ANN)
+    set_current_key(backend, 3, ANN)
     state.clear()
     assert not state.exists()
     assert list(state.get()) == []
@@ -90,7 +90,7 @@ def test_a_cleared_list_is_gone_and_an_append_begins_a_new_one(state, kind, back
     assert state.exists()
     assert list(state.get()) == [kind.make(3)]
     backend.commit().release()
-    turn_to(backend, 3, ANN)
+    set_current_key(backend, 3, ANN)
     assert list(state.get()) == [kind.make(3)]
 
 
@@ -109,7 +109,7 @@ def test_an_iterator_shows_the_list_as_it_was(state, kind, backend, change, comm
     state.extend([kind.make(1), kind.make(2)])
     if committed:
         backend.commit().release()
-        turn_to(backend, 3, ANN)
+        set_current_key(backend, 3, ANN)
     elements = state.get()
     changes = {
         "append": lambda: state.append(kind.make(3)),
@@ -126,7 +126,7 @@ def test_an_iterator_of_one_key_is_not_disturbed_by_turning_to_another(state, ki
     elements = state.get()
     backend.context.key = BOB
     state.append(kind.make(3))
-    turn_to(backend, 4, ("zoe",))
+    set_current_key(backend, 4, ("zoe",))
     assert list(elements) == [kind.make(1), kind.make(2)]
 
 
@@ -174,7 +174,7 @@ def test_an_iterable_that_fails_changes_nothing(state, kind):
 
 def test_a_list_given_away_is_not_the_state(backend):
     state = backend.list_state(describe("log", StateKind.LIST, FLAT_ROW))
-    turn_to(backend, 3, ANN)
+    set_current_key(backend, 3, ANN)
     given = [(1, "a")]
     state.put(given)
     given.append((2, "b"))
@@ -186,11 +186,11 @@ def test_the_delta_of_a_list_that_only_grew_has_what_was_added(state, kind, back
     state.append(kind.make(1))
     backend.commit().release()
     backend.acknowledge()
-    turn_to(backend, 3, ANN)
+    set_current_key(backend, 3, ANN)
     state.append(kind.make(2))
     state.extend([kind.make(1)])
     snapshot = backend.commit()
-    turn_to(backend, 3, ANN)
+    set_current_key(backend, 3, ANN)
     state.append(kind.make(7))
     [(_, cells)] = snapshot.changes()
     assert [type(value) for value in cells.values] == [Appended]
@@ -202,7 +202,7 @@ def test_the_delta_of_a_list_that_was_replaced_has_the_whole_list(state, kind, b
     state.extend([kind.make(1), kind.make(2)])
     backend.commit().release()
     backend.acknowledge()
-    turn_to(backend, 3, ANN)
+    set_current_key(backend, 3, ANN)
     state.append(kind.make(3))
     if replace == "put":
         state.put([kind.make(1)])

@@ -8,13 +8,13 @@ import pytest
 
 from millpond.errors import DataError
 from millpond.state.spi import StateDescriptor, StateKind
-from tests.state.conformance.kinds import ANN, BOB, CART, FLAT_ROW, HOME, describe, everything, exact, turn_to
+from tests.state.conformance.kinds import ANN, BOB, CART, FLAT_ROW, HOME, describe, everything, exact, set_current_key
 
 
 @pytest.fixture
 def state(backend, kind):
     state = backend.map_state(describe("pages", StateKind.MAP, kind))
-    turn_to(backend, 3, ANN)
+    set_current_key(backend, 3, ANN)
     return state
 
 
@@ -42,14 +42,14 @@ def test_entries_are_put_and_read_each_for_itself(state, kind, backend):
         assert dict(state.items()) == {HOME: kind.make(3), CART: kind.make(2)}
         assert len(list(state.items())) == 2
         backend.commit().release()
-        turn_to(backend, 3, ANN)
+        set_current_key(backend, 3, ANN)
 
 
 def test_a_removed_entry_is_gone_alone(state, kind, backend):
     state.put(HOME, kind.make(1))
     state.put(CART, kind.make(2))
     backend.commit().release()
-    turn_to(backend, 3, ANN)
+    set_current_key(backend, 3, ANN)
     state.remove(HOME)
     assert state.get(HOME) is None
     assert not state.contains(HOME)
@@ -62,13 +62,13 @@ def test_a_key_has_no_state_after_its_last_entry_was_removed(state, kind, backen
     state.put(HOME, kind.make(1))
     if committed:
         backend.commit().release()
-        turn_to(backend, 3, ANN)
+        set_current_key(backend, 3, ANN)
     state.remove(HOME)
     assert not state.exists()
     assert list(state.items()) == []
     assert list(backend.keys("pages")) == []
     backend.commit().release()
-    turn_to(backend, 3, ANN)
+    set_current_key(backend, 3, ANN)
     assert not state.exists()
     assert everything(backend, "pages") == {}
     state.put(CART, kind.make(2))
@@ -79,7 +79,7 @@ def test_a_key_has_no_state_after_its_last_entry_was_removed(state, kind, backen
 def test_clear_removes_old_and_new_entries_and_put_begins_anew(state, kind, backend):
     state.put(HOME, kind.make(1))
     backend.commit().release()
-    turn_to(backend, 3, ANN)
+    set_current_key(backend, 3, ANN)
     state.put(CART, kind.make(2))
     state.clear()
     assert not state.exists()
@@ -89,7 +89,7 @@ def test_clear_removes_old_and_new_entries_and_put_begins_anew(state, kind, back
     state.put(HOME, kind.make(3))
     assert dict(state.items()) == {HOME: kind.make(3)}
     backend.commit().release()
-    turn_to(backend, 3, ANN)
+    set_current_key(backend, 3, ANN)
     assert dict(state.items()) == {HOME: kind.make(3)}
 
 
@@ -126,7 +126,7 @@ def test_items_shows_the_entries_as_they_were(state, kind, backend, change, comm
     state.put(CART, kind.make(2))
     if committed:
         backend.commit().release()
-        turn_to(backend, 3, ANN)
+        set_current_key(backend, 3, ANN)
     items = state.items()
     changes = {
         "put": lambda: state.put(("new", 1), kind.make(3)),
@@ -192,19 +192,19 @@ MAP_KEYS = {
 def test_map_keys_of_every_atomic_type_come_back_as_they_were(backend, name):
     kind, keys = MAP_KEYS[name]
     state = backend.map_state(StateDescriptor("m", StateKind.MAP, FLAT_ROW.schema, pa.schema([("k", kind)])))
-    turn_to(backend, 4, ANN)
+    set_current_key(backend, 4, ANN)
     for number, key in enumerate(keys):
         state.put((key,), (number, None))
     for _ in range(2):
         assert exact(key for key, _ in state.items()) == exact((key,) for key in keys)
         assert [state.get((key,)) for key in keys] == [(number, None) for number in range(len(keys))]
         backend.commit().release()
-        turn_to(backend, 4, ANN)
+        set_current_key(backend, 4, ANN)
 
 
 def test_every_nan_is_one_map_key_and_so_are_both_zeros(backend):
     state = backend.map_state(StateDescriptor("m", StateKind.MAP, FLAT_ROW.schema, pa.schema([("k", pa.float64())])))
-    turn_to(backend, 4, ANN)
+    set_current_key(backend, 4, ANN)
     state.put((float("nan"),), (1, None))
     state.put((-NAN,), (2, None))
     state.put((0.0,), (3, None))
@@ -215,7 +215,7 @@ def test_every_nan_is_one_map_key_and_so_are_both_zeros(backend):
         assert state.get((0.0,)) == (4, None)
         assert state.contains((-0.0,))
         backend.commit().release()
-        turn_to(backend, 4, ANN)
+        set_current_key(backend, 4, ANN)
     state.remove((float("nan"),))
     state.remove((0.0,))
     assert not state.exists()

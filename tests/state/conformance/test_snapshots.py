@@ -5,7 +5,7 @@ import threading
 import pytest
 
 from millpond.state.spi import ABSENT, StateKind
-from tests.state.conformance.kinds import ANN, GROUPS, INTEGER, Cell, changed, everything, turn_to
+from tests.state.conformance.kinds import ANN, GROUPS, INTEGER, Cell, changed, everything, set_current_key
 
 USERS = [(3 + number % 3, (f"user{number}",)) for number in range(9)]
 
@@ -20,7 +20,7 @@ def write(cell, version):
             values[group, key] = ABSENT
     values[5, (f"new{version}",)] = version
     for (group, key), number in values.items():
-        turn_to(cell.backend, group, key)
+        set_current_key(cell.backend, group, key)
         if number is ABSENT:
             cell.clear()
         else:
@@ -157,7 +157,7 @@ def test_a_snapshot_outlives_settling(versions):
 
 def test_a_snapshot_is_not_changed_by_a_load(backend, shape):
     cell = Cell(backend, shape, INTEGER)
-    turn_to(backend, 3, ANN)
+    set_current_key(backend, 3, ANN)
     cell.put(1)
     snapshot = backend.commit()
     backend.load(cell.descriptor, cell.cells({(3, ANN): 2, (4, ("zoe",)): 3}))
@@ -167,7 +167,7 @@ def test_a_snapshot_is_not_changed_by_a_load(backend, shape):
 def test_reading_a_snapshot_does_not_touch_the_current_key_or_the_open_version(versions):
     backend = versions.cell.backend
     versions.commit()
-    turn_to(backend, 3, USERS[0][1])
+    set_current_key(backend, 3, USERS[0][1])
     versions.check(0)
     assert (backend.context.key_group, backend.context.key) == (3, USERS[0][1])
     assert versions.cell.get() == 0
@@ -178,7 +178,7 @@ def test_reading_a_snapshot_does_not_touch_the_current_key_or_the_open_version(v
 
 def test_a_state_without_cells_in_a_key_group_gives_none(backend, shape):
     cell = Cell(backend, shape, INTEGER)
-    turn_to(backend, 3, ANN)
+    set_current_key(backend, 3, ANN)
     cell.put(1)
     snapshot = backend.commit()
     cells = snapshot.cells("visits", 4)

@@ -4,7 +4,7 @@ import pytest
 
 from millpond.errors import DataError, OptionError
 from millpond.state.spi import StateKind
-from tests.state.conformance.kinds import ANN, BOB, EVE, FLAT_ROW, FLOAT, INTEGER, KINDS, describe, turn_to
+from tests.state.conformance.kinds import ANN, BOB, EVE, FLAT_ROW, FLOAT, INTEGER, KINDS, describe, set_current_key
 
 KINDS_UNDER_TEST = KINDS
 
@@ -12,7 +12,7 @@ KINDS_UNDER_TEST = KINDS
 @pytest.fixture
 def state(backend, kind):
     state = backend.value_state(describe("visits", StateKind.VALUE, kind))
-    turn_to(backend, 3, ANN)
+    set_current_key(backend, 3, ANN)
     return state
 
 
@@ -34,7 +34,7 @@ def test_the_last_update_is_the_value(state, kind):
 def test_a_value_comes_back_with_the_types_it_had(state, kind, backend):
     state.update(kind.make(2))
     backend.commit().release()
-    turn_to(backend, 3, ANN)
+    set_current_key(backend, 3, ANN)
     assert repr(state.get()) == repr(kind.make(2))
 
 
@@ -51,12 +51,12 @@ def test_a_cleared_value_is_gone_until_the_next_update(state, kind):
 def test_a_value_committed_and_cleared_is_gone_after_the_next_commit_too(state, kind, backend):
     state.update(kind.make(1))
     backend.commit().release()
-    turn_to(backend, 3, ANN)
+    set_current_key(backend, 3, ANN)
     state.clear()
     assert state.get() is None
     assert not state.exists()
     backend.commit().release()
-    turn_to(backend, 3, ANN)
+    set_current_key(backend, 3, ANN)
     assert state.get() is None
     assert not state.exists()
 
@@ -83,7 +83,7 @@ def test_a_value_is_its_keys_alone(state, kind, backend):
 
 def test_two_states_of_one_key_do_not_touch_each_other(state, kind, backend):
     other = backend.value_state(describe("visit", StateKind.VALUE, FLAT_ROW))
-    turn_to(backend, 3, ANN)
+    set_current_key(backend, 3, ANN)
     state.update(kind.make(1))
     assert not other.exists()
     other.update((7, None))
@@ -105,7 +105,7 @@ def test_a_value_can_be_read_changed_and_updated_again_and_again(state, kind, ba
             state.update(value)
             assert state.get() == expected
         backend.commit().release()
-        turn_to(backend, 3, ANN)
+        set_current_key(backend, 3, ANN)
         assert state.get() == expected
 
 
@@ -114,11 +114,11 @@ def test_a_value_is_changed_in_one_call(state, kind, backend):
     assert state.get() == kind.make(1)
     assert state.update_with(lambda value: kind.make(2) if value == kind.make(1) else kind.make(7)) == kind.make(2)
     backend.commit().release()
-    turn_to(backend, 3, ANN)
+    set_current_key(backend, 3, ANN)
     assert state.update_with(lambda value: kind.make(0) if value == kind.make(2) else kind.make(7)) == kind.make(0)
     assert state.get() == kind.make(0)
     assert backend.rollback()
-    turn_to(backend, 3, ANN)
+    set_current_key(backend, 3, ANN)
     assert state.get() == kind.make(2)
 
 
@@ -129,7 +129,7 @@ def test_what_a_change_gave_and_then_changed_in_place_is_no_state(state, kind, b
     state.update_with(lambda _: given)
     kind.grow(given)
     backend.commit().release()
-    turn_to(backend, 3, ANN)
+    set_current_key(backend, 3, ANN)
     assert state.get() == kind.make(1)
     read = []
     state.update_with(lambda value: read.append(value) or kind.make(2))
@@ -140,7 +140,7 @@ def test_what_a_change_gave_and_then_changed_in_place_is_no_state(state, kind, b
 def test_a_change_that_fails_or_does_not_fit_changes_nothing(state, kind, backend):
     state.update(kind.make(1))
     backend.commit().release()
-    turn_to(backend, 3, ANN)
+    set_current_key(backend, 3, ANN)
     with pytest.raises(ZeroDivisionError):
         state.update_with(lambda _: 1 // 0)
     for unfit in (kind.unfit,) if kind.ttl else (kind.unfit, None):
@@ -168,24 +168,24 @@ def test_numbers_are_added_up(backend, number):
     state = backend.value_state(describe("sum", StateKind.VALUE, number))
     for turn in range(3):
         for key in (ANN, BOB, EVE):
-            turn_to(backend, 3, key)
+            set_current_key(backend, 3, key)
             state.add(number.make(2))
             assert state.add(number.make(1)) == number.make(3 * turn + 3)
             assert state.get() == number.make(3 * turn + 3)
             assert type(state.get()) is type(number.make(3))
         if turn != 1:
             backend.commit().release()
-    turn_to(backend, 3, ANN)
+    set_current_key(backend, 3, ANN)
     state.clear()
     assert state.add(number.make(5)) == number.make(5)
     backend.rollback()
-    turn_to(backend, 3, ANN)
+    set_current_key(backend, 3, ANN)
     assert state.get() == number.make(9)
 
 
 def test_what_does_not_fit_is_not_added(backend):
     state = backend.value_state(describe("sum", StateKind.VALUE, INTEGER))
-    turn_to(backend, 3, ANN)
+    set_current_key(backend, 3, ANN)
     for before in (None, (1 << 64) - 1):
         if before is not None:
             state.update(before)

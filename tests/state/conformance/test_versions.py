@@ -15,7 +15,7 @@ from tests.state.conformance.kinds import (
     changed,
     everything,
     placed,
-    turn_to,
+    set_current_key,
 )
 
 
@@ -33,14 +33,14 @@ class Room:
     def put(self, **numbers):
         """Set or, for None, clear the values of users."""
         for user, number in numbers.items():
-            self.turn_to(user)
+            self.set_current_key(user)
             if number is None:
                 self.cell.clear()
             else:
                 self.cell.put(self.kind.make(number))
 
-    def turn_to(self, user):
-        turn_to(self.backend, *self.at(user))
+    def set_current_key(self, user):
+        set_current_key(self.backend, *self.at(user))
 
     @staticmethod
     def at(user):
@@ -55,7 +55,7 @@ class Room:
         assert everything(self.backend, "visits") == self.expected(**numbers)
         assert sorted(self.backend.keys("visits")) == sorted(map(self.at, numbers))
         for user in ("ann", "bob", "zoey", "nobody"):
-            self.turn_to(user)
+            self.set_current_key(user)
             number = numbers.get(user)
             assert self.cell.exists() == (number is not None)
             assert self.cell.get() == (None if number is None else self.kind.make(number))
@@ -114,9 +114,9 @@ def test_reading_many_does_not_bring_the_changes_of_an_earlier_version_again(roo
     room.put(**dict.fromkeys(names, 1))
     backend.commit()
     for name in names:
-        room.turn_to(name)
+        room.set_current_key(name)
         assert room.cell.get() == room.kind.make(1)
-        room.turn_to(f"no{name}")
+        room.set_current_key(f"no{name}")
         assert room.cell.get() is None
     room.put(ann=2)
     snapshot = backend.commit()
@@ -271,17 +271,17 @@ def test_versions_need_nobody_to_read_or_release_their_snapshots(room, backend):
 
 def test_the_clear_of_a_map_is_taken_back_entry_by_entry(backend, kind):
     cell = Cell(backend, StateKind.MAP, kind)
-    turn_to(backend, 3, ANN)
+    set_current_key(backend, 3, ANN)
     cell.handle.put(HOME, kind.make(1))
     cell.handle.put(CART, kind.make(2))
     whole = {(3, ANN, HOME): kind.make(1), (3, ANN, CART): kind.make(2)}
     backend.commit()
-    turn_to(backend, 3, ANN)
+    set_current_key(backend, 3, ANN)
     cell.handle.clear()
     cell.handle.put(HOME, kind.make(3))
     backend.rollback()
     assert everything(backend, "visits") == whole
-    turn_to(backend, 3, ANN)
+    set_current_key(backend, 3, ANN)
     cell.handle.put(("new", 1), kind.make(4))
     cell.handle.clear()
     snapshot = backend.commit()
@@ -290,17 +290,17 @@ def test_the_clear_of_a_map_is_taken_back_entry_by_entry(backend, kind):
     assert whole.keys() <= changes.keys() <= whole.keys() | {(3, ANN, ("new", 1))}
     backend.undo_commit()
     assert everything(backend, "visits") == whole
-    turn_to(backend, 3, ANN)
+    set_current_key(backend, 3, ANN)
     assert dict(cell.handle.items()) == {HOME: kind.make(1), CART: kind.make(2)}
 
 
 def test_entries_are_changed_each_for_itself(backend, kind):
     cell = Cell(backend, StateKind.MAP, kind)
-    turn_to(backend, 3, ANN)
+    set_current_key(backend, 3, ANN)
     for step in range(4):
         cell.handle.put(("page", step), kind.make(step))
     backend.commit()
-    turn_to(backend, 3, ANN)
+    set_current_key(backend, 3, ANN)
     cell.handle.put(("page", 1), kind.make(9))
     cell.handle.remove(("page", 2))
     snapshot = backend.commit()
@@ -310,15 +310,15 @@ def test_entries_are_changed_each_for_itself(backend, kind):
 
 def test_an_append_is_a_change_and_is_taken_back(backend, kind):
     log = Cell(backend, StateKind.LIST, kind).handle
-    turn_to(backend, 3, ANN)
+    set_current_key(backend, 3, ANN)
     log.extend([kind.make(1), kind.make(2)])
     backend.commit()
     for goes_back in (backend.rollback, lambda: (backend.commit(), backend.undo_commit())):
-        turn_to(backend, 3, ANN)
+        set_current_key(backend, 3, ANN)
         log.append(kind.make(3))
         log.extend([kind.make(4)])
         goes_back()
-        turn_to(backend, 3, ANN)
+        set_current_key(backend, 3, ANN)
         assert list(log.get()) == [kind.make(1), kind.make(2)]
     log.append(kind.make(3))
     snapshot = backend.commit()
@@ -331,7 +331,7 @@ def test_states_of_every_shape_go_through_versions_together(backend):
     rows = Cell(backend, StateKind.VALUE, FLAT_ROW, "rows")
     for number in (1, 2):
         for group, key in [(3, ANN), (3, BOB), (5, EVE)]:
-            turn_to(backend, group, key)
+            set_current_key(backend, group, key)
             for cell in cells:
                 cell.put(number)
             if number == 1:
@@ -342,7 +342,7 @@ def test_states_of_every_shape_go_through_versions_together(backend):
     assert "rows" not in changed(snapshot.changes())
     for number, go_back in ((2, backend.rollback), (1, backend.undo_commit)):
         for group, key in [(3, ANN), (4, BOB), (5, EVE)]:
-            turn_to(backend, group, key)
+            set_current_key(backend, group, key)
             for cell in cells:
                 cell.put(3)
             rows.clear()

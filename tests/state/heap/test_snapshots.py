@@ -52,7 +52,7 @@ BASKETS = {
 }
 
 
-def turn_to(backend, key="ann", group=0):
+def set_current_key(backend, key="ann", group=0):
     backend.enter(group)
     backend.context.key = (key,)
 
@@ -61,7 +61,7 @@ def at_ann():
     """A backend that stands at ann, and its value state `count`."""
     backend = HeapBackend(GROUPS)
     count = backend.value_state(COUNT)
-    turn_to(backend)
+    set_current_key(backend)
     return backend, count
 
 
@@ -96,7 +96,7 @@ class Writer:
 
     def change(self):
         group, key, page = self.random.choice(GROUPS), f"user {self.random.randrange(12)}", self.random.choice("abc")
-        turn_to(self.backend, key, group)
+        set_current_key(self.backend, key, group)
         number = (self.random.randrange(1000),)
         what = self.random.randrange(7)
         if what == 0:
@@ -256,7 +256,7 @@ def _footprint_of_a_commit(changed):
     backend = HeapBackend(GROUPS)
     count, log, visits = backend.value_state(COUNT), backend.list_state(LOG), backend.map_state(VISITS)
     for number in range(changed):
-        turn_to(backend, f"user {number}", number % len(GROUPS))
+        set_current_key(backend, f"user {number}", number % len(GROUPS))
         count.update((number,))
         log.append((number,))
         visits.put(("a",), (number,))
@@ -294,12 +294,12 @@ def test_an_object_is_copied_at_most_once_a_version_however_often_it_is_used(kin
     declare, read, write = USES[kind]
     backend = HeapBackend(GROUPS)
     state = getattr(backend, declare)(BASKETS[kind])
-    turn_to(backend)
+    set_current_key(backend)
     write(state, Basket())
     snapshots = []
     for version in range(3):
         Basket.copies = 0
-        turn_to(backend)
+        set_current_key(backend)
         for number in range(10):
             basket = read(state)
             basket.items.append((version, number))
@@ -314,10 +314,10 @@ def test_an_object_is_copied_at_most_once_a_version_however_often_it_is_used(kin
 def test_elements_of_a_list_are_copied_once_a_version_and_appended_ones_never():
     backend = HeapBackend(GROUPS)
     log = backend.list_state(BASKETS[StateKind.LIST])
-    turn_to(backend)
+    set_current_key(backend)
     log.put([Basket([1]), Basket([2])])
     first = backend.commit()
-    turn_to(backend)
+    set_current_key(backend)
     Basket.copies = 0
     for number in range(5):
         for basket in log.get():
@@ -332,13 +332,13 @@ def test_a_taken_back_version_is_still_what_its_snapshot_shows():
     backend, count = at_ann()
     count.update((1,))
     first = backend.commit()
-    turn_to(backend)
+    set_current_key(backend)
     count.update((2,))
     second = backend.commit()
-    turn_to(backend)
+    set_current_key(backend)
     count.update((3,))
     backend.undo_commit()
-    turn_to(backend)
+    set_current_key(backend)
     assert count.get() == (1,)
     count.update((4,))
     third = backend.commit()
@@ -351,16 +351,16 @@ def test_a_commit_is_taken_back_only_once_and_not_after_it_is_settled():
     for number in range(3):
         count.update((number,))
         backend.commit()
-        turn_to(backend)
+        set_current_key(backend)
     backend.undo_commit()
     backend.undo_commit()
-    turn_to(backend)
+    set_current_key(backend)
     assert count.get() == (1,)
     count.update((5,))
     backend.commit()
     backend.acknowledge()
     backend.undo_commit()
-    turn_to(backend)
+    set_current_key(backend)
     assert count.get() == (5,)
 
 
@@ -393,7 +393,7 @@ def test_a_snapshot_knows_no_state_that_was_declared_after_it():
     count.update((1,))
     snapshot = backend.commit()
     log = backend.list_state(LOG)
-    turn_to(backend)
+    set_current_key(backend)
     log.append((1,))
     assert len(snapshot.cells("log", 0)) == 0
 
@@ -401,7 +401,7 @@ def test_a_snapshot_knows_no_state_that_was_declared_after_it():
 def test_live_cells_stay_as_they_were_read_while_a_list_grows():
     backend = HeapBackend(GROUPS)
     log = backend.list_state(LOG)
-    turn_to(backend)
+    set_current_key(backend)
     log.append((1,))
     cells = backend.cells("log", 0)
     log.append((2,))
@@ -413,13 +413,13 @@ def test_keys_are_given_once_each_while_those_given_are_cleared():
     visits = backend.map_state(VISITS)
     users = [(group, (f"user {group} {number}",)) for group in GROUPS for number in range(5)]
     for group, key in users:
-        turn_to(backend, *key, group)
+        set_current_key(backend, *key, group)
         visits.put(("a",), (1,))
         visits.put(("b",), (1,))
     found = []
     for group, key in backend.keys("visits"):
         found.append((group, key))
-        turn_to(backend, *key, group)
+        set_current_key(backend, *key, group)
         visits.clear()
     assert found == users
     assert list(backend.keys("visits")) == list(backend.keys("unheard of")) == []
@@ -428,7 +428,7 @@ def test_keys_are_given_once_each_while_those_given_are_cleared():
 def test_a_value_that_does_not_fit_is_refused_with_state_and_key():
     backend = HeapBackend(GROUPS)
     count, visits = backend.value_state(COUNT), backend.map_state(VISITS)
-    turn_to(backend)
+    set_current_key(backend)
     with pytest.raises(DataError, match=r"state 'count' of key \('ann',\).*'many'"):
         count.update(("many",))
     with pytest.raises(DataError, match=r"map key of state 'visits' of key \('ann',\)"):

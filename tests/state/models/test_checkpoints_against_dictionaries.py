@@ -19,7 +19,7 @@ from millpond.state.checkpoint.format.manifest import new_manifest
 from millpond.state.checkpoint.restoring import restore
 from millpond.state.checkpoint.storage.files import FileStorage
 from millpond.state.spi import ABSENT, HeapBackend, StateKind
-from tests.state.conformance.kinds import DICT, FLAT_ROW, GROUPS, INTEGER, Cell, everything, turn_to
+from tests.state.conformance.kinds import DICT, FLAT_ROW, GROUPS, INTEGER, Cell, everything, set_current_key
 from tests.state.conformance.subjects import IN_MEMORY, SUBJECTS
 
 USERS = [(3, ("ann",)), (3, (None,)), (4, ("bob",)), (5, ("zoe",))]
@@ -73,7 +73,7 @@ class Checkpoints(RuleBasedStateMachine):
 
     @rule(name=names, user=users, number=st.none() | st.integers(0, 4))
     def change(self, name, user, number):
-        turn_to(self.backend, *user)
+        set_current_key(self.backend, *user)
         if number is None:
             self.cells[name].clear()
             self.live[name].pop(user, None)

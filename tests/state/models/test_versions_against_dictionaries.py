@@ -34,7 +34,7 @@ from tests.state.conformance.kinds import (
     declare,
     describe,
     everything,
-    turn_to,
+    set_current_key,
     with_ttl,
 )
 from tests.state.conformance.subjects import IN_MEMORY, SUBJECTS, Subject
@@ -125,7 +125,7 @@ class Versions(RuleBasedStateMachine):
 
     def _turn_to(self, user: Place) -> None:
         if user[0] != self.group:
-            turn_to(self.backend, *user)
+            set_current_key(self.backend, *user)
             self.group = user[0]
         self.backend.context.key = user[1]
 

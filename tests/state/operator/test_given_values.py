@@ -31,7 +31,7 @@ def backend(request, tmp_path):
     made.close()
 
 
-def turn_to(backend, key="ann"):
+def set_current_key(backend, key="ann"):
     backend.enter(1)
     backend.context.key = (key,)
 
@@ -42,7 +42,7 @@ def committed(snapshot):
 
 def test_a_list_that_get_returned_after_an_update_does_not_reach_the_checkpoint(backend):
     state = States(backend).value("list", list[int])
-    turn_to(backend)
+    set_current_key(backend)
     state.update([1])
     held = state.get()
     snapshot = backend.commit()
@@ -53,20 +53,20 @@ def test_a_list_that_get_returned_after_an_update_does_not_reach_the_checkpoint(
 @pytest.mark.parametrize("serializer", [None, "pickle"])
 def test_an_object_changed_after_its_update_is_state_as_it_was_updated(backend, serializer):
     state = States(backend).value("point", Point, serializer=serializer)
-    turn_to(backend)
+    set_current_key(backend)
     point = Point(1)
     state.update(point)
     point.x = 5
     snapshot = backend.commit()
     assert committed(snapshot) == [Point(1)]
-    turn_to(backend)
+    set_current_key(backend)
     assert state.get() == Point(1)
 
 
 def test_elements_and_entries_changed_after_they_were_given_are_state_as_they_were_given(backend):
     states = States(backend)
     several, by_name = states.list("several", Point), states.map("by_name", str, Point)
-    turn_to(backend)
+    set_current_key(backend)
     first, second, third = Point(1), Point(2), Point(3)
     several.put([first])
     several.append(second)
@@ -74,13 +74,13 @@ def test_elements_and_entries_changed_after_they_were_given_are_state_as_they_we
     for point in (first, second, third, *several.get(), by_name.get("a")):
         point.x = 99
     backend.commit()
-    turn_to(backend)
+    set_current_key(backend)
     assert (list(several.get()), by_name.get("a")) == ([Point(1), Point(2)], Point(3))
 
 
 def test_what_cannot_be_written_or_read_again_is_refused_at_the_update(backend):
     state = States(backend).value("anything", object, serializer="pickle")
-    turn_to(backend)
+    set_current_key(backend)
     with pytest.raises(DataError, match=r"'anything' of key \('ann',\).*can write"):
         state.update({"f": lambda: 0})
     assert state.get() is None

@@ -35,7 +35,7 @@ class World:
     monitor: Any = None
 
     def bytes(self):
-        held = sum(backend._looks.heap_bytes for backend in self.backends)
+        held = sum(backend._maintenance.heap_bytes for backend in self.backends)
         self.peak = max(self.peak, held)
         return self.extra + (self.peak if self.keeps else held)
 
@@ -81,7 +81,7 @@ def world(tmp_path):
 
 
 def put(backend, key_group, keys, length=1000):
-    """Give keys values of a length, in one turn of the key group."""
+    """Give keys values of a length, with the key group entered once."""
     state = backend.value_state(COUNT)
     backend.enter(key_group)
     for key in keys:
@@ -96,8 +96,8 @@ def filled(backend, per_group=1000):
     return backend.commit()
 
 
-def look(backend, key_group=0):
-    """Enter a key group after a commit, which makes the backend look up."""
+def maintain(backend, key_group=0):
+    """Enter a key group after a rollback, which makes the backend run maintenance."""
     backend.rollback()
     backend.enter(key_group)
 

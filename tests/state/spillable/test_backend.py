@@ -8,11 +8,11 @@ from millpond.errors import UnavailableError
 from millpond.state.backend.batch_access import ManyKeys, clear_many, get_many, update_many
 from millpond.state.backend.protocols import Cells
 from millpond.state.spi import ABSENT, StateDescriptor, StateKind
-from millpond.state.spillable import maintenance as looks
+from millpond.state.spillable import maintenance
 from millpond.state.spillable.migration import STEP_CELLS
 from millpond.state.types.object_codec import OBJECT_SCHEMA
 from millpond.state.types.serializer import msgspec_serializer
-from tests.state.spillable.conftest import COUNT, GROUPS, LIMIT, everything, filled, look, on_disk, put
+from tests.state.spillable.conftest import COUNT, GROUPS, LIMIT, everything, filled, maintain, on_disk, put
 
 SEEN = StateDescriptor("seen", StateKind.VALUE, OBJECT_SCHEMA, serializer=msgspec_serializer(int))
 
@@ -72,7 +72,7 @@ def test_a_large_key_group_fills_its_pages_whatever_the_order_of_its_keys(world)
 
 
 def test_what_changes_while_a_group_moves_moves_with_it(world, monkeypatch):
-    monkeypatch.setattr(looks, "BUSY_SLICE_MS", 9)
+    monkeypatch.setattr(maintenance, "BUSY_SLICE_MS", 9)
     backend = world.open(clock_ns=Ticking())
     filled(backend, per_group=3 * STEP_CELLS)
     expected = everything(backend)
@@ -106,17 +106,17 @@ def test_a_look_takes_no_longer_than_its_slice_and_leaves_the_stream_as_long_aga
     backend = world.open(clock_ns=clock)
     filled(backend, per_group=3 * STEP_CELLS)
     backend._migrator.plan(GROUPS, [], "test")
-    look(backend)
+    maintain(backend)
     first = backend.stats()
-    assert backend._looks.moving
-    assert first.longest_block_ms < 2 * looks.BUSY_SLICE_MS + 20
-    at_rest = backend._looks._rest_until_ns - clock.ns
+    assert backend._maintenance.moving
+    assert first.longest_block_ms < 2 * maintenance.BUSY_SLICE_MS + 20
+    at_rest = backend._maintenance._rest_until_ns - clock.ns
     assert at_rest > 0
     done = backend._migrator.spill_ns
-    look(backend)
+    maintain(backend)
     assert backend._migrator.spill_ns == done
     clock.ns += at_rest
-    look(backend)
+    maintain(backend)
     assert backend._migrator.spill_ns > done
 
 
@@ -125,12 +125,12 @@ def test_spilling_keeps_to_its_bytes_a_second_below_the_hard_mark(world):
     backend = world.open()
     filled(backend, per_group=2000)
     world.extra = LIMIT // 2
-    look(backend)
-    look(backend)
+    maintain(backend)
+    maintain(backend)
     assert len(on_disk(backend)) <= 1
     for _ in range(60):
         world.ms += 1_000
-        look(backend)
+        maintain(backend)
     assert len(on_disk(backend)) == 8
 
 
@@ -139,7 +139,7 @@ def test_above_the_hard_mark_it_does_not_wait_for_the_disk_s_share(world):
     backend = world.open()
     filled(backend, per_group=2000)
     world.extra = int(LIMIT * 0.8)
-    look(backend)
+    maintain(backend)
     assert on_disk(backend) == list(GROUPS)
 
 
@@ -148,15 +148,15 @@ def test_changed_cells_are_written_once_they_are_many(world):
     filled(backend)
     backend.spill_now([1])
     put(backend, 1, [f"more-{number}" for number in range(100)])
-    look(backend)
+    maintain(backend)
     put(backend, 1, [f"more-{number}" for number in range(100)])
     backend.commit()
-    look(backend)
+    maintain(backend)
     assert backend._migrator.changed_cells() == 100
     for start in range(0, 10_000, 1000):
         put(backend, 1, [f"more-{number}" for number in range(start, start + 1000)])
         backend.commit()
-        look(backend)
+        maintain(backend)
     assert backend._migrator.changed_cells() * 1100 < LIMIT // 16 + 2_000_000
     assert len(everything(backend)) == 18_000
 
@@ -185,11 +185,11 @@ def test_no_write_of_changes_touches_more_places_than_may_be(world, monkeypatch)
     assert table.cells_written == file.size(backend._migrator.spilled[1].database).cells == 1500
 
 
-def test_a_checkpoint_in_the_background_is_given_up_when_a_turn_spills(world):
+def test_a_checkpoint_in_the_background_is_given_up_when_key_groups_are_spilled(world):
     backend = world.open()
     snapshot = filled(backend)
     world.extra = LIMIT // 2
-    look(backend)
+    maintain(backend)
     assert on_disk(backend) != []
     with pytest.raises(UnavailableError, match=r"given up because state had to be spilled.*cancel\.checkpoint"):
         list(snapshot.changes())
@@ -200,12 +200,12 @@ def test_or_waited_for(world):
     backend = world.open()
     snapshot = filled(backend)
     world.extra = LIMIT // 2
-    look(backend)
+    maintain(backend)
     assert on_disk(backend) == []
     assert sum(len(cells) for _, cells in snapshot.changes()) == 8000
     snapshot.release()
     world.extra += LIMIT // 64
-    look(backend)
+    maintain(backend)
     assert on_disk(backend) != []
 
 
@@ -214,7 +214,7 @@ def test_but_not_above_the_hard_mark_where_both_go_on(world):
     backend = world.open()
     snapshot = filled(backend)
     world.extra = int(LIMIT * 0.8)
-    look(backend)
+    maintain(backend)
     assert on_disk(backend) == list(GROUPS)
     assert sum(len(cells) for _, cells in snapshot.changes()) == 8000
 
@@ -299,7 +299,7 @@ def test_written_cells_reach_a_spilled_group_whatever_is_entered(world):
     assert len(everything(backend)) == 8000
 
 
-def test_what_is_done_to_many_keys_at_once_is_counted_and_takes_looks(world):
+def test_batch_access_is_counted_and_runs_maintenance(world):
     backend = world.open()
     state = backend.value_state(COUNT)
     many = ManyKeys.of([(f"{group}-{number}",) for group in GROUPS for number in range(1000)], sorted([*GROUPS] * 1000))
@@ -322,13 +322,13 @@ def test_many_keys_at_once_keep_other_threads_from_moving_their_groups(world):
     state = backend.value_state(COUNT)
 
     def helped():
-        helper = threading.Thread(target=lambda: backend._looks.help_along(1 << 60, urgent=True))
+        helper = threading.Thread(target=lambda: backend._maintenance.help_along(1 << 60, urgent=True))
         helper.start()
         helper.join()
         return on_disk(backend)
 
     get_many(backend, state, ManyKeys.of([("3-1",)], [3]))
-    backend._looks.move([3], [], "asked for")
+    backend._maintenance.move([3], [], "asked for")
     assert helped() == []
     backend.commit().release()
     assert helped() == [3]

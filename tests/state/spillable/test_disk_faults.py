@@ -8,7 +8,7 @@ import pytest
 
 from millpond.errors import UnavailableError
 from millpond.state.spillable.migration import Spill
-from tests.state.spillable.conftest import COUNT, GROUPS, LIMIT, everything, filled, look, on_disk, put
+from tests.state.spillable.conftest import COUNT, GROUPS, LIMIT, everything, filled, maintain, on_disk, put
 
 
 def test_a_full_disk_leaves_state_on_the_heap_says_so_and_is_tried_again_later(world):
@@ -18,15 +18,15 @@ def test_a_full_disk_leaves_state_on_the_heap_says_so_and_is_tried_again_later(w
     expected = everything(backend)
     world.extra = LIMIT // 2
     with pytest.warns(RuntimeWarning, match=r"no room for state.*stays on the heap.*trigger-interval"):
-        look(backend)
+        maintain(backend)
     assert on_disk(backend) == []
     assert backend.stats().failures == 1
     free[0] = 1 << 40
     world.extra += LIMIT // 64
-    look(backend)
+    maintain(backend)
     assert on_disk(backend) == []
     world.ms += 60_000
-    look(backend)
+    maintain(backend)
     assert on_disk(backend) != []
     assert everything(backend) == expected
 
@@ -146,7 +146,7 @@ def test_without_any_path_state_stays_on_the_heap_and_it_says_which_paths(world,
         patch.setattr(Path, "open", read_only)
         world.extra = LIMIT // 2
         with pytest.warns(RuntimeWarning, match=r"nothing can be spilled: .*/a: .*Read-only.*/b: .*Read-only"):
-            look(backend)
+            maintain(backend)
     assert on_disk(backend) == []
     assert len(everything(backend)) == 8000
 

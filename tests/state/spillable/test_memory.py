@@ -8,7 +8,7 @@ import pytest
 
 from millpond.state.spillable.gc_pauses import GcPauses
 from millpond.state.spillable.memory import ProcessMemory, UsedMemory, memory_limit_bytes
-from millpond.state.spillable.process_memory import resident
+from millpond.state.spillable.process_memory import process_memory_bytes
 
 
 class Process:
@@ -20,9 +20,9 @@ class Process:
 
 
 def test_the_process_grows_with_what_it_holds():
-    before = resident().own
+    before = process_memory_bytes().own
     held = bytes(64 << 20).replace(b"\0", b"x")
-    assert len(held) <= resident().own - before < 3 * len(held)
+    assert len(held) <= process_memory_bytes().own - before < 3 * len(held)
 
 
 def test_what_is_mapped_of_a_file_is_not_in_use(tmp_path):
@@ -39,17 +39,17 @@ def test_memory_that_was_freed_and_not_given_back_is_not_in_use():
     process = Process()
     used = UsedMemory(process)
     process.size = 200
-    assert used.look(100) == 200
+    assert used.measure(100) == 200
     used.freed(60)
-    assert used.look(0) == 140
+    assert used.measure(0) == 140
 
 
 def test_what_is_made_later_uses_up_what_was_free():
     process = Process(200)
     used = UsedMemory(process)
     used.freed(60)
-    assert used.look(40) == 180
-    assert used.look(40) == 200
+    assert used.measure(40) == 180
+    assert used.measure(40) == 200
     assert used.free_bytes == 0
 
 
@@ -58,7 +58,7 @@ def test_what_the_system_got_back_is_free_no_longer():
     used = UsedMemory(process)
     used.freed(60)
     process.size = 140
-    assert used.look(0) == 140
+    assert used.measure(0) == 140
 
 
 def test_a_process_that_grows_all_the_same_had_nothing_free():
@@ -66,7 +66,7 @@ def test_a_process_that_grows_all_the_same_had_nothing_free():
     used = UsedMemory(process)
     used.freed(60)
     process.size = 260
-    assert used.look(0) == 260
+    assert used.measure(0) == 260
 
 
 def test_the_container_s_limit_is_shared_by_the_hosts(tmp_path):

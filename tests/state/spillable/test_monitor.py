@@ -6,25 +6,25 @@ import warnings
 import pytest
 
 from millpond.errors import OptionError
-from tests.state.spillable.conftest import COUNT, GROUPS, LIMIT, World, everything, filled, look, on_disk, put
+from tests.state.spillable.conftest import COUNT, GROUPS, LIMIT, World, everything, filled, maintain, on_disk, put
 
 
 def test_nothing_moves_below_the_watermark(world):
     backend = world.open()
     filled(backend)
     world.ms += 3_600_000
-    look(backend)
+    maintain(backend)
     assert on_disk(backend) == []
     assert backend.stats().reason == ""
 
 
-def test_above_the_watermark_a_turn_spills_a_share_of_the_heap(world):
+def test_above_the_watermark_a_pass_spills_a_share_of_the_heap(world):
     backend = world.open()
     filled(backend)
     whole = backend.stats().heap_bytes
     world.extra = LIMIT // 2
     world.ms += 60_000
-    look(backend)
+    maintain(backend)
     stats = backend.stats()
     assert 0.2 * whole <= whole - stats.heap_bytes < 0.4 * whole
     assert (stats.spills, stats.reason) == (2, "memory above the high watermark")
@@ -34,16 +34,16 @@ def test_above_the_watermark_a_turn_spills_a_share_of_the_heap(world):
 def test_the_clock_is_looked_at_once_an_interval(world):
     backend = world.open()
     filled(backend)
-    look(backend)
-    # Too little for a look by bytes, and too soon for one by the clock.
-    world.extra = LIMIT // 2 - backend._looks.heap_bytes - 100
-    world.monitor.look()
+    maintain(backend)
+    # Too little for a check by bytes, and too soon for one by the clock.
+    world.extra = LIMIT // 2 - backend._maintenance.heap_bytes - 100
+    world.monitor.check()
     world.extra += 200
     world.ms += 59_000
-    look(backend)
+    maintain(backend)
     assert on_disk(backend) == []
     world.ms += 1_000
-    look(backend)
+    maintain(backend)
     assert on_disk(backend) != []
 
 
@@ -51,40 +51,40 @@ def test_a_burst_is_noticed_between_two_looks_of_the_clock(world):
     backend = world.open()
     filled(backend)
     world.extra = LIMIT // 2
-    look(backend)
+    maintain(backend)
     assert len(on_disk(backend)) == 2
 
 
-def test_who_writes_much_is_looked_at_sooner(world, monkeypatch):
+def test_memory_is_checked_sooner_where_records_write_much(world, monkeypatch):
     backend = world.open()
-    turns, looked, look = itertools.count(), [0], world.monitor.look
-    monkeypatch.setattr(world.monitor, "look", lambda: (looked.append(next(turns)), look()))
+    records, checked, check = itertools.count(), [0], world.monitor.check
+    monkeypatch.setattr(world.monitor, "check", lambda: (checked.append(next(records)), check()))
 
-    def turns_between_looks(bytes_each):
+    def records_between_runs(bytes_each):
         for _ in range(100_000):
-            next(turns)
+            next(records)
             backend.enter(0)
             world.extra += bytes_each
-        return looked[-1] - looked[-2]
+        return checked[-1] - checked[-2]
 
-    assert turns_between_looks(0) > 4_000
-    assert 300 * turns_between_looks(300) <= 1.01 * world.monitor.look_every_bytes
-    assert turns_between_looks(0) > 4_000
+    assert records_between_runs(0) > 4_000
+    assert 300 * records_between_runs(300) <= 1.01 * world.monitor.check_every_bytes
+    assert records_between_runs(0) > 4_000
 
 
-def test_turns_keep_an_interval(world):
+def test_passes_keep_an_interval(world):
     backend = world.open()
     filled(backend)
     world.extra = int(LIMIT * 0.6)
-    look(backend)
+    maintain(backend)
     assert len(on_disk(backend)) == 2
     world.ms += 999
     world.extra += LIMIT // 64
-    look(backend)
+    maintain(backend)
     assert len(on_disk(backend)) == 2
     world.ms += 1
     world.extra += LIMIT // 64
-    look(backend)
+    maintain(backend)
     assert len(on_disk(backend)) == 4
 
 
@@ -92,9 +92,9 @@ def test_above_the_hard_mark_intervals_do_not_apply_and_what_is_above_the_waterm
     backend = world.open()
     filled(backend)
     world.extra = int(LIMIT * 0.76)
-    look(backend)
+    maintain(backend)
     first = len(on_disk(backend))
-    look(backend)
+    maintain(backend)
     assert first == len(GROUPS)
     assert backend.stats().reason == "memory above the hard mark"
 
@@ -104,24 +104,24 @@ def test_memory_that_was_just_freed_is_not_spilled_for_again(world):
     world.keeps = True
     backend = world.open()
     filled(backend)
-    look(backend)
-    world.extra = int(LIMIT * 0.51) - backend._looks.heap_bytes
-    look(backend)
+    maintain(backend)
+    world.extra = int(LIMIT * 0.51) - backend._maintenance.heap_bytes
+    maintain(backend)
     spilled = on_disk(backend)
     assert len(spilled) == 2
     for _ in range(5):
         world.ms += 60_000
-        look(backend)
+        maintain(backend)
         assert on_disk(backend) == spilled
 
 
 def test_long_pauses_of_garbage_collection_spill(world):
     backend = world.open()
     filled(backend)
-    look(backend)
+    maintain(backend)
     world.pause(2_500)
     world.ms += 60_000
-    look(backend)
+    maintain(backend)
     assert backend.stats().reason == "garbage collection"
     assert len(on_disk(backend)) == 2
 
@@ -129,20 +129,20 @@ def test_long_pauses_of_garbage_collection_spill(world):
 def test_the_mean_is_that_of_a_check_interval_whenever_memory_was_looked_at(world):
     backend = world.open()
     filled(backend)
-    look(backend)
+    maintain(backend)
     world.pause(2_500)
     for _ in range(5):
         world.extra += LIMIT // 64
         world.ms += 1_000
-        look(backend)
+        maintain(backend)
     assert on_disk(backend) == []
     world.pause(500)
     world.ms += 60_000
-    look(backend)
+    maintain(backend)
     assert on_disk(backend) == []
     world.pause(2_500)
     world.ms += 60_000
-    look(backend)
+    maintain(backend)
     assert backend.stats().reason == "garbage collection"
 
 
@@ -151,10 +151,10 @@ def test_the_threshold_of_pauses_is_an_option(world, threshold_ms, spills):
     world.watch(gc_time_threshold_ms=threshold_ms)
     backend = world.open()
     filled(backend)
-    look(backend)
+    maintain(backend)
     world.pause(1_500)
     world.ms += 60_000
-    look(backend)
+    maintain(backend)
     assert bool(on_disk(backend)) == spills
 
 
@@ -163,18 +163,18 @@ def test_the_watermark_is_an_option(world, ratio, spills):
     world.watch(high_watermark_ratio=ratio)
     backend = world.open()
     filled(backend)
-    world.extra = LIMIT // 2 - backend._looks.heap_bytes
-    look(backend)
+    world.extra = LIMIT // 2 - backend._maintenance.heap_bytes
+    maintain(backend)
     assert bool(on_disk(backend)) == spills
 
 
 @pytest.mark.parametrize(("ratio", "groups"), [(0.1, 1), (0.5, 4), (0.9, 8)])
-def test_the_share_of_a_turn_is_an_option(world, ratio, groups):
+def test_the_share_of_a_pass_is_an_option(world, ratio, groups):
     world.watch(spill_size_ratio=ratio)
     backend = world.open()
     filled(backend)
     world.extra = LIMIT // 2
-    look(backend)
+    maintain(backend)
     assert len(on_disk(backend)) == groups
 
 
@@ -183,12 +183,12 @@ def test_the_interval_of_the_clock_is_an_option(world, interval_ms, spills):
     world.watch(check_interval_ms=interval_ms)
     backend = world.open()
     filled(backend)
-    look(backend)
-    world.extra = LIMIT // 2 - backend._looks.heap_bytes - 100
-    world.monitor.look()
+    maintain(backend)
+    world.extra = LIMIT // 2 - backend._maintenance.heap_bytes - 100
+    world.monitor.check()
     world.extra += 200
     world.ms += 10_000
-    look(backend)
+    maintain(backend)
     assert bool(on_disk(backend)) == spills
 
 
@@ -199,17 +199,17 @@ def test_where_loading_starts_and_ends_are_options(world, start, end, loads):
     filled(backend)
     backend.spill_now(GROUPS[2:])
     world.ms += 60_000
-    look(backend)
+    maintain(backend)
     assert backend.stats().loads == loads
 
 
 def test_short_pauses_do_not(world):
     backend = world.open()
     filled(backend)
-    look(backend)
+    maintain(backend)
     world.pause(1_500)
     world.ms += 60_000
-    look(backend)
+    maintain(backend)
     assert on_disk(backend) == []
 
 
@@ -221,7 +221,7 @@ def test_what_is_cold_is_spilled_first(world):
             backend.enter(key_group)
     backend.commit()
     world.extra = LIMIT // 2
-    look(backend)
+    maintain(backend)
     assert on_disk(backend) == [5, 7]
 
 
@@ -231,7 +231,7 @@ def test_little_on_the_heap_loads_up_to_a_mark_and_no_further(world):
     filled(backend)
     backend.spill_now(GROUPS)
     world.ms += 60_000
-    look(backend)
+    maintain(backend)
     stats = backend.stats()
     assert stats.reason == "little on the heap"
     assert 0.03 * LIMIT < stats.heap_bytes <= 0.05 * LIMIT
@@ -239,7 +239,7 @@ def test_little_on_the_heap_loads_up_to_a_mark_and_no_further(world):
     loaded = on_disk(backend)
     for _ in range(5):
         world.ms += 60_000
-        look(backend)
+        maintain(backend)
         assert on_disk(backend) == loaded
 
 
@@ -247,14 +247,14 @@ def test_what_was_spilled_is_not_loaded_while_the_heap_is_not_nearly_empty(world
     world.watch(load_start_ratio=0.1, load_end_ratio=0.3)
     backend = world.open()
     filled(backend, per_group=3000)
-    look(backend)
-    world.extra = int(LIMIT * 0.55) - backend._looks.heap_bytes
-    look(backend)
+    maintain(backend)
+    world.extra = int(LIMIT * 0.55) - backend._maintenance.heap_bytes
+    maintain(backend)
     spilled = on_disk(backend)
     world.extra = 0
     for _ in range(5):
         world.ms += 60_000
-        look(backend)
+        maintain(backend)
     assert on_disk(backend) == spilled != []
 
 
@@ -270,7 +270,7 @@ def test_state_that_was_deleted_makes_room_to_load(world):
             backend.value_state(backend._states["count"].heap.descriptor).clear()
     backend.commit()
     world.ms += 60_000
-    look(backend)
+    maintain(backend)
     assert on_disk(backend) == []
     assert len(everything(backend)) == 6000
 
@@ -285,7 +285,7 @@ def test_one_monitor_spills_the_coldest_of_all_shards_and_those_at_rest_too(worl
             busy.enter(key_group)
     busy.commit()
     world.extra = LIMIT // 2
-    look(busy)
+    maintain(busy)
     assert on_disk(busy) == []
     assert len(on_disk(idle)) == 4
     assert len(everything(idle)) == 8000
@@ -300,9 +300,9 @@ def test_a_shard_that_works_is_left_to_move_its_groups_itself(world):
         for key_group in GROUPS:
             busy.enter(key_group)
     world.extra = LIMIT // 2
-    look(busy)
+    maintain(busy)
     assert on_disk(other) == []
-    look(other)
+    maintain(other)
     assert on_disk(other) != []
 
 
@@ -313,10 +313,10 @@ def test_pages_of_spill_files_that_bring_it_close_to_its_limit_are_let_go_of(wor
     forgotten = []
     monkeypatch.setattr(backend._migrator.files, "forget_pages", lambda: forgotten.append(1))
     world.mapped = int(LIMIT * 0.8)
-    look(backend)
+    maintain(backend)
     assert forgotten == []
     world.mapped = int(LIMIT * 0.9)
-    look(backend)
+    maintain(backend)
     assert forgotten != []
 
 
@@ -327,11 +327,11 @@ def test_the_pages_of_all_shards_are_let_go_of(world, monkeypatch):
     for name, backend in (("busy", busy), ("idle", idle)):
         monkeypatch.setattr(backend._migrator.files, "forget_pages", lambda name=name: forgotten.append(name))
     world.mapped = int(LIMIT * 0.95)
-    look(busy)
+    maintain(busy)
     assert sorted(forgotten) == ["busy", "idle"]
 
 
-def test_reads_have_what_is_mapped_looked_at_without_waiting_for_a_look(world, monkeypatch):
+def test_reads_have_mapped_pages_checked_without_waiting_for_maintenance(world, monkeypatch):
     backend = world.open()
     filled(backend)
     backend.spill_now(GROUPS)
@@ -354,7 +354,7 @@ def test_a_process_that_needs_more_than_half_of_its_limit_at_rest_is_told_the_le
         world.watch()
     backend = world.open()
     filled(backend)
-    look(backend)
+    maintain(backend)
     assert on_disk(backend) == list(GROUPS)
     assert len(everything(backend)) == 8000
     backend.close()
@@ -382,7 +382,7 @@ def test_a_watermark_below_what_the_process_needs_at_rest_spills_all_and_goes_on
     filled(backend)
     for _ in range(40):
         world.ms += 60_000
-        look(backend)
+        maintain(backend)
     assert on_disk(backend) == list(GROUPS)
     put(backend, 3, ["new"])
     assert len(everything(backend)) == 8001

@@ -109,13 +109,13 @@ def test_what_is_mapped_between_two_looks_is_bounded(tmp_path):
     memory = ProcessMemory()
     most = [0]
 
-    def look():
+    def forget():
         mapped = memory.mapped_bytes()
         most[0] = max(most[0], mapped)
         if mapped > 2 * MB:
             file.forget_pages()
 
-    file = SpillFile(tmp_path, 64 * MB, 4, most_touches=16, look=look)
+    file = SpillFile(tmp_path, 64 * MB, 4, most_touches=16, on_many_touches=forget)
     database = file.database(1)
     file.write(database, pairs(300_000))
     before = memory.mapped_bytes()
@@ -135,24 +135,24 @@ def test_what_is_mapped_between_two_looks_is_bounded(tmp_path):
 
 
 def test_a_scan_of_few_cells_reads_few_whatever_lies_behind_them(tmp_path):
-    looks = []
-    file = SpillFile(tmp_path, 64 * MB, 4, most_touches=4_000, look=lambda: looks.append(1))
+    told = []
+    file = SpillFile(tmp_path, 64 * MB, 4, most_touches=4_000, on_many_touches=lambda: told.append(1))
     database = file.database(1)
     file.write(database, pairs(2_000, size=8))
     for _ in range(50):
         assert [at for at, _ in file.scan(database, b"0000010")] == [b"0000010%d" % n for n in range(10)]
-    assert not looks
+    assert not told
     file.close()
 
 
 def test_a_large_value_is_looked_after_at_once(tmp_path):
-    looks = []
-    file = SpillFile(tmp_path, 64 * MB, 4, most_touches=16, look=lambda: looks.append(1))
+    told = []
+    file = SpillFile(tmp_path, 64 * MB, 4, most_touches=16, on_many_touches=lambda: told.append(1))
     database = file.database(1)
     file.write(database, [(b"large", bytes(4 * MB))])
     for _ in range(4):
         assert len(file.get(database, b"large")) == 4 * MB
-    assert len(looks) == 4
+    assert len(told) == 4
     file.close()
 
 

@@ -6,7 +6,7 @@ from millpond.metrics import MemoryRecorder
 from millpond.state.spi import StateDescriptor, StateKind
 from millpond.state.types.object_codec import OBJECT_SCHEMA
 from millpond.state.types.serializer import msgspec_serializer
-from tests.state.spillable.conftest import filled, look, put
+from tests.state.spillable.conftest import filled, maintain, put
 
 SEEN = StateDescriptor("seen", StateKind.VALUE, OBJECT_SCHEMA, serializer=msgspec_serializer(int))
 
@@ -67,7 +67,7 @@ def test_nobody_counts_for_a_recorder_that_is_not_there(world, monkeypatch):
     monkeypatch.setattr(backend._migrator, "disk_bytes", lambda: 1 // 0)
     filled(backend)
     world.ms += 5_000
-    look(backend)
+    maintain(backend)
     backend.commit()
     backend.close()
-    assert backend._looks.heap_bytes == 0
+    assert backend._maintenance.heap_bytes == 0

@@ -61,19 +61,19 @@ class Room:
     backend: KeyedStateBackend
     state: CountingState
 
-    def turn_to(self, user):
+    def set_current_key(self, user):
         self.backend.enter(len(user) % 2)
         self.backend.context.key = (user,)
 
     def stored(self, user):
         """What the backend itself has, past cache and counters. Leaves the user current."""
-        self.turn_to(user)
+        self.set_current_key(user)
         return self.state.inner.get()
 
     def fill(self, **values):
         """Give users values, as an earlier version left them."""
         for user, value in values.items():
-            self.turn_to(user)
+            self.set_current_key(user)
             self.state.inner.update(value)
         self.backend.commit().release()
         self.backend.acknowledge()

@@ -7,7 +7,7 @@ both, and one that spills.
 import pytest
 
 from millpond.state.spi import CachedValues, StateKind
-from tests.state.conformance.kinds import ANN, BOB, GROUPS, INTEGER, Cell, changed, everything, turn_to
+from tests.state.conformance.kinds import ANN, BOB, GROUPS, INTEGER, Cell, changed, everything, set_current_key
 from tests.state.conformance.subjects import SUBJECTS
 
 
@@ -27,11 +27,11 @@ class Shelf:
         context = self.cell.backend.context
         key_group, key = context.key_group, context.key
         for (group, key), value in self.dirty.items():
-            turn_to(self.cell.backend, group, key)
+            set_current_key(self.cell.backend, group, key)
             self.cell.put(value)
         self.dirty.clear()
         if key_group >= 0:
-            turn_to(self.cell.backend, key_group, key)
+            set_current_key(self.cell.backend, key_group, key)
 
     def forget(self):
         self.dirty.clear()
@@ -64,7 +64,7 @@ def test_what_a_flush_writes_is_in_the_version_that_is_committed(shelf, backend)
 
 
 def test_looking_at_all_keys_sees_what_is_dirty_and_leaves_the_current_key(shelf, backend):
-    turn_to(backend, 3, BOB)
+    set_current_key(backend, 3, BOB)
     shelf.dirty[3, ANN] = 1
     assert list(backend.keys("visits")) == [(3, ANN)]
     shelf.dirty[3, BOB] = 2
@@ -96,7 +96,7 @@ def test_a_rollback_forgets(shelf, backend):
 
 
 def test_a_rollback_forgets_when_only_the_cache_was_changed_and_when_the_state_was(shelf, backend):
-    turn_to(backend, 3, BOB)
+    set_current_key(backend, 3, BOB)
     shelf.cell.put(2)
     backend.rollback()
     assert shelf.forgotten
@@ -111,7 +111,7 @@ def test_a_rollback_tells_of_changes_of_the_state_and_not_of_what_only_a_cache_h
     assert not backend.rollback()
     assert shelf.dirty == {}
     shelf.dirty[3, ANN] = 1
-    turn_to(backend, 3, BOB)
+    set_current_key(backend, 3, BOB)
     shelf.cell.put(2)
     assert backend.rollback()
     assert shelf.dirty == {}
@@ -133,7 +133,7 @@ def test_a_load_forgets(shelf, backend):
 
 
 def test_a_flush_that_fails_fails_the_commit_which_may_be_tried_again(shelf, backend):
-    turn_to(backend, 3, BOB)
+    set_current_key(backend, 3, BOB)
     shelf.cell.put(2)
     shelf.dirty[3, ANN] = 1
     shelf.fails = True
@@ -145,7 +145,7 @@ def test_a_flush_that_fails_fails_the_commit_which_may_be_tried_again(shelf, bac
 
 
 def test_a_flush_that_fails_leaves_a_version_that_can_be_rolled_back(shelf, backend):
-    turn_to(backend, 3, BOB)
+    set_current_key(backend, 3, BOB)
     shelf.cell.put(2)
     shelf.dirty[3, ANN] = 1
     shelf.fails = True

@@ -22,7 +22,7 @@ def backend():
     return CachedValues(HeapBackend(range(4)))
 
 
-def turn_to(backend, key="ann", now_ms=0):
+def set_current_key(backend, key="ann", now_ms=0):
     backend.enter(len(key) % 4)
     backend.context.key = (key,)
     backend.context.now_ms = now_ms
@@ -37,7 +37,7 @@ def hooked(choice, **hooks):
 
 def test_a_default_stays_no_state_behind_a_cache(backend, choice):
     visits = States(backend).value("visits", int, default=7, cache=choice)
-    turn_to(backend)
+    set_current_key(backend)
     assert (visits.get(), visits.exists()) == (7, False)
     visits.update(1)
     assert (visits.get(), visits.exists()) == (1, True)
@@ -48,7 +48,7 @@ def test_a_default_stays_no_state_behind_a_cache(backend, choice):
 def test_reducing_and_aggregating_state_are_cached_like_values(backend, choice):
     heard = []
     most = States(backend).reducing("most", int, max, cache=hooked(choice, hit_tracker=heard.append))
-    turn_to(backend)
+    set_current_key(backend)
     for number in (3, 5, 4):
         most.add(number)
     assert (most.get(), heard) == (5, [False, True, True, True])
@@ -56,20 +56,20 @@ def test_reducing_and_aggregating_state_are_cached_like_values(backend, choice):
 
 def test_a_cached_value_expires_when_it_would_without_the_cache(backend, choice):
     seen = States(backend).value("seen", str, ttl=10, cache=choice)
-    turn_to(backend, now_ms=100)
+    set_current_key(backend, now_ms=100)
     seen.update("a")
-    turn_to(backend, now_ms=109)
+    set_current_key(backend, now_ms=109)
     assert (seen.get(), seen.exists()) == ("a", True)
-    turn_to(backend, now_ms=110)
+    set_current_key(backend, now_ms=110)
     assert (seen.get(), seen.exists()) == (None, False)
 
 
 def test_a_read_that_refreshes_makes_the_cached_value_live_on(backend, choice):
     seen = States(backend).value("seen", str, ttl=Ttl(10, refresh="read-and-write"), cache=choice)
-    turn_to(backend, now_ms=100)
+    set_current_key(backend, now_ms=100)
     seen.update("a")
     for now_ms in (109, 118, 127):
-        turn_to(backend, now_ms=now_ms)
+        set_current_key(backend, now_ms=now_ms)
         assert seen.get() == "a"
     [(_, cells)] = backend.commit().changes()
     assert cells.values == [("a", 127)]
@@ -85,30 +85,30 @@ def test_hooks_of_a_state_with_a_ttl_see_values_and_no_expired_one(backend, choi
     seen = States(backend).value(
         "seen", str, ttl=10, cache=hooked(choice, on_get=on_get, on_update=lambda _, v: v.upper())
     )
-    turn_to(backend, now_ms=100)
+    set_current_key(backend, now_ms=100)
     assert seen.get() is None
     seen.update("a")
     backend.commit()
     backend.rollback()
-    turn_to(backend, now_ms=105)
+    set_current_key(backend, now_ms=105)
     assert seen.get() == "A"
     backend.rollback()
-    turn_to(backend, now_ms=110)
+    set_current_key(backend, now_ms=110)
     assert seen.get() is None
     assert asked == [(("ann",), None), (("ann",), "A"), (("ann",), None)]
 
 
 def test_a_get_hook_may_give_an_expired_state_a_new_life(backend, choice):
     seen = States(backend).value("seen", str, ttl=10, cache=hooked(choice, on_get=lambda _, value: value or "new"))
-    turn_to(backend, now_ms=100)
+    set_current_key(backend, now_ms=100)
     assert seen.get() == "new"
-    turn_to(backend, now_ms=109)
+    set_current_key(backend, now_ms=109)
     assert seen.get() == "new"
 
 
 def test_an_update_hook_hears_of_a_clear_and_may_give_a_value_instead(backend, choice):
     kept = States(backend).value("kept", str, ttl=10, cache=hooked(choice, on_update=lambda _, value: value or "tomb"))
-    turn_to(backend, now_ms=100)
+    set_current_key(backend, now_ms=100)
     kept.clear()
     [(_, cells)] = backend.commit().changes()
     assert cells.values == [("tomb", 100)]
@@ -116,17 +116,17 @@ def test_an_update_hook_hears_of_a_clear_and_may_give_a_value_instead(backend, c
 
 def test_an_update_hook_of_a_state_with_a_ttl_may_clear(backend, choice):
     kept = States(backend).value("kept", str, ttl=10, cache=hooked(choice, on_update=lambda _key, _value: None))
-    turn_to(backend)
+    set_current_key(backend)
     kept.update("a")
     assert everything(backend.commit(), "kept") == {}
 
 
 def test_cells_that_the_backend_is_given_replace_what_is_cached_and_dirty(backend, choice):
     visits = States(backend).value("visits", int, cache=choice)
-    turn_to(backend)
+    set_current_key(backend)
     visits.update(1)
     backend.write("visits", Cells([3], [("ann",)], None, [ABSENT]))
-    turn_to(backend)
+    set_current_key(backend)
     assert visits.get() is None
     assert list(backend.keys("visits")) == []
 
@@ -135,9 +135,9 @@ def test_each_key_is_given_once_whether_it_is_cached_or_stored_or_both(backend, 
     states = States(backend)
     visits = states.value("visits", int, cache=choice)
     for key in ("ann", "bob", "carol", "dave", "ann"):
-        turn_to(backend, key)
+        set_current_key(backend, key)
         visits.update(len(key))
-    turn_to(backend, "bob")
+    set_current_key(backend, "bob")
     visits.clear()
     assert sorted(states.keys("visits")) == ["ann", "carol", "dave"]
 
@@ -146,7 +146,7 @@ def test_states_that_are_no_values_are_the_backends_own(choice):
     backend = CachedValues(HeapBackend(range(4)), choice)
     states = States(backend)
     events, pages = states.list("events", str), states.map("pages", str, int)
-    turn_to(backend)
+    set_current_key(backend)
     events.append("a")
     pages.put("/", 1)
     snapshot = backend.commit()
@@ -163,10 +163,10 @@ def test_a_cache_of_its_own_goes_before_the_one_chosen_for_all():
 
 def test_a_rollback_tells_of_what_only_the_cache_had(backend, choice):
     visits = States(backend).value("visits", int, cache=choice)
-    turn_to(backend)
+    set_current_key(backend)
     visits.update(1)
     assert backend.rollback()
-    turn_to(backend)
+    set_current_key(backend)
     assert visits.get() is None
 
 
@@ -184,7 +184,7 @@ def test_a_backend_that_carries_no_caches_is_refused():
 def test_options_put_the_cache_in_front_of_every_value_state(choice, tmp_path):
     backend = open_backend(StateOptions(cache=choice), range(4), tmp_path)
     visits = States(backend).value("visits", int)
-    turn_to(backend)
+    set_current_key(backend)
     visits.update(1)
     assert (visits.size(), visits.dirty_size()) == (1, 1)
 

@@ -34,19 +34,19 @@ class KingAgainstDict(RuleBasedStateMachine):
         self.live, self.committed, self.before = {}, {}, None
         self.snapshots = []
 
-    def turn_to(self, user):
+    def set_current_key(self, user):
         self.backend.enter(user % 3)
         self.backend.context.key = (user,)
 
     @rule(user=USERS)
     def read(self, user):
-        self.turn_to(user)
+        self.set_current_key(user)
         assert self.cache.get() == self.live.get(user)
         assert self.cache.exists() == (user in self.live)
 
     @rule(user=USERS, number=st.integers())
     def append_in_place(self, user, number):
-        self.turn_to(user)
+        self.set_current_key(user)
         value = self.cache.get() or []
         value.append(number % 100)
         self.cache.update(value)
@@ -54,13 +54,13 @@ class KingAgainstDict(RuleBasedStateMachine):
 
     @rule(user=USERS, value=st.lists(st.integers(0, 9), max_size=3))
     def replace(self, user, value):
-        self.turn_to(user)
+        self.set_current_key(user)
         self.live[user] = list(value)
         self.cache.update(value)
 
     @rule(user=USERS)
     def clear(self, user):
-        self.turn_to(user)
+        self.set_current_key(user)
         self.cache.clear()
         self.live.pop(user, None)
 
@@ -68,7 +68,7 @@ class KingAgainstDict(RuleBasedStateMachine):
     def change_in_place_and_commit_without_update(self, user):
         """What was never made state is gone when the version ends; an update before it in this version may tell."""
         self.commit()
-        self.turn_to(user)
+        self.set_current_key(user)
         value = self.cache.get()
         if value is not None:
             value.append(-1)
@@ -78,7 +78,7 @@ class KingAgainstDict(RuleBasedStateMachine):
     def update_all_states(self):
         self.cache.update_all_states()
         for user in range(8):
-            self.turn_to(user)
+            self.set_current_key(user)
             assert self.state.get() == self.live.get(user)
 
     @rule()

@@ -31,13 +31,13 @@ def inner(request, tmp_path):
     backend.close()
 
 
-def turn_to(cache, number):
+def set_current_key(cache, number):
     cache.enter(number % len(GROUPS))
     cache.context.key = (number,)
 
 
 def count(cache, state, number):
-    turn_to(cache, number)
+    set_current_key(cache, number)
     state.update((state.get() or 0) + 1)
 
 
@@ -69,14 +69,14 @@ def test_the_seeds_job_hits_as_the_seed_says(inner, size, hit_rate):
     assert after.puts == 0 if hit_rate == 1.0 else after.puts <= 1_000
     assert after.entries == size
     for key in set(keys):
-        turn_to(cache, key)
+        set_current_key(cache, key)
         assert state.get() == 10
 
 
 def test_an_update_reads_nothing(inner):
     cache = LruStateCache(inner, max_entries=10)
     state = cache.value_state(COUNT)
-    turn_to(cache, 1)
+    set_current_key(cache, 1)
     state.update(5)
     state.update(6)
     assert (cache.stats().gets, cache.stats().puts, cache.stats().misses) == (0, 0, 0)
@@ -88,7 +88,7 @@ def test_an_absence_is_cached_and_counts_as_a_pair(inner):
     cache = LruStateCache(inner, max_entries=2)
     state = cache.value_state(COUNT)
     for _ in range(3):
-        turn_to(cache, 1)
+        set_current_key(cache, 1)
         assert state.get() is None
     assert (cache.stats().gets, cache.stats().entries) == (1, 1)
 
@@ -96,7 +96,7 @@ def test_an_absence_is_cached_and_counts_as_a_pair(inner):
 def test_map_entries_are_pairs_and_the_limit_is_over_all_states(inner):
     cache = LruStateCache(inner, max_entries=3)
     pages, state = cache.map_state(PAGES), cache.value_state(COUNT)
-    turn_to(cache, 1)
+    set_current_key(cache, 1)
     for number, page in enumerate("abc"):
         pages.put((page,), number)
     assert cache.stats().evictions == 0
@@ -110,13 +110,13 @@ def test_the_least_recently_used_leaves_even_when_hotter_ones_are_written_with_i
     state = cache.value_state(COUNT)
     for number in range(8):
         count(cache, state, number)
-    turn_to(cache, 0)
+    set_current_key(cache, 0)
     assert state.get() == 1
     count(cache, state, 8)
     assert (cache.stats().evictions, cache.stats().puts) == (1, 2)
     hits = cache.stats().hits
     for number in (0, 2, 3, 4, 5, 6, 7, 8):
-        turn_to(cache, number)
+        set_current_key(cache, number)
         assert state.get() == 1
     assert cache.stats().hits == hits + 8
 
@@ -125,7 +125,7 @@ def test_a_commit_neither_writes_nor_reads_nor_copies(inner):
     cache = LruStateCache(inner, max_entries=100)
     state = cache.value_state(LOG)
     for number in range(50):
-        turn_to(cache, number)
+        set_current_key(cache, number)
         state.update([number])
     before = cache.stats()
     snapshots = [cache.commit() for _ in range(3)]
@@ -137,17 +137,17 @@ def test_neither_a_change_nor_an_eviction_reaches_a_checkpoint_that_is_being_wri
     cache = LruStateCache(inner, max_entries=2)
     state = cache.value_state(LOG)
     for number in (0, 1):
-        turn_to(cache, number)
+        set_current_key(cache, number)
         state.update([number])
     snapshot = cache.commit()
-    turn_to(cache, 0)
+    set_current_key(cache, 0)
     state.get().append(98)  # never becomes state
-    turn_to(cache, 1)
+    set_current_key(cache, 1)
     grown = state.get()
     grown.append(99)
     state.update(grown)
     for number in (2, 3, 4):
-        turn_to(cache, number)
+        set_current_key(cache, number)
         state.update([number])
     assert _values(snapshot, "log") == {(0,): [0], (1,): [1]}
     assert _values(cache, "log") == {(0,): [0], (1,): [1, 99], (2,): [2], (3,): [3], (4,): [4]}
@@ -170,7 +170,7 @@ def test_a_deletion_of_what_the_backend_never_saw_is_in_the_delta(inner):
     state = cache.value_state(COUNT)
     count(cache, state, 0)
     cache.commit()
-    turn_to(cache, 0)
+    set_current_key(cache, 0)
     state.clear()
     count(cache, state, 1)
     snapshot = cache.commit()
@@ -194,7 +194,7 @@ def test_a_rollback_brings_back_what_was_committed_dirty_and_then_evicted(inner)
     assert _values(cache, "count") == {(0,): 1, (1,): 1}
     gets = cache.stats().gets
     for number in (0, 1):
-        turn_to(cache, number)
+        set_current_key(cache, number)
         assert state.get() == 1
     assert cache.stats().gets == gets
 
@@ -209,12 +209,12 @@ def test_a_mutable_value_is_copied_once_a_version_and_the_same_copy_given_again(
     cache = LruStateCache(inner, max_entries=5)
     counted = replace(LOG, serializer=replace(LOG.serializer, copy=counting_copy))
     state = cache.value_state(counted)
-    turn_to(cache, 0)
+    set_current_key(cache, 0)
     state.update([1])
     assert copies == []
     for version in (1, 2, 3):
         cache.commit()
-        turn_to(cache, 0)
+        set_current_key(cache, 0)
         assert state.get() is state.get()
         state.update(state.get())
         assert state.get() is state.get()
@@ -225,7 +225,7 @@ def test_a_cache_sized_in_bytes_holds_what_fits():
     cache = LruStateCache(HeapBackend(GROUPS), max_bytes=100, weigher=lambda _, value: 10 * len(value or ()))
     state = cache.value_state(LOG)
     for number in range(3):
-        turn_to(cache, number)
+        set_current_key(cache, number)
         state.update([0] * 4)
     assert (cache.stats().entries, cache.stats().bytes) == (2, 80)
     state.update([0] * 10)
@@ -240,24 +240,24 @@ def test_a_cache_sized_in_bytes_holds_what_fits():
 def test_what_was_too_heavy_and_changed_without_an_update_does_not_come_back():
     cache = LruStateCache(HeapBackend(GROUPS), max_bytes=100, weigher=lambda _, value: 10 * len(value or ()))
     state = cache.value_state(LOG)
-    turn_to(cache, 0)
+    set_current_key(cache, 0)
     state.update([0] * 11)
     cache.commit()
-    turn_to(cache, 0)
+    set_current_key(cache, 0)
     state.get().clear()
     state.get()
     cache.commit()
-    turn_to(cache, 0)
+    set_current_key(cache, 0)
     assert state.get() == [0] * 11
 
 
 def test_a_load_replaces_what_is_cached(inner):
     cache = LruStateCache(inner, max_entries=5)
     state = cache.value_state(COUNT)
-    turn_to(cache, 0)
+    set_current_key(cache, 0)
     assert state.get() is None
     cache.load(COUNT, Cells([0], [(0,)], None, [7]))
-    turn_to(cache, 0)
+    set_current_key(cache, 0)
     assert state.get() == 7
 
 
@@ -292,21 +292,21 @@ def test_cleaning_up_incrementally_neither_counts_nor_evicts(inner):
     cache = LruStateCache(inner, max_entries=2)
     state = States(cache).value("count", int, ttl=ttl)
     for number in range(40):
-        turn_to(cache, number)
+        set_current_key(cache, number)
         state.update(number)
     cache.context.now_ms = 5
     for number in (38, 39):
-        turn_to(cache, number)
+        set_current_key(cache, number)
         state.update(number)
     cache.context.now_ms = 10
     before = cache.stats()
     for _ in range(10):
-        turn_to(cache, 39)
+        set_current_key(cache, 39)
         assert state.get() == 39
     after = cache.stats()
     assert {key for _, key in cache.keys("count")} == {(38,), (39,)}
     assert (after.hits, after.misses, after.evictions) == (before.hits + 10, before.misses, before.evictions)
-    turn_to(cache, 38)
+    set_current_key(cache, 38)
     assert state.get() == 38
     assert cache.stats().hits == after.hits + 1
 
@@ -321,11 +321,11 @@ def test_going_through_a_map_copies_no_entry_that_is_not_cached(inner):
     entries = replace(PAGES, serializer=replace(LOG.serializer, copy=counting_copy))
     cache = LruStateCache(inner, max_entries=1)
     state = cache.map_state(entries)
-    turn_to(cache, 0)
+    set_current_key(cache, 0)
     for number, page in enumerate("abc"):
         state.put((page,), [number])
     cache.commit()
-    turn_to(cache, 0)
+    set_current_key(cache, 0)
     for _ in range(3):
         assert dict(state.items()) == {("a",): [0], ("b",): [1], ("c",): [2]}
     # On the heap the backend's own handle makes the copy, once a version; RocksDB reads bytes.
@@ -334,7 +334,7 @@ def test_going_through_a_map_copies_no_entry_that_is_not_cached(inner):
         value.append(99)
     assert state.get(("a",)) == [0]
     cache.rollback()
-    turn_to(cache, 0)
+    set_current_key(cache, 0)
     assert dict(state.items()) == {("a",): [0], ("b",): [1], ("c",): [2]}
 
 
@@ -342,9 +342,9 @@ def test_a_change_that_was_never_read_finds_its_place_when_it_is_written(inner):
     cache = LruStateCache(inner, max_entries=4)
     state = cache.value_state(COUNT)
     for number in range(8):
-        turn_to(cache, number)
+        set_current_key(cache, number)
         state.update(number)
-    turn_to(cache, 9)
+    set_current_key(cache, 9)
     state.clear()
     assert cache.stats().gets == 0
     assert _values(cache, "count") == {(number,): number for number in range(8)}
@@ -360,7 +360,7 @@ def test_a_write_that_fails_leaves_the_cache_as_it_was():
         count(cache, state, number)
     tables = backend.value_state(COUNT).tables
     write, tables.write = tables.write, lambda _: (_ for _ in ()).throw(OSError("no space"))
-    turn_to(cache, 2)
+    set_current_key(cache, 2)
     with pytest.raises(OSError, match="no space"):
         state.get()
     assert (cache.stats().entries, cache.stats().puts) == (2, 0)
@@ -379,7 +379,7 @@ def test_a_limit_that_is_none_is_refused(limits):
 def test_a_value_that_does_not_fit_is_refused_with_state_and_key():
     cache = LruStateCache(HeapBackend(GROUPS), max_entries=1)
     state = cache.value_state(COUNT)
-    turn_to(cache, 3)
+    set_current_key(cache, 3)
     with pytest.raises(DataError, match=r"state 'count' of key \(3,\)"):
         state.update("many")
     assert state.get() is None

@@ -25,7 +25,7 @@ def opened(**options):
     return LruStateCache(HeapBackend(GROUPS), **options)
 
 
-def turn_to(cache, number):
+def set_current_key(cache, number):
     cache.enter(number % len(GROUPS))
     cache.context.key = (number,)
 
@@ -35,7 +35,7 @@ def acts(cache, count=4_000):
     value, log, pages = cache.value_state(COUNT), cache.list_state(LOG), cache.map_state(PAGES)
     generator, answers = random.Random(1), []
     for _ in range(count):
-        turn_to(cache, int(generator.expovariate(0.01)))
+        set_current_key(cache, int(generator.expovariate(0.01)))
         match generator.randrange(6):
             case 0:
                 answers.append(value.get())
@@ -67,7 +67,7 @@ def test_a_recording_hears_of_every_way_to_read_a_value():
     cache = opened(max_entries=100, hit_rate_curve=True)
     value = cache.value_state(numbers)
     (recording,) = recordings_of([cache]).values()
-    turn_to(cache, 1)
+    set_current_key(cache, 1)
     for read in (value.get, value.exists, lambda: value.add(2), lambda: value.update_with(lambda old: old + 1)):
         before = recording.requests
         read()
@@ -91,7 +91,7 @@ def test_its_curve_tells_the_hit_rate_of_other_sizes():
     small = opened(max_entries=100, hit_rate_curve=True)
     value = small.value_state(COUNT)
     for turn in range(20_000):
-        turn_to(small, turn % 400)
+        set_current_key(small, turn % 400)
         value.get()
     assert small.stats().hits == 0
     (report,) = [one for one in reports() if one.name.startswith("state") and one.requests == 20_000]
@@ -103,15 +103,15 @@ def test_a_cache_that_shrinks_writes_what_is_dirty_and_loses_nothing():
     cache = opened(max_entries=100)
     value = cache.value_state(COUNT)
     for number in range(100):
-        turn_to(cache, number)
+        set_current_key(cache, number)
         value.update((number,))
     cache.resize(Bounds(10))
     for _ in range(2_000):
-        turn_to(cache, 1)
+        set_current_key(cache, 1)
     assert cache.stats().entries == 10
     assert cache.bounds == Bounds(10)
     for number in range(100):
-        turn_to(cache, number)
+        set_current_key(cache, number)
         assert value.get() == (number,)
     cache.resize(Bounds(200))
     acts(cache, 6_000)
@@ -129,10 +129,10 @@ def test_a_budget_resizes_a_cache_of_state():
     value = cache.value_state(COUNT)
     (recording,) = recordings_of([cache]).values()
     for turn in range(20_000):
-        turn_to(cache, turn % 400)
+        set_current_key(cache, turn % 400)
         value.get()
         recording.wrote(("count", cache.context.key), None, lambda _key, _value: 100)
     assert Budget(100_000, lambda: recordings_of([cache])).apply() != []
     for _ in range(2_000):
-        turn_to(cache, 1)
+        set_current_key(cache, 1)
     assert cache.bounds.max_entries >= 350

@@ -24,7 +24,7 @@ def play(room, cache, steps):
             room.backend.commit().release()
             room.backend.acknowledge()
         else:
-            room.turn_to(step)
+            room.set_current_key(step)
             value = cache.get()
             value["n"] += 1
             cache.update(value)

@@ -14,7 +14,7 @@ def make(room, max_size, max_size_l2, **hooks):
 
 def read(room, cache, *users):
     for user in users:
-        room.turn_to(user)
+        room.set_current_key(user)
         assert cache.get() == USERS[user]
 
 
@@ -39,20 +39,20 @@ def test_a_user_evicted_from_l2_is_gone(room):
 
 def test_a_dirty_user_who_goes_down_is_written_and_the_checkpoint_does_not_write_him_again(room):
     cache = make(room, 1, 2)
-    room.turn_to("u1")
+    room.set_current_key("u1")
     cache.update({"n": 100})
     read(room, cache, "u2")
     assert room.state.puts == [("u1", {"n": 100})]
     cache.update_all_states()
     assert len(room.state.puts) == 1
-    room.turn_to("u1")
+    room.set_current_key("u1")
     assert cache.get() == {"n": 100}
     assert room.state.gets == ["u2"]
 
 
 def test_a_user_who_comes_up_clean_and_goes_down_again_is_not_written_again(room):
     cache = make(room, 1, 2)
-    room.turn_to("u1")
+    room.set_current_key("u1")
     cache.update({"n": 1})
     read(room, cache, "u2", "u1", "u2")
     assert len(room.state.puts) == 1
@@ -61,7 +61,7 @@ def test_a_user_who_comes_up_clean_and_goes_down_again_is_not_written_again(room
 def test_an_update_of_a_user_in_l2_moves_him_up_without_a_read(room):
     cache = make(room, 1, 1)
     read(room, cache, "u1", "u2")
-    room.turn_to("u1")
+    room.set_current_key("u1")
     cache.update({"n": 50})
     assert (cache.size_l1(), cache.size_l2()) == (1, 1)
     assert cache.get() == {"n": 50}
@@ -71,7 +71,7 @@ def test_an_update_of_a_user_in_l2_moves_him_up_without_a_read(room):
 def test_a_clear_of_a_user_in_l2_hides_what_was_there(room):
     cache = make(room, 1, 1)
     read(room, cache, "u1", "u2")
-    room.turn_to("u1")
+    room.set_current_key("u1")
     cache.clear()
     assert cache.get() is None
     read(room, cache, "u2")
@@ -80,7 +80,7 @@ def test_a_clear_of_a_user_in_l2_hides_what_was_there(room):
 
 def test_what_was_read_and_went_down_can_still_be_changed_in_place_and_is_not_kept_beyond_its_version(room):
     cache = make(room, 1, 2)
-    room.turn_to("u1")
+    room.set_current_key("u1")
     held = cache.get()
     read(room, cache, "u2")
     assert cache.size_l2() == 1
@@ -116,7 +116,7 @@ def test_trackers_hear_nothing_of_writes(room):
     heard = []
     cache = make(room, 1, 1, hit_tracker=heard.append, hit_tracker_l2=heard.append)
     for user in ("u1", "u2", "u1"):
-        room.turn_to(user)
+        room.set_current_key(user)
         cache.update({"n": 1})
         cache.clear()
     assert heard == []
@@ -125,10 +125,10 @@ def test_trackers_hear_nothing_of_writes(room):
 def test_an_absence_moves_down_and_is_found_there(room):
     heard = []
     cache = make(room, 1, 1, hit_tracker_l2=heard.append)
-    room.turn_to("nobody")
+    room.set_current_key("nobody")
     assert cache.get() is None
     read(room, cache, "u1")
-    room.turn_to("nobody")
+    room.set_current_key("nobody")
     assert cache.get() is None
     assert room.state.gets == ["nobody", "u1"]
     assert heard == [False, False, True]
@@ -136,16 +136,16 @@ def test_an_absence_moves_down_and_is_found_there(room):
 
 def test_a_user_whose_write_fails_stays_in_l1_dirty_and_the_error_reaches_the_caller(room):
     cache = make(room, 1, 1)
-    room.turn_to("u1")
+    room.set_current_key("u1")
     cache.update({"n": 100})
     room.state.refused = {"u1"}
-    room.turn_to("u2")
+    room.set_current_key("u2")
     with pytest.raises(OSError, match="no space for u1"):
         cache.get()
     assert room.backend.context.key == ("u2",)
     assert cache.size_l2() == 0
     room.state.refused = set()
-    room.turn_to("u1")
+    room.set_current_key("u1")
     assert cache.get() == {"n": 100}
     cache.update_all_states()
     assert room.state.puts == [("u1", {"n": 100})]
@@ -153,7 +153,7 @@ def test_a_user_whose_write_fails_stays_in_l1_dirty_and_the_error_reaches_the_ca
 
 def test_the_update_hook_hears_of_evictions_and_what_it_gives_is_cached_below(room):
     cache = make(room, 1, 1, on_update=lambda key, value: {"n": value["n"] + len(key[0])})
-    room.turn_to("u1")
+    room.set_current_key("u1")
     cache.update({"n": 1})
     read(room, cache, "u2")
     assert room.stored("u1") == {"n": 3}
@@ -163,7 +163,7 @@ def test_the_update_hook_hears_of_evictions_and_what_it_gives_is_cached_below(ro
 def test_a_checkpoint_writes_no_more_than_l1_holds_however_large_l2_is(room):
     cache = make(room, 2, 100)
     for user in USERS:
-        room.turn_to(user)
+        room.set_current_key(user)
         cache.update({"n": 0})
     before = len(room.state.puts)
     room.backend.commit().release()

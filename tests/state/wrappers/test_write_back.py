@@ -23,7 +23,7 @@ both = pytest.mark.parametrize("make", [one_layer, two_layers])
 @both
 def test_it_is_used_like_the_state(room, make):
     cache = make(room)
-    room.turn_to("ann")
+    room.set_current_key("ann")
     assert not cache.exists()
     assert cache.get() is None
     cache.update({"n": 1})
@@ -38,7 +38,7 @@ def test_it_is_used_like_the_state(room, make):
 def test_reading_makes_nothing_dirty(room, make):
     room.fill(ann={"n": 1})
     cache = make(room)
-    room.turn_to("ann")
+    room.set_current_key("ann")
     cache.get()
     cache.exists()
     cache.update_all_states()
@@ -49,11 +49,11 @@ def test_reading_makes_nothing_dirty(room, make):
 def test_a_change_in_place_without_update_is_neither_written_nor_seen_in_the_next_version(room, make):
     room.fill(ann={"n": 1})
     cache = make(room)
-    room.turn_to("ann")
+    room.set_current_key("ann")
     cache.get()["n"] = 99
     snapshot = room.backend.commit()
     assert list(snapshot.changes()) == []
-    room.turn_to("ann")
+    room.set_current_key("ann")
     assert cache.get() == {"n": 1}
 
 
@@ -61,14 +61,14 @@ def test_a_change_in_place_without_update_is_neither_written_nor_seen_in_the_nex
 def test_two_reads_of_one_version_give_the_same_object(room, make):
     room.fill(ann={"n": 1})
     cache = make(room)
-    room.turn_to("ann")
+    room.set_current_key("ann")
     assert cache.get() is cache.get()
 
 
 @both
 def test_update_makes_dirty_once_however_often_it_is_called(room, make):
     cache = make(room)
-    room.turn_to("ann")
+    room.set_current_key("ann")
     for n in range(5):
         cache.update({"n": n})
     assert room.counts() == (0, 0)
@@ -79,7 +79,7 @@ def test_update_makes_dirty_once_however_often_it_is_called(room, make):
 @both
 def test_update_all_states_writes_once_and_keeps_the_entries_clean(room, make):
     cache = make(room)
-    room.turn_to("ann")
+    room.set_current_key("ann")
     cache.update({"n": 1})
     cache.update_all_states()
     cache.update_all_states()
@@ -91,7 +91,7 @@ def test_update_all_states_writes_once_and_keeps_the_entries_clean(room, make):
 def test_clear_is_written_like_an_update(room, make):
     room.fill(ann={"n": 1})
     cache = make(room)
-    room.turn_to("ann")
+    room.set_current_key("ann")
     cache.clear()
     assert room.state.clears == []
     cache.update_all_states()
@@ -103,7 +103,7 @@ def test_clear_is_written_like_an_update(room, make):
 def test_a_missing_value_is_cached_and_is_no_miss(room, make):
     heard = []
     cache = make(room, hit_tracker=heard.append)
-    room.turn_to("ann")
+    room.set_current_key("ann")
     assert [cache.get(), cache.get(), cache.exists()] == [None, None, False]
     assert room.counts() == (1, 0)
     assert heard == [False, True, True]
@@ -112,7 +112,7 @@ def test_a_missing_value_is_cached_and_is_no_miss(room, make):
 @both
 def test_a_commit_flushes_so_that_nobody_has_to_remember(room, make):
     cache = make(room)
-    room.turn_to("ann")
+    room.set_current_key("ann")
     cache.update({"n": 1})
     [(name, cells)] = room.backend.commit().changes()
     assert (name, cells.keys, cells.values) == ("profile", [("ann",)], [{"n": 1}])
@@ -121,10 +121,10 @@ def test_a_commit_flushes_so_that_nobody_has_to_remember(room, make):
 @both
 def test_an_entry_that_was_flushed_is_a_hit_in_the_next_version(room, make):
     cache = make(room)
-    room.turn_to("ann")
+    room.set_current_key("ann")
     cache.update({"n": 1})
     room.backend.commit()
-    room.turn_to("ann")
+    room.set_current_key("ann")
     assert cache.get() == {"n": 1}
     assert room.counts() == (0, 1)
 
@@ -132,10 +132,10 @@ def test_an_entry_that_was_flushed_is_a_hit_in_the_next_version(room, make):
 @both
 def test_what_is_changed_after_a_commit_does_not_reach_its_snapshot(room, make):
     cache = make(room)
-    room.turn_to("ann")
+    room.set_current_key("ann")
     cache.update({"n": 1})
     snapshot = room.backend.commit()
-    room.turn_to("ann")
+    room.set_current_key("ann")
     value = cache.get()
     value["n"] = 2
     cache.update(value)
@@ -148,11 +148,11 @@ def test_what_is_changed_after_a_commit_does_not_reach_its_snapshot(room, make):
 def test_a_rollback_empties_it(room, make):
     room.fill(ann={"n": 1})
     cache = make(room)
-    room.turn_to("ann")
+    room.set_current_key("ann")
     cache.update({"n": 2})
     room.backend.rollback()
     assert cache.size() == 0
-    room.turn_to("ann")
+    room.set_current_key("ann")
     assert cache.get() == {"n": 1}
 
 
@@ -160,18 +160,18 @@ def test_a_rollback_empties_it(room, make):
 def test_taking_a_commit_back_empties_it(room, make):
     room.fill(ann={"n": 1})
     cache = make(room)
-    room.turn_to("ann")
+    room.set_current_key("ann")
     cache.update({"n": 2})
     room.backend.commit().release()
     room.backend.undo_commit()
-    room.turn_to("ann")
+    room.set_current_key("ann")
     assert cache.get() == {"n": 1}
 
 
 @both
 def test_a_failed_flush_fails_the_commit_and_what_was_not_written_stays_dirty(room, make):
     cache = make(room)
-    room.turn_to("ann")
+    room.set_current_key("ann")
     cache.update({"n": 1})
     room.state.refused = {"ann"}
     with pytest.raises(OSError, match="no space for ann"):
@@ -185,7 +185,7 @@ def test_a_failed_flush_fails_the_commit_and_what_was_not_written_stays_dirty(ro
 def test_writing_other_keys_preserves_the_current_one(room, make):
     cache = make(room)
     for user in ("ann", "beth", "carol"):
-        room.turn_to(user)
+        room.set_current_key(user)
         cache.update({"n": len(user)})
         assert room.state.user == user
     cache.update_all_states()
@@ -197,9 +197,9 @@ def test_writing_other_keys_preserves_the_current_one(room, make):
 @both
 def test_a_write_that_raises_preserves_the_current_key(room, make):
     cache = make(room)
-    room.turn_to("ann")
+    room.set_current_key("ann")
     cache.update({"n": 1})
-    room.turn_to("beth")
+    room.set_current_key("beth")
     room.state.refused = {"ann"}
     with pytest.raises(OSError, match="no space for ann"):
         cache.update_all_states()
@@ -210,10 +210,10 @@ def test_a_write_that_raises_preserves_the_current_key(room, make):
 def test_an_entry_whose_eviction_fails_stays_and_is_written_later(room):
     cache = one_layer(room)
     for user in ("ann", "bob"):
-        room.turn_to(user)
+        room.set_current_key(user)
         cache.update({"of": len(user)})
     room.state.refused = {"ann"}
-    room.turn_to("carol")
+    room.set_current_key("carol")
     with pytest.raises(OSError, match="no space for ann"):
         cache.update({"of": 5})
     room.state.refused = set()
@@ -225,14 +225,14 @@ def test_the_key_used_longest_ago_leaves_and_only_if_dirty_it_is_written(room):
     room.fill(ann={"n": 1}, bob={"n": 2}, carol={"n": 3})
     cache = one_layer(room)
     for user in ("ann", "bob"):
-        room.turn_to(user)
+        room.set_current_key(user)
         cache.get()
     cache.update({"n": 20})
     for user in ("ann", "carol"):  # ann is used again, so bob leaves
-        room.turn_to(user)
+        room.set_current_key(user)
         cache.get()
     assert room.state.puts == [("bob", {"n": 20})]
-    room.turn_to("bob")  # ann leaves clean
+    room.set_current_key("bob")  # ann leaves clean
     assert cache.get() == {"n": 20}
     assert room.counts() == (4, 1)
     assert cache.size() == cache.max_size == 2
@@ -248,7 +248,7 @@ def test_the_get_hook_may_replace_what_was_read_and_is_not_asked_again_while_it_
         return {"n": 2 * value["n"]}
 
     cache = make(room, on_get=doubled)
-    room.turn_to("ann")
+    room.set_current_key("ann")
     assert [cache.get(), cache.get()] == [{"n": 2}, {"n": 2}]
     assert asked == [(("ann",), {"n": 1})]
 
@@ -257,7 +257,7 @@ def test_the_get_hook_may_replace_what_was_read_and_is_not_asked_again_while_it_
 def test_what_the_get_hook_replaced_is_state_only_after_an_update(room, make):
     room.fill(ann={"n": 1})
     cache = make(room, on_get=lambda _, value: {"n": 2 * value["n"]})
-    room.turn_to("ann")
+    room.set_current_key("ann")
     assert cache.get() == {"n": 2}
     cache.update_all_states()
     assert room.state.puts == []
@@ -269,7 +269,7 @@ def test_what_the_get_hook_replaced_is_state_only_after_an_update(room, make):
 @both
 def test_the_get_hook_hears_none_of_a_key_without_value_and_may_give_it_one(room, make):
     cache = make(room, on_get=lambda _, value: {"n": 0} if value is None else value)
-    room.turn_to("ann")
+    room.set_current_key("ann")
     assert cache.get() == {"n": 0}
 
 
@@ -282,7 +282,7 @@ def test_the_update_hook_may_replace_what_is_written_and_cached(room, make):
         return {"n": min(value["n"], 10)}
 
     cache = make(room, on_update=capped)
-    room.turn_to("ann")
+    room.set_current_key("ann")
     cache.update({"n": 99})
     assert heard == []
     cache.update_all_states()
@@ -295,7 +295,7 @@ def test_the_update_hook_may_replace_what_is_written_and_cached(room, make):
 def test_the_update_hook_may_clear(room, make):
     room.fill(ann={"n": 1})
     cache = make(room, on_update=lambda _key, _value: None)
-    room.turn_to("ann")
+    room.set_current_key("ann")
     cache.update({"n": 2})
     cache.update_all_states()
     assert room.stored("ann") is None
@@ -320,7 +320,7 @@ class Stopwatch:
 def test_watches_run_while_the_state_is_read_and_written_and_at_no_other_time(room, make):
     read, write = Stopwatch(room), Stopwatch(room)
     cache = make(room, read_watch=read, write_watch=write)
-    room.turn_to("ann")
+    room.set_current_key("ann")
     cache.get()
     cache.get()
     cache.update({"n": 1})
@@ -370,12 +370,12 @@ def test_a_use_without_a_current_key_names_the_state(room, make, use):
     call = {"update": lambda: cache.update({"n": 1})}.get(use, getattr(cache, use))
     with pytest.raises(OptionError, match="state 'profile' was used without a current key"):
         call()
-    room.turn_to("ann")
+    room.set_current_key("ann")
     cache.update({"n": 1})
     room.backend.commit()
     with pytest.raises(OptionError, match="state 'profile' was used without a current key"):
         call()
-    room.turn_to("ann")
+    room.set_current_key("ann")
     cache.update({"n": 1})
     room.backend.rollback()
     with pytest.raises(OptionError, match="state 'profile' was used without a current key"):
@@ -385,7 +385,7 @@ def test_a_use_without_a_current_key_names_the_state(room, make, use):
 @both
 def test_a_value_that_cannot_be_kept_is_refused_at_the_update_with_state_and_key(room, make):
     cache = make(room)
-    room.turn_to("ann")
+    room.set_current_key("ann")
     with pytest.raises(DataError, match=r"state 'profile' of key \('ann',\)"):
         cache.update({"n": object()})
     with pytest.raises(DataError, match=r"state 'profile' of key \('ann',\).*Use clear\(\)"):
@@ -402,7 +402,7 @@ def test_what_a_backend_of_objects_keeps_is_a_copy_that_the_user_does_not_hold(r
         return dict(value)
 
     cache = make(room, copy=copy)
-    room.turn_to("ann")
+    room.set_current_key("ann")
     mine = {"n": 1}
     cache.update(mine)
     cache.update_all_states()
@@ -425,7 +425,7 @@ def test_keys_of_two_key_groups_are_two(room, make):
 
 def test_the_state_shows_dirty_entries_and_keeps_them_cached(room):
     cache = one_layer(room)
-    room.turn_to("ann")
+    room.set_current_key("ann")
     cache.update({"n": 1})
     assert list(room.backend.keys("profile")) == [(1, ("ann",))]
     assert room.backend.cells("profile", 1).values == [{"n": 1}]
@@ -436,7 +436,7 @@ def test_the_state_shows_dirty_entries_and_keeps_them_cached(room):
 @both
 def test_what_is_changed_in_place_after_an_update_is_not_state(room, make):
     cache = make(room)
-    room.turn_to("ann")
+    room.set_current_key("ann")
     mine = {"n": 1}
     cache.update(mine)
     mine["n"] = 2
@@ -444,5 +444,5 @@ def test_what_is_changed_in_place_after_an_update_is_not_state(room, make):
     assert cache.get() is mine
     [(_, cells)] = room.backend.commit().changes()
     assert cells.values == [{"n": 1}]
-    room.turn_to("ann")
+    room.set_current_key("ann")
     assert cache.get() == {"n": 1}

@@ -215,14 +215,14 @@ class RawCells(Protocol):
     """
 
     def place(self, key_group: int, cell: Any, /) -> Any:
-        """Where a cell lies, in the backend's own terms: something true, that `look` and `put_all` take."""
+        """Where a cell lies, in the backend's own terms: something true, that `read` and `put_all` take."""
         ...
 
-    def look(self, place: Any) -> Any:
+    def read(self, place: Any) -> Any:
         """A cell's value as it is now; None where there is none."""
         ...
 
-    def look_all(self, places: list[Any]) -> list[Any]:
+    def read_all(self, places: list[Any]) -> list[Any]:
         """The same of many cells."""
         ...
 

@@ -70,18 +70,18 @@ class HeapState:
     def place(self, key_group: int, cell: Any) -> tuple[int, Any]:
         return key_group, cell
 
-    def look(self, place: tuple[int, Any]) -> Any:
+    def read(self, place: tuple[int, Any]) -> Any:
         key_group, cell = place
         return self.tables.live.get(key_group, {}).get(given_form(cell))
 
-    def look_all(self, places: list[tuple[int, Any]]) -> list[Any]:
-        return list(map(self.look, places))
+    def read_all(self, places: list[tuple[int, Any]]) -> list[Any]:
+        return list(map(self.read, places))
 
     def put_all(self, places: list[tuple[int, Any]], values: list[Any]) -> None:
         self.write(cells_at(places, values, is_map=False))
 
     def of_key(self, key_group: int, key: Row) -> Cells:
-        value = self.look((key_group, key))
+        value = self.read((key_group, key))
         return Cells() if value is None else Cells([key_group], [key], None, [value])
 
 
@@ -206,8 +206,8 @@ class HeapListState(BoundState):
     def _new_tables(self) -> ListTables:
         return ListTables(ListVersion)
 
-    def look(self, place: tuple[int, Any]) -> Any:
-        values = super().look(place)
+    def read(self, place: tuple[int, Any]) -> Any:
+        values = super().read(place)
         return None if values is None else list(values)  # it may grow in place
 
     def get(self) -> Iterator[Any]:
@@ -267,7 +267,7 @@ class HeapMapState(BoundState):
             ):
                 self._handed_out.get(key_group, {}).get(key, {}).pop(map_key, None)
 
-    def look(self, place: tuple[int, Any]) -> Any:
+    def read(self, place: tuple[int, Any]) -> Any:
         key_group, (key, map_key) = place
         return self.tables.live.get(key_group, {}).get(given_form(key), {}).get(map_key)
 

@@ -18,7 +18,7 @@ class _Cells(Protocol):
 
     def data_of(self, places: list[bytes]) -> list[bytes | None]: ...
 
-    def look_all(self, places: list[bytes]) -> list[Any]: ...
+    def read_all(self, places: list[bytes]) -> list[Any]: ...
 
     def put_all(self, places: list[bytes], values: list[Any]) -> None: ...
 
@@ -37,7 +37,7 @@ class ManyInDatabase:
 
     def get_many(self, many: ManyKeys) -> list[Any]:
         """The value of each key, or None."""
-        return self._cells.look_all(self._places(many))
+        return self._cells.read_all(self._places(many))
 
     def update_many(self, many: ManyKeys, values: Sequence[Any]) -> None:
         """Set the value of each key."""
@@ -46,7 +46,7 @@ class ManyInDatabase:
     def add_many(self, many: ManyKeys, number: Any) -> None:
         """Add to the number of each key."""
         numbers, places = self._sums.numbers(number, len(many)), self._places(many)
-        sums = self._sums.of_each(places, self._cells.look_all(places), numbers)
+        sums = self._sums.of_each(places, self._cells.read_all(places), numbers)
         self._cells.put_all(list(sums), list(sums.values()))
 
     def clear_many(self, many: ManyKeys) -> None:

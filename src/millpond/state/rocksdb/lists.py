@@ -105,12 +105,12 @@ class RocksDbListState(RocksDbState):
             start = end
         return values
 
-    def look(self, place: bytes) -> Any:
+    def read(self, place: bytes) -> Any:
         data = self._stream(place, self._data)
         return None if data is None else self.loads(data)
 
-    def look_all(self, places: list[bytes]) -> list[Any]:
-        return list(map(self.look, places))
+    def read_all(self, places: list[bytes]) -> list[Any]:
+        return list(map(self.read, places))
 
     def put_all(self, places: list[bytes], values: list[Any]) -> None:
         writes: dict[bytes, bytes | None] = {}

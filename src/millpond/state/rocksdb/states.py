@@ -75,11 +75,11 @@ class RocksDbState:
 
     place = key_prefix
 
-    def look(self, place: bytes) -> Any:
+    def read(self, place: bytes) -> Any:
         data = self._data(place)
         return None if data is None else self.loads(data)
 
-    def look_all(self, places: list[bytes]) -> list[Any]:
+    def read_all(self, places: list[bytes]) -> list[Any]:
         loads = self.loads
         return [None if data is None else loads(data) for data in self.data_of(places)]
 
@@ -98,7 +98,7 @@ class RocksDbState:
         self._database.write(places, [None if value is None else dumps(value) for value in values])
 
     def of_key(self, key_group: int, key: Row) -> Cells:
-        value = self.look(self.place(key_group, key))
+        value = self.read(self.place(key_group, key))
         return Cells() if value is None else Cells([key_group], [key], None, [value])
 
     def end_version(self) -> "Change":
@@ -231,7 +231,7 @@ class RocksDbValueState(RocksDbState, PlainValue):
         """What works on many keys at once."""
         return ManyInDatabase(self, self._sums)
 
-    def look(self, place: bytes) -> Any:
+    def read(self, place: bytes) -> Any:
         try:
             data = self._read(place)
         except Exception as error:

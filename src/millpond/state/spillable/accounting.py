@@ -145,9 +145,9 @@ class RequestRates:
 
     def __init__(self, key_groups: range, now_ms: int) -> None:
         self.entered = dict.fromkeys(key_groups, 0)
-        """How often each was entered since the last look. The backend adds to it."""
+        """How often each was entered since the last `decay`. The backend adds to it."""
         self._rates = dict.fromkeys(key_groups, 0.0)
-        self._looked_ms = now_ms
+        self._decayed_ms = now_ms
 
     def add_changes(self, versions: Iterable[Version]) -> None:
         """Count what a version changed of each state."""
@@ -155,10 +155,10 @@ class RequestRates:
             for key_group, changes in version.changes().items():
                 self.entered[key_group] += changes
 
-    def look(self, now_ms: int) -> None:
+    def decay(self, now_ms: int) -> None:
         """Let time pass, and take in what was counted."""
-        kept = 0.5 ** ((now_ms - self._looked_ms) / HALF_LIFE_MS)
-        self._looked_ms = now_ms
+        kept = 0.5 ** ((now_ms - self._decayed_ms) / HALF_LIFE_MS)
+        self._decayed_ms = now_ms
         rates, entered = self._rates, self.entered
         for key_group, count in entered.items():
             rates[key_group] = rates[key_group] * kept + count

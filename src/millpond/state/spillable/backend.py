@@ -1,16 +1,16 @@
-"""The heap that spills: state as Python objects, of which cold key groups go to disk when memory runs short.
+"""The heap that spills: state as Python objects, whose cold key groups go to disk when memory runs short.
 
-On the data path it stands where the heap backend does and is one, until the monitor says otherwise: the same
-handles, undo maps and snapshots (`millpond.state.heap.backend`). A key group on disk has tables that act as the
-heap's dictionaries (`spilled_tables`), so what is decided once when a key group is entered is not asked again per get.
+On the data path it stands where the heap backend does, with the same handles, undo maps and snapshots
+(`millpond.state.heap.backend`). The tables of a key group on disk act as the heap's dictionaries (`spilled_tables`).
+Handles are bound to tables when a key group is entered, so a get does not ask where the group is.
 
-The order of timers over all key groups is apart from them, and spills by itself (`timer_queue`).
+The order of timers over all key groups is kept apart from them, and spills by itself (`timer_queue`).
 
-Invariant: a key group of all states together is on the heap or on disk. Spill files are caches: a write
-that fails leaves its cells on the heap, and no key group is lost but with the process.
+Invariant: all states of a key group are on the heap, or all are on disk. Spill files are caches: a write that fails
+leaves its cells on the heap, and a key group is only lost with the process.
 
-Key groups move between records (`looks`). Threads: as every backend it belongs to one thread at a time, from the first
-`enter` of a version to its commit; in between another backend's thread may move key groups of this one (`ownership`).
+Key groups move between records (`maintenance`). Threads: as every backend it belongs to one thread at a time, from the
+first `enter` of a version to its commit. In between another backend's thread may move its key groups (`ownership`).
 
 Source: FLIP-50, SpillableHeapKeyedStateBackend.
 """
@@ -35,12 +35,12 @@ from millpond.state.spillable.accounting import HeapSizes
 from millpond.state.spillable.counted_cells import CountedCells
 from millpond.state.spillable.counted_value import CountedValue
 from millpond.state.spillable.maintenance import Maintenance
+from millpond.state.spillable.maintenance_countdown import MaintenanceCountdown
 from millpond.state.spillable.migration import STEP_CELLS, SpilledState
 from millpond.state.spillable.migrator import Budget, Migrator
 from millpond.state.spillable.monitor import Monitor, process_monitor
 from millpond.state.spillable.options import SpillableSettings
 from millpond.state.spillable.ownership import Ownership
-from millpond.state.spillable.passes import Passes
 from millpond.state.spillable.snapshot import Held, SpillableSnapshot, raw_cells
 from millpond.state.spillable.spill_file import SpillFile, import_lmdb
 from millpond.state.spillable.spill_files import SpillFiles
@@ -70,7 +70,7 @@ class SpillableBackend:
         folder: for its spill files where the settings name no paths.
         settings: marks, ratios and intervals.
         monitor: watches the memory; the process's own unless given.
-        clock_ns: monotonic nanoseconds, by which looks take turns with the stream.
+        clock_ns: monotonic nanoseconds, which divide the time between maintenance and the stream.
         free_bytes: asks the disk of an open file for its space.
 
     Raises:
@@ -130,7 +130,7 @@ class SpillableBackend:
                     settings.chunk_bytes,
                     len(key_groups),
                     most_touches=monitor.most_touches,
-                    look=monitor.look_at_maps,
+                    on_many_touches=monitor.check_mapped,
                     **given,
                 ),
                 clock_ms,
@@ -142,17 +142,19 @@ class SpillableBackend:
         )
         self._statistics = Statistics(key_groups, self._states, self._sizes, self._migrator, clock_ms)
         self._entered = self._statistics.entered
-        self._turns = Passes(key_groups, self._context, self._heap.bound, self._entered, self._look)
-        self.enter: Callable[[int], None] = self._turns.enter
-        """Turn every handle to the tables of one key group, wherever they are."""
-        self._owner = Ownership(self._turns.look_soon)
-        self._looks = Maintenance(
+        self._countdown = MaintenanceCountdown(
+            key_groups, self._context, self._heap.bound, self._entered, self._maintain
+        )
+        self.enter: Callable[[int], None] = self._countdown.enter
+        """Bind every handle to the tables of one key group, on the heap or on disk."""
+        self._owner = Ownership(self._countdown.maintain_soon)
+        self._maintenance = Maintenance(
             self._statistics,
             self._migrator,
             monitor,
             self._owner,
             settings,
-            self._turns.look_soon,
+            self._countdown.maintain_soon,
             clock_ns,
         )
         self._metrics = SpillMetrics(self._migrator, self.stats, clock_ns)
@@ -178,7 +180,7 @@ class SpillableBackend:
         """The handle of a value state: one, however often it is declared."""
         handle = self._heap.declare_value(descriptor)
         self._declared(descriptor)
-        return self._values.setdefault(descriptor.name, CountedValue(handle, self._turned_to))
+        return self._values.setdefault(descriptor.name, CountedValue(handle, self._before_run))
 
     def list_state(self, descriptor: StateDescriptor) -> ListState:
         """The handle of a list state."""
@@ -245,13 +247,13 @@ class SpillableBackend:
         """The cells of a declared state past its handle."""
         return CountedCells(self._heap.raw(name), self._entered, self._written)
 
-    def _turned_to(self, key_group: int, keys: int) -> None:
+    def _before_run(self, key_group: int, keys: int) -> None:
         self._written(keys)
         self._entered[key_group] += keys
 
     def _written(self, cells: int) -> None:
         self._owner.take()
-        self._turns.written(cells)
+        self._countdown.written(cells)
 
     def timers_by_time(self, name: str, key_groups: range) -> TimersByTime:
         """A queue of which memory holds a part, filled from the state's cells. The rest lies beside the spill files."""
@@ -264,7 +266,7 @@ class SpillableBackend:
         held = {name: Held(state, state.heap.tables.open) for name, state in self._states.items()}
         snapshot = SpillableSnapshot(self._heap.commit(), held)
         self._statistics.add_changes(each.version for each in held.values())
-        self._looks.snapshots.add(snapshot)
+        self._maintenance.snapshots.add(snapshot)
         # What a backend at rest holds is asked for by those that work.
         self._statistics.count()
         self._metrics.tell_moves()
@@ -292,7 +294,7 @@ class SpillableBackend:
             self._declare_loaded(descriptor)
             self._heap.load(descriptor, cells)
             self._sizes.weigh_loaded(descriptor.name, cells)
-            self._looks.make_room()
+            self._maintenance.make_room()
 
     def load_raw(self, descriptor: StateDescriptor, key_group: int, pairs: Iterable[Pair]) -> None:
         """Put cells that are bytes as part of a restore, as `raw_cells` of a snapshot gave them.
@@ -307,7 +309,7 @@ class SpillableBackend:
             try:
                 spilled = self._migrator.put_on_disk(key_group)
                 if spilled is not None:
-                    self._looks.untold = True
+                    self._maintenance.untold = True
                     table: Any = self._states[descriptor.name].heap.tables.live[key_group]
                     table.flush()
                     kept = sorted((form.prefix + at[STATE_BYTES:], stored) for at, stored in pairs)
@@ -317,7 +319,7 @@ class SpillableBackend:
             except UnavailableError as error:
                 self._migrator.failed(None, f"key group {key_group} could not be restored to disk: {error}")
             self._heap.load(descriptor, form.cells(key_group, pairs))
-            self._looks.make_room()
+            self._maintenance.make_room()
 
     def _declare_loaded(self, descriptor: StateDescriptor) -> None:
         """Declare a state before its first cells come, so that they find the tables that its key groups have."""
@@ -330,7 +332,7 @@ class SpillableBackend:
             with self._owner.at_work(rests=True):
                 self._closed = True
                 self._metrics.tell()
-                self._looks.close()
+                self._maintenance.close()
                 self._migrator.close()
                 self._heap.close()
                 self._states.clear()
@@ -363,14 +365,14 @@ class SpillableBackend:
 
     def stats(self) -> SpillStats:
         """What is where, and what moving cost."""
-        return self._statistics.stats(self._looks.longest_block_ns)
+        return self._statistics.stats(self._maintenance.longest_block_ns)
 
     def temperatures(self) -> pa.Table:
         """Every key group and state: where it is, how large, and how busy. See `statistics.TEMPERATURES`."""
         return self._statistics.temperatures()
 
-    def _look(self) -> int:
+    def _maintain(self) -> int:
         self._owner.take()
-        turns = self._looks.look()
+        records = self._maintenance.run()
         self._metrics.tell_if_due()
-        return turns
+        return records

@@ -17,8 +17,8 @@ class CountedCells:
     """
 
     def __init__(self, cells: RawCells, entered: dict[int, int], written: Callable[[int], None]) -> None:
-        self._look = cells.look
-        self._look_all = cells.look_all
+        self._read = cells.read
+        self._read_all = cells.read_all
         self._put_all = cells.put_all
         self._entered = entered
         self._written = written
@@ -28,16 +28,16 @@ class CountedCells:
         """Where a cell lies."""
         return key_group, cell
 
-    def look(self, place: tuple[int, Any]) -> Any:
+    def read(self, place: tuple[int, Any]) -> Any:
         """A cell's value as it is now; None where there is none."""
         self._entered[place[0]] += 1
-        return self._look(place)
+        return self._read(place)
 
-    def look_all(self, places: list[tuple[int, Any]]) -> list[Any]:
+    def read_all(self, places: list[tuple[int, Any]]) -> list[Any]:
         """The same of many cells."""
         for key_group, _ in places:
             self._entered[key_group] += 1
-        return self._look_all(places)
+        return self._read_all(places)
 
     def put_all(self, places: list[Any], values: list[Any]) -> None:
         """Put or delete cells in the open version."""

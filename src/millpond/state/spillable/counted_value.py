@@ -1,7 +1,7 @@
-"""A value state's handle whose work on many keys at once is counted, and takes looks, as `enter` does.
+"""A value state's handle whose batch access counts as records, so that maintenance runs within a batch too.
 
-The heap's handle does such work past `enter`, which is where the backend looks up between records. So here it
-goes run by run: key groups may move before a run, and never within one.
+Batch access of the heap's handle does not call `enter`, which counts down to maintenance. So here a batch goes run by
+run, one key group after the other: key groups may move before a run, and never within one.
 """
 
 # ruff: noqa: D102 - the protocols in backend.py and many.py say what the methods do
@@ -17,14 +17,14 @@ class CountedValue:
 
     Args:
         state: the heap's own handle; what is asked for one key goes straight to it.
-        turned_to: called before each run of keys, with its key group and the number of keys.
+        before_run: called before each run of keys, with its key group and the number of keys.
     """
 
-    __slots__ = ("_state", "_turned_to", "add", "clear", "descriptor", "exists", "get", "update", "update_with")
+    __slots__ = ("_before_run", "_state", "add", "clear", "descriptor", "exists", "get", "update", "update_with")
 
-    def __init__(self, state: HeapValueState, turned_to: Callable[[int, int], None]) -> None:
+    def __init__(self, state: HeapValueState, before_run: Callable[[int, int], None]) -> None:
         self._state = state
-        self._turned_to = turned_to
+        self._before_run = before_run
         self.descriptor = state.descriptor
         self.exists = state.exists
         self.get = state.get
@@ -35,13 +35,13 @@ class CountedValue:
 
     def many(self) -> ManyValues | None:
         many = self._state.many()
-        return None if many is None else _CountedMany(many, self._turned_to)
+        return None if many is None else _CountedMany(many, self._before_run)
 
 
 class _CountedMany:
-    def __init__(self, values: ManyValues, turned_to: Callable[[int, int], None]) -> None:
+    def __init__(self, values: ManyValues, before_run: Callable[[int, int], None]) -> None:
         self._values = values
-        self._turned_to = turned_to
+        self._before_run = before_run
 
     def get_many(self, many: ManyKeys) -> list[Any]:
         found: list[Any] = []
@@ -63,5 +63,5 @@ class _CountedMany:
             self._values.clear_many(self._run(many, key_group, first, end))
 
     def _run(self, many: ManyKeys, key_group: int, first: int, end: int) -> ManyKeys:
-        self._turned_to(key_group, end - first)
+        self._before_run(key_group, end - first)
         return ManyKeys(many.keys[first:end], [(key_group, 0, end - first)], many.distinct)

@@ -1,4 +1,4 @@
-"""How long garbage collections stop this process: the mean pause of the worst generation since the last look."""
+"""How long garbage collections stop this process: the mean pause of the worst generation since they were last taken."""
 
 import gc
 import weakref

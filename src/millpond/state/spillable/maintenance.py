@@ -1,11 +1,11 @@
-"""What a backend does between records: it looks up, every few milliseconds of work, or sooner where much is written.
+"""Maintenance of a backend between records: it counts its state, has the monitor check memory, and moves key groups.
 
-A *look* counts what there is, lets the monitor look, and does a step of what there is to move or to write. It takes
-no longer than `BUSY_SLICE_MS`, or `URGENT_SLICE_MS` while memory is above the hard mark, but for the one step that is
-under way; then the stream has as long for itself. How many records there are from one look to the next follows from how
-long the last ones took: the clock is not read per record.
+A run starts every few milliseconds of work, or sooner where much is written. It takes at most `BUSY_SLICE_MS`, or
+`URGENT_SLICE_MS` while memory is above the hard mark; the step that is under way is finished. Afterwards the stream has
+the same time for itself. The number of records between two runs follows from how long the last ones took, so the clock
+is not read for each record.
 
-Invariant: key groups move in looks alone, or where the backend is told to move them at once.
+Invariant: key groups move only in a maintenance run, or where the backend is told to move them at once.
 """
 
 from collections.abc import Callable, Iterable
@@ -20,38 +20,40 @@ from millpond.state.spillable.snapshot import SpillableSnapshot
 from millpond.state.spillable.statistics import Statistics
 
 BUSY_SLICE_MS = 20
-"""For how long a look moves key groups, and for how long it then leaves the stream alone."""
+"""How long a run moves key groups, and how long it then leaves the stream alone."""
 
 URGENT_SLICE_MS = 60
-"""The same above the hard mark, where the stream has only the time from one look to the next."""
+"""The same above the hard mark, where the stream only has the time between two runs."""
 
-_LOOK_EVERY_MS = 10
+_RUN_EVERY_MS = 10
+
 _STILL_WRITTEN = 0.95
-"""Of the bytes that turns are believed to write, at each look that finds fewer."""
-_LOOK_SHARE = 50
-"""Counting what there is takes at most this part of the time."""
+"""The estimate of the bytes that a record writes is kept by this factor in each run that measures fewer."""
 
-_MOST_TURNS = 4096
+_COUNTING_SHARE = 50
+"""Counting takes at most this part of the time."""
+
+_MOST_RECORDS = 4096
 _BUFFER_SHARE = 16
 """Changed cells of spilled groups may take this part of the memory limit before they are written."""
 
 
 class Maintenance:
-    """One backend's, and what the monitor asks and tells of that: see `monitor.Spillable`.
+    """The maintenance of one backend, and that backend as the monitor sees it: see `monitor.Spillable`.
 
     Args:
-        statistics: counts.
-        migrator: moves.
-        monitor: looks at the process.
-        owner: whose thread has the backend.
-        settings: whether checkpoints that are read in the background are given up when a turn spills.
-        look_soon: has the backend look before its next record.
+        statistics: counts the state.
+        migrator: moves key groups.
+        monitor: checks the memory of the process.
+        owner: the thread that has the backend.
+        settings: whether a spill gives up checkpoints that are read in the background.
+        maintain_soon: has the next record run maintenance.
         clock_ns: monotonic nanoseconds.
 
     Attributes:
         snapshots: those that somebody may be reading; the backend adds to them.
         untold: whether a restore left key groups on disk that the monitor has not been told of.
-        longest_block_ns: the longest time that a look took.
+        longest_block_ns: the longest run.
     """
 
     def __init__(
@@ -61,7 +63,7 @@ class Maintenance:
         monitor: Monitor,
         owner: Ownership,
         settings: SpillableSettings,
-        look_soon: Callable[[], None],
+        maintain_soon: Callable[[], None],
         clock_ns: Callable[[], int],
     ) -> None:
         self.snapshots: WeakSet[SpillableSnapshot] = WeakSet()
@@ -72,12 +74,12 @@ class Maintenance:
         self._monitor = monitor
         self._owner = owner
         self._settings = settings
-        self._look_soon = look_soon
+        self._maintain_soon = maintain_soon
         self._clock_ns = clock_ns
-        self._turns = 1
+        self._records = 1
         self._process_bytes = monitor.used.process_bytes
-        self._bytes_per_turn = 0.0
-        self._looked_ns = self._rest_until_ns = clock_ns()
+        self._bytes_per_record = 0.0
+        self._ended_ns = self._rest_until_ns = clock_ns()
         self._closed = False
         monitor.register(self)
 
@@ -106,9 +108,9 @@ class Maintenance:
     def move(self, to_spill: Iterable[int], to_load: Iterable[int], reason: str) -> None:
         """Take key groups on the list."""
         self._migrator.plan(to_spill, to_load, reason)
-        self._look_soon()
+        self._maintain_soon()
 
-    def let_pages_go(self) -> None:
+    def forget_pages(self) -> None:
         """Forget the pages of its files."""
         self._migrator.files.forget_pages()
 
@@ -120,12 +122,12 @@ class Maintenance:
                     continue
                 self._statistics.count()
 
-    def look(self) -> int:
-        """Count, let the monitor look, and do some of what there is to do; after how many records to look again."""
+    def run(self) -> int:
+        """Count, have the monitor check, move and write for a time slice; return the records until the next run."""
         started_ns = self._clock_ns()
         self._statistics.count()
         counted_ns = self._clock_ns()
-        self._monitor.look()
+        self._monitor.check()
         if self.untold:
             self.untold = False
             self._monitor.restored()
@@ -135,7 +137,7 @@ class Maintenance:
     def make_room(self) -> None:
         """In a restore nobody waits for a record: move until there is nothing left to move."""
         self._statistics.count()
-        self._monitor.look()
+        self._monitor.check()
         while self._migrator.step(urgent=True):
             continue
         if self._buffers_much():
@@ -148,12 +150,12 @@ class Maintenance:
         self._statistics.heap_bytes = 0
 
     def _work(self, started_ns: int) -> None:
-        self._monitor.look_at_maps()
+        self._monitor.check_mapped()
         urgent = self._monitor.is_urgent
         until_ns = started_ns + (URGENT_SLICE_MS if urgent else BUSY_SLICE_MS) * 1_000_000
         if not urgent and started_ns < self._rest_until_ns:
             return
-        self._settle_checkpoints()
+        self._give_up_checkpoints()
         while self._clock_ns() < until_ns:
             if self._buffers_much() and self._migrator.flush_step():
                 continue
@@ -167,20 +169,22 @@ class Maintenance:
         return self._statistics.buffered_bytes() > self._monitor.limit_bytes // _BUFFER_SHARE
 
     def _adapted(self, started_ns: int, counting_ns: int) -> int:
-        """Look again after as many turns as take some milliseconds, or write so many bytes that it matters sooner."""
+        """Return the records until the next run: some milliseconds of work, or fewer where they write much."""
         process_bytes = self._monitor.used.process_bytes
         grown, self._process_bytes = process_bytes - self._process_bytes, process_bytes
-        self._bytes_per_turn = bytes_per_turn = max(1, _STILL_WRITTEN * self._bytes_per_turn, grown / self._turns)
+        self._bytes_per_record = bytes_per_record = max(
+            1, _STILL_WRITTEN * self._bytes_per_record, grown / self._records
+        )
         now_ns = self._clock_ns()
         self.longest_block_ns = max(self.longest_block_ns, now_ns - started_ns)
-        wanted_ns = max(_LOOK_EVERY_MS * 1_000_000, _LOOK_SHARE * counting_ns)
-        worked_ns, self._looked_ns = started_ns - self._looked_ns, now_ns
+        wanted_ns = max(_RUN_EVERY_MS * 1_000_000, _COUNTING_SHARE * counting_ns)
+        worked_ns, self._ended_ns = started_ns - self._ended_ns, now_ns
         if worked_ns < wanted_ns // 2:
-            self._turns = min(_MOST_TURNS, self._turns * 2)
+            self._records = min(_MOST_RECORDS, self._records * 2)
         elif worked_ns > wanted_ns:
-            self._turns = max(1, self._turns * wanted_ns // worked_ns)
-        self._turns = max(1, min(self._turns, int(self._monitor.look_every_bytes // bytes_per_turn)))
-        return self._turns
+            self._records = max(1, self._records * wanted_ns // worked_ns)
+        self._records = max(1, min(self._records, int(self._monitor.check_every_bytes // bytes_per_record)))
+        return self._records
 
     def _in_use(self) -> list[SpillableSnapshot]:
         """The snapshots that somebody may be reading."""
@@ -191,8 +195,8 @@ class Maintenance:
             return False
         return bool(self._in_use()) and not self._migrator.is_loading
 
-    def _settle_checkpoints(self) -> None:
-        """Give checkpoints up that are read in the background, before a turn spills."""
+    def _give_up_checkpoints(self) -> None:
+        """Give up checkpoints that are read in the background, before key groups are spilled."""
         if self._settings.cancel_checkpoint and self._migrator.to_spill:
             for snapshot in self._in_use():
                 snapshot.give_up()

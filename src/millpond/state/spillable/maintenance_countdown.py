@@ -1,4 +1,4 @@
-"""What each record calls of the backend: it turns to a key group, and counts down to the next look.
+"""What each record calls of the backend: it enters a key group, and counts down to the next maintenance run.
 
 As the hot path of values (`millpond.state.heap.states`) these are functions over variables of their own.
 """
@@ -10,20 +10,20 @@ from millpond.state.backend.protocols import KeyContext
 from millpond.state.heap.states import BoundState
 
 
-class Passes:
-    """One backend's.
+class MaintenanceCountdown:
+    """The countdown of one backend.
 
     Args:
         key_groups: of the shard.
         context: of the heap.
         bound: handles that are bound to a key group's tables.
-        entered: by key group, where requests are counted.
-        look: looks, and says after how many turns to look again.
+        entered: requests by key group; counted here.
+        maintain: runs maintenance, and returns the number of records until the next run.
 
     Attributes:
-        enter: turn every handle to the tables of one key group, wherever they are: a turn.
-        written: so many cells are about to be written: as many turns.
-        look_soon: have the next turn look.
+        enter: bind every handle to the tables of one key group, on the heap or on disk. Counts as one record.
+        written: announce that so many cells are about to be written. Counts as so many records.
+        maintain_soon: have the next record run maintenance.
     """
 
     def __init__(
@@ -32,16 +32,16 @@ class Passes:
         context: KeyContext,
         bound: Sequence[BoundState],
         entered: dict[int, int],
-        look: Callable[[], int],
+        maintain: Callable[[], int],
     ) -> None:
-        turns_left = 0
+        records_left = 0
 
         def enter(key_group: int) -> None:
-            nonlocal turns_left
-            turns_left -= 1
-            if turns_left < 0:
-                turns_left = look()
-            # What the heap does, written out: it is done for each record that is not of the last one's key group.
+            nonlocal records_left
+            records_left -= 1
+            if records_left < 0:
+                records_left = maintain()
+            # The same as the heap does, written out: it runs for each record that changes the key group.
             try:
                 entered[key_group] += 1
             except KeyError:
@@ -52,15 +52,15 @@ class Passes:
                     state.bind(key_group)
 
         def written(cells: int) -> None:
-            nonlocal turns_left
-            turns_left -= cells
-            if turns_left < 0:
-                turns_left = look()
+            nonlocal records_left
+            records_left -= cells
+            if records_left < 0:
+                records_left = maintain()
 
-        def look_soon() -> None:
-            nonlocal turns_left
-            turns_left = 0
+        def maintain_soon() -> None:
+            nonlocal records_left
+            records_left = 0
 
         self.enter: Callable[[int], None] = enter
         self.written: Callable[[int], None] = written
-        self.look_soon: Callable[[], None] = look_soon
+        self.maintain_soon: Callable[[], None] = maintain_soon

@@ -8,7 +8,7 @@ import resource
 from collections.abc import Callable
 from pathlib import Path
 
-from millpond.state.spillable.process_memory import PAGE_BYTES, resident
+from millpond.state.spillable.process_memory import PAGE_BYTES, process_memory_bytes
 
 _CONTAINER_LIMITS = (Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/memory/memory.limit_in_bytes"))
 _NO_LIMIT_BYTES = 1 << 60
@@ -22,16 +22,16 @@ class ProcessMemory:
     """
 
     def __init__(self) -> None:
-        self._mapped_at_first = resident().mapped
+        self._mapped_at_first = process_memory_bytes().mapped
 
     def __call__(self) -> int:
         """The bytes in use."""
-        now = resident()
+        now = process_memory_bytes()
         return now.own + min(now.mapped, self._mapped_at_first)
 
     def mapped_bytes(self) -> int:
         """The bytes of files that were mapped later."""
-        return max(0, resident().mapped - self._mapped_at_first)
+        return max(0, process_memory_bytes().mapped - self._mapped_at_first)
 
 
 def memory_limit_bytes(
@@ -73,7 +73,7 @@ class UsedMemory:
 
     @property
     def process_bytes(self) -> int:
-        """The size of the process when it was last looked at."""
+        """The size of the process at the last measurement."""
         return self._last_bytes
 
     @property
@@ -82,11 +82,15 @@ class UsedMemory:
         return self._free_bytes
 
     def freed(self, estimated_bytes: int) -> None:
-        """Objects of about that size were let go of since the last look."""
+        """Count objects of about that size as freed since the last measurement."""
         self._free_bytes += estimated_bytes
 
-    def look(self, grown_bytes: int) -> int:
-        """Measure, and say what is in use. State on the heap grew by about so much since the last look."""
+    def measure(self, grown_bytes: int) -> int:
+        """Measure the process, and return the bytes in use.
+
+        Args:
+            grown_bytes: by how much state on the heap grew since the last measurement, about.
+        """
         now_bytes = self._read_bytes()
         change = now_bytes - self._last_bytes
         self._last_bytes = now_bytes

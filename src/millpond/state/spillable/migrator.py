@@ -163,7 +163,7 @@ class Migrator:
                 self._advance(self._move)
 
     def put_off(self) -> None:
-        """Stop in the middle of a move, which begins anew when its turn comes again."""
+        """Stop in the middle of a move, and put the group back on the list."""
         move, self._move = self._move, None
         if move is not None:
             move.abandon()

@@ -1,16 +1,17 @@
-"""The monitor: when key groups are spilled and when they are loaded, over all shards of a process.
+"""The monitor: it decides when key groups are spilled and when they are loaded, over all shards of a process.
 
-On the data path it stands beside the backends: each comes by every few milliseconds of its work, and says how large its
-state on the heap is. The monitor measures the process, and where a mark is passed it begins a *turn*: key groups of any
-of the backends, which are put on their lists. They do the moving themselves, in steps between their records.
+On the data path it stands beside the backends. Each backend calls it every few milliseconds of its work, in its
+maintenance, and says how large its state on the heap is. The monitor measures the process. Where a mark is passed, it
+begins a *pass*: it chooses key groups of any of the backends and puts them on their lists. The backends move them, in
+steps between their records.
 
-- Memory in use at or above the high watermark: a turn spills a share of what is on the heap (`spill-size.ratio`).
-- The mean pause of garbage collection over a check interval above its threshold: likewise.
-- Less on the heap than `load-start.ratio` of the limit: a turn loads, up to `load-end.ratio`.
+- Memory in use at or above the high watermark: a pass spills a share of the state on the heap (`spill-size.ratio`).
+- The mean pause of garbage collection over a check interval above its threshold: the same.
+- Less on the heap than `load-start.ratio` of the limit: a pass loads, up to `load-end.ratio`.
 
-It looks by the clock (`check-interval`), and whenever memory in use has changed by a share of the limit; turns keep
-an interval. Above the *hard mark*, halfway from the watermark to the limit, intervals do not apply, and a turn spills
-whatever is above the watermark: a burst cannot outrun it.
+It decides every `check-interval`, and whenever memory in use has changed by a share of the limit. Two passes are at
+least `trigger-interval` apart. Above the *hard mark*, halfway from the watermark to the limit, intervals do not apply,
+and a pass spills all that is above the watermark, so a burst cannot outrun it.
 
 Invariant: memory that was freed counts as free although the process does not shrink (`UsedMemory`), and loading is
 judged by the estimated state on the heap alone. So a spill is not followed by another for the same bytes, or a load.
@@ -34,12 +35,13 @@ from millpond.state.spillable.options import SpillableSettings
 from millpond.state.spillable.policy import GroupLoad, chosen_to_load, chosen_to_spill
 from millpond.state.spillable.spill_file import FAULT_BYTES
 
-_LOOKS_PER_LIMIT = 128
-"""Memory is looked at whenever it has grown by this part of the limit."""
+_CHECKS_PER_LIMIT = 128
+"""Memory is checked whenever it has grown by this part of the limit."""
 
 _MAPPED_SHARE = 16
-"""This part of the limit may always be mapped. One and a half are left free by what is mapped beyond: one for what may
-be mapped from one look to the next, which is half by many touches and half by one write, and the rest for what grows.
+"""This part of the limit may always be mapped. Beyond it, pages are forgotten where less than one and a half such parts
+are left of the limit: one for what may be mapped between two checks (half by many touches, half by one write), and half
+a part for growth.
 """
 
 _FEWEST_TOUCHES = 16
@@ -74,7 +76,7 @@ class Spillable(Protocol):
         """Move what is to be moved in another backend's thread, if this one rests."""
         ...
 
-    def let_pages_go(self) -> None:
+    def forget_pages(self) -> None:
         """Forget the pages of its files."""
         ...
 
@@ -84,7 +86,7 @@ class Spillable(Protocol):
 
 
 class Monitor:
-    """Watches one process.
+    """The monitor of one process.
 
     Args:
         settings: marks and intervals.
@@ -114,10 +116,10 @@ class Monitor:
         self._backends: WeakSet[Spillable] = WeakSet()
         self._lock = threading.Lock()
         self._heap_bytes = 0
-        self._checked_ms = self._turned_ms = self._listened_ms = clock_ms()
-        self._turned_once = False
+        self._checked_ms = self._pass_begun_ms = self._pauses_taken_ms = clock_ms()
+        self._has_begun_pass = False
         self._checked_bytes = 0
-        self.used_bytes = self.used.look(0)
+        self.used_bytes = self.used.measure(0)
         if self.used_bytes >= limit_bytes:
             raise OptionError(
                 f"state.backend.spillable.memory-limit leaves this process {limit_bytes:,} bytes, and it uses "
@@ -134,41 +136,41 @@ class Monitor:
 
     @property
     def watermark_bytes(self) -> int:
-        """Above which a turn spills."""
+        """Memory in use at or above this begins a pass that spills."""
         return int(self._settings.high_watermark_ratio * self.limit_bytes)
 
     @property
     def hard_mark_bytes(self) -> int:
-        """Above which nothing waits."""
+        """Memory in use at or above this is urgent: intervals do not apply."""
         return int(self._settings.hard_mark_ratio * self.limit_bytes)
 
     @property
-    def look_every_bytes(self) -> int:
-        """After so many bytes that were written it is to be looked at again, whatever the time."""
-        return self.limit_bytes // _LOOKS_PER_LIMIT
+    def check_every_bytes(self) -> int:
+        """After so many written bytes memory is checked again, whatever the time."""
+        return self.limit_bytes // _CHECKS_PER_LIMIT
 
     @property
     def is_urgent(self) -> bool:
-        """Whether memory was above the hard mark when it was last looked at."""
+        """Whether memory was above the hard mark at the last check."""
         return self.used_bytes >= self.hard_mark_bytes
 
     @property
     def most_touches(self) -> int:
-        """Places in spill files that may be touched between two looks at what is mapped."""
+        """Places in spill files that may be touched between two checks of what is mapped."""
         return max(_FEWEST_TOUCHES, self.limit_bytes // _MAPPED_SHARE // 2 // FAULT_BYTES)
 
-    def look_at_maps(self) -> None:
-        """Have the pages of all spill files let go of, if they bring the process close to its limit."""
+    def check_mapped(self) -> None:
+        """Forget the pages of all spill files if they bring the process close to its limit."""
         mapped, part = self._read_mapped_bytes(), self.limit_bytes // _MAPPED_SHARE
         if mapped > part and self._read_bytes() + mapped > self.limit_bytes - part - part // 2:
             with self._lock:
                 backends = list(self._backends)
-            # Not under the lock: a file's own may have to be waited for.
+            # Not under the lock: this may wait for the lock of a file.
             for backend in backends:
-                backend.let_pages_go()
+                backend.forget_pages()
 
     def register(self, backend: Spillable) -> None:
-        """Watch over a backend's state too."""
+        """Include the state of a backend."""
         with self._lock:
             self._backends.add(backend)
 
@@ -177,18 +179,18 @@ class Monitor:
         with self._lock:
             return [other for other in self._backends if other is not backend and other.moving]
 
-    def look(self) -> None:
-        """Measure, and begin a turn if it is time for one."""
+    def check(self) -> None:
+        """Measure, and begin a pass if one is due."""
         with self._lock:
             heap_bytes = sum(backend.heap_bytes for backend in self._backends)
             change = heap_bytes - self._heap_bytes
             self._heap_bytes = heap_bytes
             self.used.freed(max(0, -change))
-            self.used_bytes = self.used.look(max(0, change))
+            self.used_bytes = self.used.measure(max(0, change))
             now_ms = self._clock_ms()
             if self._is_time(now_ms):
                 self._checked_ms, self._checked_bytes = now_ms, self.used_bytes
-                self._check(now_ms)
+                self._begin_pass_if_due(now_ms)
 
     def restored(self) -> None:
         """State was restored: load what fits, without waiting for the heap to be as good as empty."""
@@ -199,17 +201,17 @@ class Monitor:
         return (
             self.is_urgent
             or now_ms - self._checked_ms >= self._settings.check_interval_ms
-            or abs(self.used_bytes - self._checked_bytes) >= self.look_every_bytes
+            or abs(self.used_bytes - self._checked_bytes) >= self.check_every_bytes
         )
 
-    def _check(self, now_ms: int) -> None:
+    def _begin_pass_if_due(self, now_ms: int) -> None:
         pauses_are_long = self._pauses_are_long(now_ms)
         if any(backend.moving for backend in self._backends):
             return
         if self.is_urgent:
             self._begin_spilling("memory above the hard mark", now_ms, self.used_bytes - self.watermark_bytes)
             return
-        if self._turned_once and now_ms - self._turned_ms < self._settings.trigger_interval_ms:
+        if self._has_begun_pass and now_ms - self._pass_begun_ms < self._settings.trigger_interval_ms:
             return
         if self.used_bytes >= self.watermark_bytes:
             self._begin_spilling("memory above the high watermark", now_ms)
@@ -220,9 +222,9 @@ class Monitor:
 
     def _pauses_are_long(self, now_ms: int) -> bool:
         """Whether they were over a check interval that has just passed."""
-        if now_ms - self._listened_ms < self._settings.check_interval_ms:
+        if now_ms - self._pauses_taken_ms < self._settings.check_interval_ms:
             return False
-        self._listened_ms = now_ms
+        self._pauses_taken_ms = now_ms
         return self._pauses.take_mean_ms() > self._settings.gc_time_threshold_ms
 
     def _begin_spilling(self, reason: str, now_ms: int, at_least_bytes: int = 0) -> None:
@@ -241,7 +243,7 @@ class Monitor:
     def _tell(self, chosen: list[GroupLoad], reason: str, now_ms: int, *, load: bool) -> None:
         if not chosen:
             return
-        self._turned_ms, self._turned_once = now_ms, True
+        self._pass_begun_ms, self._has_begun_pass = now_ms, True
         for backend in list(self._backends):
             groups = [group.key_group for group in chosen if group.owner is backend]
             if groups:

@@ -29,12 +29,12 @@ class SpillableSettings:
         check_interval_ms: how often memory and pauses are looked at by the clock.
         gc_time_threshold_ms: the mean pause of garbage collection over a check interval above which state is spilled.
         high_watermark_ratio: the share of the memory limit above which state is spilled.
-        spill_size_ratio: the share of the state on the heap that one turn spills.
+        spill_size_ratio: the share of the state on the heap that one pass spills.
         load_start_ratio: state is loaded when what is on the heap is less than this share of the memory limit,
         load_end_ratio: up to this share.
-        trigger_interval_ms: the least time between two turns; above the hard mark it does not apply.
+        trigger_interval_ms: the least time between two passes; above the hard mark it does not apply.
         cancel_checkpoint: whether checkpoints that are being written in the background are given up when a turn begins
-            to spill. If not, the turn waits for them, unless memory is above the hard mark.
+            to spill. If not, the pass waits for them, unless memory is above the hard mark.
         spill_bytes_per_second: how fast key groups are written to disk below the hard mark. Changed cells that are
             written count, and do not wait.
 

@@ -30,7 +30,7 @@ class Ownership:
             self._taken = True
 
     def rest(self) -> None:
-        """The version is over: others may move key groups until the next one begins with a look."""
+        """The version is over: others may move key groups until the next one begins with a maintenance run."""
         self._rested()
         self._taken = False
         self._lock.release()

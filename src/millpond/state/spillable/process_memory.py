@@ -13,26 +13,26 @@ _STATM_BYTES = 256
 """No less than that file ever has."""
 
 
-class Resident(NamedTuple):
-    """What this process has in memory: of its own, and of files that it maps."""
+class ProcessMemoryBytes(NamedTuple):
+    """The bytes that this process has in memory: its own, and those of files that it maps."""
 
     own: int
     mapped: int
 
 
-def resident() -> Resident:
-    """What the system says; where it does not tell the two apart, all is the process's own."""
+def process_memory_bytes() -> ProcessMemoryBytes:
+    """Ask the system; where it does not tell the two apart, all counts as the process's own."""
     with contextlib.suppress(FileNotFoundError):
         file = os.open(_STATM, os.O_RDONLY)
         try:
             _, in_memory, shared = os.read(file, _STATM_BYTES).split(maxsplit=3)[:3]
         finally:
             os.close(file)
-        return Resident((int(in_memory) - int(shared)) * PAGE_BYTES, int(shared) * PAGE_BYTES)
+        return ProcessMemoryBytes((int(in_memory) - int(shared)) * PAGE_BYTES, int(shared) * PAGE_BYTES)
     try:
         import psutil
     except ImportError as error:
         raise MissingDependencyError(
             "the state backend 'spillable' needs psutil to know its memory here: pip install 'millpond[spillable]'"
         ) from error
-    return Resident(psutil.Process().memory_info().rss, 0)
+    return ProcessMemoryBytes(psutil.Process().memory_info().rss, 0)

@@ -16,8 +16,8 @@ writes. So pages that are let go of are used again at once; what a checkpoint mu
 the undo maps (`millpond.state.heap.tables`), whatever is in the file.
 
 Pages of the file that were read count as the process's memory while they are mapped. Each read may map a window of
-`FAULT_BYTES`. So after so many *touches* whoever owns the file is asked to look, and no read or write touches more at
-once: what is mapped between two looks is bounded.
+`FAULT_BYTES`. So after so many *touches* the owner of the file is told, and no read or write touches more at once: what
+is mapped between two checks is bounded.
 
 Source: http://www.lmdb.tech/doc/ (Caveats).
 """
@@ -46,7 +46,7 @@ SCANNED_AT_ONCE = 4_000
 """Cells that a scan reads under the lock, for as long as which a reader of another thread keeps the stream waiting."""
 
 _SCANNED_AT_FIRST = 4
-"""Cells that a scan reads before it looks whether it has left its prefix."""
+"""Cells that a scan reads before it checks whether it has left its prefix."""
 
 _TOUCHED_BY_GET = 3
 """Places that a read of one cell touches: a leaf, and the branches that lead to it, which hardly two reads share where
@@ -78,8 +78,8 @@ class SpillFile:
         chunk_bytes: the step by which the file may grow.
         key_groups: how many there may be in it.
         free_bytes: asks the disk of an open file for its space.
-        most_touches: after so many places were touched
-        look: is called, which may have the file forget its pages.
+        most_touches: the touched places after which `on_many_touches` is called.
+        on_many_touches: may have the file forget its pages.
 
     Raises:
         UnavailableError: the folder cannot be written, or the disk has no room for the first step.
@@ -93,12 +93,12 @@ class SpillFile:
         key_groups: int,
         free_bytes: Callable[[int], int] = lambda file: os.fstatvfs(file).f_bavail * os.fstatvfs(file).f_frsize,
         most_touches: int = sys.maxsize,
-        look: Callable[[], None] = lambda: None,
+        on_many_touches: Callable[[], None] = lambda: None,
     ) -> None:
         self.folder = folder
         self.most_touches = most_touches
         self._touches_left = most_touches
-        self._look = look
+        self._on_many_touches = on_many_touches
         self.lock = threading.Lock()
         self._acquire, self._release = self.lock.acquire, self.lock.release
         self._lmdb = import_lmdb()
@@ -230,11 +230,11 @@ class SpillFile:
             self._file.close()
 
     def _touched(self, places: int) -> None:
-        """Count, and have the owner look if they are many. Not under the lock: the owner may have pages forgotten."""
+        """Count, and tell the owner if they are many. Not under the lock: the owner may have the pages forgotten."""
         self._touches_left -= places
         if self._touches_left < 0:
             self._touches_left = self.most_touches
-            self._look()
+            self._on_many_touches()
 
     def _write(self, body: Callable[[Any], _Result]) -> _Result:
         with self.lock:

@@ -1,7 +1,8 @@
-"""What a recorder hears of a heap that spills: what is where, and what was moved since it was last told.
+"""What a heap that spills reports to a recorder: how much state is on the heap and on disk, and what was moved.
 
-To know what is where, all key groups must be counted, and the files asked. So it is told once a second, at a commit or
-a look, and when the backend is closed; as `stateCacheHitRatio` is. Moves are known, and told at every commit too.
+To know how much is where, all key groups must be counted and the files asked. So it is reported at most once a second,
+at a commit or in a maintenance run, and when the backend is closed; as `stateCacheHitRatio` is. Moves are known, and
+are reported at every commit too.
 """
 
 from collections.abc import Callable
@@ -34,7 +35,7 @@ class SpillMetrics:
         self._told: dict[str, tuple[int, int]] = {}
 
     def report_to(self, recorder: Recorder) -> None:
-        """Have a recorder hear of all that comes, from the next commit or look on."""
+        """Have a recorder hear of all that comes, from the next commit or maintenance run on."""
         self._recorder = recorder
         self._due_ns = self._clock_ns()
 

@@ -93,7 +93,7 @@ class _Spilled:
 class LastRead:
     """The last cell of a state that was read from a file: a write of the same key comes next, and asks for it again.
 
-    One for all tables of the state, since each has its turn so seldom that the processor has forgotten it by then.
+    One for all tables of the state: a single table is used too seldom for it to stay in the processor's cache.
 
     Attributes:
         cell: its key, place and value, and what stands for its table since that was last flushed: what another thread

@@ -46,8 +46,8 @@ class SpillStats:
         failures: moves and writes that did not work; what they were to move stayed where it was.
         spill_seconds: spent on spilling, and on writing what changed on disk.
         load_seconds: spent on loading.
-        longest_block_ms: the longest time that one look kept the stream waiting.
-        reason: of the last turn; "" before the first.
+        longest_block_ms: the longest time that one maintenance run kept the stream waiting.
+        reason: of the last pass; "" before the first.
     """
 
     heap_groups: int
@@ -99,7 +99,7 @@ class Statistics:
 
     def count(self) -> None:
         """Count what is on the heap."""
-        self._rates.look(self._clock_ms())
+        self._rates.decay(self._clock_ms())
         self.heap_bytes = self._sizes.bytes_of_all(self._key_groups) + self.buffered_bytes()
 
     def buffered_bytes(self) -> int:
@@ -111,7 +111,7 @@ class Statistics:
     def heap_groups(self, owner: object) -> list[GroupLoad]:
         """The key groups on the heap."""
         # Whoever asks may be another backend's thread: a request that is counted meanwhile may be lost.
-        self._rates.look(self._clock_ms())
+        self._rates.decay(self._clock_ms())
         return [
             GroupLoad(key_group, owner, self._sizes.bytes_of(key_group), self._rates.of(key_group))
             for key_group in self._key_groups
@@ -120,7 +120,7 @@ class Statistics:
 
     def disk_groups(self, owner: object) -> list[GroupLoad]:
         """The key groups on disk, with what they would take on the heap."""
-        self._rates.look(self._clock_ms())
+        self._rates.decay(self._clock_ms())
         means = [mean for mean in self._sizes.means() if mean]
         mean = sum(means) / len(means) if means else SLOT_BYTES
         return [
@@ -148,7 +148,7 @@ class Statistics:
 
     def temperatures(self) -> pa.Table:
         """Every key group and state, as `TEMPERATURES` says."""
-        self._rates.look(self._clock_ms())
+        self._rates.decay(self._clock_ms())
         on_disk = self._migrator.disk_bytes()
         rows = []
         for key_group in self._key_groups:

@@ -185,15 +185,15 @@ class _CachedCells:
         """The key, and where the backend has its value."""
         return (key_group, cell), self._inner.place(key_group, cell)
 
-    def look(self, place: tuple[Where, Any]) -> Any:
+    def read(self, place: tuple[Where, Any]) -> Any:
         """A key's value as it is now."""
         where, inner = place
         self._cache.write_key(where)
-        return self._inner.look(inner)
+        return self._inner.read(inner)
 
-    def look_all(self, places: list[tuple[Where, Any]]) -> list[Any]:
+    def read_all(self, places: list[tuple[Where, Any]]) -> list[Any]:
         """The same of many keys."""
-        return list(map(self.look, places))
+        return list(map(self.read, places))
 
     def put_all(self, places: list[tuple[Where, Any]], values: list[Any]) -> None:
         """Put or delete values; the cache forgets what it knew of them."""

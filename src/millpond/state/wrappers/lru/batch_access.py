@@ -96,7 +96,7 @@ class ManyInCache:
         state.misses += len(missing)
         state.hits += len(keys) - len(hits) - len(missing)
         places = [state.raw.place(key_group, key) for key in missing]
-        looked_up = dict(zip(missing, state.raw.look_all(places), strict=True))
+        looked_up = dict(zip(missing, state.raw.read_all(places), strict=True))
         values = [looked_up[key] if entry is None else entry.value for key, entry in zip(keys, entries, strict=True)]
         bucket = state.bucket(key_group)
         for (key, value), place in zip(looked_up.items(), places, strict=True):

@@ -45,7 +45,7 @@ class LruState:
         self._inner = inner
         self._handle = handle
         self.raw = raw = inner.raw(descriptor.name)
-        self._inner_place, self._inner_look = raw.place, raw.look
+        self._inner_place, self._inner_read = raw.place, raw.read
         self._context = context
         self._entries = entries
         self._touch: Callable[[Entry], None] = entries.order.move_to_end
@@ -95,13 +95,13 @@ class LruState:
     def place(self, key_group: int, cell: Any) -> tuple[int, Any]:
         return key_group, cell
 
-    def look(self, place: tuple[int, Any]) -> Any:
+    def read(self, place: tuple[int, Any]) -> Any:
         key_group, cell = place
         entry = self.bucket(key_group).find(cell)
-        return self._inner_look(self._inner_place(key_group, cell)) if entry is None else entry.value
+        return self._inner_read(self._inner_place(key_group, cell)) if entry is None else entry.value
 
-    def look_all(self, places: list[tuple[int, Any]]) -> list[Any]:
-        return list(map(self.look, places))
+    def read_all(self, places: list[tuple[int, Any]]) -> list[Any]:
+        return list(map(self.read, places))
 
     def put_all(self, places: list[tuple[int, Any]], values: list[Any]) -> None:
         self.write(cells_at(places, values, is_map=self.is_map))
@@ -143,7 +143,7 @@ class LruState:
         key_group = self._context.key_group
         self.misses += 1
         place = self._inner_place(key_group, cell)
-        value = self._inner_look(place)
+        value = self._inner_read(place)
         return self._entries.load(self.buckets.get(key_group) or self.bucket(key_group), cell, value, place)
 
     def _turn(self) -> Any:
@@ -269,8 +269,8 @@ class LruListState(LruState):
         self._copy_element = copy_element = self._copy
         self._copy = lambda values: [copy_element(value) for value in values]
 
-    def look(self, place: tuple[int, Any]) -> Any:
-        values = super().look(place)
+    def read(self, place: tuple[int, Any]) -> Any:
+        values = super().read(place)
         return None if values is None else list(values)  # it may grow in place
 
     def get(self) -> Iterator[Any]:
