@@ -5,7 +5,7 @@ partition, an LRU cache of cachetools in each worker. The invariant: they give t
 of their customers, as the lookup join does.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import pandas as pd
@@ -13,7 +13,7 @@ import psycopg
 import pyarrow as pa
 from cachetools import LRUCache
 from pyspark.sql import DataFrame
-from pyspark.sql.functions import broadcast
+from pyspark.sql.functions import broadcast, udf
 from pyspark.sql.types import DoubleType, LongType, StringType, StructField, StructType
 
 QUERY = "select customer, name, city, balance, since from customers where customer = any(%s)"
@@ -36,6 +36,19 @@ _CACHES: dict[int, Any] = {}
 def _joined(batch: pa.RecordBatch, rows: list[tuple[Any, ...]]) -> pa.RecordBatch:
     columns = [pa.array(values, field.type) for values, field in zip(zip(*rows, strict=True), _ADDED, strict=True)]
     return pa.RecordBatch.from_arrays([*batch.columns, *columns], schema=pa.schema([*batch.schema, *_ADDED]))
+
+
+def by_udf(lookup: Callable[[tuple[int]], Sequence[tuple[Any, ...]]]) -> Callable[[DataFrame], DataFrame]:
+    """A UDF that asks the database for each row, with the best that a look-up of one key can do."""
+    row = StructType(_SPARK.fields[2:])
+
+    def customer(key: int) -> tuple[Any, ...] | None:
+        rows = lookup((key,))
+        return rows[0] if rows else None
+
+    # Not deterministic, so that Spark asks once a row and not once for each field.
+    asked = udf(customer, row).asNondeterministic()
+    return lambda df: df.select("*", asked("customer").alias("found")).select("event", "customer", "found.*")
 
 
 def hand_any(url: str) -> Callable[[DataFrame], DataFrame]:

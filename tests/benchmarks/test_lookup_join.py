@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 from benchmarks.database_servers import distant
-from benchmarks.lookup_join import bars, best_lru, counted, zipf_keys
+from benchmarks.lookup_join import bars
+from benchmarks.lookup_world import best_lru, counted, zipf_keys
 from benchmarks.memory import Memory
 
 
