@@ -107,7 +107,7 @@ def check_session(spark: SparkSession, *, streaming: bool) -> None:
 
 
 _warned: WeakSet[SparkSession] = WeakSet()
-"""The sessions that were checked for a warning."""
+"""The sessions whose settings were checked, so that each warns once at most."""
 
 _CONCERNS: dict[str, tuple[Callable[[str], bool], str]] = {
     FORMAT_KEY: (lambda value: value != "1", "a task of a lost attempt may overwrite what the winner wrote"),

@@ -182,7 +182,7 @@ _HEARD = {
     (MOVES, "spill"): "spills",
     (MOVES, "load"): "loads",
 }
-"""The field of `BatchMetrics` for each counter that backends and caches record, with its name or result."""
+"""Fields of `BatchMetrics` by the counter that backends and caches record, with its result or, for moves, its name."""
 
 
 class _Heard(NullRecorder):

@@ -54,7 +54,7 @@ class Layout:
 def pack(
     batches: Iterable[pa.RecordBatch], data_schema: pa.Schema, *, initial: bool = False
 ) -> Iterator[pa.RecordBatch]:
-    """Pack batches into blobs, one for each shard and batch. The last column must be the 64-bit hash of the key.
+    """Pack Arrow batches into blobs by shard. The last column of each batch must be the 64-bit hash of the key.
 
     The other columns get the names of `data_schema`. In the batches they have other names, since Spark wants each
     name once. `initial` marks the rows as initial state.

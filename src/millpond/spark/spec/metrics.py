@@ -19,7 +19,7 @@ from pyspark import AccumulatorParam
 from millpond.cache.curves.telling import EncodedReport
 
 _NEWEST_STAGES = 64
-"""How many stage numbers are kept. Few queries run one plan at a time, so this is enough."""
+"""How many stage numbers are kept. It must exceed the number of queries that run one plan at the same time."""
 
 
 class ShardDetail(msgspec.Struct, frozen=True):

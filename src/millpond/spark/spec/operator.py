@@ -59,8 +59,8 @@ class StateConfig:
         hooks: objects that "write-back" and "two-layer" call. They are pickled to the process that holds the state,
             and stay there.
         on_lost_state: what to do with a shard whose manifest or segments are missing or altered. "fail" raises an
-            error. "reset" starts the shard without state, or with the state of the query's savepoint, and goes on
-            with the query's next batch.
+            error. "reset" starts the shard without state, or with the state of the query's savepoint. The query then
+            goes on from its current offsets.
         host_timeout: how long a worker waits for a sign of life of its state host, which gives one at the latest when
             a batch of a shard is done. A host that gives none hangs: it is killed, the task fails with an error that
             says so, and the next task starts another host. None: for ever.

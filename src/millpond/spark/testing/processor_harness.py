@@ -75,8 +75,8 @@ class ProcessorHarness:
         event_time: in "EventTime", the timestamp column that has the watermark.
         late: "drop" or "keep": what to do with rows that the watermark has passed.
         options: where state is held, as option strings: `{"state.backend.type": "rocksdb"}`.
-        form: how the processor gets rows: "rows", "pandas" (times are in UTC) or "arrow". The harness takes and
-            returns rows in any form.
+        form: how the processor gets rows: "rows", "pandas" (times are in UTC) or "arrow". The harness itself takes and
+            returns Rows with all of them.
         on_error: "fail" or "dead-letter": what to do when a call of the processor fails. See `dead_letters`.
 
     Raises:
